@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(json.dumps(line), flush=True)
         lines.append(line)
     if a.scale == "full" and (not wanted or a.keep):
-        write_results(lines, replace_all=not wanted)
+        write_results(lines, rows, replace_all=not wanted)
         write_table(rows, read_results())
     return status(lines, a.scale)
 

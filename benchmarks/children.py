@@ -84,6 +84,11 @@ def solve_command(**arguments: Any) -> list[str]:
     return [sys.executable, "-m", "benchmarks.solve", json.dumps(arguments)]
 
 
+def own_command(script: str, job: dict[str, Any]) -> list[str]:
+    """A script of the peers, in the environment of this project: where npmdask is one of the contestants."""
+    return [sys.executable, str(SCRIPTS / f"{script}.py"), json.dumps(job)]
+
+
 def peer_command(script: str, job: dict[str, Any]) -> list[str]:
     """A script of the peers' environment.
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import zarr
-from threadpoolctl import threadpool_limits
 
 from benchmarks.private_cases import make_records, write_records
 from benchmarks.registry import FACTORS, CannotRunError
@@ -22,6 +21,7 @@ from npmdask.storage.synthetic.generate import generate
 MIB = 2**20
 COLUMNS = 2048
 RANK = 20
+MOST_WANTED = 64  # leading eigenvectors that are kept as the truth
 PRIVATE_COLUMNS = 1000
 TENSOR_GRID, TENSOR_SHARE = 10, 0.22  # blocks along a tensor; of the dense bytes that is so much
 SPARE = 2**30  # bytes of disk that are left free
@@ -42,6 +42,22 @@ class Recipe:
         return MIB * (self.small if scale == "small" else max(self.small, self.full // FACTORS[scale]))
 
 
+def require_disk(size: int, folder: Path, what: str = "the data") -> None:
+    """Refuse to begin what the free disk does not hold.
+
+    Raises
+    ------
+    CannotRunError
+        So many bytes, and ``SPARE``, are not free.
+    """
+    need, free = size + SPARE, shutil.disk_usage(folder).free
+    if free < need:
+        raise CannotRunError(
+            f"{what} needs {need / 2**30:.1f} GiB of free disk and {free / 2**30:.1f} GiB are free in the temporary "
+            "folder; free some, point TMPDIR elsewhere, or use SCALE=small"
+        )
+
+
 class DataSets(Mapping[str, Path]):
     """Name to store; made when first asked for."""
 
@@ -52,12 +68,7 @@ class DataSets(Mapping[str, Path]):
         path = self._folder / name
         if not path.exists():
             size = RECIPES[name].size(self._scale)
-            need, free = int(size * RECIPES[name].copies) + SPARE, shutil.disk_usage(self._folder).free
-            if free < need:
-                raise CannotRunError(
-                    f"data set {name!r} needs {need / 2**30:.1f} GiB of free disk and {free / 2**30:.1f} GiB are "
-                    "free in the temporary folder; free some, point TMPDIR elsewhere, or use SCALE=small"
-                )
+            require_disk(int(size * RECIPES[name].copies), self._folder, f"data set {name!r}")
             RECIPES[name].make(path, size)
         return path
 
@@ -101,40 +112,52 @@ def _sparse(path: Path, size: int) -> None:
     )
 
 
-def _peers(path: Path, size: int) -> None:
-    """The same samples as Zarr and as .npy, whole and in a small proxy, with the truth as .npy.
+def write_samples(folder: Path, rows: int, eigenvalues: np.ndarray, dtype: str = "f4", *, npy: bool = False) -> Path:
+    """Independent Gaussian rows, turned so that their own mean is 0 and their own covariance exactly the chosen one.
 
-    Everybody must be able to solve the same problem: packages that always centre and packages that cannot. So
-    the columns have mean zero to rounding: U is the DCT-II basis (orthogonal to ones), its rows permuted.
+    So the truth is known to rounding, centring changes nothing (packages that always centre and packages that cannot
+    solve the same problem), and a sample of the rows is as far off as one of independent rows is. Not the cosine basis
+    of ``generate``, where evenly spaced rows are nearly as good as all. ``folder`` gets ``x.zarr`` (raw row slabs),
+    ``truth.npy`` (the eigenvectors) and, if asked for, ``x.npy``; returns the store.
     """
-    rows, length = size // 4 // COLUMNS, 512
-    path.mkdir()
-    right = random_orthonormal(COLUMNS, length, generator(0, "benchmarks", "peers"))
-    scaled = np.ascontiguousarray((right * np.arange(1, length + 1) ** -0.5).T)
-    np.save(path / "truth.npy", right[:, :RANK])
-    for name, count in (("whole", rows), ("proxy", max(2 * length, min(PROXY_ROWS, rows // 4)))):
-        _permuted_samples(path / name, count, scaled)
+    d = len(eigenvalues)
+    height = max(64, 2**23 // (d * 4))
+    spans = [(start, min(start + height, rows)) for start in range(0, rows, height)]
+
+    def drawn(start: int, end: int) -> np.ndarray:
+        return generator(0, "benchmarks", "rows", start).standard_normal((end - start, d), dtype=np.float32)
+
+    total, gram = np.zeros(d), np.zeros((d, d))
+    for span in spans:
+        some = drawn(*span).astype("f8")
+        total += some.sum(axis=0)
+        gram += some.T @ some
+    mean = total / rows
+    lower = np.linalg.cholesky(gram / rows - np.outer(mean, mean))
+    vectors = random_orthonormal(d, d, generator(0, "benchmarks", "eigenvectors"))
+    turn = np.linalg.solve(lower.T, (vectors * np.sqrt(eigenvalues)).T)
+    shift, exact = mean @ turn, np.dtype(dtype) == np.float64
+    folder.mkdir(parents=True, exist_ok=True)
+    np.save(folder / "truth.npy", vectors[:, :MOST_WANTED])
+    store = zarr.create_array(folder / "x.zarr", shape=(rows, d), dtype=dtype, chunks=(height, d), compressors=None)
+    plain = np.lib.format.open_memmap(folder / "x.npy", "w+", dtype, (rows, d)) if npy else None
+    for span in spans:
+        some = drawn(*span).astype("f8" if exact else "f4")
+        part = (some @ turn.astype(some.dtype) - shift.astype(some.dtype)).astype(dtype)
+        store[slice(*span)] = part
+        if plain is not None:
+            plain[slice(*span)] = part
+    if plain is not None:
+        plain.flush()
+    return folder / "x.zarr"
 
 
-def _permuted_samples(path: Path, rows: int, scaled: np.ndarray) -> None:
-    path.mkdir()
-    step = next(s for s in range(int(rows * 0.618), rows) if math.gcd(s, rows) == 1)
-    chunks = (min(2048, rows), COLUMNS)
-    store = zarr.create_array(path / "x.zarr", shape=(rows, COLUMNS), dtype="f4", chunks=chunks, compressors=None)
-    plain = np.lib.format.open_memmap(path / "x.npy", "w+", "f4", (rows, COLUMNS))
-    with threadpool_limits(limits=1):
-        for start in range(0, rows, chunks[0]):
-            place = np.arange(start, min(start + chunks[0], rows)) * step % rows
-            part = (math.sqrt(rows) * (_dct_rows(place, len(scaled), rows) @ scaled)).astype("f4")
-            store[start : start + len(part)] = part
-            plain[start : start + len(part)] = part
-    plain.flush()
-
-
-def _dct_rows(place: np.ndarray, length: int, rows: int) -> np.ndarray:
-    """Rows ``place`` of the DCT-II basis."""
-    turn = (2 * place[:, None] + 1) * np.arange(1, length + 1) % (4 * rows)
-    return np.cos(turn * (math.pi / (2 * rows))) * math.sqrt(2 / rows)
+def _peers(path: Path, size: int) -> None:
+    """The same samples as Zarr and as .npy, whole and in a small proxy with the same spectrum and components."""
+    columns = COLUMNS if size >= 256 * MIB else 512
+    rows = size // 4 // columns
+    for name, count in (("whole", rows), ("proxy", min(PROXY_ROWS, rows // 4))):
+        write_samples(path / name, count, np.arange(1, columns + 1) ** -1.0, npy=True)
 
 
 def _private(path: Path, size: int) -> None:

@@ -33,16 +33,23 @@ def read_results() -> dict[str, dict[str, Any]]:
     return {line["row"]: line for line in json.loads(RESULTS.read_text())}
 
 
-def write_results(lines: list[dict[str, Any]], *, replace_all: bool) -> None:
-    """Keep the lines; those of other rows stay unless all are replaced."""
-    kept = {} if replace_all else read_results()
+def write_results(lines: list[dict[str, Any]], rows: list[Row], *, replace_all: bool) -> None:
+    """Keep the lines; those of other rows stay, unless all are replaced or there is no such row any more."""
+    kept = {} if replace_all else _asked(rows, read_results())
     kept |= {line["row"]: line for line in lines}
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(list(kept.values()), indent=1) + "\n")
 
 
+def _asked(rows: list[Row], results: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The results that answer what a row asks today: a figure for another target was of another question."""
+    targets = {row.name: row.target for row in rows}
+    return {name: line for name, line in results.items() if line.get("target") == targets.get(name, "no such row")}
+
+
 def write_table(rows: list[Row], results: dict[str, dict[str, Any]]) -> None:
     """The page: a line for every row of the registry, measured or not, then what the contestants did."""
+    results = _asked(rows, results)
     parts = [*_table(rows, results), *_contestants(rows, results), *_accuracies(results), *_machine(results)]
     PAGE.write_text("\n".join([HEAD, *parts]) + "\n")
 

@@ -1,13 +1,18 @@
 """How a user of each package finds the k leading right singular vectors (or principal axes) of samples on disk.
 
-Run in .venv-peers; no npmdask here. Every function gets the job (paths, k) and one setting and returns a basis,
-columns x k. ``LADDERS`` are the settings to try, from cheap to dear. Columns have mean zero: centring changes
-nothing, so that packages that always centre and packages that cannot solve the same problem.
+Run in .venv-peers, npmdask in its own environment. Every function gets the job (paths, k) and one setting and returns
+a basis, columns x k (npmdask with facts of the run). ``LADDERS`` are the settings to try, from cheap to dear. Columns
+have mean zero: centring changes nothing, so that packages that always centre and packages that cannot solve the same
+problem.
 """
 
 from __future__ import annotations
 
+import json
+import tempfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -77,10 +82,65 @@ def sklearn_randomized(job: dict[str, Any], iterated_power: int) -> np.ndarray:
 
 
 def sklearn_covariance(job: dict[str, Any], only: int) -> np.ndarray:
-    """scikit-learn PCA, covariance_eigh, on a memory map: direct, for few columns only."""
+    """scikit-learn PCA, covariance_eigh, loaded from the store: direct, for few columns only."""
+    import zarr
     from sklearn.decomposition import PCA
 
-    return PCA(job["k"], svd_solver="covariance_eigh").fit(np.load(job["npy"], mmap_mode="r")).components_.T
+    x = zarr.open_array(job["zarr"], mode="r")[...]
+    return PCA(job["k"], svd_solver="covariance_eigh", copy=False).fit(x).components_.T
+
+
+def scanpy_dask(job: dict[str, Any], rows_of_a_block: int) -> np.ndarray:
+    """scanpy's PCA of a Dask array, covariance_eigh: direct; its other PCAs of Dask arrays are those of dask-ml."""
+    import anndata
+    import scanpy
+
+    held = anndata.AnnData(X=_dask_array(job).rechunk({0: rows_of_a_block}))
+    scanpy.pp.pca(held, job["k"], svd_solver="covariance_eigh")
+    return np.asarray(held.varm["PCs"])
+
+
+def numpy_gram(job: dict[str, Any], only: int, dtype: str) -> np.ndarray:
+    """A plain program: X^T X of each chunk (``dtype``) added up in float64; the next one is read meanwhile."""
+    import scipy.linalg
+    import zarr
+
+    x = zarr.open_array(job["zarr"], mode="r")
+    (rows, columns), height = x.shape, x.chunks[0]
+    total, gram = np.zeros(columns), np.zeros((columns, columns))
+    with ThreadPoolExecutor(1) as reading:
+        ahead = reading.submit(x.__getitem__, slice(0, height))
+        for start in range(0, rows, height):
+            tile = np.asarray(ahead.result(), dtype)
+            ahead = reading.submit(x.__getitem__, slice(start + height, start + 2 * height))
+            total += tile.sum(axis=0, dtype="f8")
+            gram += tile.T @ tile
+    gram -= np.outer(total, total / rows)
+    last = [columns - job["k"], columns - 1]
+    return scipy.linalg.eigh(gram, subset_by_index=last, overwrite_a=True, check_finite=False)[1][:, ::-1]
+
+
+def numpy_gram_single(job: dict[str, Any], only: int) -> np.ndarray:
+    """Float32 products of each chunk, float64 sums."""
+    return numpy_gram(job, only, "f4")
+
+
+def numpy_gram_double(job: dict[str, Any], only: int) -> np.ndarray:
+    """Float64 throughout."""
+    return numpy_gram(job, only, "f8")
+
+
+def npmdask_top_k(job: dict[str, Any], tol: float) -> tuple[np.ndarray, dict[str, Any]]:
+    """``npmdask.top_k``, centred; ``algorithm`` of the job, or what "auto" takes."""
+    import npmdask
+
+    asked = {name: job[name] for name in ("algorithm", "memory") if name in job}
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(folder) / "run"
+        found = npmdask.top_k(job["zarr"], job["k"], kind="samples", center=True, tol=tol, store=run, **asked)
+        taken = json.loads((run / "run.json").read_text())["algorithm"]["name"]
+    facts = {"algorithm": taken, "passes": found.total_data_passes, "converged": found.converged}
+    return found.basis, facts
 
 
 def sklearn_incremental(job: dict[str, Any], n_components: int) -> np.ndarray:
@@ -105,7 +165,8 @@ def gensim_lsi(job: dict[str, Any], power_iters: int) -> np.ndarray:
     return model.projection.u[:, : job["k"]]
 
 
-CONTESTANTS: dict[str, Callable[..., np.ndarray]] = {
+CONTESTANTS: dict[str, Callable[..., Any]] = {
+    "npmdask": npmdask_top_k,
     "dask svd_compressed, kept": dask_keep,
     "dask svd_compressed, re-read": dask_reread,
     "dask-ml PCA": dask_ml_pca,
@@ -113,11 +174,18 @@ CONTESTANTS: dict[str, Callable[..., np.ndarray]] = {
     "xeofs EOF": xeofs_eof,
     "scikit-learn PCA randomized": sklearn_randomized,
     "scikit-learn PCA covariance_eigh": sklearn_covariance,
+    "scanpy PCA on Dask": scanpy_dask,
+    "NumPy, X^T X in float32": numpy_gram_single,
+    "NumPy, X^T X in float64": numpy_gram_double,
     "scikit-learn IncrementalPCA": sklearn_incremental,
     "gensim LsiModel": gensim_lsi,
 }
-LADDERS: dict[str, list[int]] = {name: POWER_ITERATIONS for name in CONTESTANTS} | {
+LADDERS: dict[str, list[Any]] = {name: POWER_ITERATIONS for name in CONTESTANTS} | {
+    "npmdask": [1e-2, 3e-3, 1e-3, 5e-4, 2e-4, 1e-4, 5e-5, 2e-5, 1e-5, 3e-6, 1e-6],
     "scikit-learn PCA covariance_eigh": [1],
+    "scanpy PCA on Dask": [8192],
+    "NumPy, X^T X in float32": [1],
+    "NumPy, X^T X in float64": [1],
     "scikit-learn IncrementalPCA": [20, 40, 80, 160, 320],
     "gensim LsiModel": [4, 6, 8, 10, 12, 16],
 }

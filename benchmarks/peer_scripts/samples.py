@@ -47,16 +47,18 @@ class AnonymousPeak:
         self._thread.join()
 
     def _sample(self) -> None:
-        while not self._stop.wait(0.02):
+        stopped = False
+        while not stopped:
             self.peak = max(self.peak, status("RssAnon"))
+            stopped = self._stop.wait(0.02)
 
 
-def solve(job: dict[str, Any], setting: int) -> dict[str, Any]:
+def solve(job: dict[str, Any], setting: Any) -> dict[str, Any]:
     """Once, imports not counted."""
-    CONTESTANTS[job["contestant"]](job["small"], setting)  # imports and first-call compilation
+    CONTESTANTS[job["contestant"]](job | job["small"], setting)  # imports and first-call compilation
     with AnonymousPeak() as meter:
         start = time.perf_counter()
-        basis = CONTESTANTS[job["contestant"]](job, setting)
+        basis, facts = answer(job, setting)
         seconds = time.perf_counter() - start
     return {
         "setting": setting,
@@ -64,18 +66,25 @@ def solve(job: dict[str, Any], setting: int) -> dict[str, Any]:
         "max_sin_theta": max_sin_theta(basis, np.load(job["truth"])[:, : job["k"]]),
         "peak_rss_bytes": status("VmHWM"),
         "peak_anonymous_bytes": meter.peak,
+        **facts,
     }
+
+
+def answer(job: dict[str, Any], setting: Any) -> tuple[np.ndarray, dict[str, Any]]:
+    """The basis, and what else the contestant says."""
+    found = CONTESTANTS[job["contestant"]](job, setting)
+    return found if isinstance(found, tuple) else (found, {})
 
 
 def search(job: dict[str, Any]) -> dict[str, Any]:
     """The cheapest setting of the ladder that reaches the goal, or the most accurate one before it broke."""
     ladder, truth = LADDERS[job["contestant"]], np.load(job["truth"])[:, : job["k"]]
-    tried: list[tuple[float, int, float]] = []
+    tried: list[tuple[float, Any, float]] = []
     broke, deadline = "", time.perf_counter() + job["patience"]
     for setting in ladder:
         start = time.perf_counter()
         try:
-            angle = max_sin_theta(CONTESTANTS[job["contestant"]](job, setting), truth)
+            angle = max_sin_theta(answer(job, setting)[0], truth)
         except np.linalg.LinAlgError as error:  # what an iterate without normalisation comes to in the end
             broke = f"setting {setting}: {error}"
             break
