@@ -11,12 +11,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import anndata
 import numpy as np
 import pytest
+import xarray as xr
 import zarr
 
 from benchmarks import cache
 from benchmarks.__main__ import BROKEN, MISSED, measure, status
+from benchmarks.cell_counts import write_cells
 from benchmarks.children import last_json, own_command
 from benchmarks.contest import best_peer, failures, finals, judged
 from benchmarks.data import RECIPES, DataSets, write_samples
@@ -24,6 +27,7 @@ from benchmarks.docs import PAGE, write_table
 from benchmarks.floor import programs, slab_files
 from benchmarks.private_cases import make_case
 from benchmarks.registry import CannotRunError, Context, Measured, Row, all_rows
+from benchmarks.rows.era5 import exact_modes, write_field
 from benchmarks.rows.gram_peers import SKLEARN
 from benchmarks.rows.orchestration import PLAIN, _measured
 from benchmarks.rows.tensor_surplus import is_right
@@ -34,6 +38,7 @@ from benchmarks.topic_cases import topic_errors
 from npmdask.experiments import symmetric_noise
 from npmdask.storage.synthetic.generate import generate
 from npmdask.theory.diagnostics import max_sin_theta
+from npmdask.xarray import EOF
 
 ROOT = Path(__file__).resolve().parents[1]
 KEYS = {"row", "figure", "target", "holds", "command", "machine", "details"}
@@ -248,6 +253,37 @@ def test_contestants_find_the_same_components(tmp_path: Path) -> None:
         own_command("samples", paths | {"contestant": "npmdask", "goal": 1e-3, "patience": 60}), folder=tmp_path
     )
     assert told["reached"] and told["max_sin_theta"] <= 1e-3 and told["setting"] >= 1e-4
+
+
+@pytest.mark.slow
+def test_the_file_of_cells_is_what_anndata_writes(tmp_path: Path) -> None:
+    cells, genes, molecules = 12_000, 90, 20.0  # more than a block
+    entries = write_cells(tmp_path / "counts.h5ad", cells, genes, molecules, logs=False)
+    held = anndata.read_h5ad(tmp_path / "counts.h5ad")
+    counts = held.X
+    assert held.shape == (cells, genes) and counts.nnz == entries and counts.indptr.dtype == counts.indices.dtype
+    assert counts.has_canonical_format and counts.data.min() >= 1 and np.array_equal(counts.data, counts.data.round())
+    totals = np.asarray(counts.sum(axis=1)).ravel()
+    assert totals.min() >= 1 and totals.mean() == pytest.approx(molecules, rel=0.1)
+    write_cells(tmp_path / "logs.h5ad", cells, genes, molecules)
+    logs = anndata.read_h5ad(tmp_path / "logs.h5ad").X.toarray()
+    np.testing.assert_allclose(logs, np.log1p(counts.toarray() * (molecules / totals)[:, None]), rtol=1e-5)
+    # components of types and paths, and beside them the bulk of the sampling
+    values = np.linalg.svd(logs - logs.mean(axis=0), compute_uv=False) ** 2
+    assert values[0] > 3 * values[20] and values[20] < 10 * values[60]
+
+
+@pytest.mark.slow
+def test_the_field_is_decoded_by_xarray_and_its_first_modes_are_exact(tmp_path: Path) -> None:
+    write_field(tmp_path / "all", 250, 9, 18)
+    write_field(tmp_path / "first", 150, 9, 18)
+    fields = [xr.open_zarr(tmp_path / name, consolidated=False)["field"] for name in ("all", "first")]
+    assert fields[0].dtype == np.float64 and float(fields[0].std()) > 1
+    np.testing.assert_array_equal(fields[0][:150], fields[1])
+    modes = EOF(n_modes=10, use_coslat=True, tol=1e-10).fit(fields[1], dim="time")
+    maps = modes.components().values.reshape(10, -1).T
+    assert max_sin_theta(maps, exact_modes(tmp_path / "first", 150)) < 1e-6
+    assert float(modes.explained_variance_ratio().sum()) < 0.95, "not of low rank"
 
 
 @pytest.mark.slow
