@@ -288,7 +288,7 @@ def test_the_field_is_decoded_by_xarray_and_its_first_modes_are_exact(tmp_path: 
 
 @pytest.mark.slow
 def test_some_rows_run_for_real(tmp_path: Path) -> None:
-    names = ["pass-warm", "sparse", "peak-memory", "tensor-bytes", "tensor-private-noise", "gram-cold"]
+    names = ["pass-warm", "sparse", "peak-memory", "tensor-bytes", "tensor-private-noise", "gram-cold", "lazy-counts"]
     env = os.environ | {"TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "benchmarks", *names, "--scale", "small"]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
@@ -301,6 +301,7 @@ def test_some_rows_run_for_real(tmp_path: Path) -> None:
         assert line["figure"] > 0 and line["failures"] == []
     assert lines["peak-memory"]["details"]["npmdask"]["max_sin_theta"] < 1e-3
     assert max(lines["pass-warm"]["details"]["relative_error"].values()) < 1e-4
+    assert lines["lazy-counts"]["details"]["max_sin_theta"] < 1e-6
     assert {lines["gram-cold"]["details"][way]["max_sin_theta"] < 1e-4 for way in ("auto", "krylov")} == {True}
     assert lines["tensor-bytes"]["holds"] and lines["tensor-private-noise"]["holds"]
     assert not list(tmp_path.iterdir())  # the data are gone
