@@ -8,10 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from scipy.io import netcdf_file
+from scipy.signal import lfilter
+from sklearn.datasets import load_digits
 
 from npmdask.algorithms.stopping import StepView
 from npmdask.numerics.random import generator
@@ -25,6 +30,7 @@ from npmdask.storage.synthetic.matrices import draw_rows
 
 MOST_STEPS = 400
 FACTOR = 1.5
+DRIFT = 0.999  # of a row the next one keeps so much
 SPECTRA = ("power", "exponential", "step", "clusters", "tie", "spiked", "slow")
 KINDS = ("samples", "matrix", "symmetric", "indefinite")
 TOLS = (1e-3, 1e-4, 1e-6, 1e-8, 1e-10)
@@ -51,15 +57,24 @@ class StepCase:
 
 
 def step_case(number: int, law: str = "gaussian") -> StepCase:
-    """Case ``number``: all its choices follow from the number. ``law``: of the rows of samples and matrices."""
+    """Case ``number``: all its choices follow from the number. ``law``: of the rows of samples and matrices.
+
+    "real": the data are those of :func:`real_rows`, so that k and p fit their columns.
+    """
     rng = generator(number, "steps of planted spectra")
     spectrum, kind = SPECTRA[number % len(SPECTRA)], str(rng.choice(KINDS))
     dtype, algorithm = str(rng.choice(["float32", "float64"])), str(rng.choice(["power", "krylov"]))
     d, k = int(rng.integers(80, 320)), int(rng.integers(1, 21))
     p = int(rng.integers(k, 4 * k + 1)) if rng.random() < 0.7 else max(k + 10, 2 * k)
     tol = float(rng.choice(TOLS[:3] if dtype == "float32" else TOLS))
-    sizes = _sizes(spectrum, d, k, rng)
-    data, eigenvalues = _data(sizes, kind, rng, law)
+    if law == "real":
+        spectrum, data = real_rows(number)
+        kind = kind if kind in ("samples", "matrix") else "samples"
+        weight, (k, p) = len(data) if kind == "samples" else 1, (min(k, 12), min(p, data.shape[1]))
+        eigenvalues = np.linalg.svd(data, compute_uv=False) ** 2 / weight
+        p = max(p, k)
+    else:
+        data, eigenvalues = _data(_sizes(spectrum, d, k, rng), kind, rng, law)
     source = open_source(data.astype(dtype), "symmetric" if kind == "indefinite" else kind)
     asked = Request(
         target_rank=k, iteration_rank=p, algorithm=algorithm, tol=tol, max_steps=MOST_STEPS, seed=number + 1
@@ -112,9 +127,24 @@ def _data(sizes: np.ndarray, kind: str, rng: np.random.Generator, law: str) -> t
     if law == "gaussian":
         u = random_orthonormal(m, d, rng)
     else:
-        u = orth(draw_rows(law, rng, range(m), m, d), completion=rng)
+        rows = draw_rows("gaussian" if law == "drifting" else law, rng, range(m), m, d)
+        u = orth(lfilter([1.0], [1.0, -DRIFT], rows, axis=0) if law == "drifting" else rows, completion=rng)
     weight = 1.0 / m if kind == "samples" else 1.0
     return (u * np.sqrt(sizes / weight)) @ v.T, sizes
+
+
+def real_rows(number: int) -> tuple[str, np.ndarray]:
+    """Data that packages ship, in the order of their files: scikit-learn's digits, or the winters of eofs' sea-surface
+    temperatures at each grid point; neighbours are alike, and columns are scaled by the number."""
+    if number % 2:
+        name, rows = "digits", load_digits().data
+    else:
+        path = next(p for p in Path(str(files("eofs"))).rglob("*.nc") if "sst" in p.name)
+        with netcdf_file(path, mmap=False) as file:
+            values = np.asarray(file.variables["sst"].data, np.float64)
+        name, rows = "sea-surface temperatures", values.reshape(len(values), -1).T
+        rows = rows[(np.abs(rows) < 1e3).all(axis=1)]  # land is a number beyond all temperatures
+    return name, rows * generator(number, "columns of real data").uniform(0.5, 2.0, rows.shape[1])
 
 
 def measured_steps(case: StepCase) -> tuple[int, str]:

@@ -31,6 +31,7 @@ from benchmarks.rows.era5 import exact_modes, write_field
 from benchmarks.rows.gram_peers import SKLEARN
 from benchmarks.rows.orchestration import PLAIN, _measured
 from benchmarks.rows.tensor_surplus import is_right
+from benchmarks.step_cases import real_rows
 from benchmarks.tensor_cases import matched, planted
 from benchmarks.tensor_floor import block_files
 from benchmarks.tensor_floor import programs as contraction_floors
@@ -284,6 +285,14 @@ def test_the_field_is_decoded_by_xarray_and_its_first_modes_are_exact(tmp_path: 
     maps = modes.components().values.reshape(10, -1).T
     assert max_sin_theta(maps, exact_modes(tmp_path / "first", 150)) < 1e-6
     assert float(modes.explained_variance_ratio().sum()) < 0.95, "not of low rank"
+
+
+def test_real_rows_are_of_two_packages_and_have_no_missing_values() -> None:
+    (sst, temperatures), (digits, images) = real_rows(0), real_rows(1)
+    assert (sst, digits) == ("sea-surface temperatures", "digits") and images.shape == (1797, 64)
+    assert temperatures.shape == (450, 50) and 1 < np.abs(temperatures).max() < 50
+    steps = np.diff(temperatures[:18], axis=0).std(), temperatures.std()
+    assert steps[0] < 0.5 * steps[1], "neighbours are alike"
 
 
 @pytest.mark.slow
