@@ -68,12 +68,16 @@ def test_the_page_is_what_the_results_say(tmp_path: Path, monkeypatch: pytest.Mo
     details = {"good": good, "relative_error": {"other": 2e-7}, "bad": {"verdict": "wrong: 8.2e-01", "seconds": 0.1}}
     line = {"row": "a", "figure": 1.0, "holds": False, "why": "slow", "details": details, "machine": {}, "seconds": 1}
     line |= {"target": 2.0}
-    write_table(rows, {"a": line, "gone": line})
+    write_table(rows, {"a": line, "gone": line})  # a row that is no more
     page = (tmp_path / "page.md").read_text()
     assert "| `a` | x / y | 1 | ≥ 2 | **no** |" in page and "| slow |" in page
     assert "| good | right |  | 3.0 | 1.0e-05 |" in page
     assert "| bad | wrong: 8.2e-01 |  |  |" in page  # its time is no time to beat
     assert "| a | good | max sin theta | 1.0e-05 |" in page and "| a | other | relative error | 2.0e-07 |" in page
+    assert "gone" not in page
+    write_table(rows, {"a": line | {"target": 3.0}})  # it answered another question
+    page = (tmp_path / "page.md").read_text()
+    assert "| `a` | x / y |  | ≥ 2 | not measured yet |" in page and "good" not in page
 
 
 def test_a_row_that_breaks_fails_the_run_and_says_why(tmp_path: Path) -> None:
