@@ -116,8 +116,8 @@ def write_samples(folder: Path, rows: int, eigenvalues: np.ndarray, dtype: str =
     """Independent Gaussian rows, turned so that their own mean is 0 and their own covariance exactly the chosen one.
 
     So the truth is known to rounding, centring changes nothing (packages that always centre and packages that cannot
-    solve the same problem), and a sample of the rows is as far off as one of independent rows is. Not the cosine basis
-    of ``generate``, where evenly spaced rows are nearly as good as all. ``folder`` gets ``x.zarr`` (raw row slabs),
+    solve the same problem), and a sample of the rows is as far off as one of independent rows is. Of a basis of
+    cosines evenly spaced rows would be nearly as good as all. ``folder`` gets ``x.zarr`` (raw row slabs),
     ``truth.npy`` (the eigenvectors) and, if asked for, ``x.npy``; returns the store.
     """
     d = len(eigenvalues)

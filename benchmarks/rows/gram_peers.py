@@ -120,7 +120,7 @@ ROWS = (
         run=partial(over_all, what="choice"),
     ),
     Row(
-        name="gram-peers-today",
+        name="gram-peers-krylov",
         what="seconds of what auto takes over those of block Krylov, and that over 0.3, 0.45, 0.5, 0.55 for 256, 1024, "
         "2048, 4096 columns: the largest",
         target=1.0,
