@@ -48,19 +48,23 @@ def write_field(path: Path, times: int, lat: int, lon: int) -> None:
     maps = [
         np.cos(phi) ** (1 + a % 3) * np.cos((a % 7) * phi + a) * np.cos((a % 9) * along + a) for a in range(PATTERNS)
     ]
-    smooth = np.array([m.ravel() / np.sqrt(np.mean(m**2)) for m in maps], "f4") * 0.25
-    profiles = [np.cos(phi) ** (2 + m) * np.ones_like(along) for m in range(WAVES)]
+    for m in range(WAVES):  # cos(a - b) is a sum of two maps, whose coefficients travel
+        profile = 8.0 * 0.9**m * np.cos(phi) ** (2 + m)
+        maps += [profile * np.cos((m + 1) * along), profile * np.sin((m + 1) * along)]
+    sizes = [np.sqrt(np.mean(one**2)) for one in maps[:PATTERNS]] + [1.0] * 2 * WAVES
+    smooth = np.array([0.25 * one.ravel() / size for one, size in zip(maps, sizes, strict=True)], "f4")
     red, noise, phase = np.zeros(PATTERNS), np.zeros(lat * lon, "f4"), np.zeros(WAVES)
     fall = 0.97 ** np.arange(PATTERNS)
     for start in range(0, times, BLOCK):
-        block = np.empty((min(BLOCK, times - start), lat * lon), "f4")
-        for row in block:
+        count = min(BLOCK, times - start)
+        along_time, block = np.empty((count, PATTERNS + 2 * WAVES)), np.empty((count, lat * lon), "f4")
+        for row in range(count):
             red = 0.97 * red + 0.24 * fall * rng.standard_normal(PATTERNS)
             noise = 0.6 * noise + 0.4 * rng.standard_normal(lat * lon, dtype=np.float32)
             phase += 0.05 * (1 + np.arange(WAVES)) + 0.1 * rng.standard_normal(WAVES)
-            row[:] = red.astype("f4") @ smooth + noise
-            for m in range(WAVES):
-                row += (2.0 * 0.9**m * profiles[m] * np.cos((m + 1) * along - phase[m])).ravel().astype("f4")
+            along_time[row] = [*red, *np.stack([np.cos(phase), np.sin(phase)], axis=1).ravel()]
+            block[row] = noise
+        block += along_time.astype("f4") @ smooth
         held[start : start + len(block)] = np.rint(block / SCALE).astype("i2").reshape(-1, lat, lon)
 
 
