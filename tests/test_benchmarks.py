@@ -27,6 +27,7 @@ from benchmarks.docs import PAGE, write_table
 from benchmarks.floor import programs, slab_files
 from benchmarks.private_cases import make_case
 from benchmarks.registry import CannotRunError, Context, Measured, Row, all_rows
+from benchmarks.rows.cells import exact_variances
 from benchmarks.rows.era5 import exact_modes, write_field
 from benchmarks.rows.gram_peers import SKLEARN
 from benchmarks.rows.orchestration import PLAIN, _measured
@@ -275,6 +276,7 @@ def test_the_file_of_cells_is_what_anndata_writes(tmp_path: Path) -> None:
     np.testing.assert_allclose(logs, np.log1p(counts.toarray() * (molecules / totals)[:, None]), rtol=1e-5)
     # components of types and paths, and beside them the bulk of the sampling
     values = np.linalg.svd(logs - logs.mean(axis=0), compute_uv=False) ** 2
+    np.testing.assert_allclose(exact_variances(tmp_path / "logs.h5ad"), values[:50] / (cells - 1), rtol=1e-5)
     assert values[0] > 3 * values[20] and values[20] < 10 * values[60]
 
 
