@@ -117,6 +117,7 @@ class OnePass:
     """
 
     answers: ClassVar[tuple[str, ...]] = ()
+    arithmetic: ClassVar[str] = ""  # how sums are formed, where that has changed: no pass goes on with sums of another
 
     def asked(self, query: BlockQuery) -> Self:
         """The operator that answers ``query``: itself, or with the options of the query.

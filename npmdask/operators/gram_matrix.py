@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import combinations_with_replacement
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
+from scipy.sparse import csr_matrix, vstack
 
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import Block
@@ -15,18 +16,27 @@ from npmdask.operators._protocol import (
     BySlabs,
     Partial,
     Sums,
-    as_dtype,
     least_run,
     require_finite,
     tile_bytes,
 )
+from npmdask.operators.upper_blocks import UpperBlocks, less_mean
 from npmdask.operators.view import AS_STORED, View
-from npmdask.storage.readers.dense import ReadStats, scratch
+from npmdask.storage.readers.dense import ReadStats, Tile, scratch
 from npmdask.storage.readers.sparse import Fragment, cut_rows
 
 SIDE = 512  # of the blocks in which the upper triangle is kept: products of this size are added inside the cache
 STRIP_ROWS = 1024  # that are multiplied at once: fewer take longer to add up, more round more in float32
+LEAST_ROWS = 256  # below which to add up takes as long as float32 saves
+PROBE_ROWS = 64  # that are multiplied by the block at once, where the matrix is of float32: they stay in the cache
 SINGLE = (1e-20, 1e36)  # of the sum of all squares: what float32 holds without losing the small, or the large
+EXACT = 2.0**53  # float64 holds every integer up to here,
+EXACT_SINGLE = 2.0**24  # and float32 up to here
+BATCH_ENTRIES = 2**20  # of sparse rows that are multiplied at once: more fall out of the cache, of fewer the sum costs
+BATCH_ROWS = 2**16  # at most, however few entries they have
+PAIR_COST = 1.1  # nanoseconds of a pair of entries of a sparse row: measured, as are
+DENSE_COST = {np.dtype(np.float64): 0.0195, np.dtype(np.float32): 0.0095}  # those of a pair of columns of a filled one
+SUMMING = 128  # filled rows that take as long as to add up what they give
 SUMS_READ = 64  # a run reads at least so many times the bytes of the sum that it returns,
 FEW_RUNS = 16  # but no more than leaves so many of them
 FINISHING = 5  # d x d arrays: the matrix, with its product, as it is returned and as it is decomposed
@@ -38,7 +48,11 @@ class GramMatrix(BySlabs):
 
     Sums over dense rows are kept about their own mean, so that nothing cancels: a run takes off the mean of its first
     rows, and neighbours are joined as Chan, Golub and LeVeque (1983) join variances. So column means need not be known
-    before; they are found. Rows of a CSR matrix are filled in with zeros, some at a time, and centred in the end.
+    before; they are found. Rows of a CSR matrix are summed as they are, by pairs of their entries or, where these are
+    many, filled in with zeros; they are centred in the end.
+
+    Integers, also those stored as floats, are summed as they are while no sum can pass 2^53, so that float64 holds
+    every one: neither the order of the rows, nor threads, nor the machine changes a bit. Centring rounds them once.
 
     Parameters
     ----------
@@ -46,6 +60,13 @@ class GramMatrix(BySlabs):
     weight, view : as of :class:`npmdask.operators.Gram`, of rows without weights.
     single : multiply tiles in float32, and add them up in float64. The product with the block is float64 throughout,
         and so shows how far off the matrix is.
+
+    Notes
+    -----
+    A pass sums, by name: ``count``; ``mean`` (d); ``gram``, blocks of the upper triangle; ``image``, its product with
+    the block; ``met``, the product of the mean less ``origin``; and ``bound``, which no sum of squares of a column
+    exceeds if all were integers, else inf. Of integers, and of CSR, ``mean`` is the total of the rows instead, each
+    less ``origin``, and ``gram`` is about the origin, not about the mean; :meth:`about_mean` makes that of it.
     """
 
     reader: Any
@@ -53,31 +74,31 @@ class GramMatrix(BySlabs):
     view: View = AS_STORED
     single: bool = False
 
+    arithmetic: ClassVar[str] = "integers and pairs"  # before: all about means, and sparse rows filled in
+
     def __post_init__(self) -> None:
         if self.view.row_weight is not None:
             raise BadInputError("a matrix of weighted rows is not formed: use products with a block, of Gram")
 
     @property
-    def _of_csr(self) -> bool:
+    def of_csr(self) -> bool:
+        """Whether rows are sparse."""
         return bool(self.reader.layout == "csr")
 
     @property
-    def _pairs(self) -> list[tuple[slice, slice]]:
-        """Rows and columns of the blocks of the upper triangle."""
-        d = self.block_rows
-        edges = [slice(start, min(start + SIDE, d)) for start in range(0, d, SIDE)]
-        return list(combinations_with_replacement(edges, 2))
+    def blocks(self) -> UpperBlocks:
+        """Of the upper triangle."""
+        return UpperBlocks(self.block_rows, SIDE)
 
     @property
-    def _shape(self) -> tuple[int, int, int]:
-        """Of the blocks of the upper triangle."""
-        side = min(SIDE, self.block_rows)
-        return (len(self._pairs), side, side)
+    def origin(self) -> float:
+        """What integers are less: of unsigned bytes the middle, so that float32 holds the sums over a strip."""
+        return 128.0 if self.reader.dtype == np.uint8 and not self.of_csr else 0.0
 
     @property
     def sum_bytes(self) -> int:
         """Memory of the blocks of the upper triangle."""
-        return int(np.prod(self._shape)) * 8
+        return int(np.prod(self.blocks.shape)) * 8
 
     @property
     def run_bytes(self) -> int:
@@ -86,134 +107,166 @@ class GramMatrix(BySlabs):
 
     def partial(self, slabs: range, block: Block) -> Partial:
         record, fragments = ReadStats(), list[Fragment]()
-        sums = self._sum(self._tiles(slabs, record, fragments), block)
-        require_finite(sums, self.reader, slabs)
+        if self.of_csr:
+            sums = self._sparse_sums(self._pieces(slabs, record, fragments), block)
+        else:
+            rows = _DenseRows(self, block)
+            for slab in self.reader.ahead(slabs):
+                for _, tile in self.reader.tiles(slab, record):
+                    rows.add(tile)
+            sums = rows.sums()
+        require_finite({name: values for name, values in sums.items() if name != "bound"}, self.reader, slabs)
         return Partial(sums, record, fragments)
 
-    def _tiles(self, slabs: range, record: ReadStats, fragments: list[Fragment]) -> Iterator[Any]:
-        """Some rows at a time: parts of dense ones with their columns, or a CSR block."""
-        if self._of_csr:
-            for piece in self.reader.blocks(slabs, record):
-                if isinstance(piece, Fragment):
-                    fragments.append(piece)
-                else:
-                    yield piece
-            return
-        for slab in self.reader.ahead(slabs):
-            for _, tile in self.reader.tiles(slab, record):
-                yield tile
+    def _pieces(self, slabs: range, record: ReadStats, fragments: list[Fragment]) -> Iterator[csr_matrix]:
+        """Whole rows; parts of others are put aside."""
+        for piece in self.reader.blocks(slabs, record):
+            if isinstance(piece, Fragment):
+                fragments.append(piece)
+            else:
+                yield piece
 
-    def _strips(self, tiles: Iterator[Any], shift: np.ndarray) -> Iterator[np.ndarray]:
-        """Whole rows less their first mean, which ``shift`` is set to, in float64 and a reused buffer.
+    def _sparse_sums(self, pieces: Iterator[csr_matrix], block: Block) -> Sums:
+        """The sums over some rows of a CSR matrix, as they are."""
+        blocks, seen = self.blocks, self.view.on_columns(block)
+        gram, total = np.zeros(blocks.shape), np.zeros(len(block))
+        image: Block = np.zeros((len(block), block.shape[1]))
+        count, bound = 0, 0.0
+        for rows in _batches(pieces):
+            most = _largest(rows.data)
+            after = bound + most**2 * rows.shape[0]
+            if bound < math.inf and not after < EXACT:
+                image, after = blocks.times(gram, seen), math.inf  # the product of what was exact
+            bound = after
+            total += np.bincount(rows.indices, weights=rows.data, minlength=len(total))
+            count += rows.shape[0]
+            floats = rows.astype(np.float64, copy=False)
+            if bound == math.inf:
+                image += floats.T @ (floats @ seen)
+            self._add_sparse(gram, floats, most if bound < math.inf else math.inf)
+        if bound < math.inf:
+            image = blocks.times(gram, seen)
+        sizes = {name: np.array([size]) for name, size in (("count", float(count)), ("bound", bound))}
+        sums = sizes | {"mean": total, "gram": gram}
+        return sums | {"image": image, "met": total @ seen}
 
-        So many at a time that a product with them takes longer than to add it up, as far as that stays in the cache.
+    def _add_sparse(self, gram: np.ndarray, rows: csr_matrix, most: float) -> None:
+        """``gram += rows^T rows``: by pairs of entries, or filled in where a row has so many that this takes less."""
+        lengths, d = np.diff(rows.indptr).astype(np.float64), self.block_rows
+        dtype = np.dtype(np.float32 if self._in_single(most, [rows.data]) else np.float64)
+        full = DENSE_COST[dtype] * d**2
+        many = PAIR_COST * lengths**2 > full
+        if full * (many.sum() + SUMMING) >= PAIR_COST * (lengths[many] ** 2).sum():
+            many[:] = False
+        if not many.all():
+            self.blocks.add_sparse_rows(gram, rows if not many.any() else rows[~many])
+        if many.any():
+            filled = rows if many.all() else rows[many]
+            held = scratch(("strip", d, dtype), (STRIP_ROWS, d), dtype)
+            for start in range(0, filled.shape[0], STRIP_ROWS):
+                some = filled[start : start + STRIP_ROWS].astype(dtype, copy=False)
+                self.blocks.add_rows(gram, some.toarray(out=held[: some.shape[0]]))
+
+    def _in_single(self, most: float, values: list[np.ndarray]) -> bool:
+        """Whether a strip of ``values`` is multiplied in float32: without any error of integers up to ``most``, else
+        where that was asked for, and loses nothing very small or large.
         """
-        d, filled, first = self.block_rows, 0, True
-        held = scratch(("strip", d), (STRIP_ROWS, d), np.float64)
-        for tile in tiles:
-            rows = tile.shape[0] if self._of_csr else len(tile[0][1])
-            if first and not self._of_csr:
-                shift[:] = np.concatenate([values.mean(axis=0, dtype=np.float64) for _, values in tile])
-            first, start = False, 0
-            while start < rows:
-                taken = min(STRIP_ROWS - filled, rows - start)
-                out, part = held[filled : filled + taken], slice(start, start + taken)
-                if self._of_csr:
-                    tile[part].astype(np.float64, copy=False).toarray(out=out)
-                else:
-                    for columns, values in tile:
-                        out[:, columns] = values[part]
-                    out -= shift  # converted before: a subtraction that converts takes three times as long
-                filled, start = filled + taken, start + taken
-                if filled == STRIP_ROWS:
-                    yield held
-                    filled = 0
-        if filled:
-            yield held[:filled]
+        if most < math.inf:
+            return most**2 * STRIP_ROWS <= EXACT_SINGLE
+        if not self.single:
+            return False
+        squares = sum(float(np.linalg.norm(part)) ** 2 for part in values)
+        return SINGLE[0] < squares < SINGLE[1]
 
-    def _sum(self, tiles: Iterator[Any], block: Block) -> Sums:
-        """The sums over some rows: about their own mean, or, of CSR, as they are (``mean`` is then their total)."""
-        d, seen = self.block_rows, self.view.on_columns(block)
-        gram, image = np.zeros(self._shape), np.zeros((d, block.shape[1]))
-        shift, total, count = np.zeros(d), np.zeros(d), 0
-        for rows in self._strips(tiles, shift):
-            self._add(gram, rows)
-            image += ((rows @ seen).T @ rows).T
-            total += rows.sum(axis=0)
-            count += len(rows)
-        sums = {"count": np.array([float(count)]), "mean": total, "gram": gram, "image": image}
-        if count and not self._of_csr:
-            away = total / count
-            self._add_outer(sums, away, away @ seen, -count)
-            sums["mean"] = shift + away
-        return sums | {"met": sums["mean"] @ seen}
+    def about_mean(self, sums: Sums) -> Sums:
+        """The sums over dense rows about their own mean, if they are not yet."""
+        count, bound = float(sums["count"][0]), float(sums["bound"][0])
+        if self.of_csr or bound == math.inf or not count:
+            return sums
+        total, gram = sums["mean"], self.blocks.centred(sums["gram"], sums["mean"], count)
+        image = sums["image"] - np.outer(total, sums["met"] / count)
+        more = {"mean": self.origin + total / count, "gram": gram, "image": image, "met": sums["met"] / count}
+        return sums | more | {"bound": np.array([math.inf])}
 
-    def _add(self, gram: np.ndarray, rows: np.ndarray) -> None:
-        """``gram += rows^T rows``, by blocks; in float64 where float32 would lose what is very small or large."""
-        if self.single and SINGLE[0] < float(np.vdot(rows, rows)) < SINGLE[1]:
-            rows = as_dtype(rows, np.float32, "single")
-        for total, (left, right) in zip(gram, self._pairs, strict=True):
-            a, b = rows[:, left], rows[:, right]
-            shape = (a.shape[1], b.shape[1])
-            held = scratch(("gram block", shape), shape, rows.dtype)
-            total[: shape[0], : shape[1]] += np.matmul(a.T, b, out=held)
+    def join(self, left: Partial, right: Partial) -> Partial:
+        record, fragments = left.record.add(right.record), left.fragments + right.fragments
+        bound = float(left.sums["bound"][0] + right.sums["bound"][0])
+        exact = bound < EXACT
+        first, second = (part.sums if exact else self.about_mean(part.sums) for part in (left, right))
+        sums = {name: first[name] + second[name] for name in first}
+        if not exact:
+            sums["bound"] = np.array([math.inf])
+        if not (exact or self.of_csr):
+            a, b = (float(each["count"][0]) for each in (first, second))
+            share = b / (a + b)
+            away, met = second["mean"] - first["mean"], second["met"] - first["met"]
+            self._add_outer(sums, away, met, a * share)
+            sums |= {"mean": first["mean"] + share * away, "met": first["met"] + share * met}
+        return Partial(sums, record, fragments)
 
     def _add_outer(self, sums: Sums, vector: np.ndarray, met: np.ndarray, times: float) -> None:
         """Add ``times`` vector vector^T to what is summed; ``met``: vector^T block."""
-        root = np.sqrt(abs(times)) * vector  # on both sides, so that what is added is symmetric to the last bit
-        for total, (left, right) in zip(sums["gram"], self._pairs, strict=True):
-            outer = np.outer(root[left], root[right])
-            total[: outer.shape[0], : outer.shape[1]] += np.sign(times) * outer
+        self.blocks.add_outer(sums["gram"], vector, times)
         sums["image"] += np.outer(times * vector, met)
 
-    def join(self, left: Partial, right: Partial) -> Partial:
-        a, b = (float(part.sums["count"][0]) for part in (left, right))
-        record, fragments = left.record.add(right.record), left.fragments + right.fragments
-        sums = {name: left.sums[name] + right.sums[name] for name in left.sums}
-        if not self._of_csr:
-            share = b / (a + b)
-            away, met = right.sums["mean"] - left.sums["mean"], right.sums["met"] - left.sums["met"]
-            self._add_outer(sums, away, met, a * share)
-            sums |= {"mean": left.sums["mean"] + share * away, "met": left.sums["met"] + share * met}
-        return Partial(sums, record, fragments)
-
     def stacked(self, sums: Sums) -> np.ndarray:
-        return np.concatenate([values.ravel() for values in sums.values()])
+        return np.concatenate([sums[name].ravel() for name in self._names()])
+
+    def _names(self, columns: int = 0) -> dict[str, tuple[int, ...]]:
+        """The sums with a block of so many columns, and their shapes."""
+        d = self.block_rows
+        known = {"count": (1,), "bound": (1,), "mean": (d,), "gram": self.blocks.shape}
+        return known | {"image": (d, columns), "met": (columns,)}
 
     def unstacked(self, stacked: np.ndarray, units: range) -> Sums:
-        d, (blocks, side, _) = self.block_rows, self._shape
-        columns = (stacked.size - 1 - d - blocks * side * side) // (d + 1)
-        shapes = {"count": (1,), "mean": (d,), "gram": self._shape, "image": (d, columns), "met": (columns,)}
+        beside = sum(int(np.prod(shape)) for shape in self._names().values())
+        shapes = self._names((stacked.size - beside) // (self.block_rows + 1))
         edges = np.cumsum([int(np.prod(shape)) for shape in shapes.values()])[:-1]
         parts = np.split(stacked, edges)
         return {name: part.reshape(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
 
     def finish(self, total: Partial, block: Block) -> Block:
         """The matrix, its product with the block, and the mean and deviation of every column: d x (d + p + 2)."""
-        rows, d = self.reader.shape
-        sums = dict(total.sums)
-        if self._of_csr:
-            cut = self._sum(iter([cut_rows(self.reader, total.fragments)]), block)
-            sums = {name: values + cut[name] for name, values in sums.items()}
-            sums["mean"], sums["met"] = sums["mean"] / rows, sums["met"] / rows
-            self._add_outer(sums, sums["mean"], sums["met"], -rows)
+        if self.of_csr:
+            cut = self._sparse_sums(iter([cut_rows(self.reader, total.fragments)]), block)
+            total = self.join(total, Partial(cut, ReadStats()))
+        d, exact = self.block_rows, float(total.sums["bound"][0]) < math.inf
         out = np.empty((d, d + block.shape[1] + 2))
-        for part, (left, right) in zip(sums["gram"], self._pairs, strict=True):
-            found = part[: left.stop - left.start, : right.stop - right.start]
-            out[left, right], out[right, left] = found, found.T
-        mean, deviation = sums["mean"], np.sqrt(np.maximum(np.diagonal(out[:, :d]), 0.0) / rows)
-        matrix, image = out[:, :d], sums["image"]
-        if not self.view.centres:
-            root = np.sqrt(rows) * mean
-            matrix += np.outer(root, root)
-            image = image + np.outer(rows * mean, sums["met"])
-        scale = self.view.on_columns(np.ones((d, 1)))[:, 0]
+        image, mean, squares = (self._of_integers if exact else self._of_floats)(dict(total.sums), out[:, :d], block)
+        matrix, scale = out[:, :d], self.view.on_columns(np.ones((d, 1)))[:, 0]
         if (scale != 1).any():
             matrix *= np.outer(scale, scale)
         matrix *= self.weight
-        out[:, d:-2] = self.view.on_columns(image) * self.weight
-        out[:, -2], out[:, -1] = mean, deviation
+        # Of what is exact the product can only be that of the matrix.
+        out[:, d:-2] = matrix @ block if exact else self.view.on_columns(image) * self.weight
+        out[:, -2], out[:, -1] = mean, np.sqrt(np.maximum(squares, 0.0) / self.reader.shape[0])
         return out
+
+    def _of_floats(self, sums: Sums, matrix: np.ndarray, block: Block) -> tuple[Block, np.ndarray, np.ndarray]:
+        """Write the matrix; its product, and mean and sum of squares (about the mean) of every column."""
+        rows, seen = self.reader.shape[0], self.view.on_columns(block)
+        if self.of_csr:
+            sums["mean"] = sums["mean"] / rows
+            self._add_outer(sums, sums["mean"], sums["met"] / rows, -rows)
+        mean, image = sums["mean"], sums["image"]
+        self.blocks.whole(sums["gram"], matrix)
+        squares = np.diagonal(matrix).copy()
+        if not self.view.centres:
+            root = np.sqrt(rows) * mean
+            matrix += np.outer(root, root)
+            image = image + np.outer(rows * mean, mean @ seen)
+        return image, mean, squares
+
+    def _of_integers(self, sums: Sums, matrix: np.ndarray, block: Block) -> tuple[Block, np.ndarray, np.ndarray]:
+        """The same of integers, all of whose sums are exact."""
+        rows, total = float(self.reader.shape[0]), sums["mean"]
+        about = self.blocks.centred(sums["gram"], total, rows) if self.view.centres else sums["gram"]
+        self.blocks.whole(about, matrix)
+        squares = np.diagonal(matrix).copy()
+        if not self.view.centres:
+            squares = less_mean(squares, total, total, rows)
+            matrix += self.origin * (total[:, None] + total + rows * self.origin)
+        return block, self.origin + total / rows, squares
 
     def pending_bytes(self, p: int, runs: list[range]) -> int:
         """Memory of the sums that wait to be joined, or of what is made of the last one."""
@@ -223,9 +276,178 @@ class GramMatrix(BySlabs):
     def task_bytes(self, p: int, runs: list[range]) -> int:
         """Memory of one running task (the largest of ``runs``) beyond the block, with p columns."""
         d = self.block_rows
-        strip = STRIP_ROWS * d * (8 + 4 * self.single)
-        if self._of_csr:
-            reading = self.reader.buffer_bytes + max(self.reader.pointer_bytes(slabs) for slabs in runs)
+        strip = STRIP_ROWS * d * (8 + 4) + PROBE_ROWS * d * 8
+        if self.of_csr:
+            entries = min(self.reader.entries, BATCH_ENTRIES + self.reader.chunk)
+            batch = entries * (8 + 4) * 4 + SIDE * d * (8 + 2 * (8 + 4)) + BATCH_ROWS * p * 8
+            reading = batch + self.reader.buffer_bytes + max(self.reader.pointer_bytes(slabs) for slabs in runs)
         else:
             reading = tile_bytes(self.reader, p)
         return int(reading + strip + 2 * self.sum_bytes + 4 * SIDE**2 * 8 + 3 * d * p * 8)
+
+
+class _DenseRows:
+    """The sums over dense rows that come tile by tile."""
+
+    def __init__(self, operator: GramMatrix, block: Block) -> None:
+        d = operator.block_rows
+        self._of, self._blocks, self._seen = operator, operator.blocks, operator.view.on_columns(block)
+        self._gram, self._image = np.zeros(self._blocks.shape), np.zeros((block.shape[1], d))  # the second transposed
+        self._shift = np.full(d, operator.origin)  # what rows are less
+        self._total, self._count, self._bound = np.zeros(d), 0, 0.0
+        self._strip, self._filled, self._most = np.empty((0, d)), 0, 0.0  # rows that wait, and their largest integer
+
+    def add(self, tile: Tile) -> None:
+        """Some rows: parts of them, with their columns."""
+        rows, most = len(tile[0][1]), math.inf
+        if self._bound < math.inf:
+            most = max(_largest(values, self._of.origin) for _, values in tile)
+            after = self._bound + most**2 * rows
+            if after < EXACT:
+                self._bound = after
+            else:
+                most = math.inf
+                self._leave_integers(tile)
+        exact = most < math.inf
+        height = STRIP_ROWS
+        if exact:
+            height = min(height, int(EXACT_SINGLE // max(most, self._most, 1.0) ** 2))
+        single = height >= LEAST_ROWS if exact else self._of._in_single(most, [values for _, values in tile])
+        dtype = np.dtype(np.float32 if single else np.float64)
+        height = height if single else STRIP_ROWS
+        if self._strip.dtype != dtype or self._filled >= height:
+            self._multiply()
+        start = 0
+        while start < rows:
+            if not self._filled:
+                self._strip = scratch(("strip", dtype), (STRIP_ROWS, len(self._shift)), dtype)
+            taken = min(height - self._filled, rows - start)
+            part, out = slice(start, start + taken), self._strip[self._filled : self._filled + taken]
+            for columns, values in tile:
+                _subtract(values[part], self._shift[columns], out[:, columns])
+            if single and not exact:
+                self._probe(tile, part)
+            self._filled, self._most, start = self._filled + taken, max(self._most, most if exact else 0.0), part.stop
+            if self._filled == height:
+                self._multiply()
+        self._count += rows
+
+    def _multiply(self) -> None:
+        """Add the product of the rows that wait."""
+        rows = self._strip[: self._filled]
+        self._filled, self._most = 0, 0.0
+        if not len(rows):
+            return
+        self._blocks.add_rows(self._gram, rows)
+        if self._bound < math.inf or rows.dtype == np.float64:
+            self._total += np.ones(len(rows), rows.dtype) @ rows
+        if self._bound == math.inf and rows.dtype == np.float64:
+            self._image += (rows @ self._seen).T @ rows
+
+    def _probe(self, tile: Tile, part: slice) -> None:
+        """The product with the block, and the total, in float64, of rows that are multiplied in float32."""
+        for start in range(part.start, part.stop, PROBE_ROWS):
+            stop = min(start + PROBE_ROWS, part.stop)
+            rows = scratch("probed", (PROBE_ROWS, len(self._shift)), np.float64)[: stop - start]
+            for columns, values in tile:
+                rows[:, columns] = values[start:stop]
+            rows -= self._shift  # converted before: a subtraction that converts takes three times as long
+            self._image += (rows @ self._seen).T @ rows
+            self._total += rows.sum(axis=0)
+
+    def _leave_integers(self, tile: Tile) -> None:
+        """Go on about a mean: that of the integers so far, or that of the first rows."""
+        self._multiply()
+        sums = self._of.about_mean(self._as_they_are()) if self._count else None
+        self._bound = math.inf
+        parts = [values.mean(axis=0, dtype=np.float64) for _, values in tile]
+        mean = sums["mean"] if sums is not None else np.concatenate(parts)
+        self._shift = mean
+        if (
+            self._of.single
+        ):  # as float32 holds it, so that values of float32 lose no more than the rounding of what is left
+            nearest = mean.astype(np.float32).astype(np.float64)
+            self._shift = np.where(np.isfinite(nearest), nearest, mean)
+        if sums is not None:
+            moved = mean - self._shift
+            self._of._add_outer(sums, moved, moved @ self._seen, self._count)
+            self._gram, self._image, self._total = (
+                sums["gram"],
+                np.ascontiguousarray(sums["image"].T),
+                self._count * moved,
+            )
+
+    def _as_they_are(self) -> Sums:
+        """Of integers: about the origin."""
+        image, count, bound = self._blocks.times(self._gram, self._seen), float(self._count), self._bound
+        sums = {"count": np.array([count]), "bound": np.array([bound]), "mean": self._total, "gram": self._gram}
+        return sums | {"image": image, "met": self._total @ self._seen}
+
+    def sums(self) -> Sums:
+        """What the rows give together."""
+        self._multiply()
+        if self._bound < math.inf:
+            return self._as_they_are()
+        away = self._total / self._count
+        sums = {
+            "count": np.array([float(self._count)]),
+            "bound": np.array([math.inf]),
+            "mean": self._shift + away,
+            "gram": self._gram,
+            "image": np.ascontiguousarray(self._image.T),
+        }
+        self._of._add_outer(sums, away, away @ self._seen, -self._count)
+        return sums | {"met": (sums["mean"] - self._of.origin) @ self._seen}
+
+
+def _subtract(values: np.ndarray, shift: np.ndarray, out: np.ndarray) -> None:
+    """``out = values - shift``, rounded once; a ``shift`` for float32 is one that float32 holds."""
+    if out.dtype == np.float32 and not np.can_cast(values.dtype, np.float32):
+        np.subtract(values, shift, out=out, dtype=np.float64, casting="unsafe")
+    elif values.dtype == out.dtype:
+        np.subtract(values, shift.astype(out.dtype), out=out)
+    else:
+        out[:] = values  # converted before: a subtraction that converts takes three times as long
+        out -= shift.astype(out.dtype)
+
+
+def _largest(values: np.ndarray, origin: float = 0.0) -> float:
+    """The largest |value - origin| of integers, of any dtype; inf if there is another value among them."""
+    if values.dtype.kind == "f":
+        first = values[:1]
+        if not (np.rint(first) == first).all():
+            return math.inf
+    if not values.size:
+        return 0.0
+    low, high = values.min(), values.max()
+    if not (np.isfinite(low) and np.isfinite(high)):
+        return math.inf
+    if values.dtype.kind == "f" and not (np.rint(values) == values).all():
+        return math.inf
+    return max(abs(float(low) - origin), abs(float(high) - origin))
+
+
+def _batches(pieces: Iterator[csr_matrix]) -> Iterator[csr_matrix]:
+    """Rows of a CSR matrix, so many at a time that a product with them takes longer than to add it up."""
+    waiting = list[csr_matrix]()
+    for piece in pieces:
+        waiting.append(piece)
+        if sum(each.nnz for each in waiting) >= BATCH_ENTRIES or sum(each.shape[0] for each in waiting) >= BATCH_ROWS:
+            yield from _cut(waiting)
+            waiting = []
+    if waiting:
+        yield from _cut(waiting)
+
+
+def _cut(pieces: list[csr_matrix]) -> Iterator[csr_matrix]:
+    rows = pieces[0] if len(pieces) == 1 else vstack(pieces, format="csr")
+    start = 0
+    while start < rows.shape[0]:
+        stop = int(np.searchsorted(rows.indptr, int(rows.indptr[start]) + BATCH_ENTRIES, side="right")) - 1
+        stop = min(max(stop, start + 1), start + BATCH_ROWS, rows.shape[0])
+        some = rows if stop - start == rows.shape[0] else rows[start:stop]
+        if not some.has_canonical_format:  # an entry in parts is what they add up to
+            some = some.copy()
+            some.sum_duplicates()
+        yield some
+        start = stop

@@ -265,9 +265,11 @@ class Session:
 def keeper_of(store: RunStore, label: str, operator: Operator, block: Block, seconds: float) -> PassCheckpoint:
     """What was finished of this very pass before a kill, and where more of it is committed every ``seconds``.
 
-    "This very pass": of the same label, block (by checksum and dtype) and runs.
+    "This very pass": of the same label, block (by checksum and dtype), runs and arithmetic.
     """
     key = {"label": label, "block": crc32c(block), "dtype": block.dtype.str, "runs": len(runs_of(operator))}
+    if how := getattr(operator, "arithmetic", ""):
+        key["arithmetic"] = how
 
     flushed: set[int] = set()
 

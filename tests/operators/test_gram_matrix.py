@@ -15,11 +15,13 @@ from hypothesis import strategies as st
 import npmdask.operators._protocol as protocol
 import npmdask.operators.gram_matrix as formed
 from npmdask.algorithms import Query
+from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
 from npmdask.execution.executor import Processes, Threads
-from npmdask.execution.reduction import pack, runs_of, unpack
+from npmdask.execution.reduction import TreeNode, pack, runs_of, unpack
 from npmdask.operators import Gram, GramMatrix, View
 from npmdask.operators.view import column_scale
+from npmdask.runs.session import keeper_of
 from npmdask.storage.source import open_source
 from tests.conftest import write_zarr
 from tests.operators.test_operators import ignore, write_csr
@@ -194,3 +196,189 @@ def test_the_same_bits_in_worker_processes(tmp_path: Path) -> None:
     finally:
         with_workers.close()
     assert here.tobytes() == there.tobytes()
+
+
+def test_a_pass_goes_on_only_with_sums_that_were_formed_in_the_same_way(tmp_path: Path) -> None:
+    """Parts that an earlier version kept, which summed about means and filled in zeros, are not added to others."""
+    reader: Any = open_source(np.ones((3, 3))).reader
+    operator, block = GramMatrix(reader=reader), np.eye(3)[:, :1]
+
+    class Earlier(GramMatrix):
+        arithmetic = ""
+
+    with RunStore(tmp_path / "run") as store:
+        for kept, expected_parts in ((Earlier(reader=reader), 0), (operator, 1)):
+            keeper = keeper_of(store, "step 1", kept, block, 0.0)
+            keeper.commit({TreeNode(0, 0): kept.partial(range(1), block)})
+            assert len(keeper_of(store, "step 1", operator, block, 0.0).parts) == expected_parts
+
+
+# Integers
+
+
+def gathered(x: np.ndarray | sp.csr_matrix, folder: Path, chunk: int = 64, **asked: Any) -> tuple[np.ndarray, bool]:
+    """What a pass gives of these rows, and whether no sum of it was rounded."""
+    if sp.issparse(x):
+        reader: Any = open_source(write_csr(folder, x, chunk, rows_at_once=chunk)).reader
+    else:
+        reader = open_source(write_zarr(folder, x, (chunk, x.shape[1]))).reader
+    operator, block = GramMatrix(reader=reader, **asked), np.eye(x.shape[1])[:, :2]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(protocol, "RUN_BYTES", 3000)
+        patch.setattr(protocol, "COLUMN_BYTES", 1)
+        patch.setattr(formed, "SUMS_READ", 0)
+        parts = [operator.partial(run, block) for run in runs_of(operator)]
+        found = Threads(2).run_pass(operator, block, ignore)[0]
+    total = parts[0]
+    for part in parts[1:]:
+        total = operator.join(total, part)
+    return found, bool(np.isfinite(total.sums["bound"][0]))
+
+
+def integers(dtype: str, rng: np.random.Generator, rows: int = 700, columns: int = 9) -> np.ndarray:
+    """Of all sizes that the dtype has, the smallest and the largest among them."""
+    if dtype in ("counts", "halves of bytes"):
+        return rng.poisson(1.5, (rows, columns)).astype("f4") * (1 if dtype == "counts" else 17)
+    if dtype == "far from zero":  # 11 of 16 digits of a variance cancel
+        return rng.integers(3_000_000, 3_000_004, (rows, columns), dtype=np.int32)
+    info = np.iinfo(dtype)
+    x = rng.integers(info.min, info.max, (rows, columns), dtype=dtype, endpoint=True)
+    x[rng.random((rows, columns)) < 0.1], x[rng.random((rows, columns)) < 0.1] = info.min, info.max
+    return x
+
+
+def of_python(x: np.ndarray, center: bool) -> np.ndarray:
+    """The same in whole numbers of Python, divided once."""
+    whole = x.astype(object)
+    total = whole.sum(axis=0)
+    products = len(x) * (whole.T @ whole) - (np.outer(total, total) if center else 0)
+    return np.array([[entry / len(x) for entry in row] for row in products], np.float64)
+
+
+@pytest.mark.parametrize("center", [False, True])
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "counts", "halves of bytes", "far from zero"])
+def test_integers_have_the_same_bits_in_any_order(
+    dtype: str, center: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutants that fail here: strips of 1,024 rows of bytes about 0 in float32, means taken off as they are found."""
+    rng = np.random.default_rng(0)
+    x = integers(dtype, rng)
+    view = View(to_centre=center)
+    first, exact = gathered(x, tmp_path / "first", view=view)
+    assert exact
+    np.testing.assert_array_max_ulp(first[:, : x.shape[1]], of_python(x, center), maxulp=2)
+    for number, (rows, strip, side) in enumerate([(rng.permutation(x), 1024, 512), (x[::-1].copy(), 300, 4)]):
+        monkeypatch.setattr(formed, "STRIP_ROWS", strip)
+        monkeypatch.setattr(formed, "SIDE", side)
+        for chunk in (17, 700):
+            again, _ = gathered(rows, tmp_path / f"{number}-{chunk}", chunk, view=view, single=bool(number))
+            assert again.tobytes() == first.tobytes()
+
+
+@pytest.mark.parametrize("center", [False, True])
+def test_sparse_integers_have_the_same_bits_in_any_order(
+    center: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether pairs of entries are summed, or rows filled in."""
+    rng = np.random.default_rng(0)
+    x = rng.poisson(3, (900, 30)) * (rng.random((900, 30)) < rng.random((900, 1)))
+    view, found = View(to_centre=center), set()
+    for number, cost in enumerate([1e-9, 1.1, 1e9]):  # of a pair: all by pairs, some, none
+        monkeypatch.setattr(formed, "PAIR_COST", cost)
+        monkeypatch.setattr(formed, "SUMMING", 0)
+        matrix = sp.csr_matrix(rng.permutation(x).astype(np.float32))
+        again, exact = gathered(matrix, tmp_path / str(number), 200 + 100 * number, view=view)
+        assert exact
+        found.add(again.tobytes())
+    assert len(found) == 1
+    np.testing.assert_array_max_ulp(again[:, :30], of_python(x, center), maxulp=2)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint32", "int64", "uint64"])
+def test_integers_whose_sums_float64_does_not_hold_are_no_exact_ones(dtype: str, tmp_path: Path) -> None:
+    """They are widened, and rounded like any number; nothing wraps around."""
+    x = integers(dtype, np.random.default_rng(0))
+    found, exact = gathered(x, tmp_path / "x")
+    assert not exact
+    wanted = of_python(x, False)
+    assert np.abs(found[:, :9] - wanted).max() < 1e-13 * wanted.max()
+    small, exact = gathered((x % 1000).astype(dtype), tmp_path / "small", view=View(to_centre=True))
+    assert exact
+    np.testing.assert_array_max_ulp(small[:, :9], of_python(x % 1000, True), maxulp=2)
+
+
+def test_one_value_too_large_ends_exactness_before_it_is_summed(tmp_path: Path) -> None:
+    """A sum that passes 2^53 may round back below it: the bound is known before anything is added."""
+    x = np.full((400, 3), 3, np.int64)
+    x[350, 1] = 2**27 - 1
+    found, exact = gathered(x, tmp_path / "x", view=View(to_centre=True))
+    assert not exact
+    wanted = of_python(x, True)
+    assert np.abs(found[:, :3] - wanted).max() <= 1e-14 * wanted.max()
+    x[350, 1] = 2**22
+    assert gathered(x, tmp_path / "smaller")[1]
+
+
+@pytest.mark.parametrize("single", [False, True])
+@pytest.mark.parametrize("whole_rows", [1, 150, 399])
+def test_integers_that_other_numbers_follow(single: bool, whole_rows: int, tmp_path: Path) -> None:
+    """What was summed as it is goes on about its mean: no digit is lost, and float64 sees every rounding of float32."""
+    rng = np.random.default_rng(0)
+    x = (rng.standard_normal((400, 12)) * 3 + 50_000).astype(np.float32)
+    x[:whole_rows] = np.rint(x[:whole_rows])
+    view = View(to_centre=True)
+    found, exact = gathered(x, tmp_path / "x", view=view, single=single)
+    assert not exact
+    wanted = expected(x, view, 1.0, np.eye(12)[:, :2])
+    scale = np.abs(wanted[:, :12]).max()
+    assert np.abs(found[:, :12] - wanted[:, :12]).max() < (1e-6 if single else 1e-11) * scale
+    assert np.abs(found[:, 12:14] - wanted[:, 12:14]).max() < 2e-6 * scale
+    assert np.abs(found[:, -2:] - wanted[:, -2:]).max() < 1e-6
+
+
+def test_what_shifting_in_float32_rounds_is_seen_in_float64(tmp_path: Path) -> None:
+    """The shift is one that float32 holds, and the product is of the rows as they are stored."""
+    rng = np.random.default_rng(0)
+    x = (rng.standard_normal((3000, 40)) + 1000 * rng.standard_normal(40)).astype(np.float32)
+    view, block = View(to_centre=True), np.linalg.qr(rng.standard_normal((40, 4)))[0]
+    reader: Any = open_source(write_zarr(tmp_path / "x", x, (1000, 40))).reader
+    found = Threads(1).run_pass(GramMatrix(reader=reader, view=view, single=True), block, ignore)[0]
+    wanted = expected(x, view, 1.0, block)
+    scale = np.abs(wanted).max()
+    assert np.abs(found[:, 40:44] - wanted[:, 40:44]).max() < 1e-12 * scale
+    assert 1e-10 * scale < np.abs(found[:, :40] - wanted[:, :40]).max() < 1e-6 * scale
+
+
+def test_sparse_integers_that_other_numbers_follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The product of what was exact is that of its sums."""
+    monkeypatch.setattr(formed, "BATCH_ENTRIES", 100)
+    rng = np.random.default_rng(0)
+    x = (rng.poisson(2, (400, 12)) * (rng.random((400, 12)) < 0.3)).astype(np.float32)
+    for number, last in enumerate((0.5, 2.0**26)):  # no integer, or too large for the others
+        x[-1] = last
+        found, exact = gathered(sp.csr_matrix(x), tmp_path / str(number), 250)
+        assert not exact
+        wanted = expected(x, View(), 1.0, np.eye(12)[:, :2])
+        assert np.abs(found[:, :14] - wanted[:, :14]).max() < 1e-13 * np.abs(wanted).max()
+
+
+def test_parts_of_one_entry_of_a_sparse_row_are_added_first(tmp_path: Path) -> None:
+    """Each is far below what float64 squares exactly, and their sum is not."""
+
+    def written(folder: Path, size: int) -> Any:
+        columns = np.concatenate([np.arange(8), np.full(64, 3)]).astype(np.int32)
+        group = zarr.open_group(folder, mode="w", attributes={"encoding-type": "csr_matrix", "shape": [2, 8]})
+        group.attrs["encoding-version"] = "0.1.0"
+        arrays = {"data": np.full(72, size, np.float32), "indices": columns, "indptr": np.array([0, 8, 72])}
+        for name, values in arrays.items():
+            group.create_array(name, data=values, chunks=(72,))
+        return open_source(folder).reader
+
+    for size, exact in ((2, True), (2**21, False)):
+        operator, block = GramMatrix(reader=written(tmp_path / str(size), size)), np.eye(8)[:, :2]
+        total = operator.partial(range(1), block)
+        assert bool(np.isfinite(total.sums["bound"][0])) is exact
+        found, dense = operator.finish(total, block), np.full((2, 8), float(size))
+        dense[1] = 0
+        dense[1, 3] = 64 * size
+        assert (found[:, :8] == dense.T @ dense).all()

@@ -1,0 +1,134 @@
+"""The upper triangle of a symmetric matrix in square blocks, and what is added to it: products of rows, outer products.
+
+Blocks of 512 columns are added up inside the cache, and half of the multiplications are saved. A block on the diagonal
+is whole, and symmetric to the last bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations_with_replacement
+
+import numpy as np
+from scipy.sparse import csr_matrix
+
+from npmdask.numerics.subspaces import Block
+from npmdask.storage.readers.dense import scratch
+
+SPLITTER = 2.0**27 + 1  # halves the digits of a float64
+
+
+@dataclass(frozen=True)
+class UpperBlocks:
+    """How the upper triangle of a d x d matrix is cut into blocks of at most ``side`` columns."""
+
+    d: int
+    side: int
+
+    @cached_property
+    def edges(self) -> list[slice]:
+        """The columns of each block."""
+        return [slice(start, min(start + self.side, self.d)) for start in range(0, self.d, self.side)]
+
+    @cached_property
+    def pairs(self) -> list[tuple[slice, slice]]:
+        """Rows and columns of the blocks."""
+        return list(combinations_with_replacement(self.edges, 2))
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Of the array that holds the blocks one after the other."""
+        side = min(self.side, self.d)
+        return (len(self.pairs), side, side)
+
+    def each(self, held: np.ndarray) -> Iterator[tuple[np.ndarray, slice, slice]]:
+        """Views of the blocks, with their rows and columns."""
+        for block, (left, right) in zip(held, self.pairs, strict=True):
+            yield block[: left.stop - left.start, : right.stop - right.start], left, right
+
+    def add_rows(self, held: np.ndarray, rows: np.ndarray) -> None:
+        """``+= rows^T rows``, multiplied in the dtype of ``rows`` and added up in float64."""
+        for block, left, right in self.each(held):
+            out = scratch(("block", block.shape), block.shape, rows.dtype)
+            block += np.matmul(rows[:, left].T, rows[:, right], out=out)
+
+    def add_sparse_rows(self, held: np.ndarray, rows: csr_matrix) -> None:
+        """``+= rows^T rows`` of float64 entries, from the pairs of entries of each row (Gustavson 1978)."""
+        columns, blocks = rows.tocsc(), self.each(held)
+        for left in self.edges:
+            found = columns[:, left].T @ columns[:, left.start :].tocsr()
+            dense = found.toarray(out=scratch(("pairs", found.shape), found.shape, np.float64))
+            for _ in range(self.edges.index(left), len(self.edges)):
+                block, _, right = next(blocks)
+                block += dense[:, right.start - left.start : right.stop - left.start]
+
+    def add_outer(self, held: np.ndarray, vector: np.ndarray, times: float) -> None:
+        """``+= times vector vector^T``."""
+        root = np.sqrt(abs(times)) * vector  # on both sides, so that what is added is symmetric to the last bit
+        for block, left, right in self.each(held):
+            block += np.sign(times) * np.outer(root[left], root[right])
+
+    def times(self, held: np.ndarray, columns: Block) -> Block:
+        """The product of the whole matrix with d x p numbers."""
+        product = np.zeros((self.d, columns.shape[1]))
+        for block, left, right in self.each(held):
+            product[left] += block @ columns[right]
+            if left != right:
+                product[right] += block.T @ columns[left]
+        return product
+
+    def centred(self, held: np.ndarray, total: np.ndarray, count: float) -> np.ndarray:
+        """Blocks less ``total total^T / count``, rounded once, of integers of which float64 holds each."""
+        made = np.zeros(self.shape)
+        for block, (found, left, right) in zip(held, self.each(made), strict=True):
+            inside = block[: found.shape[0], : found.shape[1]]
+            found[:] = less_mean(inside, total[left, None], total[None, right], count)
+        return made
+
+    def whole(self, held: np.ndarray, out: np.ndarray) -> None:
+        """Write the whole matrix to ``out`` (d x d)."""
+        for block, left, right in self.each(held):
+            out[left, right], out[right, left] = block, block.T
+
+
+def less_mean(products: np.ndarray, left: np.ndarray, right: np.ndarray, count: float) -> np.ndarray:
+    """``products - left right / count`` of integers below 2^53, nearly as if it were rounded once.
+
+    However much of it cancels, and with the same bits on every machine: sums and products of float64 make twice as many
+    digits.
+
+    Parameters
+    ----------
+    products, left, right : arrays that are broadcast against each other: sums of x_i x_j, of x_i, and of x_j.
+    count : of the rows that were summed.
+
+    Returns
+    -------
+    ndarray
+        The sums of products of x_i and x_j less their means.
+
+    Notes
+    -----
+    Products: Dekker, Numerische Mathematik 18 (1971) 224; sums: Knuth, The Art of Computer Programming 2, 4.2.2.
+    """
+    high, low = _product(products, np.array(count))
+    taken, little = _product(left, right)
+    less = high - taken
+    back = less - high
+    lost = (high - (less - back)) - (taken + back)
+    return np.asarray((less + (lost + (low - little))) / count)
+
+
+def _product(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The product of float64 numbers as a sum of two of them."""
+    product = a * b
+    (a_high, a_low), (b_high, b_low) = _halves(a), _halves(b)
+    return product, ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
+
+
+def _halves(a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    big = SPLITTER * a
+    high = big - (big - a)
+    return high, a - high
