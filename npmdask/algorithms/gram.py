@@ -38,7 +38,7 @@ BLIND = 1e-3  # delta: of so many runs Q may hold less of that direction
 SINGLE_TOL = 1e-7  # float32 reaches this at best: of a smaller tolerance it would be a pass for nothing
 SINGLE_OFTEN = 1e-6  # this it reaches in about half of all problems
 SMALL = 512  # columns up to which all eigenvectors are had sooner than SciPy is loaded
-SINGLE_COLUMNS = 1024  # up to there float64 takes no longer than the reading
+SINGLE_COLUMNS = 512  # up to there float64 takes no longer than float32 and the pass that often mends it
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ from typing import Any
 import dask
 import numpy as np
 from dask.callbacks import Callback
+from dask.threaded import get  # as a function: by its name dask would load distributed, a fifth of a second
 
 from npmdask.execution.memory import ProcessPeak
 from npmdask.execution.reduction import PassCheckpoint, TreeNode, compute_run, root, runs_of
@@ -56,7 +57,7 @@ class Threads:
         graph = self._sum_of(root(len(runs)), runs, keeper.parts, *data)
         try:
             with single_threaded_blas(), watch:
-                (total,) = dask.compute(graph, scheduler="threads", num_workers=self.threads, optimize_graph=False)
+                (total,) = dask.compute(graph, scheduler=get, num_workers=self.threads, optimize_graph=False)
         finally:
             # It refers to itself: what it holds, sums and parts of rows, would stay until a collection of garbage,
             # which arrays do not hasten, and memory would grow from pass to pass.

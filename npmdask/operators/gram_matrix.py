@@ -28,12 +28,12 @@ from npmdask.storage.readers.sparse import Fragment, cut_rows
 SIDE = 512  # of the blocks in which the upper triangle is kept: products of this size are added inside the cache
 STRIP_ROWS = 1024  # that are multiplied at once: fewer take longer to add up, more round more in float32
 LEAST_ROWS = 256  # below which to add up takes as long as float32 saves
-PROBE_ROWS = 64  # that are multiplied by the block at once, where the matrix is of float32: they stay in the cache
+PROBE_ROWS = 128  # that are multiplied by the block at once, where the matrix is of float32: they stay in the cache
 SINGLE = (1e-20, 1e36)  # of the sum of all squares: what float32 holds without losing the small, or the large
 EXACT = 2.0**53  # float64 holds every integer up to here,
 EXACT_SINGLE = 2.0**24  # and float32 up to here
 BATCH_ENTRIES = 2**20  # of sparse rows that are multiplied at once: more fall out of the cache, of fewer the sum costs
-BATCH_ROWS = 2**16  # at most, however few entries they have
+BATCH_ROWS = 2**15  # at most, however few entries they have
 PAIR_COST = 1.1  # nanoseconds of a pair of entries of a sparse row: measured, as are
 DENSE_COST = {np.dtype(np.float64): 0.0195, np.dtype(np.float32): 0.0095}  # those of a pair of columns of a filled one
 SUMMING = 128  # filled rows that take as long as to add up what they give
@@ -278,8 +278,10 @@ class GramMatrix(BySlabs):
         d = self.block_rows
         strip = STRIP_ROWS * d * (8 + 4) + PROBE_ROWS * d * 8
         if self.of_csr:
-            entries = min(self.reader.entries, BATCH_ENTRIES + self.reader.chunk)
-            batch = entries * (8 + 4) * 4 + SIDE * d * (8 + 2 * (8 + 4)) + BATCH_ROWS * p * 8
+            most, width = self.reader.entries, self.reader.dtype.itemsize + 4
+            waiting = min(most, BATCH_ENTRIES + self.reader.chunk) * width
+            batch = waiting + min(most, BATCH_ENTRIES) * 4 * (8 + 4)  # in float64: by row, by column, and parts of both
+            batch += SIDE * d * (8 + 8 + 4) + min(self.reader.shape[0], BATCH_ROWS) * p * 8
             reading = batch + self.reader.buffer_bytes + max(self.reader.pointer_bytes(slabs) for slabs in runs)
         else:
             reading = tile_bytes(self.reader, p)
@@ -292,7 +294,7 @@ class _DenseRows:
     def __init__(self, operator: GramMatrix, block: Block) -> None:
         d = operator.block_rows
         self._of, self._blocks, self._seen = operator, operator.blocks, operator.view.on_columns(block)
-        self._gram, self._image = np.zeros(self._blocks.shape), np.zeros((block.shape[1], d))  # the second transposed
+        self._gram, self._image = np.zeros(self._blocks.shape), np.zeros((d, block.shape[1]))
         self._shift = np.full(d, operator.origin)  # what rows are less
         self._total, self._count, self._bound = np.zeros(d), 0, 0.0
         self._strip, self._filled, self._most = np.empty((0, d)), 0, 0.0  # rows that wait, and their largest integer
@@ -342,7 +344,7 @@ class _DenseRows:
         if self._bound < math.inf or rows.dtype == np.float64:
             self._total += np.ones(len(rows), rows.dtype) @ rows
         if self._bound == math.inf and rows.dtype == np.float64:
-            self._image += (rows @ self._seen).T @ rows
+            self._image += rows.T @ (rows @ self._seen)
 
     def _probe(self, tile: Tile, part: slice) -> None:
         """The product with the block, and the total, in float64, of rows that are multiplied in float32."""
@@ -352,7 +354,7 @@ class _DenseRows:
             for columns, values in tile:
                 rows[:, columns] = values[start:stop]
             rows -= self._shift  # converted before: a subtraction that converts takes three times as long
-            self._image += (rows @ self._seen).T @ rows
+            self._image += rows.T @ (rows @ self._seen)
             self._total += rows.sum(axis=0)
 
     def _leave_integers(self, tile: Tile) -> None:
@@ -373,7 +375,7 @@ class _DenseRows:
             self._of._add_outer(sums, moved, moved @ self._seen, self._count)
             self._gram, self._image, self._total = (
                 sums["gram"],
-                np.ascontiguousarray(sums["image"].T),
+                sums["image"],
                 self._count * moved,
             )
 
@@ -394,7 +396,7 @@ class _DenseRows:
             "bound": np.array([math.inf]),
             "mean": self._shift + away,
             "gram": self._gram,
-            "image": np.ascontiguousarray(self._image.T),
+            "image": self._image,
         }
         self._of._add_outer(sums, away, away @ self._seen, -self._count)
         return sums | {"met": (sums["mean"] - self._of.origin) @ self._seen}
