@@ -187,10 +187,12 @@ def steps_of(drawn: Drawn, seed: int) -> Iterator[Made]:
     state = algorithm.init(len(drawn.matrix), rng=generator(seed, "start"), start=drawn.start)
     narrow, any_single = drawn.matrix.astype(np.float32), False
     for step in count():
-        block = algorithm.query(state).block
-        coarse = block.dtype == np.float32
+        query = algorithm.query(state)
+        block, coarse = query.block, query.rounded or query.block.dtype == np.float32
         any_single |= coarse
-        product = (narrow @ block).astype(np.float64) if coarse else drawn.matrix @ block
+        product = (narrow @ block.astype(np.float32)).astype(np.float64) if coarse else drawn.matrix @ block
+        if query.rounded:
+            product = np.concatenate([product, block.astype(np.float32)], axis=1)
         if drawn.stddev:
             product = product + drawn.stddev * generator(seed, "noise", step).standard_normal(product.shape)
         state, info = algorithm.update(state, product)

@@ -504,7 +504,8 @@ def deflate(
         raise RefusedError(f"{path} did not converge ({meta['outcome']['sentence']}); deflating it would add its error")
     with RunStore(path) as held:
         base = problem_of(held)
-    request = replace(base.request, target_rank=more, iteration_rank=iteration_rank)
+    kept = {name: value for name, value in (base.request.options or {}).items() if name != "precision"}
+    request = replace(base.request, target_rank=more, iteration_rank=iteration_rank, options=kept or None)
     if request.algorithm == "gram":
         # One pass finds all of them. Products with vectors of a matrix that was formed in float32 are not exact, and a
         # run that took them as they are would be sure of more digits than it has.

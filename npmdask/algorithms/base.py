@@ -28,6 +28,8 @@ class Query(NamedTuple):
     Of a tensor T of order 3 column l of the answer is ``T(I, u_l, u_l)``, of order 4 ``T(I, u_l, u_l, u_l)``.
     ``whole``: A itself beside ``A @ block``, formed in this dtype: d x (d + p).
     ``scores``: of a tensor, the numbers ``T(u_l, ..., u_l)`` instead (1 x L).
+    ``rounded``: A times a block of float32 numbers next to ``block``, multiplied in float32 and added up in float64,
+    and beside the product what was multiplied: d x 2 p.
     """
 
     block: Block
@@ -36,6 +38,7 @@ class Query(NamedTuple):
     batch: Any = None
     scores: bool = False
     whole: str | None = None
+    rounded: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +108,7 @@ class Question:
     target_rank, iteration_rank : k, and p columns iterated.
     tol : of the stopping rule, relative to each value.
     single : the data are float32.
+    rounded : products of ``Query.rounded`` can be had.
     noise : products come with noise.
     random_columns : r, of the p columns of a warm start those that are random; 0 without one.
     seed : of the run.
@@ -115,6 +119,7 @@ class Question:
     iteration_rank: int
     tol: float
     single: bool = False
+    rounded: bool = False
     noise: bool = False
     random_columns: int = 0
     seed: int = 0

@@ -8,6 +8,10 @@ start and all products, for which log(d) / sqrt(gap) steps do what takes the pow
     1. X_1 random orthonormal (d x p), V empty                            BlockKrylov.init
     2. For l = 1, 2, ...
        (a) Y = A X_l; A V is known                                        BlockKrylov.query
+           of float32 data in float32 at first: the X_l that was          _Span.straightened
+           multiplied is made orthonormal with its product (Cholesky QR:
+           Stathopoulos and Wu 2002), and when float32 has done what it
+           can, the p leading Ritz vectors are multiplied in float64      BlockKrylov._renew
        (b) Rayleigh-Ritz on span[V, X_l] (Musco and Musco 2015)           _ritz
        (c) V <- all Ritz vectors; when these are more than b p:           BlockKrylov._restart
            the (b - 1) p leading ones (thick restart: Wu and Simon 2000),
@@ -21,8 +25,8 @@ start and all products, for which log(d) / sqrt(gap) steps do what takes the pow
     Output: the k leading Ritz pairs                                      BlockKrylov.finalize
 
 Knyazev, SIAM J. Sci. Comput. 23 (2001) 517. Musco and Musco, NIPS 2015. Stathopoulos, SIAM J. Sci. Comput. 29 (2007)
-481. Stathopoulos and Saad, Electron. Trans. Numer. Anal. 7 (1998) 163. Wu and Simon, SIAM J. Matrix Anal. Appl. 22
-(2000) 602. The loop over l is the driver's.
+481. Stathopoulos and Saad, Electron. Trans. Numer. Anal. 7 (1998) 163. Stathopoulos and Wu, SIAM J. Sci. Comput. 23
+(2002) 2165. Wu and Simon, SIAM J. Matrix Anal. Appl. 22 (2000) 602. The loop over l is the driver's.
 """
 
 from __future__ import annotations
@@ -34,14 +38,15 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from npmdask.algorithms.base import Info, Query, Question, Result, Seen, empty_growth, missed, scaled, started
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block, asymmetry, fix_signs, orth, rayleigh_ritz_seen, starting_block
 
 SINGLE_EPS = float(np.finfo(np.float32).eps)
-SINGLE_RANGE = (1e-18, 1e18)  # of the largest value: sums over 10^12 rows and their parts stay inside float32
 FLOOR = 16  # residuals in float32 arithmetic cannot be trusted below so many times its eps (times the largest value)
-PATIENCE = 3  # float32 steps without progress: Ritz values change places, so that one such step means nothing
+PATIENCE = 2  # float32 steps without progress: Ritz values change places, so that one such step means nothing
+READY = 0.8  # of the tolerance: residuals in float32 that float64 mostly finds to be small enough
+NOISE = 2.0  # times what products are seen to be off in float32: it makes residuals no smaller
 CLOSED = 0.1  # of the tolerance: a pair with such a residual asks for no new direction
 SETTLED = 0.05  # relative residual of pairs that the random columns of a warm start need no more hold
 ROWS = 4096  # at a time, in products that must not copy a whole basis
@@ -57,7 +62,7 @@ class KrylovState:
     """
 
     step: int
-    fine: bool  # the next product is formed in float64 (always, unless the data are float32 and it is early)
+    fine: bool  # the next product is formed in float64 (always, unless it is early in a run of mixed precision)
     held: int  # 0 at the start, and where float32 ends: then V is what was found, but not what is built upon
     reached: float  # how near float32 came to its floor (1: there), and for how many steps it came no nearer
     stalled: int
@@ -79,6 +84,13 @@ class KrylovState:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MixedState(KrylovState):
+    """Of a run that begins in float32; ``renewed``: its steps until it went on from p Ritz vectors in float64, or 0."""
+
+    renewed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class BlockKrylov:
     """Restarted block Krylov for the ``target_rank`` (k) eigenvectors of largest absolute eigenvalue, without noise.
 
@@ -87,8 +99,8 @@ class BlockKrylov:
     target_rank : k, how many vectors are wanted.
     iteration_rank : p >= k, columns multiplied in a pass.
     basis_blocks : b >= 2, how many d x p blocks of vectors are kept from step to step (and as many products).
-    mixed_precision : as in the power method: multiply in float32 (for float32 data) after the first step, and
-        change to float64, for good, when float32 has done what it can. No product of float32 survives the change.
+    mixed_precision : multiply in float32 at first, and change to float64, for good, when float32 has done what it can.
+        No product of float32 survives the change.
     tol : the tolerance of the stopping rule; pairs well below it no longer ask for new directions.
     random_columns : r, of the p columns of a warm start those that are random; 0 without one.
     """
@@ -110,10 +122,27 @@ class BlockKrylov:
 
     @classmethod
     def make(cls, question: Question, options: Mapping[str, Any]) -> BlockKrylov:
-        """Block Krylov for a question, in float64: a change of precision costs what it has kept, one or two passes."""
+        """Block Krylov for a question, with its ``options`` ``basis_blocks`` and ``precision`` ("float64" or "mixed").
+
+        Left out they are what they were before there were any, so that runs of then go on as they began.
+        """
+        for name in options.keys() - {"basis_blocks", "precision"}:
+            raise BadInputError(f"unknown option {name!r} of krylov: {closest(name, ['basis_blocks', 'precision'])}")
+        blocks, precision = options.get("basis_blocks", cls.basis_blocks), options.get("precision", "float64")
+        if not isinstance(blocks, int) or isinstance(blocks, bool):
+            raise BadInputError(f"basis_blocks = {blocks!r} is no whole number; use 8, or 3 for less memory")
+        if precision not in ("float64", "mixed"):
+            raise BadInputError(f'precision = {precision!r} is not known; use "mixed" or "float64"')
+        if precision == "mixed" and not question.rounded:
+            raise RefusedError(
+                'precision = "mixed" is of dense samples and matrices in float32, without noise, deflation or an '
+                'earlier run to start from: use "float64"'
+            )
         return cls(
             target_rank=question.target_rank,
             iteration_rank=question.iteration_rank,
+            basis_blocks=blocks,
+            mixed_precision=precision == "mixed",
             tol=question.tol,
             random_columns=question.random_columns,
         )
@@ -127,9 +156,10 @@ class BlockKrylov:
     def state_blocks(self) -> int:
         """d x p blocks of float64 held at once: V and A V, old and new; X, old and new; Y; residuals; QR work space.
 
-        Of a warm start besides the random columns, old and new, their image and their residuals.
+        Of a warm start besides the random columns, old and new, their image and their residuals. In float32 what was
+        multiplied, as it was returned and orthonormal.
         """
-        return 4 * self.basis_blocks + 9 + 4 * (self.random_columns > 0)
+        return 4 * self.basis_blocks + 9 + 4 * (self.random_columns > 0) + 3 * self.mixed_precision
 
     def init(
         self, d: int, *, rng: np.random.Generator, locked: Result | None = None, start: Block | None = None
@@ -150,9 +180,10 @@ class BlockKrylov:
         else:
             block = starting_block(d, self.iteration_rank, rng, against=against, start=start)
         room = min(self.basis_blocks * self.iteration_rank + j, d)
-        return KrylovState(
+        kind = MixedState if self.mixed_precision else KrylovState
+        return kind(
             step=0,
-            fine=True,
+            fine=not self.mixed_precision,
             held=0,
             reached=0.0,
             stalled=0,
@@ -170,7 +201,7 @@ class BlockKrylov:
 
     def query(self, state: KrylovState) -> Query:
         """Line 2a: A X, one pass. Columns that are zero: no direction is left (d columns are kept)."""
-        return Query(state.block if state.fine else state.block.astype(np.float32))
+        return Query(state.block, rounded=not state.fine)
 
     def update(self, state: KrylovState, released: Block) -> tuple[KrylovState, Info]:
         """Lines 2b to 2d. No product is asked for: A V is turned as V is."""
@@ -179,9 +210,10 @@ class BlockKrylov:
         kept = self._restart(state, span)
         chained = self._chained(state, kept, image, whole=span.width == len(state.block))
         info = replace(_info(state, span, kept), missed=chained.missed)
-        reached, stalled = self._progress(state, info)
-        fine = self._fine_from_here(state, info, reached, stalled)
+        reached, stalled = self._progress(state, info, kept.noise)
+        fine = state.fine or reached >= 1 or stalled >= PATIENCE  # float32 has done what it can
         renewed = fine and not state.fine
+        more: dict[str, Any] = {"renewed": state.step + 1} if renewed else {}
         after = replace(
             state,
             step=state.step + 1,
@@ -195,6 +227,7 @@ class BlockKrylov:
             ritz_values=info.ritz_values,
             residual_norms=info.residual_norms,
             **chained._asdict(),
+            **more,
         )
         return after, info
 
@@ -215,7 +248,9 @@ class BlockKrylov:
 
     def _restart(self, state: KrylovState, span: _Span) -> _Kept:
         """Lines 2b and 2c: all Ritz vectors while they fit; then the leading ones and those of the step before."""
-        theta, rotation = _ritz(span)
+        projected = span.projected()
+        theta, rotation = _ritz(projected)
+        noise = np.zeros(len(theta)) if state.fine else _noise(projected, rotation)
         room = state.basis.shape[1]
         held = min(len(theta), room)
         lead = held if len(theta) <= room else room - self.iteration_rank
@@ -227,7 +262,7 @@ class BlockKrylov:
         asking = np.argsort(closed, kind="stable")[: self.iteration_rank]
         if lead < held:
             span.turn(_previous(rotation[:, :lead], asking), basis[:, lead:held], products[:, lead:held])
-        return _Kept(basis, products, held, theta, norms, asking, closed[asking])
+        return _Kept(basis, products, held, theta, norms, asking, closed[asking], noise[:lead])
 
     def _expand(self, state: KrylovState, kept: _Kept, chain: Block) -> Block:
         """Line 2d: orthonormal residuals, orthogonal to V. Closed pairs give way to random directions.
@@ -256,21 +291,15 @@ class BlockKrylov:
         columns = np.concatenate([found[:, outside], chain], axis=1)
         return orth(columns, generator(0, "completion", state.step), against=locked)
 
-    def _progress(self, state: KrylovState, info: Info) -> tuple[float, int]:
+    def _progress(self, state: KrylovState, info: Info, noise: np.ndarray) -> tuple[float, int]:
         """How near the residuals are to what float32 can reach (1: there), and for how long they came no nearer."""
         size = np.abs(info.ritz_values)
         target = np.maximum(10 * self.tol * size, FLOOR * SINGLE_EPS * size.max(initial=0.0))
+        if self.mixed_precision:
+            target = np.maximum(READY * self.tol * size, NOISE * noise[: len(size)])
         far = info.residual_norms > target
         reached = float((target[far] / info.residual_norms[far]).min(initial=1.0))
         return (reached, 0) if reached > 1.02 * state.reached else (state.reached, state.stalled + 1)
-
-    def _fine_from_here(self, state: KrylovState, info: Info, reached: float, stalled: int) -> bool:
-        """Change to float64 when float32 has done what it can: all at its floor, near tol, or no progress."""
-        if not self.mixed_precision or (state.fine and state.step > 0):
-            return True
-        if not SINGLE_RANGE[0] < np.abs(info.ritz_values).max(initial=0.0) < SINGLE_RANGE[1]:
-            return True
-        return reached >= 1 or stalled >= PATIENCE
 
     def finalize(self, state: KrylovState) -> Result:
         """The leading pairs, with the largest entry of each vector positive."""
@@ -291,18 +320,19 @@ class BlockKrylov:
         these hold a few, and no later product has a part of the others.
         """
         d, room = state.basis.shape
+        renewed = state.renewed if isinstance(state, MixedState) else 0
         restarted = room < d and state.step > self.basis_blocks
         count = state.held or int(np.count_nonzero(state.basis.any(axis=0)))
         count = min(count, room - self.iteration_rank) if restarted else count
         held = rayleigh_ritz_seen(state.basis[:, :count], state.products[:, :count], len(state.ritz_values))[1]
         order = _as_found(held.values, state.ritz_values)
         values, gram = held.values[order], held.gram[np.ix_(order, order)]
-        if self.mixed_precision:
+        if renewed:
             lead = self.iteration_rank + state.locked_vectors.shape[1]
-            return Seen(values=values[:lead], gram=gram[:lead, :lead], missed=state.missed)
+            values, gram = values[:lead], gram[:lead, :lead]
         if self.random_columns:
             return Seen(values=values, gram=gram, missed=state.missed)
-        degree = min(state.step - 1, self.basis_blocks)
+        degree = min((renewed or state.step) - 1, self.basis_blocks)
         left_out = degree * self.iteration_rank**0.5 * CLOSED * self.tol * float(np.abs(values).max(initial=0.0))
         return Seen(values=values, gram=gram, degree=degree, left_out=left_out)
 
@@ -310,7 +340,7 @@ class BlockKrylov:
         """The state of a checkpoint."""
         none = {"chain": np.zeros((len(arrays["block"]), 0)), "growth": np.zeros((0, 0))}
         fields: dict[str, Any] = {**none, **arrays, **scalars}
-        return KrylovState(**fields)
+        return MixedState(**fields) if self.mixed_precision else KrylovState(**fields)
 
 
 def _as_found(values: np.ndarray, found: np.ndarray) -> list[int]:
@@ -330,6 +360,7 @@ class _Kept(NamedTuple):
     residual_norms: np.ndarray
     asking: np.ndarray
     closed: np.ndarray  # of those that ask: it has nothing to ask for
+    noise: np.ndarray  # what float32 is seen to be off in each pair; 0 in float64
 
 
 class _Chained(NamedTuple):
@@ -348,14 +379,32 @@ class _Span(NamedTuple):
     products: Block
     block: Block
     product: Block
+    exact: bool = True  # products of float64
 
     @classmethod
     def of(cls, state: KrylovState, released: Block) -> _Span:
         held = state.held
         basis = state.basis[:, :held] if held else state.locked_vectors
         products = state.products[:, :held] if held else state.locked_products
-        fresh = min(state.block.shape[1], len(basis) - basis.shape[1])
-        return cls(basis, products, state.block[:, :fresh], np.asarray(released[:, :fresh], dtype=np.float64))
+        p = state.block.shape[1]
+        fresh = min(p, len(basis) - basis.shape[1])
+        product = np.asarray(released[:, :fresh], dtype=np.float64)
+        if state.fine:
+            return cls(basis, products, state.block[:, :fresh], product)
+        return cls(basis, products, released[:, p : p + fresh], product).straightened()
+
+    def straightened(self) -> _Span:
+        """The same space and products with X orthonormal, of an X that is so but for its rounding to float32."""
+        inside = self.basis.T @ self.block
+        block, product = self.block - self.basis @ inside, self.product - self.products @ inside
+        turn = np.linalg.inv(np.linalg.cholesky(block.T @ block)).T
+        return self._replace(block=block @ turn, product=product @ turn, exact=False)
+
+    def projected(self) -> np.ndarray:
+        """[V, X]^T A [V, X] as the products have it: of float32, not symmetric to the last digits."""
+        across = self.basis.T @ self.product
+        below = across.T if self.exact else self.block.T @ self.products
+        return np.block([[self.basis.T @ self.products, across], [below, self.block.T @ self.product]])
 
     @property
     def width(self) -> int:
@@ -388,19 +437,23 @@ def _info(state: KrylovState, span: _Span, kept: _Kept) -> Info:
     )
 
 
-def _ritz(span: _Span) -> tuple[np.ndarray, np.ndarray]:
+def _ritz(projected: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Line 2b: all Ritz values by falling magnitude, and their coordinates in [V, X].
 
     Only v_i^T (A v_j) with i < j is looked at: it has the smaller rounding error, because V is sorted by magnitude.
     LAPACK's coordinates are orthonormal to some 10 roundings, always to the same side, and V is turned by them at
     every step: one step of Newton's iteration for the polar factor (m x m: free) keeps V orthonormal.
     """
-    across = span.basis.T @ span.product
-    h = np.block([[span.basis.T @ span.products, across], [across.T, span.block.T @ span.product]])
-    theta, rotation = np.linalg.eigh(h, UPLO="U")
+    theta, rotation = np.linalg.eigh(projected, UPLO="U")
     order = np.argsort(-np.abs(theta), kind="stable")
     rotation = rotation[:, order]
     return theta[order], rotation @ (1.5 * np.eye(len(theta)) - 0.5 * (rotation.T @ rotation))
+
+
+def _noise(projected: np.ndarray, rotation: np.ndarray) -> np.ndarray:
+    """What products are off in every Ritz pair, as far as V^T A V is not symmetric."""
+    skew = rotation.T @ ((projected - projected.T) @ rotation)
+    return np.asarray(np.linalg.norm(skew, axis=0) / 2**0.5)
 
 
 def _residual_norms(basis: Block, products: Block, theta: np.ndarray) -> np.ndarray:

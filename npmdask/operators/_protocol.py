@@ -62,6 +62,8 @@ class BlockQuery(Protocol):
     def scores(self) -> bool: ...
     @property
     def whole(self) -> str | None: ...
+    @property
+    def rounded(self) -> bool: ...
 
 
 class Operator(Protocol):
@@ -152,7 +154,9 @@ class OnePass:
 
 def beyond_product(query: BlockQuery) -> dict[str, Any]:
     """What is asked in ``query`` other than the plain product, by name."""
-    wanted = {name: getattr(query, name) for name in ("transposed", "image_norm", "batch", "scores", "whole")}
+    wanted = {
+        name: getattr(query, name) for name in ("transposed", "image_norm", "batch", "scores", "whole", "rounded")
+    }
     return {name: value for name, value in wanted.items() if value is not None and value is not False}
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,7 +20,7 @@ from npmdask.operators._protocol import (
     add_back,
     require_finite,
     split_rows,
-    strips,
+    strip_rows,
     tile_bytes,
     zeros_for_sum,
 )
@@ -28,6 +30,10 @@ from npmdask.storage.checksum import crc32c
 from npmdask.storage.readers.dense import DenseReader, ReadStats
 from npmdask.storage.readers.sparse import CsrReader, Fragment, cut_numbers, cut_rows
 
+SMALLEST = 1e-16  # of the largest entry of some rows of A B: squares of smaller ones are lost in float32
+NEXT = 1e-6  # so near is a block in float32, unless columns are scaled by what is out of its range
+MOST_ROUNDED = 2048  # rows that are added up in float32: of more, rounding grows with their root
+
 
 @dataclass(frozen=True, kw_only=True)
 class Gram(BySlabs):
@@ -35,12 +41,18 @@ class Gram(BySlabs):
 
     Each chunk is read once and used for both products; the centred or scaled array is never formed: a tile
     is centred in its buffer, what is done to columns is done to the block.
+
+    ``rounded``: X^T X times float32 numbers, in float32 tiles that are added up in float64; ``finish`` gives the block
+    whose product that is beside it. So nothing is rounded to the same side in all rows but a mean, of which rows lose
+    the float32 number next to it, and the product the rest.
     """
 
     reader: DenseReader
     weight: float = 1.0
     view: View = AS_STORED
+    rounded: bool = False
 
+    answers: ClassVar[tuple[str, ...]] = ("rounded",)
     centred_by_algebra: ClassVar[bool] = False  # rows are, before they are multiplied
 
     @property
@@ -52,14 +64,36 @@ class Gram(BySlabs):
         return _answering(self, query) or super().asked(query)
 
     def partial(self, slabs: range, block: Block) -> Partial:
-        record, block = ReadStats(), self.view.on_columns(block)
-        product = zeros_for_sum(len(block), block)
-        for _, tile, z in self._products(slabs, block, record):
-            for columns, values in tile:
-                add_back(product[columns], values, z)
-        sums = {"product": np.ascontiguousarray(product)}
-        require_finite(sums, self.reader, slabs)
-        return Partial(sums, record)
+        block = self._multiplied(block)
+        partial = self._partial(slabs, block)
+        if self.rounded and not np.isfinite(partial.sums["product"]).all():  # in float32: or the data themselves
+            partial = self._partial(slabs, block.astype(np.float64))
+        require_finite(partial.sums, self.reader, slabs)
+        return partial
+
+    def _multiplied(self, block: Block) -> Block:
+        """What stored rows are multiplied by: where asked, and where that is next to it, of float32 numbers."""
+        seen = self.view.on_columns(block)
+        if not self.rounded:
+            return seen
+        with np.errstate(over="ignore"):
+            single = seen.astype(np.float32)
+        return single if (np.abs(self.view.off_columns(single - seen)) < NEXT).all() else seen
+
+    def _partial(self, slabs: range, block: Block) -> Partial:
+        record, product = ReadStats(), zeros_for_sum(len(block), block)
+        with np.errstate(over="ignore", invalid="ignore") if self.rounded else nullcontext():
+            for _, tile, z in self._products(slabs, block, record):
+                for columns, values in tile:
+                    add_back(product[columns], values, z)
+        return Partial({"product": np.ascontiguousarray(product)}, record)
+
+    @cached_property
+    def _of_rows(self) -> View:
+        """The view with a shift that float32 holds: ``finish`` takes off the rest."""
+        if not self.rounded or self.view.shift is None:
+            return self.view
+        return replace(self.view, shift=self.view.shift.astype(np.float32).astype(np.float64))
 
     def _products(self, slabs: range, block: Block, record: ReadStats) -> Iterator[tuple[slice, Any, Block]]:
         """For each strip: its rows, its values as the view has them, by columns, and their product with the block."""
@@ -67,20 +101,30 @@ class Gram(BySlabs):
             for rows, raw in self.reader.tiles(slab, record):
                 for part in self._strips(rows, block):
                     here = slice(rows.start + part.start, rows.start + part.stop)
-                    tile = [(c, self.view.tile(values[part], here, c, block.dtype)) for c, values in raw]
-                    z = tile[0][1] @ block[tile[0][0]]
-                    for columns, values in tile[1:]:
-                        z += values @ block[columns]
+                    tile = [(c, self._of_rows.tile(values[part], here, c, block.dtype)) for c, values in raw]
+                    z = _times(tile, block)
+                    if self.rounded and max(z.max(), -z.min()) < SMALLEST:
+                        tile = [(c, self._of_rows.tile(values[part], here, c, np.float64)) for c, values in raw]
+                        z = _times(tile, block.astype(np.float64))
                     yield here, tile, z
 
     def _strips(self, rows: slice, block: Block) -> list[slice]:
         """What of a tile is multiplied at once: all of it as it is, or strips that stay in cache once copied."""
         height = rows.stop - rows.start
         as_it_is = self.view.of_stored_rows and self.reader.dtype == block.dtype
-        return [slice(0, height)] if as_it_is else strips(height, len(block), block.dtype)
+        at_once = height if as_it_is else strip_rows(len(block), block.dtype)
+        at_once = min(at_once, MOST_ROUNDED) if self.rounded else at_once
+        return [slice(start, min(start + at_once, height)) for start in range(0, height, at_once)]
 
     def finish(self, total: Partial, block: Block) -> Block:
-        return self.view.on_columns(total.sums["product"] * self.weight)
+        product = total.sums["product"]
+        if not self.rounded:
+            return self.view.on_columns(product * self.weight)
+        multiplied = self._multiplied(block).astype(np.float64)
+        if self.view.shift is not None:
+            rest = self.view.shift - self._of_rows.shift
+            product = product - self.view.weight_of_rows(self.reader.shape[0]) * np.outer(rest, rest @ multiplied)
+        return np.concatenate([self.view.on_columns(product * self.weight), self.view.off_columns(multiplied)], axis=1)
 
     def left_product(self, target: Any, expected: np.ndarray | None) -> LeftProduct:
         """The pass that keeps ``A @ block``."""
@@ -89,6 +133,14 @@ class Gram(BySlabs):
     def task_bytes(self, p: int, runs: list[range]) -> int:
         """Memory of one running task (the largest of ``runs``) beyond the block, with p columns."""
         return tile_bytes(self.reader, p) + 3 * self.block_rows * p * 8
+
+
+def _times(tile: Any, block: Block) -> Block:
+    """Rows of a tile, in parts of their columns, times a block."""
+    z = tile[0][1] @ block[tile[0][0]]
+    for columns, values in tile[1:]:
+        z += values @ block[columns]
+    return np.asarray(z)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -80,6 +80,12 @@ class View:
             block = (block * np.sqrt(self.column_weight)[:, None]).astype(block.dtype, copy=False)
         return block if self.scale is None else (block / self.scale[:, None]).astype(block.dtype, copy=False)
 
+    def off_columns(self, block: Block) -> Block:
+        """The block that ``on_columns`` makes this one of: its inverse, where no column has weight 0."""
+        if self.scale is not None:
+            block = block * self.scale[:, None]
+        return block if self.column_weight is None else block / np.sqrt(self.column_weight)[:, None]
+
     @property
     def centres(self) -> bool:
         """Whether rows are less their mean."""

@@ -149,13 +149,17 @@ def _locked(values: np.ndarray, count: int) -> Result | None:
 
 def _step(algorithm: Algorithm[Any], state: Any, values: np.ndarray, noise: np.ndarray) -> tuple[Any, StepView]:
     """A step without data: the product with a diagonal matrix, in the dtype that is asked for, and noise."""
-    block = algorithm.query(state).block
+    block, rounded = algorithm.query(state).block, algorithm.query(state).rounded
     product = values[:, None] * block.astype(np.float64)
-    if block.dtype == np.float32:  # a dense product is rounded relative to the largest eigenvalue, not entry by entry
+    if (
+        block.dtype == np.float32 or rounded
+    ):  # a dense product is rounded relative to the largest eigenvalue, not entry by entry
         error = generator(0, "rehearsal", "rounding", state.step).standard_normal(block.shape)
         product += ROUNDING / len(values) ** 0.5 * error
     if noise.any():
         product += noise * generator(0, "rehearsal", "noise", state.step).standard_normal(block.shape)
+    if rounded:
+        product = np.concatenate([product, block], axis=1)
     state, info = algorithm.update(state, product)
     view = StepView(
         step=state.step,

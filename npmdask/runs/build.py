@@ -160,13 +160,16 @@ def make_problem(
         start, p = _with_random_columns(start, k, p, source.dimension, asked=request.iteration_rank is not None)
         random = p - start.basis.shape[1] if start.random_columns else 0
     tol = default_tol(source.reader.dtype) if request.tol is None else request.tol
+    single = source.reader.dtype == np.float32
+    alone = share is None and locked is None and start is None and request.mechanism == "none"
     mechanism = MECHANISMS[request.mechanism](**({"stddev": request.stddev} if request.mechanism != "none" else {}))
     question = Question(
         d=source.dimension,
         target_rank=k,
         iteration_rank=p,
         tol=tol,
-        single=source.reader.dtype == np.float32,
+        single=single,
+        rounded=single and alone and source.kind in ("samples", "matrix") and source.reader.layout == "dense",
         noise=request.mechanism != "none",
         random_columns=random,
         seed=request.seed,
@@ -440,9 +443,9 @@ def _require_options(source: Source, request: Request) -> None:
             f"{request.algorithm} is a private method: it needs a [privacy] table (privacy=Privacy(...)); without one "
             "choose another algorithm, or leave it out"
         )
-    ours = ("auto", "power", "krylov", "gram")  # others say themselves which options they have
-    if request.options is not None and request.algorithm in ours and source.kind != "tensor":
-        others = ", ".join((*RECORD_ORACLES, TENSOR))
+    without = ("auto", "power", "gram")  # others say themselves which options they have
+    if request.options is not None and request.algorithm in without and source.kind != "tensor":
+        others = ", ".join(("krylov", *RECORD_ORACLES, TENSOR))
         raise BadInputError(f"algorithm.options are of streaming algorithms and of {others}: leave them out")
     if request.mechanism not in MECHANISMS:
         raise BadInputError(f"unknown mechanism {request.mechanism!r}: {closest(request.mechanism, list(MECHANISMS))}")

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from npmdask.algorithms import BlockKrylov, Info, PowerMethod, Result, state_fields
+from npmdask.algorithms import BlockKrylov, Info, PowerMethod, Query, Result, state_fields
 from npmdask.algorithms.stopping import Outcome, ResidualRule, StepView
 from npmdask.errors import BadInputError
 from npmdask.execution.executor import single_threaded_blas
@@ -49,7 +49,7 @@ def drive(
     state, views, infos = algorithm.init(d, rng=generator(0, "start"), locked=locked), [], []
     rule = ResidualRule(tol=tol, max_steps=max_steps, d=d)
     while (outcome := rule(views)) is None:
-        state, info = algorithm.update(state, multiply(algorithm.query(state).block))
+        state, info = algorithm.update(state, answer(algorithm.query(state), multiply))
         infos.append(info)
         views.append(
             StepView(
@@ -60,6 +60,14 @@ def drive(
             )
         )
     return Run(state, outcome, infos, len(infos), algorithm.finalize(state))
+
+
+def answer(query: Query, multiply: Product) -> Block:
+    """What an operator answers: beside a product in float32 what was multiplied."""
+    if not query.rounded:
+        return multiply(query.block)
+    rounded = query.block.astype(np.float32)
+    return np.concatenate([multiply(rounded), rounded], axis=1)
 
 
 def diagonal(values: np.ndarray) -> Product:
@@ -344,7 +352,7 @@ def test_deflation_up_to_the_whole_space(mixed: bool) -> None:
     first = drive(krylov(5, 7), diagonal(values), 12)
     more = drive(krylov(7, 7, mixed_precision=mixed), diagonal(values), 12, locked=first.result)
     assert more.outcome.converged
-    assert more.passes == 1
+    assert more.passes == 1 + mixed, "in float64, in any case"
     np.testing.assert_allclose(more.result.values, values, rtol=1e-12)
 
 
@@ -360,9 +368,9 @@ def test_mixed_precision_ends_in_float64_and_rests_on_nothing_less(spectrum: np.
     state, seen, products = algorithm.init(400, rng=generator(0, "start")), [], gram(a)
     rule, views = ResidualRule(tol=1e-7, max_steps=300, d=400), []
     while (outcome := rule(views)) is None:
-        block = algorithm.query(state).block
-        fine = block.dtype == np.float64
-        state, info = algorithm.update(state, products(block))
+        query = algorithm.query(state)
+        fine = not query.rounded
+        state, info = algorithm.update(state, answer(query, products))
         seen.append(info.precision)
         assert info.precision == ("float64" if fine else "float32")
         true = np.linalg.norm(exact @ state.ritz_vectors - state.ritz_vectors * info.ritz_values, axis=0)
@@ -378,9 +386,8 @@ def test_mixed_precision_ends_in_float64_and_rests_on_nothing_less(spectrum: np.
             )
         )
     assert outcome.converged
-    assert seen[0] == seen[-1] == "float64"
-    assert seen[1] == "float32"
-    assert seen[1:] == sorted(seen[1:]), "it changes once, for good"
+    assert (seen[0], seen[-1]) == ("float32", "float64")
+    assert seen == sorted(seen), "it changes once, for good"
     double = drive(krylov(8, 18, tol=1e-7), lambda block: exact @ block, 400, tol=1e-7)
     assert len(seen) <= double.passes + 3
 
@@ -389,21 +396,12 @@ def test_a_run_that_ends_at_the_change_of_precision_still_has_vectors() -> None:
     a = planted(500, 100, np.linspace(2, 1, 60))[0].astype("f4")
     algorithm = krylov(4, 8, tol=1e-6, mixed_precision=True)
     state = algorithm.init(100, rng=generator(0, "start"))
-    while state.step < 2 or not state.fine:
-        state, _ = algorithm.update(state, gram(a)(algorithm.query(state).block))
+    while not state.fine:
+        state, _ = algorithm.update(state, answer(algorithm.query(state), gram(a)))
     assert state.held == 0
     result = algorithm.finalize(state)
     np.testing.assert_allclose(result.vectors.T @ result.vectors, np.eye(4), atol=1e-12)
     np.testing.assert_allclose(result.values, np.linspace(2, 1, 60)[:4] ** 2, rtol=1e-5)
-
-
-@pytest.mark.parametrize("scale", [1e-35, 1e-15, 1e15, 1e25, 1e35])
-def test_products_that_leave_float32_are_formed_in_float64(scale: float) -> None:
-    values = np.linspace(2, 1, 50) * scale
-    run = drive(krylov(3, 6, mixed_precision=True, tol=1e-6), diagonal(values), 50, tol=1e-6)
-    assert run.outcome.converged
-    np.testing.assert_allclose(run.result.values, values[:3], rtol=1e-9)
-    assert any(info.precision == "float32" for info in run.infos) == (1e-18 < scale < 1e18)
 
 
 def test_an_operator_that_is_not_symmetric_is_seen_in_the_first_product() -> None:
