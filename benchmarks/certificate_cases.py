@@ -164,6 +164,11 @@ def draw_ties(seed: int) -> Drawn:
     )
 
 
+def draw_mixed(seed: int) -> Drawn:
+    """Of both kinds those that block Krylov begins in float32."""
+    return replace((draw, draw_ties)[seed % 2](seed), algorithm="krylov", single=True, stddev=0.0)
+
+
 @dataclass(frozen=True)
 class Made:
     """After a step: the view that a stopping rule has of it, and, when it is asked for, what is known."""

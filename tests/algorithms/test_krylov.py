@@ -392,6 +392,23 @@ def test_mixed_precision_ends_in_float64_and_rests_on_nothing_less(spectrum: np.
     assert len(seen) <= double.passes + 3
 
 
+def test_a_product_is_of_the_block_that_was_multiplied_and_not_of_the_one_asked_for() -> None:
+    """Rounding of a block is to the same side in all rows: it is no error of the product of what it was rounded to.
+
+    Mutants that fail here: the block as it was asked for; rounded, but left as it is.
+    """
+    values = np.geomspace(1, 1e-6, 90)
+    algorithm = krylov(4, 8, tol=1e-12, mixed_precision=True)
+    state = algorithm.init(90, rng=generator(0, "start"))
+    for _ in range(5):
+        rounded = algorithm.query(state).block.astype(np.float32).astype(np.float64)
+        state, info = algorithm.update(state, np.concatenate([values[:, None] * rounded, rounded], axis=1))
+        held = state.basis[:, : state.held]
+        assert np.abs(held.T @ held - np.eye(state.held)).max() < 1e-14
+        assert np.abs(values[:, None] * held - state.products[:, : state.held]).max() < 1e-14
+    assert info.precision == "float32"
+
+
 def test_a_run_that_ends_at_the_change_of_precision_still_has_vectors() -> None:
     a = planted(500, 100, np.linspace(2, 1, 60))[0].astype("f4")
     algorithm = krylov(4, 8, tol=1e-6, mixed_precision=True)
@@ -414,14 +431,17 @@ def test_an_operator_that_is_not_symmetric_is_seen_in_the_first_product() -> Non
 
 
 @pytest.mark.slow
-def test_the_state_is_as_large_as_it_says(tracked_memory: Callable[[Callable[[], object]], int]) -> None:
+@pytest.mark.parametrize("asked", [{}, {"mixed_precision": True}, {"basis_blocks": 8}])
+def test_the_state_is_as_large_as_it_says(
+    asked: dict[str, Any], tracked_memory: Callable[[Callable[[], object]], int]
+) -> None:
     d, p = 20_000, 8
     values = np.linspace(2, 1, d)[:, None]
-    algorithm = krylov(4, p)
+    algorithm = krylov(4, p, **asked)
     state = algorithm.init(d, rng=generator(0, "start"))
-    for _ in range(4):
-        state, _ = algorithm.update(state, values * algorithm.query(state).block)
-    product = values * algorithm.query(state).block
+    for _ in range(algorithm.basis_blocks + 1):
+        state, _ = algorithm.update(state, answer(algorithm.query(state), lambda block: values * block))
+    product = answer(algorithm.query(state), lambda block: values * block)
     held = sum(a.nbytes for a in state_fields(state)[0].values()) + product.nbytes
     peak = held + tracked_memory(lambda: algorithm.update(state, product))
     blocks = peak / (d * p * 8)

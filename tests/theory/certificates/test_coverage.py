@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import npmdask
-from benchmarks.certificate_cases import draw, draw_ties, solve
+from benchmarks.certificate_cases import draw, draw_mixed, draw_ties, solve
 from benchmarks.certificate_coverage import Tally, as_markdown, measure
 from npmdask.theory.certificates import certify
 from npmdask.theory.certificates.wording import bounds_values
@@ -81,6 +81,25 @@ def test_near_ties_of_more_values_than_columns() -> None:
 @pytest.mark.heavy
 def test_near_ties_by_the_thousand() -> None:
     held_of_ties(measure(2000, 50_000, draw_ties))
+
+
+def held_in_float32(tallies: dict[tuple[str, str], Tally]) -> None:
+    """As of near-ties, which half of these are; what a random start shows is blurred by 16 roundings of float32."""
+    for (ground, claim), tally in tallies.items():
+        allowed = 0 if ground == "always" else max(1, 0.01 * tally.claimed)
+        assert tally.claimed - tally.covered <= allowed, (ground, claim)
+    for claim in ("following", "value"):
+        assert tallies["random start", claim].claimed >= 0.5 * tallies["random start", claim].problems
+
+
+@pytest.mark.slow
+def test_runs_that_begin_in_float32() -> None:
+    held_in_float32(measure(40, 60_000, draw_mixed))
+
+
+@pytest.mark.heavy
+def test_runs_that_begin_in_float32_by_the_thousand() -> None:
+    held_in_float32(measure(1000, 61_000, draw_mixed))
 
 
 def clustered(kind: str, width: float, many: int, seed: int, dtype: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
