@@ -104,7 +104,10 @@ def top_k(
         "k-dp-pca", "k-dp-ojas" and "k-dp-power" (private oracles of records, one direction after the other:
         docs/kdppca.md).
     options : dict, optional
-        Parameters of k-dp-pca and its relatives, like ``{"variant": "tight", "steps": 8}``.
+        Parameters of k-dp-pca and its relatives, like ``{"variant": "tight", "steps": 8}``. Of "krylov":
+        ``basis_blocks`` (how many blocks of products it remembers, 2 and more) and ``precision`` ("mixed": dense
+        float32 data are multiplied in float32 at first; or "float64"). Left out with "krylov" or "auto" they are chosen
+        from the shape, the tolerance and the memory, and kept in the store.
     memory : str or int, optional
         Limit for all processes of the run together, like "1GiB" or a number of bytes; checked before the first pass.
     tol : float, optional

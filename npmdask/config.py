@@ -118,7 +118,7 @@ class AlgorithmTable(ConfigTable):
     options: dict[str, Any] | None = Field(
         None,
         description="further parameters of a streaming algorithm, like { gap = 0.1 }, of k-dp-pca, like "
-        '{ variant = "tight" }, or of tensor-power, like { restarts = 40 }',
+        '{ variant = "tight" }, of tensor-power, like { restarts = 40 }, of krylov, like { precision = "float64" }',
     )
 
     @field_validator("name")

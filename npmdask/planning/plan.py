@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 from npmdask.algorithms import GramKrylov, TensorPower
+from npmdask.algorithms.gram import SINGLE_TOL
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import MemoryRefusedError
 from npmdask.execution.executor import single_threaded_blas
@@ -154,7 +156,8 @@ def _other_routes(problem: Problem, resources: Resources, base: int) -> list[Pro
     for name in ROUTES:
         if name == problem.algorithm.name:
             continue
-        other = make_problem(problem.source, replace(request, algorithm=name))
+        there = replace(request, algorithm=name, options=None)
+        other = make_problem(problem.source, _with_options(there, problem.source, resources, None))
         try:
             memory_for(needs_of(other), resources, base)
         except MemoryRefusedError:
@@ -298,7 +301,10 @@ def posed(
     """
     if request.algorithm == "auto" and start is None:
         request = replace(request, algorithm=_route(request, source, resources, store))
-    return make_problem(source, _with_rank(request, source, resources, store), start=start)
+    request = _with_rank(request, source, resources, store)
+    if start is None:
+        request = _with_options(request, source, resources, store)
+    return make_problem(source, request, start=start)
 
 
 def _route(request: Request, source: Source, resources: Resources, store: str | Path | None) -> str:
@@ -359,7 +365,8 @@ def _forms_sooner(formed: Problem, blocks: Problem, resources: Resources, base: 
 def _may_form(request: Request, source: Source) -> bool:
     """Whether the question is one that a matrix which is formed answers."""
     plain = request.privacy is None and request.operator is None and request.mechanism == "none"
-    whole = isinstance(request.target_rank, int) and request.low_rank_tol is None and request.options is None
+    whole = isinstance(request.target_rank, int) and request.low_rank_tol is None
+    whole = whole and (request.options is None or request.algorithm == "krylov")
     of_rows = source.kind in ("samples", "matrix", "sparse") and source.reader.layout != "matrix-free"
     of_rows = of_rows and type(source.reader) not in ELSEWHERE
     return plain and whole and of_rows and source.dimension <= MOST_FORMED
@@ -389,6 +396,60 @@ def _with_rank(request: Request, source: Source, resources: Resources, store: st
     measured = measure_throughput(problem, memory, widest(problem, memory, base))
     chosen = min(measured.free_columns, widest(problem, memory, tree_rss()))  # what is held now, after measuring
     return replace(request, iteration_rank=max(chosen, default_rank(int(request.target_rank), source.shape[1])))
+
+
+BLOCKS = 8  # of block Krylov: more passes until it forgets anything, and a certificate of higher degree
+BLOCK_BYTES = 128 * 2**20  # that its state may take then: a part of it is written at every step
+BLOCK_SHARE = 4  # of a pass may go into a step with them
+
+
+def _with_options(request: Request, source: Source, resources: Resources, store: str | Path | None) -> Request:
+    """What block Krylov does, where it is what runs: more blocks, and float32, wherever that is no slower.
+
+    Eight blocks where they are small, a step with them takes little of a pass, and no thread has to be left out for
+    them. float32 at first for data that stay in memory: from a disk it hides no more of the arithmetic than float64
+    does, and its last pass, of vectors that are known, is one more. What a store was begun with is kept.
+    """
+    plain = request.privacy is None and request.operator is None and request.mechanism == "none"
+    whole = isinstance(request.target_rank, int) and request.options is None
+    if request.algorithm not in ("auto", "krylov") or not plain or not whole or type(source.reader) in ELSEWHERE:
+        return request
+    if source.kind not in ("samples", "matrix", "sparse", "symmetric"):
+        return request
+    held = _held_run(store)
+    if held is not None:
+        ours = held["name"] == "krylov" and held.get("options") is not None
+        return replace(request, algorithm="krylov", options=held["options"]) if ours else request
+    request = replace(request, algorithm="krylov")
+    problem = make_problem(source, request)
+    options = dict[str, Any]()
+    if _may_keep(problem, resources):
+        options["basis_blocks"] = BLOCKS
+    dense = source.kind in ("samples", "matrix") and source.reader.layout == "dense"
+    large = LARGE <= source.reader.nbytes < psutil.virtual_memory().available
+    fine = request.low_rank_tol is None and problem.rule.tol >= SINGLE_TOL
+    if dense and large and fine and source.reader.dtype == np.float32:
+        options["precision"] = "mixed"
+    return replace(request, options=options or None)
+
+
+def _may_keep(problem: Problem, resources: Resources) -> bool:
+    """Whether block Krylov can keep BLOCKS blocks at no cost that counts."""
+    algorithm: Any = problem.algorithm
+    more, p = replace(algorithm, basis_blocks=BLOCKS), algorithm.iteration_rank
+    work = getattr(
+        problem.source.reader, "entries", problem.source.reader.nbytes // problem.source.reader.dtype.itemsize
+    )
+    if more.state_blocks * problem.d * p * 8 > BLOCK_BYTES or work < BLOCK_SHARE * problem.d * BLOCKS**2 * p:
+        return False
+    base = tree_rss() + SPARE
+    try:
+        few, many = (
+            memory_for(needs_of(each), resources, base) for each in (problem, replace(problem, algorithm=more))
+        )
+    except MemoryRefusedError:
+        return False
+    return many.threads == few.threads
 
 
 def _held_run(store: str | Path | None) -> dict[str, Any] | None:

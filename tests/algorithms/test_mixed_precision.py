@@ -13,7 +13,12 @@ import npmdask
 from npmdask.algorithms import krylov
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, RefusedError
+from npmdask.execution.memory import tree_rss
 from npmdask.operators import Gram, View
+from npmdask.planning import plan
+from npmdask.planning.plan import posed
+from npmdask.runs.problem import Request
+from npmdask.runs.solution import Resources
 from npmdask.storage.ingest import ingest
 from npmdask.storage.source import open_source
 from tests.algorithms.families import FAMILIES, of_spectrum
@@ -77,9 +82,7 @@ def wrong(seed: int) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("family", range(len(FAMILIES)), ids=[family.__name__ for family in FAMILIES])
 def test_no_random_problem_is_wrong_and_called_converged(family: int) -> None:
-    """Mutants that fail here: the change to float64 left out, Ritz vectors with their float32 products kept at it,
-    the block not taken as it was rounded.
-    """
+    """Mutants that fail here: float32 that is called float64, products of float32 that are kept at the change."""
     seeds = [family + len(FAMILIES) * number for number in range(PER_FAMILY)]
     assert not [said for seed in seeds if (said := wrong(seed))]
 
@@ -256,6 +259,65 @@ def test_what_it_cannot_do(asked: dict[str, Any], error: type[Exception], said: 
         x = sparse.csr_matrix(x)
     with pytest.raises(error, match=said):
         npmdask.top_k(x if asked.get("kind") != "symmetric" else x + x.T, 2, **{"kind": "samples", **MIXED, **asked})
+
+
+# What is run by default
+
+
+def chosen(shape: tuple[int, int], memory: int | None = None, dtype: str = "f4", **request: Any) -> dict[str, Any]:
+    """The options that are taken for data of this shape, of which nothing is read."""
+    array = zarr.create_array({}, shape=shape, dtype=dtype, chunks=(1024, shape[1]))
+    asked = Request(**{"target_rank": 3, **request})
+    return posed(asked, open_source(array, "samples"), Resources(memory=memory)).request.options or {}
+
+
+@pytest.mark.slow
+def test_more_blocks_where_they_cost_nothing() -> None:
+    """Much memory, and many rows: beside few, a step with them takes longer than its pass."""
+    assert chosen((20_000, 3000)) == {"basis_blocks": 8, "precision": "mixed"}
+    assert chosen((20_000, 3000), tol=1e-9) == {"basis_blocks": 8}
+    assert chosen((2000, 300)) == {}
+    assert chosen((20_000, 40_000)) == {"precision": "mixed"}, "a step writes 0.1 GB"
+    assert chosen((20_000, 3000), iteration_rank=200) == {"precision": "mixed"}
+    assert chosen((20_000, 3000), memory=tree_rss() + 120 * 2**20).get("basis_blocks") is None, "one thread less"
+
+
+@pytest.mark.slow
+def test_float32_where_passes_are_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In float32, dense, large, and no larger than what the machine keeps in memory."""
+    assert "precision" in chosen((20_000, 3000)) and "precision" in chosen((20_000, 3000), algorithm="krylov")
+    for other in ({"dtype": "f8"}, {"tol": 1e-8}, {"low_rank_tol": 0.1}, {"target_rank": 0.9}):
+        assert "precision" not in chosen((20_000, 3000), **other), other
+    assert "precision" not in chosen((20_000, 3000), algorithm="power")
+    assert "precision" not in chosen((20_000, 3000), mechanism="gaussian", stddev=1.0)
+    assert "precision" not in chosen((500_000_000, 3000)), "read from a disk in every pass"
+    assert chosen((20_000, 3000), algorithm="krylov", options={"precision": "float64"}) == {"precision": "float64"}
+
+
+@pytest.mark.slow
+def test_a_store_keeps_what_it_was_begun_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store of an earlier version has no options: it goes on with three blocks in float64."""
+    rows = of_spectrum(np.arange(1, 31) ** -0.5, 2000, np.random.default_rng(3)).astype(np.float32)
+    np.save(tmp_path / "x.npy", rows)
+    x = tmp_path / "x.zarr"
+    ingest(tmp_path / "x.npy", x, kind="samples")
+    asked: dict[str, Any] = {"tol": 1e-6}
+    before = npmdask.top_k(x, 3, store=tmp_path / "old", max_steps=2, **asked)
+    assert "options" not in (RunStore(tmp_path / "old").read_spec() or {})["algorithm"]
+    monkeypatch.setattr(plan, "LARGE", 0)
+    monkeypatch.setattr(plan, "TALL", 10**9)  # no matrix is formed
+    new = npmdask.top_k(x, 3, store=tmp_path / "new", **asked)
+    assert (RunStore(tmp_path / "new").read_spec() or {})["algorithm"]["options"] == {"precision": "mixed"}
+    monkeypatch.setattr(plan, "LARGE", 2**40)
+    again = npmdask.top_k(x, 3, store=tmp_path / "new", **asked)
+    assert again.data_passes == 0 and again.basis.tobytes() == new.basis.tobytes()
+    monkeypatch.setattr(plan, "LARGE", 0)
+    same = npmdask.top_k(x, 3, store=tmp_path / "old", max_steps=2, **asked)
+    assert same.data_passes == 0 and same.basis.tobytes() == before.basis.tobytes()
+    old = npmdask.resume(tmp_path / "old", max_steps=50)
+    assert before.steps == 2 and old.converged
+    history = (RunStore(tmp_path / "old").last_meta() or {})["history"]
+    assert {step["precision"] for step in history} == {"float64"}
 
 
 @pytest.mark.slow
