@@ -110,6 +110,9 @@ def print_answer(answer: Any, as_json: bool, words: int = 10) -> int:
     return 0 if answer.answered else NOT_CONVERGED
 
 
+PASSES_OF = {"mixture": "passes of EM", "ica": "passes of FastICA"}
+
+
 def add_mixture(commands: Any) -> None:
     p = commands.add_parser("mixture", help="means and weights of a mixture of spherical Gaussians, by moments")
     _add_samples(p, "mixture")
@@ -124,6 +127,9 @@ def _add_samples(p: Any, kind: str) -> None:
     p.add_argument("samples", help="a Zarr store of rows of numbers")
     p.add_argument("--components", type=int, required=True, metavar="K", help="how many")
     p.add_argument("--store", help=f"folder of the job (default: runs/{kind}-NAME)")
+    p.add_argument(
+        "--refine", type=int, metavar="N", help=f"{PASSES_OF[kind]} after the moments, at most (default: 3; 0: none)"
+    )
     _add_common(p)
     p.set_defaults(command=_samples, kind=kind)
 
@@ -142,6 +148,7 @@ def _samples(a: argparse.Namespace) -> int:
         observer=ProgressBar(quiet=a.quiet),
         restarts=a.restarts,
         seed=a.seed,
+        refine=a.refine,
     )
     return print_answer(answer, a.json)
 

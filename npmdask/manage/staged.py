@@ -153,6 +153,9 @@ class LatentKind(StagedKind):
 
         return latent_summary(answer)
 
+    def ending(self, answer: Any) -> str:
+        return f"{answer.refinement}; {super().ending(answer)}" if answer.refinement else super().ending(answer)
+
     def lines(self, answer: Any, words: int = 10) -> str:
         """Show a line for each component, with its weight."""
         return "\n".join(f"{i:4} {weight:.6g}" for i, weight in enumerate(answer.weights, 1))

@@ -18,6 +18,7 @@ from npmdask.operators.column_moments import ColumnMoments
 from npmdask.operators.dilation import Dilation, SparseDilation
 from npmdask.operators.gram import Gram, LeftProduct, SparseGram
 from npmdask.operators.gram_matrix import GramMatrix
+from npmdask.operators.likelihood_sums import MixtureExpectations, SourceContrasts
 from npmdask.operators.matrix_free import MatrixFree
 from npmdask.operators.packed_symmetric import Symmetric, Triangle
 from npmdask.operators.packed_tensor import PackedMultilinear, PackedTensor
@@ -49,6 +50,7 @@ __all__ = [
     "Gram",
     "GramMatrix",
     "LeftProduct",
+    "MixtureExpectations",
     "MatrixFree",
     "MixtureSpread",
     "MixtureTriples",
@@ -60,6 +62,7 @@ __all__ = [
     "RecordImages",
     "SampleFourth",
     "SampleTriples",
+    "SourceContrasts",
     "SparseDilation",
     "SparseGram",
     "Symmetric",

@@ -141,6 +141,7 @@ def latent(
     workers: Workers = 0,
     run_id: RunId = "latent",
     folder: Folder = "runs",
+    refine: Annotated[int | None, said("passes of EM or FastICA after the moments, at most", ge=0)] = None,
 ) -> Any:
     """
     Find a mixture of spherical Gaussians, or independent components, out of core.
@@ -169,6 +170,8 @@ def latent(
         Name of the run, and of its folder.
     folder : str, default "runs"
         Where that folder is made.
+    refine : int, optional
+        Most passes of EM or FastICA after the moments; 3 if left out, 0 for the moments alone.
 
     Returns
     -------
@@ -185,7 +188,7 @@ def latent(
     ...     return latent("mixture", "points.zarr", 3, run_id="points")["store"]
     """
     store = run_folder(folder, run_id)
-    asked = {"restarts": restarts, "seed": seed}
+    asked = {"restarts": restarts, "seed": seed, "refine": refine}
     means: dict[str, Any] = {"memory": memory, "threads": threads, "workers": workers}
     facts = find_components(kind, samples, count, store=store, run_id=run_id, **means, **asked)
     report(run_id, facts)
@@ -351,7 +354,7 @@ def find_components(
     workers : int, default 0
         Processes; 0: threads of one process.
     **options : Any
-        ``restarts`` and ``seed``, as :func:`latent` takes them.
+        ``restarts``, ``seed`` and ``refine``, as :func:`latent` takes them.
 
     Returns
     -------

@@ -37,10 +37,12 @@ from npmdask.operators import (
     Dilation,
     Gram,
     LeftProduct,
+    MixtureExpectations,
     MixtureSpread,
     Operator,
     Partial,
     SampleFourth,
+    SourceContrasts,
     SparseDilation,
     SparseGram,
     Symmetric,
@@ -92,7 +94,7 @@ def many_runs(patch: Any) -> None:
 
 
 NAMES = ["gram", "left", "moments", "spread", "fourth", "dilation", "sparse moments", "sparse dilation", "words"]
-NAMES += ["triples", "white", "blocks", "symmetric", "triangle", "sparse"]
+NAMES += ["expectations", "contrasts", "triples", "white", "blocks", "symmetric", "triangle", "sparse"]
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +117,12 @@ def operators(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Operator]:
         "moments": ColumnMoments(reader=dense),
         "spread": MixtureSpread(reader=dense, view=View(shift=x.mean(0))),
         "fourth": SampleFourth(reader=dense, view=View(shift=x.mean(0))),
+        "expectations": MixtureExpectations(
+            reader=dense, view=View(shift=x.mean(0)), weights=np.full((1, 3), 1 / 3), variances=np.ones((1, 3))
+        ),
+        "contrasts": SourceContrasts(
+            reader=dense, view=View(shift=x.mean(0)), whitening=rng.standard_normal((30, 5)) / 5
+        ),
         "dilation": Dilation(reader=dense),
         "sparse moments": ColumnMoments(reader=csr),
         "sparse dilation": SparseDilation(reader=csr),

@@ -20,8 +20,9 @@ from npmdask.models.latent.fit import (
     fit_independent_components,
     fit_mixture,
 )
+from npmdask.models.latent.refinement import refinement_sentence
 from npmdask.report import Plot, Report
-from npmdask.report.blocks import parameters, section, series, spectrum_plot, table, tiles, warnings
+from npmdask.report.blocks import Section, Text, parameters, section, series, spectrum_plot, table, tiles, warnings
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Resources
 from npmdask.theory.certificates.statements import Assurance, of_independent, of_mixture
@@ -40,7 +41,8 @@ class Found(NamedTuple):
 def _of_mixture(spec: Mapping[str, Any], arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> Assurance:
     n, d = spec["data"]["shape"]
     asked = int(spec["algorithm"]["components"])
-    return of_mixture(arrays["weights"], float(meta["variance"]), (n, d), asked=asked)
+    variances = arrays.get("variances", np.full(len(arrays["weights"]), float(meta["variance"])))
+    return of_mixture(arrays["weights"], variances, (n, d), asked=asked, total=meta["facts"]["weights_sum"])
 
 
 def _of_independent(spec: Mapping[str, Any], arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> Assurance:
@@ -70,6 +72,11 @@ class LatentAnswer:
     @property
     def answered(self) -> bool:
         return self.outcome.converged
+
+    @property
+    def refinement(self) -> str:
+        """What passes after the moments changed, in a sentence; empty where none were asked for."""
+        return refinement_sentence(self.facts["refinement"]) if "refinement" in self.facts else ""
 
     @property
     def weight_name(self) -> str:
@@ -172,9 +179,19 @@ def latent_report(run: RunStore, spec: dict[str, Any]) -> Report:
         sections=(
             head,
             section("Components", table(rows, ("component", answer.weight_name))),
+            *_refined(answer),
             parameters(spec, TABLES),
         ),
     )
+
+
+def _refined(answer: LatentAnswer) -> list[Section]:
+    facts = answer.facts.get("refinement")
+    if facts is None:
+        return []
+    said = {float: lambda value: f"{value:.6g}", list: ", ".join}
+    rows = ((name.replace("_", " "), said.get(type(value), str)(value)) for name, value in facts.items() if value != "")
+    return [section("After the moments", Text(text=answer.refinement), table(rows, ("what", "value")))]
 
 
 def _convergence(history: list[dict[str, Any]]) -> Plot:

@@ -30,11 +30,13 @@ class _OfSamples(Estimator):
         memory: str | int | None = None,
         store: str | Path | None = None,
         random_state: Any = 0,
+        refine: int | None = None,
     ) -> None:
         self.n_components = n_components
         self.memory = memory
         self.store = store
         self.random_state = random_state
+        self.refine = refine
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """
@@ -62,7 +64,8 @@ class _OfSamples(Estimator):
         held = self._dense(X, first=True, least=2)
         with run_store(self.store) as store:
             resources, seed = Resources(memory=parse_memory(self.memory)), seed_of(self.random_state)
-            self.model_ = self._fit(held, self.n_components, store=store, resources=resources, seed=seed)
+            asked = {"seed": seed, "refine": self.refine}
+            self.model_ = self._fit(held, self.n_components, store=store, resources=resources, **asked)
         self.n_features_in_ = self._columns()
         return self
 
@@ -88,7 +91,7 @@ class _OfSamples(Estimator):
 
 class Mixture(*DENSITY, _OfSamples):  # type: ignore[misc]
     """
-    Fit a mixture of spherical Gaussians by its moments, in a few passes whatever the number of rows.
+    Fit a mixture of spherical Gaussians by its moments and steps of EM, in a few passes whatever the number of rows.
 
     Parameters
     ----------
@@ -100,6 +103,9 @@ class Mixture(*DENSITY, _OfSamples):  # type: ignore[misc]
         Folder of the run, which a killed fit goes on from; a temporary one by default.
     random_state : int, RandomState or None, default 0
         Of the random starts; None is always the same.
+    refine : int, optional
+        Most passes of EM after the moments; 0 for the moments alone. By default 3, or of a ``store`` that was begun
+        before as many as it was begun with.
 
     Attributes
     ----------
@@ -136,6 +142,12 @@ class Mixture(*DENSITY, _OfSamples):  # type: ignore[misc]
         """Weights of the components, k numbers of sum 1."""
         weights: np.ndarray = self._fitted().weights
         return weights / weights.sum()
+
+    @property
+    def variances_(self) -> np.ndarray:
+        """Variances of an entry, of each component (k); all the same where ``refine`` is 0."""
+        variances: np.ndarray = self._fitted().variances
+        return variances
 
     def predict_proba(self, X: Any) -> Block:
         """
@@ -190,7 +202,7 @@ class Mixture(*DENSITY, _OfSamples):  # type: ignore[misc]
 
 class ICA(*TRANSFORMER, _OfSamples):  # type: ignore[misc]
     """
-    Find independent components by the tensor power method on fourth cumulants, in passes over the rows.
+    Find independent components by the tensor power method on fourth cumulants and some steps of FastICA, in passes.
 
     Parameters
     ----------
@@ -202,6 +214,9 @@ class ICA(*TRANSFORMER, _OfSamples):  # type: ignore[misc]
         Folder of the run, which a killed fit goes on from; a temporary one by default.
     random_state : int, RandomState or None, default 0
         Of the random starts; None is always the same.
+    refine : int, optional
+        Most passes of FastICA after the moments; 0 for the moments alone. By default 3, or of a ``store`` that was
+        begun before as many as it was begun with. Of a single pass nothing is taken but a step that is negligible.
 
     Attributes
     ----------

@@ -12,8 +12,19 @@ import numpy as np
 
 from npmdask.checkpoint.store import CHECKPOINT_FORMAT, RunStore
 from npmdask.errors import BadInputError
+from npmdask.models.latent.refinement import (
+    PASSES,
+    SUM_TOLERANCE,
+    mixture_warnings,
+    refine_mixture,
+    refine_sources,
+    skipped,
+    starts,
+    too_narrow,
+)
 from npmdask.models.third_moment import cube_of, polarising_block
 from npmdask.numerics.moments import IndependentSources, SphericalMixture, whiten
+from npmdask.numerics.moments.likelihood import SphericalGaussians, log_sums
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import ColumnMoments
 from npmdask.operators.sample_moments import MixtureSpread, MixtureTriples, SampleFourth
@@ -24,7 +35,7 @@ from npmdask.runs.observers import Observer, Observers
 from npmdask.runs.restore import bind_spec
 from npmdask.runs.session import Session
 from npmdask.runs.solution import Resources
-from npmdask.runs.stages import MomentOperator, Stages
+from npmdask.runs.stages import Decomposed, MomentOperator, Stages
 from npmdask.storage.bundle import Arrays
 from npmdask.storage.readers.dense import checksum_table
 from npmdask.storage.source import Source, open_source
@@ -41,7 +52,9 @@ ANSWER = "result"
 class SampleRequest:
     """What is asked of samples: public parameters, part of a run's identity.
 
-    ``components`` k; ``restarts``, ``iterations``, ``harvest`` as of the tensor power method; ``seed`` of the starts.
+    ``components`` k; ``restarts``, ``iterations``, ``harvest`` as of the tensor power method; ``seed`` of the starts;
+    ``refine``: the most passes from the answer of the moments towards that of the likelihood (0: none; None: 3, and of
+    a store that was begun already as many as it was begun with).
     """
 
     components: int
@@ -49,8 +62,14 @@ class SampleRequest:
     iterations: int | None = None
     harvest: bool | None = None
     seed: int = 0
+    refine: int | None = None
 
     def __post_init__(self) -> None:
+        if self.refine is not None and (type(self.refine) is not int or self.refine < 0):
+            raise BadInputError(
+                f"refine = {self.refine!r} must be a whole number of passes: 0 for the answer of the moments alone, or "
+                f"leave it out for at most {PASSES}"
+            )
         if self.components < 1:
             raise BadInputError(f"components = {self.components} must be at least 1")
         if self.seed < 0:
@@ -83,7 +102,12 @@ def run_job(
     resources, observer = resources or Resources(), observer or Observer()
     opened = _require_samples(open_source(source, None if isinstance(source, str | Path) else "samples"), request)
     with RunStore(store) as held:
+        begun = held.read_spec()
+        if request.refine is None:
+            request = replace(request, refine=PASSES if begun is None else begun["algorithm"].get("refine", 0))
         spec = _spec(name, opened, request)
+        if begun is not None and request.refine == 0 and "refine" not in begun["algorithm"]:
+            del spec["algorithm"]["refine"]  # of a version that knew no refinement
         bind_spec(spec, held, {"resources": asdict(resources)}, once={"source": opened.path})
         found = held.read_part(ANSWER)
         if found is None:
@@ -167,36 +191,31 @@ MIXTURE = "mixture"
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianMixture:
-    """``means`` (d x k), ``weights`` (k, as the moments give them: their sum is a check), ``variance`` (of an entry,
-    the mean over the components), and what else is known."""
+    """``means`` (d x k), ``weights`` (k), ``variance`` (of an entry, the mean over the components), ``variances`` (k),
+    and what else is known.
+
+    Of the moments alone (``refine=0``) weights are as they give them, not of sum 1, and all variances are the mean one.
+    """
 
     means: Block
     weights: np.ndarray
     variance: float
+    variances: np.ndarray
     facts: dict[str, Any] = field(default_factory=dict)
 
     def responsibilities(self, rows: np.ndarray) -> Block:
-        """(n x k) probabilities of the components given each of ``rows`` (n x d), all with the same variance."""
-        scores = self._log_shares(rows)
-        scores -= scores.max(axis=1, keepdims=True)
-        shares: Block = np.exp(scores)
-        return shares / shares.sum(axis=1, keepdims=True)
+        """(n x k) probabilities of the components given each of ``rows`` (n x d)."""
+        return self._log_sums(rows)[1]
 
     def log_densities(self, rows: np.ndarray) -> np.ndarray:
-        """(n) logarithms of the density of the mixture at each of ``rows`` (n x d), all with the same variance."""
-        scores = self._log_shares(rows)
-        largest = scores.max(axis=1)
-        sums = largest + np.log(np.exp(scores - largest[:, None]).sum(axis=1))
-        common: np.ndarray = np.square(rows).sum(axis=1) / self.variance + len(self.means) * np.log(
-            2 * np.pi * self.variance
-        )
-        return sums - common / 2
+        """(n) logarithms of the density of the mixture at each of ``rows`` (n x d)."""
+        return self._log_sums(rows)[0]
 
-    def _log_shares(self, rows: np.ndarray) -> Block:
-        """Of each component, but for what all have in common."""
-        distances = (np.square(self.means).sum(axis=0) - 2 * rows @ self.means) / (2 * self.variance)
-        found: Block = np.log(self.weights / self.weights.sum()) - distances
-        return found
+    def _log_sums(self, rows: np.ndarray) -> tuple[np.ndarray, Block]:
+        centre, shares = self.means.mean(axis=1), self.weights / self.weights.sum()
+        about, means = rows - centre, self.means - centre[:, None]
+        model = SphericalGaussians(means=means, weights=shares, variances=self.variances)
+        return log_sums(model.log_joint(np.square(about).sum(axis=1), about @ means)[0])
 
 
 def fit_mixture(
@@ -225,9 +244,8 @@ def fit_mixture(
     """
     request = SampleRequest(components=components, **asked)
     arrays, meta = run_job(MIXTURE, source, request, store, resources, observer, _solved_mixture)
-    return GaussianMixture(
-        means=arrays["means"], weights=arrays["weights"], variance=meta["variance"], facts=meta["facts"]
-    )
+    alike = np.full(len(arrays["weights"]), meta["variance"])
+    return GaussianMixture(**{"variances": alike} | arrays, variance=meta["variance"], facts=meta["facts"])
 
 
 def _solved_mixture(job: Stages, mean: np.ndarray, request: SampleRequest) -> tuple[Arrays, dict[str, Any]]:
@@ -247,7 +265,7 @@ def _solved_mixture(job: Stages, mean: np.ndarray, request: SampleRequest) -> tu
     kept = found.kept
     recovered = SphericalMixture().unwhiten(white, found.solution.values[kept], found.solution.basis[:, kept])
     order = np.argsort(-recovered.weights, kind="stable")
-    facts = {
+    facts: dict[str, Any] = {
         "spectrum": pairs.values.tolist(),
         "condition": white.condition,
         "warnings": [*([white.warning] if white.warning else []), *found.warnings("components")],
@@ -255,7 +273,33 @@ def _solved_mixture(job: Stages, mean: np.ndarray, request: SampleRequest) -> tu
         "weights_sum": float(recovered.weights.sum()),
     }
     arrays = {"means": recovered.components[:, order], "weights": recovered.weights[order]}
+    if request.refine:
+        tried = starts(arrays["means"], arrays["weights"], variance, spread[:d, 0])
+        reason = _not_refined(found, facts["weights_sum"]) or too_narrow(tried[0], mean)
+        if reason:
+            facts["refinement"] = skipped("EM", reason)
+        else:
+            model, facts["refinement"] = refine_mixture(job, mean, tried, request.refine)
+            order = np.argsort(-model.weights, kind="stable")
+            arrays = {name: getattr(model, name)[..., order] for name in ("means", "weights", "variances")}
+            variance = float(model.weights @ model.variances)
+            facts["warnings"] += mixture_warnings(facts["refinement"])
     return arrays, {"variance": variance, "facts": facts}
+
+
+def _not_refined(found: Decomposed, total: float) -> str:
+    """Why the moments are no place to start from, in a sentence; empty where they are."""
+    asked, kept = len(found.solution.values), len(found.kept)
+    if not found.solution.outcome.converged:
+        return "the moments have not converged"
+    if kept < asked:
+        return (
+            f"the moments tell {kept} of {asked} components: EM would give the rows of the others to these; if there "
+            f"are no others, ask for {kept}"
+        )
+    if abs(total - 1) > SUM_TOLERANCE:
+        return f"the weights of the moments sum to {total:.2g} in place of 1: there are no {asked} round clouds"
+    return ""
 
 
 def _spread(job: Stages, mean: np.ndarray, k: int) -> np.ndarray:
@@ -340,16 +384,21 @@ def _solved_components(job: Stages, mean: np.ndarray, request: SampleRequest) ->
     )
     found = job.components_of(derived, k, TENSOR_TOL, request.options(), order=4)
     kept = found.kept
-    recovered = IndependentSources().unwhiten(white, found.solution.values[kept], found.solution.basis[:, kept])
+    kurtoses, basis, refinement = found.solution.values[kept], found.solution.basis[:, kept], {}
+    if request.refine:
+        basis, measured, changes = refine_sources(job, mean, white.matrix, basis, request.refine)
+        kurtoses, refinement = kurtoses if measured is None else measured, {"refinement": changes}
+    recovered = IndependentSources().unwhiten(white, kurtoses, basis)
     facts = {
         "spectrum": pairs.values.tolist(),
         "condition": white.condition,
         "warnings": [*found.warnings("components"), *_like_gaussian(recovered.weights, job.source.shape[0])],
         "outcome": asdict(found.solution.outcome),
+        **refinement,
     }
     arrays = {
         "mixing": recovered.components,
-        "unmixing": white.matrix @ np.linalg.pinv(found.solution.basis[:, kept]).T,  # undoes the mixing exactly
+        "unmixing": white.matrix @ np.linalg.pinv(basis).T,  # undoes the mixing exactly
         "mean": mean,
         "kurtoses": recovered.weights,
     }

@@ -52,7 +52,8 @@ def test_independent_components_are_told_apart_up_to_sign_and_order() -> None:
 
 def test_parameters_and_what_is_not_known_yet() -> None:
     model = Mixture(4, random_state=3)
-    assert model.get_params() == {"n_components": 4, "memory": None, "store": None, "random_state": 3}
+    asked = {"n_components": 4, "memory": None, "store": None, "random_state": 3, "refine": None}
+    assert model.get_params() == asked
     assert model.set_params(n_components=2).n_components == 2
     with pytest.raises(BadInputError, match=r"Mixture has no parameter 'components'.*n_components"):
         model.set_params(components=2)
@@ -94,10 +95,8 @@ def two_clouds() -> tuple[np.ndarray, np.ndarray]:
 def test_the_score_of_a_mixture_is_its_mean_log_likelihood() -> None:
     rows, _ = two_clouds()
     model = Mixture(2).fit(rows)
-    spread = model.model_.variance * np.eye(4)
-    density = sum(
-        w * multivariate_normal(m, spread).pdf(rows) for w, m in zip(model.weights_, model.means_, strict=True)
-    )
+    parts = zip(model.weights_, model.means_, model.variances_, strict=True)
+    density = sum(w * multivariate_normal(m, v * np.eye(4)).pdf(rows) for w, m, v in parts)
     assert model.score(rows) == pytest.approx(np.log(density).mean(), rel=1e-12)
     assert GridSearchCV(Mixture(), {"n_components": [1, 2]}, cv=2).fit(rows).best_params_ == {"n_components": 2}
 

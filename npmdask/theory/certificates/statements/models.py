@@ -31,14 +31,25 @@ SUMS = (0.5, 1.5)  # beyond, the rows are no such mixture at all
 FROM_MORE = "four times as many rows halve it"
 
 
-def of_mixture(weights: np.ndarray, variance: float, shape: tuple[int, int], *, asked: int) -> Assurance:
-    """Of a mixture of spherical Gaussians: ``weights`` (k) as found, ``variance`` of an entry, shape (n, d) of rows."""
+def of_mixture(
+    weights: np.ndarray, variance: float | np.ndarray, shape: tuple[int, int], *, asked: int, total: float | None = None
+) -> Assurance:
+    """Of a mixture of spherical Gaussians.
+
+    Parameters
+    ----------
+    weights, variance : of each component (k), as found; one variance if they are alike.
+    shape : (n, d) of the rows.
+    asked : components that were asked for.
+    total : the sum of the weights as the moments gave them, which nothing makes 1; that of ``weights`` if None.
+    """
     n, d = shape
     sizes = np.clip(np.asarray(weights, dtype=np.float64), 1 / n, 1.0)
-    lengths = LIKELY * np.sqrt(max(variance, 0.0) * d / (n * sizes))
+    variances = np.maximum(np.broadcast_to(variance, sizes.shape), 0.0)
+    lengths = LIKELY * np.sqrt(variances * d / (n * sizes))
     shares = OF_WEIGHTS * np.sqrt(np.maximum(sizes * (1 - sizes), 1 / n) / n)
     numbers: dict[str, Any] = {"lengths": lengths.tolist(), "weights": shares.tolist()}
-    total = float(np.sum(weights))
+    total = float(np.sum(weights)) if total is None else total
     if not SUMS[0] <= total <= SUMS[1]:
         return Assurance(
             f"Nothing can be relied on: the weights found sum to {total:.2g} in place of 1, so that the rows are no "
@@ -48,7 +59,7 @@ def of_mixture(weights: np.ndarray, variance: float, shape: tuple[int, int], *, 
         )
     said = (
         f"Each mean typically lies within {spread(float(lengths.max()))} of the true one (for comparison: entries "
-        f"scatter around their mean by {spread(float(np.sqrt(max(variance, 0.0))))}), and each weight within "
+        f"scatter around their mean by {spread(float(np.sqrt(np.average(variances, weights=sizes))))}), and each weight within "
         f"{at_most_percent(float(shares.max()))} of all rows, if these are round clouds of one size as the model says"
     )
     if abs(total - 1) > SUM_TOLERANCE:
