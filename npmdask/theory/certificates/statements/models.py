@@ -57,9 +57,10 @@ def of_mixture(
             "there are clouds at all.",
             numbers,
         )
+    deviation = float(np.sqrt(np.average(variances, weights=sizes)))
     said = (
         f"Each mean typically lies within {spread(float(lengths.max()))} of the true one (for comparison: entries "
-        f"scatter around their mean by {spread(float(np.sqrt(np.average(variances, weights=sizes))))}), and each weight within "
+        f"scatter around their mean by {spread(deviation)}), and each weight within "
         f"{at_most_percent(float(shares.max()))} of all rows, if these are round clouds of one size as the model says"
     )
     if abs(total - 1) > SUM_TOLERANCE:
