@@ -33,9 +33,7 @@ PASSES = 3  # at most, unless refine= says otherwise
 SETTLED = 0.1  # sampling errors: when no more is left to go, the rows do not tell where to
 UNSETTLED = 1.0  # sampling errors that are left to go from which on it is a warning
 FAR = 10.0  # sampling errors between the moments and the likelihood: the rows are hardly what the model says
-SUM_TOLERANCE = (
-    0.25  # what weights of the moments may sum to beside 1: a component that is none adds its own to the sum
-)
+SUM_TOLERANCE = 0.25  # of weights of the moments, beside 1: a component that is none adds its own to their sum
 ROUNDING = 1e-9  # of a log-likelihood or a contrast: a fall by less is rounding
 SPREAD = 10.0  # a variance that the moments give is at most so many times the mean one, and at least its inverse
 NARROWEST = 0.01  # of the mean variance: the least that EM gives a component

@@ -119,29 +119,28 @@ def moved(before: SphericalGaussians, after: SphericalGaussians, rows: int) -> n
 # Independent components, in white coordinates.
 
 
-CONTRASTS = ("cube", "logcosh", "exp")
+CONTRASTS = ("cube", "logcosh", "logcosh3")
 # Variances of ``s g(s) - g'(s)`` of Gaussian noise, times the number of rows, where the variance of s is fixed (24 is
 # that of a kurtosis): integrals, which tests/numerics/test_likelihood.py computes.
-OF_NOISE = np.array([24.0, 0.12494, 0.32735])
+OF_NOISE = np.array([24.0, 0.12494, 1.14431])
 NOISE = 3.0  # deviations below which a contrast does not tell a source from Gaussian noise
 LEAST_VARIANCE = 0.01  # of a contrast, times the number of rows: two-valued sources have none
 
 
 def contrasts(s: Block) -> Block:
-    """Return g, g' and G of each contrast, one beside the other (3 x 3 x n x r): s^4 / 4, log cosh s, -exp(-s^2 / 2).
+    """Return g, g' and G of each contrast (3 x 3 x n x r): s^4 / 4, and ``log cosh(a s) / a`` with a = 1 and 3.
 
-    Robust ones are for heavy tails, s^4 for sources that are flat or of two values (Hyvaerinen 1999, section 4.1).
+    s^4 is for sources that are flat or of two values, log cosh for heavy tails (Hyvaerinen 1999, section 4.1), the more
+    so the sharper they peak: of Laplace sources errors have the variances 6.1, 2.0 and 1.35 over n. -exp(-s^2 / 2),
+    the paper's third one, was the best for none of eight sources.
     """
     squares, size = s * s, np.abs(s)
-    tangent, bell = np.tanh(s), np.exp(-squares / 2)
-    cosh = size + np.log1p(np.exp(-2 * size)) - np.log(2)
-    return np.stack(
-        [
-            np.stack([squares * s, 3 * squares, squares * squares / 4]),
-            np.stack([tangent, 1 - tangent * tangent, cosh]),
-            np.stack([s * bell, (1 - squares) * bell, -bell]),
-        ]
-    )
+    found = [np.stack([squares * s, 3 * squares, squares * squares / 4])]
+    for a in (1.0, 3.0):
+        tangent = np.tanh(a * s)
+        cosh = size + (np.log1p(np.exp(-2 * a * size)) - np.log(2)) / a
+        found.append(np.stack([tangent, a * (1 - tangent * tangent), cosh]))
+    return np.stack(found)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,18 @@ import numpy as np
 import pytest
 from scipy.optimize import linear_sum_assignment
 
+import npmdask
 from npmdask.checkpoint.store import RunStore
 from npmdask.cli.main import main
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.models.latent import GaussianMixture, fit_independent_components, fit_mixture
 from npmdask.models.latent.answers import latent_summary, read_latent
+from npmdask.models.latent.fit import _not_refined
 from npmdask.numerics.moments.likelihood import SphericalGaussians, maximized
 from npmdask.operators import MixtureExpectations, SourceContrasts, View
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Resources
+from npmdask.runs.stages import Decomposed
 from npmdask.storage.source import open_source
 from tests.conftest import same_bytes, write_zarr
 
@@ -140,10 +144,19 @@ def test_more_components_than_there_are(tmp_path: Path, seed: int) -> None:
     assert off(after.means, means) < 1.2 * off(before.means, means)
 
 
-def test_a_surplus_component_is_left_to_the_moments(tmp_path: Path) -> None:
+def test_surplus_components_and_no_convergence_are_left_to_the_moments(tmp_path: Path) -> None:
     rows, _ = clouds(0, 4.0)
-    found = fit_mixture(np.concatenate([rows, rows]), K + 1, store=tmp_path / "run", restarts=1, iterations=1)
-    assert found.facts["refinement"]["passes"] == 0 and found.facts["refinement"]["reason"]
+    found = fit_mixture(rows, K + 1, store=tmp_path / "run", restarts=1, iterations=1)
+    assert found.facts["refinement"]["reason"] == "the moments have not converged"
+    vectors = np.linalg.qr(np.random.default_rng(0).standard_normal((30, 2)))[0]
+    noise = 1e-3 * np.random.default_rng(1).standard_normal((30, 30, 30))
+    noise = sum(noise.transpose(order) for order in permutations(range(3))) / 6
+    tensor = np.einsum("r,ir,jr,kr->ijk", np.array([3.0, 2.0]), vectors, vectors, vectors, optimize=False) + noise
+    i, j, k = np.sort(np.indices((30, 30, 30)).reshape(3, -1), axis=0)
+    surplus = npmdask.top_k(tensor[i, j, k].reshape(30, 30, 30), 4, kind="tensor", store=tmp_path / "tensor")
+    assert surplus.converged and surplus.facts["status"].count("surplus") == 2
+    reason = _not_refined(Decomposed(solution=surplus, where="a tensor"), 1.0)
+    assert reason.startswith("the moments tell 2 of 4 components") and "ask for 2" in reason
 
 
 def test_two_components_that_are_nearly_equal(tmp_path: Path) -> None:
@@ -299,6 +312,15 @@ def test_of_noise_alone_nothing_is_refined(tmp_path: Path) -> None:
     assert "Nothing can be relied on" in read_latent(tmp_path / "after").assurance
 
 
+def test_a_step_that_nothing_measured_is_not_taken(tmp_path: Path) -> None:
+    """Of two passes from far away (a Gaussian source beside) the second step is about one sampling error long."""
+    rows, _ = mixed(0, "laplace", "uniform", "gaussian", d=5)
+    found = fit_independent_components(rows, 3, store=tmp_path / "run", refine=2)
+    facts = found.facts["refinement"]
+    assert facts["passes"] == 2 and not facts["settled"] and facts["left_to_go"] > 0.5
+    np.testing.assert_allclose(found.kurtoses, (found.sources(rows) ** 4).mean(axis=0) - 3, rtol=1e-6, atol=1e-8)
+
+
 def test_of_one_pass_no_step_is_taken_that_nothing_measured(tmp_path: Path) -> None:
     rows, _ = mixed(0, "laplace", "uniform", "exponential")
     before = fit_independent_components(rows, 3, store=tmp_path / "before", refine=0)
@@ -348,7 +370,7 @@ def test_the_sums_of_a_pass_are_those_of_plain_numpy(kind: str) -> None:
     np.testing.assert_allclose(means.back[1], white.T @ np.tanh(s) / N, atol=1e-10)
     np.testing.assert_allclose(means.slopes[1], 1 - (np.tanh(s) ** 2).mean(axis=0), atol=1e-10)
     np.testing.assert_allclose(means.squares[0], (s**6).mean(axis=0), rtol=1e-9)
-    np.testing.assert_allclose(means.values[2], -np.exp(-(s**2) / 2).mean(axis=0), rtol=1e-9)
+    np.testing.assert_allclose(means.values[2], np.log(np.cosh(3 * s)).mean(axis=0) / 3, rtol=1e-9)
 
 
 class Killed(Observer):
