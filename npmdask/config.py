@@ -27,6 +27,7 @@ from npmdask.numerics.spectra import asked_spectrum
 from npmdask.numerics.units import parse_memory
 from npmdask.planning.plan import Plan, TensorPlan, plan_run, plan_tensor, posed
 from npmdask.privacy.concerns import concerns
+from npmdask.privacy.covariance_release import NAME as COVARIANCE
 from npmdask.privacy.dp_pca.registry import NAMES as RECORD_ORACLES
 from npmdask.privacy.request import Privacy
 from npmdask.runs.build import TENSOR as TENSOR_POWER
@@ -93,7 +94,7 @@ class SourceTable(ConfigTable):
 
 def algorithm_names() -> list[str]:
     """Names that ``algorithm.name`` may have: all that are registered."""
-    return ["auto", *ALGORITHMS, *RECORD_ORACLES, TENSOR_POWER, *STREAM_REGISTRY]
+    return ["auto", *ALGORITHMS, COVARIANCE, *RECORD_ORACLES, TENSOR_POWER, *STREAM_REGISTRY]
 
 
 class AlgorithmTable(ConfigTable):
@@ -101,9 +102,9 @@ class AlgorithmTable(ConfigTable):
 
     name: str = Field(
         "auto",
-        description="gram (one pass), krylov, power (auto with noise); private, of records: k-dp-pca, k-dp-ojas, "
-        "k-dp-power; of a tensor: tensor-power (auto); of a stream: spm (auto), oja, msg, rmsg, mb-msg, ...; of its "
-        "third moment: online-tensor-power",
+        description="gram (one pass), krylov, power (auto with noise); private: covariance, power (auto: the better by "
+        "public numbers), of records k-dp-pca, k-dp-ojas, k-dp-power; of a tensor: tensor-power (auto); of a stream: "
+        "spm (auto), oja, msg, rmsg, mb-msg, ...; of its third moment: online-tensor-power",
         json_schema_extra=lambda schema: schema.update({"enum": [*algorithm_names()]}),
     )
     target_rank: Annotated[int, Field(ge=1)] | Annotated[float, Field(gt=0, lt=1)] = Field(
@@ -113,7 +114,9 @@ class AlgorithmTable(ConfigTable):
         None, description='p >= k: columns iterated; max(k + 10, min(2 k, 64)), spm: 2 k; "auto": all that cost no time'
     )
     max_steps: int | None = Field(
-        None, ge=1, description="give up (not converged) after so many passes: 200; private: how many are released"
+        None,
+        ge=1,
+        description="give up (not converged) after so many passes: 200; private: releases of the power method",
     )
     options: dict[str, Any] | None = Field(
         None,
@@ -239,7 +242,7 @@ LARGEST = 2**20  # bytes of a configuration: a larger file is data, given by mis
 LONGEST_NAME = 100  # of a run that is named after its source
 PATHS = ("source.path", "stream.held_out", "privacy.ledger", "run.store", "run.start", "run.certificates")
 # algorithms that pass over stored data, again and again
-STORED = ("auto", TENSOR_POWER, *RECORD_ORACLES)
+STORED = ("auto", COVARIANCE, TENSOR_POWER, *RECORD_ORACLES)
 
 
 class RunConfig(ConfigTable):
@@ -337,10 +340,12 @@ class RunConfig(ConfigTable):
     def check(self) -> Problem:
         """The source opened and everything checked, nothing read: iteration_rank = "auto" means the default."""
         self._require_stored()
-        request = self.request()
-        if request.iteration_rank == "auto" and request.privacy is None:
+        request, source = self.request(), self.source.open()
+        if request.privacy is not None and self.source.nodes is None:
+            return posed(request, source, self.resources(), self.run.store)  # what it chooses is public
+        if request.iteration_rank == "auto":
             request = replace(request, iteration_rank=None)
-        return make_problem(self.source.open(), request)
+        return make_problem(source, request)
 
     def problem(self) -> Problem:
         """The source opened and everything checked; nothing read yet, unless iteration_rank = "auto" is new."""

@@ -3,6 +3,7 @@
 from typing import Any
 
 from npmdask.algorithms.base import Algorithm, Info, Query, Question, Result, Seen, restored, state_fields
+from npmdask.algorithms.covariance import CovarianceState, PrivateCovariance
 from npmdask.algorithms.gram import GramKrylov
 from npmdask.algorithms.krylov import BlockKrylov, KrylovState
 from npmdask.algorithms.power import PowerMethod, PowerState
@@ -88,6 +89,7 @@ __all__ = [
     "BatchState",
     "BlockKrylov",
     "ConvexState",
+    "CovarianceState",
     "FrequentDirections",
     "GramKrylov",
     "Info",
@@ -101,6 +103,7 @@ __all__ = [
     "PowerMethod",
     "PowerState",
     "PrivateAlternating",
+    "PrivateCovariance",
     "PrivatePower",
     "PrivateState",
     "PrivateTensorPower",

@@ -121,6 +121,7 @@ class FixedSteps:
 
     max_steps: int
     promise: str  # what was promised, in words
+    noun: str = "product"  # what is released each time
 
     tol: ClassVar[float] = 0.0
     until_share: ClassVar[None] = None
@@ -129,7 +130,7 @@ class FixedSteps:
         """Released, after the last step; before, None."""
         if not history or history[-1].step < self.max_steps:
             return None
-        noun = "product" if self.max_steps == 1 else "products"
+        noun = self.noun if self.max_steps == 1 else f"{self.noun}s"
         return Outcome(name="released", sentence=f"released {self.max_steps} noisy {noun}: {self.promise}")
 
     def relative(self, view: StepView) -> np.ndarray:

@@ -34,7 +34,7 @@ from npmdask.storage.kinds import KINDS
 from npmdask.storage.labels import Labels
 
 STOP = ("max_steps", "tol", "low_rank_tol")  # decide when a run stops, not what its steps are
-RELEASED = ("value_stddevs", "factor_left", "factor_right", "left_basis")
+RELEASED = ("value_stddevs", "factor_left", "factor_right", "left_basis", "covariance")
 STATES = {True: "finished", False: "unfinished"}
 
 

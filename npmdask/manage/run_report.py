@@ -13,11 +13,13 @@ from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
 from npmdask.manage.kinds import flat
 from npmdask.privacy.account import budget_left
+from npmdask.privacy.mechanisms.symmetric import RELEASE_KIND
 from npmdask.privacy.request import unprotected
 from npmdask.report import Plot, Report, Rule, Section, Series, Table
 from npmdask.report.blocks import Text, bytes_text, parameters, section, series, spectrum_plot, table, tiles, warnings
 from npmdask.runs.predictions import comparison, prediction_facts
 from npmdask.theory.certificates.statements import assurance_of
+from npmdask.theory.noisy_symmetric import noise_norm
 from npmdask.theory.start import gaussian_norm
 
 # The report of a private run: what was released, what is promised, what it cost, and what is not promised.
@@ -158,6 +160,8 @@ def _noise_plot(history: list[dict[str, Any]], statement: dict[str, Any]) -> Plo
 
 def _norm(released: dict[str, Any], d: int, p: int) -> float:
     """Of the noise: as a matrix, or of a tensor, where every column is for itself, of one column or score."""
+    if released["release"] == RELEASE_KIND:
+        return noise_norm(released["noise_stddev"] / 2**0.5, d)
     rows, columns = {"contraction": (d, 1), "scores": (1, 1)}.get(str(released["release"]), (d, p))
     return gaussian_norm(released["noise_stddev"], rows, columns)
 

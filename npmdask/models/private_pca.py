@@ -17,9 +17,9 @@ from npmdask.errors import BadInputError
 from npmdask.models.components import Components
 from npmdask.numerics.subspaces import Block, fix_signs
 from npmdask.numerics.units import parse_memory
+from npmdask.planning.plan import posed
 from npmdask.planning.predicted_steps import drive
 from npmdask.privacy.request import Privacy, unprotected
-from npmdask.runs.build import make_problem
 from npmdask.runs.problem import Request
 from npmdask.runs.solution import Resources
 from npmdask.storage.containers import values_of
@@ -28,7 +28,6 @@ from npmdask.streaming.estimator import in_memory, seed_of
 from npmdask.streaming.source import Reading, open_stream
 
 RELATIONS = ("record_replace", "record_zero_out", "record_add_remove")  # of rows, whose norm row_norm bounds
-STEPS = 4  # releases: more are seldom worth their noise (docs/private.md)
 
 
 class PrivatePCA(Components):
@@ -55,8 +54,9 @@ class PrivatePCA(Components):
         Which data sets must not be told apart (docs/private.md); never a default.
     store : str or Path
         Folder of the run, which a killed fit goes on from without spending again.
-    max_steps : int, default 4
-        Noisy products that are released.
+    max_steps : int, optional
+        Noisy products that the private power method releases. By default the covariance is released once, unless public
+        numbers say that the power method captures more, which then follow them too (docs/planning.md).
     ledger : str, optional
         File or database URL of the budgets; ``NPMDASK_LEDGER`` or a file of the user by default.
     dataset : str, optional
@@ -123,7 +123,7 @@ class PrivatePCA(Components):
         row_norm: float,
         neighboring_relation: str,
         store: str | Path,
-        max_steps: int = STEPS,
+        max_steps: int | None = None,
         ledger: str | None = None,
         dataset: str | None = None,
         memory: str | int | None = None,
@@ -191,9 +191,10 @@ class PrivatePCA(Components):
         request = Request(
             target_rank=self.n_components, privacy=promise, max_steps=self.max_steps, seed=seed_of(self.random_state)
         )
-        problem = make_problem(open_source(X), request)
+        resources = Resources(memory=parse_memory(self.memory))
+        problem = posed(request, open_source(X), resources, self.store)
         with RunStore(self.store, private=True) as run:
-            released = drive(problem, run, Resources(memory=parse_memory(self.memory)), None)
+            released = drive(problem, run, resources, None)
         for said in released.warnings:
             warnings.warn(said, RuntimeWarning, stacklevel=2)
         # Functions of the release alone, from here on.

@@ -15,6 +15,8 @@ from npmdask.storage.readers.sparse import Fragment
 
 RUN_BYTES = 32 * 2**20  # of data in a run: large enough that the cost of scheduling a task vanishes
 COLUMN_BYTES = 2**10  # of data in a run for each column: four times the sum that the run returns, with p = 32
+SUMS_READ = 64  # where d x d numbers are formed, a run reads so many times the bytes of the sum that it returns,
+FEW_RUNS = 16  # but no more than leaves so many of them
 STRIP_BYTES = 4 * 2**20  # of a tile in another dtype: measured 1.35 times faster in float64 than the whole tile at once
 
 

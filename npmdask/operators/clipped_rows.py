@@ -20,9 +20,20 @@ from scipy.sparse import csr_matrix
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.numerics.random import Rounding
 from npmdask.numerics.subspaces import Block
-from npmdask.operators._protocol import BySlabs, Partial, Sums, split_rows, strip_rows, tile_bytes
+from npmdask.operators._protocol import (
+    FEW_RUNS,
+    SUMS_READ,
+    BySlabs,
+    Partial,
+    Sums,
+    least_run,
+    split_rows,
+    strip_rows,
+    tile_bytes,
+)
 from npmdask.operators.exact_sums import (
     CLIP_ERROR,
+    COARSE_GRID,
     IMAGE_COLUMNS,
     IMAGE_GRID,
     IMAGE_SPLIT,
@@ -55,10 +66,11 @@ LEAST_NORM, LARGEST_NORM = 2.0**-200, 2.0**200
 
 @dataclass(frozen=True)
 class Clipping:
-    """The public numbers of clipping records with ``columns`` entries to ``clip_norm``."""
+    """The public numbers of clipping records with ``columns`` entries to ``clip_norm``, in units of ``record_grid``."""
 
     clip_norm: float
     columns: int
+    record_grid: float = RECORD_GRID
 
     def __post_init__(self) -> None:
         if not LEAST_NORM <= self.clip_norm <= LARGEST_NORM:
@@ -70,7 +82,7 @@ class Clipping:
 
     @property
     def grid(self) -> float:
-        return RECORD_GRID * self.unit
+        return self.record_grid * self.unit
 
     @property
     def largest_square(self) -> float:
@@ -81,7 +93,7 @@ class Clipping:
 
     @property
     def exact_below(self) -> float:
-        """Sums of squares on the grid are exact in any order below this: 2^53 grid^2."""
+        """Sums of squares on the grid are exact in any order below this: 2^53 grid^2 of the finest grid."""
         return 32.0 * self.unit * self.unit
 
     @property
@@ -143,15 +155,22 @@ LIMBS = ("upper", "lower")  # of an exact sum: see exact_sums
 
 @dataclass(frozen=True, kw_only=True)
 class Records(BySlabs):
-    """What products of dense and of sparse records share. Nothing in them fails, or warns, because of a value."""
+    """What products of dense and of sparse records share. Nothing in them fails, or warns, because of a value.
+
+    ``image_norm``: what images X^T a are clipped to, if they are: public. ``whole``: X is the identity, and the sum of
+    a a^T is formed of records on a grid so coarse that it is exact: its neighbours are as far apart as theory says.
+    """
 
     reader: Any
     clip_norm: float
-    image_norm: float | None = None  # what images X^T a are clipped to, if they are: public
+    image_norm: float | None = None
+    whole: bool = False
     answers: ClassVar[tuple[str, ...]] = ("image_norm",)
 
     def __post_init__(self) -> None:
         _ = self.clipping
+        if self.whole and self.image_norm is not None:
+            raise BadInputError("images are clipped of products with a block, not of the whole matrix")
         if self.image_norm is not None and not 0 < self.image_norm < math.inf:
             raise BadInputError(f"image_norm = {self.image_norm} must be a positive number: images are clipped to it")
         if self.reader.shape[0] > MAX_RECORDS:
@@ -161,7 +180,7 @@ class Records(BySlabs):
 
     @cached_property
     def clipping(self) -> Clipping:
-        return Clipping(self.clip_norm, self.block_rows)
+        return Clipping(self.clip_norm, self.block_rows, COARSE_GRID if self.whole else RECORD_GRID)
 
     @property
     def block_rows(self) -> int:
@@ -191,6 +210,8 @@ class Records(BySlabs):
         image = 2 * self.clip_norm * rounded * (IMAGE_GRID * unit / 2)  # a record times the error of an entry of it
         grid = RELEASE_GRID * unit * unit
         up = 1 + 2.0**-40
+        if self.whole:  # nothing is rounded but the sum, to integers, in both worlds
+            return Rounding(grid=grid, l2=up * grid * d, l1=up * grid * d * d)
         return Rounding(
             grid=grid,
             relative=relative,
@@ -198,11 +219,24 @@ class Records(BySlabs):
             l1=up * (image * p * math.sqrt(d) + grid * d * p),
         )
 
+    @property
+    def run_bytes(self) -> int:
+        """The least that a run reads; of a whole matrix many times the sum that it returns, or a share of all."""
+        least = least_run(self.block_rows)
+        return (
+            max(least, min(SUMS_READ * 16 * self.block_rows**2, self.pass_bytes // FEW_RUNS)) if self.whole else least
+        )
+
     def _images(self, images: np.ndarray) -> np.ndarray:
         """Images of records on their grid, and clipped, in place."""
         grid = IMAGE_GRID * self.clipping.unit
         round_to(images, grid)
         return images if self.image_norm is None else clip_images(images, self.image_norm, grid)
+
+    def _add_square(self, total: np.ndarray, records: np.ndarray) -> None:
+        """Add the exact sum of a a^T over at most ``STRIP_ROWS`` clipped records."""
+        product = scratch(("product", records.shape[1]), (records.shape[1],) * 2, np.float64)
+        add_exactly(total, np.matmul(records.T, records, out=product), self.clipping.unit)
 
     def join(self, left: Partial, right: Partial) -> Partial:
         total = np.stack([left.sums[limb] + right.sums[limb] for limb in LIMBS])
@@ -235,6 +269,9 @@ class ClippedGram(Records):
         unit = self.clipping.unit
         product = scratch(("product", len(block)), block.shape, np.float64)
         for records in self._records(slabs, record):
+            if self.whole:
+                self._add_square(total, records)
+                continue
             images = self._images(records @ block)
             np.matmul(records.T, images, out=product)
             add_exactly(total, product, unit)
@@ -305,15 +342,19 @@ class ClippedSparseGram(Records):
         """Add the products of whole rows, some at a time and without the empty ones."""
         lengths = np.diff(rows.indptr)
         pointers = np.concatenate([[0], np.cumsum(lengths[lengths > 0])])
-        for start in range(0, len(pointers) - 1, SPLIT_ROWS):
-            some = pointers[start : start + SPLIT_ROWS + 1]
+        height = STRIP_ROWS if self.whole else SPLIT_ROWS
+        for start in range(0, len(pointers) - 1, height):
+            some = pointers[start : start + height + 1]
             inside = slice(some[0], some[-1])
             shape = (len(some) - 1, rows.shape[1])
             values = rows.data[inside].astype(np.float64)
             part = csr_matrix((values, rows.indices[inside].copy(), some - some[0]), shape=shape)
             part.sum_duplicates()
             clip_rows(part, self.clipping)
-            self._add_part(total, part, block)
+            if self.whole:
+                self._add_square(total, part.toarray())
+            else:
+                self._add_part(total, part, block)
 
     def _add_part(self, total: np.ndarray, part: csr_matrix, block: Block) -> None:
         """``part^T (part block)``: images in two parts, so that the sums over many rows are exact."""
@@ -328,7 +369,7 @@ class ClippedSparseGram(Records):
         """Memory of one running task (the largest of ``runs``) beyond the block, with p columns."""
         pointers = max(self.reader.pointer_bytes(slabs) for slabs in runs)
         entries = self.reader.chunk * (2 * 8 + 8 + 8)  # rounded and as they are, their columns, their squares
-        rows = SPLIT_ROWS * p * 8 * 6
+        rows = (STRIP_ROWS if self.whole else SPLIT_ROWS * 6) * p * 8
         far = 6 * 8 * max(FAR_VALUES, self.block_rows)
         return self.reader.buffer_bytes + pointers + entries + rows + far + 10 * self.block_rows * p * 8
 

@@ -18,6 +18,7 @@ from npmdask.numerics.subspaces import Block
 from npmdask.storage.readers.dense import scratch
 
 RECORD_GRID = 2.0**-24
+COARSE_GRID = 2.0**-22  # of records whose squares are summed: 400 products of two of them need 53 bits, too
 BLOCK_GRID = 2.0**-28
 IMAGE_GRID = 2.0**-20  # of a_q^T X, rounded once more before it is multiplied back
 HIGH_GRID = 2.0**-18  # of the upper limb of a sum; the lower one is a multiple of RECORD_GRID * IMAGE_GRID

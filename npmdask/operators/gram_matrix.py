@@ -13,6 +13,8 @@ from scipy.sparse import csr_matrix, vstack
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import (
+    FEW_RUNS,
+    SUMS_READ,
     BySlabs,
     Partial,
     Sums,
@@ -37,8 +39,6 @@ BATCH_ROWS = 2**15  # at most, however few entries they have
 PAIR_COST = 1.1  # nanoseconds of a pair of entries of a sparse row: measured, as are
 DENSE_COST = {np.dtype(np.float64): 0.0195, np.dtype(np.float32): 0.0095}  # those of a pair of columns of a filled one
 SUMMING = 128  # filled rows that take as long as to add up what they give
-SUMS_READ = 64  # a run reads at least so many times the bytes of the sum that it returns,
-FEW_RUNS = 16  # but no more than leaves so many of them
 FINISHING = 5  # d x d arrays: the matrix, with its product, as it is returned and as it is decomposed
 
 

@@ -24,6 +24,7 @@ from npmdask.numerics.spectra import Spectrum
 from npmdask.numerics.units import time_text
 from npmdask.planning.forecast import Forecast, look_ahead, predict_steps
 from npmdask.planning.predicted_steps import GRAM_FLOPS, MEMORY, PLACES, REHEARSAL_FLOPS, SIDE
+from npmdask.planning.private_choice import chosen
 from npmdask.planning.row_sample import SampleBudget, sample_said, why_too_small
 from npmdask.planning.throughput import MOST_COLUMNS, Throughput, measure_throughput
 from npmdask.runs.build import ELSEWHERE, default_rank, make_problem
@@ -299,7 +300,9 @@ def posed(
     BadInputError, RefusedError
         As :func:`npmdask.runs.build.make_problem`.
     """
-    if request.algorithm == "auto" and start is None:
+    if request.privacy is not None and start is None and type(source.reader) not in ELSEWHERE:
+        request = chosen(request, source, resources, None if store is None else RunStore(store).read_spec())
+    elif request.algorithm == "auto" and start is None:
         request = replace(request, algorithm=_route(request, source, resources, store))
     request = _with_rank(request, source, resources, store)
     if start is None:

@@ -204,6 +204,7 @@ def rehearse_releases(
     shape: tuple[int, int],
     noise: Callable[[tuple[int, int], float | None], np.ndarray],
     rng: np.random.Generator,
+    lost: Callable[[Block, float], np.ndarray] | None = None,
 ) -> Block:
     """The vectors that a private run finds on the diagonal matrix of ``sizes``, with noise in every product.
 
@@ -212,12 +213,15 @@ def rehearse_releases(
     algorithm : a private power method, of a matrix of this ``shape`` or, square, of its other kinds.
     noise : of a product of a shape, whose images are clipped to a norm or not.
     rng : of the start.
+    lost : what clipping the images of records to a norm takes from a product with a block, where it is simulated.
     """
     state = algorithm.init(shape[1], rng=rng)
     for _ in range(algorithm.releases):
         query = algorithm.query(state)
         product = np.zeros((shape[1] if query.transposed else shape[0], query.block.shape[1]))
         product[: len(sizes)] = sizes[:, None] * query.block[: len(sizes)]
+        if lost is not None and query.image_norm is not None:
+            product -= lost(query.block, query.image_norm)
         state, _ = algorithm.update(state, product + noise(product.shape, query.image_norm))
     vectors: Block = algorithm.finalize(state).vectors
     return vectors

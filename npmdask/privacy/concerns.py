@@ -44,12 +44,14 @@ class ReleaseNoise:
     ``later``: stddev of an entry of a release, given the start block; ``first``: of the first one, where images of
     records are clipped too. ``smallest``: the norm that the noise of a release hardly ever exceeds, in the units of the
     values that are released. Of oracles of records both are of images as long as clip_norm allows; None where even that
-    follows from what is released.
+    follows from what is released. ``lasting``: what all releases together hardly leave below, where that is not the
+    ``smallest`` of products with blocks: see :func:`_lasting_noise`.
     """
 
     first: float | None
     later: float | None
     smallest: float | None
+    lasting: float | None = None
 
 
 def first_query(problem: Asked) -> Any:
@@ -153,10 +155,13 @@ def largest_of(relation: Any, shape: tuple[int, ...]) -> float | None:
 def _lasting_noise(problem: Asked) -> float | None:
     """What the noise of all releases together hardly leaves below: a larger value can exceed it at best.
 
-    Of one noisy covariance matrix (p = d), whose noise of stddev s is made symmetric, that is s sqrt(d / 2) (Baik, Ben
-    Arous and Peche 2005): the norm of the noise over sqrt(8). L releases that all show the same divide it by sqrt(L).
+    Of a matrix whose noise of stddev s is made symmetric that is s sqrt(d / 2) (Baik, Ben Arous and Peche 2005): of a
+    product with p = d the norm of the noise over sqrt(8). L releases that all show the same divide it by sqrt(L).
     """
-    norm, releases = problem.recipe.release_noise(problem).smallest, problem.recipe.releases
+    noise, releases = problem.recipe.release_noise(problem), problem.recipe.releases
+    if noise.lasting is not None:
+        return noise.lasting
+    norm = noise.smallest
     if norm is None or releases is None:
         return None
     return float(norm / (8 * releases) ** (0.25 if problem.source.kind == "sparse" else 0.5))  # values: roots of A^T A

@@ -67,6 +67,13 @@ class Relation(ABC):
         largest = self._l2(scaled, exponent) if norm == "l2" else self._l1(scaled, rows or len(block), exponent)
         return up(math.ldexp(largest, exponent) * self.unit)
 
+    def of_matrix(self, d: int) -> float:
+        """The largest ||A - A'||_F over neighbours of a symmetric A (d x d), rounded up: that of A X with X = I.
+
+        A change of one record or entry meets two coordinates at most, so that two columns of I tell.
+        """
+        return self.sensitivity(np.eye(min(d, 2)))
+
     @abstractmethod
     def _l2(self, block: Block, exponent: int) -> float: ...
 
@@ -317,6 +324,10 @@ class SpectralNorm(MatrixRelation):
 
     name: ClassVar[str] = "spectral_norm"
     kinds: ClassVar[tuple[str, ...]] = ("symmetric", "matrix")
+
+    def of_matrix(self, d: int) -> float:
+        """Up to sqrt(d) times the norm: every direction may change."""
+        return up(up(math.sqrt(d)) * self.unit)
 
     def _l2(self, block: Block, exponent: int) -> float:
         return float(np.linalg.norm(block)) * (1 + (block.size + 8) * MACHINE_EPS)

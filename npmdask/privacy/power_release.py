@@ -63,12 +63,12 @@ def public_statement(privacy: Privacy, relation: Any, mechanism: Any) -> dict[st
 
 
 @dataclass(frozen=True, kw_only=True)
-class PowerRecipe(PrivateRecipe):
-    """The noisy power method with calibrated noise."""
+class MatrixRecipe(PrivateRecipe):
+    """What releases of a matrix, or of A^T A, have in common: their relation, their number, and the units of values."""
 
     relation: Relation
     mechanism: Any
-    algorithm: Algorithm[Any]
+    algorithm: Any
     rule: FixedSteps
 
     @property
@@ -77,7 +77,31 @@ class PowerRecipe(PrivateRecipe):
 
     @property
     def target_rank(self) -> int:
-        return self.algorithm.target_rank
+        return int(self.algorithm.target_rank)
+
+    def largest(self, source: Source) -> float | None:
+        """The largest value that data within the public bounds can have, as released; None where none is public."""
+        largest = largest_of(self.relation, source.shape)
+        return None if largest is None else self.as_released(largest, source)
+
+    def as_released(self, norm: float, source: Source) -> float:
+        """A norm as a value: singular values of sparse data, of whose A^T A it is."""
+        scaled = norm * self.scale(source)
+        return sqrt(scaled) if source.kind == "sparse" else scaled
+
+    def scale(self, source: Source) -> float:
+        """1 / n for samples, where n is public; the sum over the records where it is not."""
+        return 1 / source.shape[0] if source.kind == "samples" and self.relation.public_rows else 1.0
+
+    def values_are(self, source: Source) -> str:
+        """What the released values are, in words."""
+        scaled = self.relation.public_rows and source.kind == "samples"
+        return "divided by the (public) number of rows" if scaled else "sums, not divided by anything"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PowerRecipe(MatrixRecipe):
+    """The noisy power method with calibrated noise."""
 
     def release_noise(self, problem: Asked) -> ReleaseNoise:
         """How loud the noise of a release is at the public start block."""
@@ -85,21 +109,11 @@ class PowerRecipe(PrivateRecipe):
         block, p = operator.prepare(query.block), problem.algorithm.iteration_rank
         rows = problem.source.shape[0] if problem.source.kind == "matrix" else problem.d
         later = self.mechanism_of(operator, p, query).noise_stddev(block, rows=rows)
-        smallest = self._as_released(gaussian_norm(later, rows, p), problem.source)
+        smallest = self.as_released(gaussian_norm(later, rows, p), problem.source)
         if query.image_norm is None:
             return ReleaseNoise(first=later, later=later, smallest=smallest)
         clipped = self.mechanism_of(replace(operator, image_norm=query.image_norm), p, query)
         return ReleaseNoise(first=clipped.noise_stddev(block, rows=rows), later=later, smallest=smallest)
-
-    def largest(self, source: Source) -> float | None:
-        """The largest value that data within the public bounds can have, as released; None where none is public."""
-        largest = largest_of(self.relation, source.shape)
-        return None if largest is None else self._as_released(largest, source)
-
-    def _as_released(self, norm: float, source: Source) -> float:
-        """A norm as a value: singular values of sparse data, of whose A^T A it is."""
-        scaled = norm * self.scale(source)
-        return sqrt(scaled) if source.kind == "sparse" else scaled
 
     def operator(self, source: Source) -> Any:
         """The operator of clipped data, in arithmetic whose sensitivity is known."""
@@ -128,15 +142,6 @@ class PowerRecipe(PrivateRecipe):
                 "factor_right": state.product,
             }
         return released_arrays(state, result, p, scale=self.scale(source), root=source.kind == "sparse")
-
-    def scale(self, source: Source) -> float:
-        """1 / n for samples, where n is public; the sum over the records where it is not."""
-        return 1 / source.shape[0] if source.kind == "samples" and self.relation.public_rows else 1.0
-
-    def values_are(self, source: Source) -> str:
-        """What the released values are, in words."""
-        scaled = self.relation.public_rows and source.kind == "samples"
-        return "divided by the (public) number of rows" if scaled else "sums, not divided by anything"
 
     def statement(self, source: Source, state: Any, history: list[dict[str, Any]], p: int) -> dict[str, Any]:
         """What is promised, and what it cost, in public numbers: the page of the report and the JSON."""
@@ -185,14 +190,18 @@ class PowerRecipe(PrivateRecipe):
         d = source.shape[1]
         trace = d / p * float(np.einsum("ij,ij->", state.blocks[:, :p], state.products[:, :p]))
         spread = d / p * float(state.stddevs[0]) * p**0.5
-        largest = source.shape[0] * self.relation.clip_norm**2
-        if trace - 3 * spread < FULL * largest:
-            return []
-        return [
-            f"the releases say that nearly every record is longer than clip_norm = {self.relation.clip_norm:g} and was "
-            "clipped to it: the components are those of directions, without lengths; a larger clip_norm (from public "
-            "knowledge) keeps lengths, at the price of more noise"
-        ]
+        return clipped_nearly_all(trace - 3 * spread, source, self.relation.clip_norm)
+
+
+def clipped_nearly_all(trace: float, source: Source, clip_norm: float) -> list[str]:
+    """A warning, where all squares add up to ``trace`` at least, so that hardly a record was shorter than the bound."""
+    if trace < FULL * source.shape[0] * clip_norm**2:
+        return []
+    return [
+        f"the releases say that nearly every record is longer than clip_norm = {clip_norm:g} and was "
+        "clipped to it: the components are those of directions, without lengths; a larger clip_norm (from public "
+        "knowledge) keeps lengths, at the price of more noise"
+    ]
 
 
 def private_operator(source: Source, relation: Relation) -> Any:
@@ -245,22 +254,15 @@ def require_registered(source: Source) -> None:
         )
 
 
-def make_power(source: Source, privacy: Privacy, k: int, p: int, releases: int | None) -> PowerRecipe:
-    """Check what is asked against the source and put it together.
+def relation_of(source: Source, privacy: Privacy) -> Relation:
+    """The relation that is asked for, if the source is one that a budget can be bound to, and of a kind that fits.
 
     Raises
     ------
-    BadInputError
-        A parameter is missing or out of range, or does not fit the kind of the data.
-    RefusedError
-        The data have no fingerprint, the paper's formula is unsound here, or the noise would bury any signal.
+    BadInputError, RefusedError
+        Otherwise.
     """
     require_registered(source)
-    if releases is None:
-        raise BadInputError(
-            "a private run needs max_steps: the number of noisy products, public and fixed in advance (4 to 8 suit "
-            "most spectra; each costs a pass, and all together the budget)"
-        )
     relation = make_relation(
         privacy.neighboring_relation,
         clip_norm=privacy.clip_norm,
@@ -272,7 +274,25 @@ def make_power(source: Source, privacy: Privacy, k: int, p: int, releases: int |
             f"neighboring_relation = {relation.name!r} is for data of kind {' or '.join(relation.kinds)}, and "
             f"{source.path} is of kind {source.kind}"
         )
-    budget = Budget(privacy.epsilon, privacy.delta)
+    return relation
+
+
+def make_power(source: Source, privacy: Privacy, k: int, p: int, releases: int | None) -> PowerRecipe:
+    """Check what is asked against the source and put it together.
+
+    Raises
+    ------
+    BadInputError
+        A parameter is missing or out of range, or does not fit the kind of the data.
+    RefusedError
+        The data have no fingerprint, the paper's formula is unsound here, or the noise would bury any signal.
+    """
+    relation, budget = relation_of(source, privacy), Budget(privacy.epsilon, privacy.delta)
+    if releases is None:
+        raise BadInputError(
+            "the private power method needs max_steps here: the number of noisy products, public and fixed in advance "
+            "(4 to 8 suit most spectra; each costs a pass, and all together the budget)"
+        )
     operator = private_operator(source, relation)
     mechanism = MECHANISMS[privacy.mechanism](
         relation=relation,
@@ -292,7 +312,7 @@ def make_power(source: Source, privacy: Privacy, k: int, p: int, releases: int |
         relation=relation,
         mechanism=mechanism,
         algorithm=_algorithm(source, relation, k, p, releases, mechanism, clips),
-        rule=FixedSteps(max_steps=releases, promise=_promise(relation, budget)),
+        rule=FixedSteps(max_steps=releases, promise=promise_of(relation, budget)),
     )
 
 
@@ -309,7 +329,8 @@ def _algorithm(
     return PrivatePower(target_rank=k, iteration_rank=p, releases=releases, noise=mechanism, clip_norm=records)
 
 
-def _promise(relation: Relation, budget: Budget) -> str:
+def promise_of(relation: Relation, budget: Budget) -> str:
+    """The promise in a line: for the sentence of the outcome."""
     if budget.delta == 0:
         return f"epsilon = {budget.epsilon:g}, delta = 0, for {relation.describe()}"
     mu = mu_for(budget.epsilon, budget.delta)

@@ -187,6 +187,12 @@ class PrivateRecipe:
         """None: what the noise leaves is compared with what data can have."""
         return None
 
+    def answer_for(
+        self, problem: Any, arrays: dict[str, np.ndarray], meta: dict[str, Any]
+    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """What a finished run answers to ``problem``: what it stored, where that is all that was released."""
+        return arrays, meta
+
 
 class PrivateRelease:
     """Products of private data: charged, computed, and given away with calibrated noise only.

@@ -13,6 +13,8 @@ from npmdask.algorithms import REGISTRY as ALGORITHMS
 from npmdask.algorithms.stopping import ResidualRule, UntilSettled, default_tol
 from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.numerics.units import from_table
+from npmdask.privacy.covariance_release import NAME as COVARIANCE
+from npmdask.privacy.covariance_release import make_covariance
 from npmdask.privacy.dp_pca.registry import NAMES as RECORD_ORACLES
 from npmdask.privacy.dp_pca_release import make_records
 from npmdask.privacy.mechanisms import REGISTRY as MECHANISMS
@@ -220,6 +222,8 @@ def _private_problem(source: Source, request: Request, privacy: Privacy, earlier
     elif request.algorithm in RECORD_ORACLES:
         k, _ = ranks_of(source, request, 0)
         recipe = make_records(source, privacy, request.algorithm, options, k, request.seed)
+    elif request.algorithm == COVARIANCE:
+        recipe = make_covariance(source, privacy, ranks_of(source, request, 0)[0])
     else:
         recipe = make_power(source, privacy, *ranks_of(source, request, 0), request.max_steps)
     return Problem(
@@ -321,13 +325,18 @@ def _require_public(source: Source, request: Request, earlier: object) -> None:
     if request.tol is not None:
         raise RefusedError("a private run stops after max_steps releases; a tolerance would be a question to the data")
     refuse_low_rank(request.low_rank_tol, "a private run makes the releases that are paid for, whatever they say")
-    if request.mechanism != "none" or request.algorithm not in ("auto", "power", TENSOR, *RECORD_ORACLES):
+    if request.mechanism != "none" or request.algorithm not in ("auto", "power", COVARIANCE, TENSOR, *RECORD_ORACLES):
         raise RefusedError(
             f"algorithm = {request.algorithm!r} and mechanism = {request.mechanism!r} are not for private runs: leave "
             "both out, the [privacy] table chooses the noise"
         )
     if source.kind == "tensor" or request.algorithm in RECORD_ORACLES:
         _require_own_steps(request, TENSOR if source.kind == "tensor" else request.algorithm)
+    if request.algorithm == COVARIANCE and (request.max_steps is not None or request.iteration_rank is not None):
+        raise BadInputError(
+            "max_steps and iteration_rank are of the private power method: the covariance is released once, with all "
+            'of its columns; leave them out, or say algorithm = "power"'
+        )
     if earlier is not None:
         raise RefusedError(
             "a private run starts from its public seed: warm starts and deflation are not offered for it"
@@ -435,15 +444,15 @@ def _require_options(source: Source, request: Request) -> None:
             f"center and scale are for data with rows and columns; kind = {source.kind!r} takes neither"
         )
     _require_of_tensor(source, request)
-    if request.algorithm not in ("auto", *ALGORITHMS, *RECORD_ORACLES, *TENSOR_NAMES):
-        known = closest(request.algorithm, ["auto", *ALGORITHMS, *RECORD_ORACLES, *TENSOR_NAMES])
+    if request.algorithm not in ("auto", *ALGORITHMS, COVARIANCE, *RECORD_ORACLES, *TENSOR_NAMES):
+        known = closest(request.algorithm, ["auto", *ALGORITHMS, COVARIANCE, *RECORD_ORACLES, *TENSOR_NAMES])
         raise BadInputError(f"unknown algorithm {request.algorithm!r}: {known}")
-    if request.algorithm in RECORD_ORACLES and request.privacy is None:
+    if request.algorithm in (COVARIANCE, *RECORD_ORACLES) and request.privacy is None:
         raise BadInputError(
             f"{request.algorithm} is a private method: it needs a [privacy] table (privacy=Privacy(...)); without one "
             "choose another algorithm, or leave it out"
         )
-    without = ("auto", "power", "gram")  # others say themselves which options they have
+    without = ("auto", "power", "gram", COVARIANCE)  # others say themselves which options they have
     if request.options is not None and request.algorithm in without and source.kind != "tensor":
         others = ", ".join(("krylov", *RECORD_ORACLES, TENSOR))
         raise BadInputError(f"algorithm.options are of streaming algorithms and of {others}: leave them out")

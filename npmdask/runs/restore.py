@@ -14,6 +14,7 @@ from npmdask.algorithms import Result
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.execution.threads import environment
+from npmdask.privacy.covariance_release import NAME as COVARIANCE
 from npmdask.privacy.dp_pca.registry import NAMES as RECORD_ORACLES
 from npmdask.privacy.mechanisms import EntriesGaussian
 from npmdask.privacy.request import Privacy, unprotected
@@ -80,6 +81,8 @@ def _require_same(wanted: dict[str, Any], found: dict[str, Any], store: str, sou
     for table, fields in wanted.items():
         for name, value in fields.items():
             held = found.get(table, {}).get(name)
+            if (table, name) == ("algorithm", "target_rank") and wanted[table]["name"] == COVARIANCE:
+                continue  # what was released does not depend on it
             if held != value:
                 differences.append(f"{table}.{name} ({held!r} in the checkpoint, {value!r} now)")
     # What the checkpoint has and this run does not is a difference, too: the operator of a stage or of the dilation.
@@ -166,7 +169,7 @@ def _is_of_job(folder: Path) -> bool:
 
 def _private_of(spec: dict[str, Any]) -> Problem:
     algorithm = spec["algorithm"]
-    named = algorithm["name"] in (TENSOR_POWER, *RECORD_ORACLES)  # which count their steps by their own options
+    named = algorithm["name"] in (COVARIANCE, TENSOR_POWER, *RECORD_ORACLES)  # which count their steps themselves
     request = Request(
         target_rank=algorithm["target_rank"],
         algorithm=algorithm["name"] if named else "auto",

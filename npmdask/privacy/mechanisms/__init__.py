@@ -13,6 +13,7 @@ from npmdask.privacy.mechanisms.simulated import (
     block_noise,
     noise_norms,
 )
+from npmdask.privacy.mechanisms.symmetric import SymmetricGaussian
 from npmdask.privacy.mechanisms.tensor import EntriesGaussian, TensorGaussian
 
 REGISTRY = {
@@ -31,6 +32,7 @@ __all__ = [
     "PrivateGaussian",
     "PrivateLaplace",
     "SimulatedGaussian",
+    "SymmetricGaussian",
     "TensorGaussian",
     "block_noise",
     "destroy_key",

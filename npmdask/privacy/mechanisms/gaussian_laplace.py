@@ -112,9 +112,9 @@ class PrivateMechanism(ABC):
             raise BadInputError(f"private noise is drawn from an Entropy (a secret key), not from {type(entropy)}")
         if isinstance(step, bool) or step not in range(1, self.releases + 1):
             raise RefusedError(f"step {step} is not one of the {self.releases} releases that are paid for")
-        _require_integers(product)
+        require_integers(product)
         scale = self._grid_scale(block, len(product))
-        _require_room(product, scale)
+        require_room(product, scale)
         noise = self._draw(scale, product.shape, entropy.keystream(*self._purpose(product.shape, block, step, scale)))
         return (product + noise) * float(self.rounding.grid)
 
@@ -179,7 +179,7 @@ class PrivateMechanism(ABC):
                     else "larger epsilon, or a coarser grid"
                 )
             )
-        return _leading(math.ceil(units))
+        return leading_bits(math.ceil(units))
 
     def _purpose(self, shape: tuple[int, ...], block: Block, step: int, scale: int) -> tuple[str | int | bytes, ...]:
         public = np.ascontiguousarray(block, dtype="<f8")
@@ -265,19 +265,19 @@ def _require_rounding(rounding: Rounding) -> None:
             raise BadInputError(f"rounding.{name} = {getattr(rounding, name)!r} must be a number >= 0")
 
 
-def _require_integers(product: np.ndarray) -> None:
+def require_integers(product: np.ndarray) -> None:
     if not isinstance(product, np.ndarray) or product.dtype != np.int64 or product.ndim != 2 or not product.size:
         found = f"{product.dtype} {product.shape}" if isinstance(product, np.ndarray) else type(product).__name__
         raise BadInputError(f"private noise is added to a block of int64 (units of a grid), not to {found}")
 
 
-def _require_room(product: np.ndarray, scale: int) -> None:
+def require_room(product: np.ndarray, scale: int) -> None:
     """The message must not say how large the product is: that is not public."""
     if max(int(product.max()), -int(product.min())) + FARTHEST * scale >= 1 << 63:
         raise RefusedError("product and noise together could leave 64 bits: use a coarser grid or a smaller clip_norm")
 
 
-def _leading(units: int) -> int:
+def leading_bits(units: int) -> int:
     """Rounded up to 20 leading bits. A norm that another processor rounds otherwise must not change a scale: a release
     that is done again there would get other noise."""
     shift = max(units.bit_length() - LEADING_BITS, 0)

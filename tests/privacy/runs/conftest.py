@@ -17,6 +17,7 @@ from npmdask.checkpoint.store import RunStore
 from npmdask.privacy.account import Account
 from npmdask.privacy.ledger import Ledger, open_ledger
 from npmdask.privacy.ledger.granting import grant_source
+from npmdask.privacy.mechanisms import SymmetricGaussian
 from npmdask.privacy.request import Privacy
 from npmdask.runs.build import make_problem
 from npmdask.runs.observers import Observer
@@ -142,6 +143,8 @@ def sine_of_run(problem: Problem, truth: np.ndarray, seed: int) -> float:
         parts = (operator.partial(range(i, i + 1), block) for i in range(operator.units))
         product = operator.finish(reduce(operator.join, parts), block) * mechanism.rounding.grid
         noise = mechanism.noise_stddev(block) * rng.standard_normal(product.shape)
+        if isinstance(mechanism, SymmetricGaussian):
+            noise = (noise + noise.T) / 2
         state, _ = algorithm.update(state, product + noise)
     vectors = algorithm.finalize(state).vectors
     return float(np.linalg.norm(vectors - truth @ (truth.T @ vectors), 2))

@@ -79,7 +79,14 @@ def test_from_plan_to_export(home: World, capsys: Any) -> None:
 REFUSED = [
     (("run", "other.toml"), 'dataset = "people"', 'dataset = "peple"', 3, "nothing is granted"),
     (("run", "other.toml"), "epsilon = 1.0", "epsilon = 5.0", 3, "does not suffice"),
-    (("run", "other.toml"), "max_steps = 3", "", 2, "needs max_steps"),
+    (("run", "other.toml"), "max_steps = 3", 'max_steps = 3\nname = "covariance"', 2, "released once"),
+    (
+        ("run", "other.toml"),
+        "iteration_rank = 4\nmax_steps = 3",
+        'name = "covariance"\noptions = { a = 1 }',
+        2,
+        "options",
+    ),
     (("run", "other.toml"), "iteration_rank = 4", 'iteration_rank = "auto"', 3, "looking at the data"),
     (("plan", "other.toml"), "iteration_rank = 4", 'iteration_rank = "auto"', 3, "looking at the data"),
     (("plan", "other.toml"), "clip_norm = 1.5", "clip_norm = -1", 2, "clip_norm"),

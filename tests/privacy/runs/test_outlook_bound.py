@@ -10,7 +10,7 @@ import pytest
 
 from npmdask.api import solve
 from npmdask.numerics.spectra import read_spectrum
-from npmdask.planning.private import PrivateForecast, _Noise, _sizes, private_outlook
+from npmdask.planning.private_forecast import PowerNoise, PrivateForecast, private_outlook, sizes_of
 from npmdask.runs.build import make_problem
 from npmdask.runs.problem import Problem, Request
 from npmdask.runs.solution import Resources
@@ -23,7 +23,7 @@ from tests.privacy.runs.test_run import granted
 
 def told(problem: Problem, spectrum: str) -> tuple[PrivateForecast, np.ndarray]:
     asked = read_spectrum(spectrum, problem.most_values)
-    return private_outlook(problem, asked), _sizes(problem, asked)
+    return private_outlook(problem, asked), sizes_of(problem, asked)
 
 
 @pytest.mark.slow
@@ -32,7 +32,7 @@ def test_nine_of_ten_runs_keep_what_was_promised(tmp_path: Path) -> None:
     it, and more than 1 in 7 that of tau = 1, which is the mutant. The seed is fixed."""
     problem = make_world(tmp_path, records(4507)).problem(iteration_rank=2, max_steps=3)
     outlook, sizes = told(problem, "spiked:2,1.5,largest=1e6")
-    stddev, rng = _Noise(problem).stddev(1.0, 3, 2), np.random.default_rng(0)
+    stddev, rng = PowerNoise(problem).stddev(1.0, 3, 2), np.random.default_rng(0)
     sizes = np.pad(sizes, (0, problem.d - len(sizes)))
     x = np.linalg.qr(rng.standard_normal((400, problem.d, 2)))[0]
     for _ in range(3):
@@ -48,7 +48,7 @@ def test_what_is_promised_of_laplace_noise_is_of_its_own_tails(tmp_path: Path) -
     """Mutant: Gaussian tails for the same standard deviation."""
     problem = make_world(tmp_path, records(4507)).problem({"mechanism": "laplace", "delta": 0.0}, iteration_rank=4)
     outlook, sizes = told(problem, "exponential:0.3,largest=3e3")
-    noise = _Noise(problem)
+    noise = PowerNoise(problem)
     stddevs = [noise.stddev(1.0, noise.recipe.releases, 4)] * noise.recipe.releases
     at: dict[str, Any] = {"d": problem.d, "k": 2, "p": 4}
     assert outlook.bound == ppm_error(sizes, stddevs, **at, mechanism="laplace").value < 1
@@ -70,7 +70,7 @@ def test_noise_that_follows_the_entries_is_taken_as_loud_as_it_gets(tmp_path: Pa
     statement = solve(problem, tmp_path / "run", Resources()).statement
     assert statement is not None
     first, *_, last = statement["noise_stddev"]
-    mechanism = _Noise(problem)._at(4)[0]
+    mechanism = PowerNoise(problem)._at(4)[0]
     loudest = mechanism.noise_stddev(np.eye(40, 4))
     assert first < last <= loudest * (1 + 1e-9)
     outlook, sizes = told(problem, "spiked:2,5,largest=3e4")

@@ -1,0 +1,421 @@
+"""The likely error of a private run, and better parameters, by a guessed or given spectrum: public numbers alone.
+
+The noise is that of the product's own calibration, at the public start block. What a run is likely to find is
+simulated. No spectrum of the data is looked at (:func:`npmdask.numerics.spectra.asked_spectrum`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import inf, log, sqrt
+from typing import Any
+
+import numpy as np
+
+from npmdask.accounting import Budget
+from npmdask.algorithms import PrivatePower, Query
+from npmdask.errors import BadInputError, NpmdaskError
+from npmdask.numerics.random import generator
+from npmdask.numerics.spectra import Spectrum
+from npmdask.numerics.subspaces import Block
+from npmdask.planning.simulated_convergence import rehearse_releases
+from npmdask.privacy.covariance_release import NAME as COVARIANCE
+from npmdask.privacy.covariance_release import CovarianceRecipe
+from npmdask.privacy.neighbors import Entry, MatrixRelation
+from npmdask.privacy.power_release import MatrixRecipe, PowerRecipe
+from npmdask.runs.build import make_problem
+from npmdask.runs.problem import Problem
+from npmdask.theory.noisy_symmetric import noise_norm
+from npmdask.theory.power import likely_sine
+from npmdask.theory.private import ppm_error
+
+MEANINGLESS = 0.5  # sine of 30 degrees: a quarter of what a wanted vector explains may be noise
+USEFUL = 0.1  # a hundredth of it
+BROKEN = 0.1  # of runs: so many may exceed a bound
+COUNTS = (1, 2, 3, 4, 6, 8, 12, 16)  # releases that are tried: noise grows with their root, few spectra need more
+FINALISTS = 3  # of what is tried once, simulated as often as what is asked for
+DRAWS = 5  # runs that are simulated
+SEED = 0  # of their starts and their noise: a plan says the same every time
+MOST_FLOPS, CANDIDATE_FLOPS = 2e9, 2e8  # of a simulated run: of what is asked for, of each of what is tried
+WHOLE = 1000  # columns of which all are tried, in one release, where no covariance is offered
+SIDE = 600  # of a covariance that is simulated: beyond, the noise is scaled to have the same norm
+DRAWN, MOST_DRAWN = 2000, 4_000_000  # records, for what clipping their images takes from a product; numbers in them
+TINY = 1e-12
+EPSILONS = (1e-4, 1e4)
+HALVINGS = 11  # of eight decades: to half a percent
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivateForecast:
+    """Sines of the largest angle to the wanted vectors that a run would release: ``likely``, and ``bound`` at worst.
+
+    ``bound`` holds but with probability 0.1, of a random start and of the noise together; 1: nothing is promised. Below
+    ``meaningless_epsilon`` ``likely`` is above ``MEANINGLESS``, all else as it is; above ``useful_epsilon`` it is below
+    ``USEFUL``; None: no epsilon does that with so many releases and columns. ``best_releases``, ``best_columns``: with
+    the least likely sine, ``best_sine``, at the epsilon that is asked for, by ``best_algorithm``.
+    """
+
+    spectrum: str
+    likely: float
+    bound: float
+    meaningless_epsilon: float | None
+    useful_epsilon: float | None
+    best_releases: int
+    best_columns: int
+    best_sine: float
+    best_algorithm: str
+
+    def lines(self) -> dict[str, str]:
+        """By name, what a person decides by."""
+        bound = f"below {self.bound:.2g}" if self.bound < 1 else "nothing"
+        sines = f"{self.likely:.2g} likely, {bound} promised in 9 of 10"
+        return {
+            "predicts": f"sine of the largest angle {sines} ({self.spectrum})",
+            "epsilon": self._epsilon_line(),
+            "suggest": self._suggestion(),
+        }
+
+    def _suggestion(self) -> str:
+        if self.best_sine > MEANINGLESS:
+            return f"a larger epsilon, or more records: no releases and columns bring the sine below {MEANINGLESS}"
+        if self.best_algorithm == COVARIANCE:
+            return f'algorithm = "covariance": sine {self.best_sine:.2g} likely'
+        return (
+            f"max_steps = {self.best_releases}, iteration_rank = {self.best_columns}: sine {self.best_sine:.2g} likely"
+        )
+
+    def _epsilon_line(self) -> str:
+        if self.meaningless_epsilon is None:
+            return f"meaningless at any epsilon with these releases and columns (sine above {MEANINGLESS})"
+        said = f"meaningless below {self.meaningless_epsilon:.3g} (sine above {MEANINGLESS})"
+        if self.useful_epsilon is None:
+            return f"{said}; no epsilon brings the sine to {USEFUL} with these releases and columns"
+        return f"{said}; {self.useful_epsilon:.3g} brings the sine to {USEFUL}"
+
+
+def private_outlook(problem: Problem, spectrum: Spectrum) -> PrivateForecast:
+    """What the run of ``problem`` would find if its operator had this spectrum.
+
+    Raises
+    ------
+    BadInputError
+        The run is of another algorithm than the private power method or the covariance; or the scale cannot be known.
+    """
+    if not isinstance(problem.recipe, MatrixRecipe):
+        raise BadInputError(
+            f"{problem.algorithm.name} has no prediction from a spectrum: leave --spectrum out, or use the covariance "
+            "or the private power method"
+        )
+    sizes, k = sizes_of(problem, spectrum), problem.algorithm.target_rank
+    power, whole = both_of(problem)
+    methods: dict[str, Any] = {POWER: PowerNoise(power)} | ({} if whole is None else {COVARIANCE: WholeNoise(whole)})
+    here = COVARIANCE if isinstance(problem.recipe, CovarianceRecipe) else POWER
+    asked = (here, problem.recipe.releases, problem.algorithm.iteration_rank)
+
+    def likely(way: tuple[str, int, int], epsilon: float, draws: int = DRAWS) -> float:
+        return float(methods[way[0]].likely(sizes, epsilon, way[1], way[2], draws))
+
+    epsilon = problem.recipe.privacy.epsilon
+    tried = sorted((likely(way, epsilon, 1), way) for way in _candidates(power, methods[POWER].dimension, whole))
+    finalists = [asked, *(way for _, way in tried[:FINALISTS])]
+    best_sine, best = min((likely(way, epsilon), way) for way in finalists)
+    return PrivateForecast(
+        spectrum=spectrum.said,
+        likely=likely(asked, epsilon),
+        bound=methods[here].bound(sizes, k, asked[2]),
+        meaningless_epsilon=_least(lambda other: likely(asked, other), MEANINGLESS),
+        useful_epsilon=_least(lambda other: likely(asked, other), USEFUL),
+        best_releases=best[1],
+        best_columns=best[2],
+        best_sine=best_sine,
+        best_algorithm=best[0],
+    )
+
+
+POWER = "power"
+FEW = 4  # releases of a power method that only says how loud others would be
+
+
+def both_of(problem: Problem) -> tuple[Problem, Problem | None]:
+    """The same question by the private power method and by a covariance; None where that is not offered."""
+    request, source = problem.request, problem.source
+    power, whole = problem, problem
+    if isinstance(problem.recipe, CovarianceRecipe):
+        power = make_problem(source, replace(request, algorithm=POWER, max_steps=FEW))
+    else:
+        asked = replace(request, algorithm=COVARIANCE, max_steps=None, iteration_rank=None)
+        try:
+            whole = make_problem(source, asked)
+        except NpmdaskError:
+            return power, None
+    return power, whole
+
+
+def _candidates(problem: Problem, dimension: int, whole: Problem | None) -> list[tuple[str, int, int]]:
+    """What is tried: the covariance, or where there is none all columns in one release, and blocks of some columns.
+
+    ``problem``: of the power method. ``dimension``: the larger side of a matrix.
+    """
+    k, p, matrix = problem.algorithm.target_rank, problem.algorithm.iteration_rank, problem.source.kind == "matrix"
+    most = min(problem.source.shape) if matrix else problem.d
+    tried = (k, k + 5, 2 * k, 4 * k, p, most // 2, *([most] if whole is None else []))
+    columns = sorted({min(c, most) for c in tried if c >= k})
+    counts = [n for n in COUNTS if n % 2 == 0 or not matrix]
+    found = [(POWER, n, c) for n in counts for c in columns if _flops(dimension, c, n) <= CANDIDATE_FLOPS]
+    if whole is not None:
+        return [(COVARIANCE, 1, most), *found]
+    last = (POWER, counts[0], most)
+    return found if dimension > WHOLE or last in found else [*found, last]
+
+
+def _flops(d: int, columns: int, releases: int) -> float:
+    """Of a simulated run: mostly a QR of everything that is released."""
+    return 6.0 * d * (columns * releases) ** 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Level:
+    """The stddev of an entry of a release at the public start block, as :class:`PrivatePower` asks for it."""
+
+    mechanism: Any
+    block: Any
+    plain: float
+    image_norm: float | None = None
+
+    @property
+    def pure(self) -> bool:
+        return bool(self.mechanism.norm == "l1")
+
+    def of(self, image_norm: float) -> float:
+        """Where images are clipped to ``image_norm``."""
+        return float(replace(self.mechanism, image_norm=image_norm).noise_stddev(self.block))
+
+    def noise_stddev(self, block: Any) -> float:
+        return self.plain if self.image_norm is None else self.of(self.image_norm)
+
+
+class PowerNoise:
+    """The stddev of a release, for other budgets, numbers of releases and columns than those of a problem."""
+
+    def __init__(self, problem: Problem) -> None:
+        assert isinstance(problem.recipe, PowerRecipe)
+        self.problem, self.recipe = problem, problem.recipe
+        self.privacy = problem.recipe.privacy
+        alternating = problem.source.kind == "matrix"
+        self.rows = problem.source.shape[0] if alternating else problem.d
+        self.dimension = max(problem.source.shape) if alternating else problem.d
+        self._blocks: dict[int, tuple[Any, Any]] = {}
+
+    def likely(self, sizes: np.ndarray, epsilon: float, releases: int, columns: int, draws: int) -> float:
+        """The median sine of ``draws`` runs, simulated with the noise in them on the diagonal matrix of ``sizes``.
+
+        The run's own algorithm, calibration and clipping of images; noise as at the start, as the vectors of data need
+        not lie along the axes as those of a diagonal matrix do. The same numbers are drawn for every epsilon. Where a
+        run is too large for that, the formula of :func:`likely_sine`, of at most half of the columns: it says where
+        the block is, and not how noise turns the answer inside of it, which is all that there is where p = d.
+        """
+        level = self._level(epsilon, releases, columns)
+        d, k = self.dimension, self.problem.algorithm.target_rank
+        if level is None or not np.square(sizes[:k]).all():  # so little budget is refused; a value of nothing is lost
+            return 1.0
+        if _flops(d, columns, releases) > MOST_FLOPS:
+            fewer = max(k, min(columns, d // 2))
+            return likely_sine(sizes, [level.plain] * releases, d=d, k=k, p=fewer).value
+        sines = [_sine(self.vectors(sizes, level, releases, columns, number), k) for number in range(draws)]
+        return float(np.median(sines))
+
+    def captured(self, sizes: np.ndarray, epsilon: float, releases: int, columns: int, draws: int) -> float:
+        """The mean share of what the best k vectors capture of all that the operator's squares or values add up to.
+
+        Where a run is too large to be simulated, what a sine leaves.
+        """
+        level = self._level(epsilon, releases, columns)
+        if level is None:
+            return 0.0
+        if _flops(self.dimension, columns, releases) > MOST_FLOPS:
+            return 1 - self.likely(sizes, epsilon, releases, columns, draws) ** 2
+        weights = np.square(sizes) if self.problem.source.kind == "matrix" else np.abs(sizes)
+        k = self.problem.algorithm.target_rank
+        found = [_share(self.vectors(sizes, level, releases, columns, number), weights, k) for number in range(draws)]
+        return float(np.mean(found))
+
+    def _level(self, epsilon: float, releases: int, columns: int) -> _Level | None:
+        """None where the product would refuse so little budget."""
+        try:
+            mechanism, block = self._at(columns)
+            budget = Budget(epsilon, self.privacy.delta)
+            mechanism = replace(mechanism, budget=budget, releases=releases)
+            return _Level(mechanism=mechanism, block=block, plain=float(mechanism.noise_stddev(block, rows=self.rows)))
+        except NpmdaskError:
+            return None
+
+    def vectors(self, sizes: np.ndarray, level: _Level, releases: int, columns: int, number: int) -> Block:
+        """What a simulated run finds, the leading axes being the truth."""
+        rng = generator(SEED, "simulated", number)
+        given: dict[str, Any] = {"iteration_rank": columns, "releases": releases}
+        if isinstance(self.problem.algorithm, PrivatePower):
+            given["noise"] = level
+        algorithm: Any = replace(self.problem.algorithm, **given)  # type: ignore[type-var]
+
+        def noise(shape: tuple[int, int], image_norm: float | None) -> np.ndarray:
+            drawn = rng.laplace(0, sqrt(0.5), shape) if level.pure else rng.standard_normal(shape)
+            return np.asarray(drawn * (level.plain if image_norm is None else level.of(image_norm)))
+
+        return rehearse_releases(algorithm, sizes, (self.rows, self.problem.d), noise, rng, self._lost(sizes, number))
+
+    def _lost(self, sizes: np.ndarray, number: int) -> Callable[[Block, float], np.ndarray] | None:
+        """What clipping images takes from a product: of normal records of these variances, all as long as clip_norm.
+
+        Without it the power method looks better than it is, by up to 0.13 of the captured share (decision 46).
+        """
+        clip, total = self.recipe.relation.clip_norm, float(sizes.sum())
+        if isinstance(self.recipe.relation, MatrixRelation) or not total:
+            return None
+        drawn, held = min(DRAWN, max(MOST_DRAWN // self.dimension, 1)), list[np.ndarray]()
+        weight = total / (clip**2 * drawn)  # of one of them: as many records as all add up to
+
+        def lost(block: Block, image_norm: float) -> np.ndarray:
+            if not held:
+                found = generator(SEED, "simulated", "records", number).standard_normal((drawn, self.dimension))
+                found *= np.sqrt(np.pad(sizes, (0, self.dimension - len(sizes))))
+                held.append(found * (clip / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), clip * TINY)))
+            records, images = held[0], held[0] @ block
+            norms = np.linalg.norm(images, axis=1)
+            over = 1 - np.divide(image_norm, norms, out=np.ones(len(norms)), where=norms > image_norm)
+            return np.asarray(weight * records.T @ (images * over[:, None]))
+
+        return lost
+
+    def stddev(self, epsilon: float, releases: int, columns: int) -> float:
+        """In units of the sum that is released; inf where the product would refuse so little budget."""
+        level = self._level(epsilon, releases, columns)
+        return inf if level is None else level.plain
+
+    def bound(self, sizes: np.ndarray, k: int, p: int) -> float:
+        """What 9 of 10 runs stay below, their starts and their noise being random; 1 where the budget is refused.
+
+        Noise that follows the entries of X is taken as loud as it can become, whatever ``coherence`` is promised.
+        """
+        mechanism, block = self._at(p)
+        if isinstance(mechanism.relation, Entry):  # unit vectors: no block has a larger sensitivity
+            worst = replace(mechanism.relation, coherence=float(len(block)))
+            mechanism, block = replace(mechanism, relation=worst), np.eye(len(block), p)
+        try:
+            stddev = float(mechanism.noise_stddev(block, rows=self.dimension))
+        except NpmdaskError:
+            return 1.0
+        d, stddevs, name = self.dimension, [stddev] * self.recipe.releases, self.privacy.mechanism
+        return ppm_error(sizes, stddevs, d=d, k=k, p=p, fail_prob=BROKEN, mechanism=name).value
+
+    def _at(self, columns: int) -> tuple[Any, Any]:
+        if columns not in self._blocks:
+            rng = generator(self.problem.request.seed, "start")
+            algorithm: Any = replace(self.problem.algorithm, iteration_rank=columns)  # type: ignore[type-var]
+            query = algorithm.query(algorithm.init(self.problem.d, rng=rng))
+            operator: Any = self.problem.operator(None, None)
+            mechanism = self.recipe.mechanism_of(operator, columns, Query(query.block))
+            self._blocks[columns] = (mechanism, operator.prepare(query.block))
+        return self._blocks[columns]
+
+
+class WholeNoise:
+    """The same of a covariance that is released once, of all columns, for other budgets."""
+
+    def __init__(self, problem: Problem) -> None:
+        assert isinstance(problem.recipe, CovarianceRecipe)
+        self.problem, self.d, self.k = problem, problem.d, problem.algorithm.target_rank
+
+    def stddev(self, epsilon: float) -> float:
+        """Off the diagonal, in units of the sum that is released; inf where the product would refuse the budget."""
+        mechanism: Any = self.problem.mechanism
+        try:
+            other = replace(mechanism, budget=Budget(epsilon, mechanism.budget.delta))
+            return float(other.off_diagonal_stddev(np.zeros((self.d, 0))))
+        except NpmdaskError:
+            return inf
+
+    def likely(self, sizes: np.ndarray, epsilon: float, releases: int, columns: int, draws: int) -> float:
+        """The median sine of ``draws`` releases, simulated on the diagonal matrix of ``sizes``."""
+        if self.stddev(epsilon) == inf or not np.square(sizes[: self.k]).all():
+            return 1.0
+        return float(np.median([_sine(self.vectors(sizes, epsilon, number), self.k) for number in range(draws)]))
+
+    def captured(self, sizes: np.ndarray, epsilon: float, releases: int, columns: int, draws: int) -> float:
+        """The mean share that they capture of what the best k vectors do."""
+        if self.stddev(epsilon) == inf:
+            return 0.0
+        weights = np.abs(sizes)
+        return float(
+            np.mean([_share(self.vectors(sizes, epsilon, number), weights, self.k) for number in range(draws)])
+        )
+
+    def vectors(self, sizes: np.ndarray, epsilon: float, number: int) -> Block:
+        """What a simulated release shows. Of many columns the first are simulated, with noise of the same norm: how far
+        it turns the leading vectors follows from that alone (Baik, Ben Arous and Peche 2005)."""
+        side = min(self.d, max(SIDE, 2 * self.k))
+        drawn = generator(SEED, "simulated", "covariance", number).standard_normal((side, side))
+        noise = self.stddev(epsilon) * sqrt(self.d / side) * (drawn + drawn.T) / sqrt(2)
+        diagonal = np.zeros(side)
+        diagonal[: len(sizes)] = sizes[:side]
+        _, vectors = np.linalg.eigh(np.diag(diagonal) + noise)
+        found: Block = vectors[:, ::-1][:, : self.k]
+        return found
+
+    def bound(self, sizes: np.ndarray, k: int, p: int) -> float:
+        """What 9 of 10 releases stay below; 1 where the budget is refused.
+
+        ||Z|| / (gap - ||Z||) (Davis and Kahan 1970), and ||Z|| is at most 2 sigma sqrt(d) + sqrt(2) sigma t, but with
+        probability 2 exp(-t^2 / 2) (the mean by Gordon's comparison, then concentration: Davidson and Szarek 2001).
+        """
+        stddev = self.stddev(self.problem.recipe.privacy.epsilon)  # type: ignore[union-attr]
+        padded = np.pad(sizes, (0, max(0, k + 1 - len(sizes))))
+        norm = noise_norm(stddev, self.d) + sqrt(2) * stddev * sqrt(2 * log(2 / BROKEN))
+        gap = float(padded[k - 1] - padded[k]) if k < self.d else inf
+        return 1.0 if gap <= 2 * norm else min(norm / (gap - norm), 1.0)
+
+
+def _sine(vectors: Block, k: int) -> float:
+    """Of the largest angle to the k leading axes."""
+    return min(float(np.linalg.norm(vectors[k:], 2)), 1.0)
+
+
+def _share(vectors: Block, weights: np.ndarray, k: int) -> float:
+    """What orthonormal vectors capture of the ``weights`` of the axes, over the most that k can."""
+    most = float(np.sort(weights)[::-1][:k].sum())
+    length = min(len(weights), len(vectors))
+    return float(weights[:length] @ np.sum(vectors[:length] ** 2, axis=1)) / most if most else 1.0
+
+
+def sizes_of(problem: Problem, spectrum: Spectrum, rows: int | None = None) -> np.ndarray:
+    """Sizes of the eigenvalues (of a matrix: singular values) of what is released, a sum; in its units.
+
+    ``rows``: how many records to think of, where their number is private.
+    """
+    recipe, source = problem.recipe, problem.source
+    assert isinstance(recipe, MatrixRecipe)
+    values = np.abs(spectrum.values if source.kind == "matrix" else spectrum.eigenvalues(source.kind))
+    if spectrum.scaled:
+        return np.asarray(values / recipe.scale(source))
+    clip = recipe.relation.clip_norm
+    if isinstance(recipe.relation, MatrixRelation):  # no entry above clip_norm: the most that all squares add up to
+        return np.asarray(values * sqrt(source.shape[0] * source.shape[1] * clip**2 / np.square(values).sum()))
+    if rows is None:
+        if not recipe.relation.public_rows:
+            raise BadInputError(
+                f"{spectrum.said}: the number of records is private, so the scale of their sum is unknown; say it, "
+                "with ,largest=X, from public knowledge"
+            )
+        rows = source.shape[0]
+    return np.asarray(values * (rows * clip**2 / values.sum()))  # no record above clip_norm
+
+
+def _least(sine: Callable[[float], float], most: float) -> float | None:
+    """The least epsilon whose ``sine`` is at most ``most``; None if that of the largest is not."""
+    low, high = EPSILONS
+    if sine(high) > most:
+        return None
+    for _ in range(HALVINGS):
+        middle = sqrt(low * high)
+        low, high = (low, middle) if sine(middle) <= most else (middle, high)
+    return high
