@@ -27,9 +27,12 @@ from npmdask.privacy.audit import (
     without_noise,
 )
 from npmdask.privacy.audit.attacks import Values
+from npmdask.privacy.audit.audit import whole_operator_of
+from npmdask.privacy.audit.release_path import WholePath
 from npmdask.privacy.mechanisms.gaussian_laplace import PrivateGaussian, PrivateLaplace, sampler_slack
 from npmdask.privacy.mechanisms.noise_key import Entropy, Keystream
 from npmdask.privacy.mechanisms.sampler import rounded_gaussian
+from npmdask.privacy.mechanisms.symmetric import SymmetricGaussian
 from npmdask.privacy.neighbors import RecordReplace, SpectralNorm, SymmetricEntry, make_relation, singular_values
 
 GAUSSIAN, PURE = Budget(8.0, 1e-6), Budget(1.0)
@@ -108,6 +111,31 @@ class FloatNoise(PrivateGaussian):
         return product * float(self.rounding.grid) + self.noise_stddev(block) * noise
 
 
+class OffDiagonalOfHalf(SymmetricGaussian):
+    """Both of A_ij and A_ji are counted as noised, though only one is drawn: s / 2 off the diagonal."""
+
+    def _off_diagonal(self, scale: int) -> int:
+        return -(-scale // 2)
+
+
+class BothSides(SymmetricGaussian):
+    """Noise of the right size on every entry, drawn on both sides of the diagonal: their mean has less of it."""
+
+    def release(self, product: np.ndarray, *, block: Block, entropy: Entropy, step: int) -> Block:
+        other = Entropy.open(entropy.path, bound_to="below the diagonal")
+        upper, lower = (
+            super(BothSides, self).release(product, block=block, entropy=e, step=step) for e in (entropy, other)
+        )
+        return np.triu(upper) + np.tril(lower, -1)
+
+
+class WholeWithLessNoise(SymmetricGaussian):
+    """As above, of a whole matrix: stddev / sqrt(2) is drawn."""
+
+    def _draw(self, scale: int, shape: tuple[int, ...], stream: Keystream) -> np.ndarray:
+        return rounded_gaussian(round(scale / math.sqrt(2)), shape, stream)
+
+
 # Operators and loops.
 class ClippedTooLate(ClippedGram):
     """Records clipped to four times the norm that sensitivity and noise are computed from."""
@@ -183,6 +211,17 @@ class Mutant:
         return examine(self.release_path(pair), self.budget, runs=runs or self.runs)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Whole(Mutant):
+    """The same of a covariance that is released once, whole."""
+
+    mechanism: type[SymmetricGaussian] = SymmetricGaussian
+    path: type[WholePath] = WholePath
+    operator: Callable[[Instance, Any], Any] = whole_operator_of
+    steps: int = 1
+    runs: int = 2000
+
+
 def clipped_too_late(instance: Instance, data: Any) -> Any:
     """The operator of records with a clipping norm of its own."""
     right = operator_of(instance, data)
@@ -222,6 +261,17 @@ MUTANTS = (
         name="less noise than claimed",
         relation="record_zero_out",
         mechanism=SaysMoreThanItDraws,
+        caught_by=frozenset({"attack"}),
+    ),
+    Whole(
+        name="covariance: replaced record without sqrt(2)", relation="record_replace", broken_relation=ReplacedIsRemoved
+    ),
+    Whole(name="covariance: off the diagonal half of it", relation="symmetric_entry", mechanism=OffDiagonalOfHalf),
+    Whole(name="covariance: both sides drawn", relation="symmetric_entry", mechanism=BothSides),
+    Whole(
+        name="covariance: less noise than claimed",
+        relation="record_add_remove",
+        mechanism=WholeWithLessNoise,
         caught_by=frozenset({"attack"}),
     ),
 )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from npmdask.errors import BadInputError, BudgetError, CommitError, NpmdaskError, RefusedError
 
 if TYPE_CHECKING:
-    from npmdask.api import deflate, resume, singular_triplets, top_k
+    from npmdask.api import deflate, private_components, resume, singular_triplets, top_k
     from npmdask.models.incremental_pca import IncrementalPCA
     from npmdask.models.latent.estimators import ICA, Mixture
     from npmdask.models.pca import PCA, TruncatedSVD
@@ -34,6 +34,7 @@ LATER = {
     "Topics": "npmdask.models.topics.estimator",
     "TruncatedSVD": "npmdask.models.pca",
     "deflate": "npmdask.api",
+    "private_components": "npmdask.api",
     "resume": "npmdask.api",
     "singular_triplets": "npmdask.api",
     "stream_components": "npmdask.streaming",
@@ -59,6 +60,7 @@ __all__ = [
     "Topics",
     "TruncatedSVD",
     "deflate",
+    "private_components",
     "resume",
     "singular_triplets",
     "stream_components",

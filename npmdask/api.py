@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from npmdask.algorithms.stopping import Outcome
 from npmdask.checkpoint.store import RunStore, folder_of, not_finished
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.execution.clusters import scheduler_of
@@ -17,6 +19,7 @@ from npmdask.models.dilation import Triplets, dilated, triplets_of
 from npmdask.numerics.units import parse_memory
 from npmdask.planning.plan import posed
 from npmdask.planning.predicted_steps import drive
+from npmdask.privacy.covariance_release import components_of_covariance
 from npmdask.privacy.request import Privacy
 from npmdask.runs.build import make_problem
 from npmdask.runs.observers import Observer
@@ -100,7 +103,9 @@ def top_k(
         "gram" (A^T A is formed in one pass, where d x d numbers fit), "krylov" (restarted block Krylov, a third of the
         passes of subspace iteration on slow spectra), "power" (the noisy power method, the only one for noise), or
         "auto": of large data the faster of "gram" and "krylov", measured where that is worth its time, else "krylov",
-        and "power" with noise (docs/passes.md); a store that has a run keeps its way. With ``privacy`` also
+        and "power" with noise (docs/passes.md); a store that has a run keeps its way. With ``privacy`` "covariance"
+        (released once, whole, for every number of components) or "power", and "auto" the one that public numbers
+        predict to capture more (docs/planning.md); also
         "k-dp-pca", "k-dp-ojas" and "k-dp-power" (private oracles of records, one direction after the other:
         docs/kdppca.md).
     options : dict, optional
@@ -117,7 +122,8 @@ def top_k(
         matrix ``||A - A V V^T||``, of samples the variance in any direction), by the certificate: a few passes where
         a missing gap makes the components themselves take hundreds. By default only settled components will do.
     max_steps : int, optional
-        Give up (not converged) after so many passes, 200 by default. Of a private run: how many are released.
+        Give up (not converged) after so many passes, 200 by default. Of a private run: so many releases of the private
+        power method; by default public numbers choose the method, and how many.
     store : str or Path, optional
         Folder of the run, or a URL in an object store (``s3://bucket/name``). A killed run goes on from there, a
         finished one answers without a pass. By default a temporary folder; of a matrix it holds the left singular
@@ -424,6 +430,99 @@ def resume(
         raise BadInputError(kind.refusal(path))
     answer: Solution = kind.resume(path, given, observer)
     return answer
+
+
+def private_components(store: str | Path, k: int, *, columns: Sequence[int] | None = None) -> Solution:
+    """
+    Get the leading components of a covariance that a private run released: any number, of any columns.
+
+    All of it is post-processing of that one release. The data, the ledger and the key of the noise are not touched, and
+    nothing is charged: the run has paid for every answer that its noisy covariance gives.
+
+    Parameters
+    ----------
+    store : str or Path
+        Folder of a finished private run with ``algorithm="covariance"``.
+    k : int
+        How many components.
+    columns : sequence of int, optional
+        Numbers of the columns that are to be analysed, from 0 on; all of them by default.
+
+    Returns
+    -------
+    Solution
+        With a basis of as many rows as there are columns, in their order, and the statement of the release.
+
+    Raises
+    ------
+    BadInputError
+        No finished run, one that released products instead, or columns that were not released.
+
+    See Also
+    --------
+    top_k : With another k, and the store of the finished run, the same, for all columns.
+
+    Notes
+    -----
+    Dwork, Talwar, Thakurta and Zhang, Analyze Gauss, STOC 2014, Algorithm 1.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import npmdask
+    >>> from npmdask.cli.main import main
+    >>> rows = np.random.default_rng(0).standard_normal((20000, 6)) * [0.5, 0.3, 0.1, 0.1, 0.1, 0.1]
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     people, ledger = f"{folder}/people.zarr", f"{folder}/ledger.sqlite"
+    ...     np.save(f"{folder}/people.npy", rows)
+    ...     assert not main(["ingest", f"{folder}/people.npy", people, "--quiet"])
+    ...     assert not main(
+    ...         ["ledger", "grant", "people", people, "--relation", "record_replace", "--clip-norm", "1.5"]
+    ...         + ["--epsilon", "1", "--delta", "1e-8", "--ledger", ledger]
+    ...     )
+    ...     promise = npmdask.Privacy(
+    ...         epsilon=1,
+    ...         delta=1e-8,
+    ...         neighboring_relation="record_replace",
+    ...         clip_norm=1.5,
+    ...         ledger=ledger,
+    ...         dataset="people",
+    ...     )
+    ...     two = npmdask.top_k(people, 2, privacy=promise, algorithm="covariance", store=f"{folder}/run")
+    ...     five = npmdask.private_components(f"{folder}/run", 5)
+    ...     some = npmdask.private_components(f"{folder}/run", 1, columns=[1, 2, 3])  # doctest: +ELLIPSIS
+    /...
+    >>> bool(np.allclose(five.basis[:, :2], two.basis)), bool(some.basis[0, 0] > 0.9)
+    (True, True)
+    """
+    path = folder_of(store)
+    if not (path / "result").is_dir():
+        raise not_finished(path)
+    arrays, meta = components_of_covariance(*read_bundle(path / "result"), k, columns)
+    statement = meta["statement"]
+    return Solution(
+        basis=arrays["basis"],
+        values=arrays["values"],
+        residual_norms=arrays["residual_norms"],
+        outcome=Outcome(**meta["outcome"]),
+        steps=len(meta["history"]),
+        data_passes=0,
+        total_data_passes=meta["total_data_passes"],
+        bytes_read=None,
+        dataset_bytes=None,
+        seconds=None,
+        peak_rss_bytes=None,
+        memory_limit_bytes=None,
+        max_sin_theta=None,
+        store=str(path),
+        fingerprint=None,
+        warnings=tuple(statement["warnings"]),
+        target_rank=k,
+        value_stddevs=arrays["value_stddevs"],
+        statement=statement,
+        assurance=meta["assurance"],
+    )
 
 
 def deflate(

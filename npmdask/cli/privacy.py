@@ -144,7 +144,7 @@ def add_audit(commands: Any) -> None:
     p.add_argument(
         "--mechanism",
         action="append",
-        help="gaussian or laplace; of records also an oracle (k-dp-pca, k-dp-pca-disjoint, k-dp-ojas, "
+        help="gaussian, laplace or covariance; of records also an oracle (k-dp-pca, k-dp-pca-disjoint, k-dp-ojas, "
         "k-dp-ojas-reuse, k-dp-power, "
         "k-dp-pca-paper-same, k-dp-pca-paper-disjoint) or what it releases by itself (distance-range, clipped-mean, "
         "paper-range, paper-mean); may be repeated (default: all)",

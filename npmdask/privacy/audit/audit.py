@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from npmdask.privacy.audit.attacks import (
 from npmdask.privacy.audit.instances import Instance, instances, sums_follow_places
 from npmdask.privacy.audit.oracle_paths import PATHS, OraclePath, Run, offered, oracle_paths
 from npmdask.privacy.audit.privacy_loss import PrivacyLoss, evidence, noisy_sum, spent
-from npmdask.privacy.audit.release_path import ReleasePath, TensorPath
+from npmdask.privacy.audit.release_path import ReleasePath, TensorPath, WholePath
 from npmdask.privacy.audit.statistics import (
     ALPHA,
     Counts,
@@ -42,6 +42,7 @@ from npmdask.privacy.audit.statistics import (
 from npmdask.privacy.dp_pca.base import SecretNoise
 from npmdask.privacy.dp_pca.private_mean import ClippedMean
 from npmdask.privacy.mechanisms.gaussian_laplace import PrivateGaussian, PrivateLaplace
+from npmdask.privacy.mechanisms.symmetric import SymmetricGaussian
 from npmdask.privacy.mechanisms.tensor import TensorGaussian
 from npmdask.privacy.neighbors import REGISTRY, TENSORS, Relation, TensorRelation, make_relation
 from npmdask.storage.readers.dense import DenseReader
@@ -138,7 +139,7 @@ def _oracle_scores(seen: list[AuditedRun], name: str) -> Scores:
     return np.array([getattr(run, name) for run in seen])
 
 
-MECHANISMS = {"gaussian": PrivateGaussian, "laplace": PrivateLaplace}
+MECHANISMS: dict[str, Any] = {"gaussian": PrivateGaussian, "laplace": PrivateLaplace, "covariance": SymmetricGaussian}
 CLIP_NORM = {"samples": 1.0, "matrix": 4096.0}  # of relations made here: large against the noise, to hold X in place
 LEAST_RUNS = 100
 ONE_BY_ONE = 5  # times as many runs where they go together as where they cannot
@@ -156,8 +157,18 @@ def operator_of(instance: Instance, data: NDArray[np.float64]) -> Any:
     return kind(reader=reader, clip_norm=relation.clip_norm, change=relation.unit)
 
 
+def whole_operator_of(instance: Instance, data: NDArray[np.float64]) -> Any:
+    """The same of a covariance that is released whole."""
+    made = operator_of(instance, data)
+    return replace(made, whole=True) if isinstance(made, ClippedGram) else made
+
+
 def release_path(instance: Instance, mechanism: str, budget: Budget, steps: int) -> ReleasePath:
-    """The release path as it should be, for this pair of neighbours."""
+    """The release path as it should be, for this pair of neighbours; that of a covariance has one step."""
+    if mechanism == "covariance":
+        rounding = whole_operator_of(instance, instance.here).rounding(instance.d)
+        whole = SymmetricGaussian(relation=instance.relation, budget=budget, releases=1, rounding=rounding)
+        return WholePath(instance, whole, steps=1, operator_of=whole_operator_of)
     rounding = operator_of(instance, instance.here).rounding(instance.p)
     if isinstance(instance.relation, TensorRelation):
         of_columns = TensorGaussian(
@@ -236,7 +247,8 @@ def audit(
     Parameters
     ----------
     relations : names, or relations with a clip_norm of their own.
-    mechanisms : "gaussian", "laplace", and names of ``oracle_paths.PATHS``.
+    mechanisms : "gaussian", "laplace", "covariance" (one release of a whole matrix), and names of
+        ``oracle_paths.PATHS``.
     epsilon, delta : the budget that is promised (Laplace noise: delta = 0).
     steps : releases of a run; of an oracle steps of a round.
     runs : of each world, of an oracle a fifth of them. mu is resolved to about 13 / sqrt(runs), at the level of 10^-6.
@@ -257,10 +269,11 @@ def audit(
                 for one in oracle_paths(mechanism, relation.name, Budget(epsilon, delta), steps):
                     yield examine_oracle(one, runs=max(runs // ONE_BY_ONE, LEAST_RUNS))
                 continue
-            if isinstance(relation, TensorRelation) and mechanism != "gaussian":
+            if not _offered_for(mechanism, relation):
                 continue
-            budget = Budget(epsilon, delta if mechanism == "gaussian" else 0.0)
-            for instance in instances(relation, MECHANISMS[mechanism].norm):
+            budget = Budget(epsilon, 0.0 if mechanism == "laplace" else delta)
+            pairs = instances(relation, MECHANISMS[mechanism].norm)
+            for instance in pairs[:2] if mechanism == "covariance" else pairs:
                 path = release_path(instance, mechanism, budget, steps)
                 yield examine(path, budget, runs=runs, seed=seed)
 
@@ -275,8 +288,17 @@ def _require_offered(mechanisms: Sequence[str], relations: Sequence[Relation]) -
     if PATHS.keys() >= set(mechanisms) and not any(offered(m, r.name) for m in mechanisms for r in relations):
         for_it = [name for name in REGISTRY if offered(mechanisms[0], name)]
         raise BadInputError(f"{mechanisms[0]} promises nothing for these relations: choose {' or '.join(for_it)}")
+    if set(mechanisms) == {"covariance"} and not any(_offered_for("covariance", relation) for relation in relations):
+        raise BadInputError("a covariance is released of records and of symmetric matrices: choose such a relation")
     if "gaussian" not in mechanisms and all(isinstance(relation, TensorRelation) for relation in relations):
         raise BadInputError(f"only Gaussian noise promises anything for {' and '.join(TENSORS)}: choose gaussian")
+
+
+def _offered_for(mechanism: str, relation: Relation) -> bool:
+    """Whether what the mechanism noises is released of such data."""
+    if mechanism == "covariance":
+        return not {"samples", "symmetric"}.isdisjoint(relation.kinds)
+    return mechanism == "gaussian" or not isinstance(relation, TensorRelation)
 
 
 def _relation(relation: Relation | str) -> Relation:

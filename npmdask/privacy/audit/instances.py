@@ -210,7 +210,7 @@ def sums_follow_places(operator_of: Callable[[np.ndarray], Any], relation: str) 
 
     def sums(some: np.ndarray) -> np.ndarray:
         operator = operator_of(some)
-        asked = operator.prepare(block)
+        asked = operator.prepare(np.eye(d) if operator.whole else block)
         total = reduce(operator.join, (operator.partial(range(i, i + 1), asked) for i in range(operator.units)))
         upper, lower = total.sums["upper"], total.sums["lower"]
         return np.array([Fraction(a) + Fraction(b) for a, b in zip(upper.flat, lower.flat, strict=True)])

@@ -195,3 +195,44 @@ class TensorPath(ReleasePath):
     def following(self, released: Values, asked: Values) -> Values:
         """The columns over their norms; where all of a column was rounded to zero, the one that was asked of."""
         return np.stack([unit_columns(*each) for each in zip(released, asked, strict=True)])
+
+
+# The release of a whole symmetric matrix: once, so that a run has one step, and all runs ask the same.
+
+
+class WholePath(ReleasePath):
+    """As :class:`ReleasePath`; ``mechanism`` is a ``SymmetricGaussian``, and every run has a key of its own.
+
+    Diagonal and upper triangle are publications of their own, as their noise has sizes of its own; so is the lower
+    triangle, where it is not the same again.
+    """
+
+    def run(
+        self, world: str, keys: Sequence[Entropy], runs: int, *, together: bool = True, seed: int = 0
+    ) -> Transcript:
+        block = np.eye(self.instance.d)
+        products = {name: self._product(operator, block[None])[0] for name, operator in self.operators.items()}
+        each = keys if len(keys) == runs else [Entropy.open(keys[0].path, bound_to=f"run {i}") for i in range(runs)]
+        released = np.stack([
+            self.mechanism.release(products[world], block=block, entropy=key, step=1) for key in each
+        ])  # fmt: skip
+        on, off = self.mechanism.noise_stddev(block), self.mechanism.off_diagonal_stddev(block)
+        places = [(np.diag_indices(len(block)), on), (np.triu_indices(len(block), 1), off)]
+        if (released != released.transpose(0, 2, 1)).any():
+            places.append((np.tril_indices(len(block), -1), off))
+        return [self._published(released, products, place, stddev) for place, stddev in places if len(place[0])]
+
+    def _published(
+        self, released: Values, products: dict[str, Integers], place: tuple[NDArray[Any], ...], stddev: float
+    ) -> Publication:
+        """What stands in some places of the matrix, in all runs."""
+        here, there = (np.float64(self.grid) * products[name][place] for name in ("here", "there"))
+        shape = (len(released), len(place[0]))
+        return Publication(
+            step=1,
+            value=released[:, place[0], place[1]],
+            here=np.broadcast_to(here, shape),
+            there=np.broadcast_to(there, shape),
+            noise=np.full(len(released), stddev),
+            grid=self.grid,
+        )

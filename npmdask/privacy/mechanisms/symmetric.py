@@ -71,7 +71,12 @@ class SymmetricGaussian(PrivateGaussian):
 
     def off_diagonal_stddev(self, block: Block) -> float:
         """Standard deviation of the noise on every entry off the diagonal: public."""
-        return _halved(self._grid_scale(block, None)) * float(self.rounding.grid)
+        return self._off_diagonal(self._grid_scale(block, None)) * float(self.rounding.grid)
+
+    def _off_diagonal(self, scale: int) -> int:
+        """The least scale, of 20 leading bits, whose square is at least half of that of ``scale``."""
+        least = math.isqrt((scale * scale + 1) // 2)
+        return leading_bits(least if 2 * least * least >= scale * scale else least + 1)
 
     def release(self, product: np.ndarray, *, block: Block, entropy: Entropy, step: int) -> Block:
         """``(product + noise) * grid``, exactly symmetric, of the upper triangle of ``product``.
@@ -102,7 +107,7 @@ class SymmetricGaussian(PrivateGaussian):
             )
         require_room(product, scale)
         released = np.zeros((d, d), np.int64)
-        for scale_here, here in ((scale, np.diag_indices(d)), (_halved(scale), np.triu_indices(d, 1))):
+        for scale_here, here in ((scale, np.diag_indices(d)), (self._off_diagonal(scale), np.triu_indices(d, 1))):
             count = len(here[0])
             if count:
                 stream = entropy.keystream(*self._purpose((count, 1), block, step, scale_here))
@@ -122,9 +127,3 @@ def require_gaussian(budget: Budget, calibration: str) -> None:
         raise RefusedError(
             'calibration = "paper" is the formula of the private power method: leave it out for the covariance'
         )
-
-
-def _halved(scale: int) -> int:
-    """The least scale, of 20 leading bits, whose square is at least half of that of ``scale``."""
-    least = math.isqrt((scale * scale + 1) // 2)
-    return leading_bits(least if 2 * least * least >= scale * scale else least + 1)

@@ -58,6 +58,20 @@ def test_gaussian_noise_spends_exactly_what_is_claimed(relation: str) -> None:
     assert tight.mu is not None and MU in tight.mu and tight.mu.low > MU / 2
 
 
+@pytest.mark.parametrize("relation", often([name for name in REGISTRY if name != "entry"], 0, 1, 4))
+def test_a_covariance_spends_exactly_what_is_claimed(relation: str) -> None:
+    """With d = 2 and with d = 6; the mutants are in benchmarks/mutants.py."""
+    found = list(audit(relations=[relation], mechanisms=["covariance"], epsilon=8.0, runs=600))
+    assert len(found) == 2 and all(finding.passed for finding in found), [finding.verdict for finding in found]
+    assert all(1 - 1e-5 < finding.attained <= 1 + 1e-9 and finding.releases == 1 for finding in found)
+    assert all(finding.mu is not None and MU in finding.mu and finding.mu.low > MU / 2 for finding in found)
+
+
+def test_a_covariance_is_not_audited_where_none_is_released() -> None:
+    with pytest.raises(BadInputError, match="symmetric matrices"):
+        list(audit(relations=["entry"], mechanisms=["covariance"]))
+
+
 @pytest.mark.parametrize("relation", often(TENSORS, 0))
 def test_gaussian_noise_on_a_tensor_spends_exactly_what_is_claimed(relation: str) -> None:
     """Contractions, and scores in the last step. Mutants: L not counted; 1 for 6 on the diagonal."""

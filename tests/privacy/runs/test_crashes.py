@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,12 @@ from npmdask.api import resume, solve
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import RefusedError
 from npmdask.privacy.ledger import Ledger, open_ledger
-from npmdask.privacy.mechanisms import Entropy, PrivateGaussian
+from npmdask.privacy.mechanisms import Entropy, PrivateGaussian, SymmetricGaussian
 from npmdask.runs.solution import Resources
 from tests.conftest import same_bytes
 from tests.privacy.runs.conftest import (
     OF_RECORDS,
+    RANK,
     STEPS,
     World,
     make_world,
@@ -138,6 +140,20 @@ def test_a_crash_of_a_run_of_records_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, oracle: str, owner: Any, name: str, call: int, after: bool
 ) -> None:
     world = undisturbed_run(of_records(tmp_path, oracle))
+    test_a_crash_at_any_point_ends_in_the_same_release(world, monkeypatch, owner, name, call, after)
+
+
+COVARIANCE_POINTS = [
+    (SymmetricGaussian if owner is PrivateGaussian else owner, name, call) for owner, name, call in POINTS if call == 1
+]
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize(("owner", "name", "call"), COVARIANCE_POINTS, ids=lambda v: getattr(v, "__name__", str(v)))
+def test_a_crash_of_a_run_that_releases_its_covariance_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, call: int, after: bool
+) -> None:
+    world = undisturbed_run(world_of("covariance", tmp_path))
     test_a_crash_at_any_point_ends_in_the_same_release(world, monkeypatch, owner, name, call, after)
 
 
@@ -297,6 +313,9 @@ resume(Path(sys.argv[1]))
 def world_of(oracle: str, folder: Path) -> World:
     if oracle == "tensor":
         return of_tensor(folder / "world", planted())
+    if oracle == "covariance":
+        asked = {"target_rank": RANK, "algorithm": "covariance"}
+        return replace(make_world(folder / "world", records(4000)), asked=asked)
     return make_world(folder / "world", records(4000)) if oracle == "private power" else of_records(folder, oracle)
 
 
@@ -305,6 +324,7 @@ def world_of(oracle: str, folder: Path) -> World:
     "oracle",
     [
         "private power",
+        "covariance",
         "tight",
         *(pytest.param(o, marks=pytest.mark.heavy) for o in (*OF_RECORDS, "tensor") if o != "tight"),
     ],
@@ -312,7 +332,9 @@ def world_of(oracle: str, folder: Path) -> World:
 def test_kill_9_at_random_instants(tmp_path: Path, oracle: str) -> None:
     """Real processes, killed at random: the same bits as undisturbed, every release once, one reservation."""
     world = world_of(oracle, tmp_path)
-    wait = 1.5 if oracle == "private power" else 8 / world.problem().private.releases  # in all a few kills long
+    wait = {"private power": 1.5, "covariance": 3.0}.get(
+        oracle
+    ) or 8 / world.problem().private.releases  # in all a few kills long
     job = JOB.replace("WAIT", str(wait))
     prepared(world)
     twin(world, "before")
