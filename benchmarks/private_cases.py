@@ -1,8 +1,8 @@
-"""Private components in two ways: the private power method through the front door, and Analyze Gauss beside it.
+"""Private components as a run releases them by itself, and by the power method, with Analyze Gauss beside them.
 
 Analyze Gauss (Dwork, Talwar, Thakurta and Zhang 2014) adds symmetric noise to the whole covariance matrix, once, and
-takes its eigenvectors. It is the best known method where d^2 numbers fit into memory: the private power method holds
-2 d p L. Both get the same records, the same relation and the same exact (Gaussian DP) accounting.
+takes its eigenvectors; here in NumPy, on the exact matrix in memory, with floating-point noise. All get the same
+records, the same relation and the same exact (Gaussian DP) accounting.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from npmdask.api import solve
 from npmdask.experiments import symmetric_noise
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import random_orthonormal
+from npmdask.planning.plan import posed
 from npmdask.privacy.ledger import open_ledger
 from npmdask.privacy.ledger.granting import grant_source
 from npmdask.privacy.neighbors import make_relation
 from npmdask.privacy.request import Privacy
-from npmdask.runs.build import make_problem
 from npmdask.runs.problem import Request
-from npmdask.runs.solution import Resources
+from npmdask.runs.solution import Resources, Solution
 from npmdask.storage.source import open_source
 from npmdask.storage.writers.dense import DenseWriter
 
@@ -91,7 +91,12 @@ class Case:
         return float(np.mean([self.captured(basis) for basis in found]))
 
     def power_method(self, relation: str, *, clip_images: bool = True, steps: int = STEPS) -> float:
-        """Captured by a private run with a ledger of its own; its noise is that of a new secret key."""
+        """Captured by a private run of the power method: so many releases."""
+        return self.captured(self.run(relation, clip_images=clip_images, steps=steps).basis)
+
+    def run(self, relation: str, *, clip_images: bool = True, steps: int | None = None) -> Solution:
+        """A private run with a ledger of its own; its noise is that of a new secret key. It chooses its way by itself,
+        unless it is to make so many ``steps`` of the power method."""
         run = self.folder / f"{relation}-{clip_images}-{steps}"
         ledger = str(run.with_suffix(".sqlite"))
         asked = {"relation": relation, "clip_norm": CLIP_NORM, "change": 1.0, "budget": BUDGET}
@@ -106,7 +111,7 @@ class Case:
             dataset="records",
         )
         request = Request(target_rank=K, max_steps=steps, privacy=privacy, seed=self.seed)
-        return self.captured(solve(make_problem(open_source(self.store), request), run, Resources()).basis)
+        return solve(posed(request, open_source(self.store), Resources(), run), run, Resources())
 
 
 def make_case(folder: Path, spectrum: str, rows: int, columns: int, seed: int) -> Case:

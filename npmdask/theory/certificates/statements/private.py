@@ -72,7 +72,7 @@ def of_plane(
 
 
 def _of_covariance(arrays: Mapping[str, np.ndarray], statement: Mapping[str, Any]) -> Assurance:
-    """Of a noisy covariance. Its values are estimates of what the released vectors explain, however far these are off:
+    """Of a noisy covariance. Its values are estimates of what the released vectors explain: where the plane is told
     ``ALONG`` deviations of the noise along a fixed vector hold all of them in 19 of 20 releases."""
     sine, k, d = float(statement["predicted_error"]), len(arrays["values"]), int(statement["columns"])
     off, limits = ALONG * float(np.max(arrays["value_stddevs"])), _limits("the clipped data")
@@ -88,7 +88,7 @@ def _of_covariance(arrays: Mapping[str, np.ndarray], statement: Mapping[str, Any
             f"{statement['above_noise']} of {k} values are above the noise, and what sets them apart from the next is "
             f"not, or not by much: the plane of {components(k)} may be another one"
         )
-        return Assurance(f"{said}; {MORE}. {along} {limits}", numbers)
+        return Assurance(f"{said}; {MORE}. {limits}", numbers | {"value_spread": None})
     what = "the component is" if k == 1 else f"the plane of the {k} components is"
     said = f"By the released values {what} likely tilted by less than {degrees(sine)} (an estimate, not a bound)"
     return Assurance(f"{said}; {MORE}. {along} {limits}", numbers)
