@@ -107,12 +107,14 @@ def test_without_noise_nothing_is_changed() -> None:
 
 @pytest.mark.parametrize("most", [None, 1.0, 4.0, 100.0])
 def test_the_projection_is_the_nearest_that_can_be(most: float | None) -> None:
-    """Never further from anything that can be. Mutants: clip at 0 alone; scale to the sum."""
+    """Never further from anything that can be. Mutants: scaled to the sum; clipped at 0 alone."""
     rng = np.random.default_rng(0)
     for _ in range(50):
         values = rng.standard_normal(8) * 2
         near = projected(values, most)
         assert (near >= 0).all() and (most is None or near.sum() <= most * (1 + 1e-12))
+        taken = (values - near)[near > 0]  # the same from each that is left, and no less than from the others
+        assert not len(taken) or (np.ptp(taken) < 1e-12 and (most is not None or taken.max() < 1e-12))
         for _ in range(20):
             other = np.abs(rng.standard_normal(8))
             other *= 1 if most is None else min(1.0, most / other.sum())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from fractions import Fraction
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from npmdask.privacy.request import Privacy
 from npmdask.runs.build import make_problem
 from npmdask.runs.problem import Request
 from npmdask.storage.ingest import ingest
+from npmdask.storage.readers.dense import ReadStats
 from npmdask.storage.source import open_source
 from tests.conftest import often
 from tests.privacy.runs.conftest import COLUMNS, RANK, World, make_world, of_tensor, planted, records
@@ -72,7 +74,7 @@ def problem_on(x: Any, folder: Path, **privacy: Any) -> Any:
 
 @pytest.mark.slow
 def test_the_sum_is_the_same_in_any_order_and_of_sparse_rows(tmp_path: Path) -> None:
-    """Bit for bit: rows backwards, the same rows as CSR. Mutant: the grid of products with blocks, 2^-24."""
+    """Bit for bit: rows backwards, the same rows as CSR."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((5000, 9)) * 0.6
     x[7], x[13] = 1e150, 0.0
@@ -83,7 +85,30 @@ def test_the_sum_is_the_same_in_any_order_and_of_sparse_rows(tmp_path: Path) -> 
     problem = problem_on(x, tmp_path / "d")
     x[7] /= np.abs(x[7]).max() / 100  # as long as it is, it is clipped to the same
     true = clipped(x)
-    assert np.abs(there * problem.mechanism.rounding.grid - true.T @ true).max() < 1e-4
+    exact = true.T @ true
+    assert np.abs(there * problem.mechanism.rounding.grid - exact).max() < 2e-6 * exact.max()
+
+
+@pytest.mark.slow
+def test_a_strip_of_the_longest_records_is_summed_without_an_error(tmp_path: Path) -> None:
+    """Against Python's integers, where every bit is needed. Mutant: the grid of products with blocks, 2^-24."""
+    rng = np.random.default_rng(2)
+    operator: Any = problem_on(CLIP * (1 - 1e-3 * rng.random((1500, 2)) * [1, 0]) * [1, 0.01], tmp_path / "a").operator(
+        None, None
+    )
+    block = np.eye(2)
+    total = reduce(operator.join, (operator.partial(range(i, i + 1), block) for i in range(operator.units))).sums
+    found = [[Fraction(total["upper"][i, j]) + Fraction(total["lower"][i, j]) for j in range(2)] for i in range(2)]
+    strips = [strip.copy() for strip in operator._records(range(operator.units), ReadStats())]
+    exact = [[Fraction(0)] * 2 for _ in range(2)]
+    for record in np.concatenate(strips):
+        one, other = (Fraction(float(entry)) for entry in record)
+        exact[0][0], exact[0][1], exact[1][1] = (
+            exact[0][0] + one * one,
+            exact[0][1] + one * other,
+            exact[1][1] + other * other,
+        )
+    assert found[0] == exact[0] and found[1] == [exact[0][1], exact[1][1]]
 
 
 @pytest.mark.slow
