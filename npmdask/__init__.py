@@ -9,19 +9,21 @@ from typing import TYPE_CHECKING, Any
 from npmdask.errors import BadInputError, BudgetError, CommitError, NpmdaskError, RefusedError
 
 if TYPE_CHECKING:
-    from npmdask.api import deflate, private_components, resume, singular_triplets, top_k
+    from npmdask.api import deflate, gram, private_components, resume, singular_triplets, top_k
     from npmdask.models.incremental_pca import IncrementalPCA
     from npmdask.models.latent.estimators import ICA, Mixture
     from npmdask.models.pca import PCA, TruncatedSVD
     from npmdask.models.private_pca import PrivatePCA
     from npmdask.models.topics.estimator import Topics
     from npmdask.privacy.request import Privacy
+    from npmdask.runs.gram_store import GramStore
     from npmdask.runs.solution import Solution
     from npmdask.streaming import StreamingPCA, StreamSolution, stream_components, stream_pca
 
     __version__: str
 
 LATER = {
+    "GramStore": "npmdask.runs.gram_store",
     "ICA": "npmdask.models.latent.estimators",
     "IncrementalPCA": "npmdask.models.incremental_pca",
     "Mixture": "npmdask.models.latent.estimators",
@@ -34,6 +36,7 @@ LATER = {
     "Topics": "npmdask.models.topics.estimator",
     "TruncatedSVD": "npmdask.models.pca",
     "deflate": "npmdask.api",
+    "gram": "npmdask.api",
     "private_components": "npmdask.api",
     "resume": "npmdask.api",
     "singular_triplets": "npmdask.api",
@@ -48,6 +51,7 @@ __all__ = [
     "BadInputError",
     "BudgetError",
     "CommitError",
+    "GramStore",
     "IncrementalPCA",
     "Mixture",
     "NpmdaskError",
@@ -60,6 +64,7 @@ __all__ = [
     "Topics",
     "TruncatedSVD",
     "deflate",
+    "gram",
     "private_components",
     "resume",
     "singular_triplets",

@@ -22,6 +22,8 @@ from npmdask.planning.predicted_steps import drive
 from npmdask.privacy.covariance_release import components_of_covariance
 from npmdask.privacy.request import Privacy
 from npmdask.runs.build import make_problem
+from npmdask.runs.gram_form import GramRequest, form_gram
+from npmdask.runs.gram_store import GramStore
 from npmdask.runs.observers import Observer
 from npmdask.runs.problem import Locked, Problem, Request
 from npmdask.runs.restore import identity_of, keep_locked, locked_result, problem_of
@@ -310,6 +312,102 @@ def singular_triplets(
     problem = dilated(opened, request, iteration_rank)
     resources = Resources(memory=parse_memory(memory), threads=threads, workers=workers, commit_seconds=commit_seconds)
     return triplets_of(solve(problem, store, resources, observer), opened.shape[0], k)
+
+
+def gram(
+    source: Any,
+    store: str | Path,
+    *,
+    kind: str | None = None,
+    dim: str | int | None = None,
+    by_chunks: int | None = None,
+    precision: Literal["auto", "float64", "float32"] = "auto",
+    seed: int = 0,
+    memory: str | int | None = None,
+    workers: int = 0,
+    threads: int | None = None,
+    cluster: Any = None,
+    certificates: str | Path | None = None,
+    commit_seconds: float = COMMIT_SECONDS,
+    observer: Observer | None = None,
+) -> GramStore:
+    """
+    Form the Gram of all columns in one pass and keep it: every later question about them reads no row.
+
+    Called again after rows were appended it reads those rows only. A call that was killed goes on inside its pass.
+
+    Parameters
+    ----------
+    source : str, Path, zarr.Array, zarr.Group, array_like, sparse matrix, Dask array or table, shape (m, d)
+        As for :func:`top_k`.
+    store : str or Path
+        Folder or URL to keep it in, about ``4 d^2`` bytes for each Gram.
+    kind : {"samples", "matrix", "sparse"}, optional
+        As for :func:`top_k`.
+    dim : str or int, optional
+        As for :func:`top_k`.
+    by_chunks : int, optional
+        A Gram for each so many rows of chunks: groups of rows that a jackknife can leave out. By default one for all.
+    precision : {"auto", "float64", "float32"}, default "auto"
+        Of the products of tiles, which are added up in float64. "auto": float32 of float32 data with more than 1024
+        columns. What it is off is measured in the same pass, and counts in every answer.
+    seed : int, default 0
+        Of the probes, which measure that: Grams of one seed can be merged.
+    memory : str or int, optional
+        Limit for all processes together, like "1GiB"; checked before the pass.
+    workers : int, default 0
+        Processes; 0: none but this one. Changes no bit of the result, as none of the next two does.
+    threads : int, optional
+        Threads of each process; by default all cores that this process may use.
+    cluster : str, Path, distributed.Client or cluster object, optional
+        As for :func:`top_k`.
+    certificates : str or Path, optional
+        As for :func:`top_k`.
+    commit_seconds : float, default 30.0
+        Seconds between two commits inside a pass.
+    observer : Observer, optional
+        Told of plan and passes.
+
+    Returns
+    -------
+    GramStore
+        Open; ``rows_read`` and ``bytes_read`` say what this call took.
+
+    Raises
+    ------
+    BadInputError
+        Data that have no such Gram, or values that are not finite or too large.
+    RefusedError
+        Too little memory; a store of other data; or rows that were changed, and not appended.
+
+    See Also
+    --------
+    top_k : Takes the store as its source.
+    GramStore : Spectrum, choice of columns, merge, removal, jackknife.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import npmdask
+    >>> rows = np.random.default_rng(0).standard_normal((500, 20)) * np.geomspace(8, 1, 20)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     store = npmdask.gram(rows, folder + "/G", kind="samples")
+    ...     counts = [store.components_for(share) for share in (0.5, 0.9, 0.99)]
+    >>> counts
+    [3, 11, 18]
+    """
+    opened = open_source(source, kind, dim)
+    resources = Resources(
+        memory=parse_memory(memory),
+        threads=threads,
+        workers=workers,
+        cluster=scheduler_of(cluster) or None,
+        certificates=None if certificates is None else str(Path(certificates).absolute()),
+        commit_seconds=commit_seconds,
+    )
+    request = GramRequest(by_chunks=by_chunks, precision=precision, seed=seed)
+    return form_gram(opened, store, request, resources, observer)
 
 
 def solve(

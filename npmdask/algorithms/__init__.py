@@ -4,7 +4,7 @@ from typing import Any
 
 from npmdask.algorithms.base import Algorithm, Info, Query, Question, Result, Seen, restored, state_fields
 from npmdask.algorithms.covariance import CovarianceState, PrivateCovariance
-from npmdask.algorithms.gram import GramKrylov
+from npmdask.algorithms.gram import GramKrylov, StoredGramPairs
 from npmdask.algorithms.krylov import BlockKrylov, KrylovState
 from npmdask.algorithms.power import PowerMethod, PowerState
 from npmdask.algorithms.private_power import (
@@ -26,7 +26,7 @@ from npmdask.errors import BadInputError
 
 REGISTRY: dict[str, type[Any]] = {"power": PowerMethod, "krylov": BlockKrylov, "gram": GramKrylov}
 OURS = frozenset(
-    {PowerMethod, BlockKrylov, GramKrylov, TensorPower}
+    {PowerMethod, BlockKrylov, GramKrylov, StoredGramPairs, TensorPower}
 )  # what these say of their own results is proved and tested
 STREAM_REGISTRY: dict[str, type[Any]] = {
     "spm": StreamPower,
@@ -114,6 +114,7 @@ __all__ = [
     "RowsQuery",
     "Seen",
     "SketchState",
+    "StoredGramPairs",
     "StreamAlgorithm",
     "StreamInfo",
     "StreamPower",

@@ -109,7 +109,7 @@ class GramKrylov(BlockKrylov):
         d, k, p = len(state.block), self.target_rank, self.iteration_rank
         matrix, image = released[:, :d], released[:, d:]
         values, vectors = _leading(matrix, min(p + 1, d))
-        away = _distance(matrix, state.block[:, : image.shape[1]], image)
+        away = self.distance(matrix, state.block, image)
         upper = np.append(values, np.zeros(p + 1 - len(values))) + away
         values, vectors = values[:p], vectors[:, :p]
         products = matrix @ vectors
@@ -129,6 +129,10 @@ class GramKrylov(BlockKrylov):
         )
         return after, Info(ritz_values=values[:k], residual_norms=norms[:k], asymmetry=0.0, precision="float64")
 
+    def distance(self, matrix: np.ndarray, block: Block, image: Block) -> float:
+        """Line 4: what ||A - G|| does not exceed, from the ``image`` of the leading columns of ``block``."""
+        return _distance(matrix, block[:, : image.shape[1]], image)
+
     def _seen(self, state: KrylovState) -> Seen:
         """The pairs and the bounds of line 5; pairs of G are those of a matrix that is ``away`` from A."""
         assert isinstance(state, GramState)
@@ -139,6 +143,24 @@ class GramKrylov(BlockKrylov):
         """The state of a checkpoint."""
         held: dict[str, Any] = {**arrays, **scalars}
         return GramState(**held)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredGramPairs(GramKrylov):
+    """The leading pairs of a matrix that was formed before and kept: line 3, and a bound of what was found then.
+
+    Parameters
+    ----------
+    probed : columns that the probes of line 4 were drawn for.
+    """
+
+    probed: int
+
+    def distance(self, matrix: np.ndarray, block: Block, image: Block) -> float:
+        """Line 4, of ``image``: the columns Y - G Q, and what they do not show."""
+        differs, slack = image[:, :-1], float(image[0, -1])
+        tangent = float(tangents(self.probed, differs.shape[1], BLIND)[0])
+        return float(np.linalg.norm(differs, 2)) * float(np.hypot(1.0, tangent)) + slack
 
 
 def _leading(matrix: np.ndarray, count: int) -> tuple[np.ndarray, Block]:

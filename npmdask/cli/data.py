@@ -1,4 +1,4 @@
-"""The commands that make data: ingest and generate."""
+"""The commands that make data: ingest, generate and gram."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import json
 from typing import Any
 
+from npmdask.cli.models import add_output, print_answer
 from npmdask.errors import BadInputError
 
 
@@ -112,6 +113,59 @@ def _generate(a: argparse.Namespace) -> int:
     )
     _print_store(summary)
     return 0
+
+
+def add_gram(commands: Any) -> None:
+    """``npmdask gram``."""
+    p = commands.add_parser(
+        "gram", help="form and keep A^T A of all columns in one pass: any question about them then reads no row"
+    )
+    p.add_argument("paths", nargs="+", metavar="PATH", help="SOURCE G; with --merge A B ... G; with --remove A: G DEST")
+    p.add_argument("--merge", action="store_true", help="merge Grams of other rows of the same columns into a new one")
+    p.add_argument("--remove", metavar="A", help="remove the rows of the Gram A from G, into the new store DEST")
+    p.add_argument("--distinct", action="store_true", help="of a merge: equal chunks are different rows, count both")
+    p.add_argument("--kind", choices=["samples", "matrix", "sparse"], help="default: what the store says, or matrix")
+    p.add_argument("--dim", help="of NetCDF or Zarr with more dimensions: along which rows lie, like time")
+    p.add_argument("--by-chunks", type=int, metavar="N", help="a Gram for each N rows of chunks, for a jackknife")
+    p.add_argument("--precision", choices=["auto", "float64", "float32"], help="of the products of tiles")
+    p.add_argument("--seed", type=int, help="of the probes; Grams of one seed can be merged")
+    p.add_argument("--memory", help="limit for all processes together, like 1GiB")
+    p.add_argument("--threads", type=int)
+    p.add_argument("--workers", type=int, help="processes (default: threads of this one)")
+    p.add_argument("--cluster", help="address of a Dask scheduler, or the JSON file that it wrote")
+    add_output(p)
+    p.set_defaults(command=_gram)
+
+
+OF_PASS = ("kind", "dim", "by_chunks", "precision", "seed", "memory", "threads", "workers", "cluster")
+
+
+def _gram(a: argparse.Namespace) -> int:
+    from npmdask.api import gram
+    from npmdask.runs.gram_store import GramStore
+    from npmdask.runs.observers import ProgressBar
+
+    given = {name: getattr(a, name) for name in OF_PASS if getattr(a, name) is not None}
+    made = a.merge or a.remove is not None
+    if made and given:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise BadInputError(f"a merge or a removal reads no rows: leave {flags} out")
+    if a.merge and a.remove is not None:
+        raise BadInputError("give --merge or --remove, one after the other")
+    if a.distinct and not a.merge:
+        raise BadInputError("--distinct is for a merge: leave it out")
+    if a.merge and len(a.paths) < 3:
+        raise BadInputError("write `npmdask gram --merge A B ... G`: two Grams or more, and the new store")
+    if not a.merge and len(a.paths) != 2:
+        wanted = "npmdask gram --remove A G DEST" if made else "npmdask gram SOURCE G"
+        raise BadInputError(f"{len(a.paths)} paths are given: write `{wanted}`")
+    *sources, dest = a.paths
+    if a.merge:
+        return print_answer(GramStore.merge(sources, dest, distinct=a.distinct), a.json)
+    if a.remove is not None:
+        return print_answer(GramStore(sources[0]).remove(a.remove, dest), a.json)
+    a.held_store = dest
+    return print_answer(gram(sources[0], dest, observer=ProgressBar(quiet=a.quiet), **given), a.json)
 
 
 def _options(pairs: list[str]) -> dict[str, Any]:

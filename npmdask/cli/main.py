@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 
 from npmdask.checkpoint.logging import open_log
-from npmdask.cli.data import add_generate, add_ingest
+from npmdask.cli.data import add_generate, add_gram, add_ingest
 from npmdask.cli.models import (
     add_ica,
     add_mixture,
@@ -422,6 +422,7 @@ def _node(a: argparse.Namespace) -> int:
 COMMANDS = (
     add_ingest,
     add_generate,
+    add_gram,
     _add_init,
     add_plan,
     _add_run,

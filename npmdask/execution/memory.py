@@ -12,7 +12,7 @@ import psutil
 
 from npmdask.errors import MemoryRefusedError
 from npmdask.execution.reduction import runs_of
-from npmdask.operators import GramMatrix, Operator
+from npmdask.operators import GramMatrix, GramOfSlabs, Operator
 from npmdask.storage.readers.dense import MIN_TILE_ROWS, AsIfChunked, DenseReader
 
 # How much memory this run really took: this process and everything below it, from the kernel's own figures.
@@ -274,7 +274,11 @@ def _too_little(
     mib, limit = 2**20, plan.limit or 0
     remedies = [f"set memory to at least {-(-plan.predicted_peak // mib)}MiB (one thread)"]
     formed = isinstance(operator, GramMatrix)
-    if formed:
+    if isinstance(operator, GramOfSlabs):  # what is wanted is the matrix
+        share = (limit - plan.base - plan.threads * THREAD_BASE) / max(plan.predicted_peak - plan.base, 1)
+        fewer = int(operator.block_rows * max(share, 0.0))
+        remedies += [f"or about {fewer} columns"] if fewer else []
+    elif formed:
         remedies.append('or algorithm = "krylov", which forms no matrix of columns x columns')
     rank = 0 if formed else largest_rank(plan, operator, p, state_blocks, base, locked)
     if rank:

@@ -1,5 +1,6 @@
 """Runs from outside: reports, exports, inspection, status, metrics, garbage collection; and the kinds of runs."""
 
+from npmdask.manage.gram import GramKind
 from npmdask.manage.kinds import RunKind, Sink, forget_kind, kind_of, kind_of_answer, register_kind
 from npmdask.manage.matrix import CopyKind, MatrixKind, SearchKind
 from npmdask.manage.staged import LatentKind, TopicsKind
@@ -10,6 +11,7 @@ for _kind in (
     SearchKind(),
     CopyKind(),
     StreamKind(),
+    GramKind(),
     TopicsKind(),
     LatentKind("mixture"),
     LatentKind("ica"),

@@ -58,7 +58,7 @@ class MatrixKind(RunKind):
             stop = {name: value for name, value in changes.items() if name in STOP}
             if stop:
                 problem = _restop(held, problem, stop)
-            return drive(problem, held, replace(resources_of(held), **_resources(changes)), observer)
+            return drive(problem, held, replace(resources_of(held), **changed_resources(changes)), observer)
 
     def answer(self, store: Path) -> dict[str, np.ndarray]:
         """Read the answer; of a private run all that was released. Left vectors are too large to be among it."""
@@ -205,7 +205,7 @@ def _result(store: Path) -> dict[str, np.ndarray]:
     return read_bundle(result)[0]
 
 
-def _resources(changes: Mapping[str, Any]) -> dict[str, Any]:
+def changed_resources(changes: Mapping[str, Any]) -> dict[str, Any]:
     """Of what a run may use, all that changes: a cluster takes the place of workers, and the other way round."""
     given = {name: value for name, value in changes.items() if name not in STOP}
     if "memory" in given:

@@ -5,6 +5,8 @@ how two neighbouring partial products join (``join``) and how the last one becom
 Who calls that, in which process, is not its business (see :mod:`npmdask.execution.executor`).
 """
 
+from typing import Any
+
 from npmdask.operators._protocol import RUN_BYTES, Operator, Partial, PrivateOperator
 from npmdask.operators.clipped_entries import (
     BoundedProduct,
@@ -24,15 +26,17 @@ from npmdask.operators.packed_symmetric import Symmetric, Triangle
 from npmdask.operators.packed_tensor import PackedMultilinear, PackedTensor
 from npmdask.operators.record_images import RecordImages
 from npmdask.operators.sample_moments import MixtureSpread, MixtureTriples, SampleFourth, SampleTriples
+from npmdask.operators.stored_gram import GramOfSlabs, GramReader, StoredGram
 from npmdask.operators.view import View
 from npmdask.operators.word_moments import TripleBlocks, WhitenedTriples, WordPairs, WordSums, WordTotals, WordTriples
 
-OF_LAYOUT = {  # plain products
+OF_LAYOUT: dict[str, Any] = {  # plain products
     "dense": Gram,
     "csr": SparseGram,
     "triangle": Triangle,
     "tensor": PackedTensor,
     "matrix-free": MatrixFree,
+    "gram": StoredGram,
 }
 
 __all__ = [
@@ -49,6 +53,8 @@ __all__ = [
     "Dilation",
     "Gram",
     "GramMatrix",
+    "GramOfSlabs",
+    "GramReader",
     "LeftProduct",
     "MatrixFree",
     "MixtureExpectations",
@@ -65,6 +71,7 @@ __all__ = [
     "SourceContrasts",
     "SparseDilation",
     "SparseGram",
+    "StoredGram",
     "Symmetric",
     "Triangle",
     "TripleBlocks",

@@ -16,7 +16,7 @@ import psutil
 from npmdask.algorithms import GramKrylov, TensorPower
 from npmdask.algorithms.gram import SINGLE_TOL
 from npmdask.checkpoint.store import RunStore
-from npmdask.errors import MemoryRefusedError
+from npmdask.errors import BadInputError, MemoryRefusedError
 from npmdask.execution.executor import single_threaded_blas
 from npmdask.execution.memory import MemoryPlan, largest_rank, tree_rss
 from npmdask.execution.reduction import runs_of
@@ -133,6 +133,11 @@ def plan_run(problem: Problem, resources: Resources, spectrum: Spectrum | None =
     RefusedError
         The memory limit is too small, as for the run itself.
     """
+    if problem.source.reader.layout == "gram":
+        raise BadInputError(
+            f"{problem.source.path} is a stored Gram: a run on it reads no data and takes no pass, so that there is "
+            "nothing to plan; start it with `npmdask run`"
+        )
     base = tree_rss()
     memory = memory_for(needs_of(problem), resources, base)
     wide = widest(problem, memory, base)
@@ -391,7 +396,7 @@ def _with_rank(request: Request, source: Source, resources: Resources, store: st
     if held is not None:
         rank = int(held["iteration_rank"])
         return replace(request, iteration_rank=rank if rank >= request.target_rank else None)
-    if request.algorithm == "gram":
+    if request.algorithm == "gram" or source.reader.layout == "gram":
         return replace(request, iteration_rank=None)  # one pass, whatever it is
     problem = make_problem(source, replace(request, iteration_rank=None))
     base = tree_rss()

@@ -158,6 +158,8 @@ def _why_not(problem: Problem) -> str:
         return "the operator is the dilation of the data, of which no sample is drawn"
     if problem.derived is not None:
         return "the operator is made of moments, of which there is no sample"
+    if source.reader.layout == "gram":
+        return "the matrix is stored, and no step reads any data"
     if isinstance(problem.algorithm, GramKrylov):
         return "one pass forms the matrix, whatever its spectrum"
     played = getattr(problem.algorithm, "can_be_played", False)

@@ -146,7 +146,8 @@ def make_problem(
         return _derived_problem(source, request, locked or start)
     made = ELSEWHERE.get(type(source.reader))
     if made is not None:
-        return made(source, request, locked or start)
+        problem = made(source, request, locked or start)
+        return problem if share is None else replace(problem, share=share)
     if request.privacy is not None:
         return _private_problem(source, request, request.privacy, locked or start)
     if source.kind == "tensor":

@@ -243,6 +243,11 @@ def left_blocks(store: str | Path) -> Iterator[Block]:
     """The left singular vectors of a finished run, some rows at a time."""
     store = folder_of(store)
     arrays, _ = read_bundle(store / "result")
+    if "left_rotation" not in arrays and ((RunStore(store).read_spec() or {})["data"]).get("kind") == "matrix":
+        raise BadInputError(
+            f"the answer in {store} was formed of a stored Gram, without rows: left singular vectors take a run on the "
+            "rows themselves (or scores of them, divided by the values)"
+        )
     if "left_rotation" not in arrays:
         raise BadInputError(f"{store} has no left singular vectors: they are computed for kind = 'matrix' only")
     for rows in left_chunks(store, arrays):

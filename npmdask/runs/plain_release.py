@@ -79,7 +79,7 @@ def constant_columns(problem: Problem, source: Source) -> np.ndarray:
     plain = problem.recipe is None and problem.derived is None
     if not problem.request.scale or not plain or mean is None or std is None:
         return np.empty(0, np.int64)
-    scale = column_scale(mean, std, sparse=source.reader.layout == "csr")
+    scale = column_scale(mean, std, sparse=source.of_csr)
     small = (mean != 0) & (np.abs(mean) < SMALLEST)
     return np.flatnonzero((scale == 1) & (std != 1) & ((std > 0) | small))
 
@@ -199,7 +199,8 @@ class PlainRelease:
         known = self._operator.reader.checksums is not None
         if known and step > 1:
             return
-        found = bool(self._moments) and self._source.column_mean is None
+        # Kept, so that rows are scored without what they came with: also of a Gram, which may grow meanwhile.
+        found = bool(self._moments) and (self._source.column_mean is None or not self._operator.pass_bytes)
         if found or not known:
             self._keep_survey(self._record, self._moments)
         # The operator is made as a resumed run makes it: its sums, and so the bits, must be the same.
@@ -221,7 +222,8 @@ class PlainRelease:
     ) -> Answer:
         """The answer in the units of the question, with its certificate; of a matrix after one more pass."""
         problem = self._problem
-        passes = len(history) + problem.needs_moments + (problem.start.passes if problem.start else 0)
+        passes = len(history) * bool(self._operator.pass_bytes)  # of a stored Gram a step reads no data
+        passes += problem.needs_moments + (problem.start.passes if problem.start else 0)
         if type(problem.algorithm) not in OURS:
             result, view, outcome = self._verified(result, view, outcome)
             passes += 1
@@ -327,7 +329,8 @@ class PlainRelease:
         if part is not None:
             arrays = part[0]
             mean, std = arrays.get("column_mean", mean), arrays.get("column_std", std)
-            source = source.with_checksums(checksum_table(arrays))
+            table = checksum_table(arrays)  # None of a store that records its own
+            source = source if table is None else source.with_checksums(table)
         self._source = replace(source, column_mean=mean, column_std=std)
         self._operator = replace(self._problem, source=self._source).operator(mean, std, first=step == 0)
         if self._problem.derived is None:

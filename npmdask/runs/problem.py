@@ -226,7 +226,7 @@ class Problem:
 
     def view(self, mean: np.ndarray | None, std: np.ndarray | None) -> View:
         """How the question sees the stored columns, of these means and deviations."""
-        asked, sparse = self.request, self.source.reader.layout == "csr"
+        asked, sparse = self.request, self.source.of_csr
         return View.of_columns(mean, std, center=asked.center, scale=asked.scale, sparse=sparse)
 
     def sides(self) -> list[Any]:

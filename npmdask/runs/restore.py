@@ -91,7 +91,7 @@ def _require_same(wanted: dict[str, Any], found: dict[str, Any], store: str, sou
             differences.append(f"{table}.{name} ({found[table][name]!r} in the checkpoint)")
     if differences:
         hint = ""
-        if wanted["data"]["fingerprint"] != found.get("data", {}).get("fingerprint"):
+        if wanted["data"].get("fingerprint") != found.get("data", {}).get("fingerprint"):
             hint = " (of a plain store, times count too; ingest data that move)"
             if source is not None and found.get("source", source) != source:
                 hint = f" (the data were {found['source']}, and are {source})"

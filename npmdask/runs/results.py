@@ -60,12 +60,11 @@ def answer_arrays(
     """
     values, vectors, residuals = in_units(kind, result.values), result.vectors, result.residual_norms
     left = {}
-    if kind == "matrix":
-        assert isinstance(operator, Gram)
+    if kind == "matrix" and isinstance(operator, Gram):  # of a stored Gram there are no rows to make them of
         refined = refine_with_left(operator, result, folder, final_pass)
         values, vectors, residuals = refined.values, refined.vectors, refined.residual_norms
         left = {"left_rotation": refined.rotation, "left_checksums": refined.checksums}
-    elif kind == "sparse":
+    elif kind in ("matrix", "sparse"):
         residuals = residuals / np.where(values > 0, values, np.inf)  # ||A^T u - sigma v||, u = A v / sigma
     return {
         "basis": vectors,
@@ -111,7 +110,9 @@ def assure(
     certificate = certify(evidence)
     singular = problem.kind in ("matrix", "sparse")
     residuals = [float(step["worst_residual"]) for step in history]
-    state = health(certificate, residuals, problem.rule.tol, rate=_rate(evidence, problem))
+    state = health(
+        certificate, residuals, problem.rule.tol, rate=_rate(evidence, problem), rows=operator.pass_bytes > 0
+    )
     numbers = as_numbers(certificate, problem.kind) | {"health": state._asdict()}
     if evidence.stddev:
         numbers["recursion"] = noisy_recursion(evidence, certificate, len(history))

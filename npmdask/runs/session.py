@@ -204,7 +204,7 @@ class Session:
         product, record = self.executor.run_pass(operator, block, self.observer.on_task, keeper)
         seconds = time.perf_counter() - start
         self.store.require_turn()  # before anything is made of it: noise, entries of a ledger
-        self.passes += 1
+        self.passes += bool(operator.pass_bytes)
         self.bytes_read += record.bytes_read - resumed.bytes_read
         cost = {"bytes": record.bytes_read, "bytes_resumed": resumed.bytes_read}
         self.log("passed", label=label, seconds=round(seconds, 4), rss=tree_rss(), **cost)

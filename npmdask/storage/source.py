@@ -24,7 +24,7 @@ from npmdask.storage.formats.compressed import gene_labels
 from npmdask.storage.kinds import KINDS, MATRICES, TENSOR, real_array, require_cube, require_square_matrices
 from npmdask.storage.labels import Labels, axis_of
 from npmdask.storage.object_url import SCHEMES, is_remote, open_remote, outside, require_no_credentials
-from npmdask.storage.paths import local_path
+from npmdask.storage.paths import is_url, local_path
 from npmdask.storage.readers.computed import Rows, open_rows
 from npmdask.storage.readers.dense import DenseReader
 from npmdask.storage.readers.lazy import BlockRows, open_block_rows, rows_of_a_block, spilled
@@ -87,6 +87,19 @@ def _opener_of(source: Any) -> Opener | None:
     return _OPENERS.get(scheme)
 
 
+# By a file in a folder that is no array and yet data, what makes a source of the folder, or None if it is something
+# else. A room above this one registers itself (npmdask.runs.gram_store).
+FOLDERS: dict[str, Callable[[Path, str | None], Source | None]] = {}
+
+
+def _of_folder(source: str | Path, kind: str | None) -> Source | None:
+    """What a room above knows to be data."""
+    if is_url(source):
+        return None
+    known = (make for name, make in FOLDERS.items() if (Path(source) / name).is_file())
+    return next((made for make in known if (made := make(Path(source), kind)) is not None), None)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Truth:
     """The planted answer of a generated problem: basis (d x k) and values (k)."""
@@ -135,6 +148,11 @@ class Source:
     def shape(self) -> tuple[int, ...]:
         """Rows and columns; (d, d, d) of a tensor."""
         return self.reader.shape
+
+    @property
+    def of_csr(self) -> bool:
+        """Whether sums over the columns are of CSR rows, and so about zero."""
+        return bool(getattr(self.reader, "of_csr", self.reader.layout == "csr"))
 
     @property
     def dimension(self) -> int:
@@ -241,6 +259,11 @@ def _is_zarr_group(path: Path) -> bool:
 def _opened(source: Any, kind: str | None, dim: str | int | None, spill: str | Path | None) -> Source:
     if (opener := _opener_of(source)) is not None:
         return _given(source, opener, kind)
+    if hasattr(type(source), "as_source"):  # it knows better what it is
+        made: Source = source.as_source(kind)
+        return made
+    if isinstance(source, str | os.PathLike) and (found := _of_folder(str(source), kind)) is not None:
+        return found
     if is_linear_operator(source):
         return _matrix_free(source, kind, rows=dim is not None or spill is not None)
     if not isinstance(source, str | os.PathLike | zarr.Array | zarr.Group):

@@ -177,7 +177,9 @@ def _ordinal(n: int) -> str:
     return f"{n}{ending}"
 
 
-def health(certificate: Certificate, residuals: Sequence[float], tol: float, *, rate: float | None) -> Health:
+def health(
+    certificate: Certificate, residuals: Sequence[float], tol: float, *, rate: float | None, rows: bool = True
+) -> Health:
     """The health of the iteration.
 
     Parameters
@@ -185,6 +187,7 @@ def health(certificate: Certificate, residuals: Sequence[float], tol: float, *, 
     residuals : the worst relative residual of every step.
     tol : the tolerance that was asked for.
     rate : what the Ritz values promise a residual to fall by in a step; None: not known.
+    rows : whether there are rows for another step.
     """
     sizes, k = np.abs(certificate.values), len(certificate.values)
     rank = int((sizes > certificate.perturbation).sum())
@@ -193,6 +196,8 @@ def health(certificate: Certificate, residuals: Sequence[float], tol: float, *, 
         return Health("collapsed", some if rank else "no component carries anything: all of it is zero, or rounding")
     if not residuals or residuals[-1] <= tol:
         return Health("good", "every residual has reached the tolerance")
+    if not rows:
+        return Health("short", "what the Gram was formed with does not show more: a pass over the rows does")
     window = list(residuals[-WINDOW - 1 :])
     if len(window) > WINDOW and min(window[1:]) > FALL * window[0]:
         promised = "" if rate is None else f" (the values promise a factor of {rate:.2g} a step)"

@@ -1,0 +1,146 @@
+"""Stored Grams: one pass over rows, or made of other Grams."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from npmdask.checkpoint.store import RunStore
+from npmdask.errors import BadInputError, RefusedError
+from npmdask.manage.kinds import Keeps, RunKind, Spec, named
+from npmdask.manage.matrix import changed_resources
+from npmdask.manage.run_report import name_of
+from npmdask.report import Plot, Report
+from npmdask.report.blocks import bytes_text, parameters, section, series, spectrum_plot, table, tiles
+from npmdask.runs.gram_form import GramRequest, form_gram
+from npmdask.runs.gram_parts import KIND, GramPart, listed_parts
+from npmdask.runs.gram_store import GramStore
+from npmdask.runs.observers import Observer
+from npmdask.runs.restore import resources_of
+from npmdask.storage.source import open_source
+
+DRAWN = 100  # values of a spectrum on a page
+SHARES = (0.5, 0.8, 0.9, 0.95, 0.99)
+
+
+class GramKind(RunKind):
+    """A stored Gram."""
+
+    name = "gram"
+    may_change = frozenset({"memory", "workers", "threads", "cluster", "certificates"})
+
+    def matches(self, spec: Spec) -> bool:
+        return bool(spec.get("data", {}).get("kind") == KIND)
+
+    def gave(self, answer: Any) -> bool:
+        return isinstance(answer, GramStore)
+
+    def resume(self, store: Path, changes: Mapping[str, Any], observer: Observer | None) -> GramStore:
+        """Go on with the pass, or read the rows that were appended since; one that was merged is as it is."""
+        run = RunStore(store)
+        spec = run.read_spec() or {}
+        if spec["algorithm"]["made"] != "formed":
+            if not listed_parts(run)[0]:
+                raise RefusedError(
+                    f"{store} was to be {spec['algorithm']['made']} from other Grams and is not finished: run the same "
+                    "`npmdask gram` again"
+                )
+            return GramStore(store)
+        asked = {name: spec["algorithm"][name] for name in ("by_chunks", "precision")}
+        source = open_source(spec["source"], spec["data"]["of"], spec.get("dim"))
+        resources = replace(resources_of(run), **changed_resources(changes))
+        return form_gram(source, store, GramRequest(**asked, seed=spec["run"]["seed"]), resources, observer)
+
+    def answer(self, store: Path) -> dict[str, np.ndarray]:
+        """Compute the Gram about the mean, with the means and the number of rows."""
+        found = GramStore(store)
+        return {"gram": found.matrix(), "mean": found.mean, "rows": np.array(found.rows)}
+
+    def summary(self, answer: GramStore) -> dict[str, Any]:
+        return {
+            "rows": answer.rows,
+            "columns": answer.columns,
+            "kind": answer.kind,
+            "groups": list(answer.groups),
+            "rows_read": answer.rows_read,
+            "bytes_read": answer.bytes_read,
+            "fingerprint": answer.fingerprint,
+            "store": answer.store,
+        }
+
+    def ending(self, answer: GramStore) -> str:
+        new = f"{answer.rows_read} rows read" if answer.rows_read else "no new rows"
+        return (
+            f"{answer.store} holds the Gram of {answer.rows} rows and {answer.columns} columns ({new}, "
+            f"{bytes_text(answer.bytes_read)}); `npmdask run {answer.store} -k K` answers from it without a pass"
+        )
+
+    def inspect(self, run: RunStore, spec: Spec) -> dict[str, Any]:
+        parts, history = listed_parts(run)
+        facts: dict[str, Any] = {"state": "finished" if parts else "unfinished"}
+        if parts:
+            facts |= {
+                "rows": sum(part.rows for part in parts),
+                "groups": list(dict.fromkeys(part.group for part in parts)),
+                "chunks": sum(len(origin.chunks) for part in parts for origin in part.origins),
+                "formed": sorted({part.formed for part in parts}),
+                "bytes_read": sum(reading["bytes"] for reading in history),
+            }
+        else:
+            facts["outcome"] = "go on with `npmdask resume`"
+        return facts | {"source": spec.get("source")} | named(spec, ("data", "algorithm", "run", "version"))
+
+    def report(self, run: RunStore, spec: Spec) -> Report:
+        """Report the spectrum of the covariance, shares of the variance, and what was summed."""
+        parts, _ = listed_parts(run)
+        if not parts:
+            raise BadInputError(f"there is no finished Gram in {run.place}: go on with `npmdask resume {run.place}`")
+        store = GramStore(run.path)
+        values = np.linalg.eigvalsh(store.matrix())[::-1]
+        variances, total = np.maximum(values, 0.0) / max(store.rows - 1, 1), float(np.maximum(values, 0.0).sum())
+        shares = np.cumsum(np.maximum(values, 0.0)) / (total or 1.0)
+        facts = [
+            ("rows", f"{store.rows:,}"),
+            ("columns", f"{store.columns:,}"),
+            ("groups of rows", str(len(store.groups))),
+            ("sum of the variances", f"{variances.sum():.6g}"),
+        ]
+        counted = [(f"{share:.0%}", int(np.searchsorted(shares, share * (1 - 1e-12))) + 1) for share in SHARES]
+        drawn = range(1, min(len(values), DRAWN) + 1)
+        share_plot = Plot(
+            title="Share of the variance",
+            x="components",
+            y="share",
+            series=(series(drawn, shares[:DRAWN]),),
+            bottom=0.0,
+            top=1.0,
+        )
+        return Report(
+            title=name_of(run.path),
+            outcome=f"the Gram of {store.rows} rows and {store.columns} columns",
+            good=True,
+            sections=(
+                section("", tiles(facts)),
+                section(
+                    "Spectrum of the covariance",
+                    spectrum_plot(variances[:DRAWN], "variance"),
+                    share_plot if total > 0 else None,
+                    table(counted, ("share of the variance", "components")) if total > 0 else None,
+                ),
+                section("Rows", table(map(_row, parts), ("group", "rows", "source", "formed in", "fingerprint"))),
+                parameters(spec, ("data", "algorithm", "run", "version")),
+            ),
+        )
+
+    def keeps(self, run: RunStore, spec: Spec) -> Keeps:
+        """Keep everything: it is data, of rows that may be gone."""
+        return "everything"
+
+
+def _row(part: GramPart) -> tuple[Any, ...]:
+    places = ", ".join(dict.fromkeys(origin.source for origin in part.origins))
+    return part.group, part.rows, places, part.formed, part.origins[0].fingerprint[:16]

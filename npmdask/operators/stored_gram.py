@@ -1,0 +1,180 @@
+"""A Gram that is kept: the pass over some rows of chunks that makes a part of it, and what it answers alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from npmdask.numerics.gram_sums import GramSums
+from npmdask.numerics.subspaces import Block
+from npmdask.operators._protocol import OnePass, Partial, Sums
+from npmdask.operators.gram_matrix import FINISHING, GramMatrix
+from npmdask.operators.view import AS_STORED, View
+from npmdask.storage.readers.dense import ReadStats
+from npmdask.theory.certificates.bounds import rounding_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class GramOfSlabs(GramMatrix):
+    """:class:`GramMatrix` of consecutive rows of chunks, and of no others; of CSR of all.
+
+    Parameters
+    ----------
+    slabs : numbers of the rows of chunks.
+    """
+
+    slabs: range
+
+    @property
+    def units(self) -> int:
+        return len(self.slabs)
+
+    @property
+    def rows(self) -> int:
+        """How many rows they hold."""
+        if self.reader.layout == "csr":
+            return int(self.reader.shape[0])
+        return int(self.reader.slab_rows(self.slabs[-1]).stop - self.reader.slab_rows(self.slabs[0]).start)
+
+    @property
+    def pass_bytes(self) -> int:
+        if self.reader.layout == "csr":
+            return int(self.reader.nbytes)
+        return int(self.rows * self.reader.shape[1] * self.reader.dtype.itemsize)
+
+    @property
+    def pass_chunks(self) -> int:
+        return int(len(self.slabs) * self.reader.grid[1])
+
+    def read_ahead(self, units: range) -> None:
+        """Have the kernel fetch the first of ``units`` meanwhile, where that can be asked for."""
+        self.reader.read_ahead(self._slabs_of(units)[:1])
+
+    def partial(self, slabs: range, block: Block) -> Partial:
+        return super().partial(self._slabs_of(slabs), block)
+
+    def _slabs_of(self, units: range) -> range:
+        return range(self.slabs.start + units.start, self.slabs.start + units.stop)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GramReader:
+    """What stands in for rows that only a Gram is known of: their number, and what they sum to.
+
+    Parameters
+    ----------
+    sums : of the columns that are asked about.
+    residual : (d x r) what the image of the probes differs by from the product of the matrix with them.
+    probed : columns that the probes were drawn for: more than d, where some columns are left out.
+    dtype, of_csr : of the rows.
+    """
+
+    sums: GramSums
+    residual: Block
+    probed: int
+    dtype: np.dtype
+    of_csr: bool = False
+
+    layout: ClassVar[str] = "gram"
+    grid: ClassVar[tuple[int, int]] = (1, 1)
+    units: ClassVar[int] = 1
+    checksums: ClassVar[dict[str, Any]] = {}  # of chunks that are read again: there are none
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return (self.sums.count, len(self.sums.mean))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the matrix."""
+        return int(self.sums.matrix.nbytes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredGram(OnePass):
+    """``weight * A^T A`` from its kept Gram, A the ``view`` of the rows; nothing is read, and no block is multiplied.
+
+    To a query for the whole it answers d x (d + r + 3): the matrix; what the products with probes differ by, so that
+    times sqrt(1 + t^2) it bounds the error of the matrix; a bound of what they do not show, in every row; and the mean
+    and the deviation of the columns.
+
+    Notes
+    -----
+    E, the error of the Gram, has ||E Q|| >= ||E|| / sqrt(1 + t^2) of probes Q that do not depend on it. With columns
+    divided by s, ||S E S|| <= ||S E|| / min s, and S E Q is known. Of some columns rows of E Q are, as of more columns.
+    """
+
+    reader: GramReader
+    weight: float = 1.0
+    view: View = AS_STORED
+    whole: str | None = field(default=None)
+
+    answers: ClassVar[tuple[str, ...]] = ("whole",)
+    units: ClassVar[int] = 1
+    pass_bytes: ClassVar[int] = 0
+    pass_chunks: ClassVar[int] = 0
+    run_bytes: ClassVar[int] = 1
+
+    @property
+    def centred_by_algebra(self) -> bool:
+        """Of sums over CSR rows, which are formed as they are, the mean is taken off in the end."""
+        return self.reader.of_csr
+
+    @property
+    def block_rows(self) -> int:
+        return self.reader.shape[1]
+
+    def partial(self, slabs: range, block: Block) -> Partial:
+        sums: Sums = {"product": self._seen()}
+        return Partial(sums, ReadStats())
+
+    def finish(self, total: Partial, block: Block) -> Block:
+        return total.sums["product"]
+
+    def matrix(self) -> np.ndarray:
+        """All of it, formed as :class:`GramMatrix` forms it of the rows, so that the bits are the same."""
+        return self._into(np.empty((self.block_rows, self.block_rows)))
+
+    def _into(self, out: np.ndarray) -> np.ndarray:
+        sums, scale = self.reader.sums, self._scale
+        out[:] = sums.matrix
+        if not self.view.centres:
+            root = np.sqrt(sums.count) * sums.mean
+            out += np.outer(root, root)
+        if (scale != 1).any():
+            out *= np.outer(scale, scale)
+        out *= self.weight
+        return out
+
+    @property
+    def _scale(self) -> np.ndarray:
+        return self.view.on_columns(np.ones((self.block_rows, 1)))[:, 0]
+
+    def _seen(self) -> Block:
+        sums, scale, (rows, d) = self.reader.sums, self._scale, self.reader.shape
+        residual, largest = self.reader.residual, float(scale.max())
+        out = np.empty((d, d + residual.shape[1] + 3))
+        matrix = self._into(out[:, :d])
+        # Deviations come from the diagonal, and are off as it is: by half of the bound over the number of rows.
+        more = 1.0 if self.view.scale is None else 1 + 1.1 * float(np.linalg.norm(matrix)) / (rows * self.weight)
+        largest *= more
+        out[:, d:-3] = residual * (scale[:, None] * largest * self.weight)
+        slack = sums.slack * largest**2 / more
+        if not self.view.centres or self.reader.of_csr:  # what the mean adds, or has taken off, and its rounding
+            slack += rounding_of(d, rows * float(np.square(sums.mean * scale).sum()))
+        out[:, -3] = slack * self.weight
+        out[:, -2], out[:, -1] = sums.mean, sums.deviation
+        return out
+
+    def read_ahead(self, units: range) -> None:
+        """Nothing to fetch."""
+
+    def pending_bytes(self, p: int, runs: list[range]) -> int:
+        """Memory of the matrix as it is made, returned and decomposed."""
+        return FINISHING * self.block_rows**2 * 8
+
+    def task_bytes(self, p: int, runs: list[range]) -> int:
+        """Nothing beside that."""
+        return 0

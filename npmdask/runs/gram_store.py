@@ -1,0 +1,783 @@
+"""The Gram of all columns as a stored artifact: what every spectral question about them needs, and no row.
+
+It answers for any number of components, centred or not, scaled or not, and for some of the columns; Grams of other
+rows are merged with it, and taken off again. It is a source like any other: ``top_k(store, k)``.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from npmdask.algorithms import StoredGramPairs
+from npmdask.algorithms.stopping import ResidualRule, StepView, default_tol
+from npmdask.checkpoint.store import CHECKPOINT_FORMAT, RunStore, folder_of
+from npmdask.errors import BadInputError, RefusedError
+from npmdask.numerics.gram_sums import GramSums, probes_of
+from npmdask.operators import GramReader, StoredGram, View
+from npmdask.privacy.mechanisms import REGISTRY as MECHANISMS
+from npmdask.runs import build
+from npmdask.runs.build import ranks_of
+from npmdask.runs.gram_parts import (
+    KIND,
+    PREFIX,
+    GramPart,
+    list_parts,
+    listed_parts,
+    made_part,
+    read_sums,
+    write_sums,
+)
+from npmdask.runs.problem import Problem, Request
+from npmdask.runs.restore import bind_spec
+from npmdask.runs.results import in_units
+from npmdask.runs.stopping_rules import smallest_rank, trace_of
+from npmdask.storage import source as sources
+from npmdask.storage.labels import Axis, Labels
+from npmdask.storage.paths import is_url
+from npmdask.storage.source import IN_MEMORY, Source
+
+SHOWN = 3  # names or numbers that a sentence shows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Jackknife:
+    """
+    Hold what leaving out a group of rows does to leading values.
+
+    Attributes
+    ----------
+    values : numpy.ndarray, shape (k,)
+        Of all rows: eigenvalues of the mean of x x^T (of the covariance, where it is centred), or singular values.
+    standard_errors : numpy.ndarray, shape (k,)
+        Of the values, by the delete-a-group jackknife.
+    bias : numpy.ndarray, shape (k,)
+        Estimate of it; the values less this are corrected.
+    left_out : numpy.ndarray, shape (groups, k)
+        Values without each group, in the order of ``groups``.
+    groups : tuple of str
+        Their names.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import npmdask
+    >>> rows = np.random.default_rng(0).standard_normal((4096, 5)) * [5, 3, 1, 1, 1]
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     store = npmdask.gram(rows, folder + "/G", kind="samples", by_chunks=1)
+    ...     found = store.jackknife(2)
+    >>> len(found.groups), found.standard_errors.shape
+    (4, (2,))
+    """
+
+    values: np.ndarray
+    standard_errors: np.ndarray
+    bias: np.ndarray
+    left_out: np.ndarray
+    groups: tuple[str, ...]
+
+
+class GramStore:
+    """
+    Open a stored Gram: for each part of the rows their number, the mean, the Gram about it, and its error bound.
+
+    It is a source: ``npmdask.top_k(store, k)`` answers from it without reading a row.
+
+    Parameters
+    ----------
+    store : str or Path
+        Folder or URL that :func:`npmdask.gram`, :meth:`merge` or :meth:`remove` has made.
+
+    Raises
+    ------
+    BadInputError
+        There is no Gram, or it is not finished.
+
+    See Also
+    --------
+    npmdask.gram : Form one.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import npmdask
+    >>> rows = np.random.default_rng(0).standard_normal((500, 20)) * np.geomspace(8, 1, 20)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     npmdask.gram(rows, folder + "/G", kind="samples")
+    ...     solution = npmdask.top_k(folder + "/G", 3, center=True)
+    <GramStore: 500 rows of 20 columns, kind samples, 1 group; ...>
+    >>> solution.converged, solution.data_passes
+    (True, 0)
+    >>> np.allclose(solution.values, np.linalg.eigvalsh(np.cov(rows.T, bias=True))[:-4:-1])
+    True
+    """
+
+    assurance = ""  # what is told of the answer of any run; here, of each question
+    warnings: tuple[str, ...] = ()
+    answered = True
+
+    def __init__(self, store: str | Path) -> None:
+        run = RunStore(store)
+        spec = run.read_spec()
+        if spec is None or spec["data"].get("kind") != KIND:
+            raise BadInputError(f"there is no Gram in {store}: form one with `npmdask gram SOURCE {store}`")
+        self.store = run.place
+        self.parts, self._history = listed_parts(run)
+        if not self.parts:
+            raise BadInputError(f"the Gram in {store} is not finished: go on with `npmdask resume {store}`")
+        labels = run.read_part("labels")
+        self.rows_read = self.bytes_read = 0
+        self._spec, self._folder = spec, run.path
+        self._labels = None if labels is None else Labels.of_bundle(*labels)
+        self._chosen: np.ndarray | None = None
+        self._whole = True
+
+    def __repr__(self) -> str:
+        groups = len(self.groups)
+        return (
+            f"<GramStore: {self.rows:,} rows of {self.columns:,} columns, kind {self.kind}, {groups} "
+            f"group{'s'[: groups != 1]}; store {self.store}>"
+        )
+
+    @property
+    def rows(self) -> int:
+        """How many rows are summed."""
+        return sum(part.rows for part in self.parts)
+
+    @property
+    def columns(self) -> int:
+        """How many columns there are, d."""
+        return int(self._spec["data"]["columns"]) if self._chosen is None else len(self._chosen)
+
+    @property
+    def kind(self) -> str:
+        """What was asked of the rows: "samples", "matrix", or "sparse"."""
+        return str(self._spec["data"]["of"])
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Names of the groups of rows that have Grams of their own, in the order in which they came."""
+        return tuple(dict.fromkeys(part.group for part in self.parts))
+
+    @property
+    def labels(self) -> Labels:
+        """What the columns are called, as far as the data said so."""
+        if self._labels is None or self._chosen is None:
+            return self._labels or Labels()
+        axis = self._labels.columns[0]
+        if len(self._labels.columns) > 1 or axis.values is None:
+            return Labels(columns=(Axis("column", len(self._chosen), self._chosen),))
+        return Labels(columns=(Axis(axis.name, len(self._chosen), axis.values[self._chosen]),))
+
+    @property
+    def mean(self) -> np.ndarray:
+        """Means of the columns (d)."""
+        return self._reader.sums.mean
+
+    @property
+    def deviation(self) -> np.ndarray:
+        """Standard deviations of the columns (d), of the population."""
+        return self._reader.sums.deviation
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the sums of all parts, and of the choice of columns."""
+        digest = hashlib.sha256(" ".join(sorted(part.identity for part in self.parts)).encode())
+        if self._chosen is not None:
+            digest.update(self._chosen.astype("<i8").tobytes())
+        return digest.hexdigest()
+
+    def matrix(self, *, center: bool = True, scale: bool = False) -> np.ndarray:
+        """
+        Compute the Gram: the sum of x x^T over all rows.
+
+        Parameters
+        ----------
+        center : bool, default True
+            Of rows less their mean: n - 1 times the covariance.
+        scale : bool, default False
+            Of columns divided by their standard deviations; centred n times the correlation matrix.
+
+        Returns
+        -------
+        numpy.ndarray, shape (d, d)
+            Symmetric.
+        """
+        return self._operator(center=center, scale=scale, weight=1.0).matrix()
+
+    def spectrum(self, *, center: bool = False, scale: bool = False) -> np.ndarray:
+        """
+        Compute all values, the largest first.
+
+        Parameters
+        ----------
+        center, scale : bool, default False
+            As for :func:`npmdask.top_k`.
+
+        Returns
+        -------
+        numpy.ndarray, shape (d,)
+            Of samples eigenvalues of the mean of x x^T, of a matrix its singular values (beyond the rank rounding).
+        """
+        return in_units(self.kind, self._eigenvalues(center=center, scale=scale))
+
+    def components_for(self, share: float, *, center: bool = True, scale: bool = False) -> int:
+        """
+        Count the components that explain a share of the variance.
+
+        Parameters
+        ----------
+        share : float
+            Strictly between 0 and 1.
+        center, scale : bool
+            As for :func:`npmdask.top_k`.
+
+        Returns
+        -------
+        int
+            The smallest number.
+
+        Raises
+        ------
+        BadInputError
+            No share.
+        """
+        if not 0 < share < 1:
+            raise BadInputError(f"share = {share} must lie strictly between 0 and 1, like 0.95")
+        values = self._eigenvalues(center=center, scale=scale)
+        return smallest_rank(values, share * float(np.maximum(values, 0.0).sum())) or len(values)
+
+    def select(self, columns: Sequence[int | str]) -> GramStore:
+        """
+        Choose some columns, by name or by number, in the order given.
+
+        Parameters
+        ----------
+        columns : sequence of int or str
+            Numbers from 0, or names.
+
+        Returns
+        -------
+        GramStore
+            In memory: a source of :func:`npmdask.top_k` like the whole.
+
+        Raises
+        ------
+        BadInputError
+            A column that is not there, or twice.
+        """
+        axes = self.labels.columns
+        named = axes[0].values if len(axes) == 1 else None
+        places = {} if named is None else {str(name): i for i, name in enumerate(named)}
+        chosen = []
+        for column in columns:
+            place = places.get(column) if isinstance(column, str) else int(column)
+            if place is None or not 0 <= place < self.columns:
+                known = f"names like {', '.join(list(places)[:SHOWN])}" if places else "no names"
+                raise BadInputError(
+                    f"there is no column {column!r} in {self.store}, which has {self.columns} columns and {known}"
+                )
+            chosen.append(place)
+        if not chosen or len(set(chosen)) < len(chosen):
+            raise BadInputError(f"choose columns of {self.store} once each, and one at least")
+        before = np.arange(self.columns) if self._chosen is None else self._chosen
+        return self._with(chosen=before[chosen])
+
+    def group(self, *names: str) -> GramStore:
+        """
+        Choose the rows of some groups.
+
+        Parameters
+        ----------
+        *names : str
+            As in ``groups``.
+
+        Returns
+        -------
+        GramStore
+            In memory, a source of :func:`npmdask.top_k`.
+
+        Raises
+        ------
+        BadInputError
+            There is no such group.
+        """
+        for name in names:
+            if name not in self.groups:
+                raise BadInputError(f"there is no group {name!r} in {self.store}; it has {_some(self.groups)}")
+        if not names:
+            raise BadInputError(f"name a group of {self.store} at least; it has {_some(self.groups)}")
+        return self._with(parts=tuple(part for part in self.parts if part.group in names))
+
+    def jackknife(self, k: int, *, center: bool = True, scale: bool = False) -> Jackknife:
+        """
+        Estimate how far leading values depend on the groups of rows, from their Grams alone.
+
+        Parameters
+        ----------
+        k : int
+            How many values.
+        center, scale : bool
+            As for :func:`npmdask.top_k`; scaled by the deviations of the rows that are left.
+
+        Returns
+        -------
+        Jackknife
+            Values, standard errors, bias, and the values without each group.
+
+        Raises
+        ------
+        BadInputError
+            Fewer than two groups: form the Gram with ``by_chunks``, or merge several.
+
+        Notes
+        -----
+        The delete-m_j jackknife of Busing, Meijer and van der Leeden, Statistics and Computing 9 (1999) 3, eq. 4, for
+        groups of any sizes; of equal ones it is the delete-a-group jackknife. Rows of one group may depend on each
+        other, rows of different groups may not. Nothing is subtracted: the Grams of the others are joined.
+        """
+        groups = self.groups
+        if len(groups) < 2:
+            raise BadInputError(
+                f"{self.store} has one group of rows, and a jackknife leaves out one of several: form the Gram with "
+                "by_chunks, or merge those of several days"
+            )
+        if not 1 <= k <= self.columns:
+            raise BadInputError(f"k = {k} is not possible: there are {self.columns} columns")
+        sizes = np.array([sum(part.rows for part in self.parts if part.group == name) for name in groups])
+        whole = self._leading(self._sums, k, center=center, scale=scale)
+        left_out = np.empty((len(groups), k))
+        for place, sums in self._without_each(list(range(len(groups))), None):
+            left_out[place] = self._leading(sums, k, center=center, scale=scale)
+        count, rows, times = len(groups), int(sizes.sum()), self.rows / sizes
+        mean = count * whole - ((1 - sizes / rows)[:, None] * left_out).sum(axis=0)
+        pseudo = times[:, None] * whole - (times - 1)[:, None] * left_out
+        variance = (np.square(pseudo - mean) / (times - 1)[:, None]).mean(axis=0)
+        return Jackknife(
+            values=whole,
+            standard_errors=np.sqrt(variance),
+            bias=whole - mean,
+            left_out=left_out,
+            groups=groups,
+        )
+
+    def as_source(self, kind: str | None = None) -> Source:
+        """
+        Make a source of it, as :func:`npmdask.top_k` takes it.
+
+        Parameters
+        ----------
+        kind : str, optional
+            "samples" or "matrix" of dense rows; by default what the Gram was formed as.
+
+        Returns
+        -------
+        Source
+            Whose passes read no row.
+
+        Raises
+        ------
+        BadInputError
+            A kind that such rows cannot have.
+        """
+        known = ("sparse",) if self._spec["data"]["layout"] == "csr" else ("samples", "matrix")
+        if kind is not None and kind not in known:
+            raise BadInputError(f"{self.store} is the Gram of rows of kind {' or '.join(known)}, not of kind {kind}")
+        reader, labels = self._reader, self.labels
+        return Source(
+            path=self.store if self._whole else f"{IN_MEMORY}a choice of {self.store}",
+            kind=kind or self.kind,
+            reader=reader,  # type: ignore[arg-type]
+            fingerprint=self.fingerprint,
+            registered=True,
+            column_mean=reader.sums.mean,
+            column_std=reader.sums.deviation,
+            labels=labels if labels.columns else None,
+        )
+
+    @staticmethod
+    def merge(stores: Sequence[str | Path | GramStore], dest: str | Path, *, distinct: bool = False) -> GramStore:
+        """
+        Merge Grams of other rows of the same columns: of other machines, or other days.
+
+        The order of ``stores`` changes no bit of the sums. Each keeps its own Gram as a group, so that it can be
+        removed exactly, and left out by a jackknife.
+
+        Parameters
+        ----------
+        stores : sequence of str, Path or GramStore
+            Two or more.
+        dest : str or Path
+            Store to create.
+        distinct : bool, default False
+            Rows of equal chunks in two of them are different rows: count both.
+
+        Returns
+        -------
+        GramStore
+            Of all rows.
+
+        Raises
+        ------
+        RefusedError
+            Other columns, kinds or probes; or rows that two of them have.
+        """
+        opened = [store if isinstance(store, GramStore) else GramStore(store) for store in stores]
+        if len(opened) < 2:
+            raise BadInputError("a merge takes two Grams or more")
+        for other in opened[1:]:
+            opened[0]._require_like(other)
+        if not distinct:
+            _require_no_overlap(opened)
+        taken: set[str] = set()
+        parts: list[tuple[GramStore, GramPart]] = []
+        for one in sorted(opened, key=lambda store: store.fingerprint):
+            names = {name: _new_name(one._group_name(name), taken) for name in one.groups}
+            parts += [(one, replace(part, group=names[part.group])) for part in one.parts]
+        return _written(dest, opened[0], "merged", [(part, partial(one._sums_of, part)) for one, part in parts])
+
+    def remove(self, other: str | Path | GramStore, dest: str | Path) -> GramStore:
+        """
+        Remove the rows of another Gram, all of whose chunks are in this one.
+
+        Groups that were merged go as they came, exactly. Rows that are part of a group are subtracted, and the digits
+        that this costs are counted in every bound.
+
+        Parameters
+        ----------
+        other : str, Path or GramStore
+            Of the rows to remove.
+        dest : str or Path
+            Store to create.
+
+        Returns
+        -------
+        GramStore
+            Of the rows that are left.
+
+        Raises
+        ------
+        RefusedError
+            Rows that are not in here; or no row or no digit would be left.
+        """
+        less = other if isinstance(other, GramStore) else GramStore(other)
+        self._require_like(less)
+        gone = {part.identity for part in less.parts}
+        if gone <= {part.identity for part in self.parts}:
+            left = [part for part in self.parts if part.identity not in gone]
+            if not left:
+                raise RefusedError(f"{less.store} has all rows of {self.store}: none would be left")
+            return _written(dest, self, "reduced", [(part, partial(self._sums_of, part)) for part in left])
+        keys = set().union(*(part.keys for part in less.parts))
+        touched = [part for part in self.parts if part.keys & keys]
+        missing = keys - set().union(*(part.keys for part in touched))
+        if missing or not touched:
+            raise RefusedError(
+                f"{len(missing)} of {len(keys)} rows of chunks of {less.store} are not in {self.store}: only rows that "
+                "were added can be removed"
+            )
+        if len({part.group for part in touched}) > 1:
+            raise RefusedError(f"the rows of {less.store} lie in several groups of {self.store}: remove group by group")
+        joined = self._joined(touched)
+        sums = joined.without(less._sums, self._probes)
+        part = made_part(
+            sums,
+            [origin for one in touched for origin in _less(one, keys)],
+            name=f"{PREFIX}left",
+            group=touched[0].group,
+            formed=touched[0].formed,
+        )
+        rest = [(one, partial(self._sums_of, one)) for one in self.parts if one not in touched]
+        return _written(dest, self, "reduced", [*rest, (part, lambda: sums)])
+
+    # What the methods above are made of.
+
+    @cached_property
+    def _probes(self) -> np.ndarray:
+        return probes_of(int(self._spec["data"]["columns"]), int(self._spec["run"]["seed"]))
+
+    @cached_property
+    def _sums(self) -> GramSums:
+        """Of all columns and parts."""
+        return self._joined(self.parts)
+
+    def _joined(self, parts: Sequence[GramPart]) -> GramSums:
+        """The sums of some parts, joined in an order that does not depend on theirs."""
+        ordered = sorted(parts, key=lambda part: part.identity)
+        total = self._sums_of(ordered[0])
+        for part in ordered[1:]:
+            total = total.joined(self._sums_of(part), self._probes)
+        return total
+
+    def _sums_of(self, part: GramPart) -> GramSums:
+        return read_sums(folder_of(self.store) if is_url(self.store) else self._folder, part)
+
+    @cached_property
+    def _reader(self) -> GramReader:
+        return self._reader_of(self._sums)
+
+    def _reader_of(self, sums: GramSums) -> GramReader:
+        """What stands in for the rows with these sums, of the chosen columns."""
+        residual, probed = sums.image - sums.matrix @ self._probes, len(sums.mean)
+        if self._chosen is not None:
+            rows, grid = self._chosen, np.ix_(self._chosen, self._chosen)
+            sums = replace(sums, mean=sums.mean[rows], matrix=sums.matrix[grid], image=sums.image[rows])
+            residual = residual[rows]
+        data = self._spec["data"]
+        return GramReader(
+            sums=sums,
+            residual=residual,
+            probed=probed,
+            dtype=np.dtype(data["dtype"]),
+            of_csr=data["layout"] == "csr",
+        )
+
+    def _operator(
+        self, *, center: bool, scale: bool, weight: float | None = None, reader: GramReader | None = None
+    ) -> StoredGram:
+        reader = reader or self._reader
+        sums = reader.sums
+        view = View.of_columns(sums.mean, sums.deviation, center=center, scale=scale, sparse=reader.of_csr)
+        own = 1.0 / sums.count if self.kind == "samples" else 1.0
+        return StoredGram(reader=reader, view=view, weight=own if weight is None else weight)
+
+    def _eigenvalues(self, *, center: bool, scale: bool) -> np.ndarray:
+        return np.linalg.eigvalsh(self._operator(center=center, scale=scale).matrix())[::-1]
+
+    def _leading(self, sums: GramSums, k: int, *, center: bool, scale: bool) -> np.ndarray:
+        """The k leading values, in the units of the kind."""
+        operator = self._operator(center=center, scale=scale, reader=self._reader_of(sums))
+        return in_units(self.kind, np.linalg.eigvalsh(operator.matrix())[: -k - 1 : -1])
+
+    def _without_each(self, places: list[int], rest: GramSums | None) -> Iterator[tuple[int, GramSums]]:
+        """For each of some groups the sums of all others; ``rest``: of those that are not among them.
+
+        By halves, so that n groups take n log n joins, and log n Grams of memory.
+        """
+        if len(places) == 1:
+            assert rest is not None
+            yield places[0], rest
+            return
+        half = len(places) // 2
+        for inside, outside in ((places[:half], places[half:]), (places[half:], places[:half])):
+            names = {self.groups[place] for place in outside}
+            more = self._joined([part for part in self.parts if part.group in names])
+            yield from self._without_each(inside, more if rest is None else rest.joined(more, self._probes))
+
+    def _with(self, *, chosen: np.ndarray | None = None, parts: tuple[GramPart, ...] | None = None) -> GramStore:
+        other = copy.copy(self)
+        for name in ("_sums", "_reader"):
+            other.__dict__.pop(name, None)
+        other._whole = False
+        if chosen is not None:
+            other._chosen = chosen
+        if parts is not None:
+            other.parts = parts
+        return other
+
+    def _group_name(self, name: str) -> str:
+        """What a group is called beside those of other Grams."""
+        own = Path(self.store).name
+        return own if len(self.groups) == 1 else f"{own}: {name}"
+
+    def _require_like(self, other: GramStore) -> None:
+        """Raise RefusedError where the sums of both cannot be added."""
+        where = f"{self.store} and {other.store}"
+        for one in (self, other):
+            if one._chosen is not None:
+                raise RefusedError(f"a choice of columns of {one.store} is not merged: merge first, and choose then")
+        if self.columns != other.columns:
+            raise RefusedError(
+                f"{where} have {self.columns} and {other.columns} columns: Grams of the same columns are merged"
+            )
+        names = [[axis.places.tolist() for axis in one.labels.columns] for one in (self, other)]
+        called = [[axis.name for axis in one.labels.columns] for one in (self, other)]
+        if called[0] != called[1] or names[0] != names[1]:
+            raise RefusedError(f"{where} have {_difference(*names)}: Grams of the same columns are merged")
+        for field, what in (("of", "kind"), ("layout", "layout")):
+            mine, theirs = self._spec["data"][field], other._spec["data"][field]
+            if mine != theirs:
+                raise RefusedError(f"{where} are of {what} {mine!r} and {theirs!r}: Grams of one {what} are merged")
+        seeds = [int(one._spec["run"]["seed"]) for one in (self, other)]
+        if seeds[0] != seeds[1]:
+            raise RefusedError(
+                f"{where} have probes of seeds {seeds[0]} and {seeds[1]}, whose products do not add up: form one of "
+                "them again with the seed of the other"
+            )
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names[:SHOWN])) + (", ..." if len(names) > SHOWN else "")
+
+
+def _new_name(name: str, taken: set[str]) -> str:
+    number, found = 1, name
+    while found in taken:
+        number += 1
+        found = f"{name} ({number})"
+    taken.add(found)
+    return found
+
+
+def _difference(mine: list[list[Any]], theirs: list[list[Any]]) -> str:
+    """How the names of columns differ, in words."""
+    if len(mine) != 1 or len(theirs) != 1:
+        return "columns that are called otherwise"
+    if sorted(map(str, mine[0])) == sorted(map(str, theirs[0])):
+        return "the same columns in another order"
+    here, there = set(map(str, mine[0])), set(map(str, theirs[0]))
+    return f"other columns (only the first has {_some(sorted(here - there))}, the second {_some(sorted(there - here))})"
+
+
+def _require_no_overlap(stores: Sequence[GramStore]) -> None:
+    """Raise RefusedError where two of them have the same rows."""
+    seen: dict[tuple[int, ...], str] = {}
+    for store in stores:
+        keys = set().union(*(part.keys for part in store.parts))
+        both = [key for key in keys if key in seen]
+        if both:
+            raise RefusedError(
+                f"{len(both)} of {len(keys)} rows of chunks of {store.store} are in {seen[both[0]]} too (the same "
+                "checksums): their rows would count twice. Leave one of them out; or, if they are other rows that "
+                "happen to be equal, say so (distinct=True, --distinct)"
+            )
+        seen |= dict.fromkeys(keys, store.store)
+
+
+def _less(part: GramPart, keys: set[tuple[int, ...]]) -> Iterator[Any]:
+    """The origins of a part without some rows of chunks, each row of chunks that is left on its own."""
+    for origin in part.origins:
+        heights = origin.heights if len(origin.heights) else np.zeros(len(origin.chunks), np.int64)
+        left = [i for i in range(len(origin.chunks)) if (int(heights[i]), *map(int, origin.chunks[i])) not in keys]
+        if left:
+            yield replace(
+                origin,
+                **{name: getattr(origin, name)[left] for name in ("chunks", "looks")},
+                heights=origin.heights[left] if len(origin.heights) else origin.heights,
+            )
+
+
+def gram_spec(data: dict[str, Any], algorithm: dict[str, Any], seed: int) -> dict[str, Any]:
+    """The parameters of a stored Gram, by name."""
+    return {
+        "data": {"kind": KIND, **data},
+        "algorithm": {"name": KIND, **algorithm},
+        "mechanism": {"mechanism": "none"},
+        "stop": {},
+        "run": {"seed": seed},
+        "version": {"npmdask": version("npmdask"), "checkpoint_format": CHECKPOINT_FORMAT},
+    }
+
+
+def _written(
+    dest: str | Path, like: GramStore, made: str, parts: Sequence[tuple[GramPart, Callable[[], GramSums]]]
+) -> GramStore:
+    """A store of these parts, or the rest of it where a kill left one."""
+    identity = hashlib.sha256(" ".join(sorted(part.identity for part, _ in parts)).encode()).hexdigest()
+    data = {name: value for name, value in like._spec["data"].items() if name != "kind"}
+    spec = gram_spec(data, {"made": made, "from": identity}, int(like._spec["run"]["seed"]))
+    with RunStore(dest) as held:
+        bind_spec(spec, held, {}, once={"source": None})
+        if like._labels is not None:
+            held.write_part("labels", *like._labels.bundle())
+        kept = []
+        for number, (part, sums) in enumerate(parts):
+            kept.append(replace(part, name=f"{PREFIX}{number:04d}-{part.identity[:12]}"))
+            write_sums(held, kept[-1], sums())
+        if held.last_meta() is None:
+            list_parts(held, kept, {"rows": 0, "bytes": 0})
+    return GramStore(dest)
+
+
+# A stored Gram as a source.
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredGramRule(ResidualRule):
+    """The residual rule of a run that has no rows: what is not certified at once is never converged."""
+
+    def _too_short(self, history: list[StepView]) -> str:
+        now = history[-1]
+        return (
+            f"not converged: the stored Gram certifies {len(now.ritz_values) - self._open(now).size} of "
+            f"{len(now.ritz_values)} pairs, the others to a relative residual of {float(self.relative(now).max()):.1e} "
+            f"only (tol {self.tol:.1e}); verify them with a pass over the rows, `npmdask run SOURCE --start` with the "
+            "store of this run, or use a larger tol"
+        )
+
+
+def _problem(source: Source, request: Request, earlier: object) -> Problem:
+    """The problem of a question to a stored Gram."""
+    asked = {
+        "privacy": request.privacy,
+        "mechanism": None if request.mechanism == "none" else request.mechanism,
+        "low_rank_tol": request.low_rank_tol or None,
+        "start and deflation": earlier,
+        "algorithm.options": request.options,
+    }
+    for name, value in asked.items():
+        if value is not None:
+            raise RefusedError(f"{source.path} is a stored Gram, without rows: {name} is for rows; leave it out")
+    if request.algorithm not in ("auto", "gram"):
+        raise RefusedError(
+            f"{source.path} is a stored Gram, which is decomposed and not multiplied: leave algorithm = "
+            f"{request.algorithm!r} out"
+        )
+    reader: Any = source.reader
+    request = replace(
+        request,
+        algorithm="gram",
+        max_steps=1,
+        iteration_rank=None if request.iteration_rank == "auto" else request.iteration_rank,
+    )
+    share = request.target_rank if isinstance(request.target_rank, float) else None
+    if share is not None:
+        request = replace(request, target_rank=_rank_of(source, request, share))
+    k, p = ranks_of(source, request, 0)
+    tol = default_tol(reader.dtype) if request.tol is None else request.tol
+    squared = source.kind in ("matrix", "sparse")
+    return Problem(
+        source=source,
+        request=request,
+        algorithm=StoredGramPairs(target_rank=k, iteration_rank=p, tol=tol, probed=reader.probed),
+        mechanism=MECHANISMS["none"](),
+        rule=StoredGramRule(tol=tol, max_steps=1, d=source.shape[1], squared=squared),
+        share=share,
+    )
+
+
+def _rank_of(source: Source, request: Request, share: float) -> int:
+    """How many components explain a share of the variance: the whole spectrum is known."""
+    posed = Problem(
+        source=source,
+        request=request,
+        algorithm=StoredGramPairs(target_rank=1, iteration_rank=1, probed=1),
+        mechanism=MECHANISMS["none"](),
+        rule=StoredGramRule(tol=1.0, max_steps=1, d=source.shape[1]),
+    )
+    operator: Any = posed.operator(source.column_mean, source.column_std)
+    trace = trace_of(source, operator, whatever_it_takes=False) or 0.0
+    values = np.linalg.eigvalsh(operator.matrix())[::-1]
+    return min(smallest_rank(values, share * trace) or len(values), *source.shape)
+
+
+def _opened(folder: Path, kind: str | None) -> Source | None:
+    """The source of a folder that holds a stored Gram; None of another run."""
+    spec = RunStore(folder).read_spec()
+    if spec is None or spec["data"].get("kind") != KIND:
+        return None
+    return GramStore(folder).as_source(kind)
+
+
+sources.FOLDERS["run.json"] = _opened
+build.ELSEWHERE[GramReader] = _problem
