@@ -395,7 +395,7 @@ def gram(
     ...     store = npmdask.gram(rows, folder + "/G", kind="samples")
     ...     counts = [store.components_for(share) for share in (0.5, 0.9, 0.99)]
     >>> counts
-    [3, 11, 18]
+    [4, 11, 18]
     """
     opened = open_source(source, kind, dim)
     resources = Resources(

@@ -180,6 +180,10 @@ class ProgressBar(Observer):
 
     def on_step(self, step: Step) -> None:
         self._stop_bar()
+        if self._label and not step.bytes_read and not self._total_chunks:  # of a stored Gram
+            said = f"step {step.number}: worst relative residual {step.worst_residual:.2e}, without a pass"
+            self._console.print(said, highlight=False)
+            return
         if not step.bytes_read:  # of a private run nothing else is known
             self._console.print(f"step {step.number}: released", highlight=False)
             return
