@@ -127,7 +127,7 @@ def add_gram(commands: Any) -> None:
     p.add_argument("--kind", choices=["samples", "matrix", "sparse"], help="default: what the store says, or matrix")
     p.add_argument("--dim", help="of NetCDF or Zarr with more dimensions: along which rows lie, like time")
     p.add_argument("--by-chunks", type=int, metavar="N", help="a Gram for each N rows of chunks, for a jackknife")
-    p.add_argument("--precision", choices=["auto", "float64", "float32"], help="of the products of tiles")
+    p.add_argument("--precision", choices=["float64", "float32"], help="of the products of tiles (default: float64)")
     p.add_argument("--seed", type=int, help="of the probes; Grams of one seed can be merged")
     p.add_argument("--memory", help="limit for all processes together, like 1GiB")
     p.add_argument("--threads", type=int)

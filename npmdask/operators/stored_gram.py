@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from npmdask.errors import BadInputError
 from npmdask.numerics.gram_sums import GramSums
 from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import OnePass, Partial, Sums
@@ -59,6 +60,10 @@ class GramOfSlabs(GramMatrix):
         return range(self.slabs.start + units.start, self.slabs.start + units.stop)
 
 
+class NoRowsError(BadInputError, AttributeError):
+    """Rows are asked for of something that only a Gram is known of."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class GramReader:
     """What stands in for rows that only a Gram is known of: their number, and what they sum to.
@@ -81,6 +86,14 @@ class GramReader:
     grid: ClassVar[tuple[int, int]] = (1, 1)
     units: ClassVar[int] = 1
     checksums: ClassVar[dict[str, Any]] = {}  # of chunks that are read again: there are none
+
+    def __getattr__(self, name: str) -> Any:
+        """Refuse what readers of rows have beside these: what asks for it would read some."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise NoRowsError(
+            "a stored Gram has no rows, and rows are needed here: give the data that it was formed of instead"
+        )
 
     @property
     def shape(self) -> tuple[int, int]:

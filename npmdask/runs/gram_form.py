@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.algorithms.gram import SINGLE_COLUMNS
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.numerics.gram_sums import GramSums, probes_of
@@ -45,7 +44,7 @@ from npmdask.storage.object_url import is_remote
 from npmdask.storage.readers.dense import ReadStats, checksums_of
 from npmdask.storage.source import IN_MEMORY, Source
 
-PRECISIONS = ("auto", "float64", "float32")
+PRECISIONS = ("float64", "float32")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +56,7 @@ class GramRequest:
     """
 
     by_chunks: int | None = None
-    precision: str = "auto"
+    precision: str = "float64"
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -272,7 +271,7 @@ class _Former:
         label = f"rows of chunks {units.start} to {units.stop - 1} of {self.source.fingerprint}"
         name = f"{PREFIX}{hashlib.sha256(label.encode()).hexdigest()[:16]}"
         first = 0 if self._sparse else int(reader.slab_rows(units.start).start)
-        single = self._single
+        single = self.request.precision == "float32"
         operator = GramOfSlabs(reader=reader, view=View(to_centre=True), single=single, slabs=units)
         self.rows_read += operator.rows
         found = found_part(held, name)
@@ -294,19 +293,13 @@ class _Former:
             looks=looks,
         )
         group = f"rows {first} to {first + operator.rows - 1}" if self.request.by_chunks else "all rows"
-        part = made_part(sums, [origin], name=name, group=group, formed="float32" if single else "float64")
+        part = made_part(sums, [origin], name=name, group=group, formed=self.request.precision)
         write_sums(held, part, sums)
         return part
 
     @property
     def _probes(self) -> np.ndarray:
         return probes_of(int(self._reader.shape[1]), self.request.seed)
-
-    @property
-    def _single(self) -> bool:
-        if self.request.precision != "auto":
-            return self.request.precision == "float32"
-        return bool(self._reader.dtype == np.float32 and self._reader.shape[1] > SINGLE_COLUMNS)
 
 
 def _table(record: ReadStats, units: range) -> np.ndarray:

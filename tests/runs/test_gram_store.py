@@ -138,6 +138,17 @@ def test_columns_are_chosen_by_name_and_by_number(tmp_path: Path) -> None:
             store.select(wrong)
 
 
+def test_float32_columns_that_are_chosen(tmp_path: Path) -> None:
+    """Those that vary most, whose errors are the largest: fails when the bound is that of other columns."""
+    x = np.random.default_rng(0).standard_normal((2000, 20)).astype(np.float32) * np.logspace(-3, 3, 20)
+    store = npmdask.gram(x, tmp_path / "G", kind="samples", precision="float32")
+    part, last = store.select(list(range(15, 20))), x[:, 15:] - x[:, 15:].mean(axis=0)
+    found = npmdask.top_k(part, 2, center=True)
+    error = np.linalg.norm(part.matrix() - last.T @ last, 2) / 2000
+    assert error <= found.residual_norms.min() and not found.converged
+    assert npmdask.top_k(part, 2, center=True, tol=1e-4).converged
+
+
 KILLED = """
 import os, sys
 import npmdask
@@ -322,7 +333,7 @@ def test_a_merge_is_the_gram_of_all_rows_in_any_order(tmp_path: Path) -> None:
     assert solutions[0].converged and len({one.basis.tobytes() for one in solutions}) == 1
     np.testing.assert_allclose(solutions[0].values, np.linalg.eigvalsh(np.cov(x.T, bias=True))[:-4:-1], rtol=1e-10)
     nested = GramStore.merge([GramStore.merge(days[:2], tmp_path / "N1"), days[2]], tmp_path / "N")
-    require_gram_of(nested, x)
+    assert nested.matrix().tobytes() == found[0].matrix().tobytes(), "also of merges that are merged"
     again = GramStore.merge(days, tmp_path / "M0")
     assert again.fingerprint == found[0].fingerprint, "the same merge again is done already"
     with pytest.raises(RefusedError, match="belongs to another run"):
@@ -519,6 +530,25 @@ def test_what_a_gram_does_not_answer(tmp_path: Path, asked: dict[str, Any], said
     npmdask.gram(some(50, 6), tmp_path / "G", kind="samples")
     with pytest.raises((BadInputError, RefusedError), match=said):
         npmdask.top_k(tmp_path / "G", **{"k": 2, **asked})
+
+
+def test_what_needs_rows_says_so(tmp_path: Path) -> None:
+    """A Gram is opened wherever data are; what would read its rows gets a sentence, and no traceback."""
+    x = some(50, 6)
+    npmdask.gram(x, tmp_path / "G", kind="samples")
+    found = npmdask.top_k(tmp_path / "G", 2, center=True, store=tmp_path / "run")
+    with pytest.raises(BadInputError, match="a stored Gram has no rows, and rows are needed here"):
+        found.scores(tmp_path / "G")
+    with pytest.raises(BadInputError, match="a stored matrix with rows and columns"):
+        npmdask.singular_triplets(tmp_path / "G", 2)
+    with pytest.raises(RefusedError, match="is a stored Gram, which has no components yet"):
+        npmdask.top_k(x, 2, kind="samples", start=tmp_path / "G")
+    again = npmdask.top_k(x, 2, kind="samples", center=True, start=tmp_path / "run", tol=1e-12)
+    assert again.converged and again.total_data_passes > 0, "the pass over the rows that an answer can be verified with"
+    np.testing.assert_allclose(again.values, found.values, rtol=1e-12)
+    pca, other = npmdask.PCA(2).fit(str(tmp_path / "G")), npmdask.PCA(2).fit(x)
+    np.testing.assert_allclose(pca.components_, other.components_, atol=1e-10)
+    assert pca.n_samples_ == 50
 
 
 def test_constant_and_equal_columns_and_means_of_a_million_deviations(tmp_path: Path) -> None:
