@@ -170,3 +170,9 @@ def test_what_is_kept_of_an_address_is_its_text() -> None:
     address.client = object()
     kept = deepcopy({"cluster": address})["cluster"]
     assert type(kept) is str and kept == address and scheduler_of(address) is address
+
+
+def test_a_gram_has_the_same_bits_from_a_cluster(rows: Path, cluster: LocalCluster) -> None:
+    local = npmdask.gram(rows, rows.parent / "local", kind="samples")
+    there = npmdask.gram(rows, rows.parent / "there", kind="samples", cluster=cluster)
+    assert there.fingerprint == local.fingerprint and there.rows_read == 4000

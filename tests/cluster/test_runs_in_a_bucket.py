@@ -600,3 +600,20 @@ def test_a_large_array_goes_in_pieces(honest: Honest) -> None:
     assert found is not None
     np.testing.assert_array_equal(found[0]["basis"], large)
     require_tidy(honest)
+
+
+def test_a_gram_in_a_bucket_is_added_to_and_answers(tmp_path: Path, honest: Honest) -> None:
+    """Its parts are carried before its list, and what no list names any more is removed there, too."""
+    rows = planted(3000, 20, 1 / np.sqrt(np.arange(1, 21)))[0]
+    path = write_zarr(tmp_path / "x.zarr", rows[:2200], (500, 20))
+    npmdask.gram(path, URL, kind="samples")
+    write_zarr(tmp_path / "y.zarr", rows, (500, 20))
+    shutil.rmtree(path)
+    (tmp_path / "y.zarr").rename(path)
+    shutil.rmtree(folder_of(URL))
+    store = npmdask.gram(path, URL, kind="samples")
+    assert (store.rows, store.rows_read, store.store) == (3000, 1000, URL)
+    found = npmdask.top_k(npmdask.GramStore(URL), 3, center=True)
+    other = npmdask.top_k(rows, 3, kind="samples", center=True)
+    assert found.converged
+    np.testing.assert_allclose(found.values, other.values, rtol=1e-11)
