@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,6 +15,16 @@ from npmdask.operators.gram_matrix import FINISHING, GramMatrix
 from npmdask.operators.view import AS_STORED, View
 from npmdask.storage.readers.dense import ReadStats
 from npmdask.theory.certificates.bounds import rounding_of
+
+
+class _Counted:
+    """A reader of which only so many rows count: what is made of sums divides by their number."""
+
+    def __init__(self, reader: Any, rows: int) -> None:
+        self._reader, self.shape = reader, (rows, int(reader.shape[1]))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reader, name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +65,12 @@ class GramOfSlabs(GramMatrix):
 
     def partial(self, slabs: range, block: Block) -> Partial:
         return super().partial(self._slabs_of(slabs), block)
+
+    def finish(self, total: Partial, block: Block) -> Block:
+        if self.reader.layout == "csr":
+            return super().finish(total, block)
+        counted = replace(self, reader=_Counted(self.reader, self.rows))
+        return GramMatrix.finish(counted, total, block)
 
     def _slabs_of(self, units: range) -> range:
         return range(self.slabs.start + units.start, self.slabs.start + units.stop)

@@ -78,6 +78,23 @@ def test_float32_rows_are_summed_as_the_run_sums_them(tmp_path: Path) -> None:
     assert "tol 1.0e-06" in found.outcome.sentence
 
 
+@pytest.mark.parametrize("dtype", ["u1", "i2", "i8", "f4"])
+def test_integers_are_centred_by_the_rows_of_their_part(dtype: str, tmp_path: Path) -> None:
+    """Whole numbers, in parts of very different sizes: each has a number of rows of its own."""
+    x = np.random.default_rng(0).integers(0, 200, (3 * CHUNK + 5, 8)).astype(dtype)
+    path = plain(tmp_path, x[: 2 * CHUNK + 1])
+    npmdask.gram(path, tmp_path / "G", kind="samples")
+    append(path, x[2 * CHUNK + 1 :])
+    require_gram_of(npmdask.gram(path, tmp_path / "G", kind="samples"), x.astype(float))
+    found = npmdask.top_k(tmp_path / "G", 2, center=True)
+    other = npmdask.top_k(x.astype(float), 2, kind="samples", center=True)
+    np.testing.assert_allclose(found.values, other.values, rtol=1e-12)
+    left = x[CHUNK : 2 * CHUNK]
+    npmdask.gram(plain(tmp_path, left, "part.zarr"), tmp_path / "P", kind="samples")
+    rest = GramStore(tmp_path / "G").remove(tmp_path / "P", tmp_path / "R")
+    require_gram_of(rest, np.concatenate([x[:CHUNK], x[2 * CHUNK :]]).astype(float))
+
+
 def test_a_run_on_it_is_a_run(tmp_path: Path) -> None:
     """It is resumed, deflated and reported; its rows are scored without the Gram; of another Gram it is refused."""
     x = some()
