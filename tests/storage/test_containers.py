@@ -143,6 +143,12 @@ def test_what_they_are_is_their_content(tmp_path: Path) -> None:
     other.data[7] += 1
     with pytest.raises(RefusedError, match="belongs to"):
         npmdask.top_k(other, 2, store=tmp_path / "run")
+    ones = sp.csr_matrix(np.repeat([[1.0] * 6 + [0.0] * 6], 4, axis=0))
+    elsewhere = sp.csr_matrix((ones.data, ones.indices + 1, ones.indptr), shape=ones.shape)
+    below = sp.csr_matrix((np.ones(24), np.tile(np.arange(6), 4), [0, 6, 12, 18, 24, 24]), shape=(5, 12))
+    above = sp.csr_matrix((np.ones(24), np.tile(np.arange(6), 4), [0, 0, 6, 12, 18, 24]), shape=(5, 12))
+    assert open_source(elsewhere).fingerprint != open_source(ones).fingerprint
+    assert open_source(above).fingerprint != open_source(below).fingerprint
     wider = sp.csr_matrix((given.data, given.indices, given.indptr), shape=(300, 13))
     assert open_source(wider).fingerprint != open_source(given).fingerprint
 
