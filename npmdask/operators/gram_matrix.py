@@ -134,7 +134,7 @@ class GramMatrix(BySlabs):
         count, bound = 0, 0.0
         for rows in _batches(pieces):
             most = _largest(rows.data)
-            after = bound + most**2 * rows.shape[0]
+            after = bound + most * most * rows.shape[0]
             if bound < math.inf and not after < EXACT:
                 image, after = blocks.times(gram, seen), math.inf  # the product of what was exact
             bound = after
@@ -172,7 +172,7 @@ class GramMatrix(BySlabs):
         where that was asked for, and loses nothing very small or large.
         """
         if most < math.inf:
-            return most**2 * STRIP_ROWS <= EXACT_SINGLE
+            return most * most * STRIP_ROWS <= EXACT_SINGLE
         if not self.single:
             return False
         squares = sum(float(np.linalg.norm(part)) ** 2 for part in values)
@@ -304,7 +304,7 @@ class _DenseRows:
         rows, most = len(tile[0][1]), math.inf
         if self._bound < math.inf:
             most = max(_largest(values, self._of.origin) for _, values in tile)
-            after = self._bound + most**2 * rows
+            after = self._bound + most * most * rows
             if after < EXACT:
                 self._bound = after
             else:
