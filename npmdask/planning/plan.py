@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from npmdask.algorithms import GramKrylov, TensorPower
+from npmdask.algorithms import BlockKrylov, GramKrylov, TensorPower
 from npmdask.algorithms.gram import SINGLE_TOL
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, MemoryRefusedError
@@ -259,9 +259,9 @@ def _eigenvalues(problem: Problem, measured: Throughput, spectrum: Spectrum | No
 def _all_seconds(problem: Problem, measured: Throughput, steps: int | None, other: int, p: int) -> float | None:
     """Of a whole run with p columns: the first pass as the chunks were found, the others as they will be.
 
-    With float32 data the last steps (as many as it takes from 10 tol to tol) are in float64, and so are all of a
-    run that gets stuck. What a commit costs is not known here: nothing is written. Fewer columns than were measured are
-    a guess along a line, which may not end below zero.
+    With float32 data the last steps are in float64 (of block Krylov one, of the power method as many as it takes from
+    10 tol to tol), and so are all of a run that gets stuck. What a commit costs is not known here: nothing is written.
+    Fewer columns than were measured are a guess along a line, which may not end below zero.
     """
     if steps is None:
         return None
@@ -270,7 +270,8 @@ def _all_seconds(problem: Problem, measured: Throughput, steps: int | None, othe
         nbytes = _operator(problem).pass_bytes
         more = (steps + other - 1) * measured.later(0, fine=True)
         return (measured.formed + more) * nbytes + DECOMPOSING * problem.d**3
-    fine = steps if steps >= problem.rule.max_steps else min(steps, 2 + steps // 6) + other
+    last = 1 if isinstance(problem.algorithm, BlockKrylov) else 2 + steps // 6
+    fine = steps if steps >= problem.rule.max_steps else min(steps, last) + other
     first = measured.late + measured.column * (p - now)
     coarse = max(0, steps + other - 1 - fine)
     passes = first + coarse * measured.later(p - now) + fine * measured.later(p - now, fine=True)
@@ -281,9 +282,8 @@ ROUTES = ("gram", "krylov", "power")
 WIDEST = 2048  # columns of a matrix that is formed without a look at the clock
 SURE = 512  # up to so many it is formed sooner than a block of columns is multiplied a few times, on any machine
 TALL = 16  # rows for each column, below which its eigenvectors take longer than the passes that are saved
-FILLED = 800  # products with an entry of a sparse row that take as long as one of the d^2 of its part of the matrix
 MOST_FORMED = 8192  # beyond, the matrix alone is half a gigabyte, and its vectors take minutes
-DECOMPOSING = 1e-10  # seconds of d^3: of the leading vectors of the matrix, measured at d = 2048
+DECOMPOSING = 6e-11  # seconds of d^3: of the leading vectors of the matrix, measured at d = 1024 to 4096
 SPARE = 32 * 2**20  # bytes by which the processes may grow until the plan of the run is made
 LARGE = 128 * 2**20  # bytes of data: smaller ones take no time either way
 TIMED = 2**30  # bytes of data, from which to measure costs a small share of the time that a wrong choice would
@@ -338,11 +338,10 @@ def _route(request: Request, source: Source, resources: Resources, store: str | 
     except MemoryRefusedError:
         return "auto"
     if columns > SURE and _worth_timing(source, resources):
-        blocks = make_problem(source, replace(request, algorithm="krylov", iteration_rank=rank))
+        asked = replace(request, algorithm="krylov", iteration_rank=rank)
+        blocks = make_problem(source, _with_options(asked, source, resources, None))
         return "gram" if _forms_sooner(formed, blocks, resources, base) else "auto"
-    entries = getattr(source.reader, "entries", rows * columns)
-    nearly_empty = entries * formed.algorithm.iteration_rank * FILLED < rows * columns**2
-    return "auto" if columns > WIDEST or nearly_empty else "gram"
+    return "auto" if columns > WIDEST else "gram"
 
 
 def _worth_timing(source: Source, resources: Resources) -> bool:

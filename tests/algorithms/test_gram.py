@@ -308,17 +308,17 @@ def test_auto_forms_the_matrix_where_that_is_the_fastest_way() -> None:
     assert chosen((65_536, 2048), algorithm="krylov") == "krylov"
 
 
-@pytest.mark.parametrize("entries, rank, way", [(160, 50, "gram"), (160, 10, "krylov"), (5, 50, "krylov")])
-def test_auto_fills_in_no_zeros_of_rows_that_are_nearly_empty(
-    entries: int, rank: int, way: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("entries", [160, 5])
+def test_auto_forms_the_matrix_of_sparse_rows_by_pairs_of_their_entries(
+    entries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Measured, gram over krylov: 5 entries 5 to 11 times as long; 160 with p = 20 1.3, with p = 64 half as long."""
+    """Measured, processor time of gram over that of krylov: 5 entries 0.7 (p = 20) and 0.4 (p = 64), 160 less."""
     monkeypatch.setattr(plan, "LARGE", 0)
     rows = 40_000
     columns = np.tile(np.arange(entries, dtype=np.int32), rows)
     pointers = np.arange(0, rows * entries + 1, entries)
     matrix = sp.csr_matrix((np.ones(rows * entries, np.float32), columns, pointers), shape=(rows, 2000))
-    assert posed(Request(target_rank=rank), open_source(matrix), Resources()).algorithm.name == way
+    assert posed(Request(target_rank=3), open_source(matrix), Resources()).algorithm.name == "gram"
 
 
 def test_auto_leaves_alone_what_a_matrix_does_not_answer() -> None:
