@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-collect_ignore = ["tutorial.md"]  # tests/test_readme.py runs it in a process of its own: it sets a limit of memory
+# tests/test_readme.py runs them in processes of their own: they set limits of memory.
+collect_ignore = ["lazy.md", "tutorial.md"]
 
 
 @pytest.fixture(autouse=True)

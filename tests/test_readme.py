@@ -106,11 +106,12 @@ def test_the_first_blocks_run_as_they_are_printed(tmp_path: Path, installed: dic
 
 
 @pytest.mark.slow
-def test_a_page_that_sets_a_limit_of_memory_runs_as_it_is_written(tmp_path: Path) -> None:
+@pytest.mark.parametrize("page", ["lazy.md", "tutorial.md"])
+def test_a_page_that_sets_a_limit_of_memory_runs_as_it_is_written(page: str, tmp_path: Path) -> None:
     """In a process of its own: this one has grown with the tests before, and may hold servers."""
     options = ("ELLIPSIS", "NORMALIZE_WHITESPACE")
     command = [sys.executable, "-m", "doctest", *(f"--option={option}" for option in options)]
-    done = subprocess.run([*command, ROOT / "docs" / "tutorial.md"], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run([*command, ROOT / "docs" / page], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
-import dask
 import numpy as np
 
 from npmdask.checkpoint.store import RunStore
@@ -263,10 +262,13 @@ def _deviations(field: Any, dim: str) -> Any:
     """The standard deviations of the points of a lazy field along ``dim`` (of the population); 1 where the values are
     constant, and where one is missing, so that it is found, and refused, among the values.
     """
+    from xarray import Dataset
+
     double = field.astype(np.float64)
-    moments = double.mean(dim, skipna=False), double.std(dim, skipna=False)
-    mean, std = dask.compute(*moments, scheduler="synchronous")  # in one thread: the memory of a few blocks
-    scale = column_scale(mean.values, std.values, sparse=False)
+    both = Dataset({"mean": double.mean(dim, skipna=False), "std": double.std(dim, skipna=False)})
+    both = both.compute(scheduler="synchronous")  # in one thread: the memory of a few blocks
+    std = both["std"].rename(field.name)
+    scale = column_scale(both["mean"].values, std.values, sparse=False)
     return std.copy(data=np.where(np.isfinite(scale), scale, 1.0)).reset_coords(drop=True)
 
 

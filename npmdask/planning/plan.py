@@ -374,8 +374,8 @@ def _may_form(request: Request, source: Source) -> bool:
     plain = request.privacy is None and request.operator is None and request.mechanism == "none"
     whole = isinstance(request.target_rank, int) and request.low_rank_tol is None
     whole = whole and (request.options is None or request.algorithm == "krylov")
-    of_rows = source.kind in ("samples", "matrix", "sparse") and source.reader.layout != "matrix-free"
-    of_rows = of_rows and type(source.reader) not in ELSEWHERE
+    of_rows = source.kind in ("samples", "matrix", "sparse") and type(source.reader) not in ELSEWHERE
+    of_rows = of_rows and source.reader.layout != "matrix-free"
     return plain and whole and of_rows and source.dimension <= MOST_FORMED
 
 
@@ -460,8 +460,11 @@ def _may_keep(problem: Problem, resources: Resources) -> bool:
 
 
 def _held_run(store: str | Path | None) -> dict[str, Any] | None:
-    """What the run in ``store`` is done by, if there is one."""
-    spec = RunStore(store).read_spec() if store is not None else None
+    """What the run in ``store`` is done by, if there is one; what is wrong with a store is said when it is opened."""
+    try:
+        spec = RunStore(store).read_spec() if store is not None else None
+    except BadInputError:
+        return None
     return None if spec is None else spec["algorithm"]
 
 

@@ -140,7 +140,7 @@ def make_problem(
     """
     request = replace(request, target_rank=checked_rank(request.target_rank))
     _require_options(source, request)
-    if source.reader.layout == "matrix-free":
+    if getattr(source.reader, "layout", "") == "matrix-free":  # data that lie with nodes have none
         _require_products_only(source, request)
     if request.operator is not None:
         return _derived_problem(source, request, locked or start)

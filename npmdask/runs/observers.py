@@ -137,6 +137,10 @@ class ProgressBar(Observer):
         self._done = self._chunks = self._total_chunks = 0
         self._start = 0.0
         self._label = ""
+        self._reads_nothing = False  # a stored Gram answers
+
+    def on_ready(self, problem: Problem, session: Session) -> None:
+        self._reads_nothing = problem.source.reader.layout == "gram"
 
     def on_plan(self, plan: MemoryPlan) -> None:
         limit = f"of {plan.limit / 2**20:.0f} MiB" if plan.limit else "(no limit set)"
@@ -180,7 +184,7 @@ class ProgressBar(Observer):
 
     def on_step(self, step: Step) -> None:
         self._stop_bar()
-        if self._label and not step.bytes_read and not self._total_chunks:  # of a stored Gram
+        if self._reads_nothing:
             said = f"step {step.number}: worst relative residual {step.worst_residual:.2e}, without a pass"
             self._console.print(said, highlight=False)
             return

@@ -22,6 +22,9 @@ from tests.goldens.worlds import changed_files, differences, exported, far_apart
 
 FIXTURES = Path(__file__).parent / "fixtures"
 MANIFEST = json.loads((FIXTURES / "manifest.json").read_text())
+# Where a repair changed bits on purpose: columns that rounding had put inside of the others are drawn again, here those
+# of the last step, which nothing follows (numerics.subspaces.TRIES).
+REPAIRED = {"share-searching": ("run/steps/000001/chain.npy", "run/steps/000001/manifest.json")}
 ENDS = [name for name, kind in KINDS.items() if not kind.ends_as]
 
 
@@ -90,7 +93,8 @@ def test_an_interrupted_run_goes_on_to_the_same_end(name: str, world: Any, toler
     assert not list(folder.rglob("entropy"))
     reach = math.inf if kind.private and tolerance else tolerance  # noise is drawn for the very bits of a block
     assert differences(wanted["resumed"], found, reach) == []
-    assert changed_files(ended, folder, kind.stores, exact=not tolerance) == []
+    changed = changed_files(ended, folder, kind.stores, exact=not tolerance)
+    assert [said for said in changed if not said.startswith(REPAIRED.get(name, ()))] == []
     if reach and "export" in kind.doors:
         here, there = (exported(place / kind.store) for place in (ended, folder))
         assert [name for name in here if far_apart(here[name], there[name], reach)] == []

@@ -13,7 +13,6 @@ import anndata
 import matplotlib as mpl
 import numpy as np
 import pytest
-import scanpy as sc
 import scipy.sparse as sp
 import xarray as xr
 from matplotlib.image import imread
@@ -86,6 +85,8 @@ def test_blood_cells_as_scanpy_finds_them(counts: bool, tmp_path: Path, monkeypa
     What NumPy finds in float64 is held to less.
     """
     monkeypatch.chdir(tmp_path)
+    import scanpy as sc  # 300 MB, in the process that runs this test only
+
     cells = sc.datasets.pbmc68k_reduced()
     cells = cells.raw.to_adata() if counts else cells
     for place, name in ((cells.obsm, "X_pca"), (cells.varm, "PCs"), (cells.uns, "pca")):

@@ -337,7 +337,7 @@ def test_too_little_memory_is_refused_before_the_first_pass_with_what_would_do(t
         ({"k": 5, "threads": 0}, "threads at least 1"),
         ({"k": 5, "threads": 1.5}, "whole numbers"),
         ({"k": 5, "seed": "x"}, "seed = 'x' must be a whole number"),
-        ({"k": 5, "algorithm": "quick"}, "'quick': known: auto, gram, k-dp-ojas"),
+        ({"k": 5, "algorithm": "quick"}, "'quick': known: auto, covariance, gram, k-dp-ojas"),
     ],
 )
 def test_bad_parameters_get_a_sentence(source: Path, arguments: dict[str, Any], sentence: str) -> None:

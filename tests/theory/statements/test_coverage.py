@@ -66,7 +66,7 @@ ON_DISK: dict[str, Case] = {
     "topics": (simulated.topics, 4, 0.3),
     "mixture: means": (first(simulated.mixtures), 6, 0.3),
     "mixture: weights": (second(simulated.mixtures), 6, 0.1),
-    "independent components": (simulated.independent, 6, 0.15),
+    "independent components": (simulated.independent, 6, 0.1),  # stated of the moments; FastICA then comes nearer
 }
 
 

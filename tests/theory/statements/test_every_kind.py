@@ -97,6 +97,11 @@ def of_private_power(folder: Path) -> dict[str, Any]:
     return in_world(make_world(folder / "world", private_records(4000)), folder / "run")
 
 
+def of_private_covariance(folder: Path) -> dict[str, Any]:
+    world = make_world(folder / "world", private_records(4000))
+    return in_world(replace(world, asked={"target_rank": 2, "algorithm": "covariance"}), folder / "run")
+
+
 def of_private_matrix(folder: Path) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     np.save(folder / "x.npy", 40 * rng.standard_normal((60, 2)) @ rng.standard_normal((2, 12)))
@@ -123,6 +128,7 @@ RUNS: dict[str, Made] = {
     "stream online-tensor-power": of_third_moment,
     "tensor-power": of_tensor_run,
     "private private-power": of_private_power,
+    "private covariance": of_private_covariance,
     "private private-alternating": of_private_matrix,
     "private tensor-power": of_private_tensor,
     **{f"private {name}": of_oracle(name) for name in NAMES},
