@@ -177,6 +177,39 @@ def test_files_behind_a_graph_that_changed_are_another_source(tmp_path: Path) ->
         npmdask.top_k(da.from_zarr(str(path)), 3, store=tmp_path / "run")
 
 
+@pytest.mark.parametrize("row", [0, 300])
+@pytest.mark.parametrize("made", [np.asarray, sp.csr_matrix])
+def test_other_numbers_in_the_first_block_are_another_source(made: Any, row: int) -> None:
+    """What a function reads may change behind the name of its graph; every row of the first block is looked at."""
+    held = X.copy()
+
+    def read(block_info: Any = None) -> Any:
+        first, last = block_info[None]["array-location"][0]
+        return made(held[first:last])
+
+    def printed() -> str:
+        x = da.map_blocks(read, chunks=((320, 320), (24,)), dtype=float, name="the same", meta=np.empty((0, 0)))
+        return open_source(x).fingerprint
+
+    before = printed()
+    assert printed() == before
+    held[row, 5] += 1
+    assert printed() != before
+
+
+def test_blocks_of_other_heights_are_another_source() -> None:
+    """A function may give other numbers when it is asked for other rows at once."""
+
+    def block(block_info: Any = None) -> np.ndarray:
+        return np.full(block_info[None]["chunk-shape"], 1.0 + block_info[None]["chunk-location"][0])
+
+    def printed(*heights: int) -> str:
+        x = da.map_blocks(block, chunks=(heights, (24,)), dtype=float, name="the same", meta=np.empty((0, 0)))
+        return open_source(x).fingerprint
+
+    assert printed(300, 40, 300) == printed(300, 40, 300) != printed(300, 300, 40)
+
+
 def grid_of(values: np.ndarray) -> xr.DataArray:
     return xr.DataArray(values.reshape(640, 4, 6), dims=("time", "lat", "lon"), name="sst")
 
