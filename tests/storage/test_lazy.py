@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import time
+import tracemalloc
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -47,6 +49,11 @@ def true_values(x: np.ndarray) -> np.ndarray:
     return np.linalg.svd(x, compute_uv=False)[:3]
 
 
+def in_turn(block: np.ndarray, block_info: Any = None) -> np.ndarray:
+    """Blocks in one byte order and the other."""
+    return block.astype("<f8" if block_info[0]["chunk-location"][0] % 2 else ">f8")
+
+
 LAZY: dict[str, Callable[[], Any]] = {
     "blocks of rows": lambda: graph(),
     "blocks of rows and columns": lambda: graph(columns=7),
@@ -55,12 +62,35 @@ LAZY: dict[str, Callable[[], Any]] = {
     "sparse blocks in columns": lambda: graph(columns=10).map_blocks(sp.csr_matrix, dtype=float),
     "a wrong dtype said": lambda: graph().map_blocks(lambda b: b, dtype=np.float32),
     "other byte order": lambda: graph(X.astype(">f8")),
+    "both byte orders": lambda: graph().map_blocks(in_turn, meta=np.empty((0, 0))),
     "sums over all rows": lambda: graph() - graph().mean(0) + X.mean(0),
     "other blocks": lambda: graph(rows=150).rechunk((40, 24)),
     "a transposed array": lambda: da.from_array(X.T.copy(), chunks=(24, 90)).T,
     "in the memory of Dask": lambda: graph().persist(scheduler="sync"),
     "a table": lambda: dd.from_pandas(pd.DataFrame(X, columns=[f"c{i}" for i in range(24)]), npartitions=5),
 }
+
+
+def test_what_blocks_take_on_the_way_is_in_the_plan() -> None:
+    """Not only what they are: eight times that here."""
+    x = da.zeros((40_000, 24), chunks=(10_000, 24)).map_blocks(lambda b: np.tile(b, (8, 1))[: len(b)])
+    assert lazy.graph_rows(x, "x").needs - lazy.TILE_BYTES > 1.2 * 8 * 10_000 * 24 * 8
+    assert open_source(x).reader.buffer_bytes > lazy.graph_rows(x, "x").needs
+
+
+def test_a_sparse_block_may_have_twice_the_entries_of_the_one_that_was_looked_at() -> None:
+    def block(block_info: Any = None) -> Any:
+        rows, entries = 80_000, (10, 20)[block_info[None]["chunk-location"][0]]
+        columns, ends = np.tile(np.arange(entries), rows), np.arange(rows + 1) * entries
+        return sp.csr_matrix((np.ones(rows * entries), columns, ends), shape=(rows, 24))
+
+    rows = lazy.graph_rows(da.map_blocks(block, chunks=((80_000,) * 2, (24,)), meta=sp.csr_matrix((0, 0))), "x")
+    tracemalloc.start(1)
+    try:
+        rows.block(1)
+        assert rows.needs > tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("name", LAZY)
@@ -111,6 +141,20 @@ def test_a_block_in_two_units_is_computed_once_by_the_task_that_has_both(monkeyp
     assert seen == [0, 1, 2, 3, 4]
 
 
+def test_a_block_that_no_other_unit_has_a_part_of_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lazy, "UNIT_BYTES", 1)
+    made: list[Any] = []
+
+    def block(b: np.ndarray) -> np.ndarray:
+        made.append(weakref.ref(b := b + 0))
+        return b
+
+    rows = lazy.graph_rows(graph().map_blocks(block, meta=np.empty((0, 0))), "x")
+    made.clear()
+    assert sum(len(tile) for tile in rows.tiles(0)) == 100
+    assert len(made) == 1 and made[0]() is None
+
+
 def test_what_every_block_needs_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
 
@@ -131,6 +175,13 @@ def test_what_every_block_needs_must_be_small(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(lazy, "MOST_SHARED", 50_000)
     with pytest.raises(BadInputError, match=r"need each other: more than .* MiB.*to_zarr"):
         npmdask.top_k(da.from_array(X.T.copy(), chunks=(2, 640)).map_blocks(np.abs).T.rechunk((40, 24)), 3)
+
+
+def test_what_a_mean_is_made_of_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lazy, "MOST_SHARED", 50_000)  # bytes; the rows are 122,880
+    x, truth = graph().map_blocks(np.abs), np.abs(X)
+    found = npmdask.top_k(x - x.mean(0), 3)
+    np.testing.assert_allclose(found.values, true_values(truth - truth.mean(0)), rtol=1e-10)
 
 
 class Interrupted(Observer):
@@ -270,6 +321,10 @@ def test_a_block_that_an_earlier_run_left_is_not_taken_again(monkeypatch: pytest
     held["factor"] = 2.0
     rows = lazy.graph_rows(x, "x")
     np.testing.assert_array_equal(np.concatenate(list(rows.tiles(1))), 2 * X[400:])
+    other = lazy.graph_rows(x, "x")
+    list(rows.tiles(0))
+    held["factor"] = 3.0
+    np.testing.assert_array_equal(np.concatenate(list(other.tiles(1))), 3 * X[400:])
 
 
 KILLED = """
