@@ -538,6 +538,15 @@ def test_spilled_rows_that_are_damaged_or_do_not_fit(tmp_path: Path) -> None:
         npmdask.top_k(graph(), 3, spill=tmp_path / "file")
 
 
+def test_sources_that_share_a_folder_of_spilled_rows_keep_apart(tmp_path: Path) -> None:
+    asked: dict[str, Any] = {"spill": tmp_path / "spill", **POWER}
+    with pytest.raises(KeyboardInterrupt):
+        npmdask.top_k(thin_graph(), 3, store=tmp_path / "run", observer=Interrupted(), **asked)
+    npmdask.top_k(graph(3 * THIN).map_blocks(sp.csr_matrix, meta=sp.csr_matrix((0, 0))), 3, **asked)
+    npmdask.top_k(thin_graph(), 3, kind="samples", **asked)  # the same numbers, as dense rows
+    assert npmdask.top_k(thin_graph(), 3, store=tmp_path / "run", **asked).outcome.converged
+
+
 # Sparse blocks: products without filling in a zero, as of a stored CSR matrix.
 
 THIN = np.where(np.abs(X) > 4, np.round(X, 1), 0)
