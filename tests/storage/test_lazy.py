@@ -580,6 +580,12 @@ def test_sparse_blocks_have_the_answer_of_the_stored_matrix(made: Any, options: 
     np.testing.assert_allclose(dense.values * 640, stored.values**2, rtol=1e-9)
 
 
+def test_the_last_unit_of_sparse_blocks_may_be_lower(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lazy, "UNIT_BYTES", 1)
+    found = npmdask.top_k(thin_graph(), 3)
+    np.testing.assert_allclose(found.values, true_values(THIN), rtol=1e-10)
+
+
 @pytest.mark.slow
 def test_sparse_blocks_have_the_same_bits_on_threads_on_processes_and_spilled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -601,7 +607,9 @@ def test_sparse_blocks_have_the_same_bits_on_threads_on_processes_and_spilled(
         ("nan", "non-finite value"),
         ("narrow", "block 2 has shape"),
         ("fails", "ZeroDivisionError"),
-        ("changes", r"unit \d of the Dask array .*has changed"),
+        ("changes", r"unit 2 of the Dask array .* \(rows 200 to 299\) has changed"),
+        ("moves down", r"unit \d of the Dask array .*has changed"),
+        ("moves aside", r"unit \d of the Dask array .*has changed"),
     ],
 )
 def test_sparse_blocks_that_are_not_what_was_said(fault: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -612,6 +620,11 @@ def test_sparse_blocks_that_are_not_what_was_said(fault: str, said: str, monkeyp
         if block_info[0]["chunk-location"][0] != 2:
             return plain
         calls.append(1)
+        if fault.startswith("moves"):  # the same entries, in other rows or columns
+            axis = int(fault == "moves aside")
+            b = np.concatenate([b[:-1, :-1], np.zeros((1, 23))])
+            b = np.concatenate([b, np.zeros((100, 1))], axis=1)
+            plain = sp.csr_matrix(np.roll(b, int(len(calls) > 3), axis))
         if fault == "outside":
             plain.indices[3] = 24
         if fault == "nan":
