@@ -13,6 +13,7 @@ import tracemalloc
 import weakref
 from collections import Counter
 from collections.abc import Callable
+from copy import copy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -665,6 +666,36 @@ def test_memory_maps(tmp_path: Path, mode: Any) -> None:
     assert kinds == ({"DenseReader"} if mode == "c" else {"RowsReader"})  # changes that no file has are copied
     prints = [open_source(view).fingerprint for view in views]
     assert len(set(prints)) == len(prints)
+
+
+@pytest.mark.parametrize("dtype", ["<f8", ">f8", "<i4"])
+@pytest.mark.parametrize("offset", [0, 8, 5000, 20_000])
+def test_a_memory_map_with_an_offset_is_read_from_there(tmp_path: Path, offset: int, dtype: str) -> None:
+    """Here and in another process, which opens the file again; pages of 4096 bytes are what is mapped."""
+    (tmp_path / "x").write_bytes(bytes(offset) + np.round(9 * X).astype(dtype).tobytes())
+    for order in ("C", "F"):
+        x = np.memmap(tmp_path / "x", dtype, "r", offset, X.shape, order)
+        for view in (x, x[100:500:2, ::-1], x[7:, 3:20]):
+            rows = lazy.mapped_rows(view)
+            for held in (rows, copy(rows)):  # without the map
+                np.testing.assert_array_equal(np.concatenate(list(held.tiles(0))), np.array(view))
+            assert copy(rows).array is None
+
+
+def test_another_place_order_or_type_in_the_same_file_is_another_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first block is the same, and so is the file."""
+    monkeypatch.setattr(lazy, "UNIT_BYTES", 1000)
+    values = np.zeros(641 * 24)
+    values[9000:9003] = 1, 2, 3
+    values.tofile(tmp_path / "x")
+    maps = [
+        np.memmap(tmp_path / "x", dtype, "r", offset, (640, 24), order)
+        for dtype, offset, order in [("<f8", 0, "C"), ("<f8", 24 * 8, "C"), ("<f8", 0, "F"), (">f8", 0, "C")]
+    ]
+    assert len({lazy.mapped_rows(x).first for x in maps}) == 1
+    assert len({open_source(x).fingerprint for x in maps}) == 4
 
 
 def test_a_memory_map_of_more_dimensions_stays_where_it_is(tmp_path: Path) -> None:
