@@ -748,6 +748,28 @@ def test_matrices_in_hdf5_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
                 npmdask.top_k(file[name], 3)
 
 
+def test_row_pointers_and_indices_of_a_file_are_looked_at(tmp_path: Path) -> None:
+    """Entries before the first row, after the last and in none would be left out without a word; an index outside would
+    be a number of the next row.
+    """
+    thin = sp.random_array((640, 24), density=0.2, rng=np.random.default_rng(1), format="csr")
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        for name in ("before", "after", "more data", "index"):
+            wrong = thin.copy()
+            write_csr(file.create_group(name), wrong)
+        file["before/indptr"][0] = 1
+        file["after/indptr"][-1] -= 1
+        del file["more data/data"]
+        file["more data/data"] = np.append(thin.data, 1.0)
+        file["index/indices"][thin.indptr[11] - 1] = 24  # of row 10
+        for kind in ("sparse", "samples"):
+            for name in ("before", "after", "more data"):
+                with pytest.raises(BadInputError, match="row pointers do not cover its entries"):
+                    npmdask.top_k(file[name], 3, kind=kind)
+            with pytest.raises(BadInputError, match="indices"):
+                npmdask.top_k(file["index"], 3, kind=kind)
+
+
 def test_what_the_attributes_of_a_file_say_is_not_overlooked(tmp_path: Path) -> None:
     """Packed numbers and marks of missing values, as NetCDF 4 has them, are no numbers that are meant."""
     with h5py.File(tmp_path / "x.h5", "w") as file:
