@@ -805,6 +805,24 @@ def test_a_file_that_was_written_again_is_another_source(tmp_path: Path) -> None
         npmdask.top_k(np.load(tmp_path / "x.npy", mmap_mode="r"), 3, store=tmp_path / "run", **POWER)
 
 
+def test_a_change_in_any_block_of_a_file_is_another_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first block, the size and the place are the same."""
+    monkeypatch.setattr(lazy, "UNIT_BYTES", 1000)
+    found: dict[str, list[str]] = {"x.npy": [], "x.h5": []}
+    for number, values in enumerate((X, X, np.concatenate([X[:600], 3 * X[600:]]))):
+        if number != 1:
+            np.save(tmp_path / "x.npy", values)
+            with h5py.File(tmp_path / "x.h5", "w") as file:
+                file["x"] = values
+            for name in found:
+                os.utime(tmp_path / name, ns=(0, 10**9 * (number + 1)))
+        found["x.npy"].append(open_source(np.load(tmp_path / "x.npy", mmap_mode="r")).fingerprint)
+        with h5py.File(tmp_path / "x.h5") as file:
+            found["x.h5"].append(open_source(file["x"]).fingerprint)
+    for first, again, changed in found.values():
+        assert first == again != changed
+
+
 @pytest.mark.parametrize("made", [graph, thin_graph])
 def test_small_singular_values_of_lazy_rows(made: Any) -> None:
     found = npmdask.singular_triplets(made(), 3)
