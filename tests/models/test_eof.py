@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 from eofs.standard import Eof
+from sklearn.preprocessing import StandardScaler
 
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.xarray import EOF
@@ -53,6 +54,23 @@ def test_the_same_modes_as_eofs_of_a_real_field_with_land(lazy: bool) -> None:
     np.testing.assert_allclose(model.explained_variance_ratio(), oracle.varianceFraction(neigs=5), rtol=1e-8)
     np.testing.assert_array_equal(model.scores().time, data.time)
     assert np.isnan(maps.values).any() and np.isfinite(maps.values).any()
+
+
+def test_standardised_and_weighted_as_two_other_packages_do_it() -> None:
+    """A real field, standardised by scikit-learn, then weighted and decomposed by eofs."""
+    data = sst().astype("f8")
+    flat = data.values.reshape(len(data), -1)
+    sea = np.isfinite(flat).all(axis=0)
+    standardised = np.full(flat.shape, np.nan)
+    standardised[:, sea] = StandardScaler().fit_transform(flat[:, sea])
+    weights = np.sqrt(np.cos(np.deg2rad(data.latitude.values.astype("f8"))).clip(0, 1))[:, None]
+    oracle = Eof(np.ma.masked_invalid(standardised.reshape(data.shape)), weights=weights)
+    for given in (data, data.chunk({"time": 7, "latitude": 5, "longitude": 11})):
+        model = EOF(5, use_coslat=True, standardize=True, tol=1e-11).fit(given, dim="time")
+        agree(model.components(), np.ma.filled(oracle.eofs(neofs=5), np.nan), (1, 2))
+        agree(model.scores(), oracle.pcs(npcs=5), (0,))
+        np.testing.assert_allclose(model.explained_variance(), oracle.eigenvalues(neigs=5), rtol=1e-8)
+        np.testing.assert_allclose(model.explained_variance_ratio(), oracle.varianceFraction(neigs=5), rtol=1e-8)
 
 
 def test_other_data_on_the_grid_are_scored_as_the_first() -> None:
