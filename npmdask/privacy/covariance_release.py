@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from math import sqrt
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -183,6 +184,10 @@ def components_of_covariance(
     BadInputError
         No covariance was released, columns that there are not, or more components than columns.
     """
+    if "statement" not in meta:
+        raise BadInputError(
+            "this run is not private, so that nothing was released: ask `npmdask.top_k` for the components of its data"
+        )
     if "covariance" not in arrays:
         raise BadInputError(
             "this run released products with blocks and no covariance, so that other components would be further "
@@ -190,10 +195,11 @@ def components_of_covariance(
         )
     d = len(arrays["covariance"])
     chosen = list(range(d)) if columns is None else [_column(column, d) for column in columns]
-    if len(set(chosen)) != len(chosen) or not 1 <= k <= len(chosen):
+    if len(set(chosen)) != len(chosen):
+        raise BadInputError(f"of {len(chosen)} columns {len(set(chosen))} are different: give every column once")
+    if not isinstance(k, Integral) or not 1 <= k <= len(chosen):
         raise BadInputError(
-            f"{k} components of {len(chosen)} columns, {len(set(chosen))} of them different, are not possible: give "
-            "every column once, and at least as many as components"
+            f"k = {k!r} is not possible: it is a whole number from 1 to that of the columns, which is {len(chosen)}"
         )
     here = np.ix_(chosen, chosen)
     made, told = _made_of(

@@ -458,7 +458,23 @@ def test_a_slow_spectrum_of_many_columns_is_left_to_the_power_method(tmp_path: P
 
 def test_another_k_of_arrays_without_a_covariance() -> None:
     with pytest.raises(BadInputError, match="released products"):
+        components_of_covariance({"values": np.ones(2)}, {"statement": {}}, 1)
+    with pytest.raises(BadInputError, match="is not private, so that nothing was released"):
         components_of_covariance({"values": np.ones(2)}, {}, 1)
+
+
+@pytest.mark.parametrize("k", [0, 4, 0.5, "two"])
+def test_another_k_is_a_whole_number(k: object) -> None:
+    with pytest.raises(BadInputError, match=r"k = .* is not possible: it is a whole number from 1 .* which is 3"):
+        components_of_covariance({"covariance": np.eye(3)}, {"statement": {}}, k)  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_the_page_of_a_covariance_says_nothing_of_images_nor_of_values_that_lie_too_high(whole: World) -> None:
+    whole.solve("run")
+    page = write_report(whole.folder / "run").read_text()
+    assert "what the noise adds to eigenvalues is taken off" in page and "values lie too high" not in page
+    assert "images clipped to, step by step" not in page
 
 
 @pytest.mark.slow

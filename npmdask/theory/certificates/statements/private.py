@@ -85,8 +85,8 @@ def _of_covariance(arrays: Mapping[str, np.ndarray], statement: Mapping[str, Any
         return Assurance(f"{said}; {MORE}. {limits}", numbers | {"value_spread": None})
     if sine >= LOST:
         said = (
-            f"{statement['above_noise']} of {k} values are above the noise, and what sets them apart from the next is "
-            f"not, or not by much: the plane of {components(k)} may be another one"
+            f"{statement['above_noise']} of {k} values are above the noise, but the gap to the next value is hardly "
+            f"larger than the noise, if at all: the plane of the true {components(k)} may be a different one"
         )
         return Assurance(f"{said}; {MORE}. {limits}", numbers | {"value_spread": None})
     what = "the component is" if k == 1 else f"the plane of the {k} components is"
