@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -73,10 +74,14 @@ class GramKind(RunKind):
         }
 
     def ending(self, answer: GramStore) -> str:
-        new = f"{answer.rows_read} rows read" if answer.rows_read else "no new rows"
+        new = ""
+        if answer.made == "formed":
+            read = f"{counted(answer.rows_read, 'row')} read" if answer.rows_read else "no new rows"
+            new = f" ({read}, {bytes_text(answer.bytes_read)})"
+        size = f"{counted(answer.rows, 'row')} and {counted(answer.columns, 'column')}"
         return (
-            f"{answer.store} holds the Gram of {answer.rows} rows and {answer.columns} columns ({new}, "
-            f"{bytes_text(answer.bytes_read)}); `npmdask run {answer.store} -k K` answers from it without a pass"
+            f"{answer.store} holds the Gram of {size}{new}; `npmdask run {quote(answer.store)} -k K` answers from it "
+            "without a pass"
         )
 
     def inspect(self, run: RunStore, spec: Spec) -> dict[str, Any]:
@@ -98,7 +103,9 @@ class GramKind(RunKind):
         """Report the spectrum of the covariance, shares of the variance, and what was summed."""
         parts, _ = listed_parts(run)
         if not parts:
-            raise BadInputError(f"there is no finished Gram in {run.place}: go on with `npmdask resume {run.place}`")
+            raise BadInputError(
+                f"there is no finished Gram in {run.place}: go on with `npmdask resume {quote(str(run.place))}`"
+            )
         store = GramStore(run.path)
         values = np.linalg.eigvalsh(store.matrix())[::-1]
         variances, total = np.maximum(values, 0.0) / max(store.rows - 1, 1), float(np.maximum(values, 0.0).sum())
@@ -109,7 +116,7 @@ class GramKind(RunKind):
             ("groups of rows", str(len(store.groups))),
             ("sum of the variances", f"{variances.sum():.6g}"),
         ]
-        counted = [(f"{share:.0%}", int(np.searchsorted(shares, share * (1 - 1e-12))) + 1) for share in SHARES]
+        enough = [(f"{share:.0%}", int(np.searchsorted(shares, share * (1 - 1e-12))) + 1) for share in SHARES]
         drawn = range(1, min(len(values), DRAWN) + 1)
         share_plot = Plot(
             title="Share of the variance",
@@ -121,7 +128,7 @@ class GramKind(RunKind):
         )
         return Report(
             title=name_of(run.path),
-            outcome=f"the Gram of {store.rows} rows and {store.columns} columns",
+            outcome=f"the Gram of {counted(store.rows, 'row')} and {counted(store.columns, 'column')}",
             good=True,
             sections=(
                 section("", tiles(facts)),
@@ -129,7 +136,7 @@ class GramKind(RunKind):
                     "Spectrum of the covariance",
                     spectrum_plot(variances[:DRAWN], "variance"),
                     share_plot if total > 0 else None,
-                    table(counted, ("share of the variance", "components")) if total > 0 else None,
+                    table(enough, ("share of the variance", "components")) if total > 0 else None,
                 ),
                 section("Rows", table(map(_row, parts), ("group", "rows", "source", "formed in", "fingerprint"))),
                 parameters(spec, ("data", "algorithm", "run", "version")),
@@ -141,6 +148,11 @@ class GramKind(RunKind):
         return "everything"
 
 
+def counted(number: int, what: str) -> str:
+    """``1 row``, ``1,000 rows``."""
+    return f"{number:,} {what}{'s'[: number != 1]}"
+
+
 def _row(part: GramPart) -> tuple[Any, ...]:
     places = ", ".join(dict.fromkeys(origin.source for origin in part.origins))
-    return part.group, part.rows, places, part.formed, part.origins[0].fingerprint[:16]
+    return part.group, f"{part.rows:,}", places, part.formed, part.origins[0].fingerprint[:16]

@@ -81,6 +81,11 @@ def _about_values(arrays: dict[str, np.ndarray], statement: dict[str, Any]) -> T
     said = f"Values are {statement['values_are']}"
     if "value_stddevs" not in arrays:
         return Text(text=f"{said}.")
+    if "covariance" in statement:
+        return Text(
+            text=f"{said}; what the noise adds to eigenvalues is taken off. ± is one standard deviation of the noise, "
+            "the vectors held fixed. Where it is not small, vectors follow the noise."
+        )
     return Text(
         text=f"{said}; ± is what the noise of the last release does (one standard deviation, the vectors held fixed). "
         "Where it is not small, vectors follow the noise, and values lie too high."
@@ -220,7 +225,7 @@ def _facts(statement: dict[str, Any], left: str) -> Table:
         ("of which: pure, and the sampler's error", f"epsilon {charge['epsilon']:.3g}, delta {charge['delta']:.3g}"),
         *([("rests on", statement["rests_on"])] if statement.get("rests_on") else []),
         ("predicted (from released values)", _error(statement["predicted_error"])),
-        ("images clipped to, step by step", _norms(statement)),
+        *([] if "covariance" in statement else [("images clipped to, step by step", _norms(statement))]),
         ("left in the ledger", left),
         *((f"mechanism.{name}", value) for name, value in flat(event)),
     ]
@@ -263,11 +268,11 @@ def run_report(run: RunStore, spec: dict[str, Any]) -> Report:
         "",
         *warnings(unprotected(spec.get("budget"))),
         _tiles(history, telemetry, result),
-        convergence(history, spec["stop"]["tol"]),
+        convergence(history, spec["stop"]["tol"], passes=not _without_a_pass(history, result)),
         spectrum_plot(
             np.asarray(values), VALUES.get("" if "operator" in spec else spec["data"]["kind"], "|eigenvalue|")
         ),
-        _cost(telemetry) if telemetry else None,
+        _cost(telemetry) if telemetry and not _without_a_pass(history, result) else None,
     )
     sections = [head, section("Components", _components(values, result))]
     if result:
@@ -344,10 +349,15 @@ def _tiles(history: list[dict[str, Any]], telemetry: list[dict[str, Any]], resul
     facts = [
         ("steps", str(len(history))),
         ("data passes", f"{len(passed)}" if not result else f"{result[1]['total_data_passes']}"),
-        ("a pass reads", bytes_text(history[-1]["bytes_read"])),
-        ("bytes read in all", bytes_text(nbytes)),
-        ("time in passes", f"{seconds:.1f} s" if passed else "not kept"),
-        ("read at", f"{nbytes / max(seconds, 1e-9) / 1e9:.2f} GB/s" if passed else "not kept"),
+    ]
+    if not _without_a_pass(history, result):
+        facts += [
+            ("a pass reads", bytes_text(history[-1]["bytes_read"])),
+            ("bytes read in all", bytes_text(nbytes)),
+            ("time in passes", f"{seconds:.1f} s" if passed else "not kept"),
+            ("read at", f"{nbytes / max(seconds, 1e-9) / 1e9:.2f} GB/s" if passed else "not kept"),
+        ]
+    facts += [
         ("peak memory", bytes_text(max(peaks)) if peaks else "?"),
         ("memory limit", bytes_text(limit) if limit else "none"),
         ("worst relative residual", f"{history[-1]['worst_residual']:.1e}"),
@@ -356,14 +366,22 @@ def _tiles(history: list[dict[str, Any]], telemetry: list[dict[str, Any]], resul
     return tiles(facts)
 
 
+def _without_a_pass(history: list[dict[str, Any]], result: Any) -> bool:
+    """Whether the answer came from a stored Gram: nothing was read, and nothing is said of reading."""
+    return bool(result) and not result[1]["total_data_passes"] and not any(h["bytes_read"] for h in history)
+
+
 def _whole(result: Any) -> tuple[str, str] | None:
     """Of a tensor: what its components leave of it."""
     left = result[1].get("facts", {}).get("relative_residual") if result else None
     return None if left is None else ("left of the tensor's norm", f"{left:.1e}")
 
 
-def convergence(history: list[dict[str, Any]], tol: float) -> Plot:
-    """Plot the relative residual, and the angle to the truth where it is known, against the step."""
+def convergence(history: list[dict[str, Any]], tol: float, *, passes: bool = True) -> Plot:
+    """Plot the relative residual, and the angle to the truth where it is known, against the step.
+
+    ``passes``: each step reads the data.
+    """
     steps = [h["step"] for h in history]
     drawn = [series(steps, [max(h["worst_residual"], LEAST) for h in history], "worst relative residual")]
     angles = [(h["step"], max(h["max_sin_theta"], LEAST)) for h in history if h["max_sin_theta"] is not None]
@@ -373,7 +391,7 @@ def convergence(history: list[dict[str, Any]], tol: float) -> Plot:
         )
     return Plot(
         title="Convergence",
-        x="step (one pass over the data each)",
+        x="step (one pass over the data each)" if passes else "step (without a pass)",
         series=tuple(drawn),
         log=True,
         rules=(Rule(y=tol, name=f"tol {tol:.0e}"),) if tol else (),

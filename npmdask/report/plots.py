@@ -55,7 +55,7 @@ def draw(plot: Plot) -> str:
         _finish_right(right, plot)
     if named:
         left.legend(*zip(*named, strict=True), frameon=False, fontsize=8)
-    _finish_below(left, counts=plot.counts)
+    finish_below(left, counts=plot.counts)
     return svg(figure)
 
 
@@ -89,10 +89,10 @@ def _finish_right(axis: Any, plot: Plot) -> None:
         axis.yaxis.get_major_locator().set_params(integer=True)
 
 
-def _finish_below(axis: Any, *, counts: bool) -> None:
+def finish_below(axis: Any, *, counts: bool) -> None:
     """Mark whole numbers, or of many rows a few, as 20k or 3M."""
     if not counts:
-        axis.xaxis.get_major_locator().set_params(integer=True)
+        axis.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)  # of one step, one mark
         return
     from matplotlib.ticker import EngFormatter, MaxNLocator
 

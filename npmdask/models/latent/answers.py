@@ -150,6 +150,19 @@ def resume_latent(store: str | Path, resources: Resources, observer: Observer) -
 
 
 TABLES = ("data", "algorithm", "stop", "run", "version", "environment")
+NAMES = {  # of facts, on a page
+    "condition": "condition number of the second moment",
+    "weights_sum": "sum of the weights of the moments",
+    "variance": "mean variance of a cloud",
+    "largest_change": "largest change, in sampling errors",
+    "left_to_go": "left to go, in sampling errors",
+    "settled": "settled: less than a tenth is left to go",
+    "log_likelihood_before": "log-likelihood of a row before",
+    "log_likelihood_after": "log-likelihood of a row after, at least",
+    "narrowest": "components of the least variance allowed",
+    "single_rows": "components of less than two rows",
+    "contrasts": "contrast of each source",
+}
 LEAST = 1e-17  # what is smaller is drawn here: zero has no place on a logarithmic axis
 
 
@@ -167,7 +180,7 @@ def latent_report(run: RunStore, spec: dict[str, Any]) -> Report:
     head = section(
         "",
         *warnings(answer.warnings),
-        tiles((name, f"{value:.6g}") for name, value in numbers.items()),
+        tiles((NAMES.get(name, name), f"{value:.6g}") for name, value in numbers.items()),
         _convergence(decomposition_history(run)),
         spectrum_plot(np.array(answer.facts["spectrum"]), "eigenvalue of the second moment"),
     )
@@ -189,8 +202,8 @@ def _refined(answer: LatentAnswer) -> list[Section]:
     facts = answer.facts.get("refinement")
     if facts is None:
         return []
-    said = {float: lambda value: f"{value:.6g}", list: ", ".join}
-    rows = ((name.replace("_", " "), said.get(type(value), str)(value)) for name, value in facts.items() if value != "")
+    said = {float: lambda value: f"{value:.6g}", list: ", ".join, bool: lambda value: "yes" if value else "no"}
+    rows = ((NAMES.get(name, name), said.get(type(value), str)(value)) for name, value in facts.items() if value != "")
     return [section("After the moments", Text(text=answer.refinement), table(rows, ("what", "value")))]
 
 

@@ -444,5 +444,6 @@ def test_what_it_changed_is_in_the_json_the_text_and_the_page(tmp_path: Path, ki
     assert facts["method"] == method and facts["passes"] == 2 and f"{method} {does}" in err
     assert main(["report", str(tmp_path / "run")]) == 0
     page = (tmp_path / "run" / "report.html").read_text()
-    assert "After the moments" in page and "largest change" in page
+    assert "After the moments" in page and "largest change, in sampling errors" in page
+    assert "settled: less than a tenth is left to go" in page and "largest_change" not in page
     assert fit(source, K, store=tmp_path / "run").facts["refinement"] == facts
