@@ -31,6 +31,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from npmdask.checkpoint.lease import PRIVATE, HeldStore, carrier_of
@@ -163,6 +164,13 @@ def folder_of(store: str | Path) -> Path:
 
 def not_finished(store: str | Path) -> BadInputError:
     """The error of a command that needs a finished run, where there is none at ``store``."""
-    if RunStore(store).read_spec() is None:
+    spec = RunStore(store).read_spec()
+    if spec is None:
         return BadInputError(f"there is no run in {store}: check the name (`npmdask status FOLDER` lists runs)")
-    return BadInputError(f"{store} holds no finished run; `npmdask resume {store}` finishes it")
+    place = quote(str(store))
+    if spec["data"].get("kind") == "gram":
+        return BadInputError(
+            f"{store} is a stored Gram, which has no components yet: run it (`npmdask run {place} -k K --store RUN`), "
+            "and name that run"
+        )
+    return BadInputError(f"{store} holds no finished run; `npmdask resume {place}` finishes it")

@@ -118,17 +118,36 @@ def _generate(a: argparse.Namespace) -> int:
 def add_gram(commands: Any) -> None:
     """``npmdask gram``."""
     p = commands.add_parser(
-        "gram", help="form and keep A^T A of all columns in one pass: any question about them then reads no row"
+        "gram",
+        help="form A^T A in one pass and keep it: any question about the columns is then answered without a pass",
+        usage="npmdask gram SOURCE G [options]\n       npmdask gram --merge A B ... G\n"
+        "       npmdask gram --remove A G DEST",
+        description="Form A^T A of the rows of SOURCE in one pass and keep it in the store G; run again, read only "
+        "the rows that were appended. `npmdask run G -k 10` then answers without a pass. --merge joins Grams of other "
+        "rows of the same columns; --remove takes rows off again.",
     )
-    p.add_argument("paths", nargs="+", metavar="PATH", help="SOURCE G; with --merge A B ... G; with --remove A: G DEST")
+    p.add_argument(
+        "paths", nargs="+", metavar="PATH", help="SOURCE and G; with --merge A, B, ... and G; with --remove G and DEST"
+    )
     p.add_argument("--merge", action="store_true", help="merge Grams of other rows of the same columns into a new one")
     p.add_argument("--remove", metavar="A", help="remove the rows of the Gram A from G, into the new store DEST")
-    p.add_argument("--distinct", action="store_true", help="of a merge: equal chunks are different rows, count both")
+    p.add_argument(
+        "--distinct", action="store_true", help="with --merge: count equal chunks twice, as they are different rows"
+    )
     p.add_argument("--kind", choices=["samples", "matrix", "sparse"], help="default: what the store says, or matrix")
     p.add_argument("--dim", help="of NetCDF or Zarr with more dimensions: along which rows lie, like time")
-    p.add_argument("--by-chunks", type=int, metavar="N", help="a Gram for each N rows of chunks, for a jackknife")
-    p.add_argument("--precision", choices=["float64", "float32"], help="of the products of tiles (default: float64)")
-    p.add_argument("--seed", type=int, help="of the probes; Grams of one seed can be merged")
+    p.add_argument(
+        "--by-chunks",
+        type=int,
+        metavar="N",
+        help="keep a Gram for each N rows of chunks, for standard errors by the jackknife",
+    )
+    p.add_argument(
+        "--precision", choices=["float64", "float32"], help="of the products that are summed (default: float64)"
+    )
+    p.add_argument(
+        "--seed", type=int, help="of the random columns that check the Gram; only Grams of one seed can be merged"
+    )
     p.add_argument("--memory", help="limit for all processes together, like 1GiB")
     p.add_argument("--threads", type=int)
     p.add_argument("--workers", type=int, help="processes (default: threads of this one)")
@@ -158,7 +177,8 @@ def _gram(a: argparse.Namespace) -> int:
         raise BadInputError("write `npmdask gram --merge A B ... G`: two Grams or more, and the new store")
     if not a.merge and len(a.paths) != 2:
         wanted = "npmdask gram --remove A G DEST" if made else "npmdask gram SOURCE G"
-        raise BadInputError(f"{len(a.paths)} paths are given: write `{wanted}`")
+        given_paths = "1 path is given" if len(a.paths) == 1 else f"{len(a.paths)} paths are given"
+        raise BadInputError(f"{given_paths}: write `{wanted}`")
     *sources, dest = a.paths
     if a.merge:
         return print_answer(GramStore.merge(sources, dest, distinct=a.distinct), a.json)

@@ -19,7 +19,7 @@ import numpy as np
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.numerics.gram_sums import GramSums, probes_of
-from npmdask.operators import GramOfSlabs, View
+from npmdask.operators import GramOfSlabs, GramReader, View
 from npmdask.runs.build import ELSEWHERE
 from npmdask.runs.gram_parts import (
     KIND,
@@ -42,6 +42,7 @@ from npmdask.storage.checksum import crc32c, crc32c_bytes
 from npmdask.storage.labels import Labels
 from npmdask.storage.object_url import is_remote
 from npmdask.storage.readers.dense import ReadStats, checksums_of
+from npmdask.storage.readers.matrix_free import MatrixFreeReader
 from npmdask.storage.source import IN_MEMORY, Source
 
 PRECISIONS = ("float64", "float32")
@@ -108,6 +109,15 @@ def form_gram(
 
 
 def _require_rows(source: Source) -> None:
+    if isinstance(source.reader, GramReader):
+        raise BadInputError(
+            f"{source.path} is a stored Gram already: run it, or merge it with others (`npmdask gram --merge A B G`)"
+        )
+    if isinstance(source.reader, MatrixFreeReader):
+        raise RefusedError(
+            f"{source.path} has products only, and a Gram is formed of rows: give the matrix itself, or decompose the "
+            "operator with `npmdask.top_k`"
+        )
     if type(source.reader) in ELSEWHERE:
         raise BadInputError(f"{source.path} has no rows here to form a Gram of")
     if source.kind not in ("samples", "matrix", "sparse"):

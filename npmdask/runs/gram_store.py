@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from importlib.metadata import version
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -130,11 +131,11 @@ class GramStore:
         run = RunStore(store)
         spec = run.read_spec()
         if spec is None or spec["data"].get("kind") != KIND:
-            raise BadInputError(f"there is no Gram in {store}: form one with `npmdask gram SOURCE {store}`")
+            raise BadInputError(_none_in(store, spec))
         self.store = run.place
         self.parts, self._history = listed_parts(run)
         if not self.parts:
-            raise BadInputError(f"the Gram in {store} is not finished: go on with `npmdask resume {store}`")
+            raise BadInputError(f"the Gram in {store} is not finished: go on with `npmdask resume {quote(str(store))}`")
         labels = run.read_part("labels")
         self.rows_read = self.bytes_read = 0
         self._spec, self._folder = spec, run.path
@@ -148,6 +149,11 @@ class GramStore:
             f"<GramStore: {self.rows:,} rows of {self.columns:,} columns, kind {self.kind}, {groups} "
             f"group{'s'[: groups != 1]}; store {self.store}>"
         )
+
+    @property
+    def made(self) -> str:
+        """How it came to be: ``"formed"`` of rows, ``"merged"`` or ``"reduced"``."""
+        return str(self._spec["algorithm"]["made"])
 
     @property
     def rows(self) -> int:
@@ -432,9 +438,9 @@ class GramStore:
         RefusedError
             Other columns, kinds or probes; or rows that two of them have.
         """
+        if isinstance(stores, str | Path | GramStore) or len(stores) < 2:
+            raise BadInputError("a merge takes two Grams or more: give a list of their stores")
         opened = [store if isinstance(store, GramStore) else GramStore(store) for store in stores]
-        if len(opened) < 2:
-            raise BadInputError("a merge takes two Grams or more")
         for other in opened[1:]:
             opened[0]._require_like(other)
         if not distinct:
@@ -598,22 +604,36 @@ class GramStore:
                 raise RefusedError(f"a choice of columns of {one.store} is not merged: merge first, and choose then")
         if self.columns != other.columns:
             raise RefusedError(
-                f"{where} have {self.columns} and {other.columns} columns: Grams of the same columns are merged"
+                f"{where} have {self.columns} and {other.columns} columns: only Grams of the same columns can be "
+                "merged or removed"
             )
         names = [[axis.places.tolist() for axis in one.labels.columns] for one in (self, other)]
         called = [[axis.name for axis in one.labels.columns] for one in (self, other)]
         if called[0] != called[1] or names[0] != names[1]:
-            raise RefusedError(f"{where} have {_difference(*names)}: Grams of the same columns are merged")
+            raise RefusedError(
+                f"{where} have {_difference(*names)}: only Grams of the same columns can be merged or removed"
+            )
         for field, what in (("of", "kind"), ("layout", "layout")):
             mine, theirs = self._spec["data"][field], other._spec["data"][field]
             if mine != theirs:
-                raise RefusedError(f"{where} are of {what} {mine!r} and {theirs!r}: Grams of one {what} are merged")
+                raise RefusedError(
+                    f"{where} are of {what} {mine!r} and {theirs!r}: only Grams of one {what} can be merged or removed"
+                )
         seeds = [int(one._spec["run"]["seed"]) for one in (self, other)]
         if seeds[0] != seeds[1]:
             raise RefusedError(
                 f"{where} have probes of seeds {seeds[0]} and {seeds[1]}, whose products do not add up: form one of "
                 "them again with the seed of the other"
             )
+
+
+def _none_in(store: str | Path, spec: dict[str, Any] | None) -> str:
+    place = quote(str(store))
+    if spec is not None:
+        return f"{store} is the store of a run, not of a Gram: form a Gram of its data with `npmdask gram SOURCE G`"
+    if (Path(store) / "zarr.json").exists():
+        return f"{store} holds data and no Gram: form one with `npmdask gram {place} G`, and name G here"
+    return f"there is no Gram in {store}: form one with `npmdask gram SOURCE {place}`"
 
 
 def _some(names: Sequence[str]) -> str:

@@ -16,7 +16,7 @@ from npmdask.algorithms.stopping import Outcome, StepView
 from npmdask.errors import BadInputError
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block, orth, rayleigh_ritz
-from npmdask.operators import ColumnMoments, Operator
+from npmdask.operators import ColumnMoments, GramReader, Operator
 from npmdask.operators.view import column_scale
 from npmdask.privacy.release import Answer, Released
 from npmdask.runs.left_vectors import rebuild_left
@@ -62,6 +62,8 @@ def _out_of_scale(what: str, size: float) -> str:
 
 def _largest_entry(reader: Any) -> float:
     """The size of the largest entry; or of the first that is not too small."""
+    if isinstance(reader, GramReader):  # no rows are left to look at: entries too small to be squared have such means
+        return float(np.abs(reader.sums.mean).max())
     largest = 0.0
     for values in (values for unit in range(reader.units) for values in reader.values(unit)):
         largest = max(largest, float(np.abs(values.astype(np.float64)).max(initial=0.0)))

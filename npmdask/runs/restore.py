@@ -77,6 +77,8 @@ def _require_same(wanted: dict[str, Any], found: dict[str, Any], store: str, sou
     RefusedError
         Other data, other parameters or another version.
     """
+    if found.get("data", {}).get("kind") == "gram" != wanted["data"].get("kind"):
+        raise RefusedError(f"{store} is a stored Gram: choose another store for the run")
     differences = []
     for table, fields in wanted.items():
         for name, value in fields.items():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -71,8 +72,8 @@ def _require_of_matrix(earlier: RunStore) -> None:
     """Steps of streams, tensors, jobs and stored Grams hold no block that a run could begin with."""
     if (earlier.read_spec() or {})["data"].get("kind") == GRAM:
         raise RefusedError(
-            f"{earlier.path} is a stored Gram, which has no components yet: run it (`npmdask run {earlier.path} -k K "
-            "--store RUN`), and start from that run"
+            f"{earlier.path} is a stored Gram, which has no components yet: run it (`npmdask run "
+            f"{quote(str(earlier.path))} -k K --store RUN`), and start from that run"
         )
     name = (earlier.read_spec() or {})["algorithm"]["name"]
     if not hasattr(ALGORITHMS.get(name), "start_block"):

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -223,7 +224,8 @@ def _gridded(place: Path, dim: str) -> tuple[Any, str]:
             root, place = Path(path), Path(path, inside[2])
             found = xr.open_zarr(node.store_path.store, chunks=None, consolidated=False)
         elif (root := _file_or_group(place)).is_dir():
-            open_node(root)  # refuses what would have to be unpickled
+            if isinstance(open_node(root), zarr.Array):  # refuses what would have to be unpickled
+                raise BadInputError(f"{place} is one array, whose dimensions have no names: leave dim out")
             found = xr.open_zarr(root, chunks=None)
         else:
             found, look = xr.open_dataset(root), look_of(root)
@@ -412,13 +414,17 @@ def _open_node(source: Any) -> tuple[Any, str]:
     path = local_path(source, "an array that is opened", SCHEMES)
     if (inside := in_repository(path)) is not None:
         return open_repository(*inside)
-    make = f"make one with `npmdask ingest {path} {path.with_suffix('.zarr').name}`"
+    make = f"make one with `npmdask ingest {quote(str(path))} {quote(path.with_suffix('.zarr').name)}`"
     if not path.exists():
         partial = path.with_name(path.name + ".partial")
         hint = f"; {partial.name} beside it is an unfinished ingest: run that again" if partial.exists() else ""
         raise BadInputError(f"there is nothing at {path}{hint}")
     if path.name.endswith(".partial"):
         raise BadInputError(f"{path} is an unfinished ingest: run the same `npmdask ingest` or `generate` again")
+    if (path / "run.json").exists() and not (path / "zarr.json").exists():
+        raise BadInputError(
+            f"{path} is the store of a run or a Gram, and rows are needed here: give the data that it was made of"
+        )
     try:
         return open_node(path), str(path)
     except BadInputError:

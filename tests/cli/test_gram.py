@@ -16,6 +16,7 @@ import npmdask
 from npmdask.cli.main import main
 from npmdask.storage.ingest import ingest
 from npmdask.storage.source import BUDGET_MARK
+from tests.conftest import write_zarr
 
 
 def run(capsys: Any, *arguments: str) -> tuple[int, str, str]:
@@ -93,7 +94,7 @@ def test_every_command_knows_it(folder: Path, capsys: Any) -> None:
 @pytest.mark.parametrize(
     "asked, code, said",
     [
-        (("a.zarr",), 2, "1 paths are given: write `npmdask gram SOURCE G`"),
+        (("a.zarr",), 2, "1 path is given: write `npmdask gram SOURCE G`"),
         (("--merge", "Ga", "G"), 2, "two Grams or more, and the new store"),
         (("--merge", "Ga", "Gb", "G", "--memory", "1GiB"), 2, "reads no rows: leave --memory out"),
         (("--merge", "--remove", "A", "Ga", "Gb", "G"), 2, "give --merge or --remove"),
@@ -118,3 +119,64 @@ def test_a_plan_of_a_gram_has_nothing_to_say(folder: Path, capsys: Any) -> None:
     assert run(capsys, "gram", "a.zarr", "Ga", "--quiet")[0] == 0
     code, _, err = run(capsys, "plan", "Ga", "-k", "2", "--store", "run")
     assert code == 2 and "takes no pass, so that there is nothing to plan" in err
+
+
+@pytest.mark.parametrize(
+    "asked, code, said",
+    [
+        (("gram", "Ga", "G2"), 2, "is a stored Gram already: run it, or merge it"),
+        (("gram", "--merge", "Ga", "b.zarr", "G2"), 2, "holds data and no Gram: form one with `npmdask gram b.zarr G`"),
+        (("run", "Ga", "-k", "2", "--store", "Ga"), 3, "is a stored Gram: choose another store for the run"),
+        (("transform", "Ga", "a.zarr", "s.zarr"), 2, "is a stored Gram, which has no components yet"),
+        (("mixture", "Ga", "--components", "2", "--store", "m"), 2, "is the store of a run or a Gram, and rows are"),
+    ],
+)
+def test_a_gram_in_the_wrong_place_is_called_one(
+    folder: Path, capsys: Any, asked: tuple[str, ...], code: int, said: str
+) -> None:
+    assert run(capsys, "gram", "a.zarr", "Ga", "--quiet")[0] == 0
+    found = run(capsys, *asked)
+    assert found[0] == code and said in found[2]
+
+
+def test_one_array_has_no_names_of_dimensions(folder: Path, capsys: Any) -> None:
+    write_zarr(folder / "plain.zarr", rows(0), (100, 8))
+    code, _, err = run(capsys, "gram", "plain.zarr", "G", "--dim", "time")
+    assert code == 2 and "is one array, whose dimensions have no names: leave dim out" in err
+
+
+def test_a_store_of_a_run_is_no_gram(folder: Path, capsys: Any) -> None:
+    assert run(capsys, "run", "a.zarr", "-k", "2", "--store", "first", "--quiet")[0] == 0
+    code, _, err = run(capsys, "gram", "--merge", "first", "first", "G")
+    assert code == 2 and "first is the store of a run, not of a Gram" in err
+
+
+def test_what_is_said_of_a_merge_and_of_names_with_spaces(folder: Path, capsys: Any) -> None:
+    """A merge reads no rows and says nothing of new ones; commands that are printed can be copied."""
+    for name in "ab":
+        assert run(capsys, "gram", f"{name}.zarr", f"G{name}", "--quiet")[0] == 0
+    code, _, err = run(capsys, "gram", "--merge", "Ga", "Gb", "all days")
+    assert code == 0 and "600 rows and 8 columns; `npmdask run '" in err and "new rows" not in err
+
+
+def test_the_page_of_an_answer_without_a_pass_says_nothing_of_reading(folder: Path, capsys: Any) -> None:
+    assert run(capsys, "gram", "a.zarr", "Ga", "--quiet")[0] == 0
+    assert run(capsys, "run", "Ga", "-k", "2", "--store", "first", "--quiet")[0] == 0
+    assert run(capsys, "report", "first", "-o", "g.json")[0] == 0
+    page = Path("g.json").read_text()
+    assert "GB/s" not in page and "Cost of each pass" not in page and "one pass over the data each" not in page
+    assert '"data passes"' in page
+
+
+def test_a_plot_of_one_step_marks_that_step(folder: Path) -> None:
+    """Fails when its axis is marked 0.96 to 1.04."""
+    from npmdask.report import Plot
+    from npmdask.report.blocks import series
+    from npmdask.report.plots import axes, draw, finish_below
+
+    drawn = axes("", "step", "")[1]
+    drawn.plot([1], [2.0])
+    finish_below(drawn, counts=False)
+    low, high = drawn.get_xlim()
+    assert [mark for mark in drawn.get_xticks() if low <= mark <= high] == [1]
+    assert draw(Plot(title="", x="step", y="", series=(series([1], [2.0]),)))

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import zarr
+from scipy.sparse.linalg import aslinearoperator
 
 import npmdask
 from npmdask import GramStore
@@ -511,7 +512,7 @@ def test_what_has_no_gram(tmp_path: Path) -> None:
         npmdask.gram(bad, tmp_path / "nan", kind="samples")
     with np.errstate(over="ignore"), pytest.raises(BadInputError, match="overflows although the data are finite"):
         npmdask.gram(x * 1e200, tmp_path / "large", kind="samples")
-    with pytest.raises(BadInputError, match="no rows here to form a Gram of"):
+    with pytest.raises(BadInputError, match="is a stored Gram already: run it, or merge it"):
         npmdask.gram(npmdask.gram(x, tmp_path / "G2", kind="samples"), tmp_path / "of a Gram")
     for wrong, said in (
         ({"by_chunks": 0}, "by_chunks = 0"),
@@ -587,6 +588,24 @@ def test_constant_and_equal_columns_and_means_of_a_million_deviations(tmp_path: 
     assert any("counts as constant" in said for said in scaled.warnings) == (store.deviation[6] > 0)
     about_zero = npmdask.top_k(store, 3)
     assert not about_zero.converged and "pass over the rows" in about_zero.outcome.sentence
+
+
+def test_nothing_is_left_of_constant_columns(tmp_path: Path) -> None:
+    """Centred, a single row or constant columns are zero: of numerical rank 0, as it is said of the rows."""
+    for name, x in (("constant", np.full((50, 6), 7.0)), ("one row", some(1, 6))):
+        npmdask.gram(x, tmp_path / name, kind="samples")
+        found = npmdask.top_k(tmp_path / name, 1, center=True)
+        assert found.converged and "numerical rank 0" in found.outcome.sentence
+    npmdask.gram(some(50, 6) * 1e-200, tmp_path / "tiny", kind="samples")
+    with pytest.raises(BadInputError, match="whose squares float64 cannot hold"):
+        npmdask.top_k(tmp_path / "tiny", 1, center=True)
+
+
+def test_a_merge_of_one_and_of_an_operator(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="give a list of their stores"):
+        GramStore.merge(str(tmp_path / "G"), tmp_path / "H")
+    with pytest.raises(RefusedError, match="has products only, and a Gram is formed of rows"):
+        npmdask.gram(aslinearoperator(some(50, 6)), tmp_path / "G")
 
 
 def test_damage_is_found(tmp_path: Path) -> None:

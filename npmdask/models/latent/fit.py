@@ -136,6 +136,11 @@ def with_means(job: Stages) -> np.ndarray:
 
 
 def _require_samples(source: Source, request: SampleRequest) -> Source:
+    if source.reader.layout == "gram":
+        raise BadInputError(
+            f"{source.path} is the store of a run or a Gram, and rows are needed here: give the data that it was "
+            "made of"
+        )
     if source.reader.layout != "dense" or source.kind not in ("samples", "matrix"):
         raise BadInputError(
             f"{source.path} is of kind {source.kind}: mixtures and independent components are found in samples, dense "
