@@ -225,10 +225,11 @@ class ResidualRule:
         return None
 
     def relative(self, view: StepView) -> np.ndarray:
-        """Residuals over values; 0 where the value itself is zero to rounding."""
+        """Residuals over values; 0 where the value is zero to rounding, inf where it is 0 and that is not sure."""
         size = np.abs(view.ritz_values)
         zero = self._is_zero(view)
-        return np.where(zero, 0.0, view.residual_norms / np.where(zero, 1.0, size))
+        with np.errstate(divide="ignore", over="ignore"):
+            return np.where(zero, 0.0, view.residual_norms / np.where(zero, 1.0, size))
 
     def unresolved(self, view: StepView, values: np.ndarray) -> Outcome | None:
         """The outcome if a value that was taken for zero turns out, from A V itself, not to be zero.

@@ -11,6 +11,7 @@ import scipy.sparse as sp
 
 import npmdask
 from npmdask import GramStore
+from npmdask.algorithms.stopping import ResidualRule, StepView
 from npmdask.errors import RefusedError
 from npmdask.operators.view import column_scale
 from tests.algorithms.test_gram import FAMILIES
@@ -18,6 +19,7 @@ from tests.conftest import write_zarr
 
 # How a Gram of some rows came about: each has another source of error.
 WAYS = ("formed", "appended", "merged", "dropped", "subtracted")
+ZEROS: dict[str, Any] = {"config": {"write_empty_chunks": True}}  # a chunk of zeros is data, and none that is missing
 
 
 def other_scales(rng: np.random.Generator, rows: np.ndarray) -> np.ndarray:
@@ -33,14 +35,16 @@ def stored(way: str, rows: np.ndarray, folder: Path, asked: dict[str, Any]) -> t
     if way == "formed" or (asked["kind"] == "sparse" and way == "appended"):
         return npmdask.gram(given(rows, asked), folder / "G", **asked), rows
     if way == "appended":
-        path = write_zarr(folder / "x.zarr", rows[:half], (16, rows.shape[1]))
+        path = write_zarr(folder / "x.zarr", rows[:half], (16, rows.shape[1]), **ZEROS)
         npmdask.gram(path, folder / "G", **asked)
         zarr_append(path, rows[half:])
         return npmdask.gram(path, folder / "G", **asked), rows
     a = npmdask.gram(given(rows[:half], asked), folder / "A", **asked)
     if way == "subtracted":
-        whole = npmdask.gram(write_zarr(folder / "x.zarr", rows, (half, rows.shape[1])), folder / "W", **asked)
-        a = npmdask.gram(write_zarr(folder / "a.zarr", rows[:half], (half, rows.shape[1])), folder / "A2", **asked)
+        whole = npmdask.gram(write_zarr(folder / "x.zarr", rows, (half, rows.shape[1]), **ZEROS), folder / "W", **asked)
+        a = npmdask.gram(
+            write_zarr(folder / "a.zarr", rows[:half], (half, rows.shape[1]), **ZEROS), folder / "A2", **asked
+        )
         return whole.remove(a, folder / "G"), rows[half:]
     b = npmdask.gram(given(rows[half:], asked), folder / "B", **asked)
     both = GramStore.merge([folder / "A", b], folder / "M")
@@ -128,3 +132,14 @@ def test_no_random_problem_is_wrong_and_called_converged(tmp_path: Path) -> None
 @pytest.mark.parametrize("part", range(10))
 def test_none_of_a_thousand_is(part: int, tmp_path: Path) -> None:
     assert not found_wrong(range(100 * part, 100 * part + 100), tmp_path)
+
+
+def test_a_value_of_zero_that_is_not_sure_is_open() -> None:
+    """Constant columns of a Gram whose bound is larger than rounding: no warning of a division, and not converged."""
+    rule = ResidualRule(tol=1e-3, max_steps=1, d=4)
+    view = StepView(
+        step=1, ritz_values=np.array([1.0, 0.0]), residual_norms=np.array([1e-9, 1e-5]), precision="float64"
+    )
+    assert rule.relative(view).tolist() == [1e-9, np.inf]
+    outcome = rule([view])
+    assert outcome is not None and outcome.name != "converged"
