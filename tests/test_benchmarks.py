@@ -221,7 +221,7 @@ def test_rows_have_the_covariance_that_was_chosen_and_no_sample_of_them_flatters
 
 
 def test_direct_contestants_count_and_only_right_ones_do() -> None:
-    """Kills: a contest that keeps somebody out, or takes the time of an answer that is wrong or was not given."""
+    """Kills: a contest that leaves a contestant out, or takes the time of an answer that is wrong or was not given."""
     right: dict[str, Any] = {"verdict": "right"}
     found = {"npmdask": right | {"seconds": 4.0}, "npmdask, gram": right | {"seconds": 1.0}}
     found |= {"direct": right | {"seconds": 2.0}, "slow": right | {"seconds": 9.0}}

@@ -123,7 +123,7 @@ class GramStore:
     True
     """
 
-    assurance = ""  # what is told of the answer of any run; here, of each question
+    assurance = ""  # a run states how wrong its answer can be; here each question does
     warnings: tuple[str, ...] = ()
     answered = True
 

@@ -76,7 +76,7 @@ def test_nineteen_of_twenty_planes_are_less_far_off_than_told(name: str, d: int,
 @pytest.mark.slow
 @pytest.mark.parametrize("name, d, clear", often([case for case in CASES if case[2] >= 2.0], 0, 10, 25, 40))
 def test_values_are_what_the_vectors_explain(name: str, d: int, clear: float) -> None:
-    """Within three deviations in nineteen of twenty, wherever the plane is told; elsewhere nothing is said of them.
+    """Within three deviations in nineteen of twenty, wherever the plane is stated; elsewhere nothing is said of them.
     Mutants: the eigenvalues of the noisy matrix as they are; half of the correction."""
     _, told, off = found(name, d, clear, RUNS)
     known = told < LOST

@@ -72,7 +72,7 @@ def of_plane(
 
 
 def _of_covariance(arrays: Mapping[str, np.ndarray], statement: Mapping[str, Any]) -> Assurance:
-    """Of a noisy covariance. Its values are estimates of what the released vectors explain: where the plane is told
+    """Of a noisy covariance. Its values are estimates of what the released vectors explain: where the plane is stated
     ``ALONG`` deviations of the noise along a fixed vector hold all of them in 19 of 20 releases."""
     sine, k, d = float(statement["predicted_error"]), len(arrays["values"]), int(statement["columns"])
     off, limits = ALONG * float(np.max(arrays["value_stddevs"])), _limits("the clipped data")
