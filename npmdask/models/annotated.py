@@ -98,7 +98,7 @@ def pca(
     if used is not None:
         components, inner = np.zeros((adata.n_vars, components.shape[1])), components
         components[used] = inner
-    adata.obsm[key_added or "X_pca"] = model.transform(rows).astype(dtype)
+    adata.obsm[key_added or "X_pca"] = model._scores(rows, dtype)
     adata.varm[key_added or "PCs"] = components
     params = {"zero_center": zero_center, "use_highly_variable": named == USUAL, "mask_var": named}
     adata.uns[key_added or "pca"] = {

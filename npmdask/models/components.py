@@ -38,15 +38,19 @@ class Components(*TRANSFORMER, Estimator):  # type: ignore[misc]
         BadInputError
             Rows of another width, or before ``fit``.
         """
+        return self._scores(X)
+
+    def _scores(self, X: Any, dtype: Any = np.float64) -> np.ndarray:
+        """Scores of ``dtype``: of float32 no more is ever held than they take themselves."""
         self._require_fit()
         held = self._looked_at(X, first=False, dtype=REAL)
         mean, basis = self.mean_ if self.centred else None, self.components_.T / self._scale()
         components = StoredComponents(basis=basis, mean=mean)
         if not in_memory(held):
-            return components.all_scores(held)
+            return components.all_scores(held, dtype=dtype)
         rows = held if is_sparse(held) else np.asarray(real_array(held, "X"), np.float64)
         self._require_width(rows.shape)
-        return components.scores(rows)
+        return components.scores(rows).astype(dtype, copy=False)
 
     def inverse_transform(self, X: Any) -> Block:
         """

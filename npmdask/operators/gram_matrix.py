@@ -442,14 +442,23 @@ def _batches(pieces: Iterator[csr_matrix]) -> Iterator[csr_matrix]:
 
 
 def _cut(pieces: list[csr_matrix]) -> Iterator[csr_matrix]:
+    """``pieces`` one below the other, in parts; the list is emptied, so that they are held once."""
     rows = pieces[0] if len(pieces) == 1 else vstack(pieces, format="csr")
+    pieces.clear()
     start = 0
     while start < rows.shape[0]:
         stop = int(np.searchsorted(rows.indptr, int(rows.indptr[start]) + BATCH_ENTRIES, side="right")) - 1
         stop = min(max(stop, start + 1), start + BATCH_ROWS, rows.shape[0])
-        some = rows if stop - start == rows.shape[0] else rows[start:stop]
+        some = _rows_between(rows, start, stop)
         if not some.has_canonical_format:  # an entry in parts is what they add up to
             some = some.copy()
             some.sum_duplicates()
         yield some
         start = stop
+
+
+def _rows_between(rows: csr_matrix, start: int, stop: int) -> csr_matrix:
+    """Some rows, which share the memory of all: a slice would be a copy."""
+    entries = slice(rows.indptr[start], rows.indptr[stop])
+    parts = rows.data[entries], rows.indices[entries], rows.indptr[start : stop + 1] - rows.indptr[start]
+    return csr_matrix(parts, shape=(stop - start, rows.shape[1]), copy=False)

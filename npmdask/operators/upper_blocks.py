@@ -59,7 +59,9 @@ class UpperBlocks:
         columns, blocks = rows.tocsc(), self.each(held)
         for left in self.edges:
             found = columns[:, left].T @ columns[:, left.start :].tocsr()
-            dense = found.toarray(out=scratch(("pairs", found.shape), found.shape, np.float64))
+            room = scratch("pairs", (self.side * self.d,), np.float64)
+            dense = found.toarray(out=room[: np.prod(found.shape)].reshape(found.shape))
+            del found  # as large as dense, and the next one would lie beside it
             for _ in range(self.edges.index(left), len(self.edges)):
                 block, _, right = next(blocks)
                 block += dense[:, right.start - left.start : right.stop - left.start]

@@ -18,7 +18,7 @@ from npmdask.algorithms.gram import SINGLE_TOL
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, MemoryRefusedError
 from npmdask.execution.executor import single_threaded_blas
-from npmdask.execution.memory import MemoryPlan, largest_rank, tree_rss
+from npmdask.execution.memory import MemoryPlan, give_back, largest_rank, tree_rss
 from npmdask.execution.reduction import runs_of
 from npmdask.numerics.spectra import Spectrum
 from npmdask.numerics.units import time_text
@@ -332,16 +332,22 @@ def _route(request: Request, source: Source, resources: Resources, store: str | 
         return "auto"
     rank = None if request.iteration_rank == "auto" else request.iteration_rank
     formed = make_problem(source, replace(request, algorithm="gram", iteration_rank=rank))
-    base = tree_rss()
-    try:
-        memory_for(needs_of(formed), resources, base + SPARE)
-    except MemoryRefusedError:
+    if not _fits(formed, resources):
         return "auto"
     if columns > SURE and _worth_timing(source, resources):
         asked = replace(request, algorithm="krylov", iteration_rank=rank)
         blocks = make_problem(source, _with_options(asked, source, resources, None))
-        return "gram" if _forms_sooner(formed, blocks, resources, base) else "auto"
+        return "gram" if _forms_sooner(formed, blocks, resources) and _fits(formed, resources) else "auto"
     return "auto" if columns > WIDEST else "gram"
+
+
+def _fits(problem: Problem, resources: Resources) -> bool:
+    """Whether there is memory for it beside what the processes hold, which to measure may have made more."""
+    try:
+        memory_for(needs_of(problem), resources, tree_rss() + SPARE)
+    except MemoryRefusedError:
+        return False
+    return True
 
 
 def _worth_timing(source: Source, resources: Resources) -> bool:
@@ -350,12 +356,13 @@ def _worth_timing(source: Source, resources: Resources) -> bool:
     return here and source.reader.nbytes >= TIMED and source.reader.layout in ("dense", "csr")
 
 
-def _forms_sooner(formed: Problem, blocks: Problem, resources: Resources, base: int) -> bool:
+def _forms_sooner(formed: Problem, blocks: Problem, resources: Resources) -> bool:
     """Whether the matrix is formed sooner than blocks of columns are multiplied as often as they have to be."""
     p = blocks.algorithm.iteration_rank
-    memory = memory_for(needs_of(blocks), resources, base)
+    memory = memory_for(needs_of(blocks), resources, tree_rss())
     allowed = SampleBudget(side=max(SIDE, 4 * p), places=PLACES, nbytes=MEMORY, flops=GRAM_FLOPS)
     measured = measure_throughput(blocks, memory, p, forming=formed, budget=TIMING, allowed=allowed)
+    give_back()
     steps = USUAL
     with single_threaded_blas():
         sample = measured.sample

@@ -54,8 +54,8 @@ class StoredComponents:
         rows = rows if self.scale is None else rows * self.scale
         return rows if self.mean is None else rows + self.mean
 
-    def all_scores(self, source: Any, dim: str | int | None = None) -> Block:
-        """The same of all rows of a source, in memory; it is read once, some rows at a time.
+    def all_scores(self, source: Any, dim: str | int | None = None, dtype: Any = np.float64) -> np.ndarray:
+        """The same of all rows of a source, in memory as ``dtype``; it is read once, some rows at a time.
 
         Raises
         ------
@@ -73,18 +73,19 @@ class StoredComponents:
                 f"{opened.path} has {opened.shape[-1]} columns and the components have {self.d}: give rows of the "
                 "columns that they were found of"
             )
-        units, found = units_of(opened.reader), np.empty((opened.shape[0], self.k))  # type: ignore[arg-type]
+        units, found = units_of(opened.reader), np.empty((opened.shape[0], self.k), dtype)  # type: ignore[arg-type]
         step = max(1, AT_ONCE // (8 * self.d))
         for unit in range(len(units.bounds) - 1):
             first, rows = int(units.bounds[unit]), units.load(unit)
             for start in range(0, rows.shape[0], step):
                 scores = self.scores(rows[start : start + step])
+                bad = np.flatnonzero(~np.isfinite(scores).all(axis=1))
+                if len(bad):
+                    raise BadInputError(
+                        f"row {first + start + bad[0]} of {opened.path} has values that are not finite: fill them in, "
+                        "or leave it out"
+                    )
                 found[first + start : first + start + len(scores)] = scores
-        bad = np.flatnonzero(~np.isfinite(found).all(axis=1))
-        if len(bad):
-            raise BadInputError(
-                f"row {bad[0]} of {opened.path} has values that are not finite: fill them in, or leave it out"
-            )
         return found
 
 

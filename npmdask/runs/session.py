@@ -18,7 +18,7 @@ import numpy as np
 
 from npmdask.checkpoint.store import RunStore
 from npmdask.execution.executor import Executor, make_executor, single_threaded_blas
-from npmdask.execution.memory import MemoryPlan, PeakMeter, ProcessPeak, plan_memory, tree_rss
+from npmdask.execution.memory import MemoryPlan, PeakMeter, ProcessPeak, give_back, plan_memory, tree_rss
 from npmdask.execution.reduction import PassCheckpoint, TreeNode, pack, runs_of, unpack
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import LeftProduct, Operator, Partial
@@ -110,6 +110,7 @@ class Session:
         self._start = time.perf_counter()
         self._held.enter_context(self._meter)
         self._held.enter_context(single_threaded_blas())
+        self._held.callback(give_back)
         self._held.callback(self._close_executor)
         return self
 

@@ -442,6 +442,22 @@ def test_nothing_is_measured_where_the_workers_are_elsewhere(monkeypatch: pytest
     assert _chosen(_rows(0.5), cluster="tcp://127.0.0.1:1") == "gram"
 
 
+def test_what_to_measure_leaves_behind_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A matrix that fitted before, and does not any more, is not formed: the run would be refused. Mutant: one look."""
+    x, held = _rows(0.97), list[np.ndarray]()
+    _timed(monkeypatch, 1)
+    limit = planning.tree_rss() + 400 * 2**20
+    assert _chosen(x, memory=limit) == "gram"
+    measured = planning.measure_throughput
+
+    def leaving(*args: Any, **options: Any) -> Throughput:
+        held.append(np.ones(390 * 2**17))
+        return measured(*args, **options)
+
+    monkeypatch.setattr(planning, "measure_throughput", leaving)
+    assert _chosen(x, memory=limit) == "krylov"
+
+
 def test_a_resume_goes_the_way_that_was_measured_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     x = _rows(0.9)
     asked: dict[str, Any] = {"kind": "samples", "tol": 1e-6, "store": tmp_path / "run"}
