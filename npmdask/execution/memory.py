@@ -256,10 +256,10 @@ def _needed(
 ) -> MemoryPlan:
     """What a run with so many columns and threads takes."""
     block, runs = operator.block_rows * columns * 8, runs_of(operator)
-    pending = operator.pending_bytes(columns, runs)
+    pending, weights = operator.pending_bytes(columns, runs), getattr(getattr(operator, "view", None), "nbytes", 0)
     return MemoryPlan(
         limit=limit,
-        base=base + GROWTH + workers * (WORKER_BASE + block),
+        base=base + GROWTH + weights + workers * (WORKER_BASE + block + weights),
         state=state_blocks * block + pending,
         # A task of a worker sums some runs: it holds a sum for each level of the tree below it.
         task=operator.task_bytes(columns, runs) + THREAD_BASE + (pending // 2 if workers else 0),

@@ -243,7 +243,8 @@ class SparseGram(BySlabs):
     def task_bytes(self, p: int, runs: list[range]) -> int:
         """Memory of one running task (the largest of ``runs``) beyond the block, with p columns."""
         pointers = max(self.reader.pointer_bytes(slabs) for slabs in runs)
-        return self.reader.buffer_bytes + pointers + SPARSE_ROWS * p * 8 + 4 * self.block_rows * p * 8
+        copied = 0 if self.view.row_weight is None else 2 * 8 * min(self.reader.chunk, self.reader.entries)
+        return self.reader.buffer_bytes + copied + pointers + SPARSE_ROWS * p * 8 + 4 * self.block_rows * p * 8
 
 
 def row_strips(rows: csr_matrix, dtype: Any, height: int = SPARSE_ROWS) -> Iterator[csr_matrix]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 from scipy.sparse import csr_matrix, vstack
 
-from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import (
     FEW_RUNS,
@@ -25,7 +24,7 @@ from npmdask.operators._protocol import (
 from npmdask.operators.upper_blocks import UpperBlocks, less_mean
 from npmdask.operators.view import AS_STORED, View
 from npmdask.storage.readers.dense import ReadStats, Tile, scratch
-from npmdask.storage.readers.sparse import Fragment, cut_rows
+from npmdask.storage.readers.sparse import Fragment, cut_numbers, cut_rows
 
 SIDE = 512  # of the blocks in which the upper triangle is kept: products of this size are added inside the cache
 STRIP_ROWS = 1024  # that are multiplied at once: fewer take longer to add up, more round more in float32
@@ -57,16 +56,18 @@ class GramMatrix(BySlabs):
     Parameters
     ----------
     reader : DenseReader or CsrReader.
-    weight, view : as of :class:`npmdask.operators.Gram`, of rows without weights.
+    weight, view : as of :class:`npmdask.operators.Gram`.
     single : multiply tiles in float32, and add them up in float64. The product with the block is float64 throughout,
         and so shows how far off the matrix is.
 
     Notes
     -----
-    A pass sums, by name: ``count``; ``mean`` (d); ``gram``, blocks of the upper triangle; ``image``, its product with
-    the block; ``met``, the product of the mean less ``origin``; and ``bound``, which no sum of squares of a column
-    exceeds if all were integers, else inf. Of integers, and of CSR, ``mean`` is the total of the rows instead, each
-    less ``origin``, and ``gram`` is about the origin, not about the mean; :meth:`about_mean` makes that of it.
+    A pass sums, by name: ``count`` (of weighted rows their weight); ``mean`` (d); ``gram``, blocks of the upper
+    triangle; ``image``, its product with the block; ``met``, the product of the mean less ``origin``; and ``bound``,
+    which no sum of squares of a column exceeds if all were integers, else inf. Of integers, and of CSR, ``mean`` is the
+    total of the rows instead, each less ``origin``, and ``gram`` is about the origin, not about the mean;
+    :meth:`about_mean` makes that of it. Weighted rows are summed about means, whatever they hold: roots of weights are
+    no integers.
     """
 
     reader: Any
@@ -75,10 +76,6 @@ class GramMatrix(BySlabs):
     single: bool = False
 
     arithmetic: ClassVar[str] = "integers and pairs"  # before: all about means, and sparse rows filled in
-
-    def __post_init__(self) -> None:
-        if self.view.row_weight is not None:
-            raise BadInputError("a matrix of weighted rows is not formed: use products with a block, of Gram")
 
     @property
     def of_csr(self) -> bool:
@@ -108,37 +105,53 @@ class GramMatrix(BySlabs):
     def partial(self, slabs: range, block: Block) -> Partial:
         record, fragments = ReadStats(), list[Fragment]()
         if self.of_csr:
-            sums = self._sparse_sums(self._pieces(slabs, record, fragments), block)
+            total = np.zeros(self.block_rows)
+            sums = self._sparse_sums(self._pieces(slabs, record, fragments, total), block, total)
         else:
             rows = _DenseRows(self, block)
             for slab in self.reader.ahead(slabs):
-                for _, tile in self.reader.tiles(slab, record):
-                    rows.add(tile)
+                for numbers, tile in self.reader.tiles(slab, record):
+                    rows.add(tile, numbers)
             sums = rows.sums()
         require_finite({name: values for name, values in sums.items() if name != "bound"}, self.reader, slabs)
         return Partial(sums, record, fragments)
 
-    def _pieces(self, slabs: range, record: ReadStats, fragments: list[Fragment]) -> Iterator[csr_matrix]:
+    def _pieces(
+        self, slabs: range, record: ReadStats, fragments: list[Fragment], total: np.ndarray
+    ) -> Iterator[csr_matrix]:
         """Whole rows; parts of others are put aside."""
+        at = self.reader.rows_of(slabs)[0]
         for piece in self.reader.blocks(slabs, record):
             if isinstance(piece, Fragment):
                 fragments.append(piece)
+                at = piece.row + 1
             else:
-                yield piece
+                yield self._weighted(piece, range(at, at + piece.shape[0]), total)
+                at += piece.shape[0]
 
-    def _sparse_sums(self, pieces: Iterator[csr_matrix], block: Block) -> Sums:
-        """The sums over some rows of a CSR matrix, as they are."""
+    def _weighted(self, rows: csr_matrix, numbers: Sequence[int], total: np.ndarray) -> csr_matrix:
+        """Rows of these ``numbers``, weighted, if they are: then their sum, by their weights, is added to ``total``."""
+        weights = self.view.row_weight
+        if weights is None:
+            return rows
+        times = np.repeat(weights[np.asarray(numbers, np.int64)], np.diff(rows.indptr))
+        total += np.bincount(rows.indices, weights=rows.data * times, minlength=len(total))
+        return self.view.weighted(rows, numbers)
+
+    def _sparse_sums(self, pieces: Iterator[csr_matrix], block: Block, total: np.ndarray) -> Sums:
+        """The sums over some rows of a CSR matrix, as they are; ``total`` takes theirs, if they are not weighted."""
         blocks, seen = self.blocks, self.view.on_columns(block)
-        gram, total = np.zeros(blocks.shape), np.zeros(len(block))
+        gram, plain = np.zeros(blocks.shape), self.view.row_weight is None
         image: Block = np.zeros((len(block), block.shape[1]))
-        count, bound = 0, 0.0
+        count, bound = 0, 0.0 if plain else math.inf
         for rows in _batches(pieces):
             most = _largest(rows.data)
             after = bound + most * most * rows.shape[0]
             if bound < math.inf and not after < EXACT:
                 image, after = blocks.times(gram, seen), math.inf  # the product of what was exact
             bound = after
-            total += np.bincount(rows.indices, weights=rows.data, minlength=len(total))
+            if plain:
+                total += np.bincount(rows.indices, weights=rows.data, minlength=len(total))
             count += rows.shape[0]
             floats = rows.astype(np.float64, copy=False)
             if bound == math.inf:
@@ -167,15 +180,15 @@ class GramMatrix(BySlabs):
                 some = filled[start : start + STRIP_ROWS].astype(dtype, copy=False)
                 self.blocks.add_rows(gram, some.toarray(out=held[: some.shape[0]]))
 
-    def _in_single(self, most: float, values: list[np.ndarray]) -> bool:
+    def _in_single(self, most: float, values: list[np.ndarray], heaviest: float = 1.0) -> bool:
         """Whether a strip of ``values`` is multiplied in float32: without any error of integers up to ``most``, else
-        where that was asked for, and loses nothing very small or large.
+        where that was asked for, and loses nothing very small or large, of rows that weigh up to ``heaviest``.
         """
         if most < math.inf:
             return most * most * STRIP_ROWS <= EXACT_SINGLE
         if not self.single:
             return False
-        squares = sum(float(np.linalg.norm(part)) ** 2 for part in values)
+        squares = heaviest * sum(float(np.linalg.norm(part)) ** 2 for part in values)
         return SINGLE[0] < squares < SINGLE[1]
 
     def about_mean(self, sums: Sums) -> Sums:
@@ -198,7 +211,7 @@ class GramMatrix(BySlabs):
             sums["bound"] = np.array([math.inf])
         if not (exact or self.of_csr):
             a, b = (float(each["count"][0]) for each in (first, second))
-            share = b / (a + b)
+            share = b / (a + b) if b else 0.0  # rows that all weigh nothing
             away, met = second["mean"] - first["mean"], second["met"] - first["met"]
             self._add_outer(sums, away, met, a * share)
             sums |= {"mean": first["mean"] + share * away, "met": first["met"] + share * met}
@@ -228,7 +241,9 @@ class GramMatrix(BySlabs):
     def finish(self, total: Partial, block: Block) -> Block:
         """The matrix, its product with the block, and the mean and deviation of every column: d x (d + p + 2)."""
         if self.of_csr:
-            cut = self._sparse_sums(iter([cut_rows(self.reader, total.fragments)]), block)
+            of_cut, summed = cut_rows(self.reader, total.fragments), np.zeros(self.block_rows)
+            of_cut = self._weighted(of_cut, cut_numbers(total.fragments), summed)
+            cut = self._sparse_sums(iter([of_cut]), block, summed)
             total = self.join(total, Partial(cut, ReadStats()))
         d, exact = self.block_rows, float(total.sums["bound"][0]) < math.inf
         out = np.empty((d, d + block.shape[1] + 2))
@@ -239,12 +254,15 @@ class GramMatrix(BySlabs):
         matrix *= self.weight
         # Of what is exact the product can only be that of the matrix.
         out[:, d:-2] = matrix @ block if exact else self.view.on_columns(image) * self.weight
-        out[:, -2], out[:, -1] = mean, np.sqrt(np.maximum(squares, 0.0) / self.reader.shape[0])
+        out[:, -2], out[:, -1] = (
+            mean,
+            np.sqrt(np.maximum(squares, 0.0) / self.view.weight_of_rows(self.reader.shape[0])),
+        )
         return out
 
     def _of_floats(self, sums: Sums, matrix: np.ndarray, block: Block) -> tuple[Block, np.ndarray, np.ndarray]:
         """Write the matrix; its product, and mean and sum of squares (about the mean) of every column."""
-        rows, seen = self.reader.shape[0], self.view.on_columns(block)
+        rows, seen = self.view.weight_of_rows(self.reader.shape[0]), self.view.on_columns(block)
         if self.of_csr:
             sums["mean"] = sums["mean"] / rows
             self._add_outer(sums, sums["mean"], sums["met"] / rows, -rows)
@@ -278,7 +296,7 @@ class GramMatrix(BySlabs):
         d = self.block_rows
         strip = STRIP_ROWS * d * (8 + 4) + PROBE_ROWS * d * 8
         if self.of_csr:
-            most, width = self.reader.entries, self.reader.dtype.itemsize + 4
+            most, width = self.reader.entries, (self.reader.dtype.itemsize if self.view.row_weight is None else 8) + 4
             waiting = min(most, BATCH_ENTRIES + self.reader.chunk) * width
             batch = waiting + min(most, BATCH_ENTRIES) * 4 * (8 + 4)  # in float64: by row, by column, and parts of both
             batch += SIDE * d * (8 + 8 + 4) + min(self.reader.shape[0], BATCH_ROWS) * p * 8
@@ -296,12 +314,17 @@ class _DenseRows:
         self._of, self._blocks, self._seen = operator, operator.blocks, operator.view.on_columns(block)
         self._gram, self._image = np.zeros(self._blocks.shape), np.zeros((d, block.shape[1]))
         self._shift = np.full(d, operator.origin)  # what rows are less
-        self._total, self._count, self._bound = np.zeros(d), 0, 0.0
+        self._weights = operator.view.row_weight
+        self._total, self._count, self._bound = np.zeros(d), 0.0, 0.0 if self._weights is None else math.inf
+        self._roots = np.ones(STRIP_ROWS)  # what the rows of the strip are multiplied by
         self._strip, self._filled, self._most = np.empty((0, d)), 0, 0.0  # rows that wait, and their largest integer
 
-    def add(self, tile: Tile) -> None:
-        """Some rows: parts of them, with their columns."""
+    def add(self, tile: Tile, numbers: slice) -> None:
+        """Rows of these ``numbers``: parts of them, with their columns."""
         rows, most = len(tile[0][1]), math.inf
+        weights = None if self._weights is None else self._weights[numbers]
+        if weights is not None and not self._count:  # up to the first rows that weigh something
+            self._leave_integers(tile, weights)
         if self._bound < math.inf:
             most = max(_largest(values, self._of.origin) for _, values in tile)
             after = self._bound + most * most * rows
@@ -314,7 +337,8 @@ class _DenseRows:
         height = STRIP_ROWS
         if exact:
             height = min(height, int(EXACT_SINGLE // max(most, self._most, 1.0) ** 2))
-        single = height >= LEAST_ROWS if exact else self._of._in_single(most, [values for _, values in tile])
+        heaviest, parts = 1.0 if weights is None else float(weights.max()), [values for _, values in tile]
+        single = height >= LEAST_ROWS if exact else self._of._in_single(most, parts, heaviest)
         dtype = np.dtype(np.float32 if single else np.float64)
         height = height if single else STRIP_ROWS
         if self._strip.dtype != dtype or self._filled >= height:
@@ -327,12 +351,15 @@ class _DenseRows:
             part, out = slice(start, start + taken), self._strip[self._filled : self._filled + taken]
             for columns, values in tile:
                 _subtract(values[part], self._shift[columns], out[:, columns])
+            if weights is not None:
+                roots = self._roots[self._filled : self._filled + taken] = np.sqrt(weights[part])
+                np.multiply(out, roots[:, None], out=out, casting="unsafe")
             if single and not exact:
-                self._probe(tile, part)
+                self._probe(tile, part, weights)
             self._filled, self._most, start = self._filled + taken, max(self._most, most if exact else 0.0), part.stop
             if self._filled == height:
                 self._multiply()
-        self._count += rows
+        self._count += rows if weights is None else float(weights.sum())
 
     def _multiply(self) -> None:
         """Add the product of the rows that wait."""
@@ -342,11 +369,11 @@ class _DenseRows:
             return
         self._blocks.add_rows(self._gram, rows)
         if self._bound < math.inf or rows.dtype == np.float64:
-            self._total += np.ones(len(rows), rows.dtype) @ rows
+            self._total += self._roots[: len(rows)].astype(rows.dtype) @ rows
         if self._bound == math.inf and rows.dtype == np.float64:
             self._image += rows.T @ (rows @ self._seen)
 
-    def _probe(self, tile: Tile, part: slice) -> None:
+    def _probe(self, tile: Tile, part: slice, weights: np.ndarray | None) -> None:
         """The product with the block, and the total, in float64, of rows that are multiplied in float32."""
         for start in range(part.start, part.stop, PROBE_ROWS):
             stop = min(start + PROBE_ROWS, part.stop)
@@ -354,15 +381,19 @@ class _DenseRows:
             for columns, values in tile:
                 rows[:, columns] = values[start:stop]
             rows -= self._shift  # converted before: a subtraction that converts takes three times as long
+            if weights is None:
+                self._total += rows.sum(axis=0)
+            else:
+                self._total += weights[start:stop] @ rows
+                rows *= np.sqrt(weights[start:stop])[:, None]
             self._image += rows.T @ (rows @ self._seen)
-            self._total += rows.sum(axis=0)
 
-    def _leave_integers(self, tile: Tile) -> None:
-        """Go on about a mean: that of the integers so far, or that of the first rows."""
+    def _leave_integers(self, tile: Tile, weights: np.ndarray | None = None) -> None:
+        """Go on about a mean: that of the integers so far, or that of the first rows, by their ``weights``."""
         self._multiply()
         sums = self._of.about_mean(self._as_they_are()) if self._count else None
         self._bound = math.inf
-        parts = [values.mean(axis=0, dtype=np.float64) for _, values in tile]
+        parts = [_mean(values, weights) for _, values in tile]
         mean = sums["mean"] if sums is not None else np.concatenate(parts)
         self._shift = mean
         if (
@@ -390,7 +421,7 @@ class _DenseRows:
         self._multiply()
         if self._bound < math.inf:
             return self._as_they_are()
-        away = self._total / self._count
+        away = self._total / self._count if self._count else self._total
         sums = {
             "count": np.array([float(self._count)]),
             "bound": np.array([math.inf]),
@@ -400,6 +431,16 @@ class _DenseRows:
         }
         self._of._add_outer(sums, away, away @ self._seen, -self._count)
         return sums | {"met": (sums["mean"] - self._of.origin) @ self._seen}
+
+
+def _mean(values: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
+    """The mean row, in float64; of weighted rows a few at a time, and of those that weigh nothing 0."""
+    if weights is None:
+        return np.asarray(values.mean(axis=0, dtype=np.float64))
+    total, few = np.zeros(values.shape[1]), range(0, len(values), PROBE_ROWS)
+    for part in (slice(start, start + PROBE_ROWS) for start in few):
+        total += weights[part] @ values[part].astype(np.float64)
+    return total / (float(weights.sum()) or 1.0)
 
 
 def _subtract(values: np.ndarray, shift: np.ndarray, out: np.ndarray) -> None:

@@ -81,10 +81,13 @@ class View:
         return block if self.scale is None else (block / self.scale[:, None]).astype(block.dtype, copy=False)
 
     def off_columns(self, block: Block) -> Block:
-        """The block that ``on_columns`` makes this one of: its inverse, where no column has weight 0."""
+        """The block that ``on_columns`` makes this one of: its inverse; 0 in columns that weigh nothing."""
         if self.scale is not None:
             block = block * self.scale[:, None]
-        return block if self.column_weight is None else block / np.sqrt(self.column_weight)[:, None]
+        if self.column_weight is None:
+            return block
+        roots = np.sqrt(self.column_weight)[:, None]
+        return np.divide(block, roots, out=np.zeros(block.shape), where=roots > 0)
 
     @property
     def centres(self) -> bool:
@@ -96,8 +99,15 @@ class View:
         """Whether rows are seen as they are stored, but for what is done to columns."""
         return self.shift is None and self.row_weight is None
 
+    @property
+    def nbytes(self) -> int:
+        """Memory of the weights, with the roots that are kept of those of rows."""
+        held = (self.row_weight, self.row_weight, self.column_weight)
+        return sum(weights.nbytes for weights in held if weights is not None)
+
     @cached_property
-    def _row_roots(self) -> np.ndarray:
+    def row_roots(self) -> np.ndarray:
+        """What rows are multiplied by (m), where they are weighted."""
         assert self.row_weight is not None
         return np.sqrt(self.row_weight)
 
@@ -114,14 +124,14 @@ class View:
         else:
             np.subtract(values, self.shift[columns], out=out, dtype=dtype, casting="unsafe")
         if self.row_weight is not None:
-            np.multiply(out, self._row_roots[rows, None], out=out, casting="unsafe")
+            np.multiply(out, self.row_roots[rows, None], out=out, casting="unsafe")
         return out
 
     def weighted(self, rows: csr_matrix, numbers: Sequence[int]) -> csr_matrix:
         """Rows of these ``numbers``, weighted; they are centred by algebra, in the product."""
         if self.row_weight is None:
             return rows
-        roots = np.repeat(self._row_roots[np.asarray(numbers, np.int64)], np.diff(rows.indptr))
+        roots = np.repeat(self.row_roots[np.asarray(numbers, np.int64)], np.diff(rows.indptr))
         return csr_matrix((rows.data * roots, rows.indices, rows.indptr), shape=rows.shape)
 
     def weight_of_rows(self, rows: int) -> float:

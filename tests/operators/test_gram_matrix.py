@@ -29,11 +29,14 @@ from tests.operators.test_operators import ignore, write_csr
 
 def expected(x: np.ndarray, view: View, weight: float, block: np.ndarray) -> np.ndarray:
     """What a pass gives, from all rows at once in float64."""
-    x = x.astype(np.float64)
-    a = x - x.mean(0) * view.centres
+    x, u = x.astype(np.float64), np.ones(len(x)) if view.row_weight is None else view.row_weight
+    mean = np.average(x, axis=0, weights=u)
+    std = np.sqrt(np.average((x - mean) ** 2, axis=0, weights=u))
+    a = (x - mean * view.centres) * np.sqrt(u)[:, None]
     a = a if view.scale is None else a / view.scale
+    a = a if view.column_weight is None else a * np.sqrt(view.column_weight)
     matrix = weight * a.T @ a
-    return np.concatenate([matrix, matrix @ block, x.mean(0)[:, None], x.std(0)[:, None]], axis=1)
+    return np.concatenate([matrix, matrix @ block, mean[:, None], std[:, None]], axis=1)
 
 
 def require_close(found: np.ndarray, wanted: np.ndarray, tol: float) -> None:
@@ -43,9 +46,15 @@ def require_close(found: np.ndarray, wanted: np.ndarray, tol: float) -> None:
     assert (found[:, :d] == found[:, :d].T).all()
 
 
-def view_of(x: np.ndarray, center: bool, scale: bool, sparse: bool) -> View:
+def view_of(x: np.ndarray, center: bool, scale: bool, sparse: bool, weighted: np.random.Generator | None) -> View:
     std = column_scale(x.mean(0), x.std(0), sparse=sparse) if scale else None
-    return View(to_centre=center, scale=std)
+    if weighted is None:
+        return View(to_centre=center, scale=std)
+    m, d = x.shape
+    rows, columns = weighted.uniform(0, 3, m) * (weighted.random(m) < 0.6), weighted.uniform(0, 2, d)
+    rows[weighted.integers(m) :] = 0  # whole runs that weigh nothing, at either end
+    rows[weighted.integers(m)] = 1
+    return View(to_centre=center, scale=std, row_weight=rows[:: weighted.choice([1, -1])].copy(), column_weight=columns)
 
 
 @pytest.mark.slow
@@ -58,6 +67,7 @@ def view_of(x: np.ndarray, center: bool, scale: bool, sparse: bool) -> View:
     center=st.booleans(),
     scale=st.booleans(),
     single=st.booleans(),
+    weighted=st.booleans(),
     side=st.sampled_from([1, 7, 16, 512]),
     run_bytes=st.sampled_from([100, 2000, 10**9]),
     seed=st.integers(0, 10**6),
@@ -71,6 +81,7 @@ def test_any_layout(
     center: bool,
     scale: bool,
     single: bool,
+    weighted: bool,
     side: int,
     run_bytes: int,
     seed: int,
@@ -87,7 +98,10 @@ def test_any_layout(
         z = zarr.create_array({}, shape=(m, n), dtype=dtype, chunks=(min(rows, m), min(columns, n)), **made)
         z[...] = x.astype(dtype)
         reader = open_source(z).reader
-    view, block = view_of(x.astype(float), center, scale, sparse), rng.standard_normal((n, p))
+    view, block = (
+        view_of(x.astype(float), center, scale, sparse, rng if weighted else None),
+        rng.standard_normal((n, p)),
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(protocol, "RUN_BYTES", run_bytes)
         patch.setattr(protocol, "COLUMN_BYTES", 1)
@@ -132,10 +146,34 @@ def test_what_float32_cannot_square_is_multiplied_in_float64(size: float, tmp_pa
     np.testing.assert_allclose(found, exact, rtol=1e-9, atol=1e-12 * exact.max())
 
 
+@pytest.mark.parametrize("turn", [1, -1])
+@pytest.mark.parametrize("single", [False, True])
+def test_rows_that_weigh_nothing_spoil_nothing_however_large_they_are(
+    single: bool, turn: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In front they would be what all others are less, and leave no digit of these; some runs have no other rows."""
+    monkeypatch.setattr(protocol, "RUN_BYTES", 100)
+    monkeypatch.setattr(protocol, "COLUMN_BYTES", 1)
+    monkeypatch.setattr(formed, "SUMS_READ", 0)
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((600, 8)).astype(np.float32) + 1
+    x[:250], x[40::7] = 1e15, -3e12
+    weights = rng.uniform(0.5, 2, 600)
+    weights[:250], weights[40::7] = 0, 0
+    x, weights = x[::turn], weights[::turn]
+    reader: Any = open_source(write_zarr(tmp_path / "x", x, (100, 8))).reader
+    view, block = View(to_centre=True, row_weight=weights), np.eye(8)[:, :2]
+    operator = GramMatrix(reader=reader, view=view, single=single)
+    assert len(runs_of(operator)) == 6
+    found = Threads(2).run_pass(operator, block, ignore)[0]
+    kept = weights > 0
+    wanted = expected(x[kept], View(to_centre=True, row_weight=weights[kept]), 1.0, block)
+    np.testing.assert_allclose(found[:, 8:-1], wanted[:, 8:-1], rtol=1e-11, atol=1e-10)
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=(1e-4 if single else 1e-10) * np.abs(wanted).max())
+
+
 def test_what_it_is_not_for(tmp_path: Path) -> None:
     reader: Any = open_source(write_zarr(tmp_path / "x", np.ones((30, 5)), (10, 5))).reader
-    with pytest.raises(BadInputError, match="a matrix of weighted rows is not formed"):
-        GramMatrix(reader=reader, view=View(row_weight=np.ones(30)))
     with pytest.raises(AssertionError, match="the means are not known"):
         Gram(reader=reader, view=View(to_centre=True)).asked(Query(np.ones((5, 1))))
 
