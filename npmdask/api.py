@@ -29,6 +29,7 @@ from npmdask.runs.problem import Locked, Problem, Request
 from npmdask.runs.restore import identity_of, keep_locked, locked_result, problem_of
 from npmdask.runs.solution import Resources, Solution, TemporaryStore
 from npmdask.runs.warm_start import find_start, keep_start
+from npmdask.runs.weights import find_weights
 from npmdask.storage.bundle import read_bundle
 from npmdask.storage.source import open_source
 
@@ -61,6 +62,8 @@ def top_k(
     stddev: float = 0.0,
     privacy: Privacy | None = None,
     operator: str | None = None,
+    row_weights: Any = None,
+    column_weights: Any = None,
     workers: int = 0,
     threads: int | None = None,
     cluster: Any = None,
@@ -144,6 +147,14 @@ def top_k(
         the ledger (``npmdask ledger grant``).
     operator : str, optional
         Name of an operator of yours in place of the data's own: see :func:`npmdask.runs.problem.register_operator`.
+    row_weights : array_like, DataArray, str or Path, shape (m,), optional
+        How much each row counts, not negative: with weight 2 like two equal rows, with 0 like none. Means, deviations
+        and covariances are weighted, too. Or the name of a coordinate of the data, or the path of an array (.npy or
+        Zarr). Nothing is multiplied in advance (docs/weights.md).
+    column_weights : array_like, DataArray, str or Path, shape (d,), optional
+        Of the squares in the inner product of rows, like areas of grid cells; entries count with their roots. Or as for
+        ``row_weights``, or "coslat": cosines of the latitudes of labelled data. ``Solution.patterns`` are in the units
+        of the data.
     workers : int, default 0
         Processes; 0: none but this one. Changes no bit of the result, as none of the next two does.
     threads : int, optional
@@ -190,6 +201,8 @@ def top_k(
     >>> np.allclose(solution.values, np.linalg.eigvalsh(covariance)[:-4:-1])
     True
     """
+    begun = None if start is None else find_start(start, store)
+    opened = open_source(source, kind, dim, spill)
     request = Request(
         target_rank=k,
         iteration_rank=iteration_rank,
@@ -205,6 +218,7 @@ def top_k(
         stddev=stddev,
         privacy=privacy,
         operator=operator,
+        weights=find_weights(opened, row_weights, column_weights, source),
     )
     resources = Resources(
         memory=parse_memory(memory),
@@ -214,8 +228,6 @@ def top_k(
         certificates=None if certificates is None else str(Path(certificates).absolute()),
         commit_seconds=commit_seconds,
     )
-    begun = None if start is None else find_start(start, store)
-    opened = open_source(source, kind, dim, spill)
     problem = posed(request, opened, resources, store, begun)
     return solve(problem, store, resources, observer)
 

@@ -37,6 +37,7 @@ from npmdask.runs.problem import Problem, Request, Start
 from npmdask.runs.session import memory_for, needs_of
 from npmdask.runs.solution import Resources, Solution
 from npmdask.runs.warm_start import find_start
+from npmdask.runs.weights import COSLAT, find_weights
 from npmdask.storage.object_url import SCHEMES, is_remote
 from npmdask.storage.paths import is_url, local_path
 from npmdask.storage.source import Source, is_registered, open_source
@@ -76,6 +77,12 @@ class SourceTable(ConfigTable):
     center: bool = Field(False, description="subtract the column means, on the fly")
     scale: bool = Field(False, description="divide by the column standard deviations, on the fly")
     operator: str | None = Field(None, description="an operator of yours, by the name that you registered it under")
+    row_weights: str | None = Field(
+        None, description="how much each row counts: an array on disk (.npy or Zarr), relative to this file"
+    )
+    column_weights: str | None = Field(
+        None, description='of squares of columns: the same; or "coslat", cosines of the latitudes of labelled data'
+    )
 
     @model_validator(mode="after")
     def _one_of_them(self) -> SourceTable:
@@ -240,7 +247,8 @@ def table_of(annotation: Any) -> type[BaseModel]:
 STANDARD_INPUT = "-"
 LARGEST = 2**20  # bytes of a configuration: a larger file is data, given by mistake
 LONGEST_NAME = 100  # of a run that is named after its source
-PATHS = ("source.path", "stream.held_out", "privacy.ledger", "run.store", "run.start", "run.certificates")
+WEIGHTS = ("source.row_weights", "source.column_weights")
+PATHS = ("source.path", *WEIGHTS, "stream.held_out", "privacy.ledger", "run.store", "run.start", "run.certificates")
 # algorithms that pass over stored data, again and again
 STORED = ("auto", COVARIANCE, TENSOR_POWER, *RECORD_ORACLES)
 
@@ -322,6 +330,8 @@ class RunConfig(ConfigTable):
             "source.kind": self.source.kind not in (None, "samples"),
             "source.scale": self.source.scale,
             "source.operator": self.source.operator,
+            "source.row_weights": self.source.row_weights,
+            "source.column_weights": self.source.column_weights,
             "algorithm.max_steps": self.algorithm.max_steps,
             "stop.tol": self.stop.tol,
             "stop.low_rank_tol": self.stop.low_rank_tol,
@@ -340,7 +350,8 @@ class RunConfig(ConfigTable):
     def check(self) -> Problem:
         """The source opened and everything checked, nothing read: iteration_rank = "auto" means the default."""
         self._require_stored()
-        request, source = self.request(), self.source.open()
+        source = self.source.open()
+        request = self._request_of(source)
         if request.privacy is not None and self.source.nodes is None:
             return posed(request, source, self.resources(), self.run.store)  # what it chooses is public
         if request.iteration_rank == "auto":
@@ -353,8 +364,13 @@ class RunConfig(ConfigTable):
         source = self.source.open()
         if self.source.nodes is not None:
             self._require_threads()
-            return make_problem(source, self.request(), start=self._begun())
-        return posed(self.request(), source, self.resources(), self.run.store, self._begun())
+            return make_problem(source, self._request_of(source), start=self._begun())
+        return posed(self._request_of(source), source, self.resources(), self.run.store, self._begun())
+
+    def _request_of(self, source: Source) -> Request:
+        """The public parameters, with the weights of ``source``, which are read."""
+        rows, columns = self.source.row_weights, self.source.column_weights
+        return replace(self.request(), weights=find_weights(source, rows, columns))
 
     def _require_stored(self) -> None:
         """Refuse what only a stream knows, and what no private run may be."""
@@ -434,8 +450,9 @@ class RunConfig(ConfigTable):
             raise RefusedError(
                 "a node does not centre or scale: it does not know the means of all; leave the options out"
             )
-        if self.source.operator is not None:
-            raise RefusedError("a node answers with products of its rows: leave source.operator out")
+        for name in ("operator", "row_weights", "column_weights"):
+            if getattr(self.source, name) is not None:
+                raise RefusedError(f"a node answers with products of its rows as they are: leave source.{name} out")
         rank = self.algorithm.target_rank
         if self.algorithm.max_steps is None or isinstance(rank, float) or self.algorithm.iteration_rank == "auto":
             raise BadInputError(
@@ -560,11 +577,13 @@ def _placed(
     where = place_of_store(store) if store else place_of_store(config.run.store or f"runs/{run}", folder)
     begin = place_of_store(config.run.start, folder) if config.run.start else None
     begin = place_of_store(start) if start else begin
+    files = {key.partition(".")[2]: getattr(config.source, key.partition(".")[2]) for key in ("source.path", *WEIGHTS)}
+    beside = {field: None if path is None else _beside(folder, path) for field, path in files.items()}
     shown = str(folder / config.run.certificates) if config.run.certificates else None
     cluster = _scheduler_beside(folder, config.run.cluster)
     return config.model_copy(
         update={
-            "source": config.source.model_copy(update={"path": _beside(folder, config.source.path)}),
+            "source": config.source.model_copy(update=beside),
             "stream": _held_out_beside(folder, config.stream),
             "privacy": _ledger_beside(folder, config.privacy),
             "run": config.run.model_copy(
@@ -657,7 +676,7 @@ def _changed(content: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, A
 
 
 def _beside(folder: Path, path: str) -> str:
-    return path if is_url(path) or path in ("", STANDARD_INPUT) else str(folder / path)
+    return path if is_url(path) or path in ("", STANDARD_INPUT, COSLAT) else str(folder / path)
 
 
 def _scheduler_beside(folder: Path, cluster: str | None) -> str | None:

@@ -108,6 +108,7 @@ NO_LINKS = (
     "entropy",
     "labels",
     "survey",
+    "weights",
     "result",
     "locked",
     "start",

@@ -47,6 +47,8 @@ SHORT = {  # options in the words of ``top_k``, and what each is in a configurat
     "scale": "source.scale",
     "algorithm": "algorithm.name",
     "operator": "source.operator",
+    "row_weights": "source.row_weights",
+    "column_weights": "source.column_weights",
     "tol": "stop.tol",
     "memory": "run.memory",
     "seed": "run.seed",
@@ -64,6 +66,10 @@ def _add_what(p: Any) -> None:
     p.add_argument("--scale", action=argparse.BooleanOptionalAction, help="divide by the column standard deviations")
     p.add_argument("--algorithm", help="gram, krylov, power; of a stream spm, oja, ... (default: auto)")
     p.add_argument("--operator", help="an operator of yours, by its registered name")
+    p.add_argument("--row-weights", metavar="FILE", help="how much each row counts: a .npy file or a Zarr array")
+    p.add_argument(
+        "--column-weights", metavar="FILE|coslat", help="of squares of columns; coslat: cosines of latitudes"
+    )
     p.add_argument("--tol", type=float, help="relative residual to reach")
     p.add_argument("--memory", help="limit for all processes together, like 1GiB")
     p.add_argument("--seed", type=int, help="of the random start")
@@ -90,7 +96,7 @@ def _config_of(a: argparse.Namespace, start: str | None = None) -> Any:
     for option, key in SHORT.items():
         value = getattr(a, option)
         if value is not None and key in changes:
-            flag = "-k" if option == "k" else f"--{option}"
+            flag = "-k" if option == "k" else f"--{option.replace('_', '-')}"
             raise BadInputError(f"{key} is given twice, by {flag} and by --set: leave one out")
         if value is not None:
             changes |= parse_changes([f"{key}={value}"]) if option == "k" else {key: value}

@@ -9,6 +9,7 @@ import numpy as np
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import Block
 from npmdask.runs.components import StoredComponents
+from npmdask.runs.weights import in_units_of_data
 from npmdask.storage.containers import is_sparse
 from npmdask.storage.kinds import real_array
 from npmdask.streaming.estimator import REAL, TRANSFORMER, Estimator, in_memory
@@ -18,6 +19,7 @@ class Components(*TRANSFORMER, Estimator):  # type: ignore[misc]
     """``components_`` (k x d), and ``mean_`` (d) where they are ``centred``."""
 
     centred = False
+    _column_weight: np.ndarray | None = None  # those of the fit
 
     def transform(self, X: Any) -> Block:
         """
@@ -45,7 +47,7 @@ class Components(*TRANSFORMER, Estimator):  # type: ignore[misc]
         self._require_fit()
         held = self._looked_at(X, first=False, dtype=REAL)
         mean, basis = self.mean_ if self.centred else None, self.components_.T / self._scale()
-        components = StoredComponents(basis=basis, mean=mean)
+        components = StoredComponents(basis=basis, mean=mean, column_weight=self._column_weight)
         if not in_memory(held):
             return components.all_scores(held, dtype=dtype)
         rows = held if is_sparse(held) else np.asarray(real_array(held, "X"), np.float64)
@@ -75,7 +77,7 @@ class Components(*TRANSFORMER, Estimator):  # type: ignore[misc]
         scores = np.asarray(real_array(X, "the scores"), np.float64)
         if scores.ndim != 2 or scores.shape[1] != len(self.components_):
             raise BadInputError(f"scores of shape {scores.shape}: {len(self.components_)} columns are needed")
-        rows = (scores * self._scale()) @ self.components_
+        rows = (scores * self._scale()) @ in_units_of_data(self.components_.T, self._column_weight).T
         return rows + self.mean_ if self.centred else rows
 
     def __sklearn_tags__(self) -> Any:

@@ -12,16 +12,14 @@ from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import fix_signs
 from npmdask.numerics.units import parse_memory
-from npmdask.operators.view import column_scale
 from npmdask.planning.plan import posed
 from npmdask.planning.predicted_steps import drive
 from npmdask.runs.problem import Request
 from npmdask.runs.solution import Resources, Solution
+from npmdask.runs.weights import LATITUDES, Weights, cosines
 from npmdask.storage.readers.lazy import rows_of_a_block
 from npmdask.storage.source import open_source
 from npmdask.streaming.estimator import run_store
-
-LATITUDES = ("lat", "latitude", "nav_lat")
 
 
 class EOF:
@@ -36,10 +34,11 @@ class EOF:
     n_modes : int, default 10
         How many modes.
     use_coslat : bool, default False
-        Weight every grid point by the square root of the cosine of its latitude, so that areas count equally.
+        Weight every grid point by the square root of the cosine of its latitude, so that areas count equally. The
+        field itself is not multiplied.
     standardize : bool, default False
         Divide every grid point by its standard deviation, and only then weight it, as xeofs does. Points whose values
-        are constant stay as they are. With ``use_coslat`` the deviations take a pass of their own.
+        are constant stay as they are.
     memory : str or int, optional
         Limit for the fit, like "2GiB".
     store : str or Path, optional
@@ -87,7 +86,7 @@ class EOF:
         self.tol = tol
         self.random_state = random_state
 
-    def fit(self, X: Any, dim: str = "time") -> Self:
+    def fit(self, X: Any, dim: str = "time", weights: Any = None, sample_weights: Any = None) -> Self:
         """
         Find the modes.
 
@@ -97,6 +96,11 @@ class EOF:
             In memory, lazy, or of a file that was opened and not read. Its mean along ``dim`` is taken off.
         dim : str, default "time"
             The dimension of samples; all others make up the grid.
+        weights : xarray.DataArray, optional
+            What the values of grid points are multiplied by, along some of their dimensions, as xeofs and eofs have it:
+            the roots of areas. Not negative; missing where the field is (land), if at all.
+        sample_weights : array_like, shape (n,), optional
+            How much each sample counts, not negative: with 2 like two equal samples, with 0 like none.
 
         Returns
         -------
@@ -106,23 +110,28 @@ class EOF:
         Raises
         ------
         BadInputError
-            No DataArray, no such dimension, no latitude, or values that are missing at some times only.
+            No DataArray, no such dimension, no latitude, weights that are none, or values that are missing at some
+            times only.
         """
         self._sample, self._grid = dim, _grid_of(X, dim)
         first = np.asarray(self._grid.values, np.float64).ravel()
         self._kept = np.flatnonzero(np.isfinite(first))
         if not len(self._kept):
             raise BadInputError(f"no grid point has a value at the first place of {dim!r}: there is nothing to analyse")
-        self._weights = _roots_of_cosines(self._grid) if self.use_coslat else None
-        if self.standardize and self.use_coslat:  # deviations of weighted points would take the weights out again
-            self._weights = self._weights / _deviations(self._lazy(X), dim)
+        columns = _squares(weights, self._grid) if weights is not None else None
+        if self.use_coslat:
+            columns = _cosines(self._grid) * (1.0 if columns is None else columns)
+        if columns is not None:
+            columns = columns.ravel()[self._kept]
+        weighted = Weights(rows=sample_weights, columns=columns)
         self._fitted = self._rows(X, _only_land)
         request = Request(
             target_rank=self.n_modes,
             center=True,
-            scale=self.standardize and not self.use_coslat,
+            scale=self.standardize,
             tol=self.tol,
             seed=self.random_state,
+            weights=weighted if weighted.spec() else None,
         )
         source, resources = open_source(self._fitted, "samples", dim), Resources(memory=parse_memory(self.memory))
         with run_store(self.store) as store:
@@ -139,15 +148,24 @@ class EOF:
         Returns
         -------
         xarray.DataArray, shape (n_modes, ...)
-            Of unit length, on the grid; NaN where there are no data. The entry of largest size in each is positive.
+            Of the weighted field, as those of xeofs and eofs; of unit length, on the grid; NaN where there are no data.
+            The entry of largest size in each is positive.
         """
-        basis = self._solved.basis * self._signs
-        maps = np.full((basis.shape[1], self._grid.size), np.nan)
-        maps[:, self._kept] = basis.T
-        coords = {"mode": self._modes, **self._grid.coords}
-        return type(self._grid)(
-            maps.reshape(-1, *self._grid.shape), dims=("mode", *self._grid.dims), coords=coords, name="components"
-        )
+        return self._maps(self._solved.basis, "components")
+
+    def patterns(self) -> Any:
+        """
+        Get the modes as fields in the units of the data: what the field gains where a score grows by 1.
+
+        The mean field and the sum of scores times patterns make up the field, as far as the modes reach. With weights
+        w (and standard deviations s) they are ``components() * s / w``, orthonormal where squares count ``w^2 / s^2``.
+
+        Returns
+        -------
+        xarray.DataArray, shape (n_modes, ...)
+            On the grid; NaN where there are no data, or where the weight is 0.
+        """
+        return self._maps(self._solved.patterns(), "patterns")
 
     def scores(self) -> Any:
         """
@@ -188,7 +206,7 @@ class EOF:
 
     def explained_variance(self) -> Any:
         """
-        Get the variance of each mode, n - 1 in the denominator.
+        Get the variance of each mode, n - 1 in the denominator; of weighted samples the sum of their weights less 1.
 
         Returns
         -------
@@ -232,6 +250,15 @@ class EOF:
     def _modes(self) -> np.ndarray:
         return np.arange(1, self._solved.basis.shape[1] + 1)
 
+    def _maps(self, columns: np.ndarray, name: str) -> Any:
+        """Vectors over the grid points that have data, as maps with the signs of the modes."""
+        maps = np.full((columns.shape[1], self._grid.size), np.nan)
+        maps[:, self._kept] = (columns * self._signs).T
+        coords = {"mode": self._modes, **self._grid.coords}
+        return type(self._grid)(
+            maps.reshape(-1, *self._grid.shape), dims=("mode", *self._grid.dims), coords=coords, name=name
+        )
+
     def _by_mode(self, values: np.ndarray, name: str) -> Any:
         return type(self._grid)(values, dims=("mode",), coords={"mode": self._modes}, name=name)
 
@@ -245,31 +272,16 @@ class EOF:
         return X if X.chunks is not None else X.chunk({self._sample: rows_of_a_block(X.shape, X.dtype)})
 
     def _rows(self, X: Any, taken: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Any:
-        """The grid points that have data, ``taken`` from each block, weighted; lazy, so that nothing is copied."""
+        """The grid points that have data, ``taken`` from each block; lazy, so that nothing is copied."""
         X = X.transpose(self._sample, *self._grid.dims)
         lazy = self._lazy(X)
-        weighted = lazy if self._weights is None else lazy * self._weights
         if len(self._kept) == self._grid.size:
-            return weighted
-        flat = weighted.data.reshape(len(X), -1).rechunk({1: -1})
+            return lazy
+        flat = lazy.data.reshape(len(X), -1).rechunk({1: -1})
         sizes = (flat.chunks[0], (len(self._kept),))
         flat = flat.map_blocks(taken, self._kept, dtype=flat.dtype, chunks=sizes, meta=np.empty((0, 0), flat.dtype))
         samples = {self._sample: X[self._sample]} if self._sample in X.coords else {}
         return type(X)(flat, dims=(self._sample, "point"), coords={**samples, "point": self._kept})
-
-
-def _deviations(field: Any, dim: str) -> Any:
-    """The standard deviations of the points of a lazy field along ``dim`` (of the population); 1 where the values are
-    constant, and where one is missing, so that it is found, and refused, among the values.
-    """
-    from xarray import Dataset
-
-    double = field.astype(np.float64)
-    both = Dataset({"mean": double.mean(dim, skipna=False), "std": double.std(dim, skipna=False)})
-    both = both.compute(scheduler="synchronous")  # in one thread: the memory of a few blocks
-    std = both["std"].rename(field.name)
-    scale = column_scale(both["mean"].values, std.values, sparse=False)
-    return std.copy(data=np.where(np.isfinite(scale), scale, 1.0)).reset_coords(drop=True)
 
 
 def _kept_points(rows: np.ndarray, kept: np.ndarray) -> np.ndarray:
@@ -301,13 +313,33 @@ def _grid_of(X: Any, dim: str) -> Any:
     return X.isel({dim: 0}, drop=True)
 
 
-def _roots_of_cosines(grid: Any) -> Any:
-    """The square roots of cosines of latitudes, along their dimension."""
+def _cosines(grid: Any) -> np.ndarray:
+    """The cosines of latitudes, all over the grid."""
     name = next((name for name in LATITUDES if name in grid.coords), None)
     if name is None:
         raise BadInputError(
             f"use_coslat needs a coordinate called {', '.join(LATITUDES[:-1])} or {LATITUDES[-1]}; there are "
             f"{', '.join(map(str, grid.coords)) or 'none'}: name it so, as da.rename(y='lat')"
         )
-    latitudes = grid[name]
-    return np.sqrt(np.cos(np.deg2rad(latitudes.astype("f8"))).clip(0.0, 1.0)).reset_coords(drop=True)
+    return cosines(_on_grid(grid[name].reset_coords(drop=True), grid))
+
+
+def _squares(weights: Any, grid: Any) -> np.ndarray:
+    """The squares of weights, all over the grid; negative ones stay so, and are refused."""
+    if type(weights).__name__ != "DataArray":
+        raise BadInputError(f"weights are a DataArray over dimensions of the grid, not a {type(weights).__name__}")
+    held = {str(dim): size for dim, size in grid.sizes.items()}
+    if any(held.get(str(dim)) != size for dim, size in weights.sizes.items()):
+        raise BadInputError(
+            f"the weights lie along {dict(weights.sizes)}, and the grid is {held}: give one for each place"
+        )
+    values = np.asarray(_on_grid(weights.reset_coords(drop=True), grid), np.float64)
+    return values * np.abs(values)
+
+
+def _on_grid(values: Any, grid: Any) -> np.ndarray:
+    """Values along some dimensions of the grid, repeated along the others, in its order; what they are called is left
+    out.
+    """
+    bare = values.drop_vars(list(values.coords))
+    return np.asarray(bare.broadcast_like(grid.drop_vars(list(grid.coords))).transpose(*grid.dims).values)

@@ -6,6 +6,7 @@ With scikit-learn installed they are estimators of its own: for pipelines, searc
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,9 +21,10 @@ from npmdask.planning.plan import posed
 from npmdask.planning.predicted_steps import drive
 from npmdask.runs.problem import Request
 from npmdask.runs.solution import Resources, Solution
+from npmdask.runs.weights import Weights, find_weights
 from npmdask.storage.containers import is_sparse
 from npmdask.storage.kinds import real_array
-from npmdask.storage.source import open_source
+from npmdask.storage.source import Source, open_source
 from npmdask.storage.writers.dense import Moments
 from npmdask.streaming.estimator import REAL, batches, in_memory, run_store, seed_of
 from npmdask.streaming.source import Reading, open_stream
@@ -56,6 +58,9 @@ class _OfRun(Components):
         RefusedError
             The memory does not suffice, or ``store`` is of another run.
         """
+        return self._fit(X)
+
+    def _fit(self, X: Any, weights: Callable[[Source], Weights | None] = lambda source: None) -> Self:
         held = self._looked_at(X, first=True, least=1 + self.centred, dtype=REAL)
         if in_memory(held):
             sparse = is_sparse(held)
@@ -72,9 +77,16 @@ class _OfRun(Components):
         self.n_features_in_ = d
         asked = self._asked(n, d)
         with run_store(self.store) as store:
-            request = Request(target_rank=asked, center=self.centred, tol=self.tol, seed=seed_of(self.random_state))
+            opened = open_source(held, "sparse" if sparse else "samples")
+            request = Request(
+                target_rank=asked,
+                center=self.centred,
+                tol=self.tol,
+                seed=seed_of(self.random_state),
+                weights=weights(opened),
+            )
             resources = Resources(memory=parse_memory(self.memory))
-            problem = posed(request, open_source(held, "sparse" if sparse else "samples"), resources, store)
+            problem = posed(request, opened, resources, store)
             with RunStore(store) as run:
                 solution = drive(problem, run, resources, None)
         if not solution.answered:
@@ -118,6 +130,9 @@ class PCA(CentredComponents, _OfRun):
         How many, 1 to min(n, d), or the share of the variance (0 to 1) that they are to explain; by default all.
     whiten : bool, default False
         Divide scores by their standard deviations.
+    column_weights : array_like, shape (d,), optional
+        Of squares of columns, not negative, as for :func:`npmdask.top_k`: centred rows are multiplied by their roots,
+        and components are of these.
     tol : float, optional
         Relative residual to reach; 1e-9, or 1e-6 for float32 data, by default.
     memory : str or int, optional
@@ -132,11 +147,11 @@ class PCA(CentredComponents, _OfRun):
     components_ : numpy.ndarray, shape (k, d)
         Orthonormal rows; the entry of largest size in each is positive.
     explained_variance_ : numpy.ndarray, shape (k,)
-        Variance of the scores, n - 1 in the denominator.
+        Variance of the scores, n - 1 in the denominator; of weighted rows the sum of their weights less 1.
     explained_variance_ratio_ : numpy.ndarray, shape (k,)
         The same as shares of the variance of all columns.
     singular_values_ : numpy.ndarray, shape (k,)
-        Of the centred rows.
+        Of the centred (and weighted) rows.
     mean_ : numpy.ndarray, shape (d,)
         Of the columns.
     n_components_, n_samples_, n_features_in_ : int
@@ -164,6 +179,7 @@ class PCA(CentredComponents, _OfRun):
         n_components: int | float | None = None,
         *,
         whiten: bool = False,
+        column_weights: Any = None,
         tol: float | None = None,
         memory: str | int | None = None,
         store: str | Path | None = None,
@@ -171,12 +187,42 @@ class PCA(CentredComponents, _OfRun):
     ) -> None:
         self.n_components = n_components
         self.whiten = whiten
+        self.column_weights = column_weights
         self.tol = tol
         self.memory = memory
         self.store = store
         self.random_state = random_state
 
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """
+        Find the components.
+
+        Parameters
+        ----------
+        X : array_like, sparse matrix, table, Dask array, zarr.Array, str or Path, shape (n, d)
+            Rows, as for :func:`npmdask.top_k`: in memory, lazy, or the path or URL of a store.
+        y : None
+            Ignored; it is there for pipelines.
+        sample_weight : array_like, shape (n,), optional
+            How much each row counts, not negative: with 2 like two equal rows, with 0 like none.
+
+        Returns
+        -------
+        PCA
+            This object.
+
+        Raises
+        ------
+        BadInputError
+            The data, the weights or a parameter are wrong.
+        RefusedError
+            The memory does not suffice, or ``store`` is of another run.
+        """
+        return self._fit(X, lambda source: find_weights(source, sample_weight, self.column_weights))
+
     def _finish(self, held: Any, solution: Solution) -> None:
+        assert solution.analysed.components is not None
+        self._column_weight = solution.analysed.components.column_weight
         k, most = len(self.singular_values_), min(self.n_samples_, self.n_features_in_)
         self.mean_, self.n_components_ = solution.mean, k
         self.explained_variance_ = solution.explained_variance

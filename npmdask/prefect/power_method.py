@@ -60,6 +60,8 @@ def npm(
     scale: Annotated[bool | None, said("divide by the column standard deviations, on the fly")] = None,
     algorithm: Annotated[str | None, said("gram, krylov or power; the best one if left out")] = None,
     operator: Annotated[str | None, said("an operator of yours, by its registered name")] = None,
+    row_weights: Annotated[str | None, said("how much each row counts: an array on disk (.npy or Zarr)")] = None,
+    column_weights: Annotated[str | None, said("of squares of columns: the same, or coslat")] = None,
     tol: Annotated[float | None, said("relative residual to reach")] = None,
     memory: Memory = None,
     seed: Annotated[int | None, said("of the random start block", ge=0)] = None,
@@ -91,6 +93,10 @@ def npm(
         "gram", "krylov" or "power"; the best one if left out.
     operator : str, optional
         An operator of yours, by its registered name.
+    row_weights : str, optional
+        How much each row counts: the path of an array (.npy or Zarr).
+    column_weights : str, optional
+        Of squares of columns: the same, or "coslat", cosines of the latitudes of labelled data.
     tol : float, optional
         Relative residual to reach.
     memory : str, optional
@@ -130,7 +136,7 @@ def npm(
     ...     return facts["store"]
     """
     how: dict[str, Any] = {"kind": kind, "center": center, "scale": scale, "algorithm": algorithm, "operator": operator}
-    how |= {"tol": tol, "memory": memory, "seed": seed}
+    how |= {"tol": tol, "memory": memory, "seed": seed, "row_weights": row_weights, "column_weights": column_weights}
     made = configuration(config, k, store=store, changes=changes, run_id=run_id, **how)
     run_id = name_of_run(made, run_id)
     require_no_other_flow(made)

@@ -23,6 +23,7 @@ from npmdask.privacy.request import Privacy
 from npmdask.privacy.tensor_release import make_tensor
 from npmdask.runs.problem import DEFAULT_STEPS, FIRST_STAGE, OPERATORS, Locked, Problem, Request, Start
 from npmdask.runs.stopping_rules import low_rank_rule, refuse_low_rank
+from npmdask.runs.weights import Weights
 from npmdask.storage.kinds import for_matrices_only, for_tensors_only
 from npmdask.storage.source import Source
 
@@ -142,6 +143,8 @@ def make_problem(
     _require_options(source, request)
     if getattr(source.reader, "layout", "") == "matrix-free":  # data that lie with nodes have none
         _require_products_only(source, request)
+    if request.weights is not None:
+        source = _weighted(source, request, request.weights)
     if request.operator is not None:
         return _derived_problem(source, request, locked or start)
     made = ELSEWHERE.get(type(source.reader))
@@ -165,6 +168,7 @@ def make_problem(
     tol = default_tol(source.reader.dtype) if request.tol is None else request.tol
     single = source.reader.dtype == np.float32
     alone = share is None and locked is None and start is None and request.mechanism == "none"
+    alone = alone and (request.weights is None or request.weights.leave_float32)
     mechanism = MECHANISMS[request.mechanism](**({"stddev": request.stddev} if request.mechanism != "none" else {}))
     question = Question(
         d=source.dimension,
@@ -202,6 +206,40 @@ def make_problem(
         start=start,
         share=share,
     )
+
+
+def _weighted(source: Source, request: Request, weights: Weights) -> Source:
+    """The source of a question about weighted rows or columns, without the moments that were recorded of equal rows.
+
+    Raises
+    ------
+    BadInputError
+        Data without rows or columns that could be weighted, or another number of weights.
+    RefusedError
+        A run that cannot have weights.
+    """
+    named = " and ".join(f"{name}_weights" for name in ("row", "column") if getattr(weights, f"{name}s") is not None)
+    if request.privacy is not None:
+        raise RefusedError(
+            f"{named} of a private run: what it promises is proved for rows that count alike, and are clipped as they "
+            "are stored. Leave the weights out, or multiply the columns by public numbers when the data are written"
+        )
+    if type(source.reader) in ELSEWHERE:
+        raise RefusedError(f"{named}: the centre does not see the rows of its nodes and weighs none; leave them out")
+    if request.operator is not None:
+        raise RefusedError(f"{named} are not known to the operator {request.operator!r}: leave one of the two out")
+    if source.kind not in ("samples", "matrix", "sparse"):
+        raise BadInputError(
+            f"{named} are of rows and columns, and {source.path} is of kind {source.kind}: leave them out, or multiply "
+            "the entries before they are stored"
+        )
+    if weights.rows is not None and source.reader.layout == "gram":
+        raise BadInputError(
+            f"row_weights: {source.path} is a stored Gram, whose rows are added up already. Give the rows themselves "
+            "(column_weights can be had of a Gram)"
+        )
+    weights.require_fit(source.shape, source.path)
+    return source if weights.rows is None else replace(source, column_mean=None, column_std=None)
 
 
 def _with_random_columns(start: Start, k: int, p: int, most: int, *, asked: bool) -> tuple[Start, int]:
@@ -428,6 +466,7 @@ def _require_products_only(source: Source, request: Request) -> None:
         'algorithm = "gram"': request.algorithm == "gram",
         "privacy": request.privacy is not None,
         "operator": request.operator is not None,
+        "a weight of rows or columns": request.weights is not None,
     }
     for name, wanted in asked.items():
         if wanted:

@@ -12,6 +12,7 @@ from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import Block
 from npmdask.operators.view import column_scale
+from npmdask.runs.weights import Weights, in_units_of_data, kept_weights
 from npmdask.storage.containers import is_sparse
 from npmdask.storage.source import Source, open_source
 from npmdask.storage.streams.zarr_rows import units_of
@@ -21,11 +22,15 @@ AT_ONCE = 16 * 2**20  # bytes of rows as float64 that are multiplied at once
 
 @dataclass(frozen=True, kw_only=True)
 class StoredComponents:
-    """Scores of a row are those of ``(row - mean) / scale`` along the ``basis`` (d x k); both (d) may be None."""
+    """Scores of a row are those of ``(row - mean) / scale * sqrt(column_weight)`` along the ``basis`` (d x k).
+
+    All three (d) may be None.
+    """
 
     basis: Block
     mean: np.ndarray | None = None
     scale: np.ndarray | None = None
+    column_weight: np.ndarray | None = None
 
     @property
     def d(self) -> int:
@@ -38,7 +43,14 @@ class StoredComponents:
     @cached_property
     def weights(self) -> Block:
         """What centred rows are multiplied by."""
-        return self.basis if self.scale is None else self.basis / self.scale[:, None]
+        weights = self.basis if self.scale is None else self.basis / self.scale[:, None]
+        return weights if self.column_weight is None else weights * np.sqrt(self.column_weight)[:, None]
+
+    @cached_property
+    def patterns(self) -> Block:
+        """What one unit of each score adds to a row (d x k), in the units of the data."""
+        patterns = in_units_of_data(self.basis, self.column_weight)
+        return patterns if self.scale is None else patterns * self.scale[:, None]
 
     def scores(self, rows: Any) -> Block:
         """Coordinates of ``rows`` (n x d) along the components: n x k. Of sparse ones the mean is taken off after."""
@@ -49,7 +61,12 @@ class StoredComponents:
         return np.asarray((rows - self.mean) @ self.weights)
 
     def rows(self, scores: Block) -> Block:
-        """Rows (n x d) that have these scores and lie in the span of the components."""
+        """Rows (n x d) that have these scores and lie in the span of the components; not a number in columns that
+        weigh nothing.
+        """
+        if self.column_weight is not None:
+            rows = scores @ self.patterns.T
+            return rows if self.mean is None else rows + self.mean
         rows = scores @ self.basis.T
         rows = rows if self.scale is None else rows * self.scale
         return rows if self.mean is None else rows + self.mean
@@ -90,24 +107,26 @@ class StoredComponents:
 
 
 def components_of_run(
-    held: RunStore, spec: dict[str, Any], basis: Block, source: Source | None = None
+    held: RunStore, spec: dict[str, Any], basis: Block, source: Source | None = None, weights: Weights | None = None
 ) -> StoredComponents:
     """The components of a finished run, with what rows were centred and scaled by when they were found: as its survey
-    says, or its ``source``, which is opened again where it is not given.
+    says, or its ``source``, which is opened again where it is not given, as its ``weights`` are read.
 
     Raises
     ------
     BadInputError
         The column means lay with a source that is gone or has changed.
     """
-    data = spec["data"]
+    data, weights = spec["data"], weights or kept_weights(held, spec)
+    columns = None if weights is None else weights.columns
     if not (data["center"] or data["scale"]):
-        return StoredComponents(basis=basis)
+        return StoredComponents(basis=basis, column_weight=columns)
     mean, std = _statistics(held, spec, source)
     return StoredComponents(
         basis=basis,
         mean=mean if data["center"] else None,
         scale=column_scale(mean, std, sparse=data["kind"] == "sparse") if data["scale"] else None,
+        column_weight=columns,
     )
 
 

@@ -27,6 +27,7 @@ from npmdask.runs.restore import bind
 from npmdask.runs.results import in_units
 from npmdask.runs.session import Session, needs_of
 from npmdask.runs.solution import Analysed, Solution, Step
+from npmdask.runs.weights import total_of
 from npmdask.theory.certificates.statements import with_assurance
 
 
@@ -224,12 +225,13 @@ def _solution(
 
 def _analysed(problem: Problem, session: Session, basis: Block) -> Analysed:
     """What there is to know of the data without them; of a release only what everybody knows."""
-    source, public = problem.source, problem.recipe is None
+    source, public, weights = problem.source, problem.recipe is None, problem.request.weights
     of_rows = source.kind not in ("tensor", "matrices") and len(basis) == source.shape[1]
     return Analysed(
         kind=source.kind,
         rows=source.shape[0] if public else None,
+        row_weight=None if weights is None or weights.rows is None else total_of(weights.rows, source.shape[0]),
         centred=problem.request.center,
-        components=components_of_run(session.store, problem.spec(), basis, source) if of_rows else None,
+        components=components_of_run(session.store, problem.spec(), basis, source, weights) if of_rows else None,
         labels=source.labels if public else None,
     )

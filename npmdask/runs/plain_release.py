@@ -17,7 +17,7 @@ from npmdask.errors import BadInputError
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block, orth, rayleigh_ritz
 from npmdask.operators import ColumnMoments, GramReader, Operator
-from npmdask.operators.view import column_scale
+from npmdask.operators.view import AS_STORED, View, column_scale
 from npmdask.privacy.release import Answer, Released
 from npmdask.runs.left_vectors import rebuild_left
 from npmdask.runs.problem import Problem
@@ -324,7 +324,9 @@ class PlainRelease:
         mean, std = source.column_mean, source.column_std
         part = store.read_part("survey")
         if part is None and self._problem.needs_moments:
-            moments: Any = ColumnMoments(reader=source.reader)
+            weights = self._problem.request.weights
+            view = AS_STORED if weights is None else View(row_weight=weights.rows)
+            moments: Any = ColumnMoments(reader=source.reader, view=view)
             both, record, _ = self._session.one_pass("survey of the columns", moments, np.zeros((1, 1)))
             self._keep_survey(record, {"column_mean": both[0], "column_std": both[1]})
             part = store.read_part("survey")

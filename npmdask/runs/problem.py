@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any, Literal, Protocol
 
@@ -24,6 +24,7 @@ from npmdask.operators import OF_LAYOUT, Operator, Symmetric, Triangle, View
 from npmdask.privacy.mechanisms import Mechanism
 from npmdask.privacy.release import EVERYTHING, Disclosure, Recipe
 from npmdask.privacy.request import Privacy
+from npmdask.runs.weights import Weights
 from npmdask.storage.readers.packed_symmetric import TriangleReader
 from npmdask.storage.source import Source
 
@@ -49,6 +50,7 @@ class Request:
     stddev: float = 0.0
     privacy: Privacy | None = None
     operator: str | None = None  # a name that ``register_operator`` made known; None: the data's own
+    weights: Weights | None = None  # of rows and of columns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,13 +223,17 @@ class Problem:
         made = OF_LAYOUT[reader.layout]
         if kind in ("symmetric", "tensor"):
             return made(reader=reader)
-        weight = 1.0 / self.source.shape[0] if kind == "samples" else 1.0
-        return made(reader=reader, weight=weight, view=self.view(mean, std))
+        view = self.view(mean, std)
+        weight = 1.0 / view.weight_of_rows(self.source.shape[0]) if kind == "samples" else 1.0
+        return made(reader=reader, weight=weight, view=view)
 
     def view(self, mean: np.ndarray | None, std: np.ndarray | None) -> View:
         """How the question sees the stored columns, of these means and deviations."""
         asked, sparse = self.request, self.source.of_csr
-        return View.of_columns(mean, std, center=asked.center, scale=asked.scale, sparse=sparse)
+        view = View.of_columns(mean, std, center=asked.center, scale=asked.scale, sparse=sparse)
+        if asked.weights is None:
+            return view
+        return replace(view, row_weight=asked.weights.rows, column_weight=asked.weights.columns)
 
     def sides(self) -> list[Any]:
         """Every operator that a run of this problem may ask, with made-up column statistics: enough for their sizes."""
@@ -253,6 +259,8 @@ class Problem:
         if self.derived is not None:
             name, spec = self.request.operator, self.derived.spec()
             more |= {"lens": spec} if name is None else {"operator": {"registered": name, **spec}}
+        if self.request.weights is not None:
+            more["weights"] = self.request.weights.spec()
         return more | {
             "data": {
                 "fingerprint": self.source.fingerprint,

@@ -29,6 +29,7 @@ from npmdask.runs.session import Session, needs_of
 from npmdask.runs.solution import Solution
 from npmdask.runs.stopping_rules import STAGE_STEPS, ShareRule, next_columns
 from npmdask.runs.warm_start import RANDOM_COLUMNS, keep_start, read_start, start_of
+from npmdask.runs.weights import total_of
 from npmdask.storage.source import Source
 
 
@@ -148,7 +149,8 @@ def _survey(search: _Search) -> tuple[Source, float]:
         source, trace = PlainRelease(problem, session).survey()
         search.passes, search.bytes_read = session.passes, session.bytes_read
     assert trace is not None
-    rows = source.shape[0]
+    weights = problem.request.weights
+    rows = total_of(None if weights is None else weights.rows, source.shape[0])
     if source.kind == "matrix":
         source, trace = replace(source, kind="samples"), trace / rows
     if source.kind == "symmetric":
@@ -169,7 +171,8 @@ def _stage(problem: Problem, source: Source, columns: int, trace: float, start: 
     rule = ShareRule(
         tol=stage.rule.tol, max_steps=STAGE_STEPS, d=stage.d, share=problem.share or 0.0, trace=trace, squared=False
     )
-    return replace(stage, algorithm=PowerMethod(target_rank=columns, iteration_rank=columns), rule=rule)
+    # Its own source, whose moments are of weighted rows: those that are recorded with data are not, and are left out.
+    return replace(stage, source=source, algorithm=PowerMethod(target_rank=columns, iteration_rank=columns), rule=rule)
 
 
 def _rule(stage: Problem) -> ShareRule:

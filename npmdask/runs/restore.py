@@ -23,6 +23,7 @@ from npmdask.runs.build import JOBS, make_problem
 from npmdask.runs.problem import Locked, Problem, Request
 from npmdask.runs.solution import Resources
 from npmdask.runs.warm_start import read_start
+from npmdask.runs.weights import keep_weights, kept_weights
 from npmdask.storage.source import open_source
 
 # A store belongs to one problem: bound when it is new, checked ever after.
@@ -40,6 +41,8 @@ def bind(problem: Problem, store: RunStore, resources: Resources) -> list[str]:
     budget = None if problem.private is not None else problem.source.budget
     once = {"source": problem.source.path} | ({} if budget is None else {"budget": budget})
     once |= {} if problem.source.dim is None else {"dim": problem.source.dim}
+    if store.read_spec() is None and problem.rule.until_share is None:  # a stage of a search is given them by that
+        keep_weights(store, problem.request.weights)
     told = bind_spec(problem.spec(), store, {"resources": asdict(resources)} | moves, once=once)
     return [*unprotected(budget), *told]
 
@@ -88,7 +91,7 @@ def _require_same(wanted: dict[str, Any], found: dict[str, Any], store: str, sou
             if held != value:
                 differences.append(f"{table}.{name} ({held!r} in the checkpoint, {value!r} now)")
     # What the checkpoint has and this run does not is a difference, too: the operator of a stage or of the dilation.
-    for table in ("mechanism", "lens", "operator", "privacy"):
+    for table in ("mechanism", "lens", "operator", "privacy", "weights"):
         for name in set(found.get(table, {})) - set(wanted.get(table, {})):
             differences.append(f"{table}.{name} ({found[table][name]!r} in the checkpoint)")
     if differences:
@@ -157,6 +160,7 @@ def problem_of(held: RunStore) -> Problem:
         mechanism={"simulated-gaussian": "gaussian"}.get(mechanism["mechanism"], "none"),
         stddev=mechanism.get("stddev", 0.0),
         operator=spec.get("operator", {}).get("registered"),
+        weights=kept_weights(held, spec),
     )
     source, start = open_source(spec["source"], data["kind"], spec.get("dim")), spec["run"].get("starts_from")
     begun = read_start(held) if start else None

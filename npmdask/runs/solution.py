@@ -74,10 +74,13 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Analysed:
-    """What was analysed. ``rows``: how many, None where that is not released; ``components``: None of a tensor."""
+    """What was analysed. ``rows``: how many, None where that is not released; ``row_weight``: what they weigh together,
+    where they are weighted; ``components``: None of a tensor.
+    """
 
     kind: str = "matrix"
     rows: int | None = None
+    row_weight: float | None = None
     centred: bool = False
     components: StoredComponents | None = None
     labels: Labels | None = None
@@ -254,7 +257,8 @@ class Solution:
     @property
     def explained_variance(self) -> np.ndarray:
         """
-        Variances of the scores, n - 1 in the denominator, as scikit-learn's PCA has them.
+        Variances of the scores, n - 1 in the denominator, as scikit-learn's PCA has them. Of weighted rows n is the
+        sum of their weights: a row of weight 2 counts as two rows (docs/weights.md).
 
         Returns
         -------
@@ -264,12 +268,18 @@ class Solution:
         Raises
         ------
         BadInputError
-            The run was not centred, so that its values are no variances.
+            The run was not centred, so that its values are no variances; or the weights of rows add up to 1 or less.
         """
         if not self.analysed.centred:
             raise BadInputError(
                 "the data were not centred, so that these values are no variances: run with center=True, or see "
                 "singular_values"
+            )
+        if self.analysed.row_weight is not None and self._rows <= 1:
+            raise BadInputError(
+                f"the row weights add up to {self._rows:g}, and variances are over their sum less 1, as a weight says "
+                "how many rows a row counts for: multiply the weights until their sum is the number of rows, or see "
+                "values"
             )
         return self.singular_values**2 / (self._rows - 1)
 
@@ -288,7 +298,9 @@ class Solution:
         BadInputError
             The run was not centred.
         """
-        variances, share = self.explained_variance, self.explained_share
+        if not self.analysed.centred:
+            raise BadInputError("the data were not centred, so that these values are no variances: see explained_share")
+        variances, share = self.singular_values**2, self.explained_share
         kept = float(variances.sum())
         return variances * (share / kept) if share is not None and kept > 0 else np.full(len(variances), np.nan)
 
@@ -396,7 +408,8 @@ class Solution:
         beside = {"values": self.values, "residual_norms": self.residual_norms}
         over = {}
         if self.analysed.centred:
-            beside["explained_variance"] = self.explained_variance
+            if self.analysed.row_weight is None or self.analysed.row_weight > 1:
+                beside["explained_variance"] = self.explained_variance
             beside["explained_variance_ratio"] = self.explained_variance_ratio
             over["mean"] = self.mean
         facts = {"outcome": self.outcome.name, "sentence": self.outcome.sentence, "assurance": self.assurance}
@@ -442,8 +455,10 @@ class Solution:
         return adata
 
     @property
-    def _rows(self) -> int:
-        """n. Raises BadInputError of a private run."""
+    def _rows(self) -> float:
+        """n, or what rows weigh together. Raises BadInputError of a private run."""
+        if self.analysed.row_weight is not None:
+            return self.analysed.row_weight
         if self.analysed.rows is None:
             raise BadInputError("how many rows there are is not released: see values, which need it not")
         return self.analysed.rows
@@ -454,6 +469,36 @@ class Solution:
         if self.analysed.components is None:
             raise BadInputError(f"a run of kind {self.analysed.kind} has no components of rows: see its basis")
         return self.analysed.components
+
+    def patterns(self) -> Block:
+        """
+        Get the components in the units of the data: what a row gains where one of its scores grows by 1.
+
+        They differ from ``basis`` where columns were scaled or weighted: a row is ``mean`` and its scores times these.
+        With columns weighted by v and divided by s they are ``basis * s / sqrt(v)``, orthonormal in the inner product
+        that has ``v / s^2`` as weights.
+
+        Returns
+        -------
+        numpy.ndarray, shape (d, k)
+            Not a number in columns of weight 0, of which the run knows nothing.
+
+        Raises
+        ------
+        BadInputError
+            A run of a tensor.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import npmdask
+        >>> rows = np.random.default_rng(0).standard_normal((100, 5)) * [5, 3, 1, 1, 1]
+        >>> v = np.array([0.1, 1, 1, 2, 2])
+        >>> patterns = npmdask.top_k(rows, 2, kind="samples", column_weights=v).patterns()
+        >>> np.allclose(patterns.T @ (v[:, None] * patterns), np.eye(2))
+        True
+        """
+        return self._found.patterns
 
     def left_basis(self) -> Block:
         """

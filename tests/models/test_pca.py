@@ -35,8 +35,17 @@ THIN = sp.csr_array(np.where(RNG.random((400, 15)) < 0.2, X, 0))
 NAMES = [f"gene {i}" for i in range(15)]
 
 
+def expected(estimator: Any) -> dict[str, str]:
+    """As many components as rows, where these are fewer than columns: more of repeated rows, all without variance."""
+    why = "min(n, d) of n repeated rows is another number"
+    checks = ("dense", "sparse") if isinstance(estimator, npmdask.PCA) and estimator.n_components is None else ()
+    return {f"check_sample_weight_equivalence_on_{layout}_data": why for layout in checks}
+
+
 @pytest.mark.slow
-@parametrize_with_checks([npmdask.PCA(), npmdask.PCA(n_components=2), npmdask.TruncatedSVD()])
+@parametrize_with_checks(
+    [npmdask.PCA(), npmdask.PCA(n_components=2), npmdask.TruncatedSVD()], expected_failed_checks=expected
+)
 @pytest.mark.filterwarnings("default")
 def test_the_checks_of_scikit_learn(estimator: Any, check: Callable[[Any], None]) -> None:
     check(estimator)

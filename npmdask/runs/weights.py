@@ -1,0 +1,246 @@
+"""Weights of rows and of columns: found where a person says they are, checked, and kept with the run."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from npmdask.checkpoint.store import RunStore
+from npmdask.errors import BadInputError, RefusedError, closest
+from npmdask.numerics.subspaces import Block
+from npmdask.storage.kinds import real_array
+from npmdask.storage.labels import Axis
+from npmdask.storage.safe_open import open_node
+from npmdask.storage.source import Source
+
+COSLAT = "coslat"
+LATITUDES = ("lat", "latitude", "nav_lat")
+SIDES = ("rows", "columns")
+NAMES = {"rows": "row_weights", "columns": "column_weights"}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Weights:
+    """What rows (m) and columns (d) weigh, as float64; None: all the same.
+
+    Raises
+    ------
+    BadInputError
+        Weights that are negative, missing or not finite, none that is positive, or not one after the other.
+    """
+
+    rows: np.ndarray | None = None
+    columns: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        for side in SIDES:
+            given = getattr(self, side)
+            if given is not None:
+                object.__setattr__(self, side, _checked(given, NAMES[side]))
+
+    def spec(self) -> dict[str, str]:
+        """SHA-256 of both: what a run is bound to."""
+        return {side: hashlib.sha256(values.astype("<f8").tobytes()).hexdigest() for side, values in self._given()}
+
+    @property
+    def leave_float32(self) -> bool:
+        """Whether products may be rounded as those of equal rows are: at random.
+
+        Roots of weights of rows are rounded to the same side wherever the weights are the same. And the block that was
+        multiplied cannot be told from its product with a column that weighs nothing.
+        """
+        return self.rows is None and (self.columns is None or bool((self.columns > 0).all()))
+
+    def _given(self) -> list[tuple[str, np.ndarray]]:
+        return [(side, getattr(self, side)) for side in SIDES if getattr(self, side) is not None]
+
+    def require_fit(self, shape: tuple[int, ...], path: str) -> None:
+        """Raise BadInputError where there are not as many as rows and columns."""
+        for side, values in self._given():
+            size = shape[SIDES.index(side)]
+            if len(values) != size:
+                raise BadInputError(
+                    f"there are {len(values)} {NAMES[side]} and {path} has {size} {side}: give one number for each"
+                )
+
+
+def _checked(given: Any, name: str) -> np.ndarray:
+    if hasattr(given, "to_numpy") and getattr(given, "ndim", 1) == 1:  # a column of a table
+        given = given.to_numpy()
+    values = real_array(given, name)
+    if values.ndim != 1:
+        raise BadInputError(f"{name} have shape {values.shape}: give one number after the other, as weights.ravel()")
+    values = np.ascontiguousarray(values, np.float64)
+    bad = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
+    if len(bad):
+        raise BadInputError(
+            f"{name}: {len(bad)} of {len(values)} are negative, missing or infinite (number {bad[0]}, from 0, is "
+            f"{values[bad[0]]}): give 0 to what is to be left out, and finite numbers to all others"
+        )
+    with np.errstate(over="ignore", under="ignore"):
+        total = float(values.sum())
+    if not 0 < total < np.inf:
+        what = "are all zero" if total == 0 else "have a sum that float64 cannot hold"
+        raise BadInputError(f"{name} {what}: give positive weights to what is to count, of a size near 1")
+    return values
+
+
+def find_weights(source: Source, rows: Any, columns: Any, given: Any = None) -> Weights | None:
+    """The weights of ``source`` that ``rows`` and ``columns`` say; None where neither says any.
+
+    Parameters
+    ----------
+    source : opened, not read.
+    rows, columns : numbers; a DataArray over dimensions of the data; the name of a coordinate; or a path (.npy, or a
+        Zarr array). Of columns "coslat", too: cosines of latitudes.
+    given : what ``source`` was opened from: the coordinates of a DataArray are looked up there.
+
+    Raises
+    ------
+    BadInputError
+        No such coordinate or file, or numbers that are no weights.
+    """
+    if rows is None and columns is None:
+        return None
+    labels = source.labels
+    axes = {"rows": labels.rows if labels else (), "columns": labels.columns if labels else ()}
+    found = {
+        side: None if asked is None else _found(asked, side, axes[side], given)
+        for side, asked in (("rows", rows), ("columns", columns))
+    }
+    return Weights(**found)
+
+
+def _found(asked: Any, side: str, axes: tuple[Axis, ...], given: Any) -> Any:
+    if isinstance(asked, Path):
+        return _read(asked, NAMES[side])
+    if isinstance(asked, str):
+        return _named(asked, side, axes, given)
+    return _over(axes, asked, NAMES[side]) if hasattr(asked, "dims") and hasattr(asked, "coords") else asked
+
+
+def _named(asked: str, side: str, axes: tuple[Axis, ...], given: Any) -> Any:
+    """The weights that a coordinate holds, or a file."""
+    coords = dict(getattr(given, "coords", {}))
+    places = {axis.name: axis.values for axis in axes if axis.values is not None}
+    names = [str(name) for name in coords] + [name for name in places if name not in coords]
+    name: str | None = asked
+    if asked == COSLAT and side == "columns":
+        name = next((each for each in LATITUDES if each in names), None)
+        if name is None:
+            raise BadInputError(
+                f'column_weights = "{COSLAT}" needs a coordinate called {", ".join(LATITUDES[:-1])} or '
+                f"{LATITUDES[-1]}; there are {', '.join(names) or 'none'}: name it so, or give the weights themselves"
+            )
+    if name not in names:
+        if asked.endswith((".npy", ".zarr")) or Path(asked).exists():
+            return _read(Path(asked), NAMES[side])
+        among = closest(asked, names) if names else "the data have no coordinates"
+        raise BadInputError(
+            f"{NAMES[side]} = {asked!r} is neither a file (.npy, or a Zarr array) nor a coordinate of the data: {among}"
+        )
+    values = _over(axes, coords[name], NAMES[side]) if name in coords else _spread(axes, str(name), places[str(name)])
+    return cosines(values) if asked == COSLAT and side == "columns" else values
+
+
+def cosines(latitudes: Any) -> np.ndarray:
+    """The cosines of latitudes in degrees, which areas of cells are in proportion to; not negative at the poles.
+
+    Raises
+    ------
+    BadInputError
+        Latitudes beyond 90 degrees.
+    """
+    degrees = real_array(latitudes, "latitudes").astype(np.float64)
+    if (np.abs(degrees) > 90.001).any():
+        raise BadInputError(
+            f"a latitude of {degrees[np.abs(degrees) > 90.001][0]:g} degrees is beyond the poles: give degrees from "
+            "-90 to 90, or the weights themselves"
+        )
+    return np.asarray(np.cos(np.deg2rad(degrees)).clip(0.0, 1.0))
+
+
+def _over(axes: tuple[Axis, ...], array: Any, name: str) -> np.ndarray:
+    """A DataArray over some of the ``axes``, repeated along the others."""
+    held = {axis.name: axis.size for axis in axes}
+    dims = [str(dim) for dim in array.dims]
+    if any(dim not in held or held[dim] != size for dim, size in zip(dims, array.shape, strict=True)):
+        raise BadInputError(
+            f"{name} lie along {', '.join(dims) or 'nothing'} ({' x '.join(map(str, array.shape))}) and the data along "
+            f"{', '.join(f'{dim} ({size})' for dim, size in held.items()) or 'dimensions without names'}: give one "
+            "number for each place along one of these, or numbers without names"
+        )
+    order = [dim for dim in held if dim in dims]
+    values = real_array(array.transpose(*order).values, name)
+    return np.broadcast_to(
+        values.reshape([held[dim] if dim in dims else 1 for dim in held]), tuple(held.values())
+    ).ravel()
+
+
+def _spread(axes: tuple[Axis, ...], name: str, values: np.ndarray) -> np.ndarray:
+    """The places of one axis, repeated along the others."""
+    shape = [axis.size if axis.name == name else 1 for axis in axes]
+    return np.broadcast_to(values.reshape(shape), tuple(axis.size for axis in axes)).ravel()
+
+
+def _read(path: Path, name: str) -> np.ndarray:
+    """The numbers in a file: .npy, else a Zarr array. Nothing is unpickled."""
+    try:
+        if path.suffix == ".npy":
+            return np.asarray(np.load(path, allow_pickle=False))
+        node = open_node(path)
+        if not hasattr(node, "dtype"):
+            raise ValueError("it is a group")
+        return np.asarray(node[...])
+    except BadInputError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError) as error:
+        raise BadInputError(f"{name}: {path} cannot be read ({error}): give a .npy file or a Zarr array") from error
+
+
+# What a run keeps of them: resumed, it needs no file and no coordinate again.
+
+
+def keep_weights(store: RunStore, weights: Weights | None) -> None:
+    """Write the weights to a store that is not bound to a run yet, in place of what a kill has left of others."""
+    if weights is not None:
+        store.drop_part("weights")
+        arrays = {side: values for side in SIDES if (values := getattr(weights, side)) is not None}
+        store.write_part("weights", arrays, {})
+
+
+def kept_weights(store: RunStore, spec: dict[str, Any]) -> Weights | None:
+    """The weights of a run, held to what its ``spec`` says of them.
+
+    Raises
+    ------
+    RefusedError
+        They are gone, or are not those that the run was begun with.
+    """
+    if "weights" not in spec:
+        return None
+    part = store.read_part("weights")
+    weights = None if part is None else Weights(**part[0])
+    if weights is None or weights.spec() != spec["weights"]:
+        raise RefusedError(
+            f"the weights in {store.place} are gone or are not those that the run was begun with: begin it again, in "
+            "another store"
+        )
+    return weights
+
+
+def total_of(values: np.ndarray | None, size: int) -> float:
+    """What ``size`` rows weigh together: their number, where they are not weighted."""
+    return size if values is None else float(values.sum())
+
+
+def in_units_of_data(basis: Block, columns: np.ndarray | None) -> Block:
+    """Vectors (d x k) of weighted columns without the weights; not a number where a column weighs nothing."""
+    if columns is None:
+        return basis
+    roots = np.sqrt(columns)[:, None]
+    return np.divide(basis, roots, out=np.full(basis.shape, np.nan), where=roots > 0)
