@@ -224,7 +224,8 @@ def _weighted(source: Source, request: Request, weights: Weights) -> Source:
             f"{named} of a private run: what it promises is proved for rows that count alike, and are clipped as they "
             "are stored. Leave the weights out, or multiply the columns by public numbers when the data are written"
         )
-    if type(source.reader) in ELSEWHERE:
+    gram = getattr(source.reader, "layout", "") == "gram"
+    if type(source.reader) in ELSEWHERE and not gram:
         raise RefusedError(f"{named}: the centre does not see the rows of its nodes and weighs none; leave them out")
     if request.operator is not None:
         raise RefusedError(f"{named} are not known to the operator {request.operator!r}: leave one of the two out")
@@ -233,7 +234,7 @@ def _weighted(source: Source, request: Request, weights: Weights) -> Source:
             f"{named} are of rows and columns, and {source.path} is of kind {source.kind}: leave them out, or multiply "
             "the entries before they are stored"
         )
-    if weights.rows is not None and source.reader.layout == "gram":
+    if weights.rows is not None and gram:
         raise BadInputError(
             f"row_weights: {source.path} is a stored Gram, whose rows are added up already. Give the rows themselves "
             "(column_weights can be had of a Gram)"

@@ -1,0 +1,420 @@
+"""Weights of rows and of columns: the answer of data that were multiplied first, and what is refused."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import xarray as xr
+import zarr
+
+import npmdask
+from npmdask.checkpoint.store import RunStore
+from npmdask.cli.main import main
+from npmdask.config import load_config
+from npmdask.errors import BadInputError, RefusedError
+from npmdask.planning.plan import posed
+from npmdask.privacy.request import Privacy
+from npmdask.runs.observers import Observer
+from npmdask.runs.problem import Request
+from npmdask.runs.session import memory_for, needs_of
+from npmdask.runs.solution import Resources, Solution, Step
+from npmdask.runs.weights import Weights
+from npmdask.storage.source import open_source
+from tests.conftest import often, write_zarr
+from tests.operators.test_operators import write_csr
+
+M, D, K = 300, 14, 3
+
+
+def rows_of(layout: str, seed: int = 0) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((M, D)) * np.geomspace(6, 0.5, D) + 4
+    return x * (rng.random((M, D)) < 0.4) if layout == "csr" else x
+
+
+def weights(seed: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    """Of rows and columns, some of them 0."""
+    rng = np.random.default_rng(seed)
+    rows, columns = rng.uniform(0, 3, M), rng.uniform(0.1, 2, D)
+    rows[20:70], columns[4] = 0, 0
+    return rows, columns
+
+
+def multiplied(x: np.ndarray, u: Any, v: Any, *, center: bool, scale: bool) -> np.ndarray:
+    """The weighted matrix, as its definition says."""
+    u, v = np.ones(len(x)) if u is None else u, np.ones(x.shape[1]) if v is None else v
+    mean = u @ x / u.sum()
+    x = (x - mean * center) / (np.sqrt(u @ (x - mean) ** 2 / u.sum()) if scale else 1)
+    return x * np.sqrt(v) * np.sqrt(u)[:, None]
+
+
+CASES = list(
+    itertools.product(
+        ["dense", "csr"], ["power", "krylov", "gram"], [False, True], [False, True], ["both", "rows", "columns"]
+    )
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("layout", "algorithm", "center", "scale", "which"), often(CASES, 0, 9, 16, 30, 35, 40, 56, 69)
+)
+def test_the_answer_is_that_of_data_that_were_multiplied_first(
+    layout: str, algorithm: str, center: bool, scale: bool, which: str
+) -> None:
+    x, (u, v) = rows_of(layout), weights()
+    u, v = (u if which != "columns" else None), (v if which != "rows" else None)  # type: ignore[assignment]
+    a = multiplied(x, u, v, center=center, scale=scale)
+    given: Any = sp.csr_matrix(x) if layout == "csr" else x
+    how: dict[str, Any] = {"algorithm": algorithm, "tol": 1e-11, "center": center, "scale": scale}
+    found = npmdask.top_k(given, K, row_weights=u, column_weights=v, **how)
+    first = npmdask.top_k(a, K, algorithm=algorithm, tol=1e-11)
+    assert found.converged and first.converged
+    np.testing.assert_allclose(found.values, first.values, rtol=1e-10)
+    np.testing.assert_allclose(np.abs((found.basis * first.basis).sum(axis=0)), 1, atol=1e-10)
+    values = np.linalg.svd(a, compute_uv=False)
+    np.testing.assert_allclose(found.values, values[:K], rtol=1e-10)
+    level = found.certificate["levels"][-1]  # type: ignore[index]
+    for lower, value, upper in zip(level["lower"], values, level["upper"], strict=False):
+        assert (lower or 0) <= value * (1 + 1e-13) and value <= (np.inf if upper is None else upper * (1 + 1e-13))
+    if center or scale or algorithm == "gram":
+        np.testing.assert_allclose(found.explained_share, (values[:K] ** 2).sum() / (values**2).sum(), rtol=1e-10)
+    if layout == "dense":
+        left = found.left_basis()
+        np.testing.assert_allclose(left * found.values, a @ found.basis, atol=1e-9)
+    scores = found.scores(x)
+    seen = a if u is None else a[u > 0] / np.sqrt(u[u > 0])[:, None]
+    np.testing.assert_allclose(scores if u is None else scores[u > 0], seen @ found.basis, atol=1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["power", "krylov", "gram"])
+def test_covariances_of_samples_are_weighted_and_a_whole_number_counts_as_so_many_rows(algorithm: str) -> None:
+    x, counts = rows_of("dense"), np.random.default_rng(3).integers(0, 4, M)
+    how: dict[str, Any] = {"kind": "samples", "center": True, "scale": True, "algorithm": algorithm, "tol": 1e-11}
+    found = npmdask.top_k(x, K, row_weights=counts, **how)
+    repeated = npmdask.top_k(np.repeat(x, counts, axis=0), K, **how)
+    for name in ("values", "explained_variance", "explained_variance_ratio", "singular_values", "mean"):
+        np.testing.assert_allclose(getattr(found, name), getattr(repeated, name), rtol=1e-10, err_msg=name)
+    np.testing.assert_allclose(found.scores(x[:9]) ** 2, repeated.scores(x[:9]) ** 2, atol=1e-9)
+    smaller = npmdask.top_k(x, K, row_weights=counts / counts.sum(), **how)  # values are of the weighted mean
+    np.testing.assert_allclose(smaller.values, found.values, rtol=1e-10)
+    np.testing.assert_allclose(smaller.explained_variance_ratio, found.explained_variance_ratio, rtol=1e-10)
+    with pytest.raises(BadInputError, match="row weights add up to 1, and variances are over their sum less 1"):
+        smaller.explained_variance.sum()
+    assert "explained_variance" not in smaller.to_xarray() and "explained_variance" in found.to_xarray()
+
+
+def test_patterns_and_scores_are_in_the_units_of_the_data_and_orthogonal_by_weight() -> None:
+    x, (u, v) = rows_of("dense"), weights()
+    found = npmdask.top_k(x, D - 1, center=True, scale=True, row_weights=u, column_weights=v, tol=1e-12)
+    patterns, scores, seen = found.patterns(), found.scores(x), v > 0
+    assert np.isnan(patterns[~seen]).all() and np.isfinite(patterns[seen]).all()
+    mean = u @ x / u.sum()
+    variances = u @ (x - mean) ** 2 / u.sum()
+    inner = patterns[seen].T @ ((v / variances)[seen, None] * patterns[seen])
+    np.testing.assert_allclose(inner, np.eye(D - 1), atol=1e-10)
+    np.testing.assert_allclose(
+        scores.T @ (u[:, None] * scores), np.diag(found.values**2), atol=1e-8 * found.values[0] ** 2
+    )
+    np.testing.assert_allclose((mean + scores @ patterns.T)[:, seen], x[:, seen], atol=1e-8)
+    back = found.inverse_transform(scores)
+    np.testing.assert_allclose(back[:, seen], x[:, seen], atol=1e-8)
+    assert np.isnan(back[:, ~seen]).all()
+    left, counted = found.left_basis(), u > 0
+    np.testing.assert_allclose(
+        (left / np.where(counted, np.sqrt(u), np.inf)[:, None] * found.values)[counted], scores[counted]
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["samples", "matrix"])
+def test_a_share_of_the_variance_is_one_of_the_weighted_variance(kind: str) -> None:
+    x, (u, v) = rows_of("dense"), weights()
+    v = v * np.arange(D) ** 2.0  # the columns that vary least count most
+    a = multiplied(x, u, v, center=True, scale=False)
+    squares = np.linalg.svd(a, compute_uv=False) ** 2
+    wanted = int(np.searchsorted(np.cumsum(squares) / squares.sum(), 0.9)) + 1
+    found = npmdask.top_k(x, 0.9, kind=kind, center=True, row_weights=u, column_weights=v)
+    plain = npmdask.top_k(x, 0.9, kind=kind, center=True)
+    assert found.target_rank == wanted != plain.target_rank
+    np.testing.assert_allclose(found.explained_share, squares[:wanted].sum() / squares.sum(), rtol=1e-10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["dense", "csr"])
+@pytest.mark.parametrize("algorithm", ["krylov", "gram"])
+def test_moments_that_were_recorded_of_equal_rows_are_not_taken_for_those_of_weighted_ones(
+    layout: str, algorithm: str, tmp_path: Path
+) -> None:
+    """A mean, a deviation or a trace of the rows as they were ingested would certify another matrix."""
+    x, (u, v) = rows_of(layout), weights()
+    plain: Any = tmp_path / "x.npy"
+    np.save(plain, x)
+    if layout == "csr":
+        plain = write_csr(tmp_path / "plain", sp.csr_matrix(x), 101)
+    assert main(["ingest", str(plain), str(tmp_path / "x.zarr"), "--quiet"]) == 0
+    assert open_source(tmp_path / "x.zarr").column_mean is not None
+    kind = "sparse" if layout == "csr" else "matrix"
+    how: dict[str, Any] = {"kind": kind, "center": True, "scale": True, "algorithm": algorithm, "tol": 1e-11}
+    found = npmdask.top_k(tmp_path / "x.zarr", K, row_weights=u, column_weights=v, **how, store=tmp_path / "run")
+    values = np.linalg.svd(multiplied(x, u, v, center=True, scale=True), compute_uv=False)
+    np.testing.assert_allclose(found.values, values[:K], rtol=1e-10)
+    np.testing.assert_allclose(found.explained_share, (values[:K] ** 2).sum() / (values**2).sum(), rtol=1e-10)
+    np.testing.assert_allclose(found.mean, u @ x / u.sum())
+    scores = found.scores(x)
+    assert (
+        main(["transform", str(tmp_path / "run"), str(tmp_path / "x.zarr"), str(tmp_path / "s.zarr"), "--quiet"]) == 0
+    )
+    np.testing.assert_allclose(zarr.open_group(tmp_path / "s.zarr", mode="r")["data"][...], scores, atol=1e-9)
+
+
+class Dies(Observer):
+    def __init__(self, step: int) -> None:
+        self.last = step
+
+    def on_step(self, step: Step) -> None:
+        if step.number >= self.last:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["dense", "csr"])
+def test_a_run_that_was_killed_goes_on_with_its_own_weights_to_the_same_bits(layout: str, tmp_path: Path) -> None:
+    x, (u, v) = rows_of(layout), weights()
+    path = (
+        write_zarr(tmp_path / "x.zarr", x, (40, D))
+        if layout == "dense"
+        else write_csr(tmp_path / "x", sp.csr_matrix(x), 53)
+    )
+    np.save(tmp_path / "u.npy", u)
+    how: dict[str, Any] = {"algorithm": "power", "center": True, "scale": True, "iteration_rank": 5}
+    how |= {"row_weights": tmp_path / "u.npy", "column_weights": v}
+    whole = npmdask.top_k(path, K, **how, store=tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        npmdask.top_k(path, K, **how, store=tmp_path / "run", observer=Dies(2))
+    (tmp_path / "u.npy").unlink()  # the store has them
+    again = npmdask.resume(tmp_path / "run")
+    for name in ("values", "basis", "residual_norms", "mean"):
+        assert np.array_equal(getattr(again, name), getattr(whole, name)), name
+    assert again.data_passes < whole.data_passes
+    for others, said in (
+        ({"row_weights": u + 1e-13, "column_weights": v}, r"weights\.rows"),
+        ({"row_weights": u}, r"weights\.columns"),
+        ({}, r"weights\.(rows|columns)"),
+    ):
+        with pytest.raises(RefusedError, match=f"belongs to another run; these differ: .*{said}"):
+            npmdask.top_k(
+                path, K, algorithm="power", center=True, scale=True, iteration_rank=5, store=tmp_path / "run", **others
+            )
+    plain = npmdask.top_k(
+        path, K, algorithm="power", center=True, scale=True, iteration_rank=5, store=tmp_path / "plain"
+    )
+    assert not np.allclose(plain.values, whole.values)
+    with pytest.raises(RefusedError, match=r"weights\.columns"):
+        npmdask.top_k(path, K, **{**how, "row_weights": None}, store=tmp_path / "plain")
+
+
+def test_weights_in_a_store_that_were_changed_are_refused(tmp_path: Path) -> None:
+    path, (u, _) = write_zarr(tmp_path / "x.zarr", rows_of("dense"), (40, D)), weights()
+    with pytest.raises(KeyboardInterrupt):
+        npmdask.top_k(path, K, algorithm="power", row_weights=u, store=tmp_path / "run", observer=Dies(1))
+    with RunStore(tmp_path / "run") as held:
+        held.drop_part("weights")
+        held.write_part("weights", {"rows": u[::-1].copy()}, {})
+    with pytest.raises(RefusedError, match="are not those that the run was begun with: begin it again"):
+        npmdask.resume(tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_no_number_of_threads_or_processes_changes_a_bit_and_further_components_are_weighted_too(
+    tmp_path: Path,
+) -> None:
+    x, (u, v) = rows_of("dense"), weights()
+    path = write_zarr(tmp_path / "x.zarr", x, (40, 5))
+    how: dict[str, Any] = {"kind": "samples", "center": True, "row_weights": u, "column_weights": v, "tol": 1e-11}
+    one = npmdask.top_k(path, K, **how, threads=1, store=tmp_path / "one")
+    for other in (npmdask.top_k(path, K, **how, threads=3), npmdask.top_k(path, K, **how, workers=2, threads=1)):
+        assert np.array_equal(one.values, other.values) and np.array_equal(one.basis, other.basis)
+    squares = np.linalg.svd(multiplied(x, u, v, center=True, scale=False), compute_uv=False) ** 2 / u.sum()
+    more = npmdask.deflate(tmp_path / "one", 2, store=tmp_path / "more")
+    np.testing.assert_allclose(more.values, squares[: K + 2], rtol=1e-9)
+    warm = npmdask.top_k(path, K + 1, **how, start=tmp_path / "one", store=tmp_path / "warm")
+    np.testing.assert_allclose(warm.values, squares[: K + 1], rtol=1e-9)
+
+
+def test_weights_that_are_none_are_refused_in_a_sentence(tmp_path: Path) -> None:
+    x = rows_of("dense")
+    good, bad = np.ones(M), np.ones(M)
+    for value in (-1.0, np.nan, np.inf):
+        bad[7] = value
+        with pytest.raises(BadInputError, match=r"row_weights: 1 of 300 are negative, missing or infinite \(number 7"):
+            npmdask.top_k(x, K, row_weights=bad)
+    for given, said in (
+        (np.zeros(M), "row_weights are all zero"),
+        (good[:-1], "there are 299 row_weights and .* has 300 rows: give one number for each"),
+        (good[:, None], "give one number after the other"),
+        (np.full(M, 1e308), "have a sum that float64 cannot hold"),
+        (np.ma.masked_equal(np.arange(M), 5), "1 masked values"),
+        (good + 1j, "give real numbers"),
+        ("nowhere", "neither a file .* nor a coordinate of the data: the data have no coordinates"),
+        (tmp_path / "none.npy", "none.npy cannot be read"),
+        (Path("."), "cannot be read"),
+    ):
+        with pytest.raises(BadInputError, match=said):
+            npmdask.top_k(x, K, row_weights=given)
+    with pytest.raises(BadInputError, match=r"there are 300 column_weights and .* has 14 columns"):
+        npmdask.top_k(x, K, column_weights=good)
+    np.save(tmp_path / "pickled.npy", np.array([{}], dtype=object), allow_pickle=True)
+    with pytest.raises(BadInputError, match="cannot be read"):
+        npmdask.top_k(x, K, row_weights=tmp_path / "pickled.npy")
+
+
+def test_data_that_cannot_be_weighted_are_refused_in_a_sentence(tmp_path: Path) -> None:
+    square, promise = np.eye(6), Privacy(epsilon=1, delta=1e-6, neighboring_relation="record_replace", clip_norm=1.0)
+    with pytest.raises(BadInputError, match=r"are of rows and columns, and .* is of kind symmetric: leave them out"):
+        npmdask.top_k(square, 2, kind="symmetric", column_weights=np.ones(6))
+    with pytest.raises(BadInputError, match="is of kind tensor"):
+        npmdask.top_k(np.ones((3, 3, 3)), 1, kind="tensor", row_weights=np.ones(3))
+    with pytest.raises(
+        RefusedError, match="row_weights of a private run: what it promises is proved for rows that count"
+    ):
+        npmdask.top_k(
+            rows_of("dense"), 2, kind="samples", privacy=promise, row_weights=np.ones(M), store=tmp_path / "p"
+        )
+    with pytest.raises(RefusedError, match="a weight of rows or columns needs rows or entries"):
+        npmdask.top_k(sp.linalg.aslinearoperator(square), 2, column_weights=np.ones(6))
+    npmdask.gram(rows_of("dense"), tmp_path / "gram", kind="samples")
+    with pytest.raises(BadInputError, match="is a stored Gram, whose rows are added up already"):
+        npmdask.top_k(tmp_path / "gram", 2, row_weights=np.ones(M))
+
+
+def test_columns_of_a_stored_gram_can_be_weighted(tmp_path: Path) -> None:
+    x, (_, v) = rows_of("dense"), weights()
+    npmdask.gram(x, tmp_path / "gram", kind="samples")
+    found = npmdask.top_k(tmp_path / "gram", K, center=True, column_weights=v)
+    values = np.linalg.svd(multiplied(x, None, v, center=True, scale=False), compute_uv=False) ** 2 / M
+    np.testing.assert_allclose(found.values, values[:K], rtol=1e-10)
+
+
+def test_nothing_but_the_weights_is_held_beside_an_unweighted_run() -> None:
+    x, (u, v) = rows_of("dense"), weights()
+    peaks = []
+    for given in (None, Weights(rows=u, columns=v)):
+        for algorithm in ("power", "gram"):
+            request = Request(target_rank=K, algorithm=algorithm, center=True, weights=given)
+            problem = posed(request, open_source(x), Resources())
+            peaks.append(memory_for(needs_of(problem), Resources(threads=1), 0).predicted_peak)
+    assert [peaks[2] - peaks[0], peaks[3] - peaks[1]] == [2 * u.nbytes + v.nbytes] * 2
+
+
+def grid() -> xr.DataArray:
+    rng = np.random.default_rng(5)
+    values = rng.standard_normal((60, 20)) @ rng.standard_normal((20, 20)) + 3
+    coords = {"time": np.arange(60), "lat": [-60.0, -30.0, 0.0, 45.0], "lon": np.arange(5.0) * 72}
+    array = xr.DataArray(values.reshape(60, 4, 5), dims=("time", "lat", "lon"), coords=coords)
+    area = xr.DataArray(rng.uniform(1, 2, (5, 4)), dims=("lon", "lat"))
+    return array.assign_coords(area=area, worth=("time", rng.uniform(0, 2, 60)))
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_coordinates_of_labelled_data_are_weights_by_their_names(lazy: bool) -> None:
+    field = grid()
+    given = field.chunk({"time": 13}) if lazy else field
+    flat, u = field.values.reshape(60, 20), field.worth.values
+    for named, v in (
+        ("coslat", np.repeat(np.cos(np.deg2rad(field.lat.values)), 5)),
+        ("area", field.area.transpose("lat", "lon").values.ravel()),
+        (field.area, field.area.transpose("lat", "lon").values.ravel()),
+        (xr.DataArray([1.0, 2, 3, 4], dims="lat"), np.repeat([1.0, 2, 3, 4], 5)),
+    ):
+        found = npmdask.top_k(given, 2, dim="time", center=True, row_weights="worth", column_weights=named)
+        values = np.linalg.svd(multiplied(flat, u, v, center=True, scale=False), compute_uv=False)
+        np.testing.assert_allclose(found.values, values[:2], rtol=1e-9)
+    for rows, columns, said in (
+        ("wort", None, "did you mean 'worth'"),
+        (
+            None,
+            xr.DataArray(np.ones(3), dims="depth"),
+            r"lie along depth \(3\) and the data along lat \(4\), lon \(5\)",
+        ),
+        (None, "lat", "negative"),
+    ):
+        with pytest.raises(BadInputError, match=said):
+            npmdask.top_k(given, 2, dim="time", row_weights=rows, column_weights=columns)
+    with pytest.raises(BadInputError, match='"coslat" needs a coordinate called lat, latitude or nav_lat'):
+        npmdask.top_k(given.rename(lat="y"), 2, dim="time", column_weights="coslat")
+    with pytest.raises(BadInputError, match="a latitude of -120 degrees is beyond the poles"):
+        npmdask.top_k(given.assign_coords(lat=field.lat * 2), 2, dim="time", column_weights="coslat")
+
+
+@pytest.mark.slow
+def test_configurations_and_the_command_line_name_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    x, (u, v) = rows_of("dense"), weights()
+    write_zarr(tmp_path / "x.zarr", x, (40, D))
+    np.save(tmp_path / "u.npy", u)
+    zarr.save(str(tmp_path / "v.zarr"), v)
+    text = '[source]\npath = "x.zarr"\ncenter = true\nrow_weights = "u.npy"\ncolumn_weights = "v.zarr"\n'
+    (tmp_path / "run.toml").write_text(text + "[algorithm]\ntarget_rank = 3\n[stop]\ntol = 1e-11\n")
+    assert load_config(tmp_path / "run.toml").source.row_weights == str(tmp_path / "u.npy")
+    wanted = np.linalg.svd(multiplied(x, u, v, center=True, scale=False), compute_uv=False)[:3]
+    assert main(["plan", str(tmp_path / "run.toml")]) == 0
+    assert main(["run", str(tmp_path / "run.toml"), "--quiet"]) == 0
+    np.testing.assert_allclose(npmdask.resume(tmp_path / "runs/run").values, wanted, rtol=1e-10)
+    flags = ["--row-weights", str(tmp_path / "u.npy"), "--column-weights", str(tmp_path / "v.zarr"), "--tol", "1e-11"]
+    where = ["--center", "--store", str(tmp_path / "other"), "--quiet"]
+    assert main(["run", str(tmp_path / "x.zarr"), "-k", "3", *flags, *where]) == 0
+    np.testing.assert_allclose(npmdask.resume(tmp_path / "other").values, wanted, rtol=1e-10)
+    np.save(tmp_path / "u.npy", u + 1)
+    capsys.readouterr()
+    assert main(["run", str(tmp_path / "run.toml"), "--quiet"]) != 0
+    assert "belongs to another run; these differ: weights.rows" in capsys.readouterr().err
+    assert main(["resume", str(tmp_path / "runs/run"), "--quiet"]) == 0  # with the weights that it was begun with
+    assert (
+        main(
+            [
+                "run",
+                str(tmp_path / "x.zarr"),
+                "-k",
+                "3",
+                "--algorithm",
+                "spm",
+                *flags[:2],
+                "--store",
+                str(tmp_path / "s"),
+            ]
+        )
+        != 0
+    )
+    assert "source.row_weights cannot be said of a stream" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_files_of_labelled_data_know_their_latitudes(tmp_path: Path) -> None:
+    field = grid().drop_vars(["area", "worth"]).rename("sst")
+    field.to_netcdf(tmp_path / "x.nc", engine="scipy")
+    options = ["--dim", "time", "--center", "--column-weights", "coslat", "--store", str(tmp_path / "run"), "--quiet"]
+    assert main(["run", str(tmp_path / "x.nc"), "-k", "2", *options]) == 0
+    v = np.repeat(np.cos(np.deg2rad(field.lat.values)), 5)
+    values = np.linalg.svd(
+        multiplied(field.values.reshape(60, 20), None, v, center=True, scale=False), compute_uv=False
+    )
+    np.testing.assert_allclose(npmdask.resume(tmp_path / "run").values, values[:2], rtol=1e-8)
+
+
+def test_a_solution_of_equal_weights_is_that_without() -> None:
+    x = rows_of("dense")
+    plain: Solution = npmdask.top_k(x, K, kind="samples", center=True, tol=1e-11)
+    equal = npmdask.top_k(
+        x, K, kind="samples", center=True, tol=1e-11, row_weights=np.ones(M), column_weights=np.ones(D)
+    )
+    np.testing.assert_allclose(equal.values, plain.values, rtol=1e-12)
+    np.testing.assert_array_equal(plain.patterns(), plain.basis)
+    twice = npmdask.top_k(x, K, kind="samples", center=True, tol=1e-11, column_weights=np.full(D, 4.0))
+    np.testing.assert_allclose(twice.values, 4 * plain.values, rtol=1e-10)
+    np.testing.assert_allclose(np.abs(twice.patterns()), np.abs(plain.basis) / 2, atol=1e-8)
