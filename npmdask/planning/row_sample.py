@@ -105,17 +105,17 @@ def sample_of(source: Source, request: Request, late: Callable[[], bool], allowe
     places = min(wanted if in_part(reader) else allowed.places, reader.grid[0])
     slabs = np.unique(np.linspace(0, reader.grid[0] - 1, places).astype(int))
     slabs = np.random.default_rng(0).permutation(slabs)  # if it becomes late, the first are from everywhere
-    traces: list[float] = []
+    traces, numbers = list[float](), list[np.ndarray]()
     if isinstance(reader, CsrReader):
-        parts = _sparse_rows(reader, wanted, slabs, late)
+        parts = _sparse_rows(reader, wanted, slabs, late, numbers)
     else:
         symmetric = source.kind == "symmetric"
-        parts = _dense_rows(reader, wanted, slabs, late, traces if symmetric else None)
+        parts = _dense_rows(reader, wanted, slabs, late, traces if symmetric else None, numbers)
     count = sum(part.shape[0] for part in parts)
     if count < 2:
         return None
     rows: Any = vstack(parts, format="csr") if isinstance(reader, CsrReader) else np.concatenate(parts)
-    spectrum = spectrum_of(*_standardised(source, request, rows), of_rows=m)
+    spectrum = spectrum_of(*_seen(source, request, rows, numbers), of_rows=m)
     positive, unit = 1.0, 1.0 if source.kind == "samples" else float(m)
     if source.kind == "symmetric":
         spectrum, unit = np.sqrt(spectrum), d**0.5
@@ -157,10 +157,11 @@ def _dense_rows(
     slabs: np.ndarray,
     late: Callable[[], bool],
     traces: list[float] | None,
+    numbers: list[np.ndarray],
 ) -> list[np.ndarray]:
     """Every n-th row of some rows of chunks, and no other is read where that can be.
 
-    ``traces`` takes the sums of their entries on the diagonal.
+    ``traces`` takes the sums of their entries on the diagonal, ``numbers`` those of the rows.
     """
     each, parts = -(-wanted // len(slabs)), list[np.ndarray]()
     for slab in slabs:
@@ -175,9 +176,10 @@ def _dense_rows(
             parts.append(reader.some_rows(int(slab), range(first, height, stride)[:each]).astype(np.float64))
         else:
             parts.append(_rows_of_slab(reader, int(slab), stride, late)[:each])
+        rows = np.arange(len(parts[-1]))
+        numbers.append(int(slab) * reader.chunks[0] + first + stride * rows)
         if traces is not None:
-            rows = np.arange(len(parts[-1]))
-            traces.append(float(parts[-1][rows, int(slab) * reader.chunks[0] + first + stride * rows].sum()))
+            traces.append(float(parts[-1][rows, numbers[-1]].sum()))
     return parts
 
 
@@ -211,54 +213,76 @@ def _rows_of_slab(reader: DenseReader, slab: int, stride: int, late: Callable[[]
     return np.concatenate(taken)
 
 
-def _sparse_rows(reader: CsrReader, wanted: int, slabs: np.ndarray, late: Callable[[], bool]) -> list[csr_matrix]:
-    """Whole rows of some chunks of entries; rows that the border of a chunk cuts are left out."""
+def _sparse_rows(
+    reader: CsrReader, wanted: int, slabs: np.ndarray, late: Callable[[], bool], numbers: list[np.ndarray]
+) -> list[csr_matrix]:
+    """Whole rows of some chunks of entries, and their ``numbers``; rows that the border of a chunk cuts are not."""
     each, parts = -(-wanted // len(slabs)), list[csr_matrix]()
     for slab in slabs:
         if parts and late():
             break
+        at = reader.rows_of(range(slab, slab + 1))[0]
         for piece in reader.blocks(range(slab, slab + 1), ReadStats()):
-            if not isinstance(piece, Fragment):
-                stride = max(1, piece.shape[0] // each)
-                parts.append(piece.astype(np.float64)[::stride][:each])
+            if isinstance(piece, Fragment):
+                at = piece.row + 1
+                continue
+            stride = max(1, piece.shape[0] // each)
+            parts.append(piece.astype(np.float64)[::stride][:each])
+            numbers.append(at + stride * np.arange(parts[-1].shape[0]))
+            at += piece.shape[0]
     return parts
 
 
-def _standardised(source: Source, request: Request, rows: Any) -> tuple[Any, np.ndarray | None]:
-    """Rows divided by the column deviations where that is asked for, and the column means still to subtract: of sparse
-    rows, which are not filled in. Dense ones are centred here, as in the run: of means far above the deviations no
-    digits are left where they are taken off products."""
-    if not (request.center or request.scale):
-        return rows, None
-    sparse = isinstance(rows, csr_matrix)
-    mean, std = source.column_mean, source.column_std
-    if mean is None or std is None:
-        mean = np.asarray(rows.mean(axis=0)).ravel()
-        std = _deviations(rows, mean) if sparse else rows.std(axis=0)
-    if request.center and not sparse:
-        rows = rows - mean
-    if request.scale:
-        scale = column_scale(mean, std, sparse=sparse)
-        rows = rows.multiply(1 / scale).tocsr() if sparse else rows / scale
-        mean = mean / scale
-    return rows, mean if request.center and sparse else None
+def _seen(
+    source: Source, request: Request, rows: Any, numbers: list[np.ndarray]
+) -> tuple[Any, np.ndarray | None, np.ndarray | None]:
+    """Rows as the question sees them, the column means still to subtract, and how many times from each of them.
+
+    Means are left of sparse rows, which are not filled in. Dense ones are centred here, as in the run: of means far
+    above the deviations no digits are left where they are taken off products.
+    """
+    sparse, asked = isinstance(rows, csr_matrix), request.weights
+    times = None if asked is None or asked.rows is None else asked.rows[np.concatenate(numbers)]
+    if times is not None and not times.any():  # of these rows the question sees none
+        times = None
+    columns, mean = np.ones(rows.shape[1]), None
+    if request.center or request.scale:
+        mean, std = source.column_mean, source.column_std
+        if mean is None or std is None:
+            share = np.full(rows.shape[0], 1 / rows.shape[0]) if times is None else times / times.sum()
+            mean = rows.T @ share
+            square = rows.multiply(rows).T @ share - mean**2 if sparse else (rows - mean).T ** 2 @ share
+            std = np.sqrt(np.maximum(square, 0.0))
+        if request.center and not sparse:
+            rows = rows - mean
+        if request.scale:
+            columns = columns / column_scale(mean, std, sparse=sparse)
+    if asked is not None and asked.columns is not None:
+        columns = columns * np.sqrt(asked.columns)
+    if (columns != 1).any():
+        rows = rows.multiply(columns).tocsr() if sparse else rows * columns
+    mean = mean * columns if mean is not None and request.center and sparse else None
+    if times is None:
+        return rows, mean, None
+    assert asked is not None and asked.rows is not None
+    # Of samples the operator is over the weight of all rows, and eigenvalues of a sample over the number of its rows.
+    roots = np.sqrt(times / asked.rows.mean() if source.kind == "samples" else times)
+    return rows.multiply(roots[:, None]).tocsr() if sparse else rows * roots[:, None], mean, roots
 
 
-def _deviations(rows: csr_matrix, mean: np.ndarray) -> np.ndarray:
-    square = np.asarray(rows.multiply(rows).mean(axis=0)).ravel()
-    return np.asarray(np.sqrt(np.maximum(square - mean**2, 0.0)))
+def spectrum_of(rows: Any, mean: np.ndarray | None, times: np.ndarray | None = None, *, of_rows: int) -> np.ndarray:
+    """Eigenvalues of ``(S - t mean^T)^T (S - t mean^T) / R`` from R sampled rows S, as those of all ``of_rows`` rows.
 
-
-def spectrum_of(rows: Any, mean: np.ndarray | None, *, of_rows: int) -> np.ndarray:
-    """Eigenvalues of ``(S - 1 mean^T)^T (S - 1 mean^T) / R`` from R sampled rows S, as those of all ``of_rows`` rows.
+    t: ``times``, 1 if left out.
 
     A sample exaggerates leading eigenvalues, to first order in proportion to 1/R - 1/m. The same from both
     halves of the sample shows by how much, and that is taken off (the jackknife of Quenouille, 1949).
     """
-    whole = _eigenvalues(rows, mean)
+    times = np.ones(rows.shape[0]) if times is None else times
+    whole = _eigenvalues(rows, mean, times)
     if rows.shape[0] >= of_rows or rows.shape[0] < 8:
         return whole
-    halves = [_eigenvalues(rows[i::2], mean) for i in (0, 1)]
+    halves = [_eigenvalues(rows[i::2], mean, times[i::2]) for i in (0, 1)]
     length = min(len(whole), *(len(half) for half in halves))
     half = sum(h[:length] for h in halves) / 2
     corrected = whole.copy()
@@ -266,19 +290,19 @@ def spectrum_of(rows: Any, mean: np.ndarray | None, *, of_rows: int) -> np.ndarr
     return np.asarray(np.minimum.accumulate(np.clip(corrected, 0.1 * whole, whole)))
 
 
-def _eigenvalues(rows: Any, mean: np.ndarray | None) -> np.ndarray:
+def _eigenvalues(rows: Any, mean: np.ndarray | None, times: np.ndarray) -> np.ndarray:
     """From the smaller of the two products of the sample with itself; centred by algebra, never filled in."""
     count, d = rows.shape
     if d <= count:
         gram = _dense(rows.T @ rows)
         if mean is not None:
-            total = np.asarray(rows.sum(axis=0)).ravel()
-            gram = gram - np.outer(total, mean) - np.outer(mean, total) + count * np.outer(mean, mean)
+            total = np.asarray(rows.T @ times).ravel()
+            gram = gram - np.outer(total, mean) - np.outer(mean, total) + times @ times * np.outer(mean, mean)
     else:
         gram = _dense(rows @ rows.T)
         if mean is not None:
             along = np.asarray(rows @ mean).ravel()
-            gram = gram - along[:, None] - along[None, :] + mean @ mean
+            gram = gram - np.outer(along, times) - np.outer(times, along) + mean @ mean * np.outer(times, times)
     return np.asarray(np.maximum(np.linalg.eigvalsh((gram + gram.T) / 2)[::-1], 0.0) / count)
 
 

@@ -18,6 +18,7 @@ from npmdask.cli.main import main
 from npmdask.config import load_config
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.planning.plan import posed
+from npmdask.planning.row_sample import SampleBudget, sample_of
 from npmdask.privacy.request import Privacy
 from npmdask.runs.observers import Observer
 from npmdask.runs.problem import Request
@@ -418,3 +419,18 @@ def test_a_solution_of_equal_weights_is_that_without() -> None:
     twice = npmdask.top_k(x, K, kind="samples", center=True, tol=1e-11, column_weights=np.full(D, 4.0))
     np.testing.assert_allclose(twice.values, 4 * plain.values, rtol=1e-10)
     np.testing.assert_allclose(np.abs(twice.patterns()), np.abs(plain.basis) / 2, atol=1e-8)
+
+
+@pytest.mark.parametrize("kind", ["samples", "matrix", "sparse"])
+@pytest.mark.parametrize("center", [False, True])
+def test_the_sample_that_steps_are_predicted_from_is_of_the_weighted_matrix(kind: str, center: bool) -> None:
+    x, (u, v) = rows_of("csr" if kind == "sparse" else "dense"), weights()
+    source = open_source(sp.csr_matrix(x) if kind == "sparse" else x, kind)
+    for scale in (False, True):
+        request = Request(target_rank=K, center=center, scale=scale, weights=Weights(rows=u, columns=v))
+        problem = posed(request, source, Resources())
+        sample = sample_of(problem.source, request, lambda: False, SampleBudget())
+        assert sample is not None and sample.whole
+        values = np.linalg.svd(multiplied(x, u, v, center=center, scale=scale), compute_uv=False) ** 2
+        values = values / u.sum() if kind == "samples" else values
+        np.testing.assert_allclose(sample.eigenvalues[:9], values[:9], rtol=1e-9)
