@@ -176,3 +176,68 @@ def test_a_value_that_is_missing_once_is_refused() -> None:
 def test_what_is_refused(fit: Any, said: str) -> None:
     with pytest.raises(BadInputError, match=said):
         fit()
+
+
+def weighted_rows(flat: np.ndarray, weights: np.ndarray, samples: np.ndarray, scale: bool) -> np.ndarray:
+    mean = samples @ flat / samples.sum()
+    deviations = np.sqrt(samples @ (flat - mean) ** 2 / samples.sum()) if scale else 1.0
+    return np.asarray((flat - mean) / deviations * weights * np.sqrt(samples)[:, None])
+
+
+def test_weights_as_eofs_has_them_of_a_real_field_with_land() -> None:
+    """What values are multiplied by, given over one dimension, over both, and beside the cosines of latitudes."""
+    data = sst()
+    roots = np.sqrt(np.cos(np.deg2rad(data.latitude.astype("f8"))))
+    other = xr.DataArray(np.random.default_rng(0).uniform(0.2, 2, data.shape[1:]), dims=("latitude", "longitude"))
+    given = {"one": (roots, False), "turned": (other.T, False), "both": (other, True)}
+    for weights, coslat in given.values():
+        times = (weights * xr.ones_like(other)).transpose("latitude", "longitude").values
+        times = times * roots.values[:, None] if coslat else times
+        oracle = Eof(np.ma.masked_invalid(data.values.astype("f8")), weights=times)
+        model = EOF(4, use_coslat=coslat, tol=1e-11).fit(data, weights=weights)
+        agree(model.components(), np.ma.filled(oracle.eofs(neofs=4), np.nan), (1, 2))
+        agree(model.scores(), oracle.pcs(npcs=4), (0,))
+        np.testing.assert_allclose(model.explained_variance(), oracle.eigenvalues(neigs=4), rtol=1e-8)
+        agree(model.patterns(), np.ma.filled(oracle.eofs(neofs=4), np.nan) / times, (1, 2))
+    field_of_modes = data.mean("time") + (model.scores().rename(mode="m") @ model.patterns().rename(mode="m"))
+    reconstructed = oracle.reconstructedField(4) + data.values.mean(axis=0)
+    np.testing.assert_allclose(
+        field_of_modes.transpose("time", "latitude", "longitude"), np.ma.filled(reconstructed, np.nan), atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_samples_of_unequal_worth(lazy: bool) -> None:
+    data, samples = field(), np.random.default_rng(7).uniform(0, 2, 120)
+    samples[:50] = 0
+    given = data.chunk({"time": 50, "lat": 2}) if lazy else data
+    model = EOF(3, use_coslat=True, standardize=True, tol=1e-11).fit(given, sample_weights=samples)
+    roots = np.sqrt(np.cos(np.deg2rad(np.repeat(data.lat.values, 6))))
+    a = weighted_rows(data.values.reshape(120, -1), roots, samples, scale=True)
+    sizes = np.linalg.svd(a, compute_uv=False)
+    np.testing.assert_allclose(model.singular_values(), sizes[:3], rtol=1e-9)
+    np.testing.assert_allclose(model.explained_variance(), sizes[:3] ** 2 / (samples.sum() - 1), rtol=1e-9)
+    scores = model.scores().values
+    np.testing.assert_allclose(
+        scores.T @ (samples[:, None] * scores), np.diag(sizes[:3] ** 2), atol=1e-7 * sizes[0] ** 2
+    )
+    np.testing.assert_allclose(model.transform(data.isel(time=slice(3, 60))), scores[3:60], atol=1e-9)
+
+
+def test_weights_of_a_grid_that_are_none_are_refused() -> None:
+    data = field()
+    for weights, said in (
+        (np.ones(5), "weights are a DataArray over dimensions of the grid, not a ndarray"),
+        (
+            xr.DataArray(np.ones(4), dims="lat"),
+            r"the weights lie along \{'lat': 4\}, and the grid is \{'lat': 5, 'lon': 6\}",
+        ),
+        (xr.DataArray([1.0, 1, -1, 1, 1], dims="lat"), "6 of 30 are negative"),
+        (xr.DataArray([1.0, 1, np.nan, 1, 1], dims="lat"), "6 of 30 are negative, missing"),
+    ):
+        with pytest.raises(BadInputError, match=said):
+            EOF(2).fit(data, weights=weights)
+    data[:, 2] = np.nan  # land, where weights may be missing, too
+    assert np.isfinite(
+        EOF(2).fit(data, weights=xr.DataArray([1.0, 1, np.nan, 1, 1], dims="lat")).singular_values()
+    ).all()

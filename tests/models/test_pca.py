@@ -204,3 +204,30 @@ def test_a_run_that_did_not_converge_is_said() -> None:
         npmdask.PCA(2, tol=1e-15).fit(flat)
     with pytest.raises(BadInputError, match="tol"):
         npmdask.PCA(2, tol=-1).fit(X)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sparse", [False, True])
+def test_weighted_rows_and_columns_are_scored_and_given_back_in_units_of_the_data(sparse: bool) -> None:
+    rng = np.random.default_rng(5)
+    rows: Any = THIN.toarray() if sparse else X
+    u, v = rng.uniform(0, 3, 400), rng.uniform(0.1, 4, 15)
+    u[:90] = 0
+    mean = u @ rows / u.sum()
+    a = (rows - mean) * np.sqrt(v)
+    values, vectors = np.linalg.eigh((a.T * u) @ a)
+    pca = npmdask.PCA(15, column_weights=v, tol=1e-12).fit(THIN if sparse else rows, sample_weight=u)
+    np.testing.assert_allclose(pca.mean_, mean)
+    np.testing.assert_allclose(pca.explained_variance_, values[::-1] / (u.sum() - 1), rtol=1e-8)
+    np.testing.assert_allclose(pca.explained_variance_ratio_, values[::-1] / values.sum(), rtol=1e-8)
+    np.testing.assert_allclose(pca.singular_values_, np.sqrt(values[::-1]), rtol=1e-8)
+    np.testing.assert_allclose(np.abs(pca.components_), np.abs(vectors.T[::-1]), atol=1e-6)
+    scores = pca.transform(THIN if sparse else rows)
+    np.testing.assert_allclose(scores, a @ pca.components_.T, atol=1e-8)
+    np.testing.assert_allclose(pca.inverse_transform(scores), rows, atol=1e-7)
+    plain = pca.set_params(column_weights=None).fit(rows)
+    np.testing.assert_allclose(plain.inverse_transform(plain.transform(rows)), rows, atol=1e-7)
+    few = npmdask.PCA(3).fit(rows)
+    np.testing.assert_allclose(plain.explained_variance_[:3], few.explained_variance_, rtol=1e-8)
+    with pytest.raises(BadInputError, match="row weights add up to 1, and variances"):
+        npmdask.PCA(2).fit(rows, sample_weight=u / u.sum())

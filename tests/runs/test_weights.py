@@ -135,13 +135,15 @@ def test_patterns_and_scores_are_in_the_units_of_the_data_and_orthogonal_by_weig
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["samples", "matrix"])
-def test_a_share_of_the_variance_is_one_of_the_weighted_variance(kind: str) -> None:
+def test_a_share_of_the_variance_is_one_of_the_weighted_variance(kind: str, tmp_path: Path) -> None:
     x, (u, v) = rows_of("dense"), weights()
     v = v * np.arange(D) ** 2.0  # the columns that vary least count most
     a = multiplied(x, u, v, center=True, scale=False)
     squares = np.linalg.svd(a, compute_uv=False) ** 2
     wanted = int(np.searchsorted(np.cumsum(squares) / squares.sum(), 0.9)) + 1
-    found = npmdask.top_k(x, 0.9, kind=kind, center=True, row_weights=u, column_weights=v)
+    found = npmdask.top_k(x, 0.9, kind=kind, center=True, row_weights=u, column_weights=v, store=tmp_path / "run")
+    logs = list((tmp_path / "run").rglob("telemetry.jsonl"))  # the columns are surveyed once for all stages
+    assert len(logs) > 1 and sum('"survey of the columns", "tasks"' in log.read_text() for log in logs) == 1
     plain = npmdask.top_k(x, 0.9, kind=kind, center=True)
     assert found.target_rank == wanted != plain.target_rank
     np.testing.assert_allclose(found.explained_share, squares[:wanted].sum() / squares.sum(), rtol=1e-10)
