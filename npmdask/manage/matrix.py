@@ -29,6 +29,7 @@ from npmdask.runs.predictions import prediction_facts
 from npmdask.runs.problem import Problem
 from npmdask.runs.restore import problem_of, require_run, resources_of
 from npmdask.runs.solution import Solution
+from npmdask.runs.weights import NAMES
 from npmdask.storage.bundle import read_bundle
 from npmdask.storage.kinds import KINDS
 from npmdask.storage.labels import Labels
@@ -69,13 +70,16 @@ class MatrixKind(RunKind):
         }
 
     def export(self, store: Path, sink: Sink) -> None:
-        """Write the answer, what rows and columns are called, and the left vectors (m x k) from disk, every chunk held
-        to its checksum.
+        """Write the answer, what rows and columns are called and weigh, and the left vectors (m x k) from disk, every
+        chunk held to its checksum.
         """
         super().export(store, sink)
         part = read_bundle(store / "labels") if (store / "labels").is_dir() else None
         for name, values in {} if part is None else Labels.of_bundle(*part).named().items():
             sink.array(name, values)
+        weights = read_bundle(store / "weights")[0] if (store / "weights").is_dir() else {}
+        for side, values in weights.items():
+            sink.array(NAMES[side], values)
         arrays = _result(store)
         if "left_rotation" in arrays:
             shape = left_height(store, arrays)[0], arrays["left_rotation"].shape[1]
@@ -101,7 +105,9 @@ class MatrixKind(RunKind):
             "steps": len(history),
             "worst_residual": history[-1]["worst_residual"] if history else None,
         }
-        return facts | steps | source | named(spec, ("data", "operator", "algorithm", "stop", "run", "version"))
+        return (
+            facts | steps | source | named(spec, ("data", "weights", "operator", "algorithm", "stop", "run", "version"))
+        )
 
     def status(self, run: RunStore, spec: Spec, state: str) -> dict[str, Any]:
         """Say how far it came; of a private run how many releases are made, and no time: that follows its rows."""

@@ -233,7 +233,7 @@ def _facts(statement: dict[str, Any], left: str) -> Table:
 
 
 VALUES = {"matrix": "singular value", "sparse": "singular value", "tensor": "weight"}
-TABLES = ("data", "operator", "algorithm", "mechanism", "stop", "run", "version", "environment")
+TABLES = ("data", "weights", "operator", "algorithm", "mechanism", "stop", "run", "version", "environment")
 LEAST = 1e-17  # what is smaller is drawn here: zero has no place on a logarithmic axis
 
 # How wrong an answer can be: one line of numbers for each ground.

@@ -257,8 +257,9 @@ class Solution:
     @property
     def explained_variance(self) -> np.ndarray:
         """
-        Variances of the scores, n - 1 in the denominator, as scikit-learn's PCA has them. Of weighted rows n is the
-        sum of their weights: a row of weight 2 counts as two rows (docs/weights.md).
+        Variances of the scores, n - 1 in the denominator, as scikit-learn's PCA has them.
+
+        Of weighted rows n is the sum of their weights: a row of weight 2 counts as two rows (docs/weights.md).
 
         Returns
         -------
@@ -270,11 +271,7 @@ class Solution:
         BadInputError
             The run was not centred, so that its values are no variances; or the weights of rows add up to 1 or less.
         """
-        if not self.analysed.centred:
-            raise BadInputError(
-                "the data were not centred, so that these values are no variances: run with center=True, or see "
-                "singular_values"
-            )
+        self._require_centred()
         if self.analysed.row_weight is not None and self._rows <= 1:
             raise BadInputError(
                 f"the row weights add up to {self._rows:g}, and variances are over their sum less 1, as a weight says "
@@ -298,8 +295,7 @@ class Solution:
         BadInputError
             The run was not centred.
         """
-        if not self.analysed.centred:
-            raise BadInputError("the data were not centred, so that these values are no variances: see explained_share")
+        self._require_centred()
         variances, share = self.singular_values**2, self.explained_share
         kept = float(variances.sum())
         return variances * (share / kept) if share is not None and kept > 0 else np.full(len(variances), np.nan)
@@ -453,6 +449,13 @@ class Solution:
         more = {"variance": self.explained_variance, "variance_ratio": self.explained_variance_ratio} if centred else {}
         adata.uns[key] = {"params": {"zero_center": centred, "store": self.store}, **more}
         return adata
+
+    def _require_centred(self) -> None:
+        if not self.analysed.centred:
+            raise BadInputError(
+                "the data were not centred, so that these values are no variances: run with center=True, or see "
+                "singular_values"
+            )
 
     @property
     def _rows(self) -> float:

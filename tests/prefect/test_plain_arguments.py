@@ -40,6 +40,8 @@ def test_every_way_to_say_it_is_one_configuration(folder: Path) -> None:
     assert configuration("a.zarr", 3).run.store == str(folder / "runs" / "a")
     assert configuration("a.zarr", 3, run_id="nightly").run.store == str(folder / "runs" / "nightly")
     assert configuration(TABLES, run_id="nightly").run.store == str(folder / "runs" / "nightly")
+    weighted = configuration("a.zarr", 3, row_weights="u.npy", column_weights="coslat").source
+    assert (weighted.row_weights, weighted.column_weights) == (str(folder / "u.npy"), "coslat")
     plain = RunConfig.model_validate(TABLES)
     assert configuration(plain).source.path == "a.zarr", "as deployments have it: the same run as before"
 

@@ -6,6 +6,7 @@ import itertools
 from pathlib import Path
 from typing import Any
 
+import dask.array as da
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -20,6 +21,7 @@ from npmdask.errors import BadInputError, RefusedError
 from npmdask.planning.plan import posed
 from npmdask.planning.row_sample import SampleBudget, sample_of
 from npmdask.privacy.request import Privacy
+from npmdask.runs import build
 from npmdask.runs.observers import Observer
 from npmdask.runs.problem import Request
 from npmdask.runs.session import memory_for, needs_of
@@ -436,3 +438,64 @@ def test_the_sample_that_steps_are_predicted_from_is_of_the_weighted_matrix(kind
         values = np.linalg.svd(multiplied(x, u, v, center=center, scale=scale), compute_uv=False) ** 2
         values = values / u.sum() if kind == "samples" else values
         np.testing.assert_allclose(sample.eigenvalues[:9], values[:9], rtol=1e-9)
+
+
+@pytest.mark.slow
+def test_what_a_run_weighed_is_seen_from_outside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Fails where a report reads as if rows counted alike, or an export could not be projected onto."""
+    x, (u, v) = rows_of("dense"), weights()
+    npmdask.top_k(x, K, row_weights=u, column_weights=v, store=tmp_path / "run")
+    assert main(["export", str(tmp_path / "run"), str(tmp_path / "out.npz")]) == 0
+    with np.load(tmp_path / "out.npz") as found:
+        assert np.array_equal(found["row_weights"], u) and np.array_equal(found["column_weights"], v)
+    assert main(["export", str(tmp_path / "run"), str(tmp_path / "out.nc")]) == 0
+    capsys.readouterr()
+    assert main(["inspect", str(tmp_path / "run")]) == 0
+    digest = Weights(rows=u).spec()["rows"]
+    assert digest in capsys.readouterr().out
+    assert main(["report", str(tmp_path / "run")]) == 0
+    assert "weights.rows" in (tmp_path / "run" / "report.html").read_text()
+    assert main(["gc", str(tmp_path), "--older-than", "0h"]) == 0
+    np.testing.assert_allclose(npmdask.resume(tmp_path / "run").scores(x).shape, (M, K))
+
+
+@pytest.mark.parametrize("algorithm", ["krylov", "gram", "power"])
+@pytest.mark.parametrize("which", ["rows", "columns"])
+def test_float32_is_certified_of_the_weighted_matrix(algorithm: str, which: str) -> None:
+    """Roots of equal weights are rounded to one side: of such rows none must say 1e-9 that is 3e-8."""
+    rng = np.random.default_rng(8)
+    x = (np.ones((2000, 1)) * rng.integers(1, 9, 24) + 0.01 * rng.standard_normal((2000, 24))).astype(np.float32)
+    u, v = (np.full(2000, 3.0), None) if which == "rows" else (None, rng.uniform(1e-12, 3, 24))
+    found = npmdask.top_k(x, K, algorithm=algorithm, row_weights=u, column_weights=v)
+    values = np.linalg.svd(multiplied(x.astype(float), u, v, center=False, scale=False), compute_uv=False)
+    np.testing.assert_allclose(found.values, values[:K], rtol=1e-6)
+    for level in found.certificate["levels"]:  # type: ignore[index]
+        for lower, value, upper in zip(level["lower"], values, level["upper"], strict=False):
+            assert (lower or 0) <= value * (1 + 1e-14) and value <= (np.inf if upper is None else upper * (1 + 1e-14))
+
+
+@pytest.mark.slow
+def test_rows_that_dask_computes_are_weighted_like_stored_ones() -> None:
+    x, (u, v) = rows_of("dense"), weights()
+    lazy = da.from_array(x, chunks=(70, D)) * 1.0
+    for algorithm in ("krylov", "gram"):
+        how: dict[str, Any] = {
+            "algorithm": algorithm,
+            "center": True,
+            "row_weights": u,
+            "column_weights": v,
+            "tol": 1e-11,
+        }
+        values = np.linalg.svd(multiplied(x, u, v, center=True, scale=False), compute_uv=False)
+        np.testing.assert_allclose(npmdask.top_k(lazy, K, **how).values, values[:K], rtol=1e-10)
+
+
+def test_a_centre_and_its_nodes_weigh_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = open_source(rows_of("dense"))
+    monkeypatch.setitem(build.ELSEWHERE, type(source.reader), lambda *_: pytest.fail("it was asked"))
+    with pytest.raises(RefusedError, match="column_weights: the centre does not see the rows of its nodes"):
+        build.make_problem(source, Request(target_rank=2, weights=Weights(columns=np.ones(D))))
+    text = '[source]\npath = "x"\nrow_weights = "u.npy"\n[algorithm]\ntarget_rank = 2\n[mechanism]\nname = "none"\n'
+    (tmp_path / "node.toml").write_text(text)
+    with pytest.raises(RefusedError, match=r"rows as they are: leave source\.row_weights out"):
+        load_config(tmp_path / "node.toml").node()
