@@ -135,8 +135,8 @@ class BlockKrylov:
             raise BadInputError(f'precision = {precision!r} is not known; use "mixed" or "float64"')
         if precision == "mixed" and not question.rounded:
             raise RefusedError(
-                'precision = "mixed" is of dense samples and matrices in float32, without noise, deflation or an '
-                'earlier run to start from: use "float64"'
+                'precision = "mixed" is of dense samples and matrices in float32, without noise, weights of rows, '
+                'deflation or an earlier run to start from: use "float64"'
             )
         return cls(
             target_rank=question.target_rank,

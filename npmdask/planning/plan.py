@@ -442,6 +442,7 @@ def _with_options(request: Request, source: Source, resources: Resources, store:
     dense = source.kind in ("samples", "matrix") and source.reader.layout == "dense"
     large = LARGE <= source.reader.nbytes < psutil.virtual_memory().available
     fine = request.low_rank_tol is None and problem.rule.tol >= SINGLE_TOL
+    fine = fine and (request.weights is None or request.weights.allow_rounding)
     if dense and large and fine and source.reader.dtype == np.float32:
         options["precision"] = "mixed"
     return replace(request, options=options or None)

@@ -168,7 +168,7 @@ def make_problem(
     tol = default_tol(source.reader.dtype) if request.tol is None else request.tol
     single = source.reader.dtype == np.float32
     alone = share is None and locked is None and start is None and request.mechanism == "none"
-    alone = alone and (request.weights is None or request.weights.leave_float32)
+    alone = alone and (request.weights is None or request.weights.allow_rounding)
     mechanism = MECHANISMS[request.mechanism](**({"stddev": request.stddev} if request.mechanism != "none" else {}))
     question = Question(
         d=source.dimension,

@@ -47,7 +47,7 @@ class Weights:
         return {side: hashlib.sha256(values.astype("<f8").tobytes()).hexdigest() for side, values in self._given()}
 
     @property
-    def leave_float32(self) -> bool:
+    def allow_rounding(self) -> bool:
         """Whether products may be rounded as those of equal rows are: at random.
 
         Roots of weights of rows are rounded to the same side wherever the weights are the same. And the block that was
