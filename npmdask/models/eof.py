@@ -16,7 +16,7 @@ from npmdask.planning.plan import posed
 from npmdask.planning.predicted_steps import drive
 from npmdask.runs.problem import Request
 from npmdask.runs.solution import Resources, Solution
-from npmdask.runs.weights import LATITUDES, Weights, cosines
+from npmdask.runs.weights import LATITUDES, Weights, cosines, places_of, require_same_places
 from npmdask.storage.readers.lazy import rows_of_a_block
 from npmdask.storage.source import open_source
 from npmdask.streaming.estimator import run_store
@@ -333,6 +333,8 @@ def _squares(weights: Any, grid: Any) -> np.ndarray:
         raise BadInputError(
             f"the weights lie along {dict(weights.sizes)}, and the grid is {held}: give one for each place"
         )
+    for dim in weights.dims:
+        require_same_places(str(dim), places_of(weights, dim), places_of(grid, dim), "weights")
     values = np.asarray(_on_grid(weights.reset_coords(drop=True), grid), np.float64)
     return values * np.abs(values)
 

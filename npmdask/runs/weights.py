@@ -13,7 +13,7 @@ from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.numerics.subspaces import Block
 from npmdask.storage.kinds import real_array
-from npmdask.storage.labels import Axis
+from npmdask.storage.labels import Axis, axis_of
 from npmdask.storage.safe_open import open_node
 from npmdask.storage.source import Source
 
@@ -174,11 +174,33 @@ def _over(axes: tuple[Axis, ...], array: Any, name: str) -> np.ndarray:
             f"{', '.join(f'{dim} ({size})' for dim, size in held.items()) or 'dimensions without names'}: give one "
             "number for each place along one of these, or numbers without names"
         )
+    for axis in axes:
+        if axis.name in dims:
+            require_same_places(axis.name, places_of(array, axis.name), axis.values, name)
     order = [dim for dim in held if dim in dims]
     values = real_array(array.transpose(*order).values, name)
     return np.broadcast_to(
         values.reshape([held[dim] if dim in dims else 1 for dim in held]), tuple(held.values())
     ).ravel()
+
+
+def places_of(array: Any, dim: Any) -> Any:
+    """The coordinates of a DataArray along a dimension; None where it has none, for which xarray itself counts."""
+    return array.coords[dim] if dim in array.coords else None
+
+
+def require_same_places(dim: str, given: Any, wanted: Any, name: str) -> None:
+    """Raise BadInputError where weights say that they are of other places along ``dim`` than the data, or of the same
+    in another order; either may be None, where places are not named.
+    """
+    if given is None or wanted is None:
+        return
+    found, known = (axis_of(dim, np.asarray(values)).places for values in (given, wanted))
+    if not np.array_equal(found, known):
+        raise BadInputError(
+            f"{name} are of other places along {dim!r} than the data, or in another order: give weights.reindex({dim}="
+            f"...) with the data's own {dim}, or drop theirs (weights.drop_vars({dim!r}))"
+        )
 
 
 def _spread(axes: tuple[Axis, ...], name: str, values: np.ndarray) -> np.ndarray:

@@ -233,6 +233,7 @@ def test_weights_of_a_grid_that_are_none_are_refused() -> None:
             r"the weights lie along \{'lat': 4\}, and the grid is \{'lat': 5, 'lon': 6\}",
         ),
         (xr.DataArray([1.0, 1, -1, 1, 1], dims="lat"), "6 of 30 are negative"),
+        (xr.DataArray(np.ones(5), coords={"lat": data.lat[::-1]}), "weights are of other places along 'lat'"),
         (xr.DataArray([1.0, 1, np.nan, 1, 1], dims="lat"), "6 of 30 are negative, missing"),
     ):
         with pytest.raises(BadInputError, match=said):

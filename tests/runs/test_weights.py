@@ -350,6 +350,11 @@ def test_coordinates_of_labelled_data_are_weights_by_their_names(lazy: bool) -> 
             r"lie along depth \(3\) and the data along lat \(4\), lon \(5\)",
         ),
         (None, "lat", "negative"),
+        (
+            None,
+            field.lat[::-1] + 90,
+            "column_weights are of other places along 'lat' than the data, or in another order",
+        ),
     ):
         with pytest.raises(BadInputError, match=said):
             npmdask.top_k(given, 2, dim="time", row_weights=rows, column_weights=columns)
