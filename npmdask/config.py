@@ -247,8 +247,16 @@ def table_of(annotation: Any) -> type[BaseModel]:
 STANDARD_INPUT = "-"
 LARGEST = 2**20  # bytes of a configuration: a larger file is data, given by mistake
 LONGEST_NAME = 100  # of a run that is named after its source
-WEIGHTS = ("source.row_weights", "source.column_weights")
-PATHS = ("source.path", *WEIGHTS, "stream.held_out", "privacy.ledger", "run.store", "run.start", "run.certificates")
+PATHS = (
+    "source.path",
+    "source.row_weights",
+    "source.column_weights",
+    "stream.held_out",
+    "privacy.ledger",
+    "run.store",
+    "run.start",
+    "run.certificates",
+)
 # algorithms that pass over stored data, again and again
 STORED = ("auto", COVARIANCE, TENSOR_POWER, *RECORD_ORACLES)
 
@@ -577,8 +585,8 @@ def _placed(
     where = place_of_store(store) if store else place_of_store(config.run.store or f"runs/{run}", folder)
     begin = place_of_store(config.run.start, folder) if config.run.start else None
     begin = place_of_store(start) if start else begin
-    files = {key.partition(".")[2]: getattr(config.source, key.partition(".")[2]) for key in ("source.path", *WEIGHTS)}
-    beside = {field: None if path is None else _beside(folder, path) for field, path in files.items()}
+    files = config.source.model_dump(include={"path", "row_weights", "column_weights"}, exclude_none=True)
+    beside = {field: _beside(folder, path) for field, path in files.items()}
     shown = str(folder / config.run.certificates) if config.run.certificates else None
     cluster = _scheduler_beside(folder, config.run.cluster)
     return config.model_copy(
