@@ -48,6 +48,7 @@ def top_k(
     spill: str | Path | None = None,
     center: bool = False,
     scale: bool = False,
+    missing: str = "refuse",
     iteration_rank: int | Literal["auto"] | None = None,
     algorithm: str = "auto",
     options: dict[str, Any] | None = None,
@@ -83,7 +84,7 @@ def top_k(
         AnnData, whose rows are computed or read a block at a time in every pass; a session of icechunk; a
         ``LinearOperator`` of SciPy, of which products only are asked (docs/lazy.md).
         Values of a Zarr array are decoded by the CF conventions (scale_factor, add_offset, _FillValue, ...), as
-        xarray does; missing values, also masked ones, are refused.
+        xarray does; masked values are refused, and missing ones treated as ``missing`` says.
     k : int or float
         How many, 1 <= k <= min(m, d). A float strictly between 0 and 1 is the share of the variance that they are to
         explain (of the trace of the operator: for a matrix of the sum of squares), and k is found.
@@ -101,6 +102,11 @@ def top_k(
         Subtract the column means, on the fly.
     scale : bool, default False
         Divide by the standard deviations of the columns (those of the population), on the fly.
+    missing : {"refuse", "drop-columns", "mean"}, default "refuse"
+        What is done with missing values (NaN; CF fill values) of samples and dense matrices, without a filled copy.
+        "drop-columns": columns without any value are left out, and others with gaps refused. "mean": a gap counts as
+        the mean of its column over what is observed, found in one pass; how many there were is in
+        ``Solution.missing`` (docs/missing.md).
     iteration_rank : int or "auto", optional
         Columns that are iterated (p); ``max(k + 10, min(2 k, 64))`` by default. "auto": as many as cost no time on
         this machine and store, measured once (at most 5 s); a store that has a run keeps the p of that run.
@@ -213,6 +219,7 @@ def top_k(
         low_rank_tol=low_rank_tol,
         center=center,
         scale=scale,
+        missing=missing,
         seed=seed,
         mechanism=mechanism,
         stddev=stddev,

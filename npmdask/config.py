@@ -76,6 +76,9 @@ class SourceTable(ConfigTable):
     )
     center: bool = Field(False, description="subtract the column means, on the fly")
     scale: bool = Field(False, description="divide by the column standard deviations, on the fly")
+    missing: Literal["refuse", "drop-columns", "mean"] = Field(
+        "refuse", description="values: mean, of their columns; drop-columns: leave out those without any value"
+    )
     operator: str | None = Field(None, description="an operator of yours, by the name that you registered it under")
     row_weights: str | None = Field(
         None, description="how much each row counts: an array on disk (.npy or Zarr), relative to this file"
@@ -290,6 +293,7 @@ class RunConfig(ConfigTable):
             low_rank_tol=self.stop.low_rank_tol,
             center=self.source.center,
             scale=self.source.scale,
+            missing=self.source.missing,
             operator=self.source.operator,
             seed=self.run.seed,
             mechanism=self.mechanism.name,
@@ -337,6 +341,7 @@ class RunConfig(ConfigTable):
             "source.nodes": self.source.nodes,
             "source.kind": self.source.kind not in (None, "samples"),
             "source.scale": self.source.scale,
+            "source.missing": self.source.missing != "refuse",
             "source.operator": self.source.operator,
             "source.row_weights": self.source.row_weights,
             "source.column_weights": self.source.column_weights,
@@ -458,6 +463,8 @@ class RunConfig(ConfigTable):
             raise RefusedError(
                 "a node does not centre or scale: it does not know the means of all; leave the options out"
             )
+        if self.source.missing != "refuse":
+            raise RefusedError("a node refuses missing values: leave source.missing out, and fill them in before")
         for name in ("operator", "row_weights", "column_weights"):
             if getattr(self.source, name) is not None:
                 raise RefusedError(f"a node answers with products of its rows as they are: leave source.{name} out")

@@ -109,6 +109,7 @@ NO_LINKS = (
     "labels",
     "survey",
     "weights",
+    "missing",
     "result",
     "locked",
     "start",

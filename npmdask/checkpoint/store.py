@@ -7,6 +7,7 @@
     STORE/pass/000003/       the finished parts of the pass under way, for its owner's eyes only; gone at the commit
     STORE/labels/            what rows and columns are called, where the data say so
     STORE/weights/           what rows and columns weigh, where that was asked for
+    STORE/missing/           which values were missing, where the run does something about them
     STORE/survey/            checksums (and column statistics) of a source that was never ingested
     STORE/result/            the answer, once there is one
     STORE/locked/, start/    what the run took over from an earlier one (deflation, warm start)

@@ -45,6 +45,7 @@ SHORT = {  # options in the words of ``top_k``, and what each is in a configurat
     "dim": "source.dim",
     "center": "source.center",
     "scale": "source.scale",
+    "missing": "source.missing",
     "algorithm": "algorithm.name",
     "operator": "source.operator",
     "row_weights": "source.row_weights",
@@ -64,6 +65,7 @@ def _add_what(p: Any) -> None:
     p.add_argument("--dim", help="of NetCDF or Zarr with more dimensions: along which rows lie, like time")
     p.add_argument("--center", action=argparse.BooleanOptionalAction, help="subtract the column means")
     p.add_argument("--scale", action=argparse.BooleanOptionalAction, help="divide by the column standard deviations")
+    p.add_argument("--missing", help="values: refuse, mean, drop-columns (those without any value; default: refuse)")
     p.add_argument("--algorithm", help="gram, krylov, power; of a stream spm, oja, ... (default: auto)")
     p.add_argument("--operator", help="an operator of yours, by its registered name")
     p.add_argument("--row-weights", metavar="FILE", help="how much each row counts: a .npy file or a Zarr array")

@@ -24,6 +24,7 @@ from npmdask.privacy.mechanisms import EntriesGaussian
 from npmdask.report import Report
 from npmdask.runs.build import make_problem
 from npmdask.runs.left_vectors import left_blocks, left_height
+from npmdask.runs.missing import missing_facts, missing_of
 from npmdask.runs.observers import Observer
 from npmdask.runs.predictions import prediction_facts
 from npmdask.runs.problem import Problem
@@ -78,8 +79,9 @@ class MatrixKind(RunKind):
         for name, values in {} if part is None else Labels.of_bundle(*part).named().items():
             sink.array(name, values)
         weights = read_bundle(store / "weights")[0] if (store / "weights").is_dir() else {}
+        kept = read_bundle(store / "missing")[0]["kept"] if (store / "missing").is_dir() else None
         for side, values in weights.items():
-            sink.array(NAMES[side], values)
+            sink.array(NAMES[side], values[kept] if side == "columns" and kept is not None else values)
         arrays = _result(store)
         if "left_rotation" in arrays:
             shape = left_height(store, arrays)[0], arrays["left_rotation"].shape[1]
@@ -106,7 +108,11 @@ class MatrixKind(RunKind):
             "worst_residual": history[-1]["worst_residual"] if history else None,
         }
         return (
-            facts | steps | source | named(spec, ("data", "weights", "operator", "algorithm", "stop", "run", "version"))
+            facts
+            | steps
+            | source
+            | missing_facts(missing_of(run))
+            | named(spec, ("data", "weights", "operator", "algorithm", "stop", "run", "version"))
         )
 
     def status(self, run: RunStore, spec: Spec, state: str) -> dict[str, Any]:
@@ -278,6 +284,7 @@ def _summary(solution: Solution) -> dict[str, Any]:
         "target_rank": solution.target_rank,
         "explained_share": solution.explained_share,
         "answered": solution.answered,
+        **missing_facts(solution.missing),
         **solution.prediction,
         **more,
     }

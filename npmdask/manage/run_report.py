@@ -17,6 +17,7 @@ from npmdask.privacy.mechanisms.symmetric import RELEASE_KIND
 from npmdask.privacy.request import unprotected
 from npmdask.report import Plot, Report, Rule, Section, Series, Table
 from npmdask.report.blocks import Text, bytes_text, parameters, section, series, spectrum_plot, table, tiles, warnings
+from npmdask.runs.missing import missing_of, missing_warnings
 from npmdask.runs.predictions import comparison, prediction_facts
 from npmdask.theory.certificates.statements import assurance_of
 from npmdask.theory.noisy_symmetric import noise_norm
@@ -274,7 +275,7 @@ def run_report(run: RunStore, spec: dict[str, Any]) -> Report:
         ),
         _cost(telemetry) if telemetry and not _without_a_pass(history, result) else None,
     )
-    sections = [head, section("Components", _components(values, result))]
+    sections = [head, section("Components", _components(values, result)), *_missing(run)]
     if result:
         sections += _bounds(result[1].get("certificate"), str(spec["data"]["kind"]), history[-1]["max_sin_theta"])
         sections += nodes_sections(result[1]["statement"]) if "statement" in result[1] else []
@@ -285,6 +286,14 @@ def run_report(run: RunStore, spec: dict[str, Any]) -> Report:
         error_statement=assurance_of(spec, result),
         sections=(*sections, *_prediction(telemetry, history), *_memory(telemetry), parameters(spec, TABLES)),
     )
+
+
+def _missing(run: RunStore) -> list[Section]:
+    """How many values were missing, and what that does to the answer."""
+    found = missing_of(run)
+    if found is None:
+        return []
+    return [section("Missing values", *warnings(missing_warnings(run)), Text(text=found.sentence))]
 
 
 def _bounds(certificate: dict[str, Any] | None, kind: str, angle: float | None) -> list[Section]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
 from npmdask.checkpoint.store import RunStore
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, closest
 from npmdask.numerics.subspaces import fix_signs
 from npmdask.numerics.units import parse_memory
 from npmdask.planning.plan import posed
@@ -17,6 +16,7 @@ from npmdask.planning.predicted_steps import drive
 from npmdask.runs.problem import Request
 from npmdask.runs.solution import Resources, Solution
 from npmdask.runs.weights import LATITUDES, Weights, cosines, places_of, require_same_places
+from npmdask.storage.readers.gaps import DROP, MEAN
 from npmdask.storage.readers.lazy import rows_of_a_block
 from npmdask.storage.source import open_source
 from npmdask.streaming.estimator import run_store
@@ -27,7 +27,7 @@ class EOF:
     Find the empirical orthogonal functions of a DataArray that need not fit in memory.
 
     The words are those of xeofs. Grid points without data at any time (land, in a field of the sea) are left out and
-    come back as NaN; a value that is missing at some times only is refused.
+    come back as NaN; a value that is missing at some times only is refused, or counts as the mean of its grid point.
 
     Parameters
     ----------
@@ -39,6 +39,9 @@ class EOF:
     standardize : bool, default False
         Divide every grid point by its standard deviation, and only then weight it, as xeofs does. Points whose values
         are constant stay as they are.
+    missing : {"drop-columns", "mean"}, default "drop-columns"
+        What is done with a grid point that has data at some times only: refused, or its gaps count as its mean over
+        time. Points without data at any time are left out in either case.
     memory : str or int, optional
         Limit for the fit, like "2GiB".
     store : str or Path, optional
@@ -73,6 +76,7 @@ class EOF:
         *,
         use_coslat: bool = False,
         standardize: bool = False,
+        missing: str = DROP,
         memory: str | int | None = None,
         store: str | Path | None = None,
         tol: float | None = None,
@@ -81,6 +85,7 @@ class EOF:
         self.n_modes = n_modes
         self.use_coslat = use_coslat
         self.standardize = standardize
+        self.missing = missing
         self.memory = memory
         self.store = store
         self.tol = tol
@@ -114,21 +119,20 @@ class EOF:
             times only.
         """
         self._sample, self._grid = dim, _grid_of(X, dim)
-        first = np.asarray(self._grid.values, np.float64).ravel()
-        self._kept = np.flatnonzero(np.isfinite(first))
-        if not len(self._kept):
-            raise BadInputError(f"no grid point has a value at the first place of {dim!r}: there is nothing to analyse")
+        if self.missing not in (DROP, MEAN):
+            raise BadInputError(f"missing = {self.missing!r}: {closest(self.missing, [DROP, MEAN])}")
         columns = _squares(weights, self._grid) if weights is not None else None
         if self.use_coslat:
             columns = _cosines(self._grid) * (1.0 if columns is None else columns)
-        if columns is not None:
-            columns = columns.ravel()[self._kept]
-        weighted = Weights(rows=sample_weights, columns=columns)
-        self._fitted = self._rows(X, _only_land)
+        if columns is not None and self.missing == DROP and np.isnan(columns).any():  # over land, which is left out
+            columns = np.where(np.isnan(columns) & np.isnan(self._grid.values), 0.0, columns)
+        weighted = Weights(rows=sample_weights, columns=None if columns is None else columns.ravel())
+        self._fitted = self._rows(X)
         request = Request(
             target_rank=self.n_modes,
             center=True,
             scale=self.standardize,
+            missing=self.missing,
             tol=self.tol,
             seed=self.random_state,
             weights=weighted if weighted.spec() else None,
@@ -139,6 +143,8 @@ class EOF:
             with RunStore(store) as run:
                 self.solution_ = drive(problem, run, resources, None)
         self._signs = fix_signs(self.solution_.basis)
+        found = self.solution_.missing
+        self._seen = np.arange(self._grid.size) if found is None else np.flatnonzero(found.counts < found.rows)
         return self
 
     def components(self) -> Any:
@@ -196,13 +202,13 @@ class EOF:
         Raises
         ------
         BadInputError
-            Another grid, or values that are missing.
+            Another grid, or values that are missing where the first data had some and gaps are refused.
         """
         self._require_fit()
         grid, known = _grid_of(X, self._sample), self._grid
         if dict(grid.sizes) != dict(known.sizes):
             raise BadInputError(f"the grid is {dict(grid.sizes)}, and the modes have {dict(known.sizes)}")
-        return self._scored(self._rows(X, _kept_points))
+        return self._scored(self._rows(X))
 
     def explained_variance(self) -> Any:
         """
@@ -253,7 +259,8 @@ class EOF:
     def _maps(self, columns: np.ndarray, name: str) -> Any:
         """Vectors over the grid points that have data, as maps with the signs of the modes."""
         maps = np.full((columns.shape[1], self._grid.size), np.nan)
-        maps[:, self._kept] = (columns * self._signs).T
+        seen = columns if len(columns) == len(self._seen) else columns[self._seen]
+        maps[:, self._seen] = (seen * self._signs).T
         coords = {"mode": self._modes, **self._grid.coords}
         return type(self._grid)(
             maps.reshape(-1, *self._grid.shape), dims=("mode", *self._grid.dims), coords=coords, name=name
@@ -271,35 +278,9 @@ class EOF:
         """``X`` in blocks along the samples, if it is in none yet."""
         return X if X.chunks is not None else X.chunk({self._sample: rows_of_a_block(X.shape, X.dtype)})
 
-    def _rows(self, X: Any, taken: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Any:
-        """The grid points that have data, ``taken`` from each block; lazy, so that nothing is copied."""
-        X = X.transpose(self._sample, *self._grid.dims)
-        lazy = self._lazy(X)
-        if len(self._kept) == self._grid.size:
-            return lazy
-        flat = lazy.data.reshape(len(X), -1).rechunk({1: -1})
-        sizes = (flat.chunks[0], (len(self._kept),))
-        flat = flat.map_blocks(taken, self._kept, dtype=flat.dtype, chunks=sizes, meta=np.empty((0, 0), flat.dtype))
-        samples = {self._sample: X[self._sample]} if self._sample in X.coords else {}
-        return type(X)(flat, dims=(self._sample, "point"), coords={**samples, "point": self._kept})
-
-
-def _kept_points(rows: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    """The grid points that have data."""
-    return rows[:, kept]
-
-
-def _only_land(rows: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    """The same, if all others have none at these times: a point that has data later is not left out unseen."""
-    others = np.ones(rows.shape[1], bool)
-    others[kept] = False
-    found = np.argwhere(np.isfinite(rows[:, others]))
-    if len(found):
-        raise ValueError(
-            f"grid point {np.flatnonzero(others)[found[0, 1]]} has no value at the first time and one later: fill gaps "
-            "in first, or leave the point out at all times"
-        )
-    return rows[:, kept]
+    def _rows(self, X: Any) -> Any:
+        """The samples in rows; lazy, so that nothing is copied."""
+        return self._lazy(X.transpose(self._sample, *self._grid.dims))
 
 
 def _grid_of(X: Any, dim: str) -> Any:

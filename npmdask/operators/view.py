@@ -36,25 +36,21 @@ class View:
     scale : what columns are divided by (d).
     row_weight, column_weight : u (m) and v (d), not negative: ``A^T A`` is the sum of ``u_i a_i a_i^T``, and the inner
         product of two rows that of their entries times v.
-    missing : what is done with entries that are not there: "refuse" is all that there is.
     to_centre : rows are less their mean, which is to be found: by :class:`npmdask.operators.GramMatrix`, and no other.
 
     Raises
     ------
     BadInputError
-        Weights that are negative or not finite, or another word for ``missing``.
+        Weights that are negative or not finite.
     """
 
     shift: np.ndarray | None = None
     scale: np.ndarray | None = None
     row_weight: np.ndarray | None = None
     column_weight: np.ndarray | None = None
-    missing: str = "refuse"
     to_centre: bool = False
 
     def __post_init__(self) -> None:
-        if self.missing != "refuse":
-            raise BadInputError(f"missing = {self.missing!r}: missing values can only be refused ('refuse')")
         for name in ("row_weight", "column_weight"):
             weights = getattr(self, name)
             if weights is not None and not (np.isfinite(weights) & (weights >= 0)).all():

@@ -27,7 +27,7 @@ from npmdask.planning.predicted_steps import GRAM_FLOPS, MEMORY, PLACES, REHEARS
 from npmdask.planning.private_choice import chosen
 from npmdask.planning.row_sample import SampleBudget, sample_said, why_too_small
 from npmdask.planning.throughput import MOST_COLUMNS, Throughput, measure_throughput
-from npmdask.runs.build import ELSEWHERE, default_rank, make_problem
+from npmdask.runs.build import ELSEWHERE, default_rank, make_problem, prepared
 from npmdask.runs.problem import Problem, Request, Start
 from npmdask.runs.session import memory_for, needs_of
 from npmdask.runs.solution import Resources
@@ -305,6 +305,7 @@ def posed(
     BadInputError, RefusedError
         As :func:`npmdask.runs.build.make_problem`.
     """
+    source = prepared(source, request)
     if request.privacy is not None and start is None and type(source.reader) not in ELSEWHERE:
         request = chosen(request, source, resources, None if store is None else RunStore(store).read_spec())
     elif request.algorithm == "auto" and start is None:

@@ -13,7 +13,9 @@ from npmdask.execution.memory import MemoryPlan
 from npmdask.numerics.spectra import evenly
 from npmdask.operators.view import column_scale
 from npmdask.runs.problem import Problem, Request
+from npmdask.runs.weights import columns_read
 from npmdask.storage.readers.dense import DenseReader, ReadStats
+from npmdask.storage.readers.gaps import GapReader
 from npmdask.storage.readers.packed_symmetric import TriangleReader
 from npmdask.storage.readers.packed_tensor import TensorReader
 from npmdask.storage.readers.sparse import CsrReader, Fragment
@@ -115,6 +117,9 @@ def sample_of(source: Source, request: Request, late: Callable[[], bool], allowe
     if count < 2:
         return None
     rows: Any = vstack(parts, format="csr") if isinstance(reader, CsrReader) else np.concatenate(parts)
+    if isinstance(reader, GapReader):
+        parts = _filled(parts, rows)
+        rows = np.concatenate(parts)
     spectrum = spectrum_of(*_seen(source, request, rows, numbers), of_rows=m)
     positive, unit = 1.0, 1.0 if source.kind == "samples" else float(m)
     if source.kind == "symmetric":
@@ -131,6 +136,13 @@ def sample_of(source: Source, request: Request, late: Callable[[], bool], allowe
         unseen=unseen,
         unit=unit,
     )
+
+
+def _filled(parts: list[np.ndarray], rows: np.ndarray) -> list[np.ndarray]:
+    """Sampled rows, gaps as the means of the columns of the sample."""
+    gaps = np.isnan(rows)
+    means = np.where(gaps, 0.0, rows).sum(axis=0) / np.maximum(len(rows) - gaps.sum(axis=0), 1)
+    return [np.where(np.isnan(part), means, part) for part in parts]
 
 
 def _positive_share(entry: float, spectrum: np.ndarray, d: int) -> float:
@@ -152,7 +164,7 @@ def _rows_wanted(reader: Any, m: int, d: int, allowed: SampleBudget) -> int:
 
 
 def _dense_rows(
-    reader: DenseReader | TriangleReader,
+    reader: DenseReader | GapReader | TriangleReader,
     wanted: int,
     slabs: np.ndarray,
     late: Callable[[], bool],
@@ -202,7 +214,7 @@ def _alike(parts: list[Any]) -> float:
     return max(0.0, (share - chance) / (1 - chance))
 
 
-def _rows_of_slab(reader: DenseReader, slab: int, stride: int, late: Callable[[], bool]) -> np.ndarray:
+def _rows_of_slab(reader: DenseReader | GapReader, slab: int, stride: int, late: Callable[[], bool]) -> np.ndarray:
     taken, first = [], 0
     for rows, tile in reader.tiles(slab, ReadStats()):
         values = [part[first::stride].astype(np.float64) for _, part in tile]
@@ -257,8 +269,9 @@ def _seen(
             rows = rows - mean
         if request.scale:
             columns = columns / column_scale(mean, std, sparse=sparse)
-    if asked is not None and asked.columns is not None:
-        columns = columns * np.sqrt(asked.columns)
+    weights = None if asked is None else columns_read(asked, source)
+    if weights is not None:
+        columns = columns * np.sqrt(weights)
     if (columns != 1).any():
         rows = rows.multiply(columns).tocsr() if sparse else rows * columns
     mean = mean * columns if mean is not None and request.center and sparse else None

@@ -118,8 +118,8 @@ def configuration(
     run_id : str, optional
         Name of the run; that of the store if left out.
     **options : Any
-        ``kind``, ``center``, ``scale``, ``algorithm``, ``operator``, ``row_weights``, ``column_weights``, ``tol``,
-        ``memory``, ``seed``, as :func:`npm` takes them.
+        ``kind``, ``center``, ``scale``, ``missing``, ``algorithm``, ``operator``, ``row_weights``, ``column_weights``,
+        ``tol``, ``memory``, ``seed``, as :func:`npm` takes them.
 
     Returns
     -------

@@ -58,6 +58,7 @@ def npm(
     kind: Annotated[str | None, said("how to read the data: samples, matrix, symmetric, sparse")] = None,
     center: Annotated[bool | None, said("subtract the column means, on the fly")] = None,
     scale: Annotated[bool | None, said("divide by the column standard deviations, on the fly")] = None,
+    missing: Annotated[str | None, said("missing values: refuse, mean or drop-columns")] = None,
     algorithm: Annotated[str | None, said("gram, krylov or power; the best one if left out")] = None,
     operator: Annotated[str | None, said("an operator of yours, by its registered name")] = None,
     row_weights: Annotated[str | None, said("how much each row counts: an array on disk (.npy or Zarr)")] = None,
@@ -89,6 +90,8 @@ def npm(
         Subtract the column means.
     scale : bool, optional
         Divide by the standard deviations of the columns.
+    missing : str, optional
+        What is done with missing values: "refuse", "mean" or "drop-columns".
     algorithm : str, optional
         "gram", "krylov" or "power"; the best one if left out.
     operator : str, optional
@@ -136,7 +139,8 @@ def npm(
     ...     return facts["store"]
     """
     how: dict[str, Any] = {"kind": kind, "center": center, "scale": scale, "algorithm": algorithm, "operator": operator}
-    how |= {"tol": tol, "memory": memory, "seed": seed, "row_weights": row_weights, "column_weights": column_weights}
+    how |= {"missing": missing, "tol": tol, "memory": memory, "seed": seed}
+    how |= {"row_weights": row_weights, "column_weights": column_weights}
     made = configuration(config, k, store=store, changes=changes, run_id=run_id, **how)
     run_id = name_of_run(made, run_id)
     require_no_other_flow(made)

@@ -23,9 +23,10 @@ from npmdask.privacy.request import Privacy
 from npmdask.privacy.tensor_release import make_tensor
 from npmdask.runs.problem import DEFAULT_STEPS, FIRST_STAGE, OPERATORS, Locked, Problem, Request, Start
 from npmdask.runs.stopping_rules import low_rank_rule, refuse_low_rank
-from npmdask.runs.weights import Weights
+from npmdask.runs.weights import Weights, columns_read
 from npmdask.storage.kinds import for_matrices_only, for_tensors_only
-from npmdask.storage.source import Source
+from npmdask.storage.readers.gaps import MEAN, REFUSE, GapReader
+from npmdask.storage.source import Source, with_missing
 
 # From what a person asks of a tensor to the algorithm and the rule of a run.
 
@@ -140,6 +141,7 @@ def make_problem(
         A start that does not fit the data, or that noise forbids.
     """
     request = replace(request, target_rank=checked_rank(request.target_rank))
+    source = prepared(source, request)
     _require_options(source, request)
     if getattr(source.reader, "layout", "") == "matrix-free":  # data that lie with nodes have none
         _require_products_only(source, request)
@@ -239,8 +241,33 @@ def _weighted(source: Source, request: Request, weights: Weights) -> Source:
             f"row_weights: {source.path} is a stored Gram, whose rows are added up already. Give the rows themselves "
             "(column_weights can be had of a Gram)"
         )
-    weights.require_fit(source.shape, source.path)
+    stored = source.reader.inner if isinstance(source.reader, GapReader) else source
+    weights.require_fit(stored.shape, source.path)
+    Weights(columns=columns_read(weights, source))  # positive ones are among those that are read
     return source if weights.rows is None else replace(source, column_mean=None, column_std=None)
+
+
+def prepared(source: Source, request: Request) -> Source:
+    """The source as a run of ``request`` reads it: with its rule for missing values.
+
+    Raises
+    ------
+    BadInputError, RefusedError
+        No such rule, or a run that has none.
+    """
+    other = request.privacy is not None or request.operator is not None or request.mechanism != "none"
+    if request.missing != REFUSE and other:
+        what = "private runs" if request.privacy is not None else "other operators and simulated noise"
+        raise RefusedError(
+            f"missing = {request.missing!r} is for plain runs of samples and dense matrices, not for {what}: leave it "
+            "out, and fill missing values in before"
+        )
+    if request.missing == MEAN and not request.center:
+        raise BadInputError(
+            f"missing = {MEAN!r} needs centring: only less its mean does a gap count as nothing. Centre the columns "
+            "(center = True), or fill missing values in before"
+        )
+    return with_missing(source, request.missing)
 
 
 def _with_random_columns(start: Start, k: int, p: int, most: int, *, asked: bool) -> tuple[Start, int]:

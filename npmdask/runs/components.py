@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -12,8 +12,11 @@ from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import Block
 from npmdask.operators.view import column_scale
+from npmdask.runs.missing import Missing, missing_of
 from npmdask.runs.weights import Weights, in_units_of_data, kept_weights
 from npmdask.storage.containers import is_sparse
+from npmdask.storage.readers.dense import DenseReader
+from npmdask.storage.readers.gaps import DROP, MEAN, GapReader, as_nan, over_observed
 from npmdask.storage.source import Source, open_source
 from npmdask.storage.streams.zarr_rows import units_of
 
@@ -30,6 +33,7 @@ class StoredComponents:
     basis: Block
     mean: np.ndarray | None = None
     scale: np.ndarray | None = None
+    missing: Missing | None = None
     column_weight: np.ndarray | None = None
 
     @property
@@ -71,6 +75,22 @@ class StoredComponents:
         rows = rows if self.scale is None else rows * self.scale
         return rows if self.mean is None else rows + self.mean
 
+    def _without_gaps(self, opened: Source) -> Source:
+        """Rows as those of the run were read: of the columns that were kept, gaps as the means of the run."""
+        found, reader = self.missing, opened.reader
+        if found is None or not isinstance(reader, DenseReader) or opened.shape[1] != len(found.counts):
+            return opened
+        if reader.dtype.kind != "f":
+            return opened if found.rule == MEAN else replace(opened, reader=self._kept_of(reader, found))
+        if found.rule == DROP:
+            return replace(opened, reader=self._kept_of(as_nan(reader), found))
+        assert found.fill is not None
+        fill = found.fill.astype(reader.dtype)
+        return replace(opened, reader=GapReader(inner=as_nan(reader), rule=MEAN, fill=fill))
+
+    def _kept_of(self, reader: DenseReader, found: Missing) -> GapReader:
+        return GapReader(inner=reader, rule=DROP, kept=found.kept, held=False)
+
     def all_scores(self, source: Any, dim: str | int | None = None, dtype: Any = np.float64) -> np.ndarray:
         """The same of all rows of a source, in memory as ``dtype``; it is read once, some rows at a time.
 
@@ -79,7 +99,7 @@ class StoredComponents:
         BadInputError
             Rows of another width, or scores that are not finite.
         """
-        opened = open_source(source, dim=dim)
+        opened = self._without_gaps(open_source(source, dim=dim))
         if opened.reader.layout == "matrix-free":
             raise BadInputError(
                 f"{opened.path.removeprefix('memory, ')} has no rows, whose scores are asked for: those that it was "
@@ -117,13 +137,17 @@ def components_of_run(
     BadInputError
         The column means lay with a source that is gone or has changed.
     """
-    data, weights = spec["data"], weights or kept_weights(held, spec)
+    data, missing, weights = spec["data"], missing_of(held), weights or kept_weights(held, spec)
     columns = None if weights is None else weights.columns
+    columns = columns if columns is None or missing is None else columns[missing.kept]
     if not (data["center"] or data["scale"]):
-        return StoredComponents(basis=basis, column_weight=columns)
+        return StoredComponents(basis=basis, missing=missing, column_weight=columns)
     mean, std = _statistics(held, spec, source)
+    if missing is not None and missing.observed is not None:
+        std = over_observed(std, missing.observed)
     return StoredComponents(
         basis=basis,
+        missing=missing,
         mean=mean if data["center"] else None,
         scale=column_scale(mean, std, sparse=data["kind"] == "sparse") if data["scale"] else None,
         column_weight=columns,

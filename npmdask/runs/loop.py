@@ -20,6 +20,7 @@ from npmdask.numerics.subspaces import Block
 from npmdask.privacy.release import Release, Released
 from npmdask.runs.components import components_of_run
 from npmdask.runs.left_vectors import left_is_whole
+from npmdask.runs.missing import missing_of
 from npmdask.runs.plain_release import PlainRelease
 from npmdask.runs.predictions import prediction_facts
 from npmdask.runs.problem import Problem
@@ -234,4 +235,5 @@ def _analysed(problem: Problem, session: Session, basis: Block) -> Analysed:
         centred=problem.request.center,
         components=components_of_run(session.store, problem.spec(), basis, source, weights) if of_rows else None,
         labels=source.labels if public else None,
+        missing=missing_of(session.store) if public else None,
     )

@@ -20,11 +20,13 @@ from npmdask.operators import ColumnMoments, GramReader, Operator
 from npmdask.operators.view import AS_STORED, View, column_scale
 from npmdask.privacy.release import Answer, Released
 from npmdask.runs.left_vectors import rebuild_left
+from npmdask.runs.missing import filled, keep_missing, missing_warnings
 from npmdask.runs.problem import Problem
 from npmdask.runs.results import answer_arrays, assure, outcome_facts, recovery_of, with_excess
 from npmdask.runs.session import Session
 from npmdask.runs.stopping_rules import leading, settle, trace_of
 from npmdask.storage.readers.dense import ReadStats, checksum_table, checksums_of
+from npmdask.storage.readers.gaps import GapReader
 from npmdask.storage.source import Source
 from npmdask.theory.certificates.statements import with_assurance
 from npmdask.theory.diagnostics import max_sin_theta
@@ -81,6 +83,8 @@ def constant_columns(problem: Problem, source: Source) -> np.ndarray:
     plain = problem.recipe is None and problem.derived is None
     if not problem.request.scale or not plain or mean is None or std is None:
         return np.empty(0, np.int64)
+    if isinstance(source.reader, GapReader):
+        std = source.reader.deviations(std)
     scale = column_scale(mean, std, sparse=source.of_csr)
     small = (mean != 0) & (np.abs(mean) < SMALLEST)
     return np.flatnonzero((scale == 1) & (std != 1) & ((std > 0) | small))
@@ -237,6 +241,7 @@ class PlainRelease:
         found = result.facts
         if problem.source.kind == "tensor":
             found = found | recovery_of(problem.source.truth, result)
+        self._session.warnings += missing_warnings(self._session.store)
         constant = constant_columns(problem, self._source)
         self._session.warnings += constant_columns_warning(constant, centred=problem.request.center)
         assured = assure(problem, result, history, self._trace, self._operator, len(constant))
@@ -327,16 +332,19 @@ class PlainRelease:
             weights = self._problem.request.weights
             view = AS_STORED if weights is None else View(row_weight=weights.rows)
             moments: Any = ColumnMoments(reader=source.reader, view=view)
-            both, record, _ = self._session.one_pass("survey of the columns", moments, np.zeros((1, 1)))
-            self._keep_survey(record, {"column_mean": both[0], "column_std": both[1]})
+            found, record, _ = self._session.one_pass("survey of the columns", moments, np.zeros((1, 1)))
+            names = ("column_mean", "column_std", "column_fill", "column_missing", "column_observed", "rows_missing")
+            self._keep_survey(record, dict(zip(names, found, strict=False)))
             part = store.read_part("survey")
         if part is not None:
             arrays = part[0]
             mean, std = arrays.get("column_mean", mean), arrays.get("column_std", std)
             table = checksum_table(arrays)  # None of a store that records its own
             source = source if table is None else source.with_checksums(table)
+            source = filled(source, arrays)
         self._source = replace(source, column_mean=mean, column_std=std)
         self._operator = replace(self._problem, source=self._source).operator(mean, std, first=step == 0)
+        keep_missing(store, self._source, part)
         if self._problem.derived is None:
             whatever_it_takes = self._problem.share is not None
             self._trace = trace_of(self._source, self._operator, whatever_it_takes=whatever_it_takes)

@@ -24,7 +24,8 @@ from npmdask.operators import OF_LAYOUT, Operator, Symmetric, Triangle, View
 from npmdask.privacy.mechanisms import Mechanism
 from npmdask.privacy.release import EVERYTHING, Disclosure, Recipe
 from npmdask.privacy.request import Privacy
-from npmdask.runs.weights import Weights
+from npmdask.runs.weights import Weights, columns_read
+from npmdask.storage.readers.gaps import MEAN, REFUSE, GapReader
 from npmdask.storage.readers.packed_symmetric import TriangleReader
 from npmdask.storage.source import Source
 
@@ -45,6 +46,7 @@ class Request:
     low_rank_tol: float | None = None  # see low_rank.py
     center: bool = False
     scale: bool = False
+    missing: str = REFUSE  # or "drop-columns", "mean": see storage.readers.gaps
     seed: int = 0
     mechanism: str = "none"
     stddev: float = 0.0
@@ -230,10 +232,12 @@ class Problem:
     def view(self, mean: np.ndarray | None, std: np.ndarray | None) -> View:
         """How the question sees the stored columns, of these means and deviations."""
         asked, sparse = self.request, self.source.of_csr
+        if std is not None and isinstance(self.source.reader, GapReader):
+            std = self.source.reader.deviations(std)
         view = View.of_columns(mean, std, center=asked.center, scale=asked.scale, sparse=sparse)
         if asked.weights is None:
             return view
-        return replace(view, row_weight=asked.weights.rows, column_weight=asked.weights.columns)
+        return replace(view, row_weight=asked.weights.rows, column_weight=columns_read(asked.weights, self.source))
 
     def sides(self) -> list[Any]:
         """Every operator that a run of this problem may ask, with made-up column statistics: enough for their sizes."""
@@ -250,7 +254,8 @@ class Problem:
         matrix finds them.
         """
         center = self.request.center and not isinstance(self.algorithm, GramKrylov)
-        wanted = center or self.request.scale or self.share is not None
+        fills = isinstance(self.source.reader, GapReader) and self.source.reader.rule == MEAN
+        wanted = center or self.request.scale or self.share is not None or fills
         return wanted and self.source.column_mean is None and self.source.kind != "symmetric"
 
     def spec(self) -> dict[str, Any]:
@@ -269,6 +274,7 @@ class Problem:
                 "kind": self.source.kind,
                 "center": self.request.center,
                 "scale": self.request.scale,
+                **({} if self.request.missing == REFUSE else {"missing": self.request.missing}),
             },
             "algorithm": {
                 "name": self.algorithm.name,

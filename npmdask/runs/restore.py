@@ -24,6 +24,7 @@ from npmdask.runs.problem import Locked, Problem, Request
 from npmdask.runs.solution import Resources
 from npmdask.runs.warm_start import read_start
 from npmdask.runs.weights import keep_weights, kept_weights
+from npmdask.storage.readers.gaps import REFUSE
 from npmdask.storage.source import open_source
 
 # A store belongs to one problem: bound when it is new, checked ever after.
@@ -91,7 +92,7 @@ def _require_same(wanted: dict[str, Any], found: dict[str, Any], store: str, sou
             if held != value:
                 differences.append(f"{table}.{name} ({held!r} in the checkpoint, {value!r} now)")
     # What the checkpoint has and this run does not is a difference, too: the operator of a stage or of the dilation.
-    for table in ("mechanism", "lens", "operator", "privacy", "weights"):
+    for table in ("data", "mechanism", "lens", "operator", "privacy", "weights"):
         for name in set(found.get(table, {})) - set(wanted.get(table, {})):
             differences.append(f"{table}.{name} ({found[table][name]!r} in the checkpoint)")
     if differences:
@@ -156,6 +157,7 @@ def problem_of(held: RunStore) -> Problem:
         low_rank_tol=spec["stop"].get("low_rank_tol"),
         center=data["center"],
         scale=data["scale"],
+        missing=data.get("missing", REFUSE),
         seed=spec["run"]["seed"],
         mechanism={"simulated-gaussian": "gaussian"}.get(mechanism["mechanism"], "none"),
         stddev=mechanism.get("stddev", 0.0),

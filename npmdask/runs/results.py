@@ -16,6 +16,7 @@ from npmdask.numerics.moments import match
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import Gram, Operator, View
 from npmdask.runs.left_vectors import refine_with_left
+from npmdask.runs.missing import filled_entries
 from npmdask.runs.problem import Problem
 from npmdask.runs.stopping_rules import LowRankRule, excess_of
 from npmdask.storage.readers.dense import ReadStats
@@ -120,6 +121,7 @@ def assure(
     if constant:
         noun = "one column that counts" if constant == 1 else f"{constant} columns that count"
         said += f" Meant are the data with {noun} as constant {'left out' if problem.request.center else 'not scaled'}."
+    said += filled_entries(operator.reader)
     return ErrorStatement(assurance=said, certificate=numbers)
 
 

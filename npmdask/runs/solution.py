@@ -19,6 +19,7 @@ from npmdask.execution.memory import ProcessPeak
 from npmdask.numerics.subspaces import Block
 from npmdask.runs.components import StoredComponents
 from npmdask.runs.left_vectors import left_factor
+from npmdask.runs.missing import Missing
 from npmdask.storage.kinds import real_array
 from npmdask.storage.labels import Labels, as_dataset, axis_of
 
@@ -84,6 +85,7 @@ class Analysed:
     centred: bool = False
     components: StoredComponents | None = None
     labels: Labels | None = None
+    missing: Missing | None = None
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -229,6 +231,11 @@ class Solution:
     def labels(self) -> Labels:
         """What rows and columns are called, as far as the data said so; of a private run nothing."""
         return self.analysed.labels or Labels()
+
+    @property
+    def missing(self) -> Missing | None:
+        """Which values were missing and what was done with them; None of data without, and where they are refused."""
+        return self.analysed.missing
 
     @property
     def singular_values(self) -> np.ndarray:

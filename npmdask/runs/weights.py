@@ -14,6 +14,7 @@ from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.numerics.subspaces import Block
 from npmdask.storage.kinds import real_array
 from npmdask.storage.labels import Axis, axis_of
+from npmdask.storage.readers.gaps import GapReader
 from npmdask.storage.safe_open import open_node
 from npmdask.storage.source import Source
 
@@ -222,6 +223,12 @@ def _read(path: Path, name: str) -> np.ndarray:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError) as error:
         raise BadInputError(f"{name}: {path} cannot be read ({error}): give a .npy file or a Zarr array") from error
+
+
+def columns_read(weights: Weights, source: Source) -> np.ndarray | None:
+    """What the columns weigh that a run reads: those that have no value may be left out (missing = "drop-columns")."""
+    left_out = weights.columns is not None and isinstance(source.reader, GapReader)
+    return source.reader.of_kept(weights.columns) if left_out else weights.columns
 
 
 # What a run keeps of them: resumed, it needs no file and no coordinate again.

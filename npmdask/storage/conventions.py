@@ -418,9 +418,10 @@ def missing_values(array: Any, conventions: Conventions, where: str, counted: Co
     marking = {name: value for name, value in conventions.attributes.items() if name in (*FILLS, *LIMITS, "fill_value")}
     said = ", ".join(f"{name} = {value}" for name, value in marking.items())
     return BadInputError(
-        f"{where} has {number} of {total}{at} ({said} marks them), and missing values cannot be analysed yet: fill "
-        "them in, or leave out the rows or columns that have them (of an xarray object x: x.fillna(0), "
-        "x.dropna('time')), and write the array again"
+        f"{where} has {number} of {total}{at} ({said} marks them), and missing values are refused here: fill them in, "
+        "or leave out the rows or columns that have them (of an xarray object x: x.fillna(0), x.dropna('time')), and "
+        "write the array again; plain runs of samples and dense matrices take them with missing = 'mean', and columns "
+        "without any value with missing = 'drop-columns'"
     )
 
 

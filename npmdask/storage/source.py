@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import zarr
 
-from npmdask.errors import BadInputError, NpmdaskError, closest, extra
+from npmdask.errors import BadInputError, NpmdaskError, RefusedError, closest, extra
 from npmdask.storage.checksum import crc32c, crc32c_bytes, fingerprint
 from npmdask.storage.chunk_access import Boxes, location
 from npmdask.storage.containers import is_linear_operator, is_sparse, labels_of, rows_along, sparse_in_memory, values_of
@@ -23,11 +23,12 @@ from npmdask.storage.conventions import convention_facts, decoded, require_plain
 from npmdask.storage.file_copies import copy_of, file_of, look_of
 from npmdask.storage.formats.compressed import gene_labels
 from npmdask.storage.kinds import KINDS, MATRICES, TENSOR, real_array, require_cube, require_square_matrices
-from npmdask.storage.labels import Labels, axis_of
+from npmdask.storage.labels import Axis, Labels, axis_of
 from npmdask.storage.object_url import SCHEMES, is_remote, open_remote, outside, require_no_credentials
 from npmdask.storage.paths import is_url, local_path
 from npmdask.storage.readers.computed import Rows, open_rows
 from npmdask.storage.readers.dense import DenseReader
+from npmdask.storage.readers.gaps import DROP, REFUSE, RULES, GapReader, as_nan, columns_with_values
 from npmdask.storage.readers.lazy import BlockRows, open_block_rows, rows_of_a_block, spilled
 from npmdask.storage.readers.matrix_free import open_linear_operator
 from npmdask.storage.readers.packed_symmetric import TriangleReader, open_packed
@@ -39,7 +40,7 @@ from npmdask.storage.symmetric_tensor import packed_in_memory
 
 IN_MEMORY = "memory, "  # of what a program holds: so begins what is written down instead of a path
 BUDGET_MARK = "npmdask_budget"  # attribute of a store whose data have a privacy budget: its name in the ledger
-Reader = DenseReader | CsrReader | TriangleReader | TensorReader
+Reader = DenseReader | GapReader | CsrReader | TriangleReader | TensorReader
 Opener = Callable[[str], Rows]
 ENTRY_POINTS = "npmdask.sources"  # group of an installed package: scheme = module:opener
 _OPENERS: dict[str, Opener] = {}
@@ -173,6 +174,45 @@ class Source:
         if self.digests is None:
             return self
         return replace(self, reader=self.reader.held_to(self.digests))
+
+
+def with_missing(source: Source, rule: str) -> Source:
+    """The same source, its missing values treated as ``rule`` says: "refuse", "drop-columns" or "mean".
+
+    Columns are left out where the first row has no value; passes hold them to having none at all. What was ingested
+    has no missing values, and integers have none: they are returned as they are.
+
+    Raises
+    ------
+    BadInputError
+        Another rule, or no column has a value in the first row.
+    RefusedError
+        Data that are not rows of a dense array.
+    """
+    if rule not in RULES:
+        raise BadInputError(f"missing = {rule!r}: {closest(rule, list(RULES))}")
+    reader = source.reader
+    if rule == REFUSE or isinstance(reader, GapReader):
+        return source
+    if source.kind not in ("samples", "matrix") or not isinstance(reader, DenseReader):
+        raise RefusedError(
+            f"missing = {rule!r} is for samples and dense matrices, and {source.path} is of kind {source.kind}: leave "
+            "it out, and fill missing values in before"
+        )
+    if source.registered or reader.dtype.kind != "f":
+        return source
+    reader, axes = as_nan(reader), () if source.labels is None else source.labels.columns
+    if rule != DROP:
+        return replace(source, reader=GapReader(inner=reader, rule=rule, axes=axes))
+    kept = columns_with_values(reader)
+    if not len(kept):
+        raise BadInputError(f"no column of {reader.where} has a value in the first row: there is nothing to analyse")
+    source = replace(source, reader=GapReader(inner=reader, rule=rule, kept=kept, axes=axes))
+    if len(kept) == reader.shape[1]:
+        return source
+    names = axes[0].values if len(axes) == 1 else None
+    called = Axis(axes[0].name, len(kept), names[kept]) if names is not None else axis_of("column", kept)
+    return replace(source, labels=Labels(() if source.labels is None else source.labels.rows, (called,)))
 
 
 def open_source(

@@ -111,8 +111,6 @@ def test_left_products_are_of_the_weighted_rows(tmp_path: Path) -> None:
 
 
 def test_what_a_view_cannot_be_and_where_weights_mean_nothing(tmp_path: Path) -> None:
-    with pytest.raises(BadInputError, match="missing = 'skip': missing values can only be refused"):
-        View(missing="skip")
     for weights in (np.array([1.0, -1.0]), np.array([1.0, np.nan])):
         with pytest.raises(BadInputError, match="row_weight must be finite and not negative"):
             View(row_weight=weights)

@@ -104,7 +104,7 @@ def test_missing_values_are_refused_with_their_number(
         with pytest.raises(BadInputError, match=said) as refused:
             ingest(path, tmp_path / "out.zarr", missing=missing)
         assert "_FillValue" in str(refused.value) or "fill_value" in str(refused.value)
-        assert "cannot be analysed yet: fill them in" in str(refused.value)
+        assert "are refused here: fill them in" in str(refused.value)
         assert not (tmp_path / "out.zarr").exists()
     for kind in ("matrix", "samples"):
         with pytest.raises(BadInputError, match=said):

@@ -17,7 +17,7 @@ import numpy as np
 from npmdask.errors import BadInputError, NpmdaskError
 from npmdask.storage.checksum import fingerprint
 from npmdask.storage.chunk_access import Access, scratch
-from npmdask.storage.readers.dense import DenseReader, Tile
+from npmdask.storage.readers.dense import DenseReader, Tile, said_of_gaps
 
 REAL = "iufb"  # kinds of dtypes
 COMPUTED = Access("computed", "computed: rows come from a program or a graph when they are asked for")
@@ -93,8 +93,9 @@ class RowsReader(DenseReader):
         return f"unit {slab}"
 
     def bad_value(self, position: str) -> BadInputError:
+        said = f" ({said_of_gaps(self, position)})" if position.startswith("nan") else ""
         return BadInputError(
-            f"{self.place} holds {position}: remove or impute the non-finite values where they come from"
+            f"{self.place} holds {position}: remove or impute the non-finite values where they come from{said}"
         )
 
     def decode(self, slab: int, column: int, slot: int = 0) -> np.ndarray:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self
@@ -40,7 +40,7 @@ from npmdask.storage.chunk_access import (
     stored_shape,
     unreadable,
 )
-from npmdask.storage.conventions import refuse_gap, refuse_marked
+from npmdask.storage.conventions import COUNTED_BYTES, refuse_gap, refuse_marked
 
 MISSING = "restore it, or if it really is empty write it with `npmdask ingest SRC DEST --missing fill`"
 TILE_BYTES = 8 * 2**20
@@ -85,7 +85,7 @@ class InTiles:
 
     def non_finite(self, unit: int) -> BadInputError | None:
         """What to say of the first value of a unit that is not finite, if there is one."""
-        position = position_of_non_finite(self.tiles(unit, ReadStats()))
+        position = position_where(self.tiles(unit, ReadStats()), lambda values: ~np.isfinite(values))
         return None if position is None else self.bad_value(position)
 
 
@@ -226,7 +226,7 @@ class DenseReader(InTiles):
     def bad_value(self, position: str) -> BadInputError:
         """What to say of a value that is not finite; raises it where NaN marks missing values."""
         refuse_marked(self.array)
-        return impute(self.where, position)
+        return impute(self.where, position, self)
 
     def _direct_tiles(self, slab: int) -> Iterator[tuple[slice, Tile]]:
         rows, width = self.slab_rows(slab), int(self.array.chunks[1])  # an edge chunk is stored whole
@@ -341,20 +341,53 @@ class DenseReader(InTiles):
             raise changed_content(self.chunk_name(slab, column), self.where)
 
 
-def position_of_non_finite(tiles: Iterator[tuple[slice, Tile]]) -> str | None:
-    """The first value of some tiles that is not finite, and where it is, in words."""
+def position_where(tiles: Iterator[tuple[slice, Tile]], bad_ones: Callable[[np.ndarray], np.ndarray]) -> str | None:
+    """The first of the ``bad_ones`` of some tiles, and where it is, in words."""
     for rows, tile in tiles:
         for columns, values in tile:
-            bad = np.argwhere(~np.isfinite(values))
+            bad = np.argwhere(bad_ones(values))
             if len(bad):
                 row, column = (int(i) for i in bad[0])
                 return f"{values[row, column]} at row {rows.start + row}, column {columns.start + column}"
     return None
 
 
-def impute(where: str, position: str) -> BadInputError:
-    """What to say of stored data with a value that is not finite."""
-    return BadInputError(f"{where} holds {position}: remove or impute the non-finite values and ingest it again")
+def impute(where: str, position: str, reader: Any = None) -> BadInputError:
+    """What to say of stored data with a value that is not finite; of a dense ``reader`` also how many are missing."""
+    said = "" if reader is None or not position.startswith("nan") else f" ({said_of_gaps(reader, position)})"
+    return BadInputError(f"{where} holds {position}: remove or impute the non-finite values and ingest it again{said}")
+
+
+def said_of_gaps(reader: Any, position: str) -> str:
+    """How many entries are missing, in how many rows and columns, and which runs take them.
+
+    Looked at are the units up to a limit of bytes; of computed rows the one of ``position``, as others cost what they
+    cost to compute.
+    """
+    units: Any = range(reader.units)
+    if reader.access.way == "computed":
+        units = [int(position.split("row ")[1].partition(",")[0]) // reader.chunks[0]]
+    entries = rows_with = seen = 0
+    columns_with = np.zeros(reader.shape[1], bool)
+    with suppress(NpmdaskError):  # a damaged chunk is another matter
+        for unit in units:
+            if seen * reader.shape[1] * reader.dtype.itemsize > COUNTED_BYTES:
+                break
+            for rows, tile in reader.tiles(unit, ReadStats()):
+                here = np.zeros(rows.stop - rows.start, bool)
+                for columns, values in tile:
+                    gaps = np.isnan(values)
+                    entries += int(gaps.sum())
+                    here |= gaps.any(axis=1)
+                    columns_with[columns] |= gaps.any(axis=0)
+                rows_with, seen = rows_with + int(here.sum()), seen + len(here)
+    far = "" if seen == reader.shape[0] else f" in the {seen} rows that were looked at"
+    entry = f"{entries} of {seen * reader.shape[1]} entries {'is' if entries == 1 else 'are'} missing"
+    where = f"in {rows_with} of {seen} rows and {int(columns_with.sum())} of {reader.shape[1]} columns"
+    return (
+        f"{entry}{far}, {where}; plain runs of samples and dense matrices take them with missing = 'mean', and columns "
+        "without any value with missing = 'drop-columns'"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

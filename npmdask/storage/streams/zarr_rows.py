@@ -11,8 +11,8 @@ from scipy.sparse import csr_matrix, vstack
 from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.numerics.random import generator
 from npmdask.storage.checksum import fingerprint
-from npmdask.storage.conventions import DecodedArray
 from npmdask.storage.readers.dense import DenseReader, ReadStats
+from npmdask.storage.readers.gaps import GapReader, as_nan
 from npmdask.storage.readers.lazy import SparseRowsReader
 from npmdask.storage.readers.packed_symmetric import TriangleReader
 from npmdask.storage.readers.packed_tensor import TensorReader
@@ -48,7 +48,7 @@ class Units(Protocol):
         ...
 
 
-def units_of(reader: DenseReader | TriangleReader | CsrReader) -> Units:
+def units_of(reader: DenseReader | GapReader | TriangleReader | CsrReader) -> Units:
     """The units that ``reader`` is read in."""
     if isinstance(reader, SparseRowsReader):
         return ComputedUnits(reader)
@@ -57,14 +57,14 @@ def units_of(reader: DenseReader | TriangleReader | CsrReader) -> Units:
     return PackedUnits(reader) if isinstance(reader, TriangleReader) else DenseUnits(reader)
 
 
-def _slab_bounds(reader: DenseReader | TriangleReader) -> np.ndarray:
+def _slab_bounds(reader: DenseReader | GapReader | TriangleReader) -> np.ndarray:
     return np.minimum(np.arange(reader.grid[0] + 1, dtype=np.int64) * reader.chunks[0], reader.shape[0])
 
 
 class DenseUnits:
     """Rows of chunks of a dense array, in one buffer that is reused."""
 
-    def __init__(self, reader: DenseReader) -> None:
+    def __init__(self, reader: DenseReader | GapReader) -> None:
         self._reader, self.bounds = reader, _slab_bounds(reader)
         self._slab: np.ndarray | None = None
 
@@ -346,8 +346,4 @@ class ZarrRows(BatchedStream):
 
 def _leaving_gaps(source: Source) -> Source:
     """The same source, its missing values as NaN: of rows that are left out and counted."""
-    array = getattr(source.reader, "array", None)
-    if not isinstance(array, DecodedArray):
-        return source
-    reader: Any = source.reader
-    return replace(source, reader=replace(reader, array=replace(array, gaps="nan")))
+    return replace(source, reader=as_nan(source.reader))

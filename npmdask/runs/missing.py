@@ -1,0 +1,170 @@
+"""Missing values of a run: what was done with them, how many there were, and what that does to the answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from npmdask.checkpoint.store import RunStore
+from npmdask.storage.readers.gaps import DROP, GapReader
+from npmdask.storage.source import Source
+
+LARGE = 0.05  # of the entries, or of what a column should have, is missing: then the mean changes what is found
+ROUNDING = 1e-13  # of a share of weights
+NAMED = 5  # columns that a warning names
+PART = "missing"  # of the store
+
+
+@dataclass(frozen=True, kw_only=True)
+class Missing:
+    """
+    Hold which values of the data of a run were missing, and what was done with them.
+
+    Attributes
+    ----------
+    rule : str
+        "mean": every gap counts as its column's mean. "drop-columns": columns without any value are left out.
+    counts : numpy.ndarray, shape (d,)
+        Missing values in each column of the data, as they are stored.
+    rows : int
+        How many rows the data have.
+    rows_with_gaps : int
+        How many of them have a missing value.
+    kept : numpy.ndarray
+        Numbers of the columns that the components are of; all but those that were dropped.
+    fill : numpy.ndarray or None, shape (d,)
+        What gaps were filled with, of "mean".
+    observed : numpy.ndarray or None, shape (d,)
+        The share of the rows (of their weight, where they have weights) that have a value in each column, of "mean".
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import npmdask
+    >>> rows = np.random.default_rng(0).standard_normal((50, 4))
+    >>> rows[:2, 3] = np.nan
+    >>> found = npmdask.top_k(rows, 2, kind="samples", center=True, missing="mean").missing
+    >>> found.entries, found.counts.tolist(), found.rows_with_gaps
+    (2, [0, 0, 0, 2], 2)
+    """
+
+    rule: str
+    counts: np.ndarray
+    rows: int
+    rows_with_gaps: int
+    kept: np.ndarray
+    fill: np.ndarray | None = None
+    observed: np.ndarray | None = None
+
+    @property
+    def entries(self) -> int:
+        """How many values are missing."""
+        return int(self.counts.sum())
+
+    @property
+    def share(self) -> float:
+        """The same, of all values."""
+        return self.entries / (self.rows * len(self.counts))
+
+    @property
+    def sentence(self) -> str:
+        """What was missing, and what was done."""
+        gappy, d = int((self.counts > 0).sum()), len(self.counts)
+        if self.rule == DROP:
+            return f"{gappy} of {d} columns have no value and are left out."
+        return (
+            f"{self.entries} of {self.rows * d} values are missing ({_percent(self.share)}), in {self.rows_with_gaps} "
+            f"of {self.rows} rows and {gappy} of {d} columns; each counts as the mean of its column."
+        )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2g} %"
+
+
+def filled(source: Source, survey: dict[str, np.ndarray]) -> Source:
+    """The source whose gaps are filled with what its survey has found, where that is how they are read."""
+    if not isinstance(source.reader, GapReader) or "column_fill" not in survey:
+        return source
+    fill = survey["column_fill"].astype(source.reader.dtype)
+    return replace(source, reader=replace(source.reader, fill=fill, observed=survey["column_observed"]))
+
+
+def keep_missing(store: RunStore, source: Source, survey: Any) -> None:
+    """Note in the store what is missing, once a pass has seen all of the data."""
+    reader = source.reader
+    if not isinstance(reader, GapReader) or survey is None or store.part_meta(PART) is not None:
+        return
+    rows, d = reader.inner.shape
+    arrays = {"kept": np.arange(d) if reader.kept is None else reader.kept}
+    if reader.rule == DROP:
+        counts, rows_with = np.full(d, rows, np.int64), rows
+        counts[reader.kept] = 0
+    else:
+        counts, rows_with = survey[0]["column_missing"].astype(np.int64), int(survey[0]["rows_missing"][0])
+        arrays |= {"fill": survey[0]["column_fill"], "observed": survey[0]["column_observed"]}
+    meta = {"rule": reader.rule, "rows": rows, "rows_with_gaps": rows_with, "entries": int(counts.sum())}
+    store.write_part(PART, {**arrays, "counts": counts}, meta)
+
+
+def missing_of(store: RunStore) -> Missing | None:
+    """What a run has noted; None of one that treated none."""
+    part = store.read_part(PART)
+    if part is None:
+        return None
+    arrays, meta = part
+    facts = {name: meta[name] for name in ("rule", "rows", "rows_with_gaps")}
+    more = {name: arrays.get(name) for name in ("fill", "observed")}
+    return Missing(**facts, counts=arrays["counts"], kept=arrays["kept"], **more)
+
+
+def missing_facts(found: Missing | None) -> dict[str, Any]:
+    """The same as plain numbers, for JSON."""
+    if found is None:
+        return {}
+    names = {"rule": found.rule, "entries": found.entries, "share": found.share, "sentence": found.sentence}
+    columns = {
+        "columns_with_gaps": int((found.counts > 0).sum()),
+        "columns_left_out": len(found.counts) - len(found.kept),
+    }
+    return {"missing": names | columns | {"rows_with_gaps": found.rows_with_gaps}}
+
+
+def missing_warnings(store: RunStore) -> list[str]:
+    """What is to be known of an answer whose gaps were filled with means: which values are too small, and why."""
+    found = missing_of(store)
+    if found is None or found.observed is None:
+        return []
+    said = []
+    shares = np.maximum(found.counts / found.rows, 1 - found.observed)
+    worst = int(np.argmax(shares))
+    if found.share >= LARGE or shares[worst] >= LARGE:
+        said.append(
+            f"{_percent(found.share)} of the values are missing (of column {worst} {_percent(shares[worst])}) and "
+            "count as means of columns, which is biased: variances and values come out too small, about as much as is "
+            "missing, and components turn away from columns with gaps. Where values are missing because of what they "
+            "are, or in blocks of rows, the answer follows the pattern of the gaps"
+        )
+    few = np.flatnonzero(((found.counts >= found.rows - 1) & (found.rows > 1)) | (found.observed == 0))
+    if len(few):
+        numbers = ", ".join(str(number) for number in few[:NAMED]) + (", ..." if len(few) > NAMED else "")
+        said.append(
+            f"{len(few)} column{'s have' if len(few) > 1 else ' has'} one value or none (number {numbers}, from 0) and "
+            "say nothing: such a column counts as constant"
+        )
+    return said
+
+
+def filled_entries(reader: Any) -> str:
+    """The end of the error statement of an answer whose gaps were filled: what it is about."""
+    if not isinstance(reader, GapReader) or reader.observed is None:
+        return ""
+    share = float(np.mean(1 - reader.observed))
+    if share < ROUNDING:  # nothing, or in rows that weigh nothing
+        return ""
+    return (
+        f" Meant are the data with their missing values ({_percent(share)}) as means of columns: how far the answer is "
+        "from that of complete data is not said."
+    )

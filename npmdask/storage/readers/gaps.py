@@ -1,0 +1,197 @@
+"""Rows with missing values (NaN), read as rows without: columns that have no value left out, or gaps filled with means.
+
+A tile with gaps is filled in a scratch tile that the next one reuses; the data are never copied as a whole. Checksums
+are of what is stored. An infinity is no missing value, and is refused whatever the rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+
+from npmdask.errors import BadInputError
+from npmdask.storage.chunk_access import scratch
+from npmdask.storage.conventions import DecodedArray
+from npmdask.storage.labels import Axis
+from npmdask.storage.readers.dense import DenseReader, InTiles, ReadStats, Tile, impute, position_where
+
+REFUSE, DROP, MEAN = RULES = ("refuse", "drop-columns", "mean")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GapReader(InTiles):
+    """A dense reader of rows with missing values, as operators read rows without.
+
+    Parameters
+    ----------
+    inner : the reader of the stored rows (m x d), which gives missing values as NaN.
+    rule : "drop-columns" or "mean".
+    kept : of "drop-columns": numbers of the columns that are read, ascending. All others must have no value at all.
+    fill : of "mean": what a missing entry is read as (d), in the dtype of the data; None until a survey knows it, and
+        until then gaps are read as NaN.
+    observed : of "mean": the share of the (weight of the) rows that have a value in each column (d).
+    axes : what the columns of ``inner`` are called, for errors.
+    held : of "drop-columns": whether the columns that are left out are held to having no value.
+    checksums : as of :class:`DenseReader`.
+    """
+
+    inner: DenseReader
+    rule: str
+    kept: np.ndarray | None = None
+    fill: np.ndarray | None = None
+    observed: np.ndarray | None = None
+    axes: tuple[Axis, ...] = ()
+    held: bool = True
+    checksums: np.ndarray | None = None
+
+    layout: ClassVar[str] = "dense"
+    by_triangle: ClassVar[bool] = False
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name in self.__dataclass_fields__:  # while it is unpickled there is nobody to ask
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+    @property
+    def dense(self) -> DenseReader:
+        """The reader of what is stored."""
+        return self.inner
+
+    @cached_property
+    def _stored(self) -> DenseReader:
+        return replace(self.inner, checksums=self.checksums)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows, and columns that are read."""
+        rows, columns = self.inner.shape
+        return (rows, columns if self.kept is None else len(self.kept))
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Memory that reading a slab takes: that of what is stored, a filled tile and where its gaps are."""
+        tile = self.inner.tile_rows * self.inner.shape[1]
+        return self.inner.buffer_bytes + tile * (self.inner.dtype.itemsize + 1)
+
+    def slab_columns(self, column: int) -> slice:
+        """The columns of a column of chunks, as they are numbered here."""
+        return self._numbered(self.inner.slab_columns(column))
+
+    def _numbered(self, columns: slice) -> slice:
+        if self.kept is None:
+            return columns
+        first, last = np.searchsorted(self.kept, [columns.start, columns.stop])
+        return slice(int(first), int(last))
+
+    def tiles(self, slab: int, record: ReadStats) -> Iterator[tuple[slice, Tile]]:
+        """Yield (rows of the array, tile), as :meth:`DenseReader.tiles`."""
+        for rows, tile in self._stored.tiles(slab, record):
+            yield rows, [self._seen(rows, columns, values) for columns, values in tile]
+
+    def _seen(self, rows: slice, columns: slice, values: np.ndarray) -> tuple[slice, np.ndarray]:
+        here = self._numbered(columns)
+        if self.kept is not None:
+            if self.held and self.checksums is None:  # later passes read the same chunks
+                self._require_empty(rows, columns, values)
+            if here.stop - here.start == values.shape[1]:
+                return here, values
+            out = self._scratch(columns, here.stop - here.start, len(values))
+            np.take(values, self.kept[here] - columns.start, axis=1, out=out)
+            return here, out
+        if self.fill is None:
+            return here, values
+        gaps = np.isnan(values)
+        if not gaps.any():
+            return here, values
+        out = self._scratch(columns, values.shape[1], len(values))
+        np.copyto(out, values)
+        np.copyto(out, np.broadcast_to(self.fill[columns], out.shape), where=gaps)
+        return here, out
+
+    def _scratch(self, columns: slice, width: int, rows: int) -> np.ndarray:
+        return scratch(("without gaps", columns.start), (self.inner.tile_rows, width), self.inner.dtype)[:rows]
+
+    def _require_empty(self, rows: slice, columns: slice, values: np.ndarray) -> None:
+        """Hold the columns that are left out to having no value."""
+        assert self.kept is not None
+        gone = np.setdiff1d(np.arange(columns.start, columns.stop), self.kept)
+        if not len(gone):
+            return
+        found = np.argwhere(~np.isnan(values[:, gone - columns.start]))
+        if len(found):
+            row, column = rows.start + int(found[0, 0]), int(gone[found[0, 1]])
+            raise BadInputError(
+                f"{self._column(column)} of {self.inner.where} has no value in the first row and one in row {row}: "
+                f"missing = {DROP!r} leaves out columns without any value. Say missing = {MEAN!r}, fill its gaps, or "
+                "leave the column out yourself"
+            )
+
+    def non_finite(self, unit: int) -> BadInputError | None:
+        """What to say of the first value of a unit that may not be there: an infinity, or a gap in a column."""
+        looked = np.isinf if self.rule == MEAN else _not_finite
+        position = position_where(self.tiles(unit, ReadStats()), looked)
+        if position is None:
+            return None
+        if not position.startswith("nan"):
+            return impute(self.inner.where, position)
+        assert self.kept is not None
+        column = int(self.kept[int(position.rpartition(" ")[2])])
+        count, rows = self._gaps_of(column, unit)
+        return BadInputError(
+            f"{self._column(column)} of {self.inner.where} has values and lacks {count} of the {rows} that were looked at "
+            f"({100 * count / rows:.2g} %): missing = {DROP!r} leaves out columns without any value. Say missing = "
+            f"{MEAN!r}, fill its gaps, or leave the column out yourself"
+        )
+
+    def _gaps_of(self, column: int, unit: int) -> tuple[int, int]:
+        """Missing entries of a column, and entries looked at: of all rows, where looking costs no computation."""
+        units = [unit] if self.inner.access.way == "computed" else range(self.inner.units)
+        count = seen = 0
+        for each in units:
+            for _, tile in self.inner.tiles(each, ReadStats()):
+                for columns, values in tile:
+                    if columns.start <= column < columns.stop:
+                        count += int(np.isnan(values[:, column - columns.start]).sum())
+                        seen += len(values)
+        return count, seen
+
+    def _column(self, column: int) -> str:
+        named = [axis for axis in self.axes if axis.values is not None]
+        if not named or len(named) < len(self.axes):
+            return f"column {column}"
+        places = np.unravel_index(column, [axis.size for axis in named])
+        return f"column {column} ({', '.join(f'{a.name} {a.places[i]}' for a, i in zip(named, places, strict=True))})"
+
+    def deviations(self, std: np.ndarray) -> np.ndarray:
+        """Deviations over what is observed, which columns are scaled by, from those ``std`` (d) of filled columns."""
+        return std if self.observed is None else over_observed(std, self.observed)
+
+    def of_kept(self, values: np.ndarray) -> np.ndarray:
+        """Numbers of all stored columns, for the columns that are read."""
+        return values if self.kept is None else values[self.kept]
+
+
+def over_observed(std: np.ndarray, observed: np.ndarray) -> np.ndarray:
+    """Deviations over what is observed (d), of which this is the share, from those of columns whose gaps are means."""
+    return std / np.sqrt(np.where(observed > 0, observed, 1.0))
+
+
+def _not_finite(values: np.ndarray) -> np.ndarray:
+    return ~np.isfinite(values)
+
+
+def as_nan(reader: Any) -> Any:
+    """The same reader, of which an array with conventions gives its missing values as NaN."""
+    array = getattr(reader, "array", None)
+    return replace(reader, array=replace(array, gaps="nan")) if isinstance(array, DecodedArray) else reader
+
+
+def columns_with_values(reader: DenseReader) -> np.ndarray:
+    """Numbers of the columns that have a value in the first row: the only ones that can be without a gap."""
+    _, tile = next(iter(reader.tiles(0, ReadStats())))
+    first = np.concatenate([values[0] for _, values in tile])
+    return np.flatnonzero(~np.isnan(first))
