@@ -31,6 +31,7 @@ from npmdask.runs.solution import Resources, Solution, TemporaryStore
 from npmdask.runs.warm_start import find_start, keep_start
 from npmdask.runs.weights import find_weights
 from npmdask.storage.bundle import read_bundle
+from npmdask.storage.readers.gaps import REFUSE
 from npmdask.storage.source import open_source
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def top_k(
         AnnData, whose rows are computed or read a block at a time in every pass; a session of icechunk; a
         ``LinearOperator`` of SciPy, of which products only are asked (docs/lazy.md).
         Values of a Zarr array are decoded by the CF conventions (scale_factor, add_offset, _FillValue, ...), as
-        xarray does; masked values are refused, and missing ones treated as ``missing`` says.
+        xarray does; missing values, also masked ones, are treated as ``missing`` says.
     k : int or float
         How many, 1 <= k <= min(m, d). A float strictly between 0 and 1 is the share of the variance that they are to
         explain (of the trace of the operator: for a matrix of the sum of squares), and k is found.
@@ -208,7 +209,7 @@ def top_k(
     True
     """
     begun = None if start is None else find_start(start, store)
-    opened = open_source(source, kind, dim, spill)
+    opened = open_source(source, kind, dim, spill, gaps=missing != REFUSE)
     request = Request(
         target_rank=k,
         iteration_rank=iteration_rank,

@@ -99,7 +99,7 @@ class StoredComponents:
         BadInputError
             Rows of another width, or scores that are not finite.
         """
-        opened = self._without_gaps(open_source(source, dim=dim))
+        opened = self._without_gaps(open_source(source, dim=dim, gaps=self.missing is not None))
         if opened.reader.layout == "matrix-free":
             raise BadInputError(
                 f"{opened.path.removeprefix('memory, ')} has no rows, whose scores are asked for: those that it was "

@@ -23,7 +23,7 @@ SHOWN = 5  # names of columns that a sentence lists
 ENTRIES = 2**18  # of a chunk of a sparse matrix in memory
 
 
-def values_of(given: Any, dim: str | int | None = None) -> Any:
+def values_of(given: Any, dim: str | int | None = None, *, gaps: bool = False) -> Any:
     """The numbers inside of a table, a labelled, lazy or annotated array; anything else as it is.
 
     Parameters
@@ -68,9 +68,9 @@ def values_of(given: Any, dim: str | int | None = None) -> Any:
     if dim is not None:
         raise BadInputError(f"dim = {dim!r} is for arrays of xarray, Dask and NumPy: leave it out")
     if library == "pandas" and kind in ("DataFrame", "Series"):
-        return _pandas(given.to_frame() if kind == "Series" else given)
+        return _pandas(given.to_frame() if kind == "Series" else given, gaps=gaps)
     if (library, kind) in (("polars", "DataFrame"), ("pyarrow", "Table"), ("pyarrow", "RecordBatch")):
-        return _arrow(given)
+        return _arrow(given, gaps=gaps)
     if library == "anndata" and (kind == "AnnData" or hasattr(given, "group")):
         return _annotated(given)
     if library == "h5py":
@@ -129,16 +129,18 @@ def _computed_table(table: Any) -> Any:
     return table.to_dask_array(lengths=True)
 
 
-def _pandas(table: Any) -> np.ndarray:
+def _pandas(table: Any, *, gaps: bool) -> np.ndarray:
     no_numbers = [str(name) for name, dtype in table.dtypes.items() if getattr(dtype, "kind", "O") not in "iufb"]
     _require_numbers("the DataFrame", no_numbers)
     missing = table.isna().sum()
-    _require_whole("the DataFrame", [str(n) for n in missing.index[missing > 0]], int(missing.sum()), "df.dropna()")
+    if not gaps:
+        _require_whole("the DataFrame", [str(n) for n in missing.index[missing > 0]], int(missing.sum()), "df.dropna()")
     dtypes = [dtype if isinstance(dtype, np.dtype) else np.dtype(np.float64) for dtype in table.dtypes]
-    return np.asarray(table.to_numpy(dtype=np.result_type(*dtypes)) if dtypes else table.to_numpy())
+    dtype = np.result_type(*dtypes) if dtypes else None
+    return np.asarray(table.to_numpy(dtype=dtype, na_value=np.nan) if missing.any() else table.to_numpy(dtype=dtype))
 
 
-def _arrow(given: Any) -> np.ndarray:
+def _arrow(given: Any, *, gaps: bool) -> np.ndarray:
     with extra("ingest"):
         import pyarrow as pa
     table = pa.table(given) if not isinstance(given, pa.RecordBatch) else pa.Table.from_batches([given])
@@ -146,7 +148,8 @@ def _arrow(given: Any) -> np.ndarray:
     kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
     _require_numbers("the table", [n for n, c in columns.items() if not any(is_kind(c.type) for is_kind in kinds)])
     missing = {name: column.null_count for name, column in columns.items() if column.null_count}
-    _require_whole("the table", list(missing), sum(missing.values()), "table.drop_null()")
+    if not gaps:
+        _require_whole("the table", list(missing), sum(missing.values()), "table.drop_null()")
     if not columns:
         raise BadInputError("the table has no columns")
     return np.column_stack([column.to_numpy() for column in columns.values()])
@@ -221,7 +224,7 @@ def _require_whole(what: str, columns: list[str], missing: int, remedy: str) -> 
     if missing:
         raise BadInputError(
             f"{what} has {missing} missing values in {len(columns)} columns{_listed(columns)}, and missing values "
-            f"cannot be analysed yet: fill them in, or leave rows out ({remedy})"
+            f"are refused: fill them in, leave rows out ({remedy}), or let a plain run take them (missing = 'mean')"
         )
 
 

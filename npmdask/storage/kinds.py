@@ -154,8 +154,9 @@ def real_array(given: Any, what: str) -> np.ndarray:
     if isinstance(array, np.ma.MaskedArray):
         if count := int(np.ma.count_masked(array)):
             raise BadInputError(
-                f"{what}: {count} masked values of {array.size}, and missing values cannot be analysed yet: fill them "
-                "in (x.filled(0)), or leave out the rows or columns that have them (numpy.ma.compress_rows(x))"
+                f"{what}: {count} masked values of {array.size}, and missing values are refused: fill them in "
+                "(x.filled(0)), leave out the rows or columns that have them (numpy.ma.compress_rows(x)), or let a "
+                "plain run take them (missing = 'mean')"
             )
         array = array.data
     if array.dtype.kind not in "iufb":

@@ -216,7 +216,12 @@ def with_missing(source: Source, rule: str) -> Source:
 
 
 def open_source(
-    source: Any, kind: str | None = None, dim: str | int | None = None, spill: str | Path | None = None
+    source: Any,
+    kind: str | None = None,
+    dim: str | int | None = None,
+    spill: str | Path | None = None,
+    *,
+    gaps: bool = False,
 ) -> Source:
     """Open ``source``: a path, a URL (of a registered scheme too), a ``zarr.Array``, a ``zarr.Group``, a 2-D NumPy
     array or lists of rows (3-D of kind matrices or tensor; a tensor is checked to be symmetric), a SciPy sparse matrix,
@@ -225,7 +230,7 @@ def open_source(
 
     ``kind`` (samples, symmetric, matrix, sparse, matrices, tensor) overrides what the store says of itself;
     without either a plain 2-D array is a matrix. ``spill``: a folder for rows that are computed, so that they are
-    computed once.
+    computed once. ``gaps``: missing values of tables and masked arrays become NaN, for :func:`with_missing`.
 
     Raises
     ------
@@ -237,7 +242,7 @@ def open_source(
     gridded = dim is not None and isinstance(source, str | Path) and not is_remote(source)
     given, place = _gridded(Path(source), str(dim)) if gridded else (source, "")
     labels = None if isinstance(given, str | os.PathLike | zarr.Array | zarr.Group) else labels_of(given, dim)
-    opened = _opened(given, kind, dim, spill)
+    opened = _opened(given, kind, dim, spill, gaps=gaps)
     if gridded:
         opened = replace(opened, path=place, dim=str(dim))
     labels = labels or opened.labels
@@ -298,7 +303,9 @@ def _is_zarr_group(path: Path) -> bool:
     return marked and not above
 
 
-def _opened(source: Any, kind: str | None, dim: str | int | None, spill: str | Path | None) -> Source:
+def _opened(
+    source: Any, kind: str | None, dim: str | int | None, spill: str | Path | None, *, gaps: bool = False
+) -> Source:
     if (opener := _opener_of(source)) is not None:
         return _given(source, opener, kind)
     if hasattr(type(source), "as_source"):  # it knows better what it is
@@ -309,11 +316,11 @@ def _opened(source: Any, kind: str | None, dim: str | int | None, spill: str | P
     if is_linear_operator(source):
         return _matrix_free(source, kind, rows=dim is not None or spill is not None)
     if not isinstance(source, str | os.PathLike | zarr.Array | zarr.Group):
-        source = values_of(source, dim)
+        source = values_of(source, dim, gaps=gaps)
         if isinstance(source, BlockRows):
             return _computed(source, kind, spill)
         held = is_sparse(source) or isinstance(source, zarr.Array | zarr.Group)
-        source = source if held else _array_of(source)
+        source = source if held else _array_of(source, gaps=gaps)
     elif dim is not None:
         raise BadInputError(
             f"dim = {dim!r} is for arrays that a program holds: open {source} with xarray, as "
@@ -411,8 +418,11 @@ def _matrix_free(operator: Any, kind: str | None, *, rows: bool) -> Source:
     return Source(path=path, kind=kind or "matrix", reader=reader, fingerprint=printed, registered=False)
 
 
-def _array_of(given: Any) -> np.ndarray:
-    """What lies in memory, as an array of real numbers."""
+def _array_of(given: Any, *, gaps: bool) -> np.ndarray:
+    """What lies in memory, as an array of real numbers; with ``gaps`` masked ones are NaN."""
+    masked: Any = given
+    if gaps and isinstance(given, np.ma.MaskedArray) and given.dtype.kind in "iuf" and np.ma.is_masked(given):
+        given = masked.astype(np.promote_types(given.dtype, np.float32)).filled(np.nan)
     if not isinstance(given, np.ndarray | list | tuple) and not hasattr(given, "__array__"):
         raise BadInputError(
             f"data of type {type(given).__name__} are not accepted: give the path or URL of a Zarr store, a zarr.Array "

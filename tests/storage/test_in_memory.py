@@ -47,7 +47,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "masked rows": (list(MASKED), rf"{int((ROWS > 2).sum())} masked values of 240"),
     "object with a masked array": (Masked(), rf"{int((ROWS > 2).sum())} masked values of 240"),
     "object that fails": (Failing(), r"make no array \(requires grad\)"),
-    "masked": (MASKED, rf"{int((ROWS > 2).sum())} masked values of 240, and missing values cannot be analysed yet"),
+    "masked": (MASKED, rf"{int((ROWS > 2).sum())} masked values of 240, and missing values are refused"),
 }
 
 

@@ -142,9 +142,9 @@ class GapReader(InTiles):
         column = int(self.kept[int(position.rpartition(" ")[2])])
         count, rows = self._gaps_of(column, unit)
         return BadInputError(
-            f"{self._column(column)} of {self.inner.where} has values and lacks {count} of the {rows} that were looked at "
-            f"({100 * count / rows:.2g} %): missing = {DROP!r} leaves out columns without any value. Say missing = "
-            f"{MEAN!r}, fill its gaps, or leave the column out yourself"
+            f"{self._column(column)} of {self.inner.where} has values and lacks {count} of the {rows} that were "
+            f"looked at ({100 * count / rows:.2g} %): missing = {DROP!r} leaves out columns without any value. Say "
+            f"missing = {MEAN!r}, fill its gaps, or leave the column out yourself"
         )
 
     def _gaps_of(self, column: int, unit: int) -> tuple[int, int]:

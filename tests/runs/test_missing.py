@@ -1,0 +1,303 @@
+"""Missing values: counted, left out with their columns or filled with means, on every route, beside NumPy.
+
+Mutants that these tests kill: gaps filled with 0 instead of the mean; counts of rows in place of observed entries in
+means; the deviation of the filled column as scale; columns that are left out not held to being empty; an infinity
+filled as if it were missing; a survey made twice; a sentence or a warning that is not said.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+
+import npmdask
+import npmdask.operators._protocol as protocol
+from npmdask.cli.main import main
+from npmdask.errors import BadInputError, RefusedError
+from npmdask.manage.report import write_report
+from npmdask.manage.status import inspect
+from npmdask.privacy.request import Privacy
+from npmdask.runs.observers import Observer
+from npmdask.storage.source import open_source
+from tests.conftest import write_zarr
+
+M, D, K = 230, 12, 3
+ROUTES = ("power", "krylov", "gram")
+PRIVACY = Privacy(epsilon=1.0, delta=1e-6, neighboring_relation="record_zero_out", clip_norm=1.0)
+
+
+@pytest.fixture(autouse=True)
+def short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many runs, so that sums over what is observed are joined often."""
+    monkeypatch.setattr(protocol, "RUN_BYTES", 700)
+    monkeypatch.setattr(protocol, "COLUMN_BYTES", 1)
+
+
+def gappy(seed: int = 0, share: float = 0.1) -> np.ndarray:
+    """Rows with gaps at random, a block of them, and one whole row."""
+    rng = np.random.default_rng(seed)
+    rows = rng.standard_normal((M, D)) @ np.diag(np.geomspace(9, 1, D)) + np.arange(D)
+    rows[rng.random(rows.shape) < share] = np.nan
+    rows[30:70, 2:5] = np.nan
+    rows[100] = np.nan
+    return rows
+
+
+def imputed(rows: np.ndarray) -> np.ndarray:
+    return np.where(np.isnan(rows), np.nanmean(rows, axis=0), rows)
+
+
+def analysed(rows: np.ndarray, *, center: bool, scale: bool) -> np.ndarray:
+    """What is decomposed: filled, then centred, and divided by deviations over what is observed."""
+    full = imputed(rows)
+    full = full - full.mean(axis=0) if center else full
+    return full / np.nanstd(rows, axis=0) if scale else full
+
+
+@pytest.mark.parametrize("algorithm", ROUTES)
+@pytest.mark.parametrize(("center", "scale"), [(False, False), (True, False), (True, True)])
+def test_means_are_as_imputing_first(algorithm: str, center: bool, scale: bool, tmp_path: Path) -> None:
+    rows = gappy()
+    how: dict[str, Any] = {"kind": "samples", "center": center, "algorithm": algorithm, "tol": 1e-11, "max_steps": 900}
+    stored = write_zarr(tmp_path / "x", rows, (17, 5))
+    found = npmdask.top_k(stored, K, scale=scale, missing="mean", **how)
+    seen = analysed(rows, center=center, scale=scale)
+    sizes = np.linalg.svd(seen, compute_uv=False)
+    np.testing.assert_allclose(found.values, sizes[:K] ** 2 / M, rtol=1e-10)
+    assert found.explained_share == pytest.approx((sizes[:K] ** 2).sum() / (sizes**2).sum(), rel=1e-10)
+    np.testing.assert_allclose(found.scores(stored), seen @ found.basis, atol=1e-10)
+    if not scale:
+        first = npmdask.top_k(imputed(rows), K, **how)
+        np.testing.assert_allclose(found.values, first.values, rtol=1e-10)
+        survey = center and algorithm != "gram"  # a pass for the means, which imputing has made before
+        assert found.total_data_passes == first.total_data_passes + (not survey)
+
+
+@pytest.mark.parametrize("algorithm", ROUTES)
+def test_float32_and_singular_triplets(algorithm: str, tmp_path: Path) -> None:
+    """A gap is the mean as float32 holds it, and the mean of the filled column is beside it: large means show that."""
+    rows = (gappy() + 1000).astype(np.float32)
+    fill = np.nanmean(rows.astype(np.float64), axis=0).astype(np.float32)
+    full = np.where(np.isnan(rows), fill, rows)
+    how: dict[str, Any] = {"center": True, "algorithm": algorithm, "tol": 1e-7, "max_steps": 900}
+    found = npmdask.top_k(write_zarr(tmp_path / "x", rows, (17, 5)), K, missing="mean", **how)
+    whole = full.astype(np.float64)
+    sizes = np.linalg.svd(whole - whole.mean(axis=0), compute_uv=False)
+    np.testing.assert_allclose(found.values, sizes[:K], rtol=1e-7)
+    left = found.left_basis()
+    np.testing.assert_allclose((whole - whole.mean(axis=0)).T @ left, found.basis * found.values, atol=1e-2)
+
+
+def test_counts_are_told_everywhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows, store = gappy(), tmp_path / "run"
+    source = str(write_zarr(tmp_path / "x.zarr", rows, (17, 5)))
+    command = ["run", source, "-k", "2", "--kind", "samples", "--center", "--missing", "mean", "--store", str(store)]
+    assert main([*command, "--json"]) == 0
+    assert f'"entries": {np.isnan(rows).sum()}' in capsys.readouterr().out
+    found = npmdask.resume(store)
+    assert found.data_passes == 0 and found.missing is not None
+    np.testing.assert_array_equal(found.missing.counts, np.isnan(rows).sum(axis=0))
+    np.testing.assert_allclose(found.missing.fill, np.nanmean(rows, axis=0), rtol=1e-12)
+    assert found.missing.rows_with_gaps == np.isnan(rows).any(axis=1).sum()
+    assert found.missing.entries == np.isnan(rows).sum()
+    assert inspect(store)["missing"]["sentence"] == found.missing.sentence
+    assert "Meant are the data with their missing values" in found.assurance
+    page = write_report(store).read_text()
+    assert "Missing values" in page and "which is biased" in page and str(found.missing.entries) in page
+
+
+def test_a_large_share_is_warned_of_and_a_small_one_not() -> None:
+    many = npmdask.top_k(gappy(), K, kind="samples", center=True, missing="mean")
+    assert any("biased" in said for said in many.warnings)
+    few = np.random.default_rng(1).standard_normal((400, 6))
+    few[3, 2] = np.nan
+    assert npmdask.top_k(few, 2, kind="samples", center=True, missing="mean").warnings == ()
+    few[:60, 4] = np.nan  # 15 % of one column, 2.5 % of all values
+    said = npmdask.top_k(few, 2, kind="samples", center=True, missing="mean").warnings
+    assert any("column 4 15 %" in each for each in said)
+
+
+def test_columns_with_one_value_or_none_count_as_constant() -> None:
+    """Not as large ones: a single value has the deviation 0."""
+    rows = gappy()
+    rows[:, 1] = np.nan
+    rows[:, 7] = np.nan
+    rows[5, 7] = 1e6
+    for algorithm in ROUTES:
+        found = npmdask.top_k(
+            rows, K, kind="samples", center=True, scale=True, missing="mean", algorithm=algorithm, max_steps=900
+        )
+        others = np.delete(np.arange(D), [1, 7])
+        sizes = np.linalg.svd(analysed(rows[:, others], center=True, scale=True), compute_uv=False)
+        np.testing.assert_allclose(found.values, sizes[:K] ** 2 / M, rtol=1e-8)
+        assert np.abs(found.basis[[1, 7]]).max() < 1e-7
+        assert any("2 columns have one value or none (number 1, 7, from 0)" in said for said in found.warnings)
+
+
+def test_two_large_values_are_not_blown_up() -> None:
+    """Divided by the deviation of the filled column, two values of 460 would be a component of their own."""
+    rows = np.random.default_rng(0).standard_normal((400, 6))
+    rows[:, 5] = np.nan
+    rows[[3, 4], 5] = -1.0, 1.0
+    found = npmdask.top_k(rows, 1, kind="samples", center=True, scale=True, missing="mean")
+    assert abs(found.basis[5, 0]) < 0.2
+
+
+@pytest.mark.parametrize("algorithm", ROUTES)
+@pytest.mark.parametrize("center", [False, True])
+def test_columns_without_any_value_are_left_out(algorithm: str, center: bool, tmp_path: Path) -> None:
+    rows = imputed(gappy())
+    gone = [0, 5, 6, 7, 8, 9]  # a whole column of chunks among them
+    rows[:, gone] = np.nan
+    kept = np.delete(np.arange(D), gone)
+    stored = write_zarr(tmp_path / "x", rows, (17, 5))
+    how: dict[str, Any] = {"kind": "samples", "center": center, "algorithm": algorithm, "max_steps": 900}
+    found = npmdask.top_k(stored, K, missing="drop-columns", **how)
+    first = npmdask.top_k(rows[:, kept], K, **how)
+    np.testing.assert_allclose(found.values, first.values, rtol=1e-10)
+    assert found.total_data_passes == first.total_data_passes
+    assert found.missing is not None and found.basis.shape == (len(kept), K)
+    np.testing.assert_array_equal(found.missing.kept, kept)
+    np.testing.assert_array_equal(found.labels.columns[0].places, kept)
+    np.testing.assert_allclose(found.scores(stored), found.scores(rows[:, kept]), atol=1e-12)
+
+
+def test_a_column_with_gaps_is_not_left_out_unseen(tmp_path: Path) -> None:
+    rows = imputed(gappy())
+    rows[:, 4] = np.nan
+    for row, said in ((0, "column 6 .* has no value in the first row and one in row 1"), (M - 1, "lacks 1 of the 230")):
+        given = rows.copy()
+        given[row, 6] = np.nan
+        with pytest.raises(BadInputError, match=said):
+            npmdask.top_k(write_zarr(tmp_path / f"x{row}", given, (17, 5)), K, missing="drop-columns")
+    late = rows.copy()
+    late[M - 1, 4] = 2.0
+    with pytest.raises(BadInputError, match=f"column 4 .* and one in row {M - 1}"):
+        npmdask.top_k(late, K, missing="drop-columns")
+    with pytest.raises(BadInputError, match=r"no column of .* has a value in the first row"):
+        npmdask.top_k(rows * np.nan, K, missing="drop-columns")
+
+
+def test_names_of_columns_are_in_the_refusal_and_in_the_answer() -> None:
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame(imputed(gappy())[:, :4], columns=["a", "b", "c", "d"])
+    table["b"] = np.nan
+    found = npmdask.top_k(table, 2, missing="drop-columns")
+    assert found.labels.columns[0].places.tolist() == ["a", "c", "d"]
+    table.loc[3, "c"] = np.nan
+    with pytest.raises(BadInputError, match=r"column 2 \(column c\)"):
+        npmdask.top_k(table, 2, missing="drop-columns")
+    masked = np.ma.masked_invalid(gappy())
+    values = [
+        npmdask.top_k(rows, K, kind="samples", missing="mean").values for rows in (masked, pandas.DataFrame(masked))
+    ]
+    np.testing.assert_allclose(
+        values, [npmdask.top_k(gappy(), K, kind="samples", missing="mean").values] * 2, rtol=1e-12
+    )
+
+
+@pytest.mark.parametrize("missing", ["refuse", "mean", "drop-columns"])
+@pytest.mark.parametrize("bad", [np.inf, -np.inf])
+def test_infinities_are_refused_always(missing: str, bad: float) -> None:
+    rows = np.random.default_rng(0).standard_normal((M, D))
+    rows[:, 3] = np.nan if missing == "drop-columns" else rows[:, 3]
+    rows[77, 8] = bad
+    for algorithm in ROUTES:
+        with pytest.raises(BadInputError, match=r"inf at row 77, column"):
+            npmdask.top_k(rows, K, center=True, missing=missing, algorithm=algorithm)
+    rows[7, 8] = np.nan  # in the same column: the mean of what is observed is infinite
+    with pytest.raises(BadInputError, match=r"inf at row 77|lacks 1 of|nan at row 7"):
+        npmdask.top_k(rows, K, missing=missing)
+
+
+def test_the_refusal_counts_and_names_the_remedies() -> None:
+    rows = gappy()
+    count, of_rows = int(np.isnan(rows).sum()), int(np.isnan(rows).any(axis=1).sum())
+    with pytest.raises(BadInputError) as refused:
+        npmdask.top_k(rows, K)
+    assert f"({count} of {M * D} entries are missing, in {of_rows} of {M} rows and {D} of {D} columns" in str(
+        refused.value
+    )
+    assert "missing = 'mean'" in str(refused.value)
+
+
+def test_a_gap_that_appears_after_the_survey_is_corruption(tmp_path: Path) -> None:
+    """It would be filled without a word if the chunk were not known."""
+    rows, store = gappy(), tmp_path / "run"
+    path = write_zarr(tmp_path / "x", rows, (17, 12))
+
+    class Spoiler(Observer):
+        def on_step(self, *given: Any) -> None:
+            zarr.open_array(path, mode="r+")[60, 8] = np.nan
+
+    with pytest.raises(BadInputError, match="is corrupt"):
+        npmdask.top_k(
+            path, K, missing="mean", store=store, algorithm="power", tol=1e-12, max_steps=50, observer=Spoiler()
+        )
+
+
+def test_a_run_that_is_interrupted_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    rows = gappy()
+    path = write_zarr(tmp_path / "x", rows, (17, 5))
+    for missing, source in (("mean", path), ("drop-columns", write_zarr(tmp_path / "y", imputed(rows), (17, 5)))):
+        how: dict[str, Any] = {"missing": missing, "center": True, "algorithm": "power", "tol": 1e-10}
+        whole = npmdask.top_k(source, K, store=tmp_path / f"{missing}-whole", max_steps=900, **how)
+
+        class Stop(Observer):
+            def on_step(self, *given: Any) -> None:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            npmdask.top_k(source, K, store=tmp_path / missing, max_steps=900, observer=Stop(), **how)
+        again = npmdask.resume(tmp_path / missing)
+        assert again.basis.tobytes() == whole.basis.tobytes() and again.values.tobytes() == whole.values.tobytes()
+        with pytest.raises(RefusedError, match=r"data\.missing"):
+            npmdask.top_k(source, K, store=tmp_path / missing, max_steps=900, **{**how, "missing": "refuse"})
+
+
+def test_shares_of_the_variance_are_found_of_filled_data() -> None:
+    rows = gappy()
+    found = npmdask.top_k(rows, 0.9, kind="samples", center=True, missing="mean")
+    sizes = np.linalg.svd(analysed(rows, center=True, scale=False), compute_uv=False) ** 2
+    assert found.target_rank == int(np.searchsorted(np.cumsum(sizes) / sizes.sum(), 0.9)) + 1
+
+
+def test_nothing_is_filled_where_nothing_is_missing() -> None:
+    rows = imputed(gappy())
+    found = npmdask.top_k(rows, K, kind="samples", center=True, missing="mean")
+    assert found.missing is not None and found.missing.entries == 0 and found.warnings == ()
+    assert "Meant are" not in found.assurance
+    assert npmdask.top_k(np.arange(12).reshape(4, 3), 1, missing="mean").missing is None
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"missing": "median"}, "missing = 'median'"),
+        ({"missing": "mean", "kind": "symmetric"}, "of kind symmetric"),
+        ({"missing": "mean", "mechanism": "gaussian", "stddev": 0.1}, "not for other operators"),
+        ({"missing": "mean", "privacy": PRIVACY}, "not for private runs"),
+    ],
+)
+def test_what_has_no_rule_for_missing_values(how: dict[str, Any], said: str) -> None:
+    with pytest.raises((BadInputError, RefusedError), match=said):
+        npmdask.top_k(np.eye(12), 2, **how)
+
+
+def test_no_filled_copy_is_made(tmp_path: Path) -> None:
+    """Tiles of the stored array are filled in one scratch tile, which the next one reuses."""
+    path = write_zarr(tmp_path / "x", gappy(), (17, 12))
+    from npmdask.runs.missing import filled
+    from npmdask.storage.readers.dense import ReadStats
+    from npmdask.storage.source import with_missing
+
+    source = with_missing(open_source(path, "samples"), "mean")
+    survey = {"column_fill": np.arange(D, dtype=float), "column_missing": np.ones(D)}
+    reader: Any = filled(source, survey).reader
+    tiles = [tile[0][1] for slab in range(3) for _, tile in reader.tiles(slab, ReadStats())]
+    assert np.isfinite(tiles[-1]).all()
+    assert np.shares_memory(tiles[0], tiles[1])
