@@ -214,6 +214,26 @@ def test_infinities_are_refused_always(missing: str, bad: float) -> None:
         npmdask.top_k(rows, K, missing=missing)
 
 
+def test_an_infinity_is_not_scored_as_if_it_were_missing() -> None:
+    rows = gappy()
+    found = npmdask.top_k(rows, K, kind="samples", center=True, missing="mean")
+    rows[9, 3] = np.inf
+    with pytest.raises(BadInputError, match=r"row 9 .*not finite"):
+        found.scores(rows)
+
+
+def test_the_mean_of_a_filled_column_is_beside_what_fills_it() -> None:
+    """float32 near 10,000 holds steps of 0.001: gaps are a rounded mean, a hundredth of the deviation away from it."""
+    rng = np.random.default_rng(0)
+    rows = (rng.standard_normal((3000, 4)) * 0.02 + 10000.3).astype(np.float32)
+    rows[rng.random(rows.shape) < 0.5] = np.nan
+    wide = rows.astype(np.float64)
+    full = np.where(np.isnan(wide), np.nanmean(wide, axis=0).astype(np.float32), wide)
+    found = npmdask.top_k(rows, 4, kind="samples", center=True, missing="mean", algorithm="power", tol=1e-7)
+    np.testing.assert_allclose(found.values, np.linalg.eigvalsh(np.cov(full.T, bias=True))[::-1], rtol=1e-7)
+    np.testing.assert_allclose(found.mean, full.mean(axis=0), rtol=1e-13)
+
+
 def test_the_refusal_counts_and_names_the_remedies() -> None:
     rows = gappy()
     count, of_rows = int(np.isnan(rows).sum()), int(np.isnan(rows).any(axis=1).sum())
