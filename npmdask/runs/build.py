@@ -262,12 +262,13 @@ def prepared(source: Source, request: Request) -> Source:
             f"missing = {request.missing!r} is for plain runs of samples and dense matrices, not for {what}: leave it "
             "out, and fill missing values in before"
         )
+    source = with_missing(source, request.missing)
     if request.missing == MEAN and not request.center:
         raise BadInputError(
             f"missing = {MEAN!r} needs centring: only less its mean does a gap count as nothing. Centre the columns "
             "(center = True), or fill missing values in before"
         )
-    return with_missing(source, request.missing)
+    return source
 
 
 def _with_random_columns(start: Start, k: int, p: int, most: int, *, asked: bool) -> tuple[Start, int]:

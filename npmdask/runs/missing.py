@@ -115,9 +115,9 @@ def missing_of(store: RunStore) -> Missing | None:
     if part is None:
         return None
     arrays, meta = part
-    facts = {name: meta[name] for name in ("rule", "rows", "rows_with_gaps")}
-    more = {name: arrays.get(name) for name in ("fill", "observed")}
-    return Missing(**facts, counts=arrays["counts"], kept=arrays["kept"], **more)
+    facts: dict[str, Any] = {name: meta[name] for name in ("rule", "rows", "rows_with_gaps")}
+    facts |= {name: arrays.get(name) for name in ("counts", "kept", "fill", "observed")}
+    return Missing(**facts)
 
 
 def missing_facts(found: Missing | None) -> dict[str, Any]:

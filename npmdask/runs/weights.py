@@ -227,8 +227,9 @@ def _read(path: Path, name: str) -> np.ndarray:
 
 def columns_read(weights: Weights, source: Source) -> np.ndarray | None:
     """What the columns weigh that a run reads: those that have no value may be left out (missing = "drop-columns")."""
-    left_out = weights.columns is not None and isinstance(source.reader, GapReader)
-    return source.reader.of_kept(weights.columns) if left_out else weights.columns
+    if weights.columns is None or not isinstance(source.reader, GapReader):
+        return weights.columns
+    return source.reader.of_kept(weights.columns)
 
 
 # What a run keeps of them: resumed, it needs no file and no coordinate again.

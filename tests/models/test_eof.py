@@ -90,6 +90,25 @@ def test_the_field_with_land_straight_to_maps_beside_eofs_and_numpy() -> None:
     assert len(model.solution_.basis) == (~land).sum()
 
 
+@pytest.mark.parametrize("missing", ["drop-columns", "mean"])
+def test_weights_may_be_missing_over_land_only(missing: str) -> None:
+    data = field()
+    data[:, 4, 2] = np.nan
+    weights = np.sqrt(np.cos(np.deg2rad(data.lat))) * xr.ones_like(data[0])
+    wanted = EOF(3, missing=missing, tol=1e-11).fit(data, weights=weights.drop_vars("time", errors="ignore"))
+    weights = weights.where(np.isfinite(data[0]))
+    if missing == "mean":  # the point may have data at other times: it is not left out without a word
+        with pytest.raises(BadInputError, match="column_weights: 1 of 30 are negative, missing or infinite"):
+            EOF(3, missing=missing).fit(data, weights=weights)
+        return
+    model = EOF(3, tol=1e-11).fit(data, weights=weights)
+    np.testing.assert_allclose(model.components(), wanted.components(), atol=1e-12)
+    assert np.isnan(model.patterns()[:, 4, 2]).all() and np.isfinite(model.patterns()).sum() == 3 * 29
+    weights[1, 1] = np.nan
+    with pytest.raises(BadInputError, match="column_weights: 1 of 30 are negative, missing or infinite"):
+        EOF(3).fit(data, weights=weights)
+
+
 @pytest.mark.parametrize("lazy", [False, True])
 @pytest.mark.parametrize("use_coslat", [False, True])
 def test_points_with_data_at_some_times_only(lazy: bool, use_coslat: bool) -> None:

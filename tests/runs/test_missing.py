@@ -18,7 +18,7 @@ import npmdask
 import npmdask.operators._protocol as protocol
 from npmdask.cli.main import main
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.manage.report import write_report
+from npmdask.manage.report import export, write_report
 from npmdask.manage.status import inspect
 from npmdask.privacy.request import Privacy
 from npmdask.runs.observers import Observer
@@ -51,21 +51,21 @@ def imputed(rows: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(rows), np.nanmean(rows, axis=0), rows)
 
 
-def analysed(rows: np.ndarray, *, center: bool, scale: bool) -> np.ndarray:
+def analysed(rows: np.ndarray, *, scale: bool) -> np.ndarray:
     """What is decomposed: filled, then centred, and divided by deviations over what is observed."""
     full = imputed(rows)
-    full = full - full.mean(axis=0) if center else full
+    full = full - full.mean(axis=0)
     return full / np.nanstd(rows, axis=0) if scale else full
 
 
 @pytest.mark.parametrize("algorithm", ROUTES)
-@pytest.mark.parametrize(("center", "scale"), [(False, False), (True, False), (True, True)])
-def test_means_are_as_imputing_first(algorithm: str, center: bool, scale: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("scale", [False, True])
+def test_means_are_as_imputing_first(algorithm: str, scale: bool, tmp_path: Path) -> None:
     rows = gappy()
-    how: dict[str, Any] = {"kind": "samples", "center": center, "algorithm": algorithm, "tol": 1e-11, "max_steps": 900}
+    how: dict[str, Any] = {"kind": "samples", "center": True, "algorithm": algorithm, "tol": 1e-11, "max_steps": 900}
     stored = write_zarr(tmp_path / "x", rows, (17, 5))
     found = npmdask.top_k(stored, K, scale=scale, missing="mean", **how)
-    seen = analysed(rows, center=center, scale=scale)
+    seen = analysed(rows, scale=scale)
     sizes = np.linalg.svd(seen, compute_uv=False)
     np.testing.assert_allclose(found.values, sizes[:K] ** 2 / M, rtol=1e-10)
     assert found.explained_share == pytest.approx((sizes[:K] ** 2).sum() / (sizes**2).sum(), rel=1e-10)
@@ -73,8 +73,8 @@ def test_means_are_as_imputing_first(algorithm: str, center: bool, scale: bool, 
     if not scale:
         first = npmdask.top_k(imputed(rows), K, **how)
         np.testing.assert_allclose(found.values, first.values, rtol=1e-10)
-        survey = center and algorithm != "gram"  # a pass for the means, which imputing has made before
-        assert found.total_data_passes == first.total_data_passes + (not survey)
+        # The pass for the means, which imputing makes before its run, and of the Gram, too, needs no other.
+        assert found.total_data_passes == first.total_data_passes + (algorithm == "gram")
 
 
 @pytest.mark.parametrize("algorithm", ROUTES)
@@ -132,7 +132,7 @@ def test_columns_with_one_value_or_none_count_as_constant() -> None:
             rows, K, kind="samples", center=True, scale=True, missing="mean", algorithm=algorithm, max_steps=900
         )
         others = np.delete(np.arange(D), [1, 7])
-        sizes = np.linalg.svd(analysed(rows[:, others], center=True, scale=True), compute_uv=False)
+        sizes = np.linalg.svd(analysed(rows[:, others], scale=True), compute_uv=False)
         np.testing.assert_allclose(found.values, sizes[:K] ** 2 / M, rtol=1e-8)
         assert np.abs(found.basis[[1, 7]]).max() < 1e-7
         assert any("2 columns have one value or none (number 1, 7, from 0)" in said for said in found.warnings)
@@ -192,12 +192,9 @@ def test_names_of_columns_are_in_the_refusal_and_in_the_answer() -> None:
     with pytest.raises(BadInputError, match=r"column 2 \(column c\)"):
         npmdask.top_k(table, 2, missing="drop-columns")
     masked = np.ma.masked_invalid(gappy())
-    values = [
-        npmdask.top_k(rows, K, kind="samples", missing="mean").values for rows in (masked, pandas.DataFrame(masked))
-    ]
-    np.testing.assert_allclose(
-        values, [npmdask.top_k(gappy(), K, kind="samples", missing="mean").values] * 2, rtol=1e-12
-    )
+    how: dict[str, Any] = {"kind": "samples", "center": True, "missing": "mean"}
+    values = [npmdask.top_k(rows, K, **how).values for rows in (masked, pandas.DataFrame(masked))]
+    np.testing.assert_allclose(values, [npmdask.top_k(gappy(), K, **how).values] * 2, rtol=1e-12)
 
 
 @pytest.mark.parametrize("missing", ["refuse", "mean", "drop-columns"])
@@ -211,7 +208,7 @@ def test_infinities_are_refused_always(missing: str, bad: float) -> None:
             npmdask.top_k(rows, K, center=True, missing=missing, algorithm=algorithm)
     rows[7, 8] = np.nan  # in the same column: the mean of what is observed is infinite
     with pytest.raises(BadInputError, match=r"inf at row 77|lacks 1 of|nan at row 7"):
-        npmdask.top_k(rows, K, missing=missing)
+        npmdask.top_k(rows, K, center=True, missing=missing)
 
 
 def test_an_infinity_is_not_scored_as_if_it_were_missing() -> None:
@@ -256,7 +253,15 @@ def test_a_gap_that_appears_after_the_survey_is_corruption(tmp_path: Path) -> No
 
     with pytest.raises(BadInputError, match="is corrupt"):
         npmdask.top_k(
-            path, K, missing="mean", store=store, algorithm="power", tol=1e-12, max_steps=50, observer=Spoiler()
+            path,
+            K,
+            center=True,
+            missing="mean",
+            store=store,
+            algorithm="power",
+            tol=1e-12,
+            max_steps=50,
+            observer=Spoiler(),
         )
 
 
@@ -279,10 +284,60 @@ def test_a_run_that_is_interrupted_goes_on_to_the_same_bits(tmp_path: Path) -> N
             npmdask.top_k(source, K, store=tmp_path / missing, max_steps=900, **{**how, "missing": "refuse"})
 
 
+WEIGHED = {"rows": np.linspace(0.0, 3.0, M), "columns": np.linspace(2.0, 0.5, D)}
+
+
+@pytest.mark.parametrize("algorithm", ROUTES)
+@pytest.mark.parametrize("scale", [False, True])
+def test_means_of_weighted_rows_are_weighted(algorithm: str, scale: bool, tmp_path: Path) -> None:
+    """A gap is the weighted mean of its column: 0 less the mean that weighted rows are centred by."""
+    rows, u, v = gappy(), WEIGHED["rows"], WEIGHED["columns"]
+    rows[0, :4] = np.nan  # of a row that weighs nothing
+    here = np.where(np.isnan(rows), 0.0, u[:, None])
+    mean = (here * np.nan_to_num(rows)).sum(axis=0) / here.sum(axis=0)
+    std = np.sqrt((here * np.nan_to_num(rows - mean) ** 2).sum(axis=0) / here.sum(axis=0))
+    seen = np.nan_to_num(rows - mean) / (std if scale else 1.0) * np.sqrt(v)
+    sizes = np.linalg.svd(np.sqrt(u)[:, None] * seen, compute_uv=False) ** 2 / u.sum()
+    stored, store = write_zarr(tmp_path / "x", rows, (17, 5)), tmp_path / "run"
+    how: dict[str, Any] = {"kind": "samples", "center": True, "algorithm": algorithm, "tol": 1e-11, "max_steps": 900}
+    found = npmdask.top_k(stored, K, scale=scale, missing="mean", row_weights=u, column_weights=v, store=store, **how)
+    np.testing.assert_allclose(found.values, sizes[:K], rtol=1e-10)
+    assert found.explained_share == pytest.approx(sizes[:K].sum() / sizes.sum(), rel=1e-10)
+    np.testing.assert_allclose(found.scores(stored), seen @ found.basis, atol=1e-9)
+    np.testing.assert_allclose(npmdask.resume(store).scores(stored), seen @ found.basis, atol=1e-9)
+
+
+@pytest.mark.parametrize("algorithm", ROUTES)
+def test_weights_of_columns_that_are_left_out_are_left_out(algorithm: str, tmp_path: Path) -> None:
+    """Weights are of all stored columns: cut too late or twice, they would be those of neighbours."""
+    rows, v = imputed(gappy()), WEIGHED["columns"]
+    gone = [0, 5, 6]
+    rows[:, gone] = np.nan
+    kept = np.delete(np.arange(D), gone)
+    stored, store = write_zarr(tmp_path / "x", rows, (17, 5)), tmp_path / "run"
+    how: dict[str, Any] = {"kind": "samples", "center": True, "algorithm": algorithm, "max_steps": 900, "tol": 1e-11}
+    found = npmdask.top_k(stored, K, missing="drop-columns", column_weights=v, store=store, **how)
+    first = npmdask.top_k(rows[:, kept], K, column_weights=v[kept], **how)
+    np.testing.assert_allclose(found.values, first.values, rtol=1e-10)
+    again = npmdask.resume(store)
+    for solution in (found, again):
+        np.testing.assert_allclose(solution.scores(stored), found.scores(rows[:, kept]), atol=1e-12)
+        assert solution.patterns().shape == (len(kept), K)
+    np.testing.assert_allclose(found.patterns().T @ (v[kept, None] * found.patterns()), np.eye(K), atol=1e-9)
+    export(store, tmp_path / "out.npz")
+    np.testing.assert_array_equal(np.load(tmp_path / "out.npz")["column_weights"], v[kept])
+    only_gone = np.zeros(D)
+    only_gone[gone] = 1.0
+    with pytest.raises(BadInputError, match="all zero"):
+        npmdask.top_k(stored, K, missing="drop-columns", column_weights=only_gone)
+    with pytest.raises(BadInputError, match=f"there are {len(kept)} column_weights"):
+        npmdask.top_k(stored, K, missing="drop-columns", column_weights=v[kept])
+
+
 def test_shares_of_the_variance_are_found_of_filled_data() -> None:
     rows = gappy()
     found = npmdask.top_k(rows, 0.9, kind="samples", center=True, missing="mean")
-    sizes = np.linalg.svd(analysed(rows, center=True, scale=False), compute_uv=False) ** 2
+    sizes = np.linalg.svd(analysed(rows, scale=False), compute_uv=False) ** 2
     assert found.target_rank == int(np.searchsorted(np.cumsum(sizes) / sizes.sum(), 0.9)) + 1
 
 
@@ -291,13 +346,14 @@ def test_nothing_is_filled_where_nothing_is_missing() -> None:
     found = npmdask.top_k(rows, K, kind="samples", center=True, missing="mean")
     assert found.missing is not None and found.missing.entries == 0 and found.warnings == ()
     assert "Meant are" not in found.assurance
-    assert npmdask.top_k(np.arange(12).reshape(4, 3), 1, missing="mean").missing is None
+    assert npmdask.top_k(np.arange(12).reshape(4, 3), 1, center=True, missing="mean").missing is None
 
 
 @pytest.mark.parametrize(
     ("how", "said"),
     [
         ({"missing": "median"}, "missing = 'median'"),
+        ({"missing": "mean"}, "needs centring"),
         ({"missing": "mean", "kind": "symmetric"}, "of kind symmetric"),
         ({"missing": "mean", "mechanism": "gaussian", "stddev": 0.1}, "not for other operators"),
         ({"missing": "mean", "privacy": PRIVACY}, "not for private runs"),
@@ -316,7 +372,7 @@ def test_no_filled_copy_is_made(tmp_path: Path) -> None:
     from npmdask.storage.source import with_missing
 
     source = with_missing(open_source(path, "samples"), "mean")
-    survey = {"column_fill": np.arange(D, dtype=float), "column_missing": np.ones(D)}
+    survey = {"column_fill": np.arange(D, dtype=float), "column_observed": np.full(D, 0.9)}
     reader: Any = filled(source, survey).reader
     tiles = [tile[0][1] for slab in range(3) for _, tile in reader.tiles(slab, ReadStats())]
     assert np.isfinite(tiles[-1]).all()
