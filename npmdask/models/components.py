@@ -9,6 +9,7 @@ import numpy as np
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import Block
 from npmdask.runs.components import StoredComponents
+from npmdask.runs.missing import Missing
 from npmdask.runs.weights import in_units_of_data
 from npmdask.storage.containers import is_sparse
 from npmdask.storage.kinds import real_array
@@ -20,6 +21,7 @@ class Components(*TRANSFORMER, Estimator):  # type: ignore[misc]
 
     centred = False
     _column_weight: np.ndarray | None = None  # those of the fit
+    missing_: Missing | None = None
 
     def transform(self, X: Any) -> Block:
         """
@@ -45,13 +47,16 @@ class Components(*TRANSFORMER, Estimator):  # type: ignore[misc]
     def _scores(self, X: Any, dtype: Any = np.float64) -> np.ndarray:
         """Scores of ``dtype``: of float32 no more is ever held than they take themselves."""
         self._require_fit()
-        held = self._looked_at(X, first=False, dtype=REAL)
+        held = self._looked_at(X, first=False, dtype=REAL, gaps=self.missing_ is not None)
         mean, basis = self.mean_ if self.centred else None, self.components_.T / self._scale()
-        components = StoredComponents(basis=basis, mean=mean, column_weight=self._column_weight)
+        weight, missing = self._column_weight, self.missing_
+        components = StoredComponents(basis=basis, mean=mean, column_weight=weight, missing=missing)
         if not in_memory(held):
             return components.all_scores(held, dtype=dtype)
         rows = held if is_sparse(held) else np.asarray(real_array(held, "X"), np.float64)
         self._require_width(rows.shape)
+        if self.missing_ is not None:
+            return components.all_scores(rows, dtype=dtype)
         return components.scores(rows).astype(dtype, copy=False)
 
     def inverse_transform(self, X: Any) -> Block:

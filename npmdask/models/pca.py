@@ -24,6 +24,7 @@ from npmdask.runs.solution import Resources, Solution
 from npmdask.runs.weights import Weights, find_weights
 from npmdask.storage.containers import is_sparse
 from npmdask.storage.kinds import real_array
+from npmdask.storage.readers.gaps import MEAN, REFUSE
 from npmdask.storage.source import Source, open_source
 from npmdask.storage.writers.dense import Moments
 from npmdask.streaming.estimator import REAL, batches, in_memory, run_store, seed_of
@@ -34,6 +35,7 @@ class _OfRun(Components):
     """What PCA and TruncatedSVD share: the run of a fit."""
 
     n_components: Any
+    missing = REFUSE
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """
@@ -61,7 +63,12 @@ class _OfRun(Components):
         return self._fit(X)
 
     def _fit(self, X: Any, weights: Callable[[Source], Weights | None] = lambda source: None) -> Self:
-        held = self._looked_at(X, first=True, least=1 + self.centred, dtype=REAL)
+        if self.missing not in (REFUSE, MEAN):
+            raise BadInputError(
+                f'missing = {self.missing!r}: it is "{REFUSE}" or "{MEAN}" here; npmdask.top_k leaves out columns, too'
+            )
+        gaps = self.missing == MEAN
+        held = self._looked_at(X, first=True, least=1 + self.centred, dtype=REAL, gaps=gaps)
         if in_memory(held):
             sparse = is_sparse(held)
             held = held if sparse else real_array(held, "X")
@@ -81,6 +88,7 @@ class _OfRun(Components):
             request = Request(
                 target_rank=asked,
                 center=self.centred,
+                missing=self.missing,
                 tol=self.tol,
                 seed=seed_of(self.random_state),
                 weights=weights(opened),
@@ -92,7 +100,7 @@ class _OfRun(Components):
         if not solution.answered:
             warnings.warn(solution.outcome.sentence, RuntimeWarning, stacklevel=2)
         self.components_ = np.ascontiguousarray((solution.basis * fix_signs(solution.basis)).T)
-        self.singular_values_, self.n_samples_ = solution.singular_values, n
+        self.singular_values_, self.n_samples_, self.missing_ = solution.singular_values, n, solution.missing
         self._finish(held, solution)
         return self
 
@@ -133,6 +141,9 @@ class PCA(CentredComponents, _OfRun):
     column_weights : array_like, shape (d,), optional
         Of squares of columns, not negative, as for :func:`npmdask.top_k`: centred rows are multiplied by their roots,
         and components are of these.
+    missing : {"refuse", "mean"}, default "refuse"
+        "mean": missing values (NaN) of dense rows count as the means of their columns, in ``fit`` and ``transform``;
+        no filled copy is made (docs/missing.md).
     tol : float, optional
         Relative residual to reach; 1e-9, or 1e-6 for float32 data, by default.
     memory : str or int, optional
@@ -158,6 +169,8 @@ class PCA(CentredComponents, _OfRun):
         k, n and d.
     noise_variance_ : float
         Mean variance of the components that were left out.
+    missing_ : Missing or None
+        With ``missing="mean"``: how many values were missing, by column.
 
     See Also
     --------
@@ -180,6 +193,7 @@ class PCA(CentredComponents, _OfRun):
         *,
         whiten: bool = False,
         column_weights: Any = None,
+        missing: str = REFUSE,
         tol: float | None = None,
         memory: str | int | None = None,
         store: str | Path | None = None,
@@ -188,6 +202,7 @@ class PCA(CentredComponents, _OfRun):
         self.n_components = n_components
         self.whiten = whiten
         self.column_weights = column_weights
+        self.missing = missing
         self.tol = tol
         self.memory = memory
         self.store = store
@@ -219,6 +234,11 @@ class PCA(CentredComponents, _OfRun):
             The memory does not suffice, or ``store`` is of another run.
         """
         return self._fit(X, lambda source: find_weights(source, sample_weight, self.column_weights))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = self.missing == MEAN
+        return tags
 
     def _finish(self, held: Any, solution: Solution) -> None:
         assert solution.analysed.components is not None

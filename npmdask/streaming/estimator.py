@@ -152,18 +152,27 @@ class Estimator(*ESTIMATOR):  # type: ignore[misc]
             setattr(self, name, value)
         return self
 
-    def _looked_at(self, X: Any, *, first: bool, least: int = 1, dtype: Any = "numeric") -> Any:
+    def _looked_at(self, X: Any, *, first: bool, least: int = 1, dtype: Any = "numeric", gaps: bool = False) -> Any:
         """X as it is taken, after scikit-learn's own look at it where that is installed, and it is in memory.
 
-        ``first``: the columns are those of the fit, and not compared with them. ``least``: rows.
+        ``first``: the columns are those of the fit, and not compared with them. ``least``: rows. ``gaps``: NaN is let
+        through.
         """
-        held = values_of(X)
+        held = values_of(X, gaps=gaps)
         if not WITH_SCIKIT_LEARN or not in_memory(held):
             return held
         given = X if hasattr(X, "iloc") else held  # a table of pandas has names, which are kept
         ours = _refused(held)
         try:
-            found = validate_data(self, given, reset=first, accept_sparse=True, dtype=dtype, ensure_min_samples=least)
+            found = validate_data(
+                self,
+                given,
+                reset=first,
+                accept_sparse=True,
+                dtype=dtype,
+                ensure_min_samples=least,
+                ensure_all_finite="allow-nan" if gaps else True,
+            )
         except (ValueError, RuntimeError) as error:
             theirs, first_line = str(error), str(error).splitlines()[0]
             if "NaN" in first_line or "infinity" in first_line:  # further lines name estimators of scikit-learn

@@ -211,6 +211,28 @@ def test_infinities_are_refused_always(missing: str, bad: float) -> None:
         npmdask.top_k(rows, K, center=True, missing=missing)
 
 
+def test_pca_as_imputing_first_and_scores_of_rows_with_gaps(tmp_path: Path) -> None:
+    rows = gappy()
+    first = npmdask.PCA(3).fit(imputed(rows))
+    pandas = pytest.importorskip("pandas")
+    for given in (rows, pandas.DataFrame(rows), str(write_zarr(tmp_path / "x", rows, (17, 5)))):
+        pca = npmdask.PCA(3, missing="mean").fit(given)
+        np.testing.assert_allclose(pca.explained_variance_, first.explained_variance_, rtol=1e-10)
+        np.testing.assert_allclose(pca.explained_variance_ratio_, first.explained_variance_ratio_, rtol=1e-10)
+        np.testing.assert_allclose(pca.transform(given), first.transform(imputed(rows)), atol=1e-7)
+        few = np.where(np.isnan(rows[5:9]), first.mean_, rows[5:9])
+        np.testing.assert_allclose(pca.transform(rows[5:9]), first.transform(few), atol=1e-7)
+        assert pca.missing_ is not None and pca.missing_.entries == np.isnan(rows).sum()
+    with pytest.raises(BadInputError, match="NaN"):
+        npmdask.PCA(3).fit(rows)
+    with pytest.raises(BadInputError, match=r"npmdask.top_k leaves out columns"):
+        npmdask.PCA(3, missing="drop-columns").fit(rows)
+    with pytest.raises(BadInputError, match="infinity"):
+        npmdask.PCA(3, missing="mean").fit(np.where(rows > 10, np.inf, rows))
+    whole = npmdask.PCA(3, missing="mean").fit(imputed(rows))
+    np.testing.assert_allclose(whole.explained_variance_, first.explained_variance_, rtol=1e-10)
+
+
 def test_an_infinity_is_not_scored_as_if_it_were_missing() -> None:
     rows = gappy()
     found = npmdask.top_k(rows, K, kind="samples", center=True, missing="mean")
