@@ -106,7 +106,7 @@ def top_k(
     missing : {"refuse", "drop-columns", "mean"}, default "refuse"
         What is done with missing values (NaN; CF fill values) of samples and dense matrices, without a filled copy.
         "drop-columns": columns without any value are left out, and others with gaps refused. "mean": a gap counts as
-        the mean of its column over what is observed, found in one pass; how many there were is in
+        the mean of its column over what is observed, and ``center`` is needed; how many there were is in
         ``Solution.missing`` (docs/missing.md).
     iteration_rank : int or "auto", optional
         Columns that are iterated (p); ``max(k + 10, min(2 k, 64))`` by default. "auto": as many as cost no time on
