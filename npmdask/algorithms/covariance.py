@@ -25,7 +25,7 @@ import numpy as np
 
 from npmdask.algorithms.base import Info, Query, Result
 from npmdask.numerics.subspaces import Block, fix_signs
-from npmdask.theory.noisy_symmetric import CLEAR, likely_sine, noise_norm, projected, values_along
+from npmdask.theory.noisy_symmetric import CLEAR, noise_norm, perturbed_sine, projected, values_along
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class CovarianceState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spectrum:
+class LeadingPairs:
     """What a released symmetric matrix tells of its k leading pairs.
 
     ``values``: v^T A v of each; ``sine``: the likely one of their plane; ``above``: how many of the values of M are
@@ -113,15 +113,15 @@ class PrivateCovariance:
             residual_norms=self._norms(len(state.matrix)),
         )
 
-    def spectrum(self, matrix: Block) -> Spectrum:
+    def spectrum(self, matrix: Block) -> LeadingPairs:
         """The same of M, or of some of its columns and rows, and how far off that is likely to be."""
         m, vectors = np.linalg.eigh(matrix)
         chosen, values, above = self._values(m)
         kept = np.ascontiguousarray(vectors[:, chosen])
-        return Spectrum(
+        return LeadingPairs(
             values=values,
             vectors=kept * fix_signs(kept),
-            sine=likely_sine(m, self.stddev, chosen),
+            sine=perturbed_sine(m, self.stddev, chosen),
             above=above,
         )
 

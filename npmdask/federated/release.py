@@ -18,7 +18,7 @@ from npmdask.federated.client import Link, Traffic
 from npmdask.federated.protocol import Announcement, encoded_size
 from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import OnePass, Partial, pending_sums
-from npmdask.privacy.account import name_of_run
+from npmdask.privacy.account import release_id_of
 from npmdask.privacy.concerns import Asked, ReleaseNoise, concerns, first_query, largest_of, weak_promise
 from npmdask.privacy.power_release import likely_sine_of_release, released_arrays
 from npmdask.privacy.release import Answer, Disclosure, Released, released_answer, stated, warn_before_charge
@@ -285,7 +285,7 @@ class FederatedRelease(PlainRelease):
         if self._recipe.private:
             self._concerns = concerns(self._problem)
             warn_before_charge(self._problem, self._concerns, store, history)
-        self._link.job, self._link.traffic = name_of_run(store), Traffic()
+        self._link.job, self._link.traffic = release_id_of(store), Traffic()
         for step in history:
             self._link.traffic.add(Traffic(**step["traffic"]))
         self._before = replace(self._link.traffic)

@@ -24,7 +24,7 @@ from npmdask.numerics.spectra import Spectrum
 from npmdask.numerics.units import time_text
 from npmdask.planning.forecast import Forecast, look_ahead, predict_steps
 from npmdask.planning.predicted_steps import GRAM_FLOPS, MEMORY, PLACES, REHEARSAL_FLOPS, SIDE
-from npmdask.planning.private_choice import chosen
+from npmdask.planning.private_forecast import chosen
 from npmdask.planning.row_sample import SampleBudget, sample_said, why_too_small
 from npmdask.planning.throughput import MOST_COLUMNS, Throughput, measure_throughput
 from npmdask.runs.build import ELSEWHERE, default_rank, make_problem, prepared
@@ -469,7 +469,7 @@ def _may_keep(problem: Problem, resources: Resources) -> bool:
 
 
 def _held_run(store: str | Path | None) -> dict[str, Any] | None:
-    """What the run in ``store`` is done by, if there is one; what is wrong with a store is said when it is opened."""
+    """What the run in ``store`` is done by, if there is one; opening the store reports what is wrong with it."""
     try:
         spec = RunStore(store).read_spec() if store is not None else None
     except BadInputError:

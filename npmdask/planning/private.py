@@ -17,8 +17,7 @@ from npmdask.checkpoint.store import RunStore
 from npmdask.errors import NpmdaskError
 from npmdask.execution.memory import MemoryPlan, tree_rss
 from npmdask.numerics.spectra import Spectrum
-from npmdask.planning.private_choice import Way, ways_of
-from npmdask.planning.private_forecast import PrivateForecast, private_outlook
+from npmdask.planning.private_forecast import PrivateForecast, Way, private_outlook, ways_of
 from npmdask.privacy.concerns import concerns
 from npmdask.privacy.covariance_release import NAME as COVARIANCE
 from npmdask.privacy.dp_pca.registry import NAMES as RECORD_ORACLES

@@ -50,7 +50,7 @@ def said_in_a_sentence(function: Made) -> Made:
     return call  # type: ignore[return-value]
 
 
-class Step(Task[P, R]):
+class FlowStep(Task[P, R]):
     """A task that, when it is called, returns its result or raises its error, also one that is a sentence of ours.
 
     A task of Prefect would return a State in place of such an error.
@@ -61,17 +61,17 @@ class Step(Task[P, R]):
             return super().__call__(*args, return_state=True, **kwargs)
         return super().__call__(*args, return_state=True, **kwargs).result()
 
-    def with_options(self, **options: Any) -> "Step[P, R]":
+    def with_options(self, **options: Any) -> "FlowStep[P, R]":
         """Return the same step with other options of ``prefect.task``, like ``retries=2``."""
         changed = super().with_options(**options)
-        changed.__class__ = Step
+        changed.__class__ = FlowStep
         return changed  # type: ignore[return-value]
 
 
-def step(function: Callable[P, R], said: Callable[[Any], Any] = said_in_a_sentence) -> Step[P, R]:
+def step(function: Callable[P, R], said: Callable[[Any], Any] = said_in_a_sentence) -> FlowStep[P, R]:
     """A task of a flow run. What it takes and returns is kept nowhere, and its errors are sentences."""
     name = step_name(function.__name__)
-    return Step(said(function), cache_policy=NO_CACHE, persist_result=False, retries=0, task_run_name=name)
+    return FlowStep(said(function), cache_policy=NO_CACHE, persist_result=False, retries=0, task_run_name=name)
 
 
 class NotConvergedError(NpmdaskError):

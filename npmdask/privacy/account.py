@@ -40,7 +40,7 @@ KEY = "entropy"  # of the file in the folder of the run
 PLACE = "ledger.json"  # beside it: the last entry of the ledger that this run has seen
 
 
-def name_of_run(store: RunStore) -> str:
+def release_id_of(store: RunStore) -> str:
     """The name of the run for ledgers and nodes: drawn once, kept in run.json before anything is charged."""
     spec = store.read_spec() or {}
     if "release_id" not in spec:
@@ -121,7 +121,7 @@ class Account:
             The store of the data has no digests; or the ledger is older than the run.
         """
         self._require_digests()
-        self._run_id, self._ledger = name_of_run(self._store), _ledger_of(self._privacy)
+        self._run_id, self._ledger = release_id_of(self._store), _ledger_of(self._privacy)
         self._require_current(self._ledger)
         try:
             run = self._ledger.reserve(
@@ -221,5 +221,5 @@ class Account:
             return  # finished in an earlier call
         ledger = self._ledger or _ledger_of(self._privacy)
         self._require_current(ledger)
-        ledger.finish(name_of_run(self._store))
+        ledger.finish(release_id_of(self._store))
         destroy_key(self._path)

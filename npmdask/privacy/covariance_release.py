@@ -28,7 +28,7 @@ from npmdask.privacy.power_release import (
     MatrixRecipe,
     clipped_nearly_all,
     private_operator,
-    promise_of,
+    promise_line,
     public_statement,
     relation_of,
 )
@@ -42,7 +42,7 @@ KINDS = ("samples", "sparse", "symmetric")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Released:
+class CovarianceFacts:
     """What is public of a released covariance besides its numbers, in their units; a table of the statement.
 
     ``stddev``: of the noise off the diagonal. ``largest_trace``: what the trace without noise is at most, None where
@@ -82,7 +82,7 @@ class CovarianceRecipe(MatrixRecipe):
         scale, algorithm = self.scale(source), self.algorithm
         matrix = state.matrix * scale
         largest = None if algorithm.largest_trace is None else algorithm.largest_trace * scale
-        public = Released(
+        public = CovarianceFacts(
             stddev=algorithm.stddev * scale,
             largest_trace=largest,
             definite=algorithm.definite,
@@ -123,7 +123,7 @@ def _operator(source: Source, relation: Relation) -> Any:
     return replace(made, whole=True) if isinstance(made, ClippedGram | ClippedSparseGram) else made
 
 
-def _made_of(matrix: np.ndarray, public: Released, k: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+def _made_of(matrix: np.ndarray, public: CovarianceFacts, k: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """The k leading pairs of a released matrix, and what the statement says of them."""
     d = len(matrix)
     algorithm = PrivateCovariance(
@@ -203,7 +203,7 @@ def components_of_covariance(
         )
     here = np.ix_(chosen, chosen)
     made, told = _made_of(
-        np.ascontiguousarray(arrays["covariance"][here]), Released(**meta["statement"]["covariance"]), k
+        np.ascontiguousarray(arrays["covariance"][here]), CovarianceFacts(**meta["statement"]["covariance"]), k
     )
     before = meta["statement"]
     kept = [said for said in before["warnings"] if said != before["noise_warning"]]
@@ -259,5 +259,5 @@ def make_covariance(source: Source, privacy: Privacy, k: int) -> CovarianceRecip
             largest_trace=source.shape[0] * relation.clip_norm**2 if definite and relation.public_rows else None,
             definite=definite,
         ),
-        rule=FixedSteps(max_steps=1, promise=promise_of(relation, budget), noun="covariance matrix"),
+        rule=FixedSteps(max_steps=1, promise=promise_line(relation, budget), noun="covariance matrix"),
     )

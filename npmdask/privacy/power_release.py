@@ -312,7 +312,7 @@ def make_power(source: Source, privacy: Privacy, k: int, p: int, releases: int |
         relation=relation,
         mechanism=mechanism,
         algorithm=_algorithm(source, relation, k, p, releases, mechanism, clips),
-        rule=FixedSteps(max_steps=releases, promise=promise_of(relation, budget)),
+        rule=FixedSteps(max_steps=releases, promise=promise_line(relation, budget)),
     )
 
 
@@ -329,7 +329,7 @@ def _algorithm(
     return PrivatePower(target_rank=k, iteration_rank=p, releases=releases, noise=mechanism, clip_norm=records)
 
 
-def promise_of(relation: Relation, budget: Budget) -> str:
+def promise_line(relation: Relation, budget: Budget) -> str:
     """The promise in a line: for the sentence of the outcome."""
     if budget.delta == 0:
         return f"epsilon = {budget.epsilon:g}, delta = 0, for {relation.describe()}"

@@ -27,7 +27,7 @@ from npmdask.accounting import Budget, mu_for
 from npmdask.checkpoint.logging import tell
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, BudgetError, RefusedError
-from npmdask.privacy.account import Account, name_of_run
+from npmdask.privacy.account import Account, release_id_of
 from npmdask.privacy.concerns import weak_promise
 from npmdask.privacy.mechanisms import EntriesGaussian
 from npmdask.privacy.power_release import require_registered
@@ -143,7 +143,9 @@ def _copy(
     if not target.exists():
         account.open([])
         account.begin(1)
-        _write(source, target, mechanism, account, _statement(source, mechanism, privacy, name_of_run(store)), progress)
+        _write(
+            source, target, mechanism, account, _statement(source, mechanism, privacy, release_id_of(store)), progress
+        )
     account.settle()
 
 

@@ -53,7 +53,7 @@ def projected(values: np.ndarray, most: float | None) -> np.ndarray:
     return np.maximum(values - excess[last], 0.0)
 
 
-def likely_sine(values: np.ndarray, stddev: float, chosen: np.ndarray) -> float:
+def perturbed_sine(values: np.ndarray, stddev: float, chosen: np.ndarray) -> float:
     """The likely sine of the largest angle between the planes of some eigenvectors of M and of A.
 
     Parameters

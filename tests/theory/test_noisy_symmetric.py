@@ -9,7 +9,7 @@ import pytest
 
 from npmdask.algorithms import PrivateCovariance
 from npmdask.theory.certificates.wording import LOST
-from npmdask.theory.noisy_symmetric import likely_sine, noise_norm, projected, values_along
+from npmdask.theory.noisy_symmetric import noise_norm, perturbed_sine, projected, values_along
 from tests.conftest import often
 
 RUNS = 60
@@ -96,13 +96,13 @@ def test_one_strong_value_by_hand() -> None:
     assert values_along(m, sigma).sum() == pytest.approx(m.sum(), abs=1e-9)
     assert m[-2] < 1.1 * noise_norm(sigma, d) < m[-1]
     tangent = math.sqrt(1 / (1 - 1 / t**2) - 1)  # of the vector: c^2 = 1 - sigma^2 d / t^2
-    assert tangent < math.tan(math.asin(likely_sine(m, sigma, np.array([d - 1])))) < 3 * tangent
+    assert tangent < math.tan(math.asin(perturbed_sine(m, sigma, np.array([d - 1])))) < 3 * tangent
 
 
 def test_without_noise_nothing_is_changed() -> None:
     values = np.array([3.0, 2.0, 0.5])
     assert (values_along(values, 0.0) == values).all()
-    assert likely_sine(values, 0.0, np.array([0])) == 0.0 == likely_sine(values, 0.1, np.arange(3))
+    assert perturbed_sine(values, 0.0, np.array([0])) == 0.0 == perturbed_sine(values, 0.1, np.arange(3))
 
 
 @pytest.mark.parametrize("most", [None, 1.0, 4.0, 100.0])

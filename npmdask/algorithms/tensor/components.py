@@ -305,7 +305,7 @@ SHARP = 0.05  # a residual that once fell by this in a step: there is no noise t
 
 
 @dataclass(frozen=True)
-class Components:
+class FoundComponents:
     """k of them, of which the first have been found.
 
     Parameters
@@ -325,10 +325,10 @@ class Components:
     found_at: np.ndarray
 
 
-def no_components(d: int, k: int) -> Components:
+def no_components(d: int, k: int) -> FoundComponents:
     """k places for components in d dimensions."""
     block, entries = np.zeros((d, k)), np.zeros(k)
-    return Components(block, block, block, entries, entries, entries + 1, entries, entries)
+    return FoundComponents(block, block, block, entries, entries, entries + 1, entries, entries)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -349,7 +349,7 @@ class TensorState:
     count: int
     iteration: int
     columns: Columns
-    components: Components
+    components: FoundComponents
     lost: int
     let_go: int
     norm: float

@@ -15,8 +15,8 @@ from npmdask.algorithms.tensor.components import (
     UNRESOLVED,
     Columns,
     ColumnScores,
-    Components,
     Fit,
+    FoundComponents,
     TensorState,
     advanced,
     converged,
@@ -107,7 +107,7 @@ class Joint:
         known = (m == before) & (old.norms[:m] > floor)
         np.divide(fit.norms, old.norms[:m], out=ratio, where=known)
         signs = np.where(fit.weights < 0, -1.0, 1.0) if self.order == 4 else 1.0
-        part = Components(
+        part = FoundComponents(
             vectors=vectors,
             products=products,
             trial=power_step(vectors, signs * (fit.rest + vectors * fit.weights)),

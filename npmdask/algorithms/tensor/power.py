@@ -29,7 +29,7 @@ from npmdask.algorithms.base import Info, Query, Result, laid_out, restored
 from npmdask.algorithms.tensor.components import (
     MARGIN,
     ColumnScores,
-    Components,
+    FoundComponents,
     TensorState,
     advanced,
     component_facts,
@@ -93,7 +93,7 @@ class Rounds(Joint):
         m, only = state.count, slice(best, best + 1)
         vector = state.columns.block[:, only]
         landed = int((nearest(state.columns.block, vector) >= 0).sum())
-        part = Components(
+        part = FoundComponents(
             vectors=vector,
             products=released[:, only],
             trial=vector,

@@ -19,8 +19,8 @@ from npmdask.numerics.moments.likelihood import (
     Expectation,
     SphericalGaussians,
     ascent,
+    component_shifts,
     maximized,
-    moved,
     orthonormal,
     rotation,
 )
@@ -81,7 +81,7 @@ def refine_mixture(
     while True:
         model = maximized(held, here, floor)
         after = here.log_likelihood + ascent(held, model, here)
-        steps.add(float(moved(held, model, rows).max()))
+        steps.add(float(component_shifts(held, model, rows).max()))
         if steps.left <= SETTLED or passes == most:
             break
         passes += 1
@@ -96,7 +96,7 @@ def refine_mixture(
         "settled": steps.left <= SETTLED,
         "log_likelihood_before": before / rows,
         "log_likelihood_after": after / rows,
-        "largest_change": float(moved(start, model, rows).max()),
+        "largest_change": float(component_shifts(start, model, rows).max()),
         "left_to_go": steps.left,
         "narrowest": int((model.variances <= floor).sum()),
         "single_rows": int((model.weights * rows < LEAST_ROWS).sum()),

@@ -100,7 +100,7 @@ def ascent(model: SphericalGaussians, other: SphericalGaussians, found: Expectat
     return float((gained - squares / (2 * other.variances) + found.squares / (2 * model.variances)).sum())
 
 
-def moved(before: SphericalGaussians, after: SphericalGaussians, rows: int) -> np.ndarray:
+def component_shifts(before: SphericalGaussians, after: SphericalGaussians, rows: int) -> np.ndarray:
     """Return how far components moved, in sampling errors (k): of the mean or the weight, whichever moved farther.
 
     Given the component of each row the root mean square error of a mean is ``sqrt(v d / (n w))``, of a weight

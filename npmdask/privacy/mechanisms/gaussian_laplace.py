@@ -114,7 +114,7 @@ class PrivateMechanism(ABC):
             raise RefusedError(f"step {step} is not one of the {self.releases} releases that are paid for")
         require_integers(product)
         scale = self._grid_scale(block, len(product))
-        require_room(product, scale)
+        require_64_bits(product, scale)
         noise = self._draw(scale, product.shape, entropy.keystream(*self._purpose(product.shape, block, step, scale)))
         return (product + noise) * float(self.rounding.grid)
 
@@ -271,7 +271,7 @@ def require_integers(product: np.ndarray) -> None:
         raise BadInputError(f"private noise is added to a block of int64 (units of a grid), not to {found}")
 
 
-def require_room(product: np.ndarray, scale: int) -> None:
+def require_64_bits(product: np.ndarray, scale: int) -> None:
     """The message must not say how large the product is: that is not public."""
     if max(int(product.max()), -int(product.min())) + FARTHEST * scale >= 1 << 63:
         raise RefusedError("product and noise together could leave 64 bits: use a coarser grid or a smaller clip_norm")

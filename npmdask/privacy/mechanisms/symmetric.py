@@ -33,7 +33,7 @@ import numpy as np
 from npmdask.accounting import Budget
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.numerics.subspaces import Block
-from npmdask.privacy.mechanisms.gaussian_laplace import PrivateGaussian, leading_bits, require_integers, require_room
+from npmdask.privacy.mechanisms.gaussian_laplace import PrivateGaussian, leading_bits, require_64_bits, require_integers
 from npmdask.privacy.mechanisms.noise_key import Entropy
 from npmdask.privacy.neighbors import up
 
@@ -105,7 +105,7 @@ class SymmetricGaussian(PrivateGaussian):
             raise BadInputError(
                 f"a symmetric matrix is released whole: {product.shape} and {block.shape} are not d x d"
             )
-        require_room(product, scale)
+        require_64_bits(product, scale)
         released = np.zeros((d, d), np.int64)
         for scale_here, here in ((scale, np.diag_indices(d)), (self._off_diagonal(scale), np.triu_indices(d, 1))):
             count = len(here[0])

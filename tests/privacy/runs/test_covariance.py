@@ -18,7 +18,7 @@ import npmdask
 from npmdask.accounting import Budget
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
 from npmdask.manage.report import export, summary, write_report
-from npmdask.planning.private_choice import ways_of
+from npmdask.planning.private_forecast import ways_of
 from npmdask.privacy.account import require_room
 from npmdask.privacy.covariance_release import components_of_covariance, make_covariance
 from npmdask.privacy.ledger import open_ledger
