@@ -376,7 +376,7 @@ def _tiles(history: list[dict[str, Any]], telemetry: list[dict[str, Any]], resul
 
 
 def _without_a_pass(history: list[dict[str, Any]], result: Any) -> bool:
-    """Whether the answer came from a stored Gram: nothing was read, and nothing is said of reading."""
+    """Whether the answer came from a stored Gram: nothing was read, and the page has no part on reading."""
     return bool(result) and not result[1]["total_data_passes"] and not any(h["bytes_read"] for h in history)
 
 

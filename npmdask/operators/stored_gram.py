@@ -82,7 +82,7 @@ class NoRowsError(BadInputError, AttributeError):
 
 @dataclass(frozen=True, kw_only=True)
 class GramReader:
-    """What stands in for rows that only a Gram is known of: their number, and what they sum to.
+    """Replace rows of which only a Gram is known: their number, and what they sum to.
 
     Parameters
     ----------

@@ -225,7 +225,7 @@ class WholePath(ReleasePath):
     def _published(
         self, released: Values, products: dict[str, Integers], place: tuple[NDArray[Any], ...], stddev: float
     ) -> Publication:
-        """What stands in some places of the matrix, in all runs."""
+        """Entries of the matrix at some places, in all runs."""
         here, there = (np.float64(self.grid) * products[name][place] for name in ("here", "there"))
         shape = (len(released), len(place[0]))
         return Publication(

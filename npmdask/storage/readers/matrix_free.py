@@ -37,7 +37,7 @@ class MatrixFreeReader:
     ----------
     operator : with ``matmat``, and ``rmatmat`` unless it is ``self_adjoint``.
     shape : m x n.
-    self_adjoint : whether it is said to be.
+    self_adjoint : whether it claims to be.
     needs : bytes that a product takes for each column, beside what goes in and comes out.
     checksums : of the products with random vectors in the first pass (1 x 1), which later ones must have.
     """
