@@ -163,6 +163,7 @@ NAMES = {  # of facts, on a page
     "single_rows": "components of less than two rows",
     "contrasts": "contrast of each source",
 }
+MOST_COLUMNS, MOST_COMPONENTS = 20, 10  # of the means on a page: `npmdask export` writes all of them
 LEAST = 1e-17  # what is smaller is drawn here: zero has no place on a logarithmic axis
 
 
@@ -192,10 +193,32 @@ def latent_report(run: RunStore, spec: dict[str, Any]) -> Report:
         sections=(
             head,
             section("Components", table(rows, ("component", answer.weight_name))),
+            *_means(run),
             *_refined(answer),
             parameters(spec, TABLES),
         ),
     )
+
+
+def _means(run: RunStore) -> list[Section]:
+    """The means of a mixture, column by column; of many columns those in which they differ most."""
+    found = run.read_part(ANSWER)
+    if found is None or "means" not in found[0] or not found[0]["means"].size:
+        return []
+    means, weights = found[0]["means"], found[0]["weights"]  # d x k, k
+    (d, k), shown = means.shape, min(means.shape[1], MOST_COMPONENTS)
+    columns = np.arange(d)
+    if d > MOST_COLUMNS:
+        apart = ((means - np.average(means, axis=1, weights=weights)[:, None]) ** 2) @ weights
+        columns = np.sort(np.argsort(-apart, kind="stable")[:MOST_COLUMNS])
+    left_out = [
+        *([f"the {MOST_COLUMNS} of {d} columns in which they differ most"] if d > MOST_COLUMNS else []),
+        *([f"the {shown} of {k} components with the largest weights"] if k > shown else []),
+    ]
+    said = f"Shown are {' and '.join(left_out)}; `npmdask export` writes all." if left_out else ""
+    rows = ((int(j), *(f"{value:.6g}" for value in means[j, :shown])) for j in columns)
+    head = ("column (the first is 0)", *(f"component {i}" for i in range(1, shown + 1)))
+    return [section("Means", Text(text=said) if said else None, table(rows, head))]
 
 
 def _refined(answer: LatentAnswer) -> list[Section]:

@@ -56,7 +56,8 @@ def show_lines(ledger: Ledger, dataset: str | None = None) -> list[str]:
     said = facts(ledger, dataset)
     statuses = ledger.statuses() if dataset is None else [ledger.status(dataset)]
     head = f", the last is {said['head'][:16]}" if said["head"] else ""
-    lines = [f"{ledger.where}: {said['entries']} entries, chain whole{head}"]
+    count = said["entries"]
+    lines = [f"{ledger.where}: {count} {'entry' if count == 1 else 'entries'}, chain whole{head}"]
     for status in statuses:
         lines += ["", *status_lines(status)]
     return lines

@@ -11,9 +11,12 @@ import numpy as np
 import pytest
 import zarr
 
+from npmdask.checkpoint.store import RunStore
 from npmdask.cli.main import main
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
 from npmdask.models.latent import fit_independent_components, fit_mixture
+from npmdask.models.latent.answers import _means, latent_report
+from npmdask.models.latent.fit import ANSWER
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Resources
 from tests.conftest import same_bytes, write_zarr
@@ -175,6 +178,19 @@ def test_sentences(tmp_path: Path, fit: Any, k: int, source: Any, error: type[Np
         fit(made["rows"], 2, store=tmp_path / "little", resources=Resources(memory=2**20))
 
 
+def test_a_page_shows_the_columns_in_which_the_means_of_a_mixture_differ_most(tmp_path: Path) -> None:
+    """Of 30 columns those at the end, whose common level is no difference; of 12 components the first ten."""
+    means = np.full((30, 12), 1000.0)
+    means[10:] += np.arange(1, 13)
+    with RunStore(tmp_path / "run") as held:
+        held.write_part(ANSWER, {"means": means, "weights": np.full(12, 1 / 12)}, {})
+    (shown,) = _means(RunStore(tmp_path / "run"))
+    said, (head, rows) = shown.blocks[0].text, (shown.blocks[1].head, shown.blocks[1].rows)
+    assert "the 20 of 30 columns in which they differ most and the 10 of 12 components" in said
+    assert [row[0] for row in rows] == list(range(10, 30)) and head[-1] == "component 10"
+    assert rows[0][1:] == tuple(f"{1000 + i}" for i in range(1, 11))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["mixture", "ica"])
 def test_the_commands(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
@@ -198,6 +214,8 @@ def test_the_commands(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
     assert run("report", store)[0] == 0
     page = Path(store, "report.html").read_text()
     assert page.count("<svg") == 2 and ("weight" if kind == "mixture" else "excess kurtosis") in page
+    shown = latent_report(RunStore(store), RunStore(store).read_spec() or {})
+    means = [one.blocks[0].rows for one in shown.sections if one.title == "Means"]
     code, out, _ = run("resume", store, "--json", "--quiet")
     assert json.loads(out) == facts
     assert run("export", store, "o.npz")[0] == 0
@@ -205,6 +223,10 @@ def test_the_commands(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
         assert set(answer) == (
             {"means", "weights", "variances"} if kind == "mixture" else {"mixing", "unmixing", "mean", "kurtoses"}
         )
+        expected = (
+            [[(j, *(f"{v:.6g}" for v in row)) for j, row in enumerate(answer["means"])]] if "means" in answer else []
+        )
+    assert [list(rows) for rows in means] == expected, "on the page of a mixture, in the order of its weights"
     for arguments, said in (
         (["deflate", store, "1", "--store", "more"], "a job of several stages"),
         (["transform", store, "x.zarr", "y.zarr"], "no components of rows"),

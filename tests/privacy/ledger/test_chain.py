@@ -101,6 +101,10 @@ def test_an_export_is_the_beginning_of_every_later_one(used: Ledger) -> None:
     assert len(after) == 7
 
 
+def test_one_entry_is_no_entries(ledger: Ledger) -> None:
+    assert "1 entry, chain whole" in show_lines(ledger)[0]
+
+
 def test_what_is_shown(used: Ledger) -> None:
     lines = "\n".join(show_lines(used))
     assert "6 entries, chain whole" in lines
