@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -77,27 +78,35 @@ def _compared(
     return details
 
 
+def _ours(
+    context: Context, fit: Callable[..., Any], rows: np.ndarray, k: int, error: Callable[[Any], float]
+) -> dict[str, tuple[float, float, int]]:
+    """Error, seconds and passes after the moments, of the moments alone and with the passes that follow them."""
+    found, store = {}, context.folder / "run"
+    for way, refine in (("moments", 0), ("refined", None)):
+        shutil.rmtree(store, ignore_errors=True)
+        model, seconds = _timed(partial(fit, rows, k, store=store, refine=refine))
+        found[way] = error(model), seconds, model.facts.get("refinement", {}).get("passes", 0)
+    return found
+
+
 def _mixture(context: Context, asked: dict[str, Any], seed: int) -> dict[str, tuple[float, float, int]]:
     from sklearn.mixture import GaussianMixture
 
     rows, means = clouds(seed, **asked)
-    k, store = len(means), context.folder / "mixture"
+    k = len(means)
     start = {
         "weights_init": np.array(asked.get("weights", (1 / 3, 1 / 3, 1 / 3))),
         "means_init": means,
         "precisions_init": np.array(asked.get("deviations", (1.0, 1.0, 1.0))) ** -2.0,
     }
-    found: dict[str, tuple[float, float, int]] = {}
-    for way, refine in (("moments", 0), ("refined", None)):
-        shutil.rmtree(store, ignore_errors=True)
-        model, seconds = _timed(lambda refine=refine: fit_mixture(rows, k, store=store, refine=refine))  # type: ignore[misc]
-        found[way] = off(model.means.T, means), seconds, model.facts.get("refinement", {}).get("passes", 0)
+    found = _ours(context, fit_mixture, rows, k, lambda model: off(model.means.T, means))
     for way, more in (
         ("likelihood", start | {"tol": 1e-9, "max_iter": 2000}),
         ("scikit-learn", {"random_state": seed}),
     ):
         theirs = GaussianMixture(k, covariance_type="spherical", **more)
-        _, seconds = _timed(lambda theirs=theirs: theirs.fit(rows))  # type: ignore[misc]
+        _, seconds = _timed(partial(theirs.fit, rows))
         found[way] = off(theirs.means_, means), seconds, theirs.n_iter_
     return found
 
@@ -162,19 +171,15 @@ def _sources(context: Context, names: tuple[str, ...], seed: int) -> dict[str, t
     from sklearn.decomposition import FastICA
 
     rng = np.random.default_rng(seed)
-    k, store = len(names), context.folder / "ica"
+    k = len(names)
     drawn = np.stack([SOURCES[name][0](rng, 20_000) for name in names], axis=1)
     mixing = rng.standard_normal((8, k))
     rows = drawn @ mixing.T + 5
-    found: dict[str, tuple[float, float, int]] = {}
-    for way, refine in (("moments", 0), ("refined", None)):
-        shutil.rmtree(store, ignore_errors=True)
-        ours, seconds = _timed(lambda refine=refine: fit_independent_components(rows, k, store=store, refine=refine))  # type: ignore[misc]
-        found[way] = amari(ours.unmixing.T @ mixing), seconds, ours.facts.get("refinement", {}).get("passes", 0)
-    best, seconds = _timed(lambda: _most_likely(drawn, names))
+    found = _ours(context, fit_independent_components, rows, k, lambda model: amari(model.unmixing.T @ mixing))
+    best, seconds = _timed(partial(_most_likely, drawn, names))
     found["likelihood"] = amari(best), seconds, 0
     theirs = FastICA(k, whiten="unit-variance", random_state=seed, max_iter=1000)
-    _, seconds = _timed(lambda: theirs.fit(rows))
+    _, seconds = _timed(partial(theirs.fit, rows))
     found["scikit-learn"] = amari(theirs.components_ @ mixing), seconds, theirs.n_iter_
     return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from importlib.metadata import version
 from math import inf
 from pathlib import Path
@@ -79,10 +79,6 @@ class StreamRequest:
         if self.algorithm not in STREAM_REGISTRY:
             said = closest(str(self.algorithm), list(STREAM_REGISTRY))
             raise BadInputError(f"unknown streaming algorithm {self.algorithm!r}: {said}")
-
-    def of_batches(self, rows: int) -> StreamRequest:
-        """The same for batches of ``rows`` rows."""
-        return replace(self, batch_rows=rows)
 
 
 def _plain(value: Any) -> Any:

@@ -83,7 +83,6 @@ def test_the_half_life_is_in_rows_whatever_a_step_is(name: str, step: int) -> No
     options = {"block_rows": 40} if name == "spm" else {}
     request = StreamRequest(target_rank=2, algorithm=name, options=options, batch_rows=10, half_life=20)
     assert make_model(request, 5).algorithm.memory == pytest.approx(0.5 ** (step / 20))
-    assert request.of_batches(5).batch_rows == 5
 
 
 def test_half_life_of_steps_that_the_data_size_is_refused() -> None:
