@@ -109,7 +109,7 @@ def row_facts(lines: list[dict[str, Any]], store: str) -> dict[str, Any]:
     """How it went: an answer unless a row is broken, or misses its target at full scale."""
     broken = [line["row"] for line in lines if line["failures"] or line["figure"] is None]
     missed = [line["row"] for line in lines if not line["holds"] and line["row"] not in broken]
-    said = [f"{len(lines)} rows"]
+    said = [f"{len(lines)} row{'' if len(lines) == 1 else 's'}"]
     said += [f"broken: {', '.join(broken)}"] if broken else []
     said += [f"short of their targets: {', '.join(missed)}"] if missed else []
     good = not broken and not (missed and lines[0]["scale"] == "full")

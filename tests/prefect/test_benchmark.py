@@ -48,7 +48,7 @@ def test_what_cannot_be_measured_is_said(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(RefusedError, match="of scale small, not full"):
         _require_scale(tmp_path / "runs", "full")
     line = {"row": "a", "figure": None, "failures": ["x"], "holds": False, "scale": "small"}
-    assert row_facts([line], "runs")["sentence"] == "1 rows; broken: a"
+    assert row_facts([line], "runs")["sentence"] == "1 row; broken: a"
     missed = {"row": "b", "figure": 1.0, "failures": [], "holds": False, "scale": "small"}
     assert row_facts([missed], "runs")["answered"] and not row_facts([missed | {"scale": "full"}], "runs")["answered"]
     monkeypatch.setitem(sys.modules, "benchmarks", None)  # as where only the package is installed

@@ -180,8 +180,8 @@ def test_sentences(tmp_path: Path, fit: Any, k: int, source: Any, error: type[Np
 
 def test_a_page_shows_the_columns_in_which_the_means_of_a_mixture_differ_most(tmp_path: Path) -> None:
     """Of 30 columns those at the end, whose common level is no difference; of 12 components the first ten."""
-    means = np.full((30, 12), 1000.0)
-    means[10:] += np.arange(1, 13)
+    means = np.full((30, 12), 5000.0)
+    means[10:] = 1000.0 + np.arange(1, 13)
     with RunStore(tmp_path / "run") as held:
         held.write_part(ANSWER, {"means": means, "weights": np.full(12, 1 / 12)}, {})
     (shown,) = _means(RunStore(tmp_path / "run"))
