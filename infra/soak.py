@@ -1,8 +1,9 @@
 """A schedule every 20 seconds, a random kill every minute: is a tick lost, doubled or stuck? ``python -m infra.soak``
 
 ``npmdask serve`` follows a folder into which a file comes every 20 seconds (the flow streaming-update). Every minute
-one of these is killed with SIGKILL, at random: a process of a flow, the worker, the keeper, the server, the flow
-and its worker at once, everything (and started again). At the end nothing is killed any more, and then must hold
+one of these is killed with SIGKILL, at random, once it is there: a process of a flow, the worker, the keeper, the
+server, the flow and its worker at once, everything (and started again). At the end nothing is killed any more, and then
+must hold
 
 * lost or doubled: the model holds every row once (with p = d and nothing forgotten it is the exact sum of x x^T);
 * stuck: no flow run is left that is running, waiting or crashed; and none has failed.
@@ -56,7 +57,7 @@ SCHEDULES = """
 name = "days"
 flow = "streaming-update"
 config = "days.toml"
-every = 20
+every = {every:g}
 """
 ENDED = ("COMPLETED", "CANCELLED", "FAILED")
 
@@ -70,7 +71,6 @@ class Soak:
     port: int = field(default_factory=free_port)
     rows: list[np.ndarray] = field(default_factory=list)
     killed: Counter[str] = field(default_factory=Counter)
-    missed: Counter[str] = field(default_factory=Counter)  # kills that found nobody
     process: "subprocess.Popen[bytes] | None" = None
 
     def start(self) -> None:
@@ -97,17 +97,18 @@ class Soak:
         os.replace(hidden, hidden.with_name(hidden.name[1:]))
         self.rows.append(rows)
 
-    def kill(self, victim: str) -> None:
-        """SIGKILL to one of VICTIMS, if it is there."""
+    def kill(self, victim: str) -> bool:
+        """SIGKILL to one of VICTIMS; whether it was there."""
         assert self.process is not None
         pids = self._pids(victim)
         for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        (self.killed if pids else self.missed)[victim] += 1
+        self.killed[victim] += bool(pids)
         if victim == "everything":
             self.process.wait()
             self.start()
+        return bool(pids)
 
     def _pids(self, victim: str) -> list[int]:
         assert self.process is not None
@@ -152,27 +153,35 @@ def soak(folder: Path, seconds: float, seed: int) -> dict[str, Any]:
     """Run it; the figures by name, ``failures`` among them."""
     (folder / "days").mkdir(parents=True)
     (folder / "days.toml").write_text(STREAM)
-    (folder / "schedules.toml").write_text(SCHEDULES)
+    (folder / "schedules.toml").write_text(SCHEDULES.format(every=TICK))
     one, chosen = Soak(folder, seed), random.Random(seed)
     one.start()
     try:
-        began = last_file = last_kill = time.monotonic()
         one.put()
+        _wait_for_rows(one)
+        began = last_file = time.monotonic()
+        next_kill = began + KILL
         while (now := time.monotonic()) < began + seconds:
             if now >= last_file + TICK:
                 one.put()
                 last_file += TICK
-            if now >= last_kill + KILL:
+            if now >= next_kill:
                 victim = chosen.choice(VICTIMS)
-                one.kill(victim)
-                print(
-                    f"{now - began:6.0f} s  killed {victim}; {one.taken()} of {ROWS * len(one.rows)} rows", flush=True
-                )
-                last_kill += KILL
+                there = one.kill(victim)
+                said = f"{'killed' if there else 'no'} {victim}; {one.taken()} of {ROWS * len(one.rows)} rows"
+                print(f"{now - began:6.0f} s  {said}", flush=True)
+                next_kill = now + (KILL if there else chosen.uniform(0.0, TICK / 4))  # at any instant of what comes
             time.sleep(0.2)
         return _figures(one, time.monotonic() - began)
     finally:
         one.stop()
+
+
+def _wait_for_rows(one: Soak) -> None:
+    """Until the first run has taken some: how long everything takes to start differs from machine to machine."""
+    deadline = time.monotonic() + CALM
+    while not one.taken() and time.monotonic() < deadline:
+        time.sleep(0.2)
 
 
 def _figures(one: Soak, seconds: float) -> dict[str, Any]:
@@ -180,7 +189,7 @@ def _figures(one: Soak, seconds: float) -> dict[str, Any]:
     stuck: list[str] = ["not asked yet"]
     runs: list[dict[str, Any]] = []
     while time.monotonic() < deadline and (stuck or one.taken() != wanted or not _completed(runs)):
-        time.sleep(2)
+        time.sleep(0.5)
         with suppress(OSError):
             runs = one.flow_runs()
             old = [run for run in runs if run["state_type"] not in ENDED]
@@ -198,8 +207,7 @@ def _figures(one: Soak, seconds: float) -> dict[str, Any]:
         "rows": one.taken(),
         "flow_runs": dict(Counter(run["state_name"] for run in runs)),
         "started_again": sum(max(run["run_count"] - 1, 0) for run in runs),
-        "killed": dict(one.killed),
-        "nobody_there": dict(one.missed),
+        "killed": dict(+one.killed),
         "failures": failures,
     }
 
