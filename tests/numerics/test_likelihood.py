@@ -15,10 +15,10 @@ from npmdask.numerics.moments.likelihood import (
     Expectation,
     SphericalGaussians,
     ascent,
+    component_shifts,
     contrasts,
     log_sums,
     maximized,
-    moved,
     orthonormal,
     rotation,
 )
@@ -121,9 +121,9 @@ def test_a_component_on_a_single_row_keeps_what_it_had_or_stops_at_the_floor() -
 def test_changes_are_in_sampling_errors() -> None:
     model = SphericalGaussians(means=np.zeros((4, 2)), weights=np.array([0.25, 0.75]), variances=np.array([1.0, 4.0]))
     shifted = SphericalGaussians(means=model.means + [[0.2, 0.0]] * 4, weights=model.weights, variances=model.variances)
-    assert moved(model, shifted, 100) == pytest.approx([0.4 / np.sqrt(4 / 25), 0.0])
+    assert component_shifts(model, shifted, 100) == pytest.approx([0.4 / np.sqrt(4 / 25), 0.0])
     lighter = SphericalGaussians(means=model.means, weights=np.array([0.2, 0.8]), variances=model.variances)
-    assert moved(model, lighter, 100) == pytest.approx([0.05 / 0.04, 0.05 / 0.04])
+    assert component_shifts(model, lighter, 100) == pytest.approx([0.05 / 0.04, 0.05 / 0.04])
 
 
 # Independent components
