@@ -9,6 +9,7 @@ from typing import Any
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import DeploymentUpdate
+from prefect.client.schemas.objects import FlowRun
 from prefect.states import Completed, Crashed, Pending, Running, Scheduled
 
 from npmdask.prefect import heartbeat, keeper
@@ -129,12 +130,19 @@ def ticks(client: SyncPrefectClient, folder: Path) -> list[str]:
     )
     one = keeper.Reconciler(folder / "every.toml")
     one.tend(client)
-    time.sleep(12)  # the scheduler of the server looks every five seconds
-    now = datetime.now(UTC)
+    deadline = time.monotonic() + 120
+    while len(due_at(client, now := datetime.now(UTC))) < 5:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
     one.tend(client)
-    due = [run for run in client.read_flow_runs() if run.auto_scheduled and run.expected_start_time]
-    due = sorted((run for run in due if run.expected_start_time <= now), key=lambda run: run.expected_start_time)  # type: ignore[operator, return-value, arg-type]
-    return [run.state.name for run in due if run.state is not None][:-1]  # the newest replaces the others
+    return [run.state.name for run in due_at(client, now) if run.state is not None][:-1]  # the newest replaces them
+
+
+def due_at(client: SyncPrefectClient, now: datetime) -> list[FlowRun]:
+    """Runs of schedules whose time has come, the first one first."""
+    found = [(run.expected_start_time, run) for run in client.read_flow_runs() if run.auto_scheduled]
+    due = [(when, run) for when, run in found if when is not None and when <= now]
+    return [run for _, run in sorted(due, key=lambda pair: pair[0])]
 
 
 def main(folder: Path) -> None:
