@@ -39,21 +39,19 @@ def big_array(path: Path, shape: tuple[int, int], chunks: tuple[int, int], dtype
         z[start : start + rows] = (signal + rng.standard_normal((rows, shape[1]))).astype(dtype)
 
 
+LAYOUTS: list[tuple[Any, ...]] = [
+    ((200_000, 1000), (4000, 1000), "f4", None, ""),
+    ((200_000, 1000), (2000, 250), "f4", "auto", ""),
+    ((30_000, 3000), (1000, 1000), "f8", None, ""),
+    ((150_000, 1000), (8000, 1000), "f4", "auto", "large decoded chunks"),
+    ((100_000, 1000), (4000, 1000), "f8", None, "workers = 1\n"),
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", often(["krylov", "gram"], 0, 1))
 @pytest.mark.parametrize(
-    ("shape", "chunks", "dtype", "compressors", "extra"),
-    often(
-        [
-            ((200_000, 1000), (4000, 1000), "f4", None, ""),
-            ((200_000, 1000), (2000, 250), "f4", "auto", ""),
-            ((30_000, 3000), (1000, 1000), "f8", None, ""),
-            ((150_000, 1000), (8000, 1000), "f4", "auto", "large decoded chunks"),
-            ((100_000, 1000), (4000, 1000), "f8", None, "workers = 1\n"),
-        ],
-        1,
-        4,
-    ),
+    ("shape", "chunks", "dtype", "compressors", "extra", "algorithm"),
+    often([(*layout, algorithm) for layout in LAYOUTS for algorithm in ("krylov", "gram")], 2, 9),
 )
 def test_peak_memory_stays_under_the_limit(
     tmp_path: Path,

@@ -151,6 +151,7 @@ def test_a_page_of_someone_else_can_do_nothing(client: Shop, running: Running, e
         assert {how for name, how in said.items() if "socket" in name} == {"socket closed 1006"}
 
 
+@pytest.mark.heavy
 @needs_browser
 def test_the_same_page_makes_what_it_likes_at_a_server_of_prefect_as_it_comes(
     shop: Shop, elsewhere: int, tmp_path: Path

@@ -16,7 +16,7 @@ import xarray as xr
 import npmdask
 from npmdask.cli.main import main
 from npmdask.errors import BadInputError, RefusedError
-from tests.conftest import same_bytes
+from tests.conftest import often, same_bytes
 
 pytestmark = pytest.mark.filterwarnings("ignore:Consolidated metadata")
 
@@ -66,7 +66,7 @@ npmdask.top_k(sys.argv[1], 3, **asked, store=sys.argv[2], observer=Die())
 """
 
 
-@pytest.mark.parametrize("name", ["x.nc", "x.zarr"])
+@pytest.mark.parametrize("name", often(["x.nc", "x.zarr"], 0))
 def test_a_killed_run_is_resumed_from_its_store_alone(name: str, tmp_path: Path) -> None:
     path = packed(tmp_path / name)
     asked = {"dim": "time", "kind": "samples", "algorithm": "power", "iteration_rank": 3, "tol": 1e-10}

@@ -35,7 +35,7 @@ from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Step
 from npmdask.storage.readers import lazy
 from npmdask.storage.source import open_source
-from tests.conftest import write_zarr
+from tests.conftest import often, write_zarr
 
 RNG = np.random.default_rng(5)
 X = RNG.standard_normal((640, 24)) * np.geomspace(6, 0.5, 24)
@@ -346,7 +346,7 @@ np.save(sys.argv[1] + ".npy", found.basis)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("spilled", [False, True])
+@pytest.mark.parametrize("spilled", often([False, True], 1))
 def test_a_killed_program_goes_on_to_the_same_bits(tmp_path: Path, spilled: bool) -> None:
     def begun(name: str, pause: float) -> subprocess.Popen:
         (tmp_path / "job.py").write_text(KILLED.replace("{pause}", "0"))
