@@ -31,8 +31,8 @@ from npmdask.runs.problem import Problem
 SECONDS = 5.0  # for everything
 FRESH, WARM, SAMPLE = 0.2, 0.4, 0.2  # shares of it; the rest is for what cannot be cut short
 MOST_COLUMNS = 128
-FORMED = 64 * 2**20  # bytes of chunks at most, or one, whose matrix is formed and added up once, as that of a run is
-LEAST_FORMED = 16 * 2**20
+FORMED = 64 * 2**20  # bytes of chunks at most, or one, whose matrix is formed and added up, as that of a run is
+LEAST_FORMED = 32 * 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,13 +154,19 @@ def _again(stopwatch: _Stopwatch, known: list[int], p: int, wide: int, dtype: An
 
 
 def _forming(operator: Operator) -> float:
-    """Seconds a byte of one thread of a pass that forms the matrix."""
+    """Seconds a byte of one thread of a pass that forms the matrix: of two parts the faster, since the first makes its
+    buffers, and either may be disturbed by what else runs on the machine.
+    """
     block = generator(0, "measurement").standard_normal((operator.block_rows, PROBES))
     few = max(LEAST_FORMED, min(FORMED, operator.pass_bytes // 64))
     units = max(1, operator.units * few // max(operator.pass_bytes, few))
-    begin = time.perf_counter()
-    nbytes = operator.partial(range(units), block).record.bytes_read
-    return (time.perf_counter() - begin) / max(nbytes, 1)
+    rates = []
+    for part in (range(units // 2), range(units // 2, units)):
+        begin = time.perf_counter()
+        if part:
+            nbytes = operator.partial(part, block).record.bytes_read
+            rates.append((time.perf_counter() - begin) / max(nbytes, 1))
+    return min(rates)
 
 
 class _Stopwatch:
