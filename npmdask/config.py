@@ -730,7 +730,9 @@ def _sentence(error: Any) -> str:
         return f"unknown key {where!r}: {closest(str(error['loc'][-1]), known)}"
     if error["type"] == "missing":
         return f"{where} is missing: {_description(error['loc']) or 'see `npmdask init`'}"
-    return f"{where} = {error.get('input')!r}: {error['msg'].removeprefix('Value error, ')}"
+    given, said = f"{where} = {error.get('input')!r}", error["msg"].removeprefix("Value error, ")
+    named = f"{where.rpartition('.')[2]} = {error.get('input')!r} "  # a sentence that says so itself goes on from there
+    return f"{given} {said.removeprefix(named)}" if said.startswith(named) else f"{given}: {said}"
 
 
 def _model_at(location: tuple[Any, ...]) -> type[BaseModel]:

@@ -161,7 +161,10 @@ def test_a_change_that_cannot_be_gets_a_sentence(pairs: list[str], sentence: str
         (("run", "nothing"), "there is no configuration nothing"),
         (("run", "nothing.toml", "-k", "3"), "there is no configuration nothing.toml"),
         (("run", "nothing.zarr", "-k", "3"), "there is nothing at"),
-        (("run", "samples.zarr", "-k", "ten"), "neither a whole number of components"),
+        (
+            ("run", "samples.zarr", "-k", "ten"),
+            "the options: algorithm.target_rank = 'ten' is neither a whole number of components",
+        ),
         (("run", "samples.zarr", "-k", "1000"), "1000"),
         (("run", "samples.zarr", "-k", "3", "--set", "algorithm.target_rank=4"), "given twice, by -k and by --set"),
         (("run", "samples.zarr", "-k", "3", "--set", "source.path=c.zarr"), "source.path is given twice"),
