@@ -40,7 +40,7 @@ from npmdask.checkpoint.lease import PRIVATE, HeldStore, carrier_of
 from npmdask.checkpoint.reader import CHECKPOINT_FORMAT, REPLACED, SPEC_TABLES
 from npmdask.errors import BadInputError, CommitError
 from npmdask.storage.bundle import Arrays, write_bundle, write_file_atomically
-from npmdask.storage.paths import is_url
+from npmdask.storage.paths import is_url, require_path
 
 __all__ = ["CHECKPOINT_FORMAT", "PRIVATE", "REPLACED", "SPEC_TABLES", "RunStore", "carrier_of", "folder_of"]
 
@@ -157,10 +157,11 @@ def folder_of(store: str | Path) -> Path:
     Raises
     ------
     BadInputError
-        A URL that is none of a store, or that cannot be reached with what the environment says.
+        No path; a URL that is none of a store, or that cannot be reached with what the environment says.
     LostError
         The object store does not answer.
     """
+    require_path(store)
     return RunStore(store).path if is_url(store) else Path(store).absolute()
 
 

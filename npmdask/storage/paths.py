@@ -81,7 +81,9 @@ def require_name(name: str, what: str) -> str:
 
 
 def require_path(path: str | Path) -> None:
-    """Raise BadInputError for a path that no file system takes, or that could not be shown as it is."""
+    """Raise BadInputError for what is no path, or one that no file system takes or that could not be shown as it is."""
+    if not isinstance(path, str | os.PathLike):
+        raise BadInputError(f"{path!r} is not a path: name the store by a path or a URL, as text or as a Path")
     text = str(path)
     if UNSEEN.search(text):
         raise BadInputError(f"{text!r} has control characters in it, or bytes that are no text; choose another name")

@@ -77,13 +77,25 @@ def node_of(given: Any) -> Any:
 
 
 def in_repository(path: Path) -> tuple[Path, str | None, str] | None:
-    """The repository that a path leads into, the snapshot that it names, and the place in that; None elsewhere."""
+    """The repository that a path leads into, the snapshot that it names, and the place in that; None elsewhere.
+
+    Raises
+    ------
+    BadInputError
+        What follows the ``@`` behind a repository is no id, and there is nothing else of that name.
+    """
     for part in (path, *path.parents):
         name = path.relative_to(part).as_posix().removeprefix(".")
         if _is_repository(part):
             return part, None, name
         if (pinned := PINNED.fullmatch(part.name)) and _is_repository(part.with_name(pinned[1])):
             return part.with_name(pinned[1]), pinned[2], name
+        before, _, asked = part.name.rpartition("@")
+        if before and not part.exists() and _is_repository(folder := part.with_name(before)):
+            raise BadInputError(
+                f"the icechunk repository {folder} has no snapshot {asked!r}: an id has 20 digits and capital letters "
+                f"(repository.ancestry(branch='main') lists them); without @ID, {folder} is the newest of main"
+            )
     return None
 
 

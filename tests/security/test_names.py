@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -66,6 +67,21 @@ def test_a_store_is_a_path_that_can_be_shown(name: str, tmp_path: Path) -> None:
         lambda: generate(tmp_path / name, problem="spectrum", rows=10, columns=5, rank=2, spectrum="harmonic"),
     ):
         with pytest.raises(BadInputError, match=r"has control characters in it|has more than 200 bytes"):
+            door()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("store", [None, 3, b"runs"])
+def test_a_store_that_is_no_path_is_refused(store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for door in (
+        lambda: npmdask.gram(np.eye(5), store),
+        lambda: npmdask.GramStore(store),
+        lambda: npmdask.private_components(store, 3),
+        lambda: npmdask.resume(store),
+        lambda: RunStore(store).open(),
+    ):
+        with pytest.raises(BadInputError, match="is not a path: name the store by a path or a URL"):
             door()
     assert not list(tmp_path.iterdir())
 

@@ -317,6 +317,8 @@ def test_paths_that_lead_nowhere(tmp_path: Path) -> None:
         ("repo/cells/z", rf"there is no cells/z in .*repo@{now}; it has cells/x, cells/y"),
         (f"repo@{none}/cells/x", rf"snapshot {none} of the icechunk repository .* cannot be opened \(snapshot"),
         (f"other@{now}/cells/x", "there is nothing at"),
+        ("repo@nope/cells/x", r"repository .*/repo has no snapshot 'nope': an id has 20 digits and capital letters"),
+        ("other@nope/cells/x", "there is nothing at"),
     ):
         with pytest.raises(BadInputError, match=said):
             npmdask.top_k(tmp_path / path, 2)
