@@ -22,8 +22,8 @@ from npmdask.planning.predicted_steps import drive
 from npmdask.privacy.covariance_release import components_of_covariance
 from npmdask.privacy.request import Privacy
 from npmdask.runs.build import make_problem
-from npmdask.runs.gram_form import GramRequest, form_gram
-from npmdask.runs.gram_store import GramStore
+from npmdask.runs.gram_parts import GramRequest
+from npmdask.runs.gram_store import GramStore, form_gram
 from npmdask.runs.observers import Observer
 from npmdask.runs.problem import Locked, Problem, Request
 from npmdask.runs.restore import identity_of, keep_locked, locked_result, problem_of

@@ -17,10 +17,10 @@ from npmdask.manage.matrix import changed_resources
 from npmdask.manage.run_report import name_of
 from npmdask.report import Plot, Report
 from npmdask.report.blocks import bytes_text, parameters, section, series, spectrum_plot, table, tiles
-from npmdask.runs.gram_form import GramRequest, form_gram
-from npmdask.runs.gram_parts import KIND, GramPart, listed_parts
-from npmdask.runs.gram_store import GramStore
+from npmdask.runs.gram_parts import GramPart, GramRequest, listed_parts
+from npmdask.runs.gram_store import GramStore, form_gram
 from npmdask.runs.observers import Observer
+from npmdask.runs.problem import STORED_GRAM
 from npmdask.runs.restore import resources_of
 from npmdask.storage.source import open_source
 
@@ -35,7 +35,7 @@ class GramKind(RunKind):
     may_change = frozenset({"memory", "workers", "threads", "cluster", "certificates"})
 
     def matches(self, spec: Spec) -> bool:
-        return bool(spec.get("data", {}).get("kind") == KIND)
+        return bool(spec.get("data", {}).get("kind") == STORED_GRAM)
 
     def gave(self, answer: Any) -> bool:
         return isinstance(answer, GramStore)

@@ -11,7 +11,6 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from importlib.metadata import version
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -20,7 +19,7 @@ import numpy as np
 
 from npmdask.algorithms import StoredGramPairs
 from npmdask.algorithms.stopping import ResidualRule, StepView, default_tol
-from npmdask.checkpoint.store import CHECKPOINT_FORMAT, RunStore, folder_of
+from npmdask.checkpoint.store import RunStore, folder_of
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.numerics.gram_sums import GramSums, probes_of
 from npmdask.operators import GramReader, StoredGram, View
@@ -28,18 +27,22 @@ from npmdask.privacy.mechanisms import REGISTRY as MECHANISMS
 from npmdask.runs import build
 from npmdask.runs.build import ranks_of
 from npmdask.runs.gram_parts import (
-    KIND,
     PREFIX,
     GramPart,
+    GramRequest,
+    form_parts,
+    gram_spec,
     list_parts,
     listed_parts,
     made_part,
     read_sums,
     write_sums,
 )
-from npmdask.runs.problem import Problem, Request
+from npmdask.runs.observers import Observer
+from npmdask.runs.problem import STORED_GRAM, Problem, Request
 from npmdask.runs.restore import bind_spec
 from npmdask.runs.results import in_units
+from npmdask.runs.solution import Resources
 from npmdask.runs.stopping_rules import smallest_rank, trace_of
 from npmdask.storage import source as sources
 from npmdask.storage.labels import Axis, Labels
@@ -130,7 +133,7 @@ class GramStore:
     def __init__(self, store: str | Path) -> None:
         run = RunStore(store)
         spec = run.read_spec()
-        if spec is None or spec["data"].get("kind") != KIND:
+        if spec is None or spec["data"].get("kind") != STORED_GRAM:
             raise BadInputError(_none_in(store, spec))
         self.store = run.place
         self.parts, self._history = listed_parts(run)
@@ -627,6 +630,16 @@ class GramStore:
             )
 
 
+def form_gram(
+    source: Source, store: str | Path, request: GramRequest, resources: Resources, observer: Observer | None = None
+) -> GramStore:
+    """Form the Gram of ``source`` in ``store``, go on with it, or add the rows that were appended since."""
+    read = form_parts(source, store, request, resources, observer)
+    formed = GramStore(store)
+    formed.rows_read, formed.bytes_read = read
+    return formed
+
+
 def _none_in(store: str | Path, spec: dict[str, Any] | None) -> str:
     place = quote(str(store))
     if spec is not None:
@@ -685,18 +698,6 @@ def _less(part: GramPart, keys: set[tuple[int, ...]]) -> Iterator[Any]:
                 **{name: getattr(origin, name)[left] for name in ("chunks", "looks")},
                 heights=origin.heights[left] if len(origin.heights) else origin.heights,
             )
-
-
-def gram_spec(data: dict[str, Any], algorithm: dict[str, Any], seed: int) -> dict[str, Any]:
-    """The parameters of a stored Gram, by name."""
-    return {
-        "data": {"kind": KIND, **data},
-        "algorithm": {"name": KIND, **algorithm},
-        "mechanism": {"mechanism": "none"},
-        "stop": {},
-        "run": {"seed": seed},
-        "version": {"npmdask": version("npmdask"), "checkpoint_format": CHECKPOINT_FORMAT},
-    }
 
 
 def _written(
@@ -794,7 +795,7 @@ def _rank_of(source: Source, request: Request, share: float) -> int:
 def _opened(folder: Path, kind: str | None) -> Source | None:
     """The source of a folder that holds a stored Gram; None of another run."""
     spec = RunStore(folder).read_spec()
-    if spec is None or spec["data"].get("kind") != KIND:
+    if spec is None or spec["data"].get("kind") != STORED_GRAM:
         return None
     return GramStore(folder).as_source(kind)
 

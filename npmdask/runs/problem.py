@@ -29,6 +29,7 @@ from npmdask.storage.readers.gaps import MEAN, REFUSE, GapReader
 from npmdask.storage.readers.packed_symmetric import TriangleReader
 from npmdask.storage.source import Source
 
+STORED_GRAM = "gram"  # the kind of data in the parameters of a store that holds a Gram, and no run
 DEFAULT_STEPS = 200
 FIRST_STAGE = 16  # columns of the first stage of a search for the rank
 

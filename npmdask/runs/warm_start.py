@@ -19,8 +19,7 @@ from npmdask.checkpoint.store import RunStore, folder_of
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.execution.executor import single_threaded_blas
 from npmdask.numerics.subspaces import Block
-from npmdask.runs.gram_parts import KIND as GRAM
-from npmdask.runs.problem import Start
+from npmdask.runs.problem import STORED_GRAM, Start
 
 RANDOM_COLUMNS = 10  # of an unlucky start in a hundred they hold as much as 2 lucky ones (decision 14)
 
@@ -70,7 +69,7 @@ def _require_not_private(earlier: RunStore) -> None:
 
 def _require_of_matrix(earlier: RunStore) -> None:
     """Steps of streams, tensors, jobs and stored Grams hold no block that a run could begin with."""
-    if (earlier.read_spec() or {})["data"].get("kind") == GRAM:
+    if (earlier.read_spec() or {})["data"].get("kind") == STORED_GRAM:
         raise RefusedError(
             f"{earlier.path} is a stored Gram, which has no components yet: run it (`npmdask run "
             f"{quote(str(earlier.path))} -k K --store RUN`), and start from that run"

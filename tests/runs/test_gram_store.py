@@ -216,7 +216,7 @@ def test_a_kill_between_its_parts_and_the_list_costs_no_reading(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("npmdask.runs.gram_form.list_parts", gone)
+        patched.setattr("npmdask.runs.gram_parts.list_parts", gone)
         with pytest.raises(KeyboardInterrupt):
             npmdask.gram(path, tmp_path / "G", kind="samples")
     with pytest.raises(BadInputError, match="is not finished: go on with `npmdask resume"):
