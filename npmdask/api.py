@@ -22,7 +22,7 @@ from npmdask.planning.predicted_steps import drive
 from npmdask.privacy.covariance_release import components_of_covariance
 from npmdask.privacy.request import Privacy
 from npmdask.runs.build import make_problem
-from npmdask.runs.gram_parts import GramRequest
+from npmdask.runs.gram_parts import GramRequest, RowGroups, labels_called
 from npmdask.runs.gram_store import GramStore, form_gram
 from npmdask.runs.observers import Observer
 from npmdask.runs.problem import Locked, Problem, Request
@@ -341,6 +341,7 @@ def gram(
     kind: str | None = None,
     dim: str | int | None = None,
     by_chunks: int | None = None,
+    groups: Any = None,
     precision: Literal["float64", "float32"] = "float64",
     seed: int = 0,
     memory: str | int | None = None,
@@ -368,6 +369,10 @@ def gram(
         As for :func:`top_k`.
     by_chunks : int, optional
         A Gram for each so many rows of chunks: groups of rows that a jackknife can leave out. By default one for all.
+    groups : sequence or str, optional
+        A label for each row (m), or the name of a column of ``obs`` of an AnnData or of a coordinate of the rows: a
+        Gram for each label, all from the same pass, of which any can be asked for, left out and removed. Dense rows
+        only. Labels are compared as text; a row without one (None, NaN, "") is refused.
     precision : {"float64", "float32"}, default "float64"
         Of the products of tiles, which are added up in float64. float32 takes half of the arithmetic, and certifies
         1e-6 in about half of all cases only: what it is off is measured in the same pass, and counts in every answer.
@@ -426,7 +431,8 @@ def gram(
         certificates=None if certificates is None else str(Path(certificates).absolute()),
         commit_seconds=commit_seconds,
     )
-    request = GramRequest(by_chunks=by_chunks, precision=precision, seed=seed)
+    labels = None if groups is None else RowGroups.of_labels(labels_called(groups, source, opened))
+    request = GramRequest(by_chunks=by_chunks, groups=labels, precision=precision, seed=seed)
     return form_gram(opened, store, request, resources, observer)
 
 

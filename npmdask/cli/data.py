@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 from typing import Any
 
 from npmdask.cli.models import add_output, print_answer
@@ -143,6 +144,11 @@ def add_gram(commands: Any) -> None:
         help="keep a Gram for each N rows of chunks, for standard errors by the jackknife",
     )
     p.add_argument(
+        "--groups",
+        metavar="FILE|NAME",
+        help="keep a Gram for each label of rows: a text file of one label a line (or .npy), or their name in the data",
+    )
+    p.add_argument(
         "--precision", choices=["float64", "float32"], help="of the products that are summed (default: float64)"
     )
     p.add_argument(
@@ -156,7 +162,20 @@ def add_gram(commands: Any) -> None:
     p.set_defaults(command=_gram)
 
 
-OF_PASS = ("kind", "dim", "by_chunks", "precision", "seed", "memory", "threads", "workers", "cluster")
+OF_PASS = ("kind", "dim", "by_chunks", "groups", "precision", "seed", "memory", "threads", "workers", "cluster")
+
+
+def _labels_of(given: str) -> Any:
+    """The labels of a file, one a line, or the name that was given."""
+    import numpy as np
+
+    path = Path(given)
+    if not path.is_file():
+        return given
+    try:
+        return np.load(path, allow_pickle=False) if path.suffix == ".npy" else path.read_text().splitlines()
+    except (OSError, ValueError) as error:
+        raise BadInputError(f"{path} has no labels to read ({error}): write one for each row, one a line") from error
 
 
 def _gram(a: argparse.Namespace) -> int:
@@ -185,6 +204,8 @@ def _gram(a: argparse.Namespace) -> int:
     if a.remove is not None:
         return print_answer(GramStore(sources[0]).remove(a.remove, dest), a.json)
     a.held_store = dest
+    if "groups" in given:
+        given["groups"] = _labels_of(given["groups"])
     return print_answer(gram(sources[0], dest, observer=ProgressBar(quiet=a.quiet), **given), a.json)
 
 

@@ -13,7 +13,7 @@ import psutil
 
 from npmdask.errors import MemoryRefusedError
 from npmdask.execution.reduction import runs_of
-from npmdask.operators import GramMatrix, GramOfSlabs, Operator
+from npmdask.operators import GramMatrix, GramOfGroups, GramOfSlabs, Operator
 from npmdask.storage.readers.dense import MIN_TILE_ROWS, AsIfChunked, DenseReader
 
 # How much memory this run really took: this process and everything below it, from the kernel's own figures.
@@ -289,6 +289,8 @@ def _too_little(
         share = (limit - plan.base - plan.threads * THREAD_BASE) / max(plan.predicted_peak - plan.base, 1)
         fewer = int(operator.block_rows * max(share, 0.0))
         remedies += [f"or about {fewer} columns"] if fewer else []
+        if isinstance(operator, GramOfGroups) and (groups := int(operator.groups * max(share, 0.0))):
+            remedies.append(f"or about {groups} groups of rows in place of {operator.groups}")
     elif formed:
         remedies.append('or algorithm = "krylov", which forms no matrix of columns x columns')
     rank = 0 if formed else largest_rank(plan, operator, p, state_blocks, base, locked)

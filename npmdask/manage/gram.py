@@ -17,7 +17,7 @@ from npmdask.manage.matrix import changed_resources
 from npmdask.manage.run_report import name_of
 from npmdask.report import Plot, Report
 from npmdask.report.blocks import bytes_text, parameters, section, series, spectrum_plot, table, tiles
-from npmdask.runs.gram_parts import GramPart, GramRequest, listed_parts
+from npmdask.runs.gram_parts import GramPart, GramRequest, groups_of, listed_parts
 from npmdask.runs.gram_store import GramStore, form_gram
 from npmdask.runs.observers import Observer
 from npmdask.runs.problem import STORED_GRAM
@@ -52,9 +52,14 @@ class GramKind(RunKind):
                 )
             return GramStore(store)
         asked = {name: spec["algorithm"][name] for name in ("by_chunks", "precision")}
+        groups = groups_of(run)
+        if (groups is None) != ("groups" not in spec["algorithm"]):
+            raise RefusedError(f"{store} was left before it kept the labels of rows: run the same `npmdask gram` again")
         source = open_source(spec["source"], spec["data"]["of"], spec.get("dim"))
         resources = replace(resources_of(run), **changed_resources(changes))
-        return form_gram(source, store, GramRequest(**asked, seed=spec["run"]["seed"]), resources, observer)
+        return form_gram(
+            source, store, GramRequest(**asked, groups=groups, seed=spec["run"]["seed"]), resources, observer
+        )
 
     def answer(self, store: Path) -> dict[str, np.ndarray]:
         """Compute the Gram about the mean, with the means and the number of rows."""
@@ -91,7 +96,8 @@ class GramKind(RunKind):
             facts |= {
                 "rows": sum(part.rows for part in parts),
                 "groups": list(dict.fromkeys(part.group for part in parts)),
-                "chunks": sum(len(origin.chunks) for part in parts for origin in part.origins),
+                "chunks": sum(len(origin.chunks) for part in parts[:1] if part.labelled for origin in part.origins)
+                or sum(len(origin.chunks) for part in parts for origin in part.origins),
                 "formed": sorted({part.formed for part in parts}),
                 "bytes_read": sum(reading["bytes"] for reading in history),
             }

@@ -26,7 +26,7 @@ from npmdask.operators.packed_symmetric import Symmetric, Triangle
 from npmdask.operators.packed_tensor import PackedMultilinear, PackedTensor
 from npmdask.operators.record_images import RecordImages
 from npmdask.operators.sample_moments import MixtureSpread, MixtureTriples, SampleFourth, SampleTriples
-from npmdask.operators.stored_gram import GramOfSlabs, GramReader, StoredGram
+from npmdask.operators.stored_gram import GramOfGroups, GramOfSlabs, GramReader, StoredGram
 from npmdask.operators.view import View
 from npmdask.operators.word_moments import TripleBlocks, WhitenedTriples, WordPairs, WordSums, WordTotals, WordTriples
 
@@ -53,6 +53,7 @@ __all__ = [
     "Dilation",
     "Gram",
     "GramMatrix",
+    "GramOfGroups",
     "GramOfSlabs",
     "GramReader",
     "LeftProduct",

@@ -108,7 +108,7 @@ class GramMatrix(BySlabs):
             total = np.zeros(self.block_rows)
             sums = self._sparse_sums(self._pieces(slabs, record, fragments, total), block, total)
         else:
-            rows = _DenseRows(self, block)
+            rows = DenseRows(self, block)
             for slab in self.reader.ahead(slabs):
                 for numbers, tile in self.reader.tiles(slab, record):
                     rows.add(tile, numbers)
@@ -306,7 +306,7 @@ class GramMatrix(BySlabs):
         return int(reading + strip + 2 * self.sum_bytes + 4 * SIDE**2 * 8 + 3 * d * p * 8)
 
 
-class _DenseRows:
+class DenseRows:
     """The sums over dense rows that come tile by tile."""
 
     def __init__(self, operator: GramMatrix, block: Block) -> None:
@@ -319,7 +319,7 @@ class _DenseRows:
         self._roots = np.ones(STRIP_ROWS)  # what the rows of the strip are multiplied by
         self._strip, self._filled, self._most = np.empty((0, d)), 0, 0.0  # rows that wait, and their largest integer
 
-    def add(self, tile: Tile, numbers: slice) -> None:
+    def add(self, tile: Tile, numbers: slice | np.ndarray) -> None:
         """Rows of these ``numbers``: parts of them, with their columns."""
         rows, most = len(tile[0][1]), math.inf
         weights = None if self._weights is None else self._weights[numbers]
@@ -342,7 +342,7 @@ class _DenseRows:
         dtype = np.dtype(np.float32 if single else np.float64)
         height = height if single else STRIP_ROWS
         if self._strip.dtype != dtype or self._filled >= height:
-            self._multiply()
+            self.flush()
         start = 0
         while start < rows:
             if not self._filled:
@@ -358,10 +358,10 @@ class _DenseRows:
                 self._probe(tile, part, weights)
             self._filled, self._most, start = self._filled + taken, max(self._most, most if exact else 0.0), part.stop
             if self._filled == height:
-                self._multiply()
+                self.flush()
         self._count += rows if weights is None else float(weights.sum())
 
-    def _multiply(self) -> None:
+    def flush(self) -> None:
         """Add the product of the rows that wait."""
         rows = self._strip[: self._filled]
         self._filled, self._most = 0, 0.0
@@ -390,7 +390,7 @@ class _DenseRows:
 
     def _leave_integers(self, tile: Tile, weights: np.ndarray | None = None) -> None:
         """Go on about a mean: that of the integers so far, or that of the first rows, by their ``weights``."""
-        self._multiply()
+        self.flush()
         sums = self._of.about_mean(self._as_they_are()) if self._count else None
         self._bound = math.inf
         parts = [_mean(values, weights) for _, values in tile]
@@ -418,7 +418,7 @@ class _DenseRows:
 
     def sums(self) -> Sums:
         """What the rows give together."""
-        self._multiply()
+        self.flush()
         if self._bound < math.inf:
             return self._as_they_are()
         away = self._total / self._count if self._count else self._total

@@ -10,8 +10,8 @@ import numpy as np
 from npmdask.errors import BadInputError
 from npmdask.numerics.gram_sums import GramSums
 from npmdask.numerics.subspaces import Block
-from npmdask.operators._protocol import OnePass, Partial, Sums
-from npmdask.operators.gram_matrix import FINISHING, GramMatrix
+from npmdask.operators._protocol import OnePass, Partial, Sums, require_finite, tile_bytes
+from npmdask.operators.gram_matrix import FINISHING, DenseRows, GramMatrix
 from npmdask.operators.view import AS_STORED, View
 from npmdask.storage.readers.dense import ReadStats
 from npmdask.theory.certificates.bounds import rounding_of
@@ -74,6 +74,100 @@ class GramOfSlabs(GramMatrix):
 
     def _slabs_of(self, units: range) -> range:
         return range(self.slabs.start + units.start, self.slabs.start + units.stop)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GramOfGroups(GramOfSlabs):
+    """A :class:`GramMatrix` of each group of dense rows, all from one reading; side by side in what it answers.
+
+    Parameters
+    ----------
+    codes : (m) the group of each row, from 0.
+    groups : how many there are.
+
+    Notes
+    -----
+    Rows of a tile are sorted by group before they are multiplied: what a group sums to is what its rows would sum to if
+    they were stored alone, cut where tiles end. Groups without a row in some run of chunks are zero there, and change
+    no bit of the others' sums.
+    """
+
+    codes: np.ndarray
+    groups: int
+
+    @property
+    def one(self) -> GramMatrix:
+        """What is summed of a single group."""
+        return GramMatrix(reader=self.reader, weight=self.weight, view=self.view, single=self.single)
+
+    @property
+    def sum_bytes(self) -> int:
+        return self.groups * super().sum_bytes
+
+    def partial(self, slabs: range, block: Block) -> Partial:
+        record, one, found = ReadStats(), self.one, dict[int, DenseRows]()
+        for slab in self.reader.ahead(self._slabs_of(slabs)):
+            for rows, tile in self.reader.tiles(slab, record):
+                codes = self.codes[rows]
+                for group in np.unique(codes).tolist():
+                    picked = np.flatnonzero(codes == group)
+                    if group not in found:
+                        found[group] = DenseRows(one, block)
+                    found[group].add([(columns, values[picked]) for columns, values in tile], rows.start + picked)
+                    found[group].flush()
+        sums = Sums()
+        for group in range(self.groups):
+            own = found[group].sums() if group in found else DenseRows(one, block).sums()
+            sums |= {_named(group, name): values for name, values in own.items()}
+        finite = {name: values for name, values in sums.items() if not name.endswith(".bound")}
+        require_finite(finite, self.reader, self._slabs_of(slabs))
+        return Partial(sums, record)
+
+    def join(self, left: Partial, right: Partial) -> Partial:
+        one, sums = self.one, Sums()
+        for group in range(self.groups):
+            a, b = (self._of_group(part.sums, group) for part in (left, right))
+            if not a["count"][0] or not b["count"][0]:
+                joined = a if a["count"][0] else b
+            else:
+                joined = one.join(Partial(a, ReadStats()), Partial(b, ReadStats())).sums
+            sums |= {_named(group, name): values for name, values in joined.items()}
+        return Partial(sums, left.record.add(right.record), left.fragments + right.fragments)
+
+    def _of_group(self, sums: Sums, group: int) -> Sums:
+        return {name: sums[_named(group, name)] for name in super()._names()}
+
+    def _names(self, columns: int = 0) -> dict[str, tuple[int, ...]]:
+        own = super()._names(columns)
+        return {_named(group, name): shape for group in range(self.groups) for name, shape in own.items()}
+
+    def unstacked(self, stacked: np.ndarray, units: range) -> Sums:
+        parts = (self.one.unstacked(part, units) for part in np.split(stacked, self.groups))
+        return {_named(group, name): values for group, own in enumerate(parts) for name, values in own.items()}
+
+    def finish(self, total: Partial, block: Block) -> Block:
+        """What :meth:`GramMatrix.finish` makes of each group, side by side: d x groups (d + p + 2)."""
+        width = self.block_rows + block.shape[1] + 2
+        out = np.empty((self.block_rows, self.groups * width))
+        for group in range(self.groups):
+            own = self._of_group(total.sums, group)
+            counted = replace(self.one, reader=_Counted(self.reader, int(own["count"][0])))
+            out[:, group * width : (group + 1) * width] = counted.finish(Partial(own, ReadStats()), block)
+        return out
+
+    def pending_bytes(self, p: int, runs: list[range]) -> int:
+        """Memory of the sums that wait to be joined, or of all sums, all matrices and one that is made."""
+        d = self.block_rows
+        waiting = 2 * len(runs).bit_length() * (self.sum_bytes + self.groups * d * p * 8)
+        return waiting + (self.groups + FINISHING) * d * (d + p + 2) * 8
+
+    def task_bytes(self, p: int, runs: list[range]) -> int:
+        """Memory of one running task: its sums, and the rows of a tile that were picked."""
+        return super().task_bytes(p, runs) + tile_bytes(self.reader, p) + self.groups * self.block_rows * p * 8
+
+
+def _named(group: int, name: str) -> str:
+    return f"{group}.{name}"
 
 
 class NoRowsError(BadInputError, AttributeError):

@@ -4,6 +4,7 @@
 
     STORE/run.json          the question: columns, kind, probes
     STORE/labels            names of the columns, where they have any
+    STORE/groups            the group of each row, where rows were grouped by labels
     STORE/part-...          a bundle for each part: its sums, and what they were formed of
     STORE/steps/NNNNNN      which parts count, and what is to be known of them without reading their sums
 
@@ -19,6 +20,7 @@ rows are appended to it, it is read again, and nothing is ever subtracted.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
@@ -30,7 +32,7 @@ import numpy as np
 from npmdask.checkpoint.store import CHECKPOINT_FORMAT, RunStore
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.numerics.gram_sums import GramSums, packed, probes_of, unpacked
-from npmdask.operators import GramOfSlabs, GramReader, View
+from npmdask.operators import GramOfGroups, GramOfSlabs, GramReader, View
 from npmdask.runs.build import ELSEWHERE
 from npmdask.runs.observers import Observer
 from npmdask.runs.problem import STORED_GRAM
@@ -48,6 +50,7 @@ from npmdask.storage.source import IN_MEMORY, Source
 FORMAT = 1
 PREFIX = "part-"
 PRECISIONS = ("float64", "float32")
+MOST_GROUPS = 4096  # of labels: each takes a bundle on disk, and a turn in every task
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -87,7 +90,11 @@ class Origin:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class GramPart:
-    """What is known of a part without its sums. ``identity``: SHA-256 of these; ``formed``: in which arithmetic."""
+    """What is known of a part without its sums.
+
+    ``identity``: SHA-256 of these; ``formed``: in which arithmetic; ``labelled``: only those rows of its chunks count
+    that have a label.
+    """
 
     name: str
     group: str
@@ -95,6 +102,7 @@ class GramPart:
     formed: str
     identity: str
     origins: tuple[Origin, ...]
+    labelled: bool = False
 
     @property
     def keys(self) -> set[tuple[int, ...]]:
@@ -118,7 +126,7 @@ class GramPart:
             for origin in self.origins
         ]
         facts = {name: getattr(self, name) for name in ("name", "group", "rows", "formed", "identity")}
-        return arrays, facts | {"origins": origins}
+        return arrays, facts | {"origins": origins} | ({"labelled": True} if self.labelled else {})
 
     @classmethod
     def of_bundle(cls, arrays: Arrays, facts: dict[str, Any], prefix: str = "") -> GramPart:
@@ -134,16 +142,24 @@ class GramPart:
             for i, fact in enumerate(facts["origins"])
         )
         plain = {name: facts[name] for name in ("name", "group", "rows", "formed", "identity")}
-        return cls(origins=origins, **plain)
+        return cls(origins=origins, labelled=bool(facts.get("labelled")), **plain)
 
 
-def made_part(sums: GramSums, origins: Sequence[Origin], *, name: str, group: str, formed: str) -> GramPart:
+def made_part(
+    sums: GramSums, origins: Sequence[Origin], *, name: str, group: str, formed: str, labelled: bool = False
+) -> GramPart:
     """The part that keeps ``sums``."""
     digest = hashlib.sha256(f"{sums.count} {sums.slack!r}".encode())
     for array in (sums.mean, packed(sums.matrix), sums.image):
         digest.update(np.ascontiguousarray(array).data)
     return GramPart(
-        name=name, group=group, rows=sums.count, formed=formed, identity=digest.hexdigest(), origins=tuple(origins)
+        name=name,
+        group=group,
+        rows=sums.count,
+        formed=formed,
+        identity=digest.hexdigest(),
+        origins=tuple(origins),
+        labelled=labelled,
     )
 
 
@@ -226,21 +242,115 @@ def gram_spec(data: dict[str, Any], algorithm: dict[str, Any], seed: int) -> dic
 # Forming them.
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RowGroups:
+    """The group of each row: ``names`` of the groups, in sorted order, and ``codes`` (m), places among them."""
+
+    names: tuple[str, ...]
+    codes: np.ndarray
+
+    @classmethod
+    def of_labels(cls, labels: Any) -> RowGroups:
+        """The groups that a label for each row makes.
+
+        Raises
+        ------
+        BadInputError
+            No sequence of labels, a row without one, or too many different ones.
+        """
+        given = labels.to_numpy() if hasattr(labels, "to_numpy") else labels  # of pandas and Polars
+        given = given if isinstance(given, np.ndarray) else np.array([*given, None], object)[:-1]
+        if given.ndim != 1 or not given.size:
+            raise BadInputError(f"groups have shape {given.shape}: give one label for each row")
+        if given.dtype.kind in "OU":
+            missing = np.array([_is_missing(label) for label in given.tolist()])
+            given = np.array([str(label) for label in given.tolist()])
+        else:
+            missing = given != given
+        if missing.any():
+            raise BadInputError(
+                f"row {int(np.argmax(missing))} has no label, as {int(missing.sum())} of {len(given)} rows: give them "
+                "one, like 'unknown', or leave such rows out of the data"
+            )
+        values, codes = np.unique(given, return_inverse=True)
+        names = list(map(str, values))
+        if len(names) > MOST_GROUPS:
+            raise BadInputError(
+                f"the labels of {len(given)} rows have {len(names)} values, of which each is a Gram: at most "
+                f"{MOST_GROUPS} are kept; use coarser labels"
+            )
+        return cls(names=tuple(names), codes=codes.astype(np.int32))
+
+    @property
+    def identity(self) -> str:
+        """What the labels of a store are told by."""
+        return hashlib.sha256(json.dumps(self.names).encode() + self.codes.astype("<i4").tobytes()).hexdigest()[:16]
+
+    def bundle(self) -> tuple[Arrays, dict[str, Any]]:
+        """Arrays and facts, as a bundle keeps them."""
+        return {"codes": self.codes}, {"names": list(self.names)}
+
+
+def _is_missing(label: Any) -> bool:
+    """Whether a label says nothing: None, NaN, NaT, NA of pandas, or no text."""
+    if label is None or type(label).__name__ == "NAType":
+        return True
+    if not isinstance(label, str | bytes) and hasattr(label, "__len__"):
+        raise BadInputError(
+            f"the label {label!r} is a {type(label).__name__}: give one label for each row, like a name"
+        )
+    return not str(label).strip() or bool(label != label)
+
+
+def labels_called(groups: Any, given: Any, source: Source) -> Any:
+    """The labels of rows: ``groups`` itself, or where that is a name, what the data call so.
+
+    Raises
+    ------
+    BadInputError
+        There are no such labels.
+    """
+    if not isinstance(groups, str):
+        if isinstance(groups, bytes) or not hasattr(groups, "__iter__"):
+            raise BadInputError(f"groups = {groups!r} are no labels: give one for each row, or the name of such labels")
+        return groups
+    known = {axis.name: axis.places for axis in source.labels.rows} if source.labels is not None else {}
+    beside = getattr(given, "obs", None)  # of an AnnData
+    if beside is None and hasattr(given, "coords"):  # of an array of xarray
+        beside = {str(name): axis for name, axis in given.coords.items() if axis.ndim == 1 and len(axis) == len(given)}
+    known = dict(beside.items() if beside is not None else ()) | known
+    if groups not in known:
+        named = ", ".join(map(repr, sorted(map(str, known)))) or "none"
+        raise BadInputError(
+            f"{source.path} has no labels of rows called {groups!r}; it has {named}: give a label for each row"
+        )
+    return known[groups]
+
+
+def groups_of(held: RunStore) -> RowGroups | None:
+    """The labels of rows that a store keeps, so that a pass that was killed goes on; None without any."""
+    found = held.read_part("groups")
+    return None if found is None else RowGroups(names=tuple(found[1]["names"]), codes=found[0]["codes"])
+
+
 @dataclass(frozen=True, kw_only=True)
 class GramRequest:
     """What is asked for: public parameters, part of the identity of a store.
 
-    ``by_chunks``: a Gram for each so many rows of chunks; None: one for all. ``precision``: of the products of tiles.
-    ``seed``: of the probes.
+    ``by_chunks``: a Gram for each so many rows of chunks; None: one for all. ``groups``: a Gram for each label of rows.
+    ``precision``: of the products of tiles. ``seed``: of the probes.
     """
 
     by_chunks: int | None = None
+    groups: RowGroups | None = None
     precision: str = "float64"
     seed: int = 0
 
     def __post_init__(self) -> None:
         if self.by_chunks is not None and self.by_chunks < 1:
             raise BadInputError(f"by_chunks = {self.by_chunks} must be a number of rows of chunks, 1 or more")
+        if self.by_chunks is not None and self.groups is not None:
+            raise BadInputError("groups of rows are made by labels (groups) or of chunks (by_chunks): give one of them")
         if self.precision not in PRECISIONS:
             raise BadInputError(f"precision = {self.precision!r} must be one of {', '.join(PRECISIONS)}")
         if self.seed < 0:
@@ -262,6 +372,8 @@ def form_parts(
         The store belongs to other data or parameters, rows have changed, or memory does not suffice.
     """
     _require_rows(source)
+    if request.groups is not None:
+        _require_labelled(source, request.groups)
     resources.require_possible()
     columns, reader = source.shape[1], source.reader
     labels = None if source.labels is None or not source.labels.columns else Labels(columns=source.labels.columns)
@@ -273,12 +385,16 @@ def form_parts(
         "names": None if labels is None else f"{crc32c(labels.array()):08x}",
     }
     asked = {"made": "formed", "by_chunks": request.by_chunks, "precision": request.precision}
+    if request.groups is not None:
+        asked["groups"] = request.groups.identity
     with RunStore(store) as held:
-        _require_own(held)
+        _require_own(held, request)
         once = {"source": source.path} | ({} if source.dim is None else {"dim": source.dim})
         bind_spec(gram_spec(data, asked, request.seed), held, {"resources": asdict(resources)}, once=once)
         if labels is not None and held.part_meta("labels") is None:
             held.write_part("labels", *labels.bundle())
+        if request.groups is not None and held.part_meta("groups") is None:
+            held.write_part("groups", *request.groups.bundle())
         with Session(held, resources, observer or Observer()) as session:
             former = _Former(source, request, session)
             former.form()
@@ -309,14 +425,35 @@ def _require_rows(source: Source) -> None:
         )
 
 
-def _require_own(held: RunStore) -> None:
-    """Raise RefusedError for a Gram that was made of others."""
+def _require_labelled(source: Source, groups: RowGroups) -> None:
+    if source.reader.layout == "csr":
+        raise RefusedError(
+            f"{source.path} is a CSR matrix, whose rows lie across chunks: groups by labels are formed of dense rows. "
+            "Form a Gram of each group's rows (A[labels == name]) and merge them: each stays a group"
+        )
+    if len(groups.codes) != source.shape[0]:
+        raise BadInputError(
+            f"there are {len(groups.codes)} labels and {source.shape[0]} rows in {source.path}: give one label for "
+            "each row. Rows that are new are formed into a Gram of their own, and merged"
+        )
+
+
+def _require_own(held: RunStore, request: GramRequest) -> None:
+    """Raise RefusedError for a Gram that was made of others, or of rows with other labels."""
     spec = held.read_spec() or {}
     made = spec.get("algorithm", {}).get("made", "formed")
     if spec and (spec["data"].get("kind") != STORED_GRAM or made != "formed"):
         what = f"a Gram that was {made} from others" if spec["data"].get("kind") == STORED_GRAM else "a run"
         raise RefusedError(
             f"{held.place} is {what}: form the Gram of these rows in a store of its own (and merge the two, if wanted)"
+        )
+    labelled, asked = spec.get("algorithm", {}).get("groups"), request.groups and request.groups.identity
+    if spec and labelled != asked:
+        was = (
+            "with other labels" if labelled and asked else "with a label for each row" if labelled else "without labels"
+        )
+        raise RefusedError(
+            f"{held.place} was formed {was} (algorithm.groups): give what it was formed with, or another store"
         )
 
 
@@ -342,6 +479,16 @@ class _Former:
         """Read what is new, and list what counts."""
         held = self.session.store
         listed, _ = listed_parts(held)
+        if self.request.groups is not None:
+            if not listed:
+                parts = self._read_groups(self.request.groups)
+                list_parts(held, parts, {"rows": self.rows_read, "bytes": self.session.bytes_read})
+            elif not self._stays(listed[0]):
+                raise RefusedError(
+                    f"the last rows of {self.source.path} are not those that {held.place} was formed of: form the Gram "
+                    "in a new store"
+                )
+            return
         whole, wanted = {part.origins[0].units for part in listed if self._stays(part)}, list(self._wanted())
         kept = {part.origins[0].units: part for part in listed if part.origins[0].units in whole}
         parts = [kept[units] if units in kept else self._made(units, kept) for units in wanted]
@@ -452,6 +599,56 @@ class _Former:
             found = made_part(sums, origins, name=name, group=before.group, formed=before.formed)
             write_sums(held, found, sums)
         return found
+
+    def _read_groups(self, groups: RowGroups) -> list[GramPart]:
+        """A part for each label, all from one pass over all rows, which goes on where it was killed."""
+        held, reader, units = self.session.store, self._reader, range(int(self._reader.grid[0]))
+        operator = GramOfGroups(
+            reader=reader,
+            view=View(to_centre=True),
+            single=self.request.precision == "float32",
+            slabs=units,
+            codes=groups.codes,
+            groups=len(groups.names),
+        )
+        label = f"rows by labels {groups.identity} of {self.source.fingerprint}"
+        names = [
+            f"{PREFIX}{hashlib.sha256(f'{label} {group}'.encode()).hexdigest()[:16]}"
+            for group in range(len(groups.names))
+        ]
+        self.rows_read += operator.rows
+        found = [part for name in names if (part := found_part(held, name)) is not None]
+        if len(found) == len(names):
+            return found
+        looks, d = self._looks(units), int(reader.shape[1])
+        self.session.plan([Need(operator, self._probes.shape[1], GATHERED)])
+        self.session.start(self.source.path)
+        product, record, _ = self.session.one_pass(label, operator, self._probes)
+        self.session.stop()
+        origin = Origin(
+            source=self.source.path,
+            fingerprint=self.source.fingerprint,
+            units=units,
+            first_row=0,
+            heights=np.array(self._heights(units), np.int64),
+            chunks=_table(record, units),
+            looks=looks,
+        )
+        parts, counts = list[GramPart](), np.bincount(groups.codes, minlength=len(names))
+        for group, own in enumerate(np.split(product, len(names), axis=1)):
+            sums = GramSums(count=int(counts[group]), mean=own[:, -2], matrix=own[:, :d], image=own[:, d:-2])
+            parts.append(
+                made_part(
+                    sums,
+                    [origin],
+                    name=names[group],
+                    group=groups.names[group],
+                    formed=self.request.precision,
+                    labelled=True,
+                )
+            )
+            write_sums(held, parts[-1], sums)
+        return parts
 
     def _read(self, units: range) -> GramPart:
         """The part of these rows of chunks, read in one pass that goes on where it was killed."""

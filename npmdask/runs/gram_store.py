@@ -481,9 +481,15 @@ class GramStore:
         """
         less = other if isinstance(other, GramStore) else GramStore(other)
         self._require_like(less)
-        gone = {part.identity for part in less.parts}
-        if gone <= {part.identity for part in self.parts}:
-            left = [part for part in self.parts if part.identity not in gone]
+        left = list(self.parts)
+        for (
+            gone
+        ) in less.parts:  # groups may be equal to the bit: one of them is taken, the one of that name if there is
+            same = [part for part in left if part.identity == gone.identity]
+            if not same:
+                break
+            left.remove(next((part for part in same if part.group == gone.group), same[0]))
+        else:
             if not left:
                 raise RefusedError(f"{less.store} has all rows of {self.store}: none would be left")
             return _written(dest, self, "reduced", [(part, partial(self._sums_of, part)) for part in left])
@@ -494,6 +500,11 @@ class GramStore:
             raise RefusedError(
                 f"{len(missing)} of {len(keys)} rows of chunks of {less.store} are not in {self.store}: only rows that "
                 "were added can be removed"
+            )
+        if any(part.labelled for part in (*touched, *less.parts)):
+            raise RefusedError(
+                f"{self.store} or {less.store} has Grams of rows by their labels, which are no whole chunks: remove a "
+                "group of the same store, as store.remove(store.group(NAME), DEST)"
             )
         if len({part.group for part in touched}) > 1:
             raise RefusedError(f"the rows of {less.store} lie in several groups of {self.store}: remove group by group")
