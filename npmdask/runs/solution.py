@@ -20,6 +20,7 @@ from npmdask.numerics.subspaces import Block
 from npmdask.runs.components import StoredComponents
 from npmdask.runs.left_vectors import left_factor
 from npmdask.runs.missing import Missing
+from npmdask.runs.turned import TurnedComponents, aligned, rotated
 from npmdask.storage.kinds import real_array
 from npmdask.storage.labels import Labels, as_dataset, axis_of
 
@@ -368,6 +369,68 @@ class Solution:
             As :meth:`scores`.
         """
         return self.scores(rows)
+
+    def rotated(
+        self, method: str = "varimax", *, k: int | None = None, power: float = 4.0, normalize: bool = False
+    ) -> TurnedComponents:
+        """
+        Rotate the components to simple structure: few large entries in each. No pass over the data.
+
+        Rotated are the loadings, eigenvectors times the roots of their variances, so that the scores stay uncorrelated
+        (varimax). A rotation mixes all k components: other k, other patterns.
+
+        Parameters
+        ----------
+        method : {"varimax", "promax"}, default "varimax"
+            Orthogonal, or oblique: scores may be correlated.
+        k : int, optional
+            How many of the leading components; all by default.
+        power : float, default 4.0
+            Of promax.
+        normalize : bool, default False
+            Kaiser's normalisation: columns that the components explain little of count as much as others.
+
+        Returns
+        -------
+        TurnedComponents
+            Patterns, the variance of each, the largest first, and scores.
+
+        Raises
+        ------
+        BadInputError
+            A method that is not known, components without variance, or a run that is not of rows.
+
+        Notes
+        -----
+        Kaiser, Psychometrika 23 (1958) 187; Hendrickson and White, Brit. J. Statist. Psych. 17 (1964) 65.
+        """
+        return rotated(self, method, k, power, normalize)
+
+    def aligned(self, to: Solution | np.ndarray, *, rotate: bool = False) -> TurnedComponents:
+        """
+        Bring the components into the order and to the signs of an earlier run of the same columns.
+
+        Signs are arbitrary, and components of nearly equal variance change places or mix from one run to the next.
+
+        Parameters
+        ----------
+        to : Solution or array_like, shape (d, j)
+            The earlier answer, or its basis.
+        rotate : bool, default False
+            Turn the components onto the earlier ones as well (Procrustes): they span the same space and are no longer
+            principal components.
+
+        Returns
+        -------
+        TurnedComponents
+            With ``similarity``, the cosines with the earlier components: a small one says that it is another component.
+
+        Raises
+        ------
+        BadInputError
+            Other columns, or with ``rotate`` another number of components.
+        """
+        return aligned(self, to, rotate)
 
     def inverse_transform(self, scores: Any) -> Block:
         """

@@ -1,0 +1,131 @@
+"""Components that are rotated or aligned: their variances, their scores, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import npmdask
+from npmdask.errors import BadInputError
+
+SCALES = np.geomspace(9, 1, 8)
+
+
+def rows(seed: int = 0, n: int = 300) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    mix = np.kron(np.eye(2), np.ones((4, 1))) @ rng.standard_normal((2, n)) * 5
+    return mix.T * [3, 3, 3, 3, 2.5, 2.5, 2.5, 2.5] + rng.standard_normal((n, 8)) * SCALES + 7
+
+
+@pytest.fixture(scope="module")
+def found() -> npmdask.Solution:
+    return npmdask.top_k(rows(), 3, kind="samples", center=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["varimax", "promax"])
+@pytest.mark.parametrize("normalize", [False, True])
+def test_rotated_scores_give_the_same_rows_and_the_variances_the_same_sum(
+    found: npmdask.Solution, method: str, normalize: bool
+) -> None:
+    turned, x = found.rotated(method, normalize=normalize), rows()
+    scores = turned.scores(x)
+    np.testing.assert_allclose(scores @ turned.basis.T, found.scores(x) @ found.basis.T, atol=1e-9)
+    assert turned.variances.sum() == pytest.approx(found.explained_variance.sum(), rel=1e-12)
+    assert (np.diff(turned.variances) <= 0).all()
+    np.testing.assert_allclose(np.corrcoef(scores.T), turned.correlations, atol=1e-10)
+    np.testing.assert_allclose(np.linalg.norm(turned.basis, axis=0), 1)
+    if method == "varimax":
+        np.testing.assert_allclose(scores.var(axis=0, ddof=1), turned.variances, rtol=1e-10)
+        np.testing.assert_allclose(turned.correlations, np.eye(3), atol=1e-10)
+    else:
+        assert np.abs(turned.correlations - np.eye(3)).max() > 1e-3
+
+
+@pytest.mark.slow
+def test_rotation_of_scaled_columns_scores_rows_in_their_own_units() -> None:
+    found, x = npmdask.top_k(rows(), 2, kind="samples", center=True, scale=True), rows()
+    turned = found.rotated()
+    np.testing.assert_allclose(turned.scores(x) @ turned.basis.T, found.scores(x) @ found.basis.T, atol=1e-9)
+
+
+def test_one_component_is_its_own_rotation(found: npmdask.Solution) -> None:
+    turned = found.rotated("varimax", k=1)
+    np.testing.assert_allclose(np.abs(turned.basis[:, 0] @ found.basis[:, 0]), 1, rtol=1e-12)
+    np.testing.assert_allclose(turned.variances, found.explained_variance[:1])
+    np.testing.assert_allclose(found.rotated("promax", k=1).basis, turned.basis, atol=1e-12)
+
+
+@pytest.mark.slow
+def test_columns_and_components_without_variance() -> None:
+    """k = d with a constant column: the direction without variance is refused, the others are rotated."""
+    x = np.c_[rows()[:, :3], np.full(300, 4.0)]
+    found = npmdask.top_k(x, 4, kind="samples", center=True)
+    with pytest.raises(BadInputError, match=r"only 3 of 4 .* k=3"):
+        found.rotated()
+    turned = found.rotated(k=3)
+    assert np.isfinite(turned.basis).all() and np.abs(turned.basis[3]).max() < 1e-12
+    constant = npmdask.top_k(np.ones((10, 3)), 1, kind="samples", center=True)
+    with pytest.raises(BadInputError, match="nothing varies"):
+        constant.rotated()
+
+
+def test_what_has_no_rotation_is_refused(found: npmdask.Solution) -> None:
+    with pytest.raises(BadInputError, match="varimax, promax"):
+        found.rotated("quartimax")
+    for k in (0, 4, 1.5):
+        with pytest.raises(BadInputError, match="take 1 to 3"):
+            found.rotated(k=k)  # type: ignore[arg-type]
+    with pytest.raises(BadInputError, match="kind symmetric"):
+        npmdask.top_k(np.diag([3.0, 2.0, 1.0]), 1, kind="symmetric").rotated()
+
+
+@pytest.mark.slow
+def test_aligned_undoes_flips_and_swaps(found: npmdask.Solution) -> None:
+    earlier = found.basis[:, [2, 0, 1]] * [-1, 1, -1]
+    turned, x = found.aligned(earlier), rows()
+    np.testing.assert_allclose(turned.basis, earlier, atol=1e-13)
+    assert turned.order is not None and turned.order.tolist() == [2, 0, 1]
+    np.testing.assert_allclose(turned.similarity, 1)
+    np.testing.assert_allclose(turned.variances, found.explained_variance[[2, 0, 1]])
+    np.testing.assert_allclose(turned.scores(x), found.scores(x) @ turned.rotation, atol=1e-9)
+
+
+@pytest.mark.slow
+def test_the_best_order_is_found_where_the_greedy_one_is_not(found: npmdask.Solution) -> None:
+    """The largest cosine of all, 0.8, would leave 0 for the other one; 0.6 and 0.78 are better."""
+    v = found.basis
+    outside = np.linalg.svd(v)[0][:, 3]
+    earlier = np.stack([0.8 * v[:, 0] + 0.6 * v[:, 1], 0.78 * v[:, 0] + np.sqrt(1 - 0.78**2) * outside], axis=1)
+    assert found.aligned(earlier).order.tolist() == [1, 0, 2]  # type: ignore[union-attr]
+
+
+@pytest.mark.slow
+def test_other_numbers_of_components(found: npmdask.Solution) -> None:
+    fewer = found.aligned(-found.basis[:, [1]])
+    assert fewer.order.tolist() == [1, 0, 2]  # type: ignore[union-attr]
+    np.testing.assert_allclose(fewer.similarity, [1, np.nan, np.nan])
+    few = npmdask.top_k(rows(), 2, kind="samples", center=True)
+    assert few.aligned(found.basis[:, [2, 1, 0]]).order.tolist() == [1, 0]  # type: ignore[union-attr]
+    with pytest.raises(BadInputError, match="3 components are not rotated onto 1"):
+        found.aligned(found.basis[:, :1], rotate=True)
+
+
+@pytest.mark.slow
+def test_rotated_onto_an_earlier_run_they_span_the_same(found: npmdask.Solution) -> None:
+    other = npmdask.top_k(rows(seed=1), 3, kind="samples", center=True)
+    turned, x = found.aligned(other, rotate=True), rows()
+    plain = found.aligned(other)
+    assert turned.similarity.sum() >= plain.similarity.sum()  # type: ignore[union-attr]
+    assert turned.variances.sum() == pytest.approx(found.explained_variance.sum())
+    scores = turned.scores(x)
+    np.testing.assert_allclose(scores @ turned.basis.T, found.scores(x) @ found.basis.T, atol=1e-9)
+    np.testing.assert_allclose(np.corrcoef(scores.T), turned.correlations, atol=1e-10)
+
+
+def test_other_columns_are_no_earlier_answer(found: npmdask.Solution) -> None:
+    for earlier in (np.eye(5), np.full((8, 2), np.nan), np.zeros(8)):
+        with pytest.raises(BadInputError, match="no earlier answer"):
+            found.aligned(earlier)
+    with pytest.raises(BadInputError, match="is zero"):
+        found.aligned(np.zeros((8, 1)))
