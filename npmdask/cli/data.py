@@ -1,4 +1,4 @@
-"""The commands that make data: ingest, generate and gram."""
+"""The commands that make data: ingest, generate and gram; and what a Gram says of the number of components."""
 
 from __future__ import annotations
 
@@ -207,6 +207,58 @@ def _gram(a: argparse.Namespace) -> int:
     if "groups" in given:
         given["groups"] = _labels_of(given["groups"])
     return print_answer(gram(sources[0], dest, observer=ProgressBar(quiet=a.quiet), **given), a.json)
+
+
+def add_components(commands: Any) -> None:
+    """``npmdask components``."""
+    p = commands.add_parser(
+        "components",
+        help="show how many components each criterion advises, from a stored Gram or a finished run, without a pass",
+        description="Show how many components each criterion advises and why they differ, without a pass: from a "
+        "stored Gram (`npmdask gram`) all of them, from a finished run what its k values tell.",
+    )
+    p.add_argument("store", help="a stored Gram, or a finished run")
+    p.add_argument("--share", type=float, default=0.9, help="of the variance to explain (default: 0.9)")
+    p.add_argument("--noise", type=float, metavar="VARIANCE", help="of one entry (default: from the median of a Gram)")
+    p.add_argument("--no-center", action="store_true", help="of a Gram: of the rows as they are, not less their mean")
+    p.add_argument("--scale", action="store_true", help="of a Gram: of columns divided by their standard deviations")
+    p.add_argument("--seed", type=int, default=0, help="of the simulations of parallel analysis")
+    p.add_argument("--json", action="store_true", help="one JSON object")
+    p.set_defaults(command=_components)
+
+
+def _components(a: argparse.Namespace) -> int:
+    from npmdask.api import resume
+    from npmdask.checkpoint.store import RunStore
+    from npmdask.runs.component_counts import differences
+    from npmdask.runs.gram_parts import KIND
+    from npmdask.runs.gram_store import GramStore
+    from npmdask.runs.solution import Solution
+
+    run = RunStore(a.store)
+    spec = run.read_spec()
+    if spec is None or spec["data"].get("kind") == KIND:
+        found = GramStore(a.store).component_counts(
+            share=a.share, noise=a.noise, center=not a.no_center, scale=a.scale, seed=a.seed
+        )
+    else:
+        if a.no_center or a.scale:
+            raise BadInputError(f"{a.store} is a run, centred and scaled as it was: leave --no-center and --scale out")
+        if run.read_part("result") is None:
+            raise BadInputError(f"the run in {a.store} is not finished: go on with `npmdask resume`, and ask then")
+        solution = resume(a.store)
+        if not isinstance(solution, Solution):
+            raise BadInputError(f"the run in {a.store} is of no rows whose components could be counted")
+        found = solution.component_counts(share=a.share, noise=a.noise)
+    if a.json:
+        print(json.dumps({"advice": [one.facts() for one in found], "differences": differences(found)}))
+        return 0
+    for one in found:
+        count = "?" if one.components is None else f"{one.components}{'+' if one.at_least else ''}"
+        above = "" if one.threshold is None else f"above {one.threshold:.4g}: "
+        print(f"{one.criterion:24} {count:>6}   {above}{one.reason}")
+    print(differences(found))
+    return 0
 
 
 def _options(pairs: list[str]) -> dict[str, Any]:

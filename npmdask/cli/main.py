@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 
 from npmdask.checkpoint.logging import open_log
-from npmdask.cli.data import add_generate, add_gram, add_ingest
+from npmdask.cli.data import add_components, add_generate, add_gram, add_ingest
 from npmdask.cli.models import (
     add_ica,
     add_mixture,
@@ -431,6 +431,7 @@ COMMANDS = (
     add_ingest,
     add_generate,
     add_gram,
+    add_components,
     _add_init,
     add_plan,
     _add_run,

@@ -26,6 +26,7 @@ from npmdask.operators import GramReader, StoredGram, View
 from npmdask.privacy.mechanisms import REGISTRY as MECHANISMS
 from npmdask.runs import build
 from npmdask.runs.build import ranks_of
+from npmdask.runs.component_counts import CountAdvice, KnownSpectrum, advise
 from npmdask.runs.gram_parts import (
     PREFIX,
     GramPart,
@@ -265,6 +266,54 @@ class GramStore:
             raise BadInputError(f"share = {share} must lie strictly between 0 and 1, like 0.95")
         values = self._eigenvalues(center=center, scale=scale)
         return smallest_rank(values, share * float(np.maximum(values, 0.0).sum())) or len(values)
+
+    def component_counts(
+        self, *, share: float = 0.9, noise: float | None = None, center: bool = True, scale: bool = False, seed: int = 0
+    ) -> tuple[CountAdvice, ...]:
+        """
+        Ask five criteria how many components mean something.
+
+        Parameters
+        ----------
+        share : float, default 0.9
+            Of the variance, strictly between 0 and 1.
+        noise : float, optional
+            Variance of the noise of one entry; by default it is estimated from the median of the spectrum.
+        center, scale : bool
+            As for :func:`npmdask.top_k`.
+        seed : int, default 0
+            Of the simulations of parallel analysis.
+
+        Returns
+        -------
+        tuple of CountAdvice
+            What each advises, at which threshold, and what it assumes or lacks.
+
+        Raises
+        ------
+        BadInputError
+            Nothing varies, or there are fewer than three rows.
+
+        Notes
+        -----
+        Marchenko-Pastur with the margin of Johnstone (2001), Gavish and Donoho (2014), Horn (1965), Frontier (1976):
+        docs/components.md says where each holds.
+        """
+        free = max(self.rows - center, 1)
+        matrix = self._operator(center=center, scale=scale, weight=1.0 / free).matrix()
+        variances = np.diagonal(matrix)
+        varying = np.flatnonzero(variances > 0)  # a constant column is no direction of noise
+        if not len(varying):
+            raise BadInputError(f"no column of {self.store} has any variance: there are no components to count")
+        known = KnownSpectrum(
+            values=np.linalg.eigvalsh(matrix[np.ix_(varying, varying)])[::-1],
+            d=len(varying),
+            rows=self.rows,
+            centred=center,
+            total=float(variances.sum()),
+            variances=variances[varying],
+        )
+        return advise(known, share=share, noise=noise, seed=seed)
 
     def select(self, columns: Sequence[int | str]) -> GramStore:
         """

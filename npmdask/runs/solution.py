@@ -17,10 +17,11 @@ from npmdask.checkpoint.store import RunStore, folder_of
 from npmdask.errors import BadInputError
 from npmdask.execution.memory import ProcessPeak
 from npmdask.numerics.subspaces import Block
+from npmdask.runs.component_counts import CountAdvice, KnownSpectrum, advise
 from npmdask.runs.components import StoredComponents
 from npmdask.runs.left_vectors import left_factor
 from npmdask.runs.missing import Missing
-from npmdask.runs.turned import TurnedComponents, aligned, rotated
+from npmdask.runs.turned import TurnedComponents, aligned, rotated, variances_of_run
 from npmdask.storage.kinds import real_array
 from npmdask.storage.labels import Labels, as_dataset, axis_of
 
@@ -369,6 +370,38 @@ class Solution:
             As :meth:`scores`.
         """
         return self.scores(rows)
+
+    def component_counts(self, *, share: float = 0.9, noise: float | None = None) -> tuple[CountAdvice, ...]:
+        """
+        Ask the criteria how many components mean something, as far as k values tell it.
+
+        Parameters
+        ----------
+        share : float, default 0.9
+            Of the variance, strictly between 0 and 1.
+        noise : float, optional
+            Variance of the noise of one entry; without it those that need it cannot be told from k values.
+
+        Returns
+        -------
+        tuple of CountAdvice
+            What each advises, at which threshold, and what it assumes or lacks.
+
+        Raises
+        ------
+        BadInputError
+            A run that is not of rows, or whose number of rows is not released.
+
+        Notes
+        -----
+        Marchenko-Pastur with the margin of Johnstone (2001), Gavish and Donoho (2014), Horn (1965), Frontier (1976):
+        docs/components.md says where each holds.
+        """
+        variances, rows = variances_of_run(self)[1], self._rows
+        total = float(variances.sum()) / self.explained_share if self.explained_share else None
+        d = len(self.basis)
+        known = KnownSpectrum(values=variances, d=d, rows=rows, centred=self.analysed.centred, total=total)
+        return advise(known, share=share, noise=noise, seed=0)
 
     def rotated(
         self, method: str = "varimax", *, k: int | None = None, power: float = 4.0, normalize: bool = False

@@ -89,7 +89,7 @@ def rotated(solution: Solution, method: str, k: int | None, power: float, normal
     """The leading k components of a run after varimax or promax, the largest variance first, signs fixed."""
     if method not in METHODS:
         raise BadInputError(f"there is no rotation {method!r}: take one of {', '.join(METHODS)}")
-    found, variances = _of_run(solution)
+    found, variances = variances_of_run(solution)
     most = len(variances)
     k = most if k is None else k
     if not isinstance(k, int | np.integer) or not 1 <= k <= most:
@@ -126,7 +126,7 @@ def aligned(solution: Solution, to: Any, rotate: bool) -> TurnedComponents:
     """The components of a run in the order and with the signs of an earlier one; or turned onto those."""
     from scipy.optimize import linear_sum_assignment  # it takes a tenth of a second to import
 
-    found, variances = _of_run(solution)
+    found, variances = variances_of_run(solution)
     earlier = np.asarray(getattr(to, "basis", to), dtype=np.float64)
     d, k = found.basis.shape
     if earlier.ndim != 2 or len(earlier) != d or not np.isfinite(earlier).all():
@@ -171,7 +171,7 @@ def aligned(solution: Solution, to: Any, rotate: bool) -> TurnedComponents:
     )
 
 
-def _of_run(solution: Solution) -> tuple[StoredComponents, np.ndarray]:
+def variances_of_run(solution: Solution) -> tuple[StoredComponents, np.ndarray]:
     """Components and their variances; of a run that was not centred mean squares."""
     analysed = solution.analysed
     if analysed.components is None or analysed.kind == "symmetric":

@@ -1,0 +1,197 @@
+"""How many components each criterion advises, of a stored Gram or of a finished run, and why they differ."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from npmdask.errors import BadInputError
+from npmdask.numerics.dimensions import (
+    broken_stick,
+    checked,
+    leading,
+    marchenko_pastur_edge,
+    noise_variance,
+    optimal_threshold,
+    parallel_analysis,
+)
+
+ASK_A_GRAM = "form a Gram (`npmdask gram SOURCE G`) and ask it"
+NO_SIGNAL = 1e-14  # of the largest value: below is rounding
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountAdvice:
+    """
+    Hold what one criterion says of the number of components.
+
+    Attributes
+    ----------
+    criterion : str
+        Its name.
+    components : int or None
+        How many it advises; None where it cannot be told.
+    at_least : bool
+        All values that are known pass: there may be more.
+    threshold : float or None
+        The variance that the next component fails to exceed, where the criterion has one.
+    reason : str
+        What it asks and assumes, or what is missing and how to get it.
+    """
+
+    criterion: str
+    components: int | None
+    at_least: bool = False
+    threshold: float | None = None
+    reason: str
+
+    def facts(self) -> dict[str, Any]:
+        """The same as a dictionary, for JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownSpectrum:
+    """What criteria need: leading ``values`` (variances), as many of ``d`` as are known, and of how many rows.
+
+    ``total``: their sum over all d, None if not known; ``variances``: of the columns, for parallel analysis.
+    """
+
+    values: np.ndarray
+    d: int
+    rows: int
+    centred: bool
+    total: float | None
+    variances: np.ndarray | None = None
+
+    @property
+    def whole(self) -> bool:
+        """All values are known."""
+        return len(self.values) == self.d
+
+    @property
+    def free(self) -> int:
+        """Degrees of freedom."""
+        return self.rows - self.centred
+
+
+def advise(known: KnownSpectrum, *, share: float, noise: float | None, seed: int) -> tuple[CountAdvice, ...]:
+    """What each criterion says, in a fixed order."""
+    if not 0 < share < 1:
+        raise BadInputError(f"share = {share} must lie strictly between 0 and 1, like 0.9")
+    if noise is not None and not 0 < noise < np.inf:
+        raise BadInputError(f"noise = {noise} is the variance of an entry: it must be positive")
+    if known.free < 2:
+        raise BadInputError(f"{known.rows} rows say nothing of the number of components: at least 3 are needed")
+    values = checked(known.values)
+    return (
+        _share(known, values, share),
+        _stick(known, values),
+        *_of_noise(known, values, noise),
+        _parallel(known, values, seed),
+    )
+
+
+def _counted(known: KnownSpectrum, values: np.ndarray, thresholds: np.ndarray | float, **said: Any) -> CountAdvice:
+    found = leading(values, thresholds)
+    at = np.broadcast_to(np.asarray(thresholds), (len(values),))
+    return CountAdvice(
+        components=found,
+        at_least=found == len(values) < known.d,
+        threshold=float(at[min(found, len(at) - 1)]),
+        **said,
+    )
+
+
+def _untold(criterion: str, why: str) -> CountAdvice:
+    return CountAdvice(criterion=criterion, components=None, reason=why)
+
+
+def _share(known: KnownSpectrum, values: np.ndarray, share: float) -> CountAdvice:
+    name = f"{share:.4g} of the variance"
+    if not known.total:
+        return _untold(name, f"the variance of all columns is not known: {ASK_A_GRAM}")
+    enough = np.cumsum(values) >= share * known.total * (1 - 1e-12)
+    reached = bool(enough.any())
+    return CountAdvice(
+        criterion=name,
+        components=int(enough.argmax()) + 1 if reached else len(values),
+        at_least=not reached,
+        reason="counts noise as well: the more columns of noise there are, the more components it takes",
+    )
+
+
+def _stick(known: KnownSpectrum, values: np.ndarray) -> CountAdvice:
+    if not known.total:
+        return _untold("broken stick", f"the variance of all columns is not known: {ASK_A_GRAM}")
+    return _counted(
+        known,
+        values,
+        broken_stick(known.d)[: len(values)] * known.total,
+        criterion="broken stick",
+        reason="the variance is shared out at random; ignores the number of rows, and as a rule finds too few",
+    )
+
+
+def _of_noise(known: KnownSpectrum, values: np.ndarray, noise: float | None) -> tuple[CountAdvice, CountAdvice]:
+    names = ("Marchenko-Pastur edge", "Gavish-Donoho threshold")
+    said = "given"
+    if noise is None:
+        if not known.whole:
+            why = f"the noise is estimated from the median of all values, and {len(values)} of {known.d} are known: "
+            why += f"give its variance (--noise), or {ASK_A_GRAM}"
+            return _untold(names[0], why), _untold(names[1], why)
+        noise, said = noise_variance(values, known.free), "estimated from the median"
+        if noise <= NO_SIGNAL * values[0]:
+            why = "half of the values and more are zero, so that their median says nothing of the noise: give its "
+            why += "variance (--noise), or leave out columns that are constant or repeat others"
+            return _untold(names[0], why), _untold(names[1], why)
+    of = f"noise of variance {noise:.4g} ({said}), independent and alike in all columns"
+    return (
+        _counted(
+            known,
+            values,
+            marchenko_pastur_edge(known.d, known.free, noise),
+            criterion=names[0],
+            reason=f"what the largest value of noise exceeds in 5 of 100 cases; {of}",
+        ),
+        _counted(
+            known,
+            values,
+            optimal_threshold(known.d, known.free, noise),
+            criterion=names[1],
+            reason=f"what lessens the error of the data denoised, more than what can be detected; {of}",
+        ),
+    )
+
+
+def _parallel(known: KnownSpectrum, values: np.ndarray, seed: int) -> CountAdvice:
+    name = "parallel analysis"
+    if known.variances is None:
+        return _untold(name, f"the variances of the columns are not known: {ASK_A_GRAM}")
+    return _counted(
+        known,
+        values,
+        parallel_analysis(known.variances, known.free, seed=seed)[: len(values)],
+        criterion=name,
+        reason="95 % of simulations of independent columns with the same variances are below, place by place; rows "
+        "independent; a large component hides small ones, where columns are not scaled",
+    )
+
+
+def differences(advice: tuple[CountAdvice, ...]) -> str:
+    """Why they differ, in a sentence."""
+    told = [one for one in advice if one.components is not None]
+    if not told:
+        return "nothing can be told from what is known"
+    least, most = (pick(one.components or 0 for one in told) for pick in (min, max))
+    if least == most:
+        return f"all that can be told agree on {least}"
+    return (
+        f"they differ ({least} to {most}) as they ask different questions: a share counts noise as well, the broken "
+        "stick ignores the number of rows, the Marchenko-Pastur edge asks what can be told from noise, Gavish-Donoho "
+        "what is worth keeping, parallel analysis what correlations of independent columns do not explain. "
+        "Where noise is correlated or has heavy tails, the last three find too many"
+    )

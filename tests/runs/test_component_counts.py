@@ -1,0 +1,80 @@
+"""How many components: of a stored Gram, of a finished run, and on the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import npmdask
+from npmdask.cli.main import main
+from npmdask.errors import BadInputError
+
+NAMES = ["0.9 of the variance", "broken stick", "Marchenko-Pastur edge", "Gavish-Donoho threshold", "parallel analysis"]
+
+
+def rows(n: int = 800, d: int = 30) -> np.ndarray:
+    rng = np.random.default_rng(0)
+    v = np.linalg.qr(rng.standard_normal((d, 3)))[0]
+    return rng.standard_normal((n, d)) + (rng.standard_normal((n, 3)) * [6, 4, 2]) @ v.T + 10
+
+
+def counts(advice: Any) -> list[int | None]:
+    return [one.components for one in advice]
+
+
+@pytest.mark.slow
+def test_a_gram_answers_all_and_a_run_what_it_can(tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    store, x = npmdask.gram(rows(), "G", kind="samples"), rows()
+    advice = store.component_counts()
+    assert [one.criterion for one in advice] == NAMES
+    assert counts(advice)[2:] == [3, 3, 2]  # the first component hides the third from parallel analysis
+    values = np.linalg.eigvalsh(np.cov(x.T))[::-1]
+    assert advice[0].components == int((np.cumsum(values) / values.sum() < 0.9).sum()) + 1
+    solution = npmdask.top_k(x, 2, kind="samples", center=True, store="run")
+    known = solution.component_counts(share=0.4)
+    assert known[0].components == 1 and not known[0].at_least
+    assert known[2].components is known[4].components is None and "npmdask gram" in known[2].reason
+    known = solution.component_counts(noise=1.0)
+    assert known[2].components == 2 and known[2].at_least and known[0].at_least
+    assert main(("components", "G", "--json")) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (
+        counts(advice) == [one["components"] for one in facts["advice"]]
+        and "different questions" in facts["differences"]
+    )
+    assert main(("components", "run", "--noise", "1")) == 0
+    assert "Marchenko-Pastur edge        2+" in capsys.readouterr().out
+    assert main(("components", "run", "--scale")) == 2
+    assert "leave --no-center" in capsys.readouterr().err
+    assert main(("components", "nothing")) == 2
+
+
+@pytest.mark.slow
+def test_constant_and_repeated_columns(tmp_path: Path) -> None:
+    """Constant columns change no advice; where most repeat others there is no median of noise, and it is said."""
+    x = rows()
+    plain = npmdask.gram(x, tmp_path / "a", kind="samples").component_counts()
+    wide = npmdask.gram(np.c_[x, np.zeros((800, 40))], tmp_path / "b", kind="samples").component_counts()
+    assert counts(wide) == counts(plain)
+    again = npmdask.gram(np.c_[x, x, x], tmp_path / "c", kind="samples").component_counts()
+    assert counts(again)[2:4] == [None, None] and "repeat others" in again[2].reason
+    assert npmdask.gram(np.c_[x, x, x], tmp_path / "c", kind="samples").component_counts(noise=3.0)[2].components == 3
+
+
+@pytest.mark.slow
+def test_fewer_rows_than_columns_and_nothing_at_all(tmp_path: Path) -> None:
+    few = npmdask.gram(rows(40, 60), tmp_path / "few", kind="samples").component_counts()
+    assert counts(few)[2] in (2, 3) and counts(few)[4] in (2, 3)
+    with pytest.raises(BadInputError, match=r"no column .* any variance"):
+        npmdask.gram(np.ones((9, 4)), tmp_path / "flat", kind="samples").component_counts()
+    with pytest.raises(BadInputError, match="at least 3 are needed"):
+        npmdask.gram(rows(2, 4), tmp_path / "two", kind="samples").component_counts()
+    store = npmdask.gram(rows(), tmp_path / "G", kind="samples")
+    for bad in ({"share": 1.0}, {"noise": 0.0}, {"noise": np.nan}):
+        with pytest.raises(BadInputError):
+            store.component_counts(**bad)
