@@ -222,7 +222,13 @@ def add_components(commands: Any) -> None:
     p.add_argument("--noise", type=float, metavar="VARIANCE", help="of one entry (default: from the median of a Gram)")
     p.add_argument("--no-center", action="store_true", help="of a Gram: of the rows as they are, not less their mean")
     p.add_argument("--scale", action="store_true", help="of a Gram: of columns divided by their standard deviations")
-    p.add_argument("--seed", type=int, default=0, help="of the simulations of parallel analysis")
+    p.add_argument(
+        "--intervals",
+        type=int,
+        metavar="K",
+        help="of a Gram by_chunks: also 95 %% intervals of K components, by bootstrap",
+    )
+    p.add_argument("--seed", type=int, default=0, help="of the simulations of parallel analysis and of the bootstrap")
     p.add_argument("--json", action="store_true", help="one JSON object")
     p.set_defaults(command=_components)
 
@@ -238,26 +244,34 @@ def _components(a: argparse.Namespace) -> int:
     run = RunStore(a.store)
     spec = run.read_spec()
     if spec is None or spec["data"].get("kind") == KIND:
-        found = GramStore(a.store).component_counts(
-            share=a.share, noise=a.noise, center=not a.no_center, scale=a.scale, seed=a.seed
-        )
+        store, how = GramStore(a.store), {"center": not a.no_center, "scale": a.scale, "seed": a.seed}
+        found = store.component_counts(share=a.share, noise=a.noise, **how)
+        sure = None if a.intervals is None else store.bootstrap(a.intervals, **how)
     else:
         if a.no_center or a.scale:
             raise BadInputError(f"{a.store} is a run, centred and scaled as it was: leave --no-center and --scale out")
+        if a.intervals is not None:
+            raise BadInputError(
+                f"{a.store} is a run, which keeps no groups of rows: form a Gram of them with `npmdask gram SOURCE G "
+                "--by-chunks 1`, and ask it for --intervals"
+            )
         if run.read_part("result") is None:
             raise BadInputError(f"the run in {a.store} is not finished: go on with `npmdask resume`, and ask then")
         solution = resume(a.store)
         if not isinstance(solution, Solution):
             raise BadInputError(f"the run in {a.store} is of no rows whose components could be counted")
-        found = solution.component_counts(share=a.share, noise=a.noise)
+        found, sure = solution.component_counts(share=a.share, noise=a.noise), None
     if a.json:
-        print(json.dumps({"advice": [one.facts() for one in found], "differences": differences(found)}))
+        facts = {"advice": [one.facts() for one in found], "differences": differences(found)}
+        print(json.dumps(facts if sure is None else facts | {"intervals": sure.facts()}))
         return 0
     for one in found:
         count = "?" if one.components is None else f"{one.components}{'+' if one.at_least else ''}"
         above = "" if one.threshold is None else f"above {one.threshold:.4g}: "
         print(f"{one.criterion:24} {count:>6}   {above}{one.reason}")
     print(differences(found))
+    for line in () if sure is None else sure.lines():
+        print(line)
     return 0
 
 

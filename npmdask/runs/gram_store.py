@@ -27,6 +27,7 @@ from npmdask.privacy.mechanisms import REGISTRY as MECHANISMS
 from npmdask.runs import build
 from npmdask.runs.build import ranks_of
 from npmdask.runs.component_counts import CountAdvice, KnownSpectrum, advise
+from npmdask.runs.gram_bootstrap import Bootstrap, Grouped, bootstrapped
 from npmdask.runs.gram_parts import (
     PREFIX,
     GramPart,
@@ -428,6 +429,79 @@ class GramStore:
             left_out=left_out,
             groups=groups,
         )
+
+    def bootstrap(
+        self,
+        k: int,
+        *,
+        replicates: int = 200,
+        confidence: float = 0.95,
+        center: bool = True,
+        scale: bool = False,
+        seed: int = 0,
+        exact: bool = False,
+    ) -> Bootstrap:
+        """
+        Find confidence intervals of leading components by drawing groups of rows again, from their Grams alone.
+
+        Rows of one group may depend on each other, rows of different groups may not: of a time series, groups are
+        consecutive rows, longer than what they remember.
+
+        Parameters
+        ----------
+        k : int
+            How many components.
+        replicates : int, default 200
+            How often groups are drawn, 50 at least.
+        confidence : float, default 0.95
+            Nominal coverage.
+        center, scale : bool
+            As for :func:`npmdask.top_k`; scaled by the deviations of the rows that are drawn, which takes full
+            decompositions.
+        seed : int, default 0
+            Of the draws.
+        exact : bool, default False
+            Decompose every replicate in full, instead of some as a check.
+
+        Returns
+        -------
+        Bootstrap
+            Values, shares, components, and their intervals.
+
+        Raises
+        ------
+        BadInputError
+            Fewer than 8 groups, or fewer than k directions with any variance.
+
+        Notes
+        -----
+        Student's intervals with g - 1 degrees of freedom, of logarithms of values, of log-odds of shares, and of
+        entries, less the bias that the replicates show. Signs are those of the answer of all rows.
+        """
+        reader, groups = self._reader, self.groups
+        origin = reader.sums.mean if center else np.zeros(self.columns)
+
+        def each() -> Iterator[tuple[float, np.ndarray, np.ndarray]]:
+            for name in groups:
+                sums = self._reader_of(self._joined([part for part in self.parts if part.group == name])).sums
+                yield float(sums.count), sums.mean - origin, sums.matrix
+
+        def covariance(rows: float, mean: np.ndarray, gram: np.ndarray) -> np.ndarray:
+            matrix = gram - np.outer(rows * mean, mean)
+            count = round(rows)
+            sums = GramSums(count=count, mean=mean + origin, matrix=matrix, image=np.zeros((self.columns, 0)))
+            drawn = replace(reader, sums=sums)
+            return self._operator(center=center, scale=scale, weight=1.0 / count, reader=drawn).matrix()
+
+        grouped = Grouped(
+            names=groups,
+            whole=self._operator(center=center, scale=scale, weight=1.0 / self.rows).matrix(),
+            each=each,
+            covariance=covariance,
+            moves=center,
+            short=not scale,
+        )
+        return bootstrapped(grouped, k, replicates=replicates, confidence=confidence, seed=seed, exact=exact)
 
     def as_source(self, kind: str | None = None) -> Source:
         """

@@ -16,6 +16,7 @@ from npmdask.algorithms.stopping import Outcome
 from npmdask.checkpoint.store import RunStore, folder_of
 from npmdask.errors import BadInputError
 from npmdask.execution.memory import ProcessPeak
+from npmdask.numerics.sampling_errors import Groups, mixed_groups, north_errors
 from npmdask.numerics.subspaces import Block
 from npmdask.runs.component_counts import CountAdvice, KnownSpectrum, advise
 from npmdask.runs.components import StoredComponents
@@ -402,6 +403,37 @@ class Solution:
         d = len(self.basis)
         known = KnownSpectrum(values=variances, d=d, rows=rows, centred=self.analysed.centred, total=total)
         return advise(known, share=share, noise=noise, seed=0)
+
+    def north_errors(self, *, independent_rows: int | None = None) -> tuple[np.ndarray, Groups]:
+        """
+        Compute standard errors of the variances by North's rule of thumb, and which components they mix.
+
+        Parameters
+        ----------
+        independent_rows : int, optional
+            By default all rows; fewer, where rows depend on their neighbours.
+
+        Returns
+        -------
+        errors : numpy.ndarray, shape (k,)
+            Of ``explained_variance``; of a run that was not centred of the mean squares.
+        mixed : tuple of tuple of int
+            Components, from 0, whose variances overlap within their errors: nothing is to be said of one alone. Whether
+            the last one overlaps with those that were not asked for is not known.
+
+        Raises
+        ------
+        BadInputError
+            A run that is not of rows, or whose number of rows is not released.
+
+        Notes
+        -----
+        North, Bell, Cahalan and Moeng, Monthly Weather Review 110 (1982) 699: ``value sqrt(2 / rows)``, of normal rows.
+        """
+        rows = self._rows if independent_rows is None else independent_rows
+        variances = variances_of_run(self)[1]
+        errors = north_errors(variances, rows)
+        return errors, mixed_groups(variances, errors)
 
     def rotated(
         self, method: str = "varimax", *, k: int | None = None, power: float = 4.0, normalize: bool = False

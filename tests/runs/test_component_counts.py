@@ -12,6 +12,7 @@ import pytest
 import npmdask
 from npmdask.cli.main import main
 from npmdask.errors import BadInputError
+from tests.conftest import write_zarr
 
 NAMES = ["0.9 of the variance", "broken stick", "Marchenko-Pastur edge", "Gavish-Donoho threshold", "parallel analysis"]
 
@@ -35,7 +36,8 @@ def test_a_gram_answers_all_and_a_run_what_it_can(tmp_path: Path, capsys: Any, m
     assert counts(advice)[2:] == [3, 3, 2]  # the first component hides the third from parallel analysis
     values = np.linalg.eigvalsh(np.cov(x.T))[::-1]
     assert advice[0].components == int((np.cumsum(values) / values.sum() < 0.9).sum()) + 1
-    solution = npmdask.top_k(x, 2, kind="samples", center=True, store="run")
+    data = write_zarr(tmp_path / "x.zarr", x, (200, 30))
+    solution = npmdask.top_k(data, 2, kind="samples", center=True, store="run")
     known = solution.component_counts(share=0.4)
     assert known[0].components == 1 and not known[0].at_least
     assert known[2].components is known[4].components is None and "npmdask gram" in known[2].reason

@@ -1,0 +1,60 @@
+"""How far eigenvalues of a sample may be off, and which components such errors mix. NumPy only."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from npmdask.numerics.domains import counts
+
+Groups = tuple[tuple[int, ...], ...]
+
+
+def north_errors(values: np.ndarray, rows: int) -> np.ndarray:
+    """
+    Compute standard errors of eigenvalues by North's rule of thumb: ``value sqrt(2 / rows)``.
+
+    North, Bell, Cahalan and Moeng, Monthly Weather Review 110 (1982) 699, eq. 24, for normal, independent rows.
+
+    Parameters
+    ----------
+    values : array, shape (k,)
+        Eigenvalues of a covariance matrix.
+    rows : int
+        Independent ones: fewer than there are, where rows depend on their neighbours.
+
+    Returns
+    -------
+    numpy.ndarray, shape (k,)
+        In the units of the values.
+    """
+    counts(rows=rows)
+    return np.asarray(np.asarray(values, np.float64) * np.sqrt(2.0 / rows))
+
+
+def mixed_groups(values: np.ndarray, errors: np.ndarray) -> Groups:
+    """
+    Name the components that sampling mixes: neighbours whose values overlap within their errors.
+
+    Parameters
+    ----------
+    values, errors : array, shape (k,)
+        Values, falling, and the half widths of what they may be.
+
+    Returns
+    -------
+    tuple of tuple of int
+        Numbers from 0, of two components and more each.
+    """
+    touching = np.asarray(values)[:-1] - np.asarray(errors)[:-1] <= np.asarray(values)[1:] + np.asarray(errors)[1:]
+    return joined_groups(touching)
+
+
+def joined_groups(touching: np.ndarray) -> Groups:
+    """Runs of neighbours, where ``touching[i]`` says that i and i + 1 belong together."""
+    found: list[list[int]] = [[0]]
+    for place, together in enumerate(touching):
+        if together:
+            found[-1].append(place + 1)
+        else:
+            found.append([place + 1])
+    return tuple(tuple(group) for group in found if len(group) > 1)

@@ -1,0 +1,301 @@
+"""The bootstrap over groups of rows, from their Grams: confidence intervals without a pass.
+
+Each replicate draws as many groups as there are, with replacement. Its covariance is known whole, but only its product
+with the 3k leading eigenvectors Q of all rows is formed: in the basis of all eigenvectors that is a block column
+(A; B), and the rest D is taken to be that of all rows. With it the leading eigenpairs are those of A + B^T (lambda -
+D)^-1 B, to the second order in what a replicate moves. Some replicates are decomposed in full to see how far that is off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from npmdask.errors import BadInputError
+from npmdask.numerics.random import generator
+from npmdask.numerics.sampling_errors import Groups, joined_groups
+
+LEAST_GROUPS = 8  # of fewer the standard errors themselves are off by a quarter
+LEAST_REPLICATES = 50
+AT_ONCE = 8  # replicates whose whole matrices are held at once
+CHECKED = 4  # replicates that are decomposed in full
+ENOUGH = 0.1  # of a standard error: where the short way is off by more, all replicates are decomposed in full
+SWAPPED = 0.05  # of replicates that may give another component the first place
+APART = 2.0  # standard errors on each side that keep neighbours apart
+
+Sums = tuple[float, np.ndarray, np.ndarray]  # rows, their mean less the origin, their Gram about their mean
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bootstrap:
+    """
+    Hold how far components depend on which groups of rows were drawn.
+
+    Nothing is claimed of single components of a ``mixed`` group: their intervals are not numbers.
+
+    Attributes
+    ----------
+    values : numpy.ndarray, shape (k,)
+        Of all rows: variances (eigenvalues of the covariance with n in the denominator; of rows that are not centred
+        mean squares).
+    shares : numpy.ndarray, shape (k,)
+        Of the variance of all columns.
+    vectors : numpy.ndarray, shape (d, k)
+        The components, signs as in :func:`npmdask.top_k`.
+    value_errors : numpy.ndarray, shape (k,)
+        Standard errors of the values.
+    value_intervals, share_intervals : numpy.ndarray, shape (2, k)
+        Ends of confidence intervals.
+    vector_intervals : numpy.ndarray, shape (2, d, k)
+        The same of each entry of a component.
+    mixed : tuple of tuple of int
+        Components, from 0, that sampling mixes; k stands for the first one that was not asked for.
+    groups, replicates : int
+        Groups of rows, and how often as many were drawn.
+    confidence : float
+        Nominal coverage.
+    checked_error : float
+        Largest difference of a value or of a component from full decompositions of some replicates, in standard errors;
+        0 where all are full.
+    """
+
+    values: np.ndarray
+    shares: np.ndarray
+    vectors: np.ndarray
+    value_errors: np.ndarray
+    value_intervals: np.ndarray
+    share_intervals: np.ndarray
+    vector_intervals: np.ndarray
+    mixed: Groups
+    groups: int
+    replicates: int
+    confidence: float
+    checked_error: float
+
+    def facts(self) -> dict[str, Any]:
+        """
+        Give what is known of values and shares, for JSON.
+
+        Returns
+        -------
+        dict
+            None stands for an interval that is not claimed.
+        """
+        ends = {
+            name: [[float(end) if np.isfinite(end) else None for end in ends] for ends in getattr(self, name).T]
+            for name in ("value_intervals", "share_intervals")
+        }
+        plain = {name: getattr(self, name) for name in ("mixed", "groups", "replicates", "confidence", "checked_error")}
+        lists = {name: getattr(self, name).tolist() for name in ("values", "shares", "value_errors")}
+        return {**lists, **ends, **plain}
+
+    def lines(self) -> list[str]:
+        """
+        Say the same for people.
+
+        Returns
+        -------
+        list of str
+            A line for each component, and what the intervals rest on.
+        """
+        found = []
+        for i, value in enumerate(self.values):
+            among = next((group for group in self.mixed if i in group), None)
+            (low, high), (least, most) = self.value_intervals[:, i], self.share_intervals[:, i]
+            said = f"{low:.6g} to {high:.6g}, {least:.2%} to {most:.2%} of the variance"
+            if among is not None:
+                names = ", ".join(str(j + 1) for j in among)
+                said = f"mixed: sampling does not tell components {names} apart, and nothing is claimed of one alone"
+            found.append(f"component {i + 1:3}  {value:.6g}: {said}")
+        found.append(
+            f"{self.confidence:.0%} intervals of {self.replicates} bootstrap replicates over {self.groups} groups of "
+            "rows, assuming that the groups are independent and alike"
+        )
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grouped:
+    """Groups of rows that are drawn. ``whole``: the covariance of all; ``each``: iterates their sums, again when called;
+    ``covariance``: of a replicate from its rows, mean and Gram; ``moves``: the mean is taken off again in a replicate;
+    ``short``: the short way is possible."""
+
+    names: tuple[str, ...]
+    whole: np.ndarray
+    each: Callable[[], Iterator[Sums]]
+    covariance: Callable[[float, np.ndarray, np.ndarray], np.ndarray]
+    moves: bool
+    short: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Drawn:
+    """Of some replicates: ``values`` (r x m), ``totals`` (r), ``vectors`` (r x d x m) in the basis of all rows."""
+
+    values: np.ndarray
+    totals: np.ndarray
+    vectors: np.ndarray
+
+
+def bootstrapped(grouped: Grouped, k: int, *, replicates: int, confidence: float, seed: int, exact: bool) -> Bootstrap:
+    """The bootstrap of k leading components."""
+    count, d = len(grouped.names), len(grouped.whole)
+    if count < LEAST_GROUPS:
+        raise BadInputError(
+            f"{count} group{'s'[: count != 1]} of rows: a bootstrap over fewer than {LEAST_GROUPS} says too little; "
+            "form the Gram with by_chunks, or merge more (from 20 on intervals are good; the jackknife takes 2)"
+        )
+    if not isinstance(k, int | np.integer) or not 1 <= k <= d:
+        raise BadInputError(f"k = {k} is not possible: there are {d} columns")
+    if replicates < LEAST_REPLICATES or not 0 < confidence < 1:
+        raise BadInputError(
+            f"replicates = {replicates} and confidence = {confidence}: give {LEAST_REPLICATES} replicates or more, and "
+            "a confidence between 0 and 1, like 0.95"
+        )
+    spectrum, basis = (array[..., ::-1] for array in np.linalg.eigh(grouped.whole))
+    usable = int((spectrum > max(spectrum[0], 0.0) * d * np.finfo(float).eps).sum())
+    if usable < k:
+        raise BadInputError(f"only {usable} directions have any variance: ask for k = {usable} at most")
+    weights = generator(seed, "bootstrap over groups").multinomial(count, np.full(count, 1 / count), replicates)
+    m = min(k + 1, usable)
+    error, drawn = 0.0, None
+    if grouped.short and not exact:
+        drawn = _short(grouped, weights.astype(float), spectrum, basis, m, min(d, max(3 * k, k + 10)))
+        error = _difference(_full(grouped, weights[:CHECKED], basis, m), drawn, k, _mixed(drawn, spectrum[:m]))
+        if not error <= ENOUGH:
+            error, drawn = 0.0, None
+    drawn = drawn or _full(grouped, weights, basis, m)
+    return _judged(drawn, spectrum, basis, k, count, confidence, error)
+
+
+def _short(grouped: Grouped, weights: np.ndarray, spectrum: np.ndarray, basis: np.ndarray, m: int, q: int) -> _Drawn:
+    """Replicates by their products with the q leading eigenvectors alone."""
+    d, count = len(basis), weights.shape[1]
+    columns, means = np.empty((count, d, q)), np.empty((count, d))
+    rows, totals = np.empty(count), np.empty(count)
+    for place, (number, mean, gram) in enumerate(grouped.each()):
+        seen = basis.T @ mean
+        columns[place] = basis.T @ (gram @ basis[:, :q])
+        columns[place] += np.outer(number * seen, seen[:q])
+        rows[place], means[place] = number, number * seen
+        totals[place] = np.trace(gram) + number * float(mean @ mean)
+    drawn_rows = weights @ rows
+    centres = weights @ means / drawn_rows[:, None] * grouped.moves
+    total = weights @ totals / drawn_rows - np.square(centres).sum(axis=1)
+    values, vectors = np.empty((len(weights), m)), np.empty((len(weights), d, m))
+    flat, rest = columns.reshape(count, -1), spectrum[q:]
+    for place, weight in enumerate(weights):
+        block = (weight @ flat).reshape(d, q) / drawn_rows[place] - np.outer(centres[place], centres[place, :q])
+        inner, outer = (block[:q] + block[:q].T) / 2, block[q:]
+        start = np.linalg.eigvalsh(inner)[::-1]
+        for i in range(m):
+            value = start[i]
+            for _ in range(2):
+                with np.errstate(divide="ignore", invalid="ignore"):
+                    far = outer / np.maximum(value - rest, np.finfo(float).tiny)[:, None]
+                shorter = inner + outer.T @ far
+                if not np.isfinite(shorter).all():  # of a flat spectrum: the check finds it
+                    shorter, far = inner, np.zeros_like(outer)
+                found, turned = np.linalg.eigh(shorter)
+                value, inside = found[-1 - i], turned[:, -1 - i]
+            vector = np.concatenate([inside, far @ inside])
+            values[place, i], vectors[place, :, i] = value, vector / np.linalg.norm(vector)
+    return _aligned(values, total, vectors)
+
+
+def _full(grouped: Grouped, weights: np.ndarray, basis: np.ndarray, m: int) -> _Drawn:
+    """Replicates whose covariances are formed and decomposed."""
+    d = len(basis)
+    values, totals, vectors = np.empty((len(weights), m)), np.empty(len(weights)), np.empty((len(weights), d, m))
+    for first in range(0, len(weights), AT_ONCE):
+        some = weights[first : first + AT_ONCE].astype(float)
+        rows, means, grams = np.zeros(len(some)), np.zeros((len(some), d)), np.zeros((len(some), d, d))
+        for place, (number, mean, gram) in enumerate(grouped.each()):
+            about = gram + np.outer(number * mean, mean)
+            for one in np.flatnonzero(some[:, place]):
+                rows[one] += some[one, place] * number
+                means[one] += some[one, place] * number * mean
+                grams[one] += some[one, place] * about
+        for one in range(len(some)):
+            covariance = grouped.covariance(rows[one], means[one] / rows[one], grams[one])
+            found, turned = np.linalg.eigh(covariance)
+            values[first + one], totals[first + one] = found[::-1][:m], np.trace(covariance)
+            vectors[first + one] = basis.T @ turned[:, ::-1][:, :m]
+    return _aligned(values, totals, vectors)
+
+
+def _aligned(values: np.ndarray, totals: np.ndarray, vectors: np.ndarray) -> _Drawn:
+    """With the signs of the answer of all rows, whose vectors are the axes."""
+    signs = np.where(np.einsum("rii->ri", vectors[:, : vectors.shape[2]]) < 0, -1.0, 1.0)
+    return _Drawn(values=values, totals=totals, vectors=vectors * signs[:, None])
+
+
+def _mixed(drawn: _Drawn, values: np.ndarray) -> Groups:
+    """Neighbours that overlap, and components that are another one in too many replicates."""
+    errors = APART * drawn.values.std(axis=0, ddof=1)
+    nearest = np.abs(drawn.vectors).argmax(axis=1)
+    swapped = (nearest != np.arange(len(values))).mean(axis=0) > SWAPPED
+    touching = (values[:-1] - errors[:-1] <= values[1:] + errors[1:]) | (swapped[:-1] & swapped[1:])
+    if swapped[-1]:  # with those that were not asked for; alone it would be no group
+        touching = np.append(touching, True)
+    return joined_groups(touching)
+
+
+def _difference(full: _Drawn, short: _Drawn, k: int, mixed: Groups) -> float:
+    """How far the short way is off, in standard errors, of components that something is claimed of."""
+    single = np.setdiff1d(np.arange(k), [i for group in mixed for i in group])
+    if not len(single):
+        return 0.0
+    some = len(full.values)
+    spread = short.values.std(axis=0, ddof=1)[single]
+    moved = np.sqrt(np.square(short.vectors - short.vectors.mean(axis=0)).sum(axis=1).mean(axis=0))[single]
+    tiny = np.finfo(float).eps
+    values = np.abs(full.values - short.values[:some])[:, single] / np.maximum(spread, tiny * full.values[:, single])
+    vectors = np.linalg.norm(full.vectors - short.vectors[:some], axis=1)[:, single] / np.maximum(moved, 1e-8)
+    return float(max(values.max(), vectors.max()))
+
+
+def _judged(
+    drawn: _Drawn, spectrum: np.ndarray, basis: np.ndarray, k: int, count: int, confidence: float, error: float
+) -> Bootstrap:
+    from scipy.special import stdtrit
+
+    # A sample of g groups varies by (g - 1) / g of what it should; few groups know their own spread badly.
+    wide = float(stdtrit(count - 1, (1 + confidence) / 2)) * np.sqrt(count / (count - 1))
+    values, total = spectrum[:k], float(np.maximum(spectrum, 0.0).sum())
+    found = _mixed(drawn, spectrum[: drawn.values.shape[1]])
+    mixed = tuple(tuple(i for i in group if i <= k) for group in found if group[0] < k)
+    among = np.isin(np.arange(k), [i for group in mixed for i in group])
+    of_values = np.maximum(drawn.values[:, :k], np.finfo(float).tiny)
+    shares = np.clip(of_values / drawn.totals[:, None], 1e-15, 1 - 1e-15)
+    share = np.clip(values / total, 1e-15, 1 - 1e-15)
+    ends = np.exp(_ends(np.log(values), np.log(of_values), wide))
+    odds = _ends(np.log(share / (1 - share)), np.log(shares / (1 - shares)), wide)
+    entries = np.einsum("dj,rji->rdi", basis, drawn.vectors[:, :, :k], optimize=True)
+    vectors = basis[:, :k]
+    of_entries = _ends(vectors, entries, wide)
+    for interval in (ends, odds, of_entries):
+        interval[..., among] = np.nan
+    return Bootstrap(
+        values=values.copy(),
+        shares=values / total,
+        vectors=vectors.copy(),
+        value_errors=drawn.values[:, :k].std(axis=0, ddof=1) * np.sqrt(count / (count - 1)),
+        value_intervals=ends,
+        share_intervals=1 / (1 + np.exp(-odds)),
+        vector_intervals=of_entries,
+        mixed=mixed,
+        groups=count,
+        replicates=len(drawn.values),
+        confidence=confidence,
+        checked_error=error,
+    )
+
+
+def _ends(whole: np.ndarray, drawn: np.ndarray, wide: float) -> np.ndarray:
+    """Ends of intervals about ``whole`` less its bias."""
+    centre, half = 2 * whole - drawn.mean(axis=0), wide * drawn.std(axis=0, ddof=1)
+    return np.stack([centre - half, centre + half])

@@ -1,0 +1,193 @@
+"""Confidence intervals from the Grams of groups: against replicates made of rows, and against planted truth."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import npmdask
+from npmdask.cli.main import main
+from npmdask.errors import BadInputError
+from npmdask.numerics.random import generator
+from npmdask.numerics.sampling_errors import mixed_groups, north_errors
+from npmdask.runs import gram_bootstrap
+from npmdask.runs.gram_bootstrap import Grouped, bootstrapped
+from tests.conftest import write_zarr
+
+SPIKES = np.array([20.0, 9.0, 4.0])
+
+
+def planted(seed: int, n: int = 2000, d: int = 20, spikes: np.ndarray = SPIKES) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    v = np.linalg.qr(rng.standard_normal((d, len(spikes))))[0]
+    return rng.standard_normal((n, d)) + (rng.standard_normal((n, len(spikes))) * np.sqrt(spikes)) @ v.T, v
+
+
+def grouped(x: np.ndarray, groups: int) -> Grouped:
+    mean = x.mean(axis=0)
+    sums = [
+        (float(len(part)), part.mean(axis=0) - mean, (part - part.mean(axis=0)).T @ (part - part.mean(axis=0)))
+        for part in np.array_split(x, groups)
+    ]
+    return Grouped(
+        names=tuple(map(str, range(groups))),
+        whole=np.cov(x.T, bias=True),
+        each=lambda: iter(sums),
+        covariance=lambda rows, mean, gram: gram / rows - np.outer(mean, mean),
+        moves=True,
+        short=True,
+    )
+
+
+def stored(folder: Path, x: np.ndarray, name: str = "G", height: int = 100, **more: Any) -> npmdask.GramStore:
+    path = write_zarr(folder / f"{name}.zarr", x, (height, x.shape[1]))
+    return npmdask.gram(path, folder / name, kind="samples", by_chunks=1, **more)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("center", [True, False])
+@pytest.mark.parametrize("scale", [True, False])
+def test_full_replicates_are_those_of_the_rows_themselves(tmp_path: Path, center: bool, scale: bool) -> None:
+    """Groups of unequal sizes (the last one is short), means far from 0, repeated rows stacked and decomposed."""
+    x = planted(0, 930)[0] + 3
+    found = stored(tmp_path, x).bootstrap(3, center=center, scale=scale, exact=True, replicates=50, seed=4)
+    parts = [x[i : i + 100] for i in range(0, 930, 100)]
+    weights = generator(4, "bootstrap over groups").multinomial(10, np.full(10, 0.1), 50)
+    values = []
+    for weight in weights:
+        rows = np.concatenate([part for part, times in zip(parts, weight, strict=True) for _ in range(times)])
+        deviation = rows.std(axis=0)
+        rows = (rows - rows.mean(axis=0) * center) / (deviation if scale else 1)
+        values.append(np.linalg.eigvalsh(rows.T @ rows / len(rows))[:-4:-1])
+    np.testing.assert_allclose(found.value_errors, np.std(values, axis=0, ddof=1) * np.sqrt(10 / 9), rtol=1e-8)
+    assert found.checked_error == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("center", [True, False])
+def test_the_short_way_is_within_a_tenth_of_a_standard_error(tmp_path: Path, center: bool) -> None:
+    """Fails when what lies outside of the leading 3k eigenvectors is left out: intervals of entries are too short."""
+    store = stored(tmp_path, planted(1, d=60)[0] + 1)
+    short, full = store.bootstrap(3, center=center), store.bootstrap(3, center=center, exact=True)
+    assert 0 < short.checked_error < 0.1 and full.checked_error == 0
+    np.testing.assert_allclose(short.value_errors, full.value_errors, rtol=0.01)
+    for name in ("value_intervals", "share_intervals", "vector_intervals"):
+        a, b = getattr(short, name), getattr(full, name)
+        assert np.abs(a - b).max() < 0.1 * np.diff(b, axis=0).max() / 4, name
+    np.testing.assert_allclose(
+        np.diff(short.vector_intervals, axis=0), np.diff(full.vector_intervals, axis=0), rtol=0.1
+    )
+
+
+@pytest.mark.slow
+def test_where_the_short_way_is_off_all_replicates_are_decomposed(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = planted(2)[0]
+    whole = bootstrapped(grouped(x, 20), 3, replicates=60, confidence=0.95, seed=0, exact=True)
+    monkeypatch.setattr(gram_bootstrap, "ENOUGH", 1e-9)
+    found = bootstrapped(grouped(x, 20), 3, replicates=60, confidence=0.95, seed=0, exact=False)
+    np.testing.assert_array_equal(found.vector_intervals, whole.vector_intervals)
+
+
+@pytest.mark.slow
+def test_as_wide_as_the_jackknife_says(tmp_path: Path) -> None:
+    store = stored(tmp_path, planted(3, 5000)[0])
+    np.testing.assert_allclose(
+        store.bootstrap(3).value_errors, store.jackknife(3, center=True).standard_errors, rtol=0.2
+    )
+
+
+@pytest.mark.heavy
+def test_intervals_cover_planted_truth_as_often_as_they_say() -> None:
+    """A hundred data sets of 20 groups; too short intervals (percentiles, normal quantiles) cover 90 % or so."""
+    values, shares, entries = [], [], []
+    for seed in range(100):
+        x, v = planted(seed)
+        found = bootstrapped(grouped(x, 20), 3, replicates=200, confidence=0.95, seed=seed, exact=False)
+        true = 1 + SPIKES
+        turned = v * np.sign((v * found.vectors).sum(axis=0))
+        for hits, (low, high), aim in (
+            (values, found.value_intervals, true),
+            (shares, found.share_intervals, true / (20 + SPIKES.sum())),
+            (entries, found.vector_intervals, turned),
+        ):
+            hits.append(np.mean((low <= aim) & (aim <= high)))
+    assert 0.91 <= np.mean(values) <= 0.985 and 0.91 <= np.mean(shares) <= 0.985 and 0.92 <= np.mean(entries) <= 0.98
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5))
+def test_nothing_is_claimed_of_single_components_inside_a_cluster(seed: int) -> None:
+    """The second and third have the same variance; so have the last one asked for and the first one that was not."""
+    x = planted(seed, spikes=np.array([30.0, 9.0, 9.0]))[0]
+    found = bootstrapped(grouped(x, 20), 3, replicates=100, confidence=0.95, seed=seed, exact=False)
+    assert found.mixed == ((1, 2),)
+    assert np.isfinite(found.vector_intervals[:, :, 0]).all() and np.isfinite(found.value_intervals[:, 0]).all()
+    for interval in (found.vector_intervals, found.value_intervals, found.share_intervals):
+        assert np.isnan(interval[..., 1:]).all()
+    cut = bootstrapped(grouped(x, 20), 2, replicates=100, confidence=0.95, seed=seed, exact=False)
+    assert cut.mixed == ((1, 2),) and np.isnan(cut.value_intervals[:, 1]).all()
+
+
+@pytest.mark.slow
+def test_all_columns_constant_columns_and_fewer_rows_than_columns(tmp_path: Path) -> None:
+    x = planted(6, 800, 3)[0] * [9, 4, 1]
+    whole = stored(tmp_path, x, "whole").bootstrap(3)
+    assert np.isfinite(whole.value_intervals).all() and whole.mixed == ()
+    wide = stored(tmp_path, np.c_[x, np.full(800, 7.0)], "wide")
+    np.testing.assert_allclose(wide.bootstrap(3).value_intervals, whole.value_intervals, rtol=1e-6)
+    assert (wide.bootstrap(3).vector_intervals[:, 3] == 0).all() or np.allclose(
+        wide.bootstrap(3).vector_intervals[:, 3], 0
+    )
+    with pytest.raises(BadInputError, match="only 3 directions"):
+        wide.bootstrap(4)
+    few = stored(tmp_path, planted(7, 40, 60, np.array([400.0, 100.0]))[0], "few", height=4)
+    found = few.bootstrap(2)
+    assert np.isfinite(found.value_intervals).all() or found.mixed
+
+
+@pytest.mark.slow
+def test_too_few_groups_and_impossible_questions(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match=r"7 groups of rows.*by_chunks"):
+        stored(tmp_path, planted(0, 700)[0], "seven").bootstrap(2)
+    store = stored(tmp_path, planted(0, 800)[0])
+    for k in (0, 21, 1.5):
+        with pytest.raises(BadInputError, match="20 columns"):
+            store.bootstrap(k)  # type: ignore[arg-type]
+    for bad in ({"replicates": 49}, {"confidence": 1.0}, {"confidence": np.nan}):
+        with pytest.raises(BadInputError, match="50 replicates or more"):
+            store.bootstrap(2, **bad)  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_on_the_command_line(tmp_path: Path, capsys: Any) -> None:
+    x = planted(1, 1000, spikes=np.array([30.0, 9.0, 9.0]))[0]
+    found = stored(tmp_path, x).bootstrap(3, seed=2)
+    place = str(tmp_path / "G")
+    assert main(("components", place, "--intervals", "3", "--seed", "2", "--json")) == 0
+    facts = json.loads(capsys.readouterr().out)["intervals"]
+    np.testing.assert_array_equal(facts["value_intervals"][0], found.value_intervals[:, 0])
+    assert facts["value_intervals"][1] == [None, None] and facts["mixed"] == [[1, 2]]
+    assert main(("components", place, "--intervals", "3")) == 0
+    assert "does not tell components 2, 3 apart" in capsys.readouterr().out
+
+
+def test_north_and_which_components_overlap() -> None:
+    np.testing.assert_allclose(north_errors(np.array([4.0, 1.0]), 200), [0.4, 0.1])
+    values = np.array([10.0, 5.0, 4.8, 4.7, 1.0])
+    assert mixed_groups(values, 0.11 * np.ones(5)) == ((1, 2, 3),)
+    assert mixed_groups(values, 0.01 * np.ones(5)) == () and mixed_groups(values[:1], np.ones(1)) == ()
+    assert mixed_groups(values, 5 * np.ones(5)) == ((0, 1, 2, 3, 4),)
+
+
+def test_north_of_a_run() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((400, 4))
+    x = np.linalg.qr(x - x.mean(axis=0))[0] * np.sqrt(399) * [9, 5, 4.9, 1]  # variances that are exactly these squares
+    found = npmdask.top_k(x, 4, kind="samples", center=True)
+    errors, mixed = found.north_errors()
+    np.testing.assert_allclose(errors, found.explained_variance * np.sqrt(2 / 400))
+    assert mixed == ((1, 2),) and found.north_errors(independent_rows=4)[1] == ((0, 1, 2),)
