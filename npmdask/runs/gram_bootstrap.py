@@ -3,7 +3,8 @@
 Each replicate draws as many groups as there are, with replacement. Its covariance is known whole, but only its product
 with the 3k leading eigenvectors Q of all rows is formed: in the basis of all eigenvectors that is a block column
 (A; B), and the rest D is taken to be that of all rows. With it the leading eigenpairs are those of A + B^T (lambda -
-D)^-1 B, to the second order in what a replicate moves. Some replicates are decomposed in full to see how far that is off.
+D)^-1 B, to the second order in what a replicate moves. Some replicates are decomposed in full to see how far
+that is off.
 """
 
 from __future__ import annotations
@@ -119,9 +120,12 @@ class Bootstrap:
 
 @dataclass(frozen=True, kw_only=True)
 class Grouped:
-    """Groups of rows that are drawn. ``whole``: the covariance of all; ``each``: iterates their sums, again when called;
+    """Groups of rows that are drawn.
+
+    ``whole``: the covariance of all rows; ``each``: iterates the sums of the groups, again when called;
     ``covariance``: of a replicate from its rows, mean and Gram; ``moves``: the mean is taken off again in a replicate;
-    ``short``: the short way is possible."""
+    ``short``: the short way is possible.
+    """
 
     names: tuple[str, ...]
     whole: np.ndarray
@@ -237,10 +241,8 @@ def _mixed(drawn: _Drawn, values: np.ndarray) -> Groups:
     """Neighbours that overlap, and components that are another one in too many replicates."""
     errors = APART * drawn.values.std(axis=0, ddof=1)
     nearest = np.abs(drawn.vectors).argmax(axis=1)
-    swapped = (nearest != np.arange(len(values))).mean(axis=0) > SWAPPED
-    touching = (values[:-1] - errors[:-1] <= values[1:] + errors[1:]) | (swapped[:-1] & swapped[1:])
-    if swapped[-1]:  # with those that were not asked for; alone it would be no group
-        touching = np.append(touching, True)
+    crossed = [(nearest[:, : i + 1] > i).any(axis=1).mean() > SWAPPED for i in range(len(values) - 1)]
+    touching = (values[:-1] - errors[:-1] <= values[1:] + errors[1:]) | np.array(crossed, dtype=bool)
     return joined_groups(touching)
 
 
