@@ -237,13 +237,13 @@ def _components(a: argparse.Namespace) -> int:
     from npmdask.api import resume
     from npmdask.checkpoint.store import RunStore
     from npmdask.runs.component_counts import differences
-    from npmdask.runs.gram_parts import KIND
+    from npmdask.runs.gram_parts import STORED_GRAM
     from npmdask.runs.gram_store import GramStore
     from npmdask.runs.solution import Solution
 
     run = RunStore(a.store)
     spec = run.read_spec()
-    if spec is None or spec["data"].get("kind") == KIND:
+    if spec is None or spec["data"].get("kind") == STORED_GRAM:
         store, how = GramStore(a.store), {"center": not a.no_center, "scale": a.scale, "seed": a.seed}
         found = store.component_counts(share=a.share, noise=a.noise, **how)
         sure = None if a.intervals is None else store.bootstrap(a.intervals, **how)

@@ -217,17 +217,17 @@ def _full(grouped: Grouped, weights: np.ndarray, basis: np.ndarray, m: int) -> _
     for first in range(0, len(weights), AT_ONCE):
         some = weights[first : first + AT_ONCE].astype(float)
         rows, means, grams = np.zeros(len(some)), np.zeros((len(some), d)), np.zeros((len(some), d, d))
-        for place, (number, mean, gram) in enumerate(grouped.each()):
-            about = gram + np.outer(number * mean, mean)
+        for place, (count, mean, gram) in enumerate(grouped.each()):
+            about = gram + np.outer(count * mean, mean)
             for one in np.flatnonzero(some[:, place]):
-                rows[one] += some[one, place] * number
-                means[one] += some[one, place] * number * mean
+                rows[one] += some[one, place] * count
+                means[one] += some[one, place] * count * mean
                 grams[one] += some[one, place] * about
-        for one in range(len(some)):
-            covariance = grouped.covariance(rows[one], means[one] / rows[one], grams[one])
+        for number, gram in enumerate(grams):
+            covariance = grouped.covariance(rows[number], means[number] / rows[number], gram)
             found, turned = np.linalg.eigh(covariance)
-            values[first + one], totals[first + one] = found[::-1][:m], np.trace(covariance)
-            vectors[first + one] = basis.T @ turned[:, ::-1][:, :m]
+            values[first + number], totals[first + number] = found[::-1][:m], np.trace(covariance)
+            vectors[first + number] = basis.T @ turned[:, ::-1][:, :m]
     return _aligned(values, totals, vectors)
 
 

@@ -398,7 +398,7 @@ class Solution:
         Marchenko-Pastur with the margin of Johnstone (2001), Gavish and Donoho (2014), Horn (1965), Frontier (1976):
         docs/components.md says where each holds.
         """
-        variances, rows = variances_of_run(self)[1], self._rows
+        variances, rows = variances_of_run(self)[1], self._equal_rows()
         total = float(variances.sum()) / self.explained_share if self.explained_share else None
         d = len(self.basis)
         known = KnownSpectrum(values=variances, d=d, rows=rows, centred=self.analysed.centred, total=total)
@@ -430,7 +430,7 @@ class Solution:
         -----
         North, Bell, Cahalan and Moeng, Monthly Weather Review 110 (1982) 699: ``value sqrt(2 / rows)``, of normal rows.
         """
-        rows = self._rows if independent_rows is None else independent_rows
+        rows = self._equal_rows() if independent_rows is None else independent_rows
         variances = variances_of_run(self)[1]
         errors = north_errors(variances, rows)
         return errors, mixed_groups(variances, errors)
@@ -599,6 +599,17 @@ class Solution:
             return self.analysed.row_weight
         if self.analysed.rows is None:
             raise BadInputError("how many rows there are is not released: see values, which need it not")
+        return self.analysed.rows
+
+    def _equal_rows(self) -> int:
+        """n, where rows count alike. Raises BadInputError of others."""
+        if self.analysed.row_weight is not None or self.analysed.rows is None:
+            raise BadInputError(
+                "the rows of this run are weighted, and how far variances are off follows from how many rows count "
+                "alike: give independent_rows to north_errors, or run without row_weights"
+                if self.analysed.row_weight is not None
+                else "how many rows there are is not released, and without it nothing is known of the noise"
+            )
         return self.analysed.rows
 
     @property
