@@ -118,7 +118,7 @@ def sample_of(source: Source, request: Request, late: Callable[[], bool], allowe
         return None
     rows: Any = vstack(parts, format="csr") if isinstance(reader, CsrReader) else np.concatenate(parts)
     if isinstance(reader, GapReader):
-        parts = _filled(parts, rows)
+        parts = _filled(parts, rows, request, numbers)
         rows = np.concatenate(parts)
     spectrum = spectrum_of(*_seen(source, request, rows, numbers), of_rows=m)
     positive, unit = 1.0, 1.0 if source.kind == "samples" else float(m)
@@ -138,10 +138,14 @@ def sample_of(source: Source, request: Request, late: Callable[[], bool], allowe
     )
 
 
-def _filled(parts: list[np.ndarray], rows: np.ndarray) -> list[np.ndarray]:
-    """Sampled rows, gaps as the means of the columns of the sample."""
-    gaps = np.isnan(rows)
-    means = np.where(gaps, 0.0, rows).sum(axis=0) / np.maximum(len(rows) - gaps.sum(axis=0), 1)
+def _filled(parts: list[np.ndarray], rows: np.ndarray, request: Request, numbers: list[np.ndarray]) -> list[np.ndarray]:
+    """Sampled rows, gaps as the (weighted) means of the columns of the sample."""
+    gaps, asked = np.isnan(rows), request.weights
+    times = (~gaps).astype(np.float64)
+    if asked is not None and asked.rows is not None:
+        times *= asked.rows[np.concatenate(numbers), None]
+    total = times.sum(axis=0)
+    means = (times * np.where(gaps, 0.0, rows)).sum(axis=0) / np.where(total > 0, total, 1.0)
     return [np.where(np.isnan(part), means, part) for part in parts]
 
 

@@ -20,8 +20,12 @@ from npmdask.cli.main import main
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.manage.report import export, write_report
 from npmdask.manage.status import inspect
+from npmdask.planning.row_sample import SampleBudget, sample_of
 from npmdask.privacy.request import Privacy
+from npmdask.runs.build import prepared
 from npmdask.runs.observers import Observer
+from npmdask.runs.problem import Request
+from npmdask.runs.weights import Weights
 from npmdask.storage.source import open_source
 from tests.conftest import write_zarr
 
@@ -327,6 +331,27 @@ def test_means_of_weighted_rows_are_weighted(algorithm: str, scale: bool, tmp_pa
     assert found.explained_share == pytest.approx(sizes[:K].sum() / sizes.sum(), rel=1e-10)
     np.testing.assert_allclose(found.scores(stored), seen @ found.basis, atol=1e-9)
     np.testing.assert_allclose(npmdask.resume(store).scores(stored), seen @ found.basis, atol=1e-9)
+
+
+@pytest.mark.parametrize("missing", ["mean", "drop-columns"])
+def test_the_sample_that_steps_are_predicted_from_is_filled_and_weighted(missing: str) -> None:
+    rows, weights = gappy(), Weights(**WEIGHED)
+    if missing == "drop-columns":
+        rows = imputed(rows)
+        rows[:, [0, 5, 6]] = np.nan
+    request = Request(target_rank=K, center=True, missing=missing, weights=weights)
+    sample = sample_of(prepared(open_source(rows, "samples"), request), request, lambda: False, SampleBudget())
+    found = npmdask.top_k(
+        rows,
+        K,
+        kind="samples",
+        center=True,
+        missing=missing,
+        row_weights=WEIGHED["rows"],
+        column_weights=WEIGHED["columns"],
+    )
+    assert sample is not None and sample.whole
+    np.testing.assert_allclose(sample.eigenvalues[:K], found.values, rtol=1e-9)
 
 
 @pytest.mark.parametrize("algorithm", ROUTES)
