@@ -74,7 +74,7 @@ def test_standardised_and_weighted_as_two_other_packages_do_it() -> None:
 
 
 def test_the_field_with_land_straight_to_maps_beside_eofs_and_numpy() -> None:
-    """17 % of the grid is land: nothing is dropped by hand, and maps of the float32 field differ by 1e-6 at most."""
+    """17 % of the grid is land: nothing is dropped by hand, and maps differ by 1e-6 at most."""
     data = sst()
     land = np.isnan(data.values).all(axis=0)
     assert 0.15 < land.mean() < 0.2
