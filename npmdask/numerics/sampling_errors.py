@@ -8,6 +8,10 @@ from npmdask.numerics.domains import counts
 
 Groups = tuple[tuple[int, ...], ...]
 
+# Errors on either side of a value. The gap of two equal eigenvalues of normal rows exceeds c errors with probability
+# exp(-c^2 / 4): from North's 2 errors 37 of 100 equal pairs would count as two components, from 2 APART 5 do.
+APART = float(np.sqrt(np.log(20.0)))
+
 
 def north_errors(values: np.ndarray, rows: int) -> np.ndarray:
     """

@@ -16,7 +16,7 @@ from npmdask.algorithms.stopping import Outcome
 from npmdask.checkpoint.store import RunStore, folder_of
 from npmdask.errors import BadInputError
 from npmdask.execution.memory import ProcessPeak
-from npmdask.numerics.sampling_errors import Groups, mixed_groups, north_errors
+from npmdask.numerics.sampling_errors import APART, Groups, mixed_groups, north_errors
 from npmdask.numerics.subspaces import Block
 from npmdask.runs.component_counts import CountAdvice, KnownSpectrum, advise
 from npmdask.runs.components import StoredComponents
@@ -418,8 +418,8 @@ class Solution:
         errors : numpy.ndarray, shape (k,)
             Of ``explained_variance``; of a run that was not centred of the mean squares.
         mixed : tuple of tuple of int
-            Components, from 0, whose variances overlap within their errors: nothing is to be said of one alone. Whether
-            the last one overlaps with those that were not asked for is not known.
+            Components, from 0, whose variances are within 3.5 errors: nothing is to be said of one alone. 1 of 20 equal
+            pairs is farther apart. Whether the last one overlaps with those that were not asked for is not known.
 
         Raises
         ------
@@ -433,7 +433,7 @@ class Solution:
         rows = self._equal_rows() if independent_rows is None else independent_rows
         variances = variances_of_run(self)[1]
         errors = north_errors(variances, rows)
-        return errors, mixed_groups(variances, errors)
+        return errors, mixed_groups(variances, APART * errors)
 
     def rotated(
         self, method: str = "varimax", *, k: int | None = None, power: float = 4.0, normalize: bool = False
