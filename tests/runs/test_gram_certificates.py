@@ -108,7 +108,8 @@ def wrong(seed: int, folder: Path) -> str:
     for level in certificate["levels"] if certificate else ():
         errors = [np.inf if error is None else error for error in level["value_errors"]]
         best = values[:k] if kind == "samples" else np.sqrt(np.maximum(values[:k], 0))
-        slack = floor if kind == "samples" else floor / np.maximum(best, np.sqrt(floor))
+        least = max(float(np.sqrt(floor)), np.finfo(float).tiny)  # of a matrix of zeros there is no floor
+        slack = floor if kind == "samples" else floor / np.maximum(best, least)
         if (np.abs(solution.values - best) > np.array(errors) + slack).any():
             return f"{about}: {level['ground']} claims {errors} of {solution.values - best}"
     return "" if solution.converged or tol < 1e-3 else about
