@@ -21,6 +21,7 @@ from npmdask.algorithms import StoredGramPairs
 from npmdask.algorithms.stopping import ResidualRule, StepView, default_tol
 from npmdask.checkpoint.store import RunStore, folder_of
 from npmdask.errors import BadInputError, RefusedError
+from npmdask.numerics.blas import single_threaded_blas
 from npmdask.numerics.gram_sums import GramSums, probes_of
 from npmdask.operators import GramReader, StoredGram, View
 from npmdask.privacy.mechanisms import REGISTRY as MECHANISMS
@@ -501,7 +502,8 @@ class GramStore:
             moves=center,
             short=not scale,
         )
-        return bootstrapped(grouped, k, replicates=replicates, confidence=confidence, seed=seed, exact=exact)
+        with single_threaded_blas():  # thousands of small problems, and the same bits on any number of cores
+            return bootstrapped(grouped, k, replicates=replicates, confidence=confidence, seed=seed, exact=exact)
 
     def as_source(self, kind: str | None = None) -> Source:
         """
