@@ -15,7 +15,7 @@ from npmdask.errors import BadInputError
 from npmdask.numerics.random import generator
 from npmdask.numerics.sampling_errors import APART, mixed_groups, north_errors
 from npmdask.runs import gram_bootstrap
-from npmdask.runs.gram_bootstrap import Grouped, bootstrapped
+from npmdask.runs.gram_bootstrap import Grouped, _Drawn, _mixed, bootstrapped
 from tests.conftest import write_zarr
 
 SPIKES = np.array([20.0, 9.0, 4.0])
@@ -130,6 +130,17 @@ def test_nothing_is_claimed_of_single_components_inside_a_cluster(seed: int) -> 
         assert np.isnan(interval[..., 1:]).all()
     cut = bootstrapped(grouped(x, 20), 2, replicates=100, confidence=0.95, seed=seed, exact=False)
     assert cut.mixed == ((1, 2),) and np.isnan(cut.value_intervals[:, 1]).all()
+
+
+def test_components_that_change_places_are_mixed_however_far_apart_their_values_are() -> None:
+    """In 6 of 60 replicates the first two are each other; the third and the fourth axis are never taken for another."""
+    vectors = np.tile(np.eye(5)[:, :4], (60, 1, 1))
+    vectors[:6] = vectors[:6][:, :, [1, 0, 2, 3]]
+    values = np.array([100.0, 50.0, 20.0, 5.0])
+    spread = values + 0.01 * np.random.default_rng(0).standard_normal((60, 4))
+    assert _mixed(_Drawn(values=spread, totals=np.ones(60), vectors=vectors), values) == ((0, 1),)
+    vectors[2:6] = np.eye(5)[:, :4]
+    assert _mixed(_Drawn(values=spread, totals=np.ones(60), vectors=vectors), values) == ()
 
 
 @pytest.mark.slow
