@@ -18,6 +18,7 @@ import npmdask
 from npmdask import GramStore
 from npmdask.cli.main import main
 from npmdask.errors import BadInputError, MemoryRefusedError, RefusedError
+from npmdask.execution.memory import tree_rss
 from npmdask.operators import _protocol
 from tests.conftest import write_zarr
 from tests.runs.test_gram_store import CHUNK, plain, require_gram_of, some
@@ -166,7 +167,7 @@ def test_other_labels_rows_and_kinds_are_refused(tmp_path: Path) -> None:
 def test_memory_is_refused_with_what_would_fit(tmp_path: Path) -> None:
     x = np.random.default_rng(0).standard_normal((600, 300))
     with pytest.raises(MemoryRefusedError, match=r"or about \d+ columns, or about \d+ groups of rows in place of 300"):
-        npmdask.gram(x, tmp_path / "G", groups=np.arange(600) // 2, memory="400MiB")
+        npmdask.gram(x, tmp_path / "G", groups=np.arange(600) // 2, memory=tree_rss() + 300 * 2**20)
 
 
 def test_names_of_labels_are_found_in_the_data(tmp_path: Path) -> None:
