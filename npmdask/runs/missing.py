@@ -142,7 +142,7 @@ def missing_warnings(store: RunStore) -> list[str]:
     worst = int(np.argmax(shares))
     if found.share >= LARGE or shares[worst] >= LARGE:
         said.append(
-            f"{_percent(found.share)} of the values are missing (of column {worst} {_percent(shares[worst])}) and "
+            f"{_percent(found.share)} of the values are missing ({_percent(shares[worst])} of column {worst}) and "
             "count as means of columns, which is biased: variances and values come out too small, about as much as is "
             "missing, and components turn away from columns with gaps. Where values are missing because of what they "
             "are, or in blocks of rows, the answer follows the pattern of the gaps"
