@@ -257,6 +257,11 @@ def _components(a: argparse.Namespace) -> int:
             )
         if run.read_part("result") is None:
             raise BadInputError(f"the run in {a.store} is not finished: go on with `npmdask resume`, and ask then")
+        if str(spec["source"]).startswith("memory"):
+            raise BadInputError(
+                f"the data of the run in {a.store} lay in the memory of a program: ask there, with "
+                "solution.component_counts()"
+            )
         solution = resume(a.store)
         if not isinstance(solution, Solution):
             raise BadInputError(f"the run in {a.store} is of no rows whose components could be counted")

@@ -53,6 +53,9 @@ def test_a_gram_answers_all_and_a_run_what_it_can(tmp_path: Path, capsys: Any, m
     assert "Marchenko-Pastur edge        2+" in capsys.readouterr().out
     assert main(("components", "run", "--scale")) == 2
     assert "leave --no-center" in capsys.readouterr().err
+    npmdask.top_k(np.eye(4), 2, kind="samples", center=True, store="held")
+    assert main(("components", "held")) == 2
+    assert "ask there, with solution.component_counts()" in capsys.readouterr().err
     assert main(("components", "nothing")) == 2
 
 
