@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -118,7 +118,7 @@ def rotated(solution: Solution, method: str, k: int | None, power: float, normal
         variances=explained[order],
         rotation=turn,
         correlations=correlations[np.ix_(order, order)] * np.outer(signs, signs),
-        components=StoredComponents(basis=weights, mean=found.mean),
+        components=_turned(found, weights),
     )
 
 
@@ -167,8 +167,13 @@ def aligned(solution: Solution, to: Any, rotate: bool) -> TurnedComponents:
         correlations=covariance / np.outer(spread, spread) if rotate else np.eye(k),
         similarity=cosines,
         order=order,
-        components=StoredComponents(basis=found.weights @ turn, mean=found.mean),
+        components=_turned(found, found.weights @ turn),
     )
+
+
+def _turned(found: StoredComponents, weights: Block) -> StoredComponents:
+    """What centred rows are multiplied by (d x k), for rows that are read as the run read its own: gaps, too."""
+    return replace(found, basis=weights, scale=None, column_weight=None)
 
 
 def variances_of_run(solution: Solution) -> tuple[StoredComponents, np.ndarray]:
@@ -183,4 +188,4 @@ def variances_of_run(solution: Solution) -> tuple[StoredComponents, np.ndarray]:
         return analysed.components, solution.explained_variance
     if analysed.kind == "samples":  # of a private run, whose number of rows is not released, too
         return analysed.components, np.maximum(solution.values, 0.0)
-    return analysed.components, solution.singular_values**2 / max(solution._rows, 1)
+    return analysed.components, solution.singular_values**2 / solution._rows

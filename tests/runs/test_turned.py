@@ -129,3 +129,33 @@ def test_other_columns_are_no_earlier_answer(found: npmdask.Solution) -> None:
             found.aligned(earlier)
     with pytest.raises(BadInputError, match="is zero"):
         found.aligned(np.zeros((8, 1)))
+
+
+@pytest.mark.parametrize("missing", ["mean", "drop-columns"])
+def test_turned_components_score_rows_with_gaps_and_weights_as_the_run_does(missing: str) -> None:
+    x, u, v = rows(), np.linspace(0, 3, 300), np.linspace(2, 0.5, 8)
+    x[:, 3] = np.nan if missing == "drop-columns" else x[:, 3]
+    x[20:40, 5] = np.nan if missing == "mean" else x[20:40, 5]
+    found = npmdask.top_k(x, 3, kind="samples", center=True, missing=missing, row_weights=u, column_weights=v)
+    here = np.flatnonzero(~np.isnan(x).all(axis=0))
+    seen = np.isfinite(x[:, here])
+    mean = (u[:, None] * np.nan_to_num(x[:, here])).sum(axis=0) / (u[:, None] * seen).sum(axis=0)
+    full = (np.where(seen, x[:, here], mean) - mean) * np.sqrt(v[here])
+    planted = np.linalg.svd(np.sqrt(u)[:, None] * full, full_matrices=False)[2][:3].T
+    for turned in (
+        found.rotated(),
+        found.rotated("promax"),
+        found.aligned(planted),
+        found.aligned(planted, rotate=True),
+    ):
+        scores = turned.scores(x)
+        np.testing.assert_allclose(scores @ turned.basis.T, full @ planted @ planted.T, atol=1e-7)
+        spread = scores.T @ (u[:, None] * scores) / (u.sum() - 1)
+        np.testing.assert_allclose(
+            spread / np.sqrt(np.outer(np.diag(spread), np.diag(spread))), turned.correlations, atol=1e-7
+        )
+
+
+def test_mean_squares_of_rows_that_weigh_less_than_one_together() -> None:
+    found = npmdask.top_k(rows(), 2, row_weights=np.full(300, 1e-3))
+    np.testing.assert_allclose(found.north_errors(independent_rows=2)[0], found.singular_values**2 / 0.3, rtol=1e-12)
