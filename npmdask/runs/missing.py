@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.checkpoint.store import RunStore
+from npmdask.errors import BadInputError
 from npmdask.storage.readers.gaps import DROP, GapReader
 from npmdask.storage.source import Source
 
@@ -88,6 +89,11 @@ def filled(source: Source, survey: dict[str, np.ndarray]) -> Source:
     """The source whose gaps are filled with what its survey has found, where that is how they are read."""
     if not isinstance(source.reader, GapReader) or "column_fill" not in survey:
         return source
+    if not survey["column_observed"].any():
+        raise BadInputError(
+            f"all values of {source.path} are missing, or all that have weight: there is nothing to analyse. Check "
+            "what marks missing values (NaN, _FillValue, missing_value, valid_range)"
+        )
     fill = survey["column_fill"].astype(source.reader.dtype)
     return replace(source, reader=replace(source.reader, fill=fill, observed=survey["column_observed"]))
 
@@ -165,6 +171,6 @@ def filled_entries(reader: Any) -> str:
     if share < ROUNDING:  # nothing, or in rows that weigh nothing
         return ""
     return (
-        f" Meant are the data with their missing values ({_percent(share)}) as means of columns: how far the answer is "
-        "from that of complete data is not said."
+        f" This is the error for data with missing values ({_percent(share)}) replaced by column means; the error "
+        "against complete data is not known."
     )

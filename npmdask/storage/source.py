@@ -190,14 +190,16 @@ def with_missing(source: Source, rule: str) -> Source:
         Data that are not rows of a dense array.
     """
     if rule not in RULES:
-        raise BadInputError(f"missing = {rule!r}: {closest(rule, list(RULES))}")
+        raise BadInputError(f"missing = {rule!r}: {closest(str(rule), list(RULES))}")
     reader = source.reader
     if rule == REFUSE or isinstance(reader, GapReader):
         return source
     if source.kind not in ("samples", "matrix") or not isinstance(reader, DenseReader):
+        others = {"gram": "a stored Gram", "csr": "sparse"}
+        what = others.get(reader.layout, f"of kind {source.kind}")
         raise RefusedError(
-            f"missing = {rule!r} is for samples and dense matrices, and {source.path} is of kind {source.kind}: leave "
-            "it out, and fill missing values in before"
+            f"missing = {rule!r} is for samples and dense matrices, and {source.path} is {what}: leave it "
+            "out, and fill missing values in before"
         )
     if source.registered or reader.dtype.kind != "f":
         return source
