@@ -174,7 +174,7 @@ def _labels_of(given: str) -> Any:
         return given
     try:
         return np.load(path, allow_pickle=False) if path.suffix == ".npy" else path.read_text().splitlines()
-    except (OSError, ValueError) as error:
+    except (OSError, EOFError, ValueError) as error:
         raise BadInputError(f"{path} has no labels to read ({error}): write one for each row, one a line") from error
 
 

@@ -65,12 +65,14 @@ def _add_what(p: Any) -> None:
     p.add_argument("--dim", help="of NetCDF or Zarr with more dimensions: along which rows lie, like time")
     p.add_argument("--center", action=argparse.BooleanOptionalAction, help="subtract the column means")
     p.add_argument("--scale", action=argparse.BooleanOptionalAction, help="divide by the column standard deviations")
-    p.add_argument("--missing", help="values: refuse, mean, drop-columns (those without any value; default: refuse)")
+    p.add_argument(
+        "--missing", help="how to treat missing values: refuse (default), mean, drop-columns (those without any value)"
+    )
     p.add_argument("--algorithm", help="gram, krylov, power; of a stream spm, oja, ... (default: auto)")
     p.add_argument("--operator", help="an operator of yours, by its registered name")
     p.add_argument("--row-weights", metavar="FILE", help="how much each row counts: a .npy file or a Zarr array")
     p.add_argument(
-        "--column-weights", metavar="FILE|coslat", help="of squares of columns; coslat: cosines of latitudes"
+        "--column-weights", metavar="FILE|coslat", help="how much each column counts; or coslat: cosines of latitudes"
     )
     p.add_argument("--tol", type=float, help="relative residual to reach")
     p.add_argument("--memory", help="limit for all processes together, like 1GiB")

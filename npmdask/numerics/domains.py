@@ -6,6 +6,7 @@ Sizes beyond 1e-40 to 1e40 are refused as well: powers of them leave the range o
 from __future__ import annotations
 
 import math
+from numbers import Integral, Real
 
 import numpy as np
 
@@ -41,8 +42,14 @@ def exponent(**numbers: float) -> None:
 def counts(**numbers: float) -> None:
     """Refuse what is not a whole number from 1 on."""
     for name, number in numbers.items():
-        if not 1 <= number <= LARGEST or number != math.floor(number):
-            raise BadInputError(f"{name} = {number} must be a whole number from 1 on: it is counted")
+        if not isinstance(number, Real) or not 1 <= number <= LARGEST or number != math.floor(number):
+            raise BadInputError(f"{name} = {number!r} must be a whole number from 1 on: it is counted")
+
+
+def whole_seed(seed: int) -> None:
+    """Refuse what is no seed of a random stream."""
+    if not isinstance(seed, Integral) or seed < 0:
+        raise BadInputError(f"seed = {seed!r} must be a whole number, 0 or more")
 
 
 def probability(**numbers: float) -> None:

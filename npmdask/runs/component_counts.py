@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from npmdask.numerics.dimensions import (
     optimal_threshold,
     parallel_analysis,
 )
+from npmdask.numerics.domains import whole_seed
 
 ASK_A_GRAM = "form a Gram (`npmdask gram SOURCE G`) and ask it"
 NO_SIGNAL = 1e-14  # of the largest value: below is rounding
@@ -79,10 +81,11 @@ class KnownSpectrum:
 
 def advise(known: KnownSpectrum, *, share: float, noise: float | None, seed: int) -> tuple[CountAdvice, ...]:
     """What each criterion says, in a fixed order."""
-    if not 0 < share < 1:
-        raise BadInputError(f"share = {share} must lie strictly between 0 and 1, like 0.9")
-    if noise is not None and not 0 < noise < np.inf:
-        raise BadInputError(f"noise = {noise} is the variance of an entry: it must be positive")
+    whole_seed(seed)
+    if not isinstance(share, Real) or not 0 < share < 1:
+        raise BadInputError(f"share = {share!r} must lie strictly between 0 and 1, like 0.9")
+    if noise is not None and not (isinstance(noise, Real) and 0 < noise < np.inf):
+        raise BadInputError(f"noise = {noise!r} is the variance of an entry: it must be positive")
     if known.free < 2:
         raise BadInputError(f"{known.rows} rows say nothing of the number of components: at least 3 are needed")
     values = checked(known.values)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.errors import BadInputError
+from npmdask.numerics.domains import whole_seed
 from npmdask.numerics.random import generator
 from npmdask.numerics.sampling_errors import Groups, joined_groups
 
@@ -163,6 +164,7 @@ def bootstrapped(grouped: Grouped, k: int, *, replicates: int, confidence: float
     usable = int((spectrum > max(spectrum[0], 0.0) * d * np.finfo(float).eps).sum())
     if usable < k:
         raise BadInputError(f"only {usable} directions have any variance: ask for k = {usable} at most")
+    whole_seed(seed)
     weights = generator(seed, "bootstrap over groups").multinomial(count, np.full(count, 1 / count), replicates)
     m = min(k + 1, usable)
     error, drawn = 0.0, None

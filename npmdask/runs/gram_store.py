@@ -300,6 +300,16 @@ class GramStore:
         -----
         Marchenko-Pastur with the margin of Johnstone (2001), Gavish and Donoho (2014), Horn (1965), Frontier (1976):
         docs/components.md says where each holds.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> import numpy as np
+        >>> import npmdask
+        >>> rows = np.random.default_rng(0).standard_normal((400, 20)) * np.r_[5, 3, np.ones(18)]
+        >>> store = npmdask.gram(rows, tempfile.mkdtemp() + "/G", kind="samples")
+        >>> [(one.criterion, one.components) for one in store.component_counts()][2]
+        ('Marchenko-Pastur edge', 2)
         """
         free = max(self.rows - center, 1)
         matrix = self._operator(center=center, scale=scale, weight=1.0 / free).matrix()
@@ -478,6 +488,18 @@ class GramStore:
         -----
         Student's intervals with g - 1 degrees of freedom, of logarithms of values, of log-odds of shares, and of
         entries, less the bias that the replicates show. Signs are those of the answer of all rows.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> import numpy as np
+        >>> import npmdask
+        >>> rows = np.random.default_rng(0).standard_normal((400, 20)) * np.r_[5, 3, np.ones(18)]
+        >>> weeks = np.arange(400) // 20
+        >>> store = npmdask.gram(rows, tempfile.mkdtemp() + "/G", kind="samples", groups=weeks)
+        >>> found = store.bootstrap(2)
+        >>> found.groups, found.value_intervals.shape, found.vector_intervals.shape
+        (20, (2, 2), (2, 20, 2))
         """
         reader, groups = self._reader, self.groups
         origin = reader.sums.mean if center else np.zeros(self.columns)

@@ -397,6 +397,15 @@ class Solution:
         -----
         Marchenko-Pastur with the margin of Johnstone (2001), Gavish and Donoho (2014), Horn (1965), Frontier (1976):
         docs/components.md says where each holds.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import npmdask
+        >>> rows = np.random.default_rng(0).standard_normal((100, 5)) * [5, 3, 1, 1, 1]
+        >>> solution = npmdask.top_k(rows, 2, kind="samples", center=True)
+        >>> [(one.criterion, one.components) for one in solution.component_counts(noise=1.0)][2]
+        ('Marchenko-Pastur edge', 2)
         """
         variances, rows = variances_of_run(self)[1], self._equal_rows()
         total = float(variances.sum()) / self.explained_share if self.explained_share else None
@@ -429,6 +438,16 @@ class Solution:
         Notes
         -----
         North, Bell, Cahalan and Moeng, Monthly Weather Review 110 (1982) 699: ``value sqrt(2 / rows)``, of normal rows.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import npmdask
+        >>> rows = np.random.default_rng(0).standard_normal((100, 5)) * [5, 3, 1, 1, 1]
+        >>> solution = npmdask.top_k(rows, 2, kind="samples", center=True)
+        >>> errors, mixed = solution.north_errors()
+        >>> bool(np.allclose(errors, solution.explained_variance * np.sqrt(2 / 100))), mixed
+        (True, ())
         """
         rows = self._equal_rows() if independent_rows is None else independent_rows
         variances = variances_of_run(self)[1]
@@ -468,6 +487,16 @@ class Solution:
         Notes
         -----
         Kaiser, Psychometrika 23 (1958) 187; Hendrickson and White, Brit. J. Statist. Psych. 17 (1964) 65.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import npmdask
+        >>> rows = np.random.default_rng(0).standard_normal((100, 5)) * [5, 3, 1, 1, 1]
+        >>> solution = npmdask.top_k(rows, 2, kind="samples", center=True)
+        >>> turned = solution.rotated("varimax")
+        >>> bool(np.isclose(turned.variances.sum(), solution.explained_variance.sum()))
+        True
         """
         return rotated(self, method, k, power, normalize)
 
@@ -494,6 +523,16 @@ class Solution:
         ------
         BadInputError
             Other columns, or with ``rotate`` another number of components.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import npmdask
+        >>> rows = np.random.default_rng(0).standard_normal((100, 5)) * [5, 3, 1, 1, 1]
+        >>> solution = npmdask.top_k(rows, 2, kind="samples", center=True)
+        >>> earlier = -solution.basis[:, ::-1]
+        >>> bool(np.allclose(solution.aligned(earlier).basis, earlier))
+        True
         """
         return aligned(self, to, rotate)
 
@@ -605,8 +644,8 @@ class Solution:
         """n, where rows count alike. Raises BadInputError of others."""
         if self.analysed.row_weight is not None or self.analysed.rows is None:
             raise BadInputError(
-                "the rows of this run are weighted, and how far variances are off follows from how many rows count "
-                "alike: give independent_rows to north_errors, or run without row_weights"
+                "the rows of this run are weighted, and criteria and standard errors need the number of rows that "
+                "count alike: run without row_weights, or give it to solution.north_errors(independent_rows=N)"
                 if self.analysed.row_weight is not None
                 else "how many rows there are is not released, and without it nothing is known of the noise"
             )

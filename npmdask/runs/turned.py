@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -127,6 +128,8 @@ def aligned(solution: Solution, to: Any, rotate: bool) -> TurnedComponents:
     from scipy.optimize import linear_sum_assignment  # it takes a tenth of a second to import
 
     found, variances = variances_of_run(solution)
+    if isinstance(to, str | Path):
+        raise BadInputError(f"{str(to)!r} is a name: give the solution itself, as npmdask.resume({str(to)!r})")
     earlier = np.asarray(getattr(to, "basis", to), dtype=np.float64)
     d, k = found.basis.shape
     if earlier.ndim != 2 or len(earlier) != d or not np.isfinite(earlier).all():

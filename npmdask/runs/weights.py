@@ -79,8 +79,8 @@ def _checked(given: Any, name: str) -> np.ndarray:
     bad = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
     if len(bad):
         raise BadInputError(
-            f"{name}: {len(bad)} of {len(values)} are negative, missing or infinite (number {bad[0]}, from 0, is "
-            f"{values[bad[0]]}): give 0 to what is to be left out, and finite numbers to all others"
+            f"{name}: {len(bad)} of {len(values)} are negative, missing or infinite (number {bad[0]}, counted from 0, "
+            f"is {values[bad[0]]}): give 0 to what is to be left out, and finite numbers to all others"
         )
     with np.errstate(over="ignore", under="ignore"):
         total = float(values.sum())

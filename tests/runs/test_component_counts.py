@@ -80,6 +80,14 @@ def test_fewer_rows_than_columns_and_nothing_at_all(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="at least 3 are needed"):
         npmdask.gram(rows(2, 4), tmp_path / "two", kind="samples").component_counts()
     store = npmdask.gram(rows(), tmp_path / "G", kind="samples")
-    for bad in ({"share": 1.0}, {"noise": 0.0}, {"noise": np.nan}):
+    for bad in (
+        {"share": 1.0},
+        {"share": "a"},
+        {"noise": 0.0},
+        {"noise": np.nan},
+        {"noise": "a"},
+        {"seed": -1},
+        {"seed": "a"},
+    ):
         with pytest.raises(BadInputError):
             store.component_counts(**bad)

@@ -171,6 +171,8 @@ def test_too_few_groups_and_impossible_questions(tmp_path: Path) -> None:
     for bad in ({"replicates": 49}, {"confidence": 1.0}, {"confidence": np.nan}):
         with pytest.raises(BadInputError, match="50 replicates or more"):
             store.bootstrap(2, **bad)  # type: ignore[arg-type]
+    with pytest.raises(BadInputError, match="seed = -1 must be a whole number, 0 or more"):
+        store.bootstrap(2, seed=-1)
 
 
 @pytest.mark.slow
@@ -211,3 +213,5 @@ def test_north_of_a_run() -> None:
     errors, mixed = found.north_errors()
     np.testing.assert_allclose(errors, found.explained_variance * np.sqrt(2 / 400))
     assert mixed == ((1, 2),) and found.north_errors(independent_rows=12)[1] == ((0, 1, 2),)
+    with pytest.raises(BadInputError, match="rows = 'all' must be a whole number"):
+        found.north_errors(independent_rows="all")  # type: ignore[arg-type]

@@ -127,6 +127,8 @@ def test_other_columns_are_no_earlier_answer(found: npmdask.Solution) -> None:
     for earlier in (np.eye(5), np.full((8, 2), np.nan), np.zeros(8)):
         with pytest.raises(BadInputError, match="no earlier answer"):
             found.aligned(earlier)
+    with pytest.raises(BadInputError, match=r"'runs/a' is a name: .* npmdask.resume\('runs/a'\)"):
+        found.aligned("runs/a")  # type: ignore[arg-type]
     with pytest.raises(BadInputError, match="is zero"):
         found.aligned(np.zeros((8, 1)))
 
