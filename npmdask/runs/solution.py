@@ -409,7 +409,8 @@ class Solution:
         """
         variances, rows = variances_of_run(self)[1], self._equal_rows()
         total = float(variances.sum()) / self.explained_share if self.explained_share else None
-        d = len(self.basis)
+        weights = self._found.column_weight
+        d = len(self.basis) if weights is None else int((weights > 0).sum())  # others are no columns of the matrix
         known = KnownSpectrum(values=variances, d=d, rows=rows, centred=self.analysed.centred, total=total)
         return advise(known, share=share, noise=noise, seed=0)
 

@@ -513,3 +513,11 @@ def test_a_centre_and_its_nodes_weigh_nothing(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "node.toml").write_text(text)
     with pytest.raises(RefusedError, match=r"rows as they are: leave source\.row_weights out"):
         load_config(tmp_path / "node.toml").node()
+
+
+def test_columns_that_weigh_nothing_are_not_counted_by_the_criteria() -> None:
+    x, v = rows_of("dense"), weights()[1]
+    found = npmdask.top_k(x, K, kind="samples", center=True, column_weights=v, algorithm="gram")
+    alone = npmdask.top_k(x[:, v > 0], K, kind="samples", center=True, column_weights=v[v > 0], algorithm="gram")
+    for mine, other in zip(found.component_counts(noise=0.1), alone.component_counts(noise=0.1), strict=True):
+        assert mine.components == other.components and (mine.threshold or 0) == pytest.approx(other.threshold or 0)
