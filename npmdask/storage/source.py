@@ -195,7 +195,7 @@ def with_missing(source: Source, rule: str) -> Source:
     if rule == REFUSE or isinstance(reader, GapReader):
         return source
     if source.kind not in ("samples", "matrix") or not isinstance(reader, DenseReader):
-        others = {"gram": "a stored Gram", "csr": "sparse"}
+        others = {"gram": "a stored Gram, which has no missing values", "csr": "sparse"}
         what = others.get(reader.layout, f"of kind {source.kind}")
         raise RefusedError(
             f"missing = {rule!r} is for samples and dense matrices, and {source.path} is {what}: leave it "
