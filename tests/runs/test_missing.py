@@ -423,12 +423,6 @@ def test_nothing_but_gaps_is_no_answer(algorithm: str, weights: np.ndarray | Non
         npmdask.top_k(rows, K, kind="samples", center=True, missing="mean", algorithm=algorithm, row_weights=weights)
 
 
-def test_a_stored_gram_has_no_missing_values(tmp_path: Path) -> None:
-    npmdask.gram(np.random.default_rng(0).standard_normal((30, 4)), tmp_path / "G", kind="samples")
-    with pytest.raises(RefusedError, match="is a stored Gram: leave it out"):
-        npmdask.top_k(tmp_path / "G", 2, center=True, missing="mean")
-
-
 def test_no_filled_copy_is_made(tmp_path: Path) -> None:
     """Tiles of the stored array are filled in one scratch tile, which the next one reuses."""
     path = write_zarr(tmp_path / "x", gappy(), (17, 12))
