@@ -19,6 +19,7 @@ from npmdask.report import Plot, Report, Rule, Section, Series, Table
 from npmdask.report.blocks import Text, bytes_text, parameters, section, series, spectrum_plot, table, tiles, warnings
 from npmdask.runs.missing import missing_of, missing_warnings
 from npmdask.runs.predictions import comparison, prediction_facts
+from npmdask.runs.weights import kept_weights
 from npmdask.theory.certificates.statements import assurance_of
 from npmdask.theory.noisy_symmetric import noise_norm
 from npmdask.theory.start import gaussian_norm
@@ -275,7 +276,7 @@ def run_report(run: RunStore, spec: dict[str, Any]) -> Report:
         ),
         _cost(telemetry) if telemetry and not _without_a_pass(history, result) else None,
     )
-    sections = [head, section("Components", _components(values, result)), *_missing(run)]
+    sections = [head, section("Components", _components(values, result)), *_weights(run, spec), *_missing(run)]
     if result:
         sections += _bounds(result[1].get("certificate"), str(spec["data"]["kind"]), history[-1]["max_sin_theta"])
         sections += nodes_sections(result[1]["statement"]) if "statement" in result[1] else []
@@ -286,6 +287,12 @@ def run_report(run: RunStore, spec: dict[str, Any]) -> Report:
         error_statement=assurance_of(spec, result),
         sections=(*sections, *_prediction(telemetry, history), *_memory(telemetry), parameters(spec, TABLES)),
     )
+
+
+def _weights(run: RunStore, spec: dict[str, Any]) -> list[Section]:
+    """What rows and columns weigh."""
+    found = kept_weights(run, spec)
+    return [] if found is None else [section("Weights", Text(text=found.sentence))]
 
 
 def _missing(run: RunStore) -> list[Section]:

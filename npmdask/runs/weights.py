@@ -48,6 +48,19 @@ class Weights:
         return {side: hashlib.sha256(values.astype("<f8").tobytes()).hexdigest() for side, values in self._given()}
 
     @property
+    def sentence(self) -> str:
+        """How many of what weigh how much, for people."""
+        said = []
+        for side, values in self._given():
+            left_out = int((values == 0).sum())
+            none = f", {left_out} of them weigh nothing and are left out" if left_out else ""
+            heaviest, lightest = values.max(), values[values > 0].min()
+            said.append(
+                f"{len(values):,} {side} weigh {lightest:.4g} to {heaviest:.4g}, {values.sum():.6g} together{none}"
+            )
+        return f"{'; '.join(said)}. Values, shares and bounds are those of the weighted data."
+
+    @property
     def allow_rounding(self) -> bool:
         """Whether products may be rounded as those of equal rows are: at random.
 

@@ -460,7 +460,9 @@ def test_what_a_run_weighed_is_seen_from_outside(tmp_path: Path, capsys: pytest.
     digest = Weights(rows=u).spec()["rows"]
     assert digest in capsys.readouterr().out
     assert main(["report", str(tmp_path / "run")]) == 0
-    assert "weights.rows" in (tmp_path / "run" / "report.html").read_text()
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "weights.rows" in page and f"{M:,} rows weigh {u[u > 0].min():.4g} to {u.max():.4g}, {u.sum():.6g}" in page
+    assert ("of them weigh nothing" in page) == bool((u == 0).any() or (v == 0).any())
     assert main(["gc", str(tmp_path), "--older-than", "0h"]) == 0
     np.testing.assert_allclose(npmdask.resume(tmp_path / "run").scores(x).shape, (M, K))
 
