@@ -1,4 +1,4 @@
-"""A run of weighted rows with gaps that kills itself at the place that it is told.
+"""A run of weighted rows with gaps that kills itself at a given place.
 
 Arguments: folder (holds ``x``, ``u.npy``, ``v.npy``), store, algorithm, and where: the label of a pass, of which one
 part has been kept; the number of a step that has just been committed; or "end", to live.

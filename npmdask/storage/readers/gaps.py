@@ -52,7 +52,7 @@ class GapReader(InTiles):
     by_triangle: ClassVar[bool] = False
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name in self.__dataclass_fields__:  # while it is unpickled there is nobody to ask
+        if name.startswith("__") or name in self.__dataclass_fields__:  # unpickled before there is a reader inside
             raise AttributeError(name)
         return getattr(self.inner, name)
 
