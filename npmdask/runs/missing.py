@@ -13,6 +13,7 @@ from npmdask.storage.readers.gaps import DROP, GapReader
 from npmdask.storage.source import Source
 
 LARGE = 0.05  # of the entries, or of what a column should have, is missing: then the mean changes what is found
+COARSE = 1e-3  # of the deviation: by less the rounding of a fill changes variances by a millionth at most
 ROUNDING = 1e-13  # of a share of weights
 NAMED = 5  # columns that a warning names
 PART = "missing"  # of the store
@@ -160,7 +161,26 @@ def missing_warnings(store: RunStore) -> list[str]:
             f"{len(few)} column{'s have' if len(few) > 1 else ' has'} one value or none (number {numbers}, from 0) and "
             "say nothing: such a column counts as constant"
         )
-    return said
+    return said + _coarse_fill(store, found)
+
+
+def _coarse_fill(store: RunStore, found: Missing) -> list[str]:
+    """Where the mean, as the dtype of the data holds it, is far from the mean, as deviations go."""
+    survey = store.read_part("survey")
+    if survey is None or found.fill is None or found.observed is None:
+        return []
+    mean, std = survey[0]["column_mean"], survey[0]["column_std"]
+    away = np.abs(found.fill - mean) / np.maximum(
+        found.observed, np.finfo(float).tiny
+    )  # the mean is that with the fill
+    coarse = np.flatnonzero((found.counts > 0) & (found.observed > 0) & (away > COARSE * std))
+    if not len(coarse):
+        return []
+    return [
+        f"the mean of {len(coarse)} column{'s' if len(coarse) > 1 else ''} with gaps (number {coarse[0]}, from 0) is "
+        "so large beside the deviation that the dtype of the data rounds it too much: gaps are not quite at the mean. "
+        "Subtract an offset when the data are written, or write them as float64"
+    ]
 
 
 def filled_entries(reader: Any) -> str:

@@ -82,6 +82,9 @@ class Weights:
                 )
 
 
+SMALLEST, LARGEST = 1e-60, 1e60  # of the largest weight: squares and products with those of the other side stay exact
+
+
 def _checked(given: Any, name: str) -> np.ndarray:
     if hasattr(given, "to_numpy") and getattr(given, "ndim", 1) == 1:  # a column of a table
         given = given.to_numpy()
@@ -95,11 +98,13 @@ def _checked(given: Any, name: str) -> np.ndarray:
             f"{name}: {len(bad)} of {len(values)} are negative, missing or infinite (number {bad[0]}, counted from 0, "
             f"is {values[bad[0]]}): give 0 to what is to be left out, and finite numbers to all others"
         )
-    with np.errstate(over="ignore", under="ignore"):
-        total = float(values.sum())
-    if not 0 < total < np.inf:
-        what = "are all zero" if total == 0 else "have a sum that float64 cannot hold"
-        raise BadInputError(f"{name} {what}: give positive weights to what is to count, of a size near 1")
+    if not (values > 0).any():
+        raise BadInputError(f"{name} are all zero: give positive weights to what is to count, of a size near 1")
+    if not SMALLEST < values.max() < LARGEST:
+        raise BadInputError(
+            f"{name}: the largest is {values.max():.3g}, and products of such weights are too small or too large for "
+            "float64: only ratios matter, so divide all by the largest"
+        )
     return values
 
 

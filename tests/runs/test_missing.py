@@ -126,6 +126,16 @@ def test_a_large_share_is_warned_of_and_a_small_one_not() -> None:
     assert any("15 % of column 4" in each for each in said)
 
 
+def test_a_mean_that_float32_holds_badly_is_warned_of() -> None:
+    """Of values about a million a gap is up to a thirtieth off the mean, which is that much of the deviation."""
+    rows = gappy()
+    far = (rows + 1e6).astype(np.float32)
+    said = npmdask.top_k(far, K, kind="samples", center=True, missing="mean").warnings
+    assert any("gaps are not quite at the mean" in each for each in said)
+    near = npmdask.top_k(rows.astype(np.float32), K, kind="samples", center=True, missing="mean").warnings
+    assert not any("not quite" in each for each in near)
+
+
 def test_columns_with_one_value_or_none_count_as_constant() -> None:
     """Not as large ones: a single value has the deviation 0."""
     rows = gappy()

@@ -265,7 +265,7 @@ def test_weights_that_are_none_are_refused_in_a_sentence(tmp_path: Path) -> None
         (np.zeros(M), "row_weights are all zero"),
         (good[:-1], "there are 299 row_weights and .* has 300 rows: give one number for each"),
         (good[:, None], "give one number after the other"),
-        (np.full(M, 1e308), "have a sum that float64 cannot hold"),
+        (np.full(M, 1e308), "divide all by the largest"),
         (np.ma.masked_equal(np.arange(M), 5), "1 masked values"),
         (good + 1j, "give real numbers"),
         ("nowhere", "neither a file .* nor a coordinate of the data: the data have no coordinates"),
@@ -523,3 +523,10 @@ def test_columns_that_weigh_nothing_are_not_counted_by_the_criteria() -> None:
     alone = npmdask.top_k(x[:, v > 0], K, kind="samples", center=True, column_weights=v[v > 0], algorithm="gram")
     for mine, other in zip(found.component_counts(noise=0.1), alone.component_counts(noise=0.1), strict=True):
         assert mine.components == other.components and (mine.threshold or 0) == pytest.approx(other.threshold or 0)
+
+
+@pytest.mark.parametrize("size", [1e-200, 1e200])
+def test_weights_whose_products_float64_cannot_hold_are_refused(size: float) -> None:
+    """They were answered with zeros that "cannot be told from zero"."""
+    with pytest.raises(BadInputError, match="divide all by the largest"):
+        npmdask.top_k(np.eye(4), 1, kind="samples", row_weights=np.full(4, size), column_weights=np.full(4, size))
