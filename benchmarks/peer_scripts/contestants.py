@@ -131,10 +131,10 @@ def numpy_gram_double(job: dict[str, Any], only: int) -> np.ndarray:
 
 
 def npmdask_top_k(job: dict[str, Any], tol: float) -> tuple[np.ndarray, dict[str, Any]]:
-    """``npmdask.top_k``, centred; ``algorithm`` of the job, or what "auto" takes."""
+    """``npmdask.top_k``, centred; ``algorithm`` and its ``options`` of the job, or what "auto" takes."""
     import npmdask
 
-    asked = {name: job[name] for name in ("algorithm", "memory") if name in job}
+    asked = {name: job[name] for name in ("algorithm", "options", "memory") if name in job}
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         found = npmdask.top_k(job["zarr"], job["k"], kind="samples", center=True, tol=tol, store=run, **asked)
