@@ -1,4 +1,4 @@
-"""The floor of a pass: plain NumPy programs for ``A^T (A X)`` on the very files that npmdask reads.
+"""The floor of a pass: plain NumPy programs for ``A^T (A X)``, or ``A^T A``, on the very files that npmdask reads.
 
 Uncompressed full-width chunks are raw row slabs, so that no second copy of the data is needed. Each program is
 what a good programmer would write for this one case; the floor is the fastest of them, found in the same run.
@@ -46,29 +46,45 @@ def slab_files(folder: Path, shape: tuple[int, int], chunks: tuple[int, int], dt
     return SlabFiles(paths=paths, rows_each=chunks[0], columns=shape[1], dtype=dtype)
 
 
+Product = Callable[[np.ndarray], np.ndarray]  # of a slab
+
+
 def programs(files: SlabFiles, block: np.ndarray, cores: int, cold: bool) -> dict[str, Callable[[], np.ndarray]]:
-    """The candidates by name."""
+    """The candidates by name for ``A^T (A X)``, transposed."""
+    return _programs(files, partial(transposed, block=block), block.shape[::-1], cores, cold)
+
+
+def gram_programs(files: SlabFiles, cores: int) -> dict[str, Callable[[], np.ndarray]]:
+    """The candidates by name for ``A^T A``, which NumPy leaves to BLAS's symmetric product, all in float32."""
+    return _programs(files, lambda slab: slab.T @ slab, (files.columns, files.columns), cores, False)
+
+
+def _programs(
+    files: SlabFiles, product: Product, shape: tuple[int, ...], cores: int, cold: bool
+) -> dict[str, Callable[[], np.ndarray]]:
     found: dict[str, Callable[[], np.ndarray]] = {}
     heights = [h for h in ((512, 2048) if cold else (256, 512, 1024, 2048)) if files.rows_each % h == 0] or [
         files.rows_each
     ]
     for height in heights:
-        found[f"pread, {height} rows"] = partial(by_pread, files, block, cores, height)
+        found[f"pread, {height} rows"] = partial(by_pread, files, product, shape, cores, height)
         if cold:
             name = f"pread, {height} rows, WILLNEED ahead"
-            found[name] = partial(by_pread, files, block, cores, height, ahead=4 * cores)
-    found["memmap, 512 rows"] = partial(by_memmap, files, block, cores, min(512, files.rows_each))
-    found["pread, whole chunks, threads of BLAS"] = partial(by_blas_threads, files, block, cores, heights[-1])
+            found[name] = partial(by_pread, files, product, shape, cores, height, ahead=4 * cores)
+    found["memmap, 512 rows"] = partial(by_memmap, files, product, shape, cores, min(512, files.rows_each))
+    found["pread, whole chunks, threads of BLAS"] = partial(by_blas_threads, files, product, shape, cores, heights[-1])
     return found
 
 
-def by_pread(files: SlabFiles, block: np.ndarray, cores: int, height: int, ahead: int = 0) -> np.ndarray:
+def by_pread(
+    files: SlabFiles, product: Product, shape: tuple[int, ...], cores: int, height: int, ahead: int = 0
+) -> np.ndarray:
     """Each thread reads its slabs into one reused buffer and multiplies twice; BLAS has one thread in each.
 
     ``ahead``: so many slabs before its turn the kernel is told that a slab will be needed.
     """
 
-    def products(slabs: list[tuple[Path, int]]) -> Iterator[np.ndarray]:
+    def tiles(slabs: list[tuple[Path, int]]) -> Iterator[np.ndarray]:
         buffer = np.empty((height, files.columns), files.dtype)
         opened = _Opened()
         for number, (path, row) in enumerate(slabs):
@@ -79,27 +95,27 @@ def by_pread(files: SlabFiles, block: np.ndarray, cores: int, height: int, ahead
             yield buffer
         opened.close()
 
-    return _on_threads(files.slabs(height), block, cores, products)
+    return _on_threads(files.slabs(height), product, np.zeros((cores, *shape), files.dtype), tiles)
 
 
-def by_memmap(files: SlabFiles, block: np.ndarray, cores: int, height: int) -> np.ndarray:
+def by_memmap(files: SlabFiles, product: Product, shape: tuple[int, ...], cores: int, height: int) -> np.ndarray:
     """The same on memory-mapped files: no copy, but a page fault for every page."""
 
-    def products(slabs: list[tuple[Path, int]]) -> Iterator[np.ndarray]:
+    def tiles(slabs: list[tuple[Path, int]]) -> Iterator[np.ndarray]:
         for path, row in slabs:
             whole = np.memmap(path, files.dtype, "r", shape=(files.rows_each, files.columns))
             yield whole[row : row + height]
 
-    return _on_threads(files.slabs(height), block, cores, products)
+    return _on_threads(files.slabs(height), product, np.zeros((cores, *shape), files.dtype), tiles)
 
 
-def by_blas_threads(files: SlabFiles, block: np.ndarray, cores: int, height: int) -> np.ndarray:
+def by_blas_threads(files: SlabFiles, product: Product, shape: tuple[int, ...], cores: int, height: int) -> np.ndarray:
     """One Python thread, all cores inside BLAS: what most people would write."""
-    total, buffer, opened = np.zeros_like(block), np.empty((height, files.columns), files.dtype), _Opened()
+    total, buffer, opened = np.zeros(shape, files.dtype), np.empty((height, files.columns), files.dtype), _Opened()
     with threadpool_limits(limits=cores):
         for path, row in files.slabs(height):
             opened.read(path, buffer, row)
-            total += transposed(buffer, block).T
+            total += product(buffer)
     opened.close()
     return total
 
@@ -132,21 +148,20 @@ def transposed(slab: np.ndarray, block: np.ndarray) -> np.ndarray:
 
 def _on_threads(
     slabs: list[tuple[Path, int]],
-    block: np.ndarray,
-    cores: int,
+    product: Product,
+    totals: np.ndarray,
     read: Callable[[list[tuple[Path, int]]], Iterator[np.ndarray]],
 ) -> np.ndarray:
-    """Sum of the products of all slabs, dealt out to threads in turn; one thread of BLAS in each."""
-    totals = np.zeros((cores, *block.shape[::-1]), block.dtype)
+    """Sum of the products of all slabs, dealt out to threads in turn; one of ``totals`` and of BLAS's in each."""
 
     def work(thread: int) -> None:
-        for slab in read(slabs[thread::cores]):
-            totals[thread] += transposed(slab, block)
+        for slab in read(slabs[thread :: len(totals)]):
+            totals[thread] += product(slab)
 
     with threadpool_limits(limits=1):
-        threads = [threading.Thread(target=work, args=(i,)) for i in range(cores)]
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(len(totals))]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-    return np.ascontiguousarray(totals.sum(axis=0).T)
+    return np.asarray(totals.sum(axis=0))

@@ -68,13 +68,15 @@ def write_records(path: Path, batches: Iterable[np.ndarray], rows: int, columns:
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """Records on disk, and what is true of them: ``gram``, the sum of a a^T over clipped records (d x d), and
-    ``best``, what its k leading eigenvectors capture."""
+    """Records on disk, and what is true of them: ``gram``, the sum of a a^T over records that are clipped to length
+    ``clip_norm`` (d x d), and ``best``, what its k leading eigenvectors capture."""
 
     folder: Path
     seed: int
     gram: np.ndarray
     best: float
+    k: int = K
+    clip_norm: float = CLIP_NORM
 
     @property
     def store(self) -> Path:
@@ -99,18 +101,18 @@ class Case:
         unless it is to make so many ``steps`` of the power method."""
         run = self.folder / f"{relation}-{clip_images}-{steps}"
         ledger = str(run.with_suffix(".sqlite"))
-        asked = {"relation": relation, "clip_norm": CLIP_NORM, "change": 1.0, "budget": BUDGET}
+        asked = {"relation": relation, "clip_norm": self.clip_norm, "change": 1.0, "budget": BUDGET}
         grant_source(open_ledger(ledger), "records", self.store, **asked)
         privacy = Privacy(
             epsilon=BUDGET.epsilon,
             delta=BUDGET.delta,
             neighboring_relation=relation,
-            clip_norm=CLIP_NORM,
+            clip_norm=self.clip_norm,
             clip_images=clip_images,
             ledger=ledger,
             dataset="records",
         )
-        request = Request(target_rank=K, max_steps=steps, privacy=privacy, seed=self.seed)
+        request = Request(target_rank=self.k, max_steps=steps, privacy=privacy, seed=self.seed)
         return solve(posed(request, open_source(self.store), Resources(), run), run, Resources())
 
 
@@ -118,10 +120,16 @@ def make_case(folder: Path, spectrum: str, rows: int, columns: int, seed: int) -
     """Write the records; everything about them follows from the arguments."""
     rng = generator(seed, "benchmarks", "private", spectrum, rows)
     records = make_records(spectrum, rows, random_orthonormal(columns, columns, rng), rng)
-    write_records(folder / "records.zarr", [records], rows, columns)
-    records /= np.maximum(1.0, np.linalg.norm(records, axis=1, keepdims=True) / CLIP_NORM)
-    gram = (records.T @ records).astype(np.float64)
-    return Case(folder=folder, seed=seed, gram=gram, best=float(np.linalg.eigvalsh(gram)[-K:].sum()))
+    return case_of(records, folder, seed, k=K, clip_norm=CLIP_NORM)
+
+
+def case_of(records: np.ndarray, folder: Path, seed: int, *, k: int, clip_norm: float) -> Case:
+    """Write these records (n x d), and work out what is true of them."""
+    write_records(folder / "records.zarr", [records], *records.shape)
+    clipped = records / np.maximum(1.0, np.linalg.norm(records, axis=1, keepdims=True) / clip_norm)
+    gram = (clipped.T @ clipped).astype(np.float64)
+    best = float(np.linalg.eigvalsh(gram)[-k:].sum())
+    return Case(folder=folder, seed=seed, gram=gram, best=best, k=k, clip_norm=clip_norm)
 
 
 def noisy_components(gram: np.ndarray, relation: str, rng: np.random.Generator) -> np.ndarray:

@@ -24,7 +24,7 @@ from benchmarks.children import last_json, own_command
 from benchmarks.contest import best_peer, failures, finals, judged
 from benchmarks.data import RECIPES, DataSets, write_samples
 from benchmarks.docs import PAGE, write_table
-from benchmarks.floor import programs, slab_files
+from benchmarks.floor import gram_programs, programs, slab_files
 from benchmarks.private_cases import make_case
 from benchmarks.registry import CannotRunError, Context, Measured, Row, all_rows
 from benchmarks.rows.cells import exact_variances
@@ -110,7 +110,9 @@ def test_the_floor_is_the_same_product(tmp_path: Path) -> None:
     files = slab_files(tmp_path / "x" / "c", x.shape, (300, 40), x.dtype)
     for cold in (False, True):
         for name, program in programs(files, block, 2, cold).items():
-            np.testing.assert_allclose(program(), x.T @ (x @ block), rtol=1e-4, atol=1e-2, err_msg=name)
+            np.testing.assert_allclose(program(), (x.T @ (x @ block)).T, rtol=1e-4, atol=1e-2, err_msg=name)
+    for name, program in gram_programs(files, 2).items():
+        np.testing.assert_allclose(program(), x.T @ x, rtol=1e-4, atol=1e-2, err_msg=name)
 
 
 @pytest.mark.slow

@@ -1,8 +1,11 @@
-"""One pass that forms A^T A against block Krylov, on i.i.d. rows: passes by spectrum, and seconds from a cold disk."""
+"""One pass that forms A^T A, on i.i.d. rows: passes by spectrum and seconds from a cold disk against block Krylov, and
+its speed against plain NumPy programs on the same files.
+"""
 
 from __future__ import annotations
 
 import statistics
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +14,14 @@ import npmdask
 from benchmarks import cache
 from benchmarks.children import last_json, solve_command
 from benchmarks.data import require_disk, write_samples
+from benchmarks.floor import gram_programs, slab_files
+from benchmarks.products import one_pass, relative_error, start_block
 from benchmarks.registry import Context, Measured, Row
+from benchmarks.timing import interleaved, medians, rounded
+from npmdask.algorithms.gram import PROBES
+from npmdask.execution.executor import Threads
+from npmdask.operators.gram_matrix import GramMatrix
+from npmdask.storage.source import open_source
 from npmdask.theory.diagnostics import max_sin_theta
 
 K = 10
@@ -23,6 +33,7 @@ SPECTRA = {
 }  # of eigenvalues
 TOLERANCES = (1e-3, 1e-6, 1e-9)
 WORST_ANGLE = 1e-4
+FLOOR_ROWS = 131_072
 COLD_COLUMNS, COLD_ROWS, COLD_MEMORY = 2048, 3_932_160, "4GiB"
 
 
@@ -87,6 +98,26 @@ def cold(context: Context) -> Measured:
     return Measured(details["auto"]["seconds"] / details["krylov"]["seconds"], details, why, failures)
 
 
+def floor(context: Context, columns: int) -> Measured:
+    """The fastest plain program over our pass, which multiplies probes in float64 beside; float32 tiles, all cores."""
+    d, rows = context.sized(columns // 8, columns), context.sized(16_384, FLOOR_ROWS)
+    store = write_samples(context.folder / f"floor-{columns}", rows, np.arange(1, d + 1) ** -0.5)
+    reader: Any = open_source(store, "samples").reader
+    files = slab_files(store / "c", reader.shape, reader.chunks, reader.dtype)
+    operator, probes = GramMatrix(reader=reader, single=True), start_block(d, min(PROBES, d), "f8")
+    threads, floors = Threads(context.cores), gram_programs(files, context.cores)
+    cache.warm(store)
+    ways = floors | {"npmdask": lambda: one_pass(threads, operator, probes)}
+    seconds = interleaved(ways, context.rounds)
+    middle = medians(seconds)
+    best = min(floors, key=lambda name: middle[name])
+    error = relative_error(one_pass(threads, operator, probes)[0][:, :d], floors[best]())
+    details = {"bytes": reader.nbytes, "seconds": rounded(seconds), "relative_difference": error}
+    why = f"{middle['npmdask'] - middle[best]:.2f} s more: checksums, sums in float64, and {PROBES} columns in float64"
+    failures = (f"differs by {error:.1e}",) if error > WORST_ANGLE else ()
+    return Measured(middle[best] / middle["npmdask"], details, why, failures)
+
+
 ROWS = (
     Row(
         name="gram-passes",
@@ -109,5 +140,15 @@ ROWS = (
         target=0.5,
         better="lower",
         run=cold,
+    ),
+    *(
+        Row(
+            name=f"gram-floor-{columns}",
+            what="speed of a pass that forms A^T A and certifies it over the fastest plain NumPy program that only "
+            f"forms it: 131,072 x {columns} i.i.d. rows of float32 in the page cache",
+            target=0.85,
+            run=partial(floor, columns=columns),
+        )
+        for columns in (1024, 2048)
     ),
 )
