@@ -21,7 +21,7 @@ from npmdask.operators._protocol import (
     require_finite,
     tile_bytes,
 )
-from npmdask.operators.upper_blocks import UpperBlocks, less_mean
+from npmdask.operators.upper_blocks import FILLED, UpperBlocks, less_mean
 from npmdask.operators.view import AS_STORED, View
 from npmdask.storage.readers.dense import ReadStats, Tile, scratch
 from npmdask.storage.readers.sparse import Fragment, cut_numbers, cut_rows
@@ -75,7 +75,7 @@ class GramMatrix(BySlabs):
     view: View = AS_STORED
     single: bool = False
 
-    arithmetic: ClassVar[str] = "integers and pairs"  # before: all about means, and sparse rows filled in
+    arithmetic: ClassVar[str] = "integers, full columns and pairs"  # before: all columns of sparse rows by pairs
 
     @property
     def of_csr(self) -> bool:
@@ -300,6 +300,7 @@ class GramMatrix(BySlabs):
             waiting = min(most, BATCH_ENTRIES + self.reader.chunk) * width
             batch = waiting + min(most, BATCH_ENTRIES) * 4 * (8 + 4)  # in float64: by row, by column, and parts of both
             batch += SIDE * d * (8 + 8 + 4) + min(self.reader.shape[0], BATCH_ROWS) * p * 8
+            batch += (FILLED + min(SIDE, d) * d) * 8
             reading = batch + self.reader.buffer_bytes + max(self.reader.pointer_bytes(slabs) for slabs in runs)
         else:
             reading = tile_bytes(self.reader, p)

@@ -12,12 +12,15 @@ from functools import cached_property
 from itertools import combinations_with_replacement
 
 import numpy as np
-from scipy.sparse import csr_matrix
+from scipy.sparse import csc_matrix, csr_matrix
 
 from npmdask.numerics.subspaces import Block
 from npmdask.storage.readers.dense import scratch
 
 SPLITTER = 2.0**27 + 1  # halves the digits of a float64
+FULL = 0.2  # of the rows: a column with more entries is multiplied sooner as a dense one
+FEWEST = 16  # such columns: to put aside fewer takes as long as it saves
+FILLED = 2**21  # numbers of such columns, at most
 
 
 @dataclass(frozen=True)
@@ -55,13 +58,27 @@ class UpperBlocks:
             block += np.matmul(rows[:, left].T, rows[:, right], out=out)
 
     def add_sparse_rows(self, held: np.ndarray, rows: csr_matrix) -> None:
-        """``+= rows^T rows`` of float64 entries, from the pairs of entries of each row (Gustavson 1978)."""
+        """``+= rows^T rows`` of float64 entries, from the pairs of entries of each row (Gustavson 1978).
+
+        Columns that most rows have, as some genes and words are, make most of the pairs: they are filled in and
+        multiplied as dense ones, with each other and with the entries of the others.
+        """
         columns, blocks = rows.tocsc(), self.each(held)
+        full = _fullest(columns, min(self.side, FILLED // max(rows.shape[0], 1)))
+        if len(full):
+            filled = columns[:, full].toarray()
+            columns = _without(columns, full)
+            beside = columns.T @ filled  # d x full: products of every column with a filled one
+            beside[full] = filled.T @ filled
         for left in self.edges:
             found = columns[:, left].T @ columns[:, left.start :].tocsr()
             room = scratch("pairs", (self.side * self.d,), np.float64)
             dense = found.toarray(out=room[: np.prod(found.shape)].reshape(found.shape))
             del found  # as large as dense, and the next one would lie beside it
+            if len(full):
+                after, inside = full >= left.start, (full >= left.start) & (full < left.stop)
+                dense[:, full[after] - left.start] = beside[left][:, after]
+                dense[full[inside] - left.start] = beside[left.start :, inside].T
             for _ in range(self.edges.index(left), len(self.edges)):
                 block, _, right = next(blocks)
                 block += dense[:, right.start - left.start : right.stop - left.start]
@@ -93,6 +110,24 @@ class UpperBlocks:
         """Write the whole matrix to ``out`` (d x d)."""
         for block, left, right in self.each(held):
             out[left, right], out[right, left] = block, block.T
+
+
+def _fullest(columns: csc_matrix, most: int) -> np.ndarray:
+    """The columns, ``most`` at most, that are multiplied sooner filled in than by pairs of their entries; ascending."""
+    lengths = np.diff(columns.indptr)
+    fullest = np.argsort(-lengths, kind="stable")[:most]
+    chosen = fullest[lengths[fullest] > FULL * columns.shape[0]]
+    return np.sort(chosen) if len(chosen) >= FEWEST else chosen[:0]
+
+
+def _without(columns: csc_matrix, emptied: np.ndarray) -> csc_matrix:
+    """The same with these columns empty."""
+    lengths = np.diff(columns.indptr)
+    kept = np.ones(len(lengths), bool)
+    kept[emptied] = False
+    entries = np.repeat(kept, lengths)
+    starts = np.concatenate([[0], np.cumsum(np.where(kept, lengths, 0))])
+    return csc_matrix((columns.data[entries], columns.indices[entries], starts), shape=columns.shape)
 
 
 def less_mean(products: np.ndarray, left: np.ndarray, right: np.ndarray, count: float) -> np.ndarray:

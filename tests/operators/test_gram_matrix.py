@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import npmdask.operators._protocol as protocol
 import npmdask.operators.gram_matrix as formed
+import npmdask.operators.upper_blocks as upper_blocks
 from npmdask.algorithms import Query
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
@@ -317,12 +318,14 @@ def test_integers_have_the_same_bits_in_any_order(
 def test_sparse_integers_have_the_same_bits_in_any_order(
     center: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether pairs of entries are summed, or rows filled in."""
+    """Whether pairs of entries are summed, or rows or columns filled in."""
     rng = np.random.default_rng(0)
     x = rng.poisson(3, (900, 30)) * (rng.random((900, 30)) < rng.random((900, 1)))
     view, found = View(to_centre=center), set()
-    for number, cost in enumerate([1e-9, 1.1, 1e9]):  # of a pair: all by pairs, some, none
+    monkeypatch.setattr(upper_blocks, "FEWEST", 1)
+    for number, (cost, full) in enumerate([(1e-9, 2), (1e-9, 0.45), (1.1, 2), (1e9, 2)]):  # of a pair, and of the rows
         monkeypatch.setattr(formed, "PAIR_COST", cost)
+        monkeypatch.setattr(upper_blocks, "FULL", full)
         monkeypatch.setattr(formed, "SUMMING", 0)
         matrix = sp.csr_matrix(rng.permutation(x).astype(np.float32))
         again, exact = gathered(matrix, tmp_path / str(number), 200 + 100 * number, view=view)
@@ -330,6 +333,33 @@ def test_sparse_integers_have_the_same_bits_in_any_order(
         found.add(again.tobytes())
     assert len(found) == 1
     np.testing.assert_array_max_ulp(again[:, :30], of_python(x, center), maxulp=2)
+
+
+@pytest.mark.parametrize("most", [0, 5, 30])
+@pytest.mark.parametrize("side", [7, 30, 512])
+def test_full_columns_of_sparse_rows_beside_pairs_of_the_others(
+    most: int, side: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutants that fail here: no products among full columns, or none beside them; places counted from column 0."""
+    rng = np.random.default_rng(0)
+    shares = rng.permutation(np.linspace(0, 1, 30) ** 2)
+    x = rng.standard_normal((200, 30)) * (rng.random((200, 30)) < shares)
+    monkeypatch.setattr(upper_blocks, "FEWEST", 1)
+    monkeypatch.setattr(upper_blocks, "FILLED", 200 * most)
+    multiplied: list[int] = []
+    fullest = upper_blocks._fullest
+    monkeypatch.setattr(
+        upper_blocks, "_fullest", lambda *asked: multiplied.append(len(fullest(*asked))) or fullest(*asked)
+    )
+    blocks = upper_blocks.UpperBlocks(30, side)
+    held, whole = np.zeros(blocks.shape), np.empty((30, 30))
+    blocks.add_sparse_rows(held, sp.csr_matrix(x))
+    blocks.add_sparse_rows(held, sp.csr_matrix(x[:1]))
+    blocks.whole(held, whole)
+    wanted = x.T @ x + x[:1].T @ x[:1]
+    assert np.abs(whole - wanted).max() < 1e-13 * np.abs(wanted).max()
+    assert all((block == block.T).all() for block, left, right in blocks.each(held) if left == right)
+    assert multiplied[0] == min(most, side, int(((x != 0).sum(0) > 40).sum()))
 
 
 @pytest.mark.parametrize("dtype", ["int32", "uint32", "int64", "uint64"])
