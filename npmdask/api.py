@@ -20,10 +20,12 @@ from npmdask.numerics.units import parse_memory
 from npmdask.planning.plan import posed
 from npmdask.planning.predicted_steps import drive
 from npmdask.privacy.covariance_release import components_of_covariance
+from npmdask.privacy.power_release import require_store
 from npmdask.privacy.request import Privacy
 from npmdask.runs.build import make_problem
 from npmdask.runs.gram_parts import GramRequest, RowGroups, labels_called
 from npmdask.runs.gram_store import GramStore, form_gram
+from npmdask.runs.missing import find_fill
 from npmdask.runs.observers import Observer
 from npmdask.runs.problem import Locked, Problem, Request
 from npmdask.runs.restore import identity_of, keep_locked, locked_result, problem_of
@@ -50,6 +52,7 @@ def top_k(
     center: bool = False,
     scale: bool = False,
     missing: str = "refuse",
+    missing_fill: Any = None,
     iteration_rank: int | Literal["auto"] | None = None,
     algorithm: str = "auto",
     options: dict[str, Any] | None = None,
@@ -103,11 +106,14 @@ def top_k(
         Subtract the column means, on the fly.
     scale : bool, default False
         Divide by the standard deviations of the columns (those of the population), on the fly.
-    missing : {"refuse", "drop-columns", "mean"}, default "refuse"
+    missing : {"refuse", "drop-columns", "mean", "fill"}, default "refuse"
         What is done with missing values (NaN; CF fill values) of samples and dense matrices, without a filled copy.
         "drop-columns": columns without any value are left out, and others with gaps refused. "mean": a gap counts as
         the mean of its column over what is observed, and ``center`` is needed; how many there were is in
-        ``Solution.missing`` (docs/missing.md).
+        ``Solution.missing`` (docs/missing.md). "fill", of private runs: a gap counts as a public number before records
+        are clipped, and how many there are is told nowhere (docs/private.md).
+    missing_fill : float, array_like, str or Path, shape (d,), optional
+        That number, or one for each column, or the path of them (.npy or Zarr): public, never a statistic of the data.
     iteration_rank : int or "auto", optional
         Columns that are iterated (p); ``max(k + 10, min(2 k, 64))`` by default. "auto": as many as cost no time on
         this machine and store, measured once (at most 5 s); a store that has a run keeps the p of that run.
@@ -209,6 +215,8 @@ def top_k(
     True
     """
     begun = None if start is None else find_start(start, store)
+    if privacy is not None:
+        require_store(source)
     opened = open_source(source, kind, dim, spill, gaps=missing != REFUSE)
     request = Request(
         target_rank=k,
@@ -221,6 +229,7 @@ def top_k(
         center=center,
         scale=scale,
         missing=missing,
+        fill=find_fill(missing, missing_fill),
         seed=seed,
         mechanism=mechanism,
         stddev=stddev,

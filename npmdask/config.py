@@ -29,9 +29,11 @@ from npmdask.planning.plan import Plan, TensorPlan, plan_run, plan_tensor, posed
 from npmdask.privacy.concerns import concerns
 from npmdask.privacy.covariance_release import NAME as COVARIANCE
 from npmdask.privacy.dp_pca.registry import NAMES as RECORD_ORACLES
+from npmdask.privacy.power_release import require_store
 from npmdask.privacy.request import Privacy
 from npmdask.runs.build import TENSOR as TENSOR_POWER
 from npmdask.runs.build import checked_rank, make_problem
+from npmdask.runs.missing import find_fill
 from npmdask.runs.observers import Observer
 from npmdask.runs.problem import Problem, Request, Start
 from npmdask.runs.session import memory_for, needs_of
@@ -76,8 +78,14 @@ class SourceTable(ConfigTable):
     )
     center: bool = Field(False, description="subtract the column means, on the fly")
     scale: bool = Field(False, description="divide by the column standard deviations, on the fly")
-    missing: Literal["refuse", "drop-columns", "mean"] = Field(
-        "refuse", description="values: mean, of their columns; drop-columns: leave out those without any value"
+    missing: Literal["refuse", "drop-columns", "mean", "fill"] = Field(
+        "refuse",
+        description="values: mean, of their columns; drop-columns: leave out those without any value; private: fill",
+    )
+    missing_fill: float | str | None = Field(
+        None,
+        description='of missing = "fill": what gaps count as, a public number, or an array on disk (.npy or Zarr) '
+        "with one for every column",
     )
     operator: str | None = Field(None, description="an operator of yours, by the name that you registered it under")
     row_weights: str | None = Field(
@@ -254,6 +262,7 @@ PATHS = (
     "source.path",
     "source.row_weights",
     "source.column_weights",
+    "source.missing_fill",
     "stream.held_out",
     "privacy.ledger",
     "run.store",
@@ -342,6 +351,7 @@ class RunConfig(ConfigTable):
             "source.kind": self.source.kind not in (None, "samples"),
             "source.scale": self.source.scale,
             "source.missing": self.source.missing != "refuse",
+            "source.missing_fill": self.source.missing_fill is not None,
             "source.operator": self.source.operator,
             "source.row_weights": self.source.row_weights,
             "source.column_weights": self.source.column_weights,
@@ -363,7 +373,7 @@ class RunConfig(ConfigTable):
     def check(self) -> Problem:
         """The source opened and everything checked, nothing read: iteration_rank = "auto" means the default."""
         self._require_stored()
-        source = self.source.open()
+        source = self._opened()
         request = self._request_of(source)
         if request.privacy is not None and self.source.nodes is None:
             return posed(request, source, self.resources(), self.run.store)  # what it chooses is public
@@ -374,16 +384,26 @@ class RunConfig(ConfigTable):
     def problem(self) -> Problem:
         """The source opened and everything checked; nothing read yet, unless iteration_rank = "auto" is new."""
         self._require_stored()
-        source = self.source.open()
+        source = self._opened()
         if self.source.nodes is not None:
             self._require_threads()
             return make_problem(source, self._request_of(source), start=self._begun())
         return posed(self._request_of(source), source, self.resources(), self.run.store, self._begun())
 
     def _request_of(self, source: Source) -> Request:
-        """The public parameters, with the weights of ``source``, which are read."""
+        """The public parameters, with the weights of ``source``, and what its gaps count as, which are read."""
         rows, columns = self.source.row_weights, self.source.column_weights
-        return replace(self.request(), weights=find_weights(source, rows, columns))
+        return replace(
+            self.request(),
+            weights=find_weights(source, rows, columns),
+            fill=find_fill(self.source.missing, self.source.missing_fill),
+        )
+
+    def _opened(self) -> Source:
+        """The data, or the nodes that hold them; of a private run an ingested store, or nothing."""
+        if self.privacy is not None and self.source.nodes is None:
+            require_store(self.source.path)
+        return self.source.open()
 
     def _require_stored(self) -> None:
         """Refuse what only a stream knows, and what no private run may be."""
@@ -446,7 +466,7 @@ class RunConfig(ConfigTable):
         from npmdask.federated.node import make_node
 
         self._require_node()
-        return make_node(self.source.open(), self.request(), Path(str(self.run.store)), self.resources())
+        return make_node(self._opened(), self.request(), Path(str(self.run.store)), self.resources())
 
     def _require_node(self) -> None:
         if self.source.nodes is not None:
@@ -592,8 +612,8 @@ def _placed(
     where = place_of_store(store) if store else place_of_store(config.run.store or f"runs/{run}", folder)
     begin = place_of_store(config.run.start, folder) if config.run.start else None
     begin = place_of_store(start) if start else begin
-    files = config.source.model_dump(include={"path", "row_weights", "column_weights"}, exclude_none=True)
-    beside = {field: _beside(folder, path) for field, path in files.items()}
+    files = config.source.model_dump(include={"path", "row_weights", "column_weights", "missing_fill"})
+    beside = {field: _beside(folder, path) for field, path in files.items() if isinstance(path, str)}
     shown = str(folder / config.run.certificates) if config.run.certificates else None
     cluster = _scheduler_beside(folder, config.run.cluster)
     return config.model_copy(

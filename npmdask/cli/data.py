@@ -24,7 +24,12 @@ def add_ingest(commands: Any) -> None:
     _add_chunks(p)
     p.add_argument("--symmetrise", action="store_true", help="of a tensor: store the mean over the orders of indices")
     p.add_argument("--header", action=argparse.BooleanOptionalAction, help="of CSV: the first line is names")
-    p.add_argument("--non-finite", choices=["error", "zero"], default="error", help="zero: store such rows as zeros")
+    p.add_argument(
+        "--non-finite",
+        choices=["error", "zero", "missing"],
+        default="error",
+        help="zero: store such rows as zeros; missing: store NaN, for runs that say how they treat missing values",
+    )
     p.add_argument("--missing", choices=["error", "fill"], default="error", help="parts that Zarr or HDF5 lacks")
     p.add_argument("--overwrite", action="store_true", help="replace DEST once the new store is whole")
     p.add_argument("--quiet", action="store_true")

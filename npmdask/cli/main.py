@@ -46,6 +46,7 @@ SHORT = {  # options in the words of ``top_k``, and what each is in a configurat
     "center": "source.center",
     "scale": "source.scale",
     "missing": "source.missing",
+    "missing_fill": "source.missing_fill",
     "algorithm": "algorithm.name",
     "operator": "source.operator",
     "row_weights": "source.row_weights",
@@ -66,7 +67,13 @@ def _add_what(p: Any) -> None:
     p.add_argument("--center", action=argparse.BooleanOptionalAction, help="subtract the column means")
     p.add_argument("--scale", action=argparse.BooleanOptionalAction, help="divide by the column standard deviations")
     p.add_argument(
-        "--missing", help="how to treat missing values: refuse (default), mean, drop-columns (those without any value)"
+        "--missing",
+        help="how to treat missing values: refuse (default), mean, drop-columns (those without a value), private: fill",
+    )
+    p.add_argument(
+        "--missing-fill",
+        metavar="NUMBER|FILE",
+        help="of --missing fill: the public number that they count as, or one for each column",
     )
     p.add_argument("--algorithm", help="gram, krylov, power; of a stream spm, oja, ... (default: auto)")
     p.add_argument("--operator", help="an operator of yours, by its registered name")
@@ -103,7 +110,7 @@ def _config_of(a: argparse.Namespace, start: str | None = None) -> Any:
             flag = "-k" if option == "k" else f"--{option.replace('_', '-')}"
             raise BadInputError(f"{key} is given twice, by {flag} and by --set: leave one out")
         if value is not None:
-            changes |= parse_changes([f"{key}={value}"]) if option == "k" else {key: value}
+            changes |= parse_changes([f"{key}={value}"]) if option in ("k", "missing_fill") else {key: value}
     if not is_source(a.config, changes):
         return load_config(a.config, store=a.store, start=start, changes=changes)
     config = config_of_source(a.config, store=a.store, start=start, changes=changes)

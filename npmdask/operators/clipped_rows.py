@@ -51,8 +51,9 @@ from npmdask.operators.exact_sums import (
     require_prepared,
     round_to,
 )
+from npmdask.operators.view import AS_STORED, View
 from npmdask.storage.readers.dense import DenseReader, ReadStats, Tile, scratch
-from npmdask.storage.readers.sparse import CsrReader, Fragment, cut_rows
+from npmdask.storage.readers.sparse import CsrReader, Fragment, cut_numbers, cut_rows
 
 # Records of bounded norm, on a grid: a function of each record alone, wherever and beside whatever it is stored.
 #
@@ -159,12 +160,15 @@ class Records(BySlabs):
 
     ``image_norm``: what images X^T a are clipped to, if they are: public. ``whole``: X is the identity, and the sum of
     a a^T is formed of records on a grid so coarse that it is exact: its neighbours are as far apart as theory says.
+    ``view``: public weights of rows and columns. Entries are multiplied by their roots one by one, before the record is
+    clipped: what is summed is still a function of that record, and where rows are weighted of its place, alone.
     """
 
     reader: Any
     clip_norm: float
     image_norm: float | None = None
     whole: bool = False
+    view: View = AS_STORED
     answers: ClassVar[tuple[str, ...]] = ("image_norm",)
 
     def __post_init__(self) -> None:
@@ -173,6 +177,8 @@ class Records(BySlabs):
             raise BadInputError("images are clipped of products with a block, not of the whole matrix")
         if self.image_norm is not None and not 0 < self.image_norm < math.inf:
             raise BadInputError(f"image_norm = {self.image_norm} must be a positive number: images are clipped to it")
+        if self.view.centres or self.view.scale is not None:
+            raise BadInputError("private records are not centred or scaled: means and deviations tell of the data")
         if self.reader.shape[0] > MAX_RECORDS:
             raise RefusedError(
                 f"{self.reader.where} has more than 2^33 records: their exact sum needs more than 64 bits"
@@ -285,14 +291,26 @@ class ClippedGram(Records):
             for rows, tile in self.reader.tiles(slab, record):
                 for start in range(0, rows.stop - rows.start, height):
                     part = slice(start, min(start + height, rows.stop - rows.start))
-                    yield self._clipped(tile, part, held[: part.stop - part.start])
+                    yield self._clipped(tile, rows.start, part, held[: part.stop - part.start])
 
-    def _clipped(self, tile: Tile, part: slice, records: np.ndarray) -> np.ndarray:
-        """Some rows of a tile as clipped records, in the memory of ``records``."""
-        gather_rows(tile, part, records)
-        round_to(records, self.clipping.grid)
+    def _clipped(self, tile: Tile, first: int, part: slice, records: np.ndarray) -> np.ndarray:
+        """Some rows of a tile, which begins with row ``first``, as clipped records, in the memory of ``records``."""
         numbers = np.arange(part.start, part.stop)
-        clip_records(records, self.clipping, lambda which: gather_rows(tile, numbers[which], None))
+
+        def stored(which: np.ndarray) -> np.ndarray:
+            return self._weighted(gather_rows(tile, numbers[which], None), first + numbers[which])
+
+        self._weighted(gather_rows(tile, part, records), first + numbers)
+        round_to(records, self.clipping.grid)
+        clip_records(records, self.clipping, stored)
+        return records
+
+    def _weighted(self, records: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+        """Records (b x d), which are the rows of these ``numbers``, times the roots of their weights, in place."""
+        if self.view.column_weight is not None:
+            records *= self.view.column_roots
+        if self.view.row_weight is not None:
+            records *= self.view.row_roots[numbers, None]
         return records
 
     def task_bytes(self, p: int, runs: list[range]) -> int:
@@ -324,23 +342,27 @@ class ClippedSparseGram(Records):
 
     def partial(self, slabs: range, block: Block) -> Partial:
         record, fragments = ReadStats(), list[Fragment]()
-        total = np.zeros((2, *block.shape))
+        total, at = np.zeros((2, *block.shape)), self.reader.rows_of(slabs)[0]
         for piece in self.reader.blocks(slabs, record):
             if isinstance(piece, Fragment):
                 fragments.append(piece)
+                at = piece.row + 1
             else:
-                self._add(total, piece, block)
+                self._add(total, piece, block, np.arange(at, at + piece.shape[0]))
+                at += piece.shape[0]
         return Partial(self._carried(total), record, fragments)
 
     def finish(self, total: Partial, block: Block) -> np.ndarray:
         held = np.stack([total.sums[limb] for limb in LIMBS])
         with np.errstate(over="ignore", invalid="ignore"):
-            self._add(held, cut_rows(self.reader, total.fragments), block)
+            cut = np.asarray(cut_numbers(total.fragments), np.int64)
+            self._add(held, cut_rows(self.reader, total.fragments), block, cut)
         return super().finish(Partial(self._carried(held), total.record), block)
 
-    def _add(self, total: np.ndarray, rows: csr_matrix, block: Block) -> None:
-        """Add the products of whole rows, some at a time and without the empty ones."""
+    def _add(self, total: np.ndarray, rows: csr_matrix, block: Block, numbers: np.ndarray) -> None:
+        """Add the products of whole rows, of these ``numbers``, some at a time and without the empty ones."""
         lengths = np.diff(rows.indptr)
+        numbers = numbers[lengths > 0]
         pointers = np.concatenate([[0], np.cumsum(lengths[lengths > 0])])
         height = STRIP_ROWS if self.whole else SPLIT_ROWS
         for start in range(0, len(pointers) - 1, height):
@@ -350,11 +372,19 @@ class ClippedSparseGram(Records):
             values = rows.data[inside].astype(np.float64)
             part = csr_matrix((values, rows.indices[inside].copy(), some - some[0]), shape=shape)
             part.sum_duplicates()
+            self._weight(part, numbers[start : start + height])
             clip_rows(part, self.clipping)
             if self.whole:
                 self._add_square(total, part.toarray())
             else:
                 self._add_part(total, part, block)
+
+    def _weight(self, part: csr_matrix, numbers: np.ndarray) -> None:
+        """Multiply the entries of rows of these ``numbers`` by the roots of their weights, in place."""
+        if self.view.column_weight is not None:
+            part.data *= self.view.column_roots[part.indices]
+        if self.view.row_weight is not None:
+            part.data *= np.repeat(self.view.row_roots[numbers], np.diff(part.indptr))
 
     def _add_part(self, total: np.ndarray, part: csr_matrix, block: Block) -> None:
         """``part^T (part block)``: images in two parts, so that the sums over many rows are exact."""

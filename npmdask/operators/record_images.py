@@ -20,6 +20,7 @@ from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import BlockQuery, BySamples, Partial, Sums, least_run, own_rows
 from npmdask.operators.clipped_rows import gather_rows, sum_in_one_order
 from npmdask.operators.exact_sums import round_to
+from npmdask.operators.view import AS_STORED, View
 from npmdask.storage.readers.dense import DenseReader, ReadStats, scratch
 
 IMAGE_STRIP_BYTES = 2**20  # of records in float64: measured best of 128 KiB to 4 MiB (d = 200 to 10,000)
@@ -148,6 +149,7 @@ class RecordImages(BySamples):
     side : d, where a row is a d x d matrix.
     rows : the batch, by index.
     mechanism : what is summed. None while that is not known: what it takes is then planned as for a sum of d numbers.
+    view : public weights of the columns of records, whose entries are multiplied by their roots first.
 
     Notes
     -----
@@ -159,9 +161,12 @@ class RecordImages(BySamples):
     rows: range
     mechanism: Summing | None = None
     side: int | None = None
+    view: View = AS_STORED
 
     def __post_init__(self) -> None:
         self.require_batch()
+        if not self.view.of_stored_rows or self.view.scale is not None:
+            raise BadInputError("images are of records as they are, but for weights of their columns")
         width = self.reader.shape[1]
         if self.side is not None and self.side**2 != width:
             raise BadInputError(
@@ -246,4 +251,7 @@ class RecordImages(BySamples):
                 first, last = max(rows.start, self.rows.start), min(rows.stop, self.rows.stop)
                 for start in range(first, last, self._height):
                     part = slice(start - rows.start, min(start + self._height, last) - rows.start)
-                    yield gather_rows(tile, part, held[: part.stop - part.start])
+                    records = gather_rows(tile, part, held[: part.stop - part.start])
+                    if self.view.column_weight is not None:
+                        records *= self.view.column_roots
+                    yield records

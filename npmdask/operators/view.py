@@ -107,6 +107,12 @@ class View:
         assert self.row_weight is not None
         return np.sqrt(self.row_weight)
 
+    @cached_property
+    def column_roots(self) -> np.ndarray:
+        """What columns are multiplied by (d), where they are weighted."""
+        assert self.column_weight is not None
+        return np.sqrt(self.column_weight)
+
     def tile(self, values: np.ndarray, rows: slice, columns: slice, dtype: Any) -> np.ndarray:
         """Entries of X in ``rows`` and ``columns``, centred, their rows weighted, in the dtype of the arithmetic.
 

@@ -10,9 +10,9 @@ done again bit for bit: the ledger holds it to the digest of the first time, and
 the same release. Nothing is refunded, and a run whose key is gone is refused, since fresh noise on the same product
 would be a second release of it.
 
-The key is bound to the content of the data, which the pass has compared with its SHA-256: other data never get the
-same noise, whatever was put back from a backup. Beside the key the run keeps where the ledger was: one that is older
-than the run was put back, and has forgotten what was spent since.
+The key is bound to the content of the data, which the pass has compared with its SHA-256, and to what a public rule
+makes of them: other data never get the same noise, whatever was put back from a backup. Beside the key the run keeps
+where the ledger was: one that is older than the run was put back, and has forgotten what was spent since.
 """
 
 from __future__ import annotations
@@ -38,6 +38,12 @@ if TYPE_CHECKING:
 
 KEY = "entropy"  # of the file in the folder of the run
 PLACE = "ledger.json"  # beside it: the last entry of the ledger that this run has seen
+
+
+def bound_to(fingerprint: str, event: dict[str, Any]) -> str:
+    """What the key of a run is bound to: the data, and where a public rule comes before the clipping that, too."""
+    rule = event.get("public_rule")
+    return f"{fingerprint} {json.dumps(rule, sort_keys=True)}" if rule else fingerprint
 
 
 def release_id_of(store: RunStore) -> str:
@@ -105,6 +111,7 @@ class Account:
         self._privacy, self._mechanism, self._store = privacy, mechanism, store
         self._dataset, self._where = privacy.name_of(source.path), source.path
         self._fingerprint, self._digested = source.fingerprint, source.digests is not None
+        self._bound_to = bound_to(source.fingerprint, mechanism.event())
         self._path = Path(store.path) / KEY
         self.entropy: Any = None  # the noise is a function of it; there once the account is open
         self._ledger: Ledger | None = None
@@ -187,14 +194,14 @@ class Account:
 
     def _key(self, begun: bool) -> Entropy:
         if self._path.exists():
-            return Entropy.open(self._path, bound_to=self._fingerprint)
+            return Entropy.open(self._path, bound_to=self._bound_to)
         if begun:
             raise RefusedError(
                 f"the secret key of the noise, {self._path}, is gone, and the run has begun: going on with fresh noise "
                 "would release the same products a second time. What it reserved stays spent; start again in a new "
                 "store, if the budget allows"
             )
-        return Entropy.create(self._path, bound_to=self._fingerprint)
+        return Entropy.create(self._path, bound_to=self._bound_to)
 
     def begin(self, step: int) -> None:
         assert self._ledger is not None

@@ -32,6 +32,7 @@ from npmdask.privacy.power_release import (
     public_statement,
     relation_of,
 )
+from npmdask.privacy.public_rule import PublicRule
 from npmdask.privacy.request import Privacy
 from npmdask.storage.source import Source
 from npmdask.theory.certificates.statements import with_assurance
@@ -69,7 +70,7 @@ class CovarianceRecipe(MatrixRecipe):
 
     def operator(self, source: Source) -> Any:
         """The operator of clipped data, which forms the matrix of records as it is."""
-        return _operator(source, self.relation)
+        return _operator(source, self.relation, self.public_rule)
 
     def mechanism_of(self, operator: Any, p: int, query: Query) -> Any:
         """The one mechanism of the one release."""
@@ -117,9 +118,9 @@ class CovarianceRecipe(MatrixRecipe):
         return (arrays, meta) if len(arrays["values"]) == k else components_of_covariance(arrays, meta, k)
 
 
-def _operator(source: Source, relation: Relation) -> Any:
+def _operator(source: Source, relation: Relation, rule: PublicRule) -> Any:
     """The operator; made before the recipe, whose mechanism needs its rounding."""
-    made = private_operator(source, relation)
+    made = private_operator(source, relation, rule)
     return replace(made, whole=True) if isinstance(made, ClippedGram | ClippedSparseGram) else made
 
 
@@ -221,8 +222,8 @@ def _column(column: Any, d: int) -> int:
     return int(column)
 
 
-def make_covariance(source: Source, privacy: Privacy, k: int) -> CovarianceRecipe:
-    """Check what is asked against the source and put it together.
+def make_covariance(source: Source, privacy: Privacy, k: int, rule: PublicRule) -> CovarianceRecipe:
+    """Check what is asked against the source and put it together; ``rule`` comes before the clipping.
 
     Raises
     ------
@@ -245,8 +246,10 @@ def make_covariance(source: Source, privacy: Privacy, k: int) -> CovarianceRecip
         raise BadInputError("coherence is for the blocks of the private power method: leave it out for the covariance")
     require_gaussian(budget, privacy.calibration)
     d = source.dimension
-    rounding = _operator(source, relation).rounding(d)
-    mechanism = SymmetricGaussian(relation=relation, budget=budget, releases=1, rounding=rounding)
+    rounding = _operator(source, relation, rule).rounding(d)
+    mechanism = SymmetricGaussian(
+        relation=relation, budget=budget, releases=1, rounding=rounding, public_rule=rule.spec()
+    )
     definite = source.kind != "symmetric"
     return CovarianceRecipe(
         privacy=privacy,
@@ -259,5 +262,6 @@ def make_covariance(source: Source, privacy: Privacy, k: int) -> CovarianceRecip
             largest_trace=source.shape[0] * relation.clip_norm**2 if definite and relation.public_rows else None,
             definite=definite,
         ),
-        rule=FixedSteps(max_steps=1, promise=promise_line(relation, budget), noun="covariance matrix"),
+        rule=FixedSteps(max_steps=1, promise=promise_line(relation, budget) + rule.clause, noun="covariance matrix"),
+        public_rule=rule,
     )

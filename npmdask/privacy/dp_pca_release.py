@@ -25,9 +25,9 @@ from npmdask.privacy.dp_pca.private_mean import MOST_RECORDS, DistanceRange
 from npmdask.privacy.dp_pca.registry import OracleQuestion, make_oracle
 from npmdask.privacy.dp_pca.releases import KINDS, BatchRelease, RecordUnit, RunOfReleases
 from npmdask.privacy.power_release import public_statement, require_registered
+from npmdask.privacy.public_rule import PublicRule
 from npmdask.privacy.release import PrivateRecipe
 from npmdask.privacy.request import Privacy
-from npmdask.storage.readers.dense import DenseReader
 from npmdask.storage.source import Source
 from npmdask.theory.start import gaussian_norm
 
@@ -40,6 +40,7 @@ class RecordsRecipe(PrivateRecipe):
     mechanism: RunOfReleases
     rule: UntilFinished
     target_rank: int
+    public_rule: PublicRule
 
     @property
     def relation(self) -> RecordUnit:
@@ -86,8 +87,8 @@ class RecordsRecipe(PrivateRecipe):
     def operator(self, source: Source) -> RecordImages:
         """Of the first query, which is as large as any: what memory is planned for."""
         first = self.algorithm.query(self.algorithm.init(source.dimension, rng=np.random.default_rng(0)))
-        assert isinstance(source.reader, DenseReader)
-        every = RecordImages(reader=source.reader, side=source.side, rows=range(source.shape[0]))
+        reader: Any = source.reader
+        every = RecordImages(reader=reader, side=source.side, rows=range(source.shape[0]), view=self.public_rule.view)
         return every.asked(first)
 
     def mechanism_of(self, operator: Any, p: int, query: Query) -> BatchRelease:
@@ -138,9 +139,9 @@ class RecordsRecipe(PrivateRecipe):
 
 
 def make_records(
-    source: Source, privacy: Privacy, name: str, options: Mapping[str, Any], k: int, seed: int
+    source: Source, privacy: Privacy, name: str, options: Mapping[str, Any], k: int, seed: int, rule: PublicRule
 ) -> RecordsRecipe:
-    """Check what is asked against the source and put it together.
+    """Check what is asked against the source and put it together; records are images of what ``rule`` makes of them.
 
     Raises
     ------
@@ -165,10 +166,16 @@ def make_records(
     oracle = make_oracle(name, options, question)
     algorithm = DeflationRounds(oracle=oracle, dimension=source.dimension, name=name)
     unit = RecordUnit(name=relation)
-    mechanism = RunOfReleases(oracle=oracle, relation=unit, oracle_name=name)
-    promise = f"epsilon = {privacy.epsilon:g}, delta = {privacy.delta:g}, for {unit.describe()}"
-    rule = UntilFinished(max_steps=oracle.releases, promise=promise)
-    return RecordsRecipe(privacy=privacy, algorithm=algorithm, mechanism=mechanism, rule=rule, target_rank=k)
+    mechanism = RunOfReleases(oracle=oracle, relation=unit, oracle_name=name, public_rule=rule.spec())
+    promise = f"epsilon = {privacy.epsilon:g}, delta = {privacy.delta:g}, for {unit.describe()}{rule.clause}"
+    return RecordsRecipe(
+        privacy=privacy,
+        algorithm=algorithm,
+        mechanism=mechanism,
+        rule=UntilFinished(max_steps=oracle.releases, promise=promise),
+        target_rank=k,
+        public_rule=rule,
+    )
 
 
 def _require_records(source: Source, privacy: Privacy, name: str) -> None:

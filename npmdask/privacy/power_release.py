@@ -5,11 +5,14 @@ Nothing here looks at the data. What the answer contains is made of releases and
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from math import sqrt
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import zarr
 
 from npmdask.accounting import Budget, mu_for, paper_stddev
 from npmdask.algorithms import (
@@ -34,9 +37,11 @@ from npmdask.operators import (
 from npmdask.privacy.concerns import Asked, ReleaseNoise, first_query, largest_of
 from npmdask.privacy.mechanisms import PrivateGaussian, PrivateLaplace
 from npmdask.privacy.neighbors import MatrixRelation, Relation, make_relation
+from npmdask.privacy.public_rule import PublicRule, said_of
 from npmdask.privacy.release import PrivateRecipe
 from npmdask.privacy.request import Privacy
-from npmdask.storage.readers.dense import DenseReader
+from npmdask.storage.file_copies import file_of
+from npmdask.storage.paths import is_url
 from npmdask.storage.readers.packed_symmetric import TriangleReader
 from npmdask.storage.readers.sparse import CsrReader
 from npmdask.storage.source import Source
@@ -50,9 +55,11 @@ FULL = 0.95  # of the largest trace that clipped records can have: then nearly a
 def public_statement(privacy: Privacy, relation: Any, mechanism: Any) -> dict[str, Any]:
     """What every statement of a private run begins with: who is protected, by what, and what it cost."""
     charge = mechanism.charge()
+    rule = said_of(mechanism.event().get("public_rule", {}))
     return {
         "relation": relation.spec(),
         "protects": relation.describe(),
+        **({"public_rule": rule} if rule else {}),
         "mechanism": mechanism.event(),
         "epsilon": privacy.epsilon,
         "delta": privacy.delta,
@@ -64,12 +71,16 @@ def public_statement(privacy: Privacy, relation: Any, mechanism: Any) -> dict[st
 
 @dataclass(frozen=True, kw_only=True)
 class MatrixRecipe(PrivateRecipe):
-    """What releases of a matrix, or of A^T A, have in common: their relation, their number, and the units of values."""
+    """What releases of a matrix, or of A^T A, have in common: their relation, their number, and the units of values.
+
+    ``public_rule``: what is done to records before they are clipped.
+    """
 
     relation: Relation
     mechanism: Any
     algorithm: Any
     rule: FixedSteps
+    public_rule: PublicRule
 
     @property
     def releases(self) -> int:
@@ -90,13 +101,15 @@ class MatrixRecipe(PrivateRecipe):
         return sqrt(scaled) if source.kind == "sparse" else scaled
 
     def scale(self, source: Source) -> float:
-        """1 / n for samples, where n is public; the sum over the records where it is not."""
-        return 1 / source.shape[0] if source.kind == "samples" and self.relation.public_rows else 1.0
+        """1 / n for samples, where n is public (of weighted rows 1 / their weight); the sum where it is not."""
+        weight = self.public_rule.view.weight_of_rows(source.shape[0])
+        return 1 / weight if source.kind == "samples" and self.relation.public_rows else 1.0
 
     def values_are(self, source: Source) -> str:
         """What the released values are, in words."""
         scaled = self.relation.public_rows and source.kind == "samples"
-        return "divided by the (public) number of rows" if scaled else "sums, not divided by anything"
+        by = "number of rows" if self.public_rule.view.row_weight is None else "weight of all rows"
+        return f"divided by the (public) {by}" if scaled else "sums, not divided by anything"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +130,7 @@ class PowerRecipe(MatrixRecipe):
 
     def operator(self, source: Source) -> Any:
         """The operator of clipped data, in arithmetic whose sensitivity is known."""
-        return private_operator(source, self.relation)
+        return private_operator(source, self.relation, self.public_rule)
 
     def mechanism_of(self, operator: Any, p: int, query: Query) -> Any:
         """The mechanism for one side of alternating products, whose arithmetic differs; the multiplier does not."""
@@ -204,19 +217,18 @@ def clipped_nearly_all(trace: float, source: Source, clip_norm: float) -> list[s
     ]
 
 
-def private_operator(source: Source, relation: Relation) -> Any:
-    """The operator of clipped data for a relation; what fits was checked before."""
-    reader, clip = source.reader, relation.clip_norm
+def private_operator(source: Source, relation: Relation, rule: PublicRule) -> Any:
+    """The operator of clipped data for a relation, gaps filled by its reader; what fits was checked before."""
+    reader: Any = source.reader
+    clip = relation.clip_norm
     if isinstance(relation, MatrixRelation):
         if isinstance(reader, TriangleReader):
             return BoundedTriangle(reader=reader, clip_norm=clip, change=relation.change)
-        assert isinstance(reader, DenseReader)
         bounded = BoundedSymmetric if source.kind == "symmetric" else BoundedProduct
         return bounded(reader=reader, clip_norm=clip, change=relation.change)
     if isinstance(reader, CsrReader):
-        return ClippedSparseGram(reader=reader, clip_norm=clip)
-    assert isinstance(reader, DenseReader)
-    return ClippedGram(reader=reader, clip_norm=clip)
+        return ClippedSparseGram(reader=reader, clip_norm=clip, view=rule.view)
+    return ClippedGram(reader=reader, clip_norm=clip, view=rule.view)
 
 
 def released_arrays(state: PrivateState, result: Result, p: int, *, scale: float, root: bool) -> dict[str, np.ndarray]:
@@ -243,6 +255,24 @@ def likely_sine_of_release(state: PrivateState, p: int, k: int) -> float:
     values = np.linalg.eigvalsh((inner + inner.T) / 2)
     stddevs = [float(s) for s in state.stddevs[: state.step]]
     return plane_sine(values, stddevs, d=len(state.blocks), k=k)
+
+
+def require_store(source: Any) -> None:
+    """Refuse what cannot be an ingested store before it is opened: what is wrong with a value of a file or of an array
+    in memory, and where, is told by `npmdask ingest` to whoever has the data, and not by a private run.
+
+    Raises
+    ------
+    RefusedError
+        A file, or what a program holds.
+    """
+    path = isinstance(source, str | os.PathLike)
+    if isinstance(source, zarr.Array | zarr.Group) or (path and (is_url(source) or file_of(Path(source)) is None)):
+        return
+    raise RefusedError(
+        f"{source if path else 'what a program holds'} was never ingested, and was not looked at: a private run reads "
+        "what `npmdask ingest` has recorded; ingest it first, and give the path of the store"
+    )
 
 
 def require_registered(source: Source) -> None:
@@ -277,8 +307,8 @@ def relation_of(source: Source, privacy: Privacy) -> Relation:
     return relation
 
 
-def make_power(source: Source, privacy: Privacy, k: int, p: int, releases: int | None) -> PowerRecipe:
-    """Check what is asked against the source and put it together.
+def make_power(source: Source, privacy: Privacy, k: int, p: int, releases: int | None, rule: PublicRule) -> PowerRecipe:
+    """Check what is asked against the source and put it together; ``rule`` comes before the clipping.
 
     Raises
     ------
@@ -293,13 +323,14 @@ def make_power(source: Source, privacy: Privacy, k: int, p: int, releases: int |
             "the private power method needs max_steps here: the number of noisy products, public and fixed in advance "
             "(4 to 8 suit most spectra; each costs a pass, and all together the budget)"
         )
-    operator = private_operator(source, relation)
+    operator = private_operator(source, relation, rule)
     mechanism = MECHANISMS[privacy.mechanism](
         relation=relation,
         budget=budget,
         releases=releases,
         rounding=operator.rounding(p),
         calibration=privacy.calibration,
+        public_rule=rule.spec(),
     )
     records = not isinstance(relation, MatrixRelation)
     clips = (
@@ -312,7 +343,8 @@ def make_power(source: Source, privacy: Privacy, k: int, p: int, releases: int |
         relation=relation,
         mechanism=mechanism,
         algorithm=_algorithm(source, relation, k, p, releases, mechanism, clips),
-        rule=FixedSteps(max_steps=releases, promise=promise_line(relation, budget)),
+        rule=FixedSteps(max_steps=releases, promise=promise_line(relation, budget) + rule.clause),
+        public_rule=rule,
     )
 
 

@@ -13,19 +13,21 @@ from npmdask.algorithms import REGISTRY as ALGORITHMS
 from npmdask.algorithms.stopping import ResidualRule, UntilSettled, default_tol
 from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.numerics.units import from_table
+from npmdask.operators.view import AS_STORED, View
 from npmdask.privacy.covariance_release import NAME as COVARIANCE
 from npmdask.privacy.covariance_release import make_covariance
 from npmdask.privacy.dp_pca.registry import NAMES as RECORD_ORACLES
 from npmdask.privacy.dp_pca_release import make_records
 from npmdask.privacy.mechanisms import REGISTRY as MECHANISMS
 from npmdask.privacy.power_release import make_power
+from npmdask.privacy.public_rule import PublicRule, require_sound
 from npmdask.privacy.request import Privacy
 from npmdask.privacy.tensor_release import make_tensor
 from npmdask.runs.problem import DEFAULT_STEPS, FIRST_STAGE, OPERATORS, Locked, Problem, Request, Start
 from npmdask.runs.stopping_rules import low_rank_rule, refuse_low_rank
 from npmdask.runs.weights import Weights, columns_read
 from npmdask.storage.kinds import for_matrices_only, for_tensors_only
-from npmdask.storage.readers.gaps import MEAN, REFUSE, GapReader
+from npmdask.storage.readers.gaps import DROP, FILL, MEAN, REFUSE, GapReader
 from npmdask.storage.source import Source, with_missing
 
 # From what a person asks of a tensor to the algorithm and the rule of a run.
@@ -221,11 +223,6 @@ def _weighted(source: Source, request: Request, weights: Weights) -> Source:
         A run that cannot have weights.
     """
     named = " and ".join(f"{name}_weights" for name in ("row", "column") if getattr(weights, f"{name}s") is not None)
-    if request.privacy is not None:
-        raise RefusedError(
-            f"{named} of a private run: what it promises is proved for rows that count alike, and are clipped as they "
-            "are stored. Leave the weights out, or multiply the columns by public numbers when the data are written"
-        )
     gram = getattr(source.reader, "layout", "") == "gram"
     if type(source.reader) in ELSEWHERE and not gram:
         raise RefusedError(f"{named}: the centre does not see the rows of its nodes and weighs none; leave them out")
@@ -255,12 +252,17 @@ def prepared(source: Source, request: Request) -> Source:
     BadInputError, RefusedError
         No such rule, or a run that has none.
     """
-    other = request.privacy is not None or request.operator is not None or request.mechanism != "none"
-    if request.missing != REFUSE and other:
-        what = "private runs" if request.privacy is not None else "other operators and simulated noise"
+    if request.privacy is not None:
+        return _privately_filled(source, request)
+    if request.missing == FILL:
         raise RefusedError(
-            f"missing = {request.missing!r} is for plain runs of samples and dense matrices, not for {what}: leave it "
-            "out, and fill missing values in before"
+            f"missing = {FILL!r} is for private runs, whose gaps count as public numbers: say missing = {MEAN!r} here, "
+            "or fill missing values in before"
+        )
+    if request.missing != REFUSE and (request.operator is not None or request.mechanism != "none"):
+        raise RefusedError(
+            f"missing = {request.missing!r} is for plain runs of samples and dense matrices, not for other operators "
+            "and simulated noise: leave it out, and fill missing values in before"
         )
     source = with_missing(source, request.missing)
     if request.missing == MEAN and not request.center:
@@ -269,6 +271,40 @@ def prepared(source: Source, request: Request) -> Source:
             "(center = True), or fill missing values in before"
         )
     return source
+
+
+def _privately_filled(source: Source, request: Request) -> Source:
+    """The source of a private run, its gaps read as public numbers. Nothing is looked at.
+
+    Raises
+    ------
+    BadInputError, RefusedError
+        A rule that is a function of the data; data that may have gaps without a rule, or that cannot have one.
+    """
+    if request.missing in (DROP, MEAN):
+        raise RefusedError(
+            f"missing = {request.missing!r} looks at the data, which no budget of a private run pays for: say missing "
+            f"= {FILL!r} with a public missing_fill, and gaps count as that before records are clipped"
+        )
+    if request.missing == REFUSE and source.gaps:
+        raise RefusedError(
+            f"{source.path} was ingested so that it may hold missing values (whether it does was not looked at): say "
+            f"missing = {FILL!r} with a public missing_fill that they count as"
+        )
+    return with_missing(source, request.missing, None if request.fill is None else request.fill.values)
+
+
+def _public_rule(source: Source, request: Request, privacy: Privacy) -> PublicRule:
+    """What is done to records before they are clipped; RefusedError where neighbours need not stay neighbours."""
+    fill, weights = request.fill, request.weights
+    rule = PublicRule(
+        fill=None if fill is None else fill.values,
+        filled=None if fill is None else fill.spec,
+        view=AS_STORED if weights is None else View(row_weight=weights.rows, column_weight=weights.columns),
+        weights=None if weights is None else weights.spec(),
+    )
+    require_sound(rule, privacy, oracle=request.algorithm in RECORD_ORACLES)
+    return rule
 
 
 def _with_random_columns(start: Start, k: int, p: int, most: int, *, asked: bool) -> tuple[Start, int]:
@@ -284,16 +320,17 @@ def _with_random_columns(start: Start, k: int, p: int, most: int, *, asked: bool
 def _private_problem(source: Source, request: Request, privacy: Privacy, earlier: object) -> Problem:
     """The problem of a private run: every parameter is public, and nothing is chosen by looking at the data."""
     _require_public(source, request, earlier)
+    rule = _public_rule(source, request, privacy)
     options, source = request.options or {}, source.held_to_digests()
     if source.kind == "tensor":
         recipe: Any = make_tensor(source, privacy, options, int(request.target_rank), request.seed)
     elif request.algorithm in RECORD_ORACLES:
         k, _ = ranks_of(source, request, 0)
-        recipe = make_records(source, privacy, request.algorithm, options, k, request.seed)
+        recipe = make_records(source, privacy, request.algorithm, options, k, request.seed, rule)
     elif request.algorithm == COVARIANCE:
-        recipe = make_covariance(source, privacy, ranks_of(source, request, 0)[0])
+        recipe = make_covariance(source, privacy, ranks_of(source, request, 0)[0], rule)
     else:
-        recipe = make_power(source, privacy, *ranks_of(source, request, 0), request.max_steps)
+        recipe = make_power(source, privacy, *ranks_of(source, request, 0), request.max_steps, rule)
     return Problem(
         source=source,
         request=request,

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
+from numbers import Real
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from npmdask.checkpoint.store import RunStore
-from npmdask.errors import BadInputError
-from npmdask.storage.readers.gaps import DROP, GapReader
+from npmdask.errors import BadInputError, RefusedError
+from npmdask.storage.kinds import real_array
+from npmdask.storage.readers.gaps import DROP, FILL, GapReader
+from npmdask.storage.safe_open import numbers_in
 from npmdask.storage.source import Source
 
 LARGE = 0.05  # of the entries, or of what a column should have, is missing: then the mean changes what is found
@@ -17,6 +22,7 @@ COARSE = 1e-3  # of the deviation: by less the rounding of a fill changes varian
 ROUNDING = 1e-13  # of a share of weights
 NAMED = 5  # columns that a warning names
 PART = "missing"  # of the store
+FILLED = "fill"  # the same
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +86,85 @@ class Missing:
             f"{self.entries} of {self.rows * d} values are missing ({_percent(self.share)}), in {self.rows_with_gaps} "
             f"of {self.rows} rows and {gappy} of {d} columns; each counts as the mean of its column."
         )
+
+
+# Public numbers that gaps count as, of missing = "fill".
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Fill:
+    """What missing values count as: one number, or one for each column (d)."""
+
+    values: float | np.ndarray
+
+    @property
+    def spec(self) -> float | str:
+        """What a run is bound to: the number, or the SHA-256 of the array."""
+        if isinstance(self.values, float):
+            return self.values
+        return hashlib.sha256(self.values.astype("<f8").tobytes()).hexdigest()
+
+
+def find_fill(missing: str, asked: Any) -> Fill | None:
+    """What gaps count as, checked; None where no rule asks for it.
+
+    Parameters
+    ----------
+    asked : a number, an array (d), or the path of one (.npy, or a Zarr array).
+
+    Raises
+    ------
+    BadInputError
+        The rule is "fill" and nothing is given, or another and something is; numbers that are not finite; no such file.
+    """
+    if missing != FILL:
+        if asked is not None:
+            raise BadInputError(
+                f"missing_fill is what gaps count as with missing = {FILL!r}, and missing = {missing!r} here: say so, "
+                "or leave it out"
+            )
+        return None
+    if asked is None:
+        raise BadInputError(
+            f"missing = {FILL!r} needs missing_fill, a public number that gaps count as: 0, or one for every column "
+            "(from a published codebook, say), never a statistic of the data"
+        )
+    if isinstance(asked, str | Path):
+        asked = numbers_in(Path(asked), "missing_fill")
+    if isinstance(asked, Real) and not isinstance(asked, bool):
+        asked = np.float64(asked)
+    values = np.asarray(real_array(asked, "missing_fill"), np.float64)
+    if values.ndim > 1 or not values.size or not np.isfinite(values).all():
+        raise BadInputError("missing_fill must be one finite number, or one for each column, one after the other")
+    return Fill(values=float(values) if values.ndim == 0 else np.ascontiguousarray(values))
+
+
+def keep_fill(store: RunStore, fill: Fill | None) -> None:
+    """Write an array that gaps are filled with to a store that is not bound to a run yet, in place of any other."""
+    if fill is not None and not isinstance(fill.values, float):
+        store.drop_part(FILLED)
+        store.write_part(FILLED, {"fill": fill.values}, {})
+
+
+def kept_fill(store: RunStore, data: dict[str, Any]) -> Fill | None:
+    """What the gaps of a run count as, held to what its table ``data`` says.
+
+    Raises
+    ------
+    RefusedError
+        It is gone, or is not what the run was begun with.
+    """
+    wanted = data.get("missing_fill")
+    if wanted is None or isinstance(wanted, float):
+        return None if wanted is None else Fill(values=wanted)
+    part = store.read_part(FILLED)
+    fill = None if part is None else Fill(values=part[0]["fill"])
+    if fill is None or fill.spec != wanted:
+        raise RefusedError(
+            f"what missing values count as is gone from {store.place}, or is not what the run was begun with: begin it "
+            "again, in another store"
+        )
+    return fill
 
 
 def _percent(share: float) -> str:

@@ -24,6 +24,7 @@ from npmdask.operators import OF_LAYOUT, Operator, Symmetric, Triangle, View
 from npmdask.privacy.mechanisms import Mechanism
 from npmdask.privacy.release import EVERYTHING, Disclosure, Recipe
 from npmdask.privacy.request import Privacy
+from npmdask.runs.missing import Fill
 from npmdask.runs.weights import Weights, columns_read
 from npmdask.storage.readers.gaps import MEAN, REFUSE, GapReader
 from npmdask.storage.readers.packed_symmetric import TriangleReader
@@ -47,7 +48,8 @@ class Request:
     low_rank_tol: float | None = None  # see low_rank.py
     center: bool = False
     scale: bool = False
-    missing: str = REFUSE  # or "drop-columns", "mean": see storage.readers.gaps
+    missing: str = REFUSE  # or "drop-columns", "mean", "fill": see storage.readers.gaps
+    fill: Fill | None = None  # of "fill": public numbers
     seed: int = 0
     mechanism: str = "none"
     stddev: float = 0.0
@@ -276,6 +278,7 @@ class Problem:
                 "center": self.request.center,
                 "scale": self.request.scale,
                 **({} if self.request.missing == REFUSE else {"missing": self.request.missing}),
+                **({} if self.request.fill is None else {"missing_fill": self.request.fill.spec}),
             },
             "algorithm": {
                 "name": self.algorithm.name,

@@ -20,6 +20,7 @@ from npmdask.privacy.mechanisms import EntriesGaussian
 from npmdask.privacy.request import Privacy, unprotected
 from npmdask.privacy.tensor_release import NAME as TENSOR_POWER
 from npmdask.runs.build import JOBS, make_problem
+from npmdask.runs.missing import keep_fill, kept_fill
 from npmdask.runs.problem import Locked, Problem, Request
 from npmdask.runs.solution import Resources
 from npmdask.runs.warm_start import read_start
@@ -44,6 +45,7 @@ def bind(problem: Problem, store: RunStore, resources: Resources) -> list[str]:
     once |= {} if problem.source.dim is None else {"dim": problem.source.dim}
     if store.read_spec() is None and problem.rule.until_share is None:  # a stage of a search is given them by that
         keep_weights(store, problem.request.weights)
+        keep_fill(store, problem.request.fill)
     told = bind_spec(problem.spec(), store, {"resources": asdict(resources)} | moves, once=once)
     return [*unprotected(budget), *told]
 
@@ -134,7 +136,7 @@ def problem_of(held: RunStore) -> Problem:
     data, algorithm, mechanism = spec["data"], spec["algorithm"], spec["mechanism"]
     require_run(held.path, spec)
     if "privacy" in spec:
-        return _private_of(spec)
+        return _private_of(held, spec)
     elsewhere = next((made for table, made in ELSEWHERE.items() if table in spec), None)
     if elsewhere is not None:
         return elsewhere(spec)
@@ -175,7 +177,7 @@ def _is_of_job(folder: Path) -> bool:
     return spec is not None and spec["data"].get("kind") in JOBS
 
 
-def _private_of(spec: dict[str, Any]) -> Problem:
+def _private_of(held: RunStore, spec: dict[str, Any]) -> Problem:
     algorithm = spec["algorithm"]
     named = algorithm["name"] in (COVARIANCE, TENSOR_POWER, *RECORD_ORACLES)  # which count their steps themselves
     request = Request(
@@ -186,6 +188,9 @@ def _private_of(spec: dict[str, Any]) -> Problem:
         max_steps=None if named else spec["stop"]["max_steps"],
         seed=spec["run"]["seed"],
         privacy=Privacy(**spec["privacy"]),
+        missing=spec["data"].get("missing", REFUSE),
+        fill=kept_fill(held, spec["data"]),
+        weights=kept_weights(held, spec),
     )
     return make_problem(open_source(spec["source"], spec["data"]["kind"]), request)
 

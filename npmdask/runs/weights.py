@@ -15,7 +15,7 @@ from npmdask.numerics.subspaces import Block
 from npmdask.storage.kinds import real_array
 from npmdask.storage.labels import Axis, axis_of
 from npmdask.storage.readers.gaps import GapReader
-from npmdask.storage.safe_open import open_node
+from npmdask.storage.safe_open import numbers_in
 from npmdask.storage.source import Source
 
 COSLAT = "coslat"
@@ -136,7 +136,7 @@ def find_weights(source: Source, rows: Any, columns: Any, given: Any = None) -> 
 
 def _found(asked: Any, side: str, axes: tuple[Axis, ...], given: Any) -> Any:
     if isinstance(asked, Path):
-        return _read(asked, NAMES[side])
+        return numbers_in(asked, NAMES[side])
     if isinstance(asked, str):
         return _named(asked, side, axes, given)
     return _over(axes, asked, NAMES[side]) if hasattr(asked, "dims") and hasattr(asked, "coords") else asked
@@ -157,7 +157,7 @@ def _named(asked: str, side: str, axes: tuple[Axis, ...], given: Any) -> Any:
             )
     if name not in names:
         if asked.endswith((".npy", ".zarr")) or Path(asked).exists():
-            return _read(Path(asked), NAMES[side])
+            return numbers_in(Path(asked), NAMES[side])
         among = closest(asked, names) if names else "the data have no coordinates"
         raise BadInputError(
             f"{NAMES[side]} = {asked!r} is neither a file (.npy, or a Zarr array) nor a coordinate of the data: {among}"
@@ -226,21 +226,6 @@ def _spread(axes: tuple[Axis, ...], name: str, values: np.ndarray) -> np.ndarray
     """The places of one axis, repeated along the others."""
     shape = [axis.size if axis.name == name else 1 for axis in axes]
     return np.broadcast_to(values.reshape(shape), tuple(axis.size for axis in axes)).ravel()
-
-
-def _read(path: Path, name: str) -> np.ndarray:
-    """The numbers in a file: .npy, else a Zarr array. Nothing is unpickled."""
-    try:
-        if path.suffix == ".npy":
-            return np.asarray(np.load(path, allow_pickle=False))
-        node = open_node(path)
-        if not hasattr(node, "dtype"):
-            raise ValueError("it is a group")
-        return np.asarray(node[...])
-    except BadInputError:
-        raise
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError) as error:
-        raise BadInputError(f"{name}: {path} cannot be read ({error}): give a .npy file or a Zarr array") from error
 
 
 def columns_read(weights: Weights, source: Source) -> np.ndarray | None:

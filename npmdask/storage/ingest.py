@@ -274,6 +274,8 @@ def _maker(box: Box, source: TensorSource, writer: TensorWriter, symmetrise: boo
 
 __all__ = ["IngestSummary", "Progress", "as_kind", "ingest"]
 
+NON_FINITE = ("error", "zero", "missing")
+
 
 def ingest(
     src: Path | str,
@@ -310,7 +312,9 @@ def ingest(
     rounding : "nearest" rounds values that a float ``dtype`` does not have, "error" names the first and refuses.
     missing : "fill" reads chunks of Zarr or HDF5 that are not there as their fill value, "error" refuses.
     non_finite : "zero" stores a row of dense data that holds a NaN or an infinity as zeros and says nothing of it:
-        what a private run counts it as. "error" names the first and refuses.
+        what a private run counts it as. "missing" stores a NaN of samples or a matrix, which a run treats as its
+        ``missing`` says (docs/missing.md), and does not say whether there was any; an infinity is refused. "error"
+        names the first and refuses.
     symmetrise : of a tensor: store the mean over the six orders of the indices, instead of comparing.
     header : whether the first line of CSV is names. If None it is where none of it is a number; a line of names and
         numbers is refused. The summary says what was taken for names.
@@ -332,8 +336,8 @@ def ingest(
     _require_arguments(path, target, kind, missing, chunks)
     if symmetrise and kind != "tensor":
         raise BadInputError("symmetrise is for kind='tensor'; of a matrix store (A + A.T)/2")
-    if non_finite not in ("error", "zero"):
-        raise BadInputError(f"non_finite={non_finite!r}: it is 'error' or 'zero'")
+    if non_finite not in NON_FINITE:
+        raise BadInputError(f"non_finite={non_finite!r}: it is {', '.join(map(repr, NON_FINITE))}")
     if rounding not in ("error", "nearest"):
         raise BadInputError(f"rounding={rounding!r}: it is 'error' or 'nearest'")
     if target.exists() and not overwrite:
@@ -345,13 +349,19 @@ def ingest(
         held = None if dtype is None else _dtype(dtype)
         return ingest_tensor(path, target, **options, chunks=chunks, dtype=held, progress=progress)  # type: ignore[arg-type]
     gaps = "refuse" if non_finite == "error" else "nan"
+    asked = "nan" if non_finite == "missing" and missing == "error" else missing
     with locked(target), scratch_folder(target) as spool:
         with reading(path):
             if kind == "matrices":
                 source: DenseSource | SparseSource = open_matrices(path, dataset, missing, spool, gaps)
             else:
-                source = as_kind(open_file(path, dataset, missing, header, spool, gaps), kind)
+                source = as_kind(open_file(path, dataset, asked, header, spool, gaps), kind)
         kind = kind or ("sparse" if isinstance(source, SparseSource) else "samples")
+        if non_finite == "missing" and kind not in ("samples", "matrix"):
+            raise BadInputError(
+                f"non_finite='missing' is for samples and dense matrices, and this is of kind {kind}: leave it out, "
+                "and fill missing values in before"
+            )
         packed = choose_layout(kind, layout, chunks) == "packed"
         if dtype is not None:
             source = replace(source, dtype=_dtype(dtype))
@@ -373,8 +383,10 @@ def ingest(
                 rows, print_ = _fill_sparse(path, source, SparseWriter(target, **common), record, progress, rounding)
             else:
                 common |= {"rows": source.rows, "chunks": chunks}
+                if non_finite == "missing" and storage_dtype(source.dtype).kind == "f":
+                    common["gaps"] = True
                 dense = PackedWriter(target, **common) if packed else DenseWriter(target, kind=kind, **common)
-                source = source if non_finite == "error" else _zeroing(source)
+                source = _zeroing(source) if non_finite == "zero" else source
                 rows, print_ = _fill_dense(path, source, dense, record, progress, rounding)
     return IngestSummary(
         dest=target,

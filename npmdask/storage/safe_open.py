@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import zarr
 from numcodecs.pickles import Pickle
 
@@ -99,3 +100,24 @@ def _codecs(metadata: Any) -> Iterator[Any]:
     if metadata.zarr_format == 2:
         yield from metadata.filters or ()
         yield metadata.compressor
+
+
+def numbers_in(path: Path, name: str) -> np.ndarray:
+    """The numbers in a file, .npy or else a Zarr array, which is given as ``name``. Nothing is unpickled.
+
+    Raises
+    ------
+    BadInputError
+        It cannot be read.
+    """
+    try:
+        if path.suffix == ".npy":
+            return np.asarray(np.load(path, allow_pickle=False))
+        node = open_node(path)
+        if not hasattr(node, "dtype"):
+            raise ValueError("it is a group")
+        return np.asarray(node[...])
+    except BadInputError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError) as error:
+        raise BadInputError(f"{name}: {path} cannot be read ({error}): give a .npy file or a Zarr array") from error

@@ -28,7 +28,7 @@ from npmdask.storage.object_url import SCHEMES, is_remote, open_remote, outside,
 from npmdask.storage.paths import is_url, local_path
 from npmdask.storage.readers.computed import Rows, open_rows
 from npmdask.storage.readers.dense import DenseReader
-from npmdask.storage.readers.gaps import DROP, REFUSE, RULES, GapReader, as_nan, columns_with_values
+from npmdask.storage.readers.gaps import DROP, FILL, REFUSE, RULES, GapReader, as_nan, columns_with_values
 from npmdask.storage.readers.lazy import BlockRows, open_block_rows, rows_of_a_block, spilled
 from npmdask.storage.readers.matrix_free import open_linear_operator
 from npmdask.storage.readers.packed_symmetric import TriangleReader, open_packed
@@ -125,7 +125,8 @@ class Source:
     matrices, flattened.
     ``words``: what the columns count, of documents, as recorded (npmdask.models.topics.vocabulary).
     ``labels``: what rows and columns are called, where that is known. ``dim``: the dimension of the file at ``path``
-    that rows lie along, where that was asked for.
+    that rows lie along, where that was asked for. ``gaps``: of an ingested store, whether NaN were kept as missing
+    values; that is how it was ingested, and does not say whether there are any.
     """
 
     path: str
@@ -145,6 +146,7 @@ class Source:
     dim: str | None = None
     digests: np.ndarray | dict[str, np.ndarray] | None = None
     budget: str | None = None
+    gaps: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -176,16 +178,17 @@ class Source:
         return replace(self, reader=self.reader.held_to(self.digests))
 
 
-def with_missing(source: Source, rule: str) -> Source:
-    """The same source, its missing values treated as ``rule`` says: "refuse", "drop-columns" or "mean".
+def with_missing(source: Source, rule: str, fill: float | np.ndarray | None = None) -> Source:
+    """The same source, its missing values treated as ``rule`` says: "refuse", "drop-columns", "mean" or "fill".
 
     Columns are left out where the first row has no value; passes hold them to having none at all. What was ingested
-    has no missing values, and integers have none: they are returned as they are.
+    has no missing values, unless they were kept, and integers have none: they are returned as they are. ``fill``: of
+    "fill" what a gap is read as, one number or one for every column (d).
 
     Raises
     ------
     BadInputError
-        Another rule, or no column has a value in the first row.
+        Another rule, no column has a value in the first row, or what gaps are filled with does not fit the data.
     RefusedError
         Data that are not rows of a dense array.
     """
@@ -201,20 +204,43 @@ def with_missing(source: Source, rule: str) -> Source:
             f"missing = {rule!r} is for samples and dense matrices, and {source.path} is {what}: leave it "
             "out, and fill missing values in before"
         )
-    if source.registered or reader.dtype.kind != "f":
+    if (source.registered and not source.gaps) or reader.dtype.kind != "f":
         return source
     reader, axes = as_nan(reader), () if source.labels is None else source.labels.columns
+    known = {"axes": axes, "checksums": reader.checksums}
+    if rule == FILL:
+        assert fill is not None
+        return replace(source, reader=GapReader(inner=reader, rule=rule, fill=_filling(fill, reader), **known))
     if rule != DROP:
-        return replace(source, reader=GapReader(inner=reader, rule=rule, axes=axes))
+        return replace(source, reader=GapReader(inner=reader, rule=rule, **known))
     kept = columns_with_values(reader)
     if not len(kept):
         raise BadInputError(f"no column of {reader.where} has a value in the first row: there is nothing to analyse")
-    source = replace(source, reader=GapReader(inner=reader, rule=rule, kept=kept, axes=axes))
+    source = replace(source, reader=GapReader(inner=reader, rule=rule, kept=kept, **known))
     if len(kept) == reader.shape[1]:
         return source
     names = axes[0].values if len(axes) == 1 else None
     called = Axis(axes[0].name, len(kept), names[kept]) if names is not None else axis_of("column", kept)
     return replace(source, labels=Labels(() if source.labels is None else source.labels.rows, (called,)))
+
+
+def _filling(fill: float | np.ndarray, reader: DenseReader) -> np.ndarray:
+    """What gaps are read as (d), in the dtype of the data. Raises BadInputError where it does not fit."""
+    columns, dtype = reader.shape[1], reader.dtype
+    values = np.asarray(fill, np.float64)
+    if values.ndim and values.shape != (columns,):
+        raise BadInputError(
+            f"missing_fill has shape {values.shape}, and {reader.where} has {columns} columns: give one number, or one "
+            "for each column"
+        )
+    with np.errstate(over="ignore"):
+        held = np.broadcast_to(values, (columns,)).astype(dtype)
+    if not np.isfinite(held).all():
+        raise BadInputError(
+            f"missing_fill holds {values.flat[int(np.argmax(np.abs(values)))]:g}, which {dtype} does not have: give "
+            "numbers of the size of the data"
+        )
+    return held
 
 
 def open_source(
@@ -586,6 +612,7 @@ def _registered(group: Any, path: str, kind: str, record: dict[str, Any]) -> Sou
         fingerprint=record["fingerprint"],
         digests=digests,
         budget=dict(group.attrs).get(BUDGET_MARK),
+        gaps=record.get("gaps", False),
         registered=True,
         mirrored=record["kind"] in ("symmetric", "tensor"),
         trace=record.get("trace"),

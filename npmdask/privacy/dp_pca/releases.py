@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -68,11 +68,15 @@ class BatchRelease:
 
 @dataclass(frozen=True, kw_only=True)
 class RunOfReleases:
-    """All releases of a run together: what is charged, and what a ledger writes down of it."""
+    """All releases of a run together: what is charged, and what a ledger writes down of it.
+
+    ``public_rule``: what is done to records first (:meth:`npmdask.privacy.public_rule.PublicRule.spec`).
+    """
 
     oracle: Oracle[Any]
     relation: RecordUnit
     oracle_name: str
+    public_rule: dict[str, Any] = field(default_factory=dict, hash=False)
 
     stddev: ClassVar[float] = 0.0  # none is simulated
 
@@ -92,6 +96,7 @@ class RunOfReleases:
             "relation": self.relation.spec(),
             "releases": self.releases,
             "oracle": self.oracle.spec(),
+            **({"public_rule": self.public_rule} if self.public_rule else {}),
         }
 
 

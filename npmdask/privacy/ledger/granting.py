@@ -23,9 +23,10 @@ from npmdask.privacy.ledger.sketch import Sketch, sketch, weights
 from npmdask.privacy.ledger.status import Status
 from npmdask.privacy.neighbors import make_relation, protected
 from npmdask.storage.readers.dense import ReadStats
+from npmdask.storage.readers.gaps import FILL
 from npmdask.storage.readers.sparse import CsrReader, Fragment, cut_rows
 from npmdask.storage.safe_open import note
-from npmdask.storage.source import BUDGET_MARK, Source, open_source
+from npmdask.storage.source import BUDGET_MARK, Source, open_source, with_missing
 
 
 def default_address() -> str:
@@ -93,7 +94,10 @@ def grant_source(
 
 
 def sketch_of(source: Source, key: bytes) -> Sketch:
-    """The sketch of the records of ``source``, in one pass: rows; of a tensor T(i, ., .) for every index i."""
+    """The sketch of the records of ``source``, in one pass: rows, their gaps as zeros; of a tensor T(i, ., .) for every
+    index i.
+    """
+    source = with_missing(source, FILL, 0.0) if source.gaps else source
     columns = int(source.shape[-1])
     return sketch(_images(source, weights(key, columns)), key, columns)
 

@@ -58,6 +58,8 @@ class PrivateMechanism(ABC):
     rounding : what an integer of the product is worth, and what finite arithmetic adds to the sensitivity.
     calibration : "exact" accounting, or the formula of the "paper" (refused where exact accounting finds it unsound).
     image_norm : what the images X^T a of records are clipped to in this release, if they are: it lowers the noise.
+    public_rule : what is done to records before they are clipped (:meth:`npmdask.privacy.public_rule.PublicRule.spec`).
+        It changes no number here, but other records get unrelated noise.
 
     Attributes
     ----------
@@ -77,6 +79,7 @@ class PrivateMechanism(ABC):
     rounding: Rounding
     calibration: str = "exact"
     image_norm: float | None = None
+    public_rule: dict[str, Any] = field(default_factory=dict, hash=False)
     multiplier: float = field(init=False)
 
     name: ClassVar[str]
@@ -134,6 +137,7 @@ class PrivateMechanism(ABC):
             "calibration": self.calibration,
             "multiplier": self.multiplier,
             **({} if self.image_norm is None else {"image_norm": float(self.image_norm)}),
+            **({"public_rule": self.public_rule} if self.public_rule else {}),
         }
 
     def charge(self) -> Charge:

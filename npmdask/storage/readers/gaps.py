@@ -1,4 +1,5 @@
-"""Rows with missing values (NaN), read as rows without: columns that have no value left out, or gaps filled with means.
+"""Rows with missing values (NaN), read as rows without: columns that have no value left out, or gaps filled, with means
+or, of private rows, with public numbers.
 
 A tile with gaps is filled in a scratch tile that the next one reuses; the data are never copied as a whole. Checksums
 are of what is stored. An infinity is no missing value, and is refused whatever the rule.
@@ -19,7 +20,7 @@ from npmdask.storage.conventions import DecodedArray
 from npmdask.storage.labels import Axis
 from npmdask.storage.readers.dense import DenseReader, InTiles, ReadStats, Tile, impute, position_where
 
-REFUSE, DROP, MEAN = RULES = ("refuse", "drop-columns", "mean")
+REFUSE, DROP, MEAN, FILL = RULES = ("refuse", "drop-columns", "mean", "fill")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,10 +30,10 @@ class GapReader(InTiles):
     Parameters
     ----------
     inner : the reader of the stored rows (m x d), which gives missing values as NaN.
-    rule : "drop-columns" or "mean".
+    rule : "drop-columns", "mean" or "fill".
     kept : of "drop-columns": numbers of the columns that are read, ascending. All others must have no value at all.
-    fill : of "mean": what a missing entry is read as (d), in the dtype of the data; None until a survey knows it, and
-        until then gaps are read as NaN.
+    fill : what a missing entry is read as (d), in the dtype of the data: of "fill" given, of "mean" None until a survey
+        knows it, and until then gaps are read as NaN.
     observed : of "mean": the share of the (weight of the) rows that have a value in each column (d).
     axes : what the columns of ``inner`` are called, for errors.
     held : of "drop-columns": whether the columns that are left out are held to having no value.
@@ -55,6 +56,10 @@ class GapReader(InTiles):
         if name.startswith("__") or name in self.__dataclass_fields__:  # unpickled before there is a reader inside
             raise AttributeError(name)
         return getattr(self.inner, name)
+
+    def held_to(self, digests: Any) -> GapReader:
+        """The same reader, every chunk compared with its SHA-256 as it is read."""
+        return replace(self, inner=self.inner.held_to(digests))
 
     @property
     def dense(self) -> DenseReader:
@@ -95,7 +100,8 @@ class GapReader(InTiles):
     def _seen(self, rows: slice, columns: slice, values: np.ndarray) -> tuple[slice, np.ndarray]:
         here = self._numbered(columns)
         if self.kept is not None:
-            if self.held and self.checksums is None:  # later passes read the same chunks
+            # Later passes read the same chunks; whether one is the first is not known of data with recorded checksums.
+            if self.held and (self.checksums is None or self.inner.checksums is not None):
                 self._require_empty(rows, columns, values)
             if here.stop - here.start == values.shape[1]:
                 return here, values
@@ -132,7 +138,7 @@ class GapReader(InTiles):
 
     def non_finite(self, unit: int) -> BadInputError | None:
         """What to say of the first value of a unit that may not be there: an infinity, or a gap in a column."""
-        looked = np.isinf if self.rule == MEAN else _not_finite
+        looked = _not_finite if self.rule == DROP else np.isinf
         position = position_where(self.tiles(unit, ReadStats()), looked)
         if position is None:
             return None

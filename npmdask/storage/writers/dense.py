@@ -121,6 +121,7 @@ class SlabWriter(JournalledWriter):
     columns: int
     dtype: np.dtype
     chunks: tuple[int, int]
+    gaps = False  # whether a NaN is written as it is, as a missing value
 
     def _gather(self, rows_written: int) -> None:
         """Begin to gather behind the rows that are written already."""
@@ -155,8 +156,11 @@ class SlabWriter(JournalledWriter):
                 self._flush()
 
     def _require_finite(self, rows: np.ndarray) -> None:
-        if rows.dtype.kind == "f" and not np.isfinite(rows).all():
-            row, column = (int(i) for i in np.argwhere(~np.isfinite(rows))[0])
+        if rows.dtype.kind != "f":
+            return
+        bad = np.isinf(rows) if self.gaps else ~np.isfinite(rows)
+        if bad.any():
+            row, column = (int(i) for i in np.argwhere(bad)[0])
             raise BadInputError(
                 f"{rows[row, column]} at row {self.next_row + row}, column {column}: remove or impute the "
                 "non-finite values of the source first"
@@ -174,6 +178,7 @@ class DenseWriter(SlabWriter):
     rows : number of rows if known (else it grows).
     chunks : rows and columns of a chunk; chosen if None.
     compress : LZ4 with bitshuffle (right for counts and pixels, wrong for real-valued floats).
+    gaps : a NaN is a missing value and is written. The record says that there may be some, and has no column means.
     """
 
     def __init__(
@@ -188,8 +193,9 @@ class DenseWriter(SlabWriter):
         chunks: tuple[int, int] | None = None,
         compress: bool | None = None,
         overwrite: bool = False,
+        gaps: bool = False,
     ) -> None:
-        self.dtype, self.columns = storage_dtype(dtype), columns
+        self.dtype, self.columns, self.gaps = storage_dtype(dtype), columns, gaps
         height, width = chunks or choose_chunks(columns, self.dtype.itemsize, kind)
         self.chunks = (min(height, rows) if rows else height, min(width, columns))
         self.compress = self.dtype.kind in "iu" if compress is None else compress
@@ -235,7 +241,8 @@ class DenseWriter(SlabWriter):
         pieces = [np.ascontiguousarray(slab[:, c : c + width]) for c in range(0, self.columns, width)]
         self._checksums = np.vstack([self._checksums, np.array([[crc32c(piece) for piece in pieces]], np.uint32)])
         self._digests.append(np.stack([digest_of(piece) for piece in pieces]))
-        self._moments.add(slab)
+        if not self.gaps:
+            self._moments.add(slab)
         self._rows, self._filled = last, 0
         self._since_log += slab.nbytes
         if self._due(self._since_log) and self._rows % self.chunks[0] == 0:
@@ -274,13 +281,14 @@ class DenseWriter(SlabWriter):
         if before_publish:
             before_publish(self._array)
         facts = {"shape": list(self._array.shape), "dtype": self.dtype.str, "chunks": list(self.chunks)}
+        moments = {} if self.gaps else {"column_mean": self._moments.mean, "column_m2": self._moments.m2}
         beside: dict[str, np.ndarray] = {
-            "column_mean": self._moments.mean,
-            "column_m2": self._moments.m2,
+            **moments,
             "checksums": self._checksums,
             "digests": np.stack(self._digests),
         }
         extra = {**(extra or {}), **(self._size_of_matrix() if self.kind == "symmetric" else {})}
+        extra |= {"gaps": True} if self.gaps else {}
         return self._finish(facts, "dense", [beside["digests"]], {**beside, **(arrays or {})}, extra)
 
     def _size_of_matrix(self) -> dict[str, float | None]:

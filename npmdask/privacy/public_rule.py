@@ -1,0 +1,129 @@
+"""What is done to records by public numbers before they are clipped: gaps filled, rows and columns weighted.
+
+A public rule is a map F_i of the i-th record alone: it fills missing entries with public constants and multiplies
+entries by public roots of weights. A data set D counts as F(D). The mechanism releases sums over the *clipped* records
+of F(D), whose sensitivity is that of any records of norm at most clip_norm; so all that is to be shown of a rule is
+that neighbours D, D' have images F(D), F(D') that are neighbours too. Where that is not so, the rule is refused here,
+from public numbers and before anything is charged (docs/private-gaps.md).
+
+A statistic of the data (the mean of what is observed, the share of gaps, a weight that was estimated) is no public
+constant: with it one record moves what is made of all others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from npmdask.errors import RefusedError
+from npmdask.operators.view import AS_STORED, View
+from npmdask.privacy.request import Privacy
+
+BY_PLACE = ("record_replace", "record_zero_out")  # in which a record stays where it is
+RECORDS = (*BY_PLACE, "record_add_remove")
+HEX = 16  # digits of a digest that sentences show
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PublicRule:
+    """A public rule. Made without any argument it leaves records as they are.
+
+    Parameters
+    ----------
+    fill : what missing entries count as: one number for all columns, or one for each (d).
+    filled : the same as it is written down: the number, or the SHA-256 of the array.
+    view : weights of rows (m) and of columns (d), whose roots records are multiplied by.
+    weights : their SHA-256, by "rows" and "columns".
+    """
+
+    fill: float | np.ndarray | None = None
+    filled: float | str | None = None
+    view: View = AS_STORED
+    weights: dict[str, str] | None = None
+
+    def spec(self) -> dict[str, Any]:
+        """What a ledger writes down of it; empty of a rule that does nothing."""
+        filled = {} if self.filled is None else {"missing_fill": self.filled}
+        return filled | {f"{side.removesuffix('s')}_weights": digest for side, digest in (self.weights or {}).items()}
+
+    @property
+    def clause(self) -> str:
+        """The same in words, to be added to a promise."""
+        said = said_of(self.spec())
+        return f"; before that {said}" if said else ""
+
+
+def said_of(spec: dict[str, Any]) -> str:
+    """A rule in words, from what a ledger has of it; nothing of one that does nothing."""
+    said = []
+    if "missing_fill" in spec:
+        filled = spec["missing_fill"]
+        what = (
+            f"{filled:g}" if isinstance(filled, float) else f"the public number of its column (SHA-256 {filled[:HEX]})"
+        )
+        said.append(f"a missing value counts as {what}")
+    for side in ("row", "column"):
+        digest = spec.get(f"{side}_weights")
+        if digest is not None:
+            said.append(f"{side}s are multiplied by the roots of public weights (SHA-256 {digest[:HEX]})")
+    return " and ".join(said)
+
+
+def require_sound(rule: PublicRule, privacy: Privacy, *, oracle: bool) -> None:
+    """Refuse a rule under which neighbours need not stay neighbours; ``oracle``: of records one by one (k-DP-PCA).
+
+    Raises
+    ------
+    RefusedError
+        With the reason, and what to do instead.
+    """
+    relation = privacy.neighboring_relation
+    if relation is None:  # refused elsewhere, for that
+        return
+    if rule.fill is not None and relation not in RECORDS:
+        _require_wide(relation, rule.fill, privacy)
+    if rule.view.column_weight is not None and relation not in RECORDS:
+        raise RefusedError(
+            f"column_weights with {relation}: an entry of a weighted column moves by another number than change, so "
+            "that the promise would be another one for every column. Multiply the columns when the data are written, "
+            "and say the change of the entries as they are then"
+        )
+    if rule.view.row_weight is None:
+        return
+    if relation not in RECORDS:
+        raise RefusedError(
+            f"row_weights with {relation}: an entry of a weighted row moves by another number than change. Multiply "
+            "the rows when the data are written, and say the change of the entries as they are then"
+        )
+    if relation not in BY_PLACE:
+        raise RefusedError(
+            f"row_weights with {relation}: one record more or less shifts all records behind it to other weights, "
+            f"which no clip_norm bounds. Choose {' or '.join(BY_PLACE)}, in which every record keeps its place, or "
+            "leave the weights out"
+        )
+    if oracle:
+        raise RefusedError(
+            "row_weights are of the private power method and the covariance: what oracles of records release are means "
+            "over batches of equal records. Leave the weights out, or choose another algorithm"
+        )
+
+
+def _require_wide(relation: str, fill: float | np.ndarray, privacy: Privacy) -> None:
+    """Refuse gaps in a matrix whose entries are protected, unless an entry may change as far as from or to a gap."""
+    if relation != "entry":
+        raise RefusedError(
+            f"missing = 'fill' with {relation}: the norm of a difference where entries are missing is not defined. "
+            "Fill the gaps when the data are written, and promise what holds for the filled matrix"
+        )
+    if privacy.clip_norm is None:
+        return
+    bound = float(privacy.clip_norm)
+    farthest = bound + float(np.minimum(np.abs(np.asarray(fill, np.float64)), bound).max())
+    if privacy.change < farthest:
+        raise RefusedError(
+            f"missing = 'fill' with entry and change = {privacy.change:g}: an entry that is missing in one of two "
+            f"neighbours and {bound:g} in the other moves by up to {farthest:g} (clip_norm and the size of what gaps "
+            f"count as), more than the promise allows. Say change = {farthest:g}, or protect whole records"
+        )
