@@ -16,6 +16,7 @@ import numpy as np
 from npmdask.accounting.budget import Budget, Charge, gaussian_charge, gaussian_multiplier, laplace_multiplier
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import ClippedGram, Partial
+from npmdask.operators.clipped_rows import gather_rows
 from npmdask.privacy.audit import (
     Finding,
     Instance,
@@ -34,6 +35,8 @@ from npmdask.privacy.mechanisms.noise_key import Entropy, Keystream
 from npmdask.privacy.mechanisms.sampler import rounded_gaussian
 from npmdask.privacy.mechanisms.symmetric import SymmetricGaussian
 from npmdask.privacy.neighbors import RecordReplace, SpectralNorm, SymmetricEntry, make_relation, singular_values
+from npmdask.privacy.public_rule import PublicRule
+from npmdask.storage.readers.dense import Tile
 
 GAUSSIAN, PURE = Budget(8.0, 1e-6), Budget(1.0)
 
@@ -134,6 +137,59 @@ class WholeWithLessNoise(SymmetricGaussian):
 
     def _draw(self, scale: int, shape: tuple[int, ...], stream: Keystream) -> np.ndarray:
         return rounded_gaussian(round(scale / math.sqrt(2)), shape, stream)
+
+
+# What public rules must not be.
+def filled_by_the_mean(instance: Instance, data: Any) -> Any:
+    """Gaps filled with the mean of what the data themselves have in the column."""
+    rule = replace(instance.public_rule, fill=np.nanmean(data, axis=0))
+    return operator_of(replace(instance, public_rule=rule), data)
+
+
+class ClippedFirst(ClippedGram):
+    """Records clipped as they are stored: gaps are filled, and weights multiplied, in what was clipped already."""
+
+    gaps: float = 0.0
+
+    def _clipped(self, tile: Tile, first: int, part: slice, records: np.ndarray) -> np.ndarray:
+        absent = np.isnan(gather_rows(tile, part, records))
+        records[absent] = 0.0
+        norms = np.linalg.norm(records, axis=1, keepdims=True)
+        records *= np.minimum(1.0, self.clip_norm / np.maximum(norms, self.clip_norm / 2**20))
+        records[absent] = self.gaps
+        weighted: np.ndarray = self._weighted(records, first + np.arange(part.start, part.stop))
+        return weighted
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilledAfterClipping(ClippedFirst):
+    """The constant of the public rule comes too late to be clipped."""
+
+    gaps: float
+
+
+def clipped_before_filling(instance: Instance, data: Any) -> Any:
+    """The operator of records without a rule for gaps, which it fills itself."""
+    right = operator_of(replace(instance, public_rule=PublicRule()), data)
+    gaps = float(instance.public_rule.fill)  # type: ignore[arg-type]
+    return FilledAfterClipping(reader=right.reader, clip_norm=right.clip_norm, gaps=gaps)
+
+
+def clipped_before_weighting(instance: Instance, data: Any) -> Any:
+    """Weights that are multiplied after clipping, as those of a plain run are at any time."""
+    right = operator_of(instance, data)
+    return ClippedFirst(reader=right.reader, clip_norm=right.clip_norm, view=right.view)
+
+
+class CountsGaps(ReleasePath):
+    """A report that says how many values are missing, as that of a plain run does."""
+
+    def step(self, world: str, blocks: Values, keys: Sequence[Entropy], step: int, together: bool) -> list[Publication]:
+        published = super().step(world, blocks, keys, step, together)
+        here, there = (
+            np.full(len(blocks), float(np.isnan(data).sum())) for data in (self.instance.here, self.instance.there)
+        )
+        return [*published, without_noise(step, here if world == "here" else there, here, there)]
 
 
 # Operators and loops.
@@ -263,6 +319,28 @@ MUTANTS = (
         mechanism=SaysMoreThanItDraws,
         caught_by=frozenset({"attack"}),
     ),
+    Mutant(
+        name="gaps filled with the mean of the data",
+        relation="record_replace",
+        operator=filled_by_the_mean,
+        pair="gaps",
+        runs=500,
+    ),
+    Mutant(
+        name="records clipped before their gaps are filled",
+        relation="record_zero_out",
+        operator=clipped_before_filling,
+        pair="gaps",
+        runs=500,
+    ),
+    Mutant(
+        name="records clipped before they are weighted",
+        relation="record_replace",
+        operator=clipped_before_weighting,
+        pair="weighted",
+        runs=500,
+    ),
+    Mutant(name="gaps are counted in a report", relation="record_replace", path=CountsGaps, pair="gaps", runs=500),
     Whole(
         name="covariance: replaced record without sqrt(2)", relation="record_replace", broken_relation=ReplacedIsRemoved
     ),

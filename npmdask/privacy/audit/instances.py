@@ -20,6 +20,10 @@ Where images of records are clipped, the pair of docs/decisions/0023 attains the
 1; a record a = c (s u + t w) that is replaced by a' = c (t w - s u), whose image is the opposite one, needs d > p, and
 data that hold X = u in place. With u and w along (1, -1) and (1, 1) the 1-norm is attained, too.
 
+Two more pairs of records are seen through a public rule (:mod:`npmdask.privacy.public_rule`), and attain the
+sensitivity of the clipped records too: of a record with a gap, beside others whose gaps a statistic of the data would
+move; and of one whose weights make it longer than it is stored.
+
 Another pair has d > p: a trace of X^T A X that leaks cannot be seen with d = p, where it does not depend on X and is
 the same for both neighbours (derivation: tr X^T E X = tr E = 0 for a pair and a replacement).
 """
@@ -27,7 +31,7 @@ the same for both neighbours (derivation: tr X^T E X = tr E = 0 for a pair and a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial, reduce
 from typing import Any, Literal
@@ -37,8 +41,10 @@ from numpy.typing import NDArray
 
 from npmdask.numerics.subspaces import Block, random_orthonormal
 from npmdask.operators.exact_sums import RECORD_GRID, grid_unit, round_to
+from npmdask.operators.view import View
 from npmdask.privacy.dp_pca.base import BatchQuery
 from npmdask.privacy.dp_pca.private_mean import ClippedMean, DistanceRange, PlainMean
+from npmdask.privacy.public_rule import BY_PLACE, PublicRule
 
 Norm = Literal["l2", "l1"]
 HADAMARD = np.array([[1.0, 1.0], [1.0, -1.0]]) / 2**0.5
@@ -47,6 +53,8 @@ TWO_ROWS = ("symmetric_entry", "record_replace")
 IMAGE = 0.5  # of clip_norm: what images are clipped to
 MARGIN = 0.005  # that an image is too long by: X may turn a little
 STEADY = 2**9  # copies of each base record that hold X in place against the noise
+GAPS = 4  # base records with a gap
+WEIGHT = 4.0  # of the record that changes, and of the first column; its root is exact
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +68,7 @@ class Instance:
     here, there : the data of the world A and of its neighbour A'.
     p : columns of the block. start : the public X_0 (d x p), or None for a random one in every run.
     image_norm : what the images of records are clipped to, in every step, or None where they are not.
+    public_rule : what is done to records before they are clipped.
     """
 
     name: str
@@ -70,6 +79,7 @@ class Instance:
     p: int
     start: Block | None = None
     image_norm: float | None = None
+    public_rule: PublicRule = field(default_factory=PublicRule)
 
     @property
     def d(self) -> int:
@@ -78,7 +88,9 @@ class Instance:
 
 
 def instances(relation: Any, norm: Norm) -> tuple[Instance, ...]:
-    """The pair that attains the sensitivity in ``norm``, the one with d > p, and of records one with clipped images."""
+    """The pair that attains the sensitivity in ``norm`` and the one with d > p; of records one with clipped images, one
+    with gaps and one with weights, too.
+    """
     if relation.kinds == ("tensor",):
         return (_tensor(relation),)
     if norm == "l2":
@@ -88,7 +100,37 @@ def instances(relation: Any, norm: Norm) -> tuple[Instance, ...]:
     else:
         attaining = _pair(relation, "attains", d=1, p=1)
     wide = _pair(relation, "wide", d=6, p=2)
-    return (attaining, wide, _images(relation)) if relation.name.startswith("record") else (attaining, wide)
+    if not relation.name.startswith("record"):
+        return (attaining, wide)
+    return (attaining, wide, _images(relation), _with_gaps(relation), _weighted(relation))
+
+
+def _with_gaps(relation: Any) -> Instance:
+    """Records with gaps that count as a number far beyond the clipping norm, the one that changes among them.
+
+    The second column of that record is long in one world only, where others have gaps: what is filled with a mean
+    moves all of them.
+    """
+    fill = OUTLIER * relation.clip_norm
+    base = relation.clip_norm * np.concatenate([np.eye(2), np.eye(2) / 2])
+    base = np.concatenate([base, np.tile([0.0, np.nan], (GAPS, 1))])
+    if relation.name == "record_replace":
+        here, there = np.array([[0.0, fill]]), np.array([[np.nan, 0.0]])
+    else:
+        here, there = np.zeros((0 if relation.name == "record_add_remove" else 1, 2)), np.array([[np.nan, fill]])
+    worlds = {"here": np.concatenate([base, here]), "there": np.concatenate([base, there])}
+    rule = PublicRule(fill=fill, filled=fill)
+    return Instance(name="gaps", relation=relation, kind="samples", p=2, public_rule=rule, **worlds)
+
+
+def _weighted(relation: Any) -> Instance:
+    """The pair that attains the sensitivity over the roots of weights, of columns and of rows that keep their place."""
+    pair = _pair(relation, "weighted", d=2, p=2)
+    columns = np.array([WEIGHT, 1.0])
+    rows = np.append(np.ones(len(pair.here) - 1), WEIGHT) if relation.name in BY_PLACE else None
+    roots = np.sqrt(columns) * (1.0 if rows is None else np.sqrt(rows)[:, None])
+    rule = PublicRule(view=View(column_weight=columns, row_weight=rows), weights={"columns": "", "rows": ""})
+    return replace(pair, here=pair.here / roots, there=pair.there / roots, public_rule=rule)
 
 
 def _tensor(relation: Any) -> Instance:
