@@ -111,7 +111,7 @@ def top_k(
         "drop-columns": columns without any value are left out, and others with gaps refused. "mean": a gap counts as
         the mean of its column over what is observed, and ``center`` is needed; how many there were is in
         ``Solution.missing`` (docs/missing.md). "fill", of private runs: a gap counts as a public number before records
-        are clipped, and how many there are is told nowhere (docs/private.md).
+        are clipped, and how many there are is told nowhere (docs/private-gaps.md).
     missing_fill : float, array_like, str or Path, shape (d,), optional
         That number, or one for each column, or the path of them (.npy or Zarr): public, never a statistic of the data.
     iteration_rank : int or "auto", optional

@@ -19,9 +19,12 @@ from npmdask.numerics.subspaces import Block, fix_signs
 from npmdask.numerics.units import parse_memory
 from npmdask.planning.plan import posed
 from npmdask.planning.predicted_steps import drive
+from npmdask.privacy.power_release import require_store
 from npmdask.privacy.request import Privacy, unprotected
+from npmdask.runs.missing import find_fill
 from npmdask.runs.problem import Request
 from npmdask.runs.solution import Resources
+from npmdask.runs.weights import find_weights
 from npmdask.storage.containers import values_of
 from npmdask.storage.source import open_source
 from npmdask.streaming.estimator import in_memory, seed_of
@@ -54,6 +57,13 @@ class PrivatePCA(Components):
         Which data sets must not be told apart (docs/private.md); never a default.
     store : str or Path
         Folder of the run, which a killed fit goes on from without spending again.
+    missing : {"refuse", "fill"}, default "refuse"
+        "fill": missing values of a store that keeps them count as ``missing_fill``, before rows are shortened
+        (docs/private-gaps.md).
+    missing_fill : float, array_like, str or Path, shape (d,), optional
+        Public: one number, one for each column, or the path of them. Never a statistic of the data.
+    column_weights : array_like, str or Path, shape (d,), optional
+        Public: what columns weigh, as in :class:`npmdask.PCA`; ``row_norm`` is of the weighted rows.
     max_steps : int, optional
         Noisy products that the private power method releases. By default the covariance is released once, unless public
         numbers say that the power method captures more, which then follow them too (docs/planning.md).
@@ -123,6 +133,9 @@ class PrivatePCA(Components):
         row_norm: float,
         neighboring_relation: str,
         store: str | Path,
+        missing: str = "refuse",
+        missing_fill: Any = None,
+        column_weights: Any = None,
         max_steps: int | None = None,
         ledger: str | None = None,
         dataset: str | None = None,
@@ -135,6 +148,9 @@ class PrivatePCA(Components):
         self.row_norm = row_norm
         self.neighboring_relation = neighboring_relation
         self.store = store
+        self.missing = missing
+        self.missing_fill = missing_fill
+        self.column_weights = column_weights
         self.max_steps = max_steps
         self.ledger = ledger
         self.dataset = dataset
@@ -188,11 +204,19 @@ class PrivatePCA(Components):
             ledger=self.ledger,
             dataset=self.dataset,
         )
+        require_store(X)
+        opened = open_source(X)
         request = Request(
-            target_rank=self.n_components, privacy=promise, max_steps=self.max_steps, seed=seed_of(self.random_state)
+            target_rank=self.n_components,
+            privacy=promise,
+            max_steps=self.max_steps,
+            missing=self.missing,
+            fill=find_fill(self.missing, self.missing_fill),
+            weights=find_weights(opened, None, self.column_weights, X),
+            seed=seed_of(self.random_state),
         )
         resources = Resources(memory=parse_memory(self.memory))
-        problem = posed(request, open_source(X), resources, self.store)
+        problem = posed(request, opened, resources, self.store)
         with RunStore(self.store, private=True) as run:
             released = drive(problem, run, resources, None)
         for said in released.warnings:
@@ -201,6 +225,7 @@ class PrivatePCA(Components):
         self.components_ = np.ascontiguousarray((released.basis * fix_signs(released.basis)).T)
         self.values_, self.value_stddevs_ = released.values, released.value_stddevs
         self.statement_ = released.statement
+        self._column_weight = None if request.weights is None else request.weights.columns
         self.n_components_, self.n_features_in_ = self.components_.shape
         return self
 

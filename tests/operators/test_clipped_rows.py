@@ -28,8 +28,9 @@ from npmdask.operators import clipped_rows as clipped_sparse_rows
 from npmdask.operators import clipped_rows as clipping
 from npmdask.operators.clipped_rows import Clipping, clip_records
 from npmdask.operators.exact_sums import grid_unit, round_to
+from npmdask.operators.view import View
 from npmdask.storage.readers.sparse import CsrReader
-from npmdask.storage.source import open_source
+from npmdask.storage.source import open_source, with_missing
 from tests.conftest import often, write_zarr
 
 OPTIONS: Any = {"deadline": None, "suppress_health_check": [HealthCheck.function_scoped_fixture]}
@@ -447,7 +448,7 @@ from npmdask.execution.executor import Threads
 from npmdask.execution.memory import high_water, tree_rss
 from npmdask.execution.memory import plan_memory
 from npmdask.operators import *
-from npmdask.storage.source import open_source
+from npmdask.storage.source import open_source, with_missing
 from npmdask.storage.readers.packed_symmetric import TriangleReader
 name, path, p, clip_norm = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
 reader = open_source(path).reader
@@ -496,3 +497,48 @@ def test_a_pass_stays_within_its_plan(
     peak, predicted, base = (int(word) / 2**20 for word in done.stdout.split())
     print(f"{name} {shape}: peak {peak:.0f}, predicted {predicted:.0f}, of it {base:.0f} before")
     assert peak < predicted
+
+
+def weights_of(m: int, d: int) -> View:
+    """Weights of all sizes, and none of a row and of a column."""
+    rng = np.random.default_rng(4)
+    rows, columns = np.exp(rng.uniform(-3, 3, m)), np.exp(rng.uniform(-3, 3, d))
+    rows[-1] = columns[-1] = 0.0
+    return View(row_weight=rows, column_weight=columns)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("chunks", [(9, 4), (64, 12)])
+def test_records_are_weighted_and_then_clipped(chunks: tuple[int, int], whole: bool, tmp_path: Path) -> None:
+    """The same bits as of the weighted records themselves, however they are cut, dense and sparse."""
+    x, view = wild(61, 12), weights_of(61, 12)
+    with np.errstate(over="ignore", invalid="ignore"):
+        weighted = x * np.sqrt(view.column_weight) * np.sqrt(view.row_weight)[:, None]
+    block = np.eye(12) if whole else orthonormal(12, 3)
+    wanted = product(replace(dense(weighted, 0.8), whole=whole), block)
+    np.testing.assert_array_equal(product(replace(dense(x, 0.8, chunks), whole=whole, view=view), block), wanted)
+    late = product(replace(dense(x, 0.8), whole=whole), block)
+    assert (late != wanted).any(), "weights change the sum"
+    thin = sp.csr_matrix(np.where(np.random.default_rng(0).random(x.shape) < 0.6, x, 0.0))
+    with np.errstate(over="ignore", invalid="ignore"):
+        heavy = thin.multiply(np.sqrt(view.column_weight)).multiply(np.sqrt(view.row_weight)[:, None]).tocsr()
+    found = product(replace(sparse(tmp_path / "x", thin, 0.8, 37), whole=whole, view=view), block)
+    np.testing.assert_array_equal(found, product(replace(sparse(tmp_path / "y", heavy, 0.8), whole=whole), block))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_gaps_are_filled_before_records_are_clipped(dtype: Any) -> None:
+    """The same bits as of the filled records, of clipped products and of images; an infinity is no gap."""
+    x = wild(61, 12).clip(-1e30, 1e30).astype(dtype)
+    x[np.random.default_rng(0).random(x.shape) < 0.2] = np.nan
+    x[4] = 0.0
+    x[4, 0] = np.inf
+    fill = np.linspace(-3, 3, 12)
+    filled = np.where(np.isnan(x), fill.astype(dtype), x)
+    source = open_source(x, "samples")
+    reader: Any = with_missing(source, "fill", fill).reader
+    for whole in (False, True):
+        given, block = {"clip_norm": 1.5, "whole": whole}, np.eye(12) if whole else orthonormal(12, 3)
+        wanted = product(replace(dense(filled, 1.5), whole=whole), block)
+        np.testing.assert_array_equal(product(ClippedGram(reader=reader, **given), block), wanted)
+        assert (product(replace(dense(x, 1.5), whole=whole), block) != wanted).any(), "gaps are not zeros"

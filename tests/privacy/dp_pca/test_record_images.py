@@ -25,8 +25,9 @@ from npmdask.execution.reduction import unpack as unpack_parts
 from npmdask.numerics.subspaces import present
 from npmdask.operators import RecordImages
 from npmdask.operators.record_images import images_of_matrices, images_of_rows, pack_query, unpack_query
+from npmdask.operators.view import View
 from npmdask.privacy.dp_pca.private_mean import ClippedMean, DistanceRange, PaperMean, PaperRange, PlainMean
-from npmdask.storage.source import open_source
+from npmdask.storage.source import open_source, with_missing
 from tests.conftest import often, write_zarr
 
 OPTIONS: Any = {"deadline": None, "suppress_health_check": [HealthCheck.function_scoped_fixture]}
@@ -291,7 +292,8 @@ from npmdask.execution.memory import high_water, tree_rss
 from npmdask.execution.memory import plan_memory
 from npmdask.operators import RecordImages
 from npmdask.operators.record_images import pack_query
-from npmdask.storage.source import open_source
+from npmdask.operators.view import View
+from npmdask.storage.source import open_source, with_missing
 from npmdask.privacy.dp_pca.private_mean import ClippedMean, PaperMean
 path, name, side = sys.argv[1], sys.argv[2], int(sys.argv[3]) or None
 reader = open_source(path).reader
@@ -351,3 +353,19 @@ def test_rows_that_are_no_matrices_are_refused_and_so_is_a_pass_for_nothing() ->
         RecordImages(reader=reader, rows=range(10), side=3)
     with pytest.raises(BadInputError, match="give the mechanism"):
         summary(RecordImages(reader=reader, rows=range(10)), np.zeros((12, 2)))
+
+
+def test_images_are_of_records_whose_gaps_are_filled_and_whose_columns_are_weighted() -> None:
+    """The same bits as of the records that a public rule makes of them: what is proved of those holds."""
+    rng = np.random.default_rng(0)
+    x, fill, weights = rng.standard_normal((61, 12)), np.linspace(-3, 3, 12), np.exp(rng.uniform(-3, 3, 12))
+    x[rng.random(x.shape) < 0.2] = np.nan
+    made = np.where(np.isnan(x), fill, x) * np.sqrt(weights)
+    block = pack_query(np.full(12, 12**-0.5), np.zeros(12), np.zeros((12, 0)))
+    reader: Any = with_missing(open_source(x, "samples"), "fill", fill).reader
+    for mechanism in mechanisms(61, 5.0).values():
+        ruled = RecordImages(reader=reader, rows=range(61), mechanism=mechanism, view=View(column_weight=weights))
+        plain = RecordImages(reader=stored(made, (61, 12)), rows=range(61), mechanism=mechanism)
+        np.testing.assert_array_equal(summary(ruled, block), summary(plain, block))
+    with pytest.raises(BadInputError, match="weights of their columns"):
+        RecordImages(reader=reader, rows=range(61), view=View(row_weight=np.ones(61)))

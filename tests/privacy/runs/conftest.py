@@ -20,10 +20,12 @@ from npmdask.privacy.ledger.granting import grant_source
 from npmdask.privacy.mechanisms import SymmetricGaussian
 from npmdask.privacy.request import Privacy
 from npmdask.runs.build import make_problem
+from npmdask.runs.missing import Fill
 from npmdask.runs.observers import Observer
 from npmdask.runs.problem import Problem, Request
 from npmdask.runs.restore import bind
 from npmdask.runs.solution import Resources, Solution
+from npmdask.runs.weights import Weights
 from npmdask.storage.ingest import ingest
 from npmdask.storage.source import open_source
 
@@ -76,14 +78,16 @@ class World:
         return solve(problem or self.problem(), self.folder / store, Resources(), observer)
 
 
-def make_world(folder: Path, x: np.ndarray, *, budget: Budget = THREE_RUNS, **privacy: Any) -> World:
+def make_world(
+    folder: Path, x: np.ndarray, *, budget: Budget = THREE_RUNS, non_finite: str = "error", **privacy: Any
+) -> World:
     """Ingest, and grant a budget, by default for three runs of epsilon 1."""
     folder.mkdir(exist_ok=True)
     np.save(folder / "x.npy", x)
     if x.ndim == 3:
         ingest(folder / "x.npy", folder / "x.zarr", kind="matrices")
     else:
-        ingest(folder / "x.npy", folder / "x.zarr", kind="samples", chunks=(64, COLUMNS))
+        ingest(folder / "x.npy", folder / "x.zarr", kind="samples", chunks=(64, COLUMNS), non_finite=non_finite)
     promise = {"epsilon": 1.0, "delta": 1e-6, "neighboring_relation": "record_replace", "clip_norm": 1.5}
     asked = Privacy(**{**promise, "ledger": str(folder / "ledger.sqlite"), "dataset": "people", **privacy})
     world = World(folder, asked)
@@ -97,6 +101,25 @@ def make_world(folder: Path, x: np.ndarray, *, budget: Budget = THREE_RUNS, **pr
         budget=budget,
     )
     return world
+
+
+def gappy(rows: int, share: float = 0.05) -> np.ndarray:
+    """Records, of whose entries a share is missing."""
+    x = records(rows)
+    x[np.random.default_rng(1).random(x.shape) < share] = np.nan
+    return x
+
+
+def ruled(rows: int) -> dict[str, Any]:
+    """A public rule, for a request: gaps count as numbers, and rows and columns have weights."""
+    weights = Weights(rows=np.resize([1.0, 0.5, 2.0], rows), columns=np.linspace(0.5, 2.0, COLUMNS))
+    return {"missing": "fill", "fill": Fill(values=np.linspace(-0.1, 0.1, COLUMNS)), "weights": weights}
+
+
+def with_rule(folder: Path) -> World:
+    """A world whose records have gaps, and a public rule for them."""
+    world = make_world(folder / "world", gappy(4000), non_finite="missing")
+    return replace(world, asked=POWER | ruled(4000))
 
 
 def of_records(folder: Path, oracle: str) -> World:

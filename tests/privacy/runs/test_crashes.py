@@ -41,6 +41,7 @@ from tests.privacy.runs.conftest import (
     prepared,
     records,
     twin,
+    with_rule,
 )
 
 pytestmark = pytest.mark.slow  # many whole runs: too long for `make check`
@@ -167,7 +168,7 @@ def test_a_crash_of_a_run_on_a_tensor_too(
     test_a_crash_at_any_point_ends_in_the_same_release(world, monkeypatch, owner, name, call, after)
 
 
-@pytest.mark.parametrize("oracle", ["tensor", "tight", "paper"])
+@pytest.mark.parametrize("oracle", ["tensor", "tight", "paper", "public rule"])
 def test_a_run_that_crashes_before_and_after_every_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, oracle: str
 ) -> None:
@@ -175,7 +176,7 @@ def test_a_run_that_crashes_before_and_after_every_call(
     world = undisturbed_run(world_of(oracle, tmp_path))
     names = [("reserve", Ledger), ("begin", Ledger), ("release", PrivateGaussian), ("commit", Ledger)]
     names += [("commit_step", RunStore), ("write_part", RunStore), ("finish", Ledger), ("destroy_key", account)]
-    if oracle != "tensor":
+    if oracle in OF_RECORDS:
         names.remove(("release", PrivateGaussian))  # of matrices: a run of records draws its noise by itself
     crashes = 0
     for name, owner in names:
@@ -318,14 +319,18 @@ def world_of(oracle: str, folder: Path) -> World:
     if oracle == "covariance":
         asked = {"target_rank": RANK, "algorithm": "covariance"}
         return replace(make_world(folder / "world", records(4000)), asked=asked)
+    if oracle == "public rule":
+        return with_rule(folder)
     return make_world(folder / "world", records(4000)) if oracle == "private power" else of_records(folder, oracle)
 
 
-ORACLES = ("private power", "covariance", "tight", *(o for o in (*OF_RECORDS, "tensor") if o != "tight"))
+ORACLES = ("private power", "covariance", "tight", "public rule", *(o for o in (*OF_RECORDS, "tensor") if o != "tight"))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("oracle", "most"), often([(oracle, most) for most in (3, 8) for oracle in ORACLES], 0, 1, 2))
+@pytest.mark.parametrize(
+    ("oracle", "most"), often([(oracle, most) for most in (3, 8) for oracle in ORACLES], 0, 1, 2, 3)
+)
 def test_kill_9_at_random_instants(tmp_path: Path, oracle: str, most: int) -> None:
     """Real processes, killed at random: the same bits as undisturbed, every release once, one reservation.
 
@@ -359,7 +364,7 @@ def test_kill_9_at_random_instants(tmp_path: Path, oracle: str, most: int) -> No
     same_bytes(world.folder / "run", world.folder / "done", parts=("steps", "result"))
     (run,) = open_ledger(world.folder / "ledger.sqlite").status("people").runs
     assert run.finished and set(run.committed) == set(range(1, len(run.committed) + 1))
-    assert len(run.committed) == STEPS or oracle != "private power"
+    assert len(run.committed) == STEPS or oracle not in ("private power", "public rule")
 
 
 def test_the_key_is_made_after_the_reservation(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,12 @@ from npmdask.manage.status import inspect
 from npmdask.operators import ClippedGram
 from npmdask.privacy.ledger import export_lines
 from npmdask.privacy.mechanisms import Entropy, PrivateGaussian
+from npmdask.runs.missing import Fill
 from npmdask.runs.observers import Observer, ProgressBar
 from npmdask.runs.solution import Solution, Step
+from npmdask.runs.weights import Weights
 from npmdask.storage.readers.dense import ReadStats
-from tests.privacy.runs.conftest import COLUMNS, STEPS, World, make_world, records
+from tests.privacy.runs.conftest import COLUMNS, POWER, STEPS, World, gappy, make_world, records
 
 PUBLISHED = ("result", "steps", "report.html")
 
@@ -109,6 +112,18 @@ def test_what_is_shown_follows_from_the_releases(
     assert watchers[0].told == watchers[1].told and len(watchers[0].told) > STEPS
     assert printed[0] == printed[1] and f"step {STEPS}" in printed[0]
     assert logged[0] == logged[1]
+
+
+@pytest.mark.slow
+def test_nothing_tells_whether_values_are_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], caplog: Any
+) -> None:
+    """Of two stores that may hold gaps one does, in a twentieth of its entries."""
+    asked = POWER | {"missing": "fill", "fill": Fill(values=0.0), "weights": Weights(columns=np.arange(1.0, 13.0))}
+    data = {"one": gappy(4000), "two": records(9000, seed=3)}
+    relation = {"neighboring_relation": "record_add_remove", "non_finite": "missing"}
+    one, two = (replace(make_world(tmp_path / name, x, **relation), asked=asked) for name, x in data.items())
+    test_what_is_shown_follows_from_the_releases((one, two), monkeypatch, capfd, caplog)
 
 
 def leak_rows(self: Any, source: Any, *rest: Any) -> Any:
