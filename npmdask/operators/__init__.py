@@ -17,6 +17,7 @@ from npmdask.operators.clipped_entries import (
 )
 from npmdask.operators.clipped_rows import ClippedGram, ClippedSparseGram
 from npmdask.operators.column_moments import ColumnMoments
+from npmdask.operators.cross_covariance import CrossCovariance
 from npmdask.operators.dilation import Dilation, SparseDilation
 from npmdask.operators.gram import Gram, LeftProduct, SparseGram
 from npmdask.operators.gram_matrix import GramMatrix
@@ -50,6 +51,7 @@ __all__ = [
     "ClippedGram",
     "ClippedSparseGram",
     "ColumnMoments",
+    "CrossCovariance",
     "Dilation",
     "Gram",
     "GramMatrix",

@@ -166,7 +166,7 @@ def evidence_of(
     beside = int(getattr(problem.algorithm, "random_columns", 0))  # of a warm start; one without shows nothing else
     columns = beside if problem.start is not None else p
     random = seen is not None and problem.locked is None and not stddev
-    size = float(np.abs(result.values).max())
+    size = max(float(np.abs(result.values).max()), float(getattr(operator, "reach", 0.0)))
     return Evidence(
         values=values,
         gram=gram,

@@ -16,7 +16,8 @@ import re
 import stat
 import struct
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -40,11 +41,23 @@ _LOCAL = threading.local()
 
 def scratch(name: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """This thread's reused buffer called ``name``: fresh memory would be faulted in page by page every time."""
-    buffers = _LOCAL.__dict__.setdefault("buffers", {})
+    buffers, space = _LOCAL.__dict__.setdefault("buffers", {}), getattr(_LOCAL, "space", None)
+    name = name if space is None else (space, name)
     held = buffers.get(name)
     if held is None or held.shape != shape or held.dtype != dtype:
         held = buffers[name] = np.empty(shape, dtype)
     return held
+
+
+@contextmanager
+def scratch_space(name: str) -> Iterator[None]:
+    """Buffers of its own, whatever they are called: two arrays are read in turns in this thread."""
+    before = getattr(_LOCAL, "space", None)
+    _LOCAL.space = name
+    try:
+        yield
+    finally:
+        _LOCAL.space = before
 
 
 # Which way
