@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from npmdask.models.pca import PCA, TruncatedSVD
     from npmdask.models.private_pca import PrivatePCA
     from npmdask.models.topics.estimator import Topics
+    from npmdask.models.two_fields.answers import CoupledModes, FieldModes, cca, mca
     from npmdask.privacy.request import Privacy
     from npmdask.runs.gram_store import GramStore
     from npmdask.runs.solution import Solution
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     __version__: str
 
 LATER = {
+    "CoupledModes": "npmdask.models.two_fields.answers",
+    "FieldModes": "npmdask.models.two_fields.answers",
     "GramStore": "npmdask.runs.gram_store",
     "ICA": "npmdask.models.latent.estimators",
     "IncrementalPCA": "npmdask.models.incremental_pca",
@@ -35,8 +38,10 @@ LATER = {
     "StreamingPCA": "npmdask.streaming.streaming_pca",
     "Topics": "npmdask.models.topics.estimator",
     "TruncatedSVD": "npmdask.models.pca",
+    "cca": "npmdask.models.two_fields.answers",
     "deflate": "npmdask.api",
     "gram": "npmdask.api",
+    "mca": "npmdask.models.two_fields.answers",
     "private_components": "npmdask.api",
     "resume": "npmdask.api",
     "singular_triplets": "npmdask.api",
@@ -51,6 +56,8 @@ __all__ = [
     "BadInputError",
     "BudgetError",
     "CommitError",
+    "CoupledModes",
+    "FieldModes",
     "GramStore",
     "IncrementalPCA",
     "Mixture",
@@ -63,8 +70,10 @@ __all__ = [
     "StreamingPCA",
     "Topics",
     "TruncatedSVD",
+    "cca",
     "deflate",
     "gram",
+    "mca",
     "private_components",
     "resume",
     "singular_triplets",

@@ -1,9 +1,10 @@
-"""Empirical orthogonal functions of gridded data, in the words of xeofs.
+"""Empirical orthogonal functions of gridded data, and coupled patterns of two fields, in the words of xeofs.
 
 >>> from npmdask.xarray import EOF
 >>> maps = EOF(n_modes=10, use_coslat=True).fit(field, dim="time").components()  # doctest: +SKIP
 """
 
+from npmdask.models.coupled import CCA, MCA
 from npmdask.models.eof import EOF
 
-__all__ = ["EOF"]
+__all__ = ["CCA", "EOF", "MCA"]

@@ -118,12 +118,12 @@ class EOF:
             No DataArray, no such dimension, no latitude, weights that are none, or values that are missing at some
             times only.
         """
-        self._sample, self._grid = dim, _grid_of(X, dim)
+        self._sample, self._grid = dim, grid_of(X, dim)
         if self.missing not in (DROP, MEAN):
             raise BadInputError(f"missing = {self.missing!r}: {closest(self.missing, [DROP, MEAN])}")
-        columns = _squares(weights, self._grid) if weights is not None else None
+        columns = squares_of(weights, self._grid) if weights is not None else None
         if self.use_coslat:
-            columns = _cosines(self._grid) * (1.0 if columns is None else columns)
+            columns = coslat_of(self._grid) * (1.0 if columns is None else columns)
         if columns is not None and self.missing == DROP and np.isnan(columns).any():  # over land, which is left out
             columns = np.where(np.isnan(columns) & np.isnan(self._grid.values), 0.0, columns)
         weighted = Weights(rows=sample_weights, columns=None if columns is None else columns.ravel())
@@ -205,7 +205,7 @@ class EOF:
             Another grid, or values that are missing where the first data had some and gaps are refused.
         """
         self._require_fit()
-        grid, known = _grid_of(X, self._sample), self._grid
+        grid, known = grid_of(X, self._sample), self._grid
         if dict(grid.sizes) != dict(known.sizes):
             raise BadInputError(f"the grid is {dict(grid.sizes)}, and the modes have {dict(known.sizes)}")
         return self._scored(self._rows(X))
@@ -283,7 +283,7 @@ class EOF:
         return self._lazy(X.transpose(self._sample, *self._grid.dims))
 
 
-def _grid_of(X: Any, dim: str) -> Any:
+def grid_of(X: Any, dim: str) -> Any:
     """The first sample of a DataArray: its grid, with coordinates."""
     if type(X).__name__ != "DataArray":
         raise BadInputError(f"a DataArray of xarray is needed, not a {type(X).__name__}: give one, as ds['name']")
@@ -294,7 +294,7 @@ def _grid_of(X: Any, dim: str) -> Any:
     return X.isel({dim: 0}, drop=True)
 
 
-def _cosines(grid: Any) -> np.ndarray:
+def coslat_of(grid: Any) -> np.ndarray:
     """The cosines of latitudes, all over the grid."""
     name = next((name for name in LATITUDES if name in grid.coords), None)
     if name is None:
@@ -305,7 +305,7 @@ def _cosines(grid: Any) -> np.ndarray:
     return cosines(_on_grid(grid[name].reset_coords(drop=True), grid))
 
 
-def _squares(weights: Any, grid: Any) -> np.ndarray:
+def squares_of(weights: Any, grid: Any) -> np.ndarray:
     """The squares of weights, all over the grid; negative ones stay so, and are refused."""
     if type(weights).__name__ != "DataArray":
         raise BadInputError(f"weights are a DataArray over dimensions of the grid, not a {type(weights).__name__}")

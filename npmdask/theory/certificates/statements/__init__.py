@@ -5,6 +5,7 @@ the error is likely to be, on what that rests, and what is not covered; what it 
 how often that was true in simulations is in docs/assurance.md.
 """
 
+from npmdask.theory.certificates.statements.coupled import of_coupled
 from npmdask.theory.certificates.statements.models import of_independent, of_mixture, of_tensor, of_topics
 from npmdask.theory.certificates.statements.private import of_copy, of_nodes, of_release
 from npmdask.theory.certificates.statements.stored import assurance_of, statement_of, with_assurance
@@ -15,6 +16,7 @@ __all__ = [
     "Assurance",
     "assurance_of",
     "of_copy",
+    "of_coupled",
     "of_directions",
     "of_independent",
     "of_mixture",

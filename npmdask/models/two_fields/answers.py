@@ -1,0 +1,606 @@
+"""What two fields have in common: the answer, the functions that give it, and going on with a job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from npmdask.algorithms.stopping import Outcome
+from npmdask.checkpoint.store import RunStore
+from npmdask.errors import BadInputError
+from npmdask.execution.clusters import scheduler_of
+from npmdask.execution.reduction import COMMIT_SECONDS
+from npmdask.models.two_fields.fields import Fields, open_fields
+from npmdask.models.two_fields.fit import ANSWER, CCA, MCA, CoupledRequest, run_coupled
+from npmdask.numerics.subspaces import Block
+from npmdask.numerics.units import parse_memory
+from npmdask.runs.components import StoredComponents
+from npmdask.runs.missing import Missing, missing_of
+from npmdask.runs.observers import Observer
+from npmdask.runs.problem import DEFAULT_STEPS
+from npmdask.runs.solution import Resources
+from npmdask.runs.weights import kept_weights
+from npmdask.streaming.estimator import run_store
+
+
+@dataclass(frozen=True, kw_only=True)
+class FieldModes:
+    """
+    Hold the modes of one of the two fields.
+
+    Attributes
+    ----------
+    basis : numpy.ndarray, shape (p, k)
+        What centred rows are multiplied by, as they were seen (scaled, weighted): of maximum covariance orthonormal
+        patterns; of canonical correlations the weights that make scores of variance 1.
+    variance : numpy.ndarray, shape (k,)
+        Of the scores.
+    explained_variance_ratio : numpy.ndarray, shape (k,)
+        The share of the (scaled, weighted) variance of the field that each score stands for.
+    total_variance : float
+        Of the field, over all its columns.
+    missing : Missing or None
+        Which values of the field were missing, where that was asked for; its ``kept`` are the columns that are there.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import npmdask
+    >>> rng = np.random.default_rng(0)
+    >>> common = rng.standard_normal((200, 1))
+    >>> A, B = (common @ rng.standard_normal((1, n)) + rng.standard_normal((200, n)) for n in (6, 4))
+    >>> left = npmdask.mca(A, B, 2).left
+    >>> left.basis.shape, left.scores(A).shape
+    ((6, 2), (200, 2))
+    """
+
+    basis: Block
+    variance: np.ndarray
+    explained_variance_ratio: np.ndarray
+    total_variance: float
+    missing: Missing | None
+    _components: StoredComponents
+    _loadings: Block
+
+    @property
+    def patterns(self) -> Block:
+        """What the field gains, in the units of its data, where a score grows by 1 (p x k): of maximum covariance the
+        basis, of canonical correlations the covariance of every column with the score.
+        """
+        found = StoredComponents(
+            basis=self._loadings, scale=self._components.scale, column_weight=self._components.column_weight
+        )
+        return found.patterns
+
+    def scores(self, rows: Any, dim: str | int | None = None) -> Block:
+        """
+        Compute the scores of rows along the modes; they are read once.
+
+        Parameters
+        ----------
+        rows : str, Path, zarr.Array, array_like, DataArray, shape (n, p)
+            Those that the modes were found of, or others with the same columns.
+        dim : str or int, optional
+            The dimension of rows, as for :func:`npmdask.mca`.
+
+        Returns
+        -------
+        numpy.ndarray, shape (n, k)
+            One column for each mode.
+        """
+        return self._components.all_scores(rows, dim)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoupledModes:
+    """
+    Hold the coupled modes of two fields, by falling value, and how wrong they can be.
+
+    Attributes
+    ----------
+    kind : str
+        "mca" or "cca".
+    values : numpy.ndarray, shape (k,)
+        Covariances of the two scores of a mode (singular values of the cross-covariance), or canonical correlations.
+    left, right : FieldModes
+        The modes of either field.
+    correlations : numpy.ndarray, shape (k,)
+        Of the two scores of each mode; not a number where one does not vary.
+    residual_norms : numpy.ndarray or None, shape (k,)
+        Of maximum covariance: ``(||C v - s u||^2 + ||C^T u - s v||^2)^(1/2)``, measured in a pass of its own.
+    squared_covariance_fraction : numpy.ndarray or None, shape (k,)
+        Of maximum covariance: the share of each mode in the sum of all squared covariances of two columns, which is
+        estimated in that pass.
+    squared_covariance_error : float or None
+        Standard error of that sum, as a share of it.
+    chance : float or None
+        Of canonical correlations: the largest that independent rows of fields without any relation would show.
+    outcome : Outcome
+        How the run ended.
+    assurance : str
+        How wrong the answer can be, in a sentence.
+    certificate : dict
+        The same as numbers.
+    warnings : tuple of str
+        What should be known of the data.
+    data_passes : int
+        Passes over the data (of leading components: over one field).
+    store : str
+        Folder of the run.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import npmdask
+    >>> rng = np.random.default_rng(0)
+    >>> A, B = rng.standard_normal((300, 5)), rng.standard_normal((300, 8))
+    >>> B[:, 0] += 2 * A[:, 3]
+    >>> modes = npmdask.cca(A, B, 1)
+    >>> modes.converged, bool(modes.values[0] > 0.85)
+    (True, True)
+    """
+
+    kind: str
+    values: np.ndarray
+    left: FieldModes
+    right: FieldModes
+    correlations: np.ndarray
+    residual_norms: np.ndarray | None
+    squared_covariance_fraction: np.ndarray | None
+    squared_covariance_error: float | None
+    chance: float | None
+    outcome: Outcome
+    assurance: str
+    certificate: Mapping[str, Any] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    data_passes: int = 0
+    store: str = ""
+
+    @property
+    def converged(self) -> bool:
+        """Whether the run reached its tolerance."""
+        return self.outcome.converged
+
+    @property
+    def answered(self) -> bool:
+        """The same, for the exit code of a command."""
+        return self.outcome.converged
+
+
+def mca(
+    left: Any,
+    right: Any,
+    k: int,
+    *,
+    dim: Any = None,
+    center: bool = True,
+    scale: bool = False,
+    missing: str = "refuse",
+    row_weights: Any = None,
+    left_weights: Any = None,
+    right_weights: Any = None,
+    tol: float | None = None,
+    max_steps: int = DEFAULT_STEPS,
+    seed: int = 0,
+    store: str | Path | None = None,
+    memory: str | int | None = None,
+    workers: int = 0,
+    threads: int | None = None,
+    cluster: Any = None,
+    certificates: str | Path | None = None,
+    commit_seconds: float = COMMIT_SECONDS,
+    observer: Observer | None = None,
+) -> CoupledModes:
+    """
+    Find the k pairs of patterns of two fields whose scores vary most together (maximum covariance analysis, PLS-SVD).
+
+    They are the leading singular vectors of ``C = A^T B / n``, the covariances of all columns of one field with all of
+    the other. C is never formed: every pass reads both fields once.
+
+    Parameters
+    ----------
+    left, right : str, Path, zarr.Array, array_like, DataArray, Dask array or table, shapes (n, p) and (n, q)
+        Dense, as :func:`npmdask.top_k` takes them. Row i of both is of the same time or sample; where rows have names
+        (coordinates), they must be the same. Columns, chunks and dtypes may be different.
+    k : int
+        How many, 1 <= k <= min(n, p, q).
+    dim : str, int or pair of them, optional
+        The dimension that rows lie along, as for :func:`npmdask.top_k`; a pair: of the left and of the right field.
+    center : bool, default True
+        Subtract the column means, on the fly.
+    scale : bool, default False
+        Divide all columns by their standard deviations, on the fly: C is then made of correlations.
+    missing : {"refuse", "drop-columns", "mean"}, default "refuse"
+        What is done with missing values, as for :func:`npmdask.top_k`.
+    row_weights : array_like, DataArray, str or Path, shape (n,), optional
+        How much each row counts, as for :func:`npmdask.top_k`; a name is looked up in the left field.
+    left_weights, right_weights : array_like, DataArray, str or Path, shapes (p,) and (q,), optional
+        Of the columns, as ``column_weights`` of :func:`npmdask.top_k`; "coslat" too.
+    tol : float, optional
+        Relative residual of every pair; 1e-9, or 1e-6 where both fields are float32, by default.
+    max_steps : int, default 200
+        Give up (not converged) after so many passes.
+    seed : int, default 0
+        Of the random start, and of the estimate of all squared covariances.
+    store : str or Path, optional
+        Folder of the run, or a URL. A run that was killed goes on when this is called again with its store.
+    memory : str or int, optional
+        Limit for all processes of the run together, like "1GiB" or a number of bytes.
+    workers : int, default 0
+        Processes; 0: none but this one. Changes no bit of the result, as none of the next two does.
+    threads : int, optional
+        Threads of each process; by default all cores that this process may use.
+    cluster : str, Path, distributed.Client or cluster object, optional
+        As for :func:`npmdask.top_k`.
+    certificates : str or Path, optional
+        As for :func:`npmdask.top_k`.
+    commit_seconds : float, default 30.0
+        Seconds between two commits inside a pass.
+    observer : Observer, optional
+        Told of stages, passes and steps.
+
+    Returns
+    -------
+    CoupledModes
+        Covariances, patterns of both fields, correlations of scores, and how wrong they can be.
+
+    Raises
+    ------
+    BadInputError
+        Data or parameters are wrong, or the rows of the fields are not the same.
+    RefusedError
+        Too little memory, a store of another run, or a run held by another process.
+
+    See Also
+    --------
+    cca : Patterns whose scores are most correlated, whatever their variance.
+
+    Notes
+    -----
+    Bretherton, Smith and Wallace, An intercomparison of methods for finding coupled patterns in climate data, J.
+    Climate 1992. A largest covariance is positive and often looks like a finding where there is none: compare with
+    fields whose rows were permuted (docs/two-fields.md).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import npmdask
+    >>> rng = np.random.default_rng(0)
+    >>> A, B = rng.standard_normal((300, 5)), rng.standard_normal((300, 8))
+    >>> B[:, 0] += 2 * A[:, 3]
+    >>> modes = npmdask.mca(A, B, 2)
+    >>> centred = [field - field.mean(axis=0) for field in (A, B)]
+    >>> np.allclose(modes.values, np.linalg.svd(centred[0].T @ centred[1] / 300)[1][:2])
+    True
+    """
+    request = CoupledRequest(
+        kind=MCA, k=k, center=center, scale=scale, missing=missing, tol=tol, max_steps=max_steps, seed=seed
+    )
+    weights = {"row_weights": row_weights, "left_weights": left_weights, "right_weights": right_weights}
+    fields = open_fields(left, right, request.of_field(), dims=_dims(dim), **weights)
+    resources = _resources(memory, threads, workers, cluster, certificates, commit_seconds)
+    return _found(fields, request, store, resources, observer)
+
+
+def cca(
+    left: Any,
+    right: Any,
+    k: int,
+    *,
+    pcs: int | tuple[int, int] | None = None,
+    ridge: float = 0.0,
+    dim: Any = None,
+    center: bool = True,
+    scale: bool = False,
+    missing: str = "refuse",
+    row_weights: Any = None,
+    left_weights: Any = None,
+    right_weights: Any = None,
+    tol: float | None = None,
+    max_steps: int = DEFAULT_STEPS,
+    seed: int = 0,
+    store: str | Path | None = None,
+    memory: str | int | None = None,
+    workers: int = 0,
+    threads: int | None = None,
+    cluster: Any = None,
+    certificates: str | Path | None = None,
+    commit_seconds: float = COMMIT_SECONDS,
+    observer: Observer | None = None,
+) -> CoupledModes:
+    """
+    Find the k pairs of weights of two fields whose scores are most correlated (canonical correlation analysis).
+
+    Of few columns from one pass, that forms their moments, (p + q) x (p + q). Of wide fields from their leading
+    components (``pcs``), as in the climate sciences: all columns of a field with fewer rows are correlated perfectly
+    with anything.
+
+    Parameters
+    ----------
+    left, right : str, Path, zarr.Array, array_like, DataArray, Dask array or table, shapes (n, p) and (n, q)
+        As for :func:`mca`.
+    k : int
+        How many, 1 <= k <= min(n, p, q).
+    pcs : int or pair of int, optional
+        How many leading components of either field stand for it (a pair: of the left and of the right field). By
+        default all columns do.
+    ridge : float, default 0.0
+        Add so many times the mean variance of a column (of a component) to the variance of every direction:
+        regularised correlations, smaller, and less the more a direction varies.
+    dim : str, int or pair of them, optional
+        As for :func:`mca`.
+    center : bool, default True
+        Subtract the column means, on the fly.
+    scale : bool, default False
+        Divide all columns by their standard deviations. It matters with ``pcs`` or a ``ridge`` only.
+    missing : {"refuse", "drop-columns", "mean"}, default "refuse"
+        What is done with missing values, as for :func:`npmdask.top_k`.
+    row_weights : array_like, DataArray, str or Path, shape (n,), optional
+        How much each row counts, as for :func:`npmdask.top_k`; a name is looked up in the left field.
+    left_weights, right_weights : array_like, DataArray, str or Path, shapes (p,) and (q,), optional
+        Of the columns, as for :func:`mca`. They matter with ``pcs`` or a ``ridge`` only.
+    tol : float, optional
+        Relative residual of leading components, as for :func:`npmdask.top_k`.
+    max_steps : int, default 200
+        Passes for the components of either field at most.
+    seed : int, default 0
+        Of the random start.
+    store : str or Path, optional
+        Folder of the run, or a URL. A run that was killed goes on when this is called again with its store.
+    memory : str or int, optional
+        Limit for all processes of the run together, like "1GiB" or a number of bytes.
+    workers : int, default 0
+        Processes; 0: none but this one. Changes no bit of the result, as none of the next two does.
+    threads : int, optional
+        Threads of each process; by default all cores that this process may use.
+    cluster : str, Path, distributed.Client or cluster object, optional
+        As for :func:`npmdask.top_k`.
+    certificates : str or Path, optional
+        As for :func:`npmdask.top_k`.
+    commit_seconds : float, default 30.0
+        Seconds between two commits inside a pass.
+    observer : Observer, optional
+        Told of stages, passes and steps.
+
+    Returns
+    -------
+    CoupledModes
+        Correlations, weights and patterns of both fields, and what should be known of them.
+
+    Raises
+    ------
+    BadInputError
+        Data or parameters are wrong, or the rows of the fields are not the same.
+    RefusedError
+        Too little memory (for all columns: say ``pcs``), a store of another run, or a run held by another process.
+
+    See Also
+    --------
+    mca : Patterns whose scores have the largest covariance.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import npmdask
+    >>> rng = np.random.default_rng(0)
+    >>> common = rng.standard_normal((500, 1))
+    >>> A, B = (common @ rng.standard_normal((1, n)) + rng.standard_normal((500, n)) for n in (6, 9))
+    >>> modes = npmdask.cca(A, B, 2)
+    >>> np.allclose(modes.correlations, modes.values)
+    True
+    >>> npmdask.cca(A, B, 1, pcs=3).values.round(1)
+    array([0.9])
+    """
+    pair = (pcs, pcs) if isinstance(pcs, int | np.integer) else pcs
+    request = CoupledRequest(
+        kind=CCA,
+        k=k,
+        center=center,
+        scale=scale,
+        missing=missing,
+        pcs=None if pair is None else tuple(pair),  # type: ignore[arg-type]
+        ridge=float(ridge),
+        tol=tol,
+        max_steps=max_steps,
+        seed=seed,
+    )
+    weights = {"row_weights": row_weights, "left_weights": left_weights, "right_weights": right_weights}
+    fields = open_fields(left, right, request.of_field(), dims=_dims(dim), **weights)
+    resources = _resources(memory, threads, workers, cluster, certificates, commit_seconds)
+    return _found(fields, request, store, resources, observer)
+
+
+def _dims(dim: Any) -> tuple[Any, Any]:
+    return (dim[0], dim[1]) if isinstance(dim, tuple | list) else (dim, dim)
+
+
+def _resources(
+    memory: Any, threads: int | None, workers: int, cluster: Any, certificates: Any, commit_seconds: float
+) -> Resources:
+    return Resources(
+        memory=parse_memory(memory),
+        threads=threads,
+        workers=workers,
+        cluster=scheduler_of(cluster) or None,
+        certificates=None if certificates is None else str(Path(certificates).absolute()),
+        commit_seconds=commit_seconds,
+    )
+
+
+def _found(
+    fields: Fields, request: CoupledRequest, store: str | Path | None, resources: Resources, observer: Observer | None
+) -> CoupledModes:
+    with run_store(store) as folder:
+        run_coupled(fields, request, folder, resources, observer)
+        return read_coupled(folder)
+
+
+def fit_coupled(
+    kind: str,
+    left: Any,
+    right: Any,
+    k: int,
+    *,
+    store: str | Path,
+    resources: Resources,
+    observer: Observer,
+    dim: Any = None,
+    row_weights: Any = None,
+    left_weights: Any = None,
+    right_weights: Any = None,
+    **asked: Any,
+) -> CoupledModes:
+    """Run a job of one kind in its store, for a command or a flow; ``asked``: fields of :class:`CoupledRequest`."""
+    pcs = asked.pop("pcs", None)
+    if kind == MCA and (pcs is not None or asked.get("ridge")):
+        raise BadInputError("pcs and ridge are of canonical correlations: leave them out, or use cca")
+    request = CoupledRequest(kind=kind, k=k, pcs=None if pcs is None else tuple(pcs), **asked)
+    weights = {"row_weights": row_weights, "left_weights": left_weights, "right_weights": right_weights}
+    fields = open_fields(left, right, request.of_field(), dims=_dims(dim), **weights)
+    return _found(fields, request, store, resources, observer)
+
+
+def resume_coupled(store: str | Path, resources: Resources, observer: Observer) -> CoupledModes:
+    """Go on with a job as it was asked for."""
+    held = RunStore(store)
+    spec = held.read_spec() or {}
+    data, algorithm, stop = spec["data"], spec["algorithm"], spec["stop"]
+    request = CoupledRequest(
+        kind=data["kind"],
+        k=algorithm["target_rank"],
+        center=data["center"],
+        scale=data["scale"],
+        missing=data["missing"],
+        pcs=tuple(algorithm["pcs"]) if algorithm.get("pcs") else None,
+        ridge=algorithm.get("ridge", 0.0),
+        tol=stop["tol"],
+        max_steps=stop["max_steps"],
+        seed=spec["run"]["seed"],
+    )
+    dims = (spec.get("dim"), spec.get("other_dim"))
+    kept = kept_weights(held, spec)
+    fields = open_fields(spec["source"], spec["other_source"], request.of_field(), dims=dims, kept=kept)
+    return _found(fields, request, store, resources, observer)
+
+
+def read_coupled(store: str | Path) -> CoupledModes:
+    """The answer of a finished job.
+
+    Raises
+    ------
+    BadInputError
+        There is none yet.
+    """
+    held = RunStore(store)
+    found, spec = held.read_part(ANSWER), held.read_spec()
+    if found is None or spec is None:
+        raise BadInputError(f"{held.place} holds no answer yet; `npmdask resume {held.place}` finishes the job")
+    arrays, meta = found
+    weights = kept_weights(held, spec)
+    sides = _sides(arrays, meta, spec["data"], missing_of(held), None if weights is None else weights.columns)
+    fraction = error = None
+    if "rest" in meta:
+        total = float(np.square(arrays["values"]).sum() + meta["rest"])
+        fraction = np.square(arrays["values"]) / (total or 1.0)
+        error = meta["rest_error"] / (total or 1.0)
+    return CoupledModes(
+        kind=spec["data"]["kind"],
+        values=arrays["values"],
+        left=sides[0],
+        right=sides[1],
+        correlations=arrays["correlations"],
+        residual_norms=arrays.get("residual_norms"),
+        squared_covariance_fraction=fraction,
+        squared_covariance_error=error,
+        chance=meta.get("chance"),
+        outcome=Outcome(**meta["outcome"]),
+        assurance=meta["assurance"],
+        certificate=meta["certificate"],
+        warnings=tuple(meta["warnings"]),
+        data_passes=meta["total_data_passes"],
+        store=held.place,
+    )
+
+
+def _sides(
+    arrays: Mapping[str, np.ndarray],
+    meta: Mapping[str, Any],
+    data: Mapping[str, Any],
+    missing: Missing | None,
+    weights: np.ndarray | None,
+) -> list[FieldModes]:
+    """The modes of both fields."""
+    p, q = data["columns"]
+    stored = [slice(0, p), slice(p, p + q)]  # columns as they are stored, and those that are read
+    kept = np.arange(p + q) if missing is None else missing.kept
+    split = int((kept < p).sum())
+    read = [slice(0, split), slice(split, len(kept))]
+    sides = []
+    for number, side in enumerate(("left", "right")):
+        of_side = kept[read[number]] - stored[number].start
+        basis, variance = arrays[f"{side}_basis"], arrays[f"{side}_variance"]
+        loadings = arrays.get(f"{side}_loadings", basis)
+        total = float(meta["variances"][number])
+        stands_for = np.square(loadings).sum(axis=0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            part = variance if loadings is basis else np.where(variance > 0, stands_for / variance, 0.0)
+        mean, scale = arrays.get("column_mean"), arrays.get("column_scale")
+        components = StoredComponents(
+            basis=basis,
+            mean=None if mean is None else mean[read[number]],
+            scale=None if scale is None else scale[read[number]],
+            missing=None if missing is None else _missing_of(missing, stored[number], of_side),
+            column_weight=None if weights is None else weights[stored[number]][of_side],
+        )
+        sides.append(
+            FieldModes(
+                basis=basis,
+                variance=variance,
+                explained_variance_ratio=part / total if total > 0 else np.zeros(len(part)),
+                total_variance=total,
+                missing=components.missing,
+                _components=components,
+                _loadings=loadings,
+            )
+        )
+    return sides
+
+
+def _missing_of(found: Missing, stored: slice, kept: np.ndarray) -> Missing:
+    """What was missing of one field; how many of its rows had gaps is not known apart."""
+    return Missing(
+        rule=found.rule,
+        counts=found.counts[stored],
+        rows=found.rows,
+        rows_with_gaps=found.rows_with_gaps,
+        kept=kept,
+        fill=None if found.fill is None else found.fill[stored],
+        observed=None if found.observed is None else found.observed[stored],
+    )
+
+
+def coupled_summary(answer: CoupledModes) -> dict[str, Any]:
+    """List the facts of an answer as plain numbers and strings."""
+    facts: dict[str, Any] = {
+        "outcome": answer.outcome.name,
+        "sentence": answer.outcome.sentence,
+        "assurance": answer.assurance,
+        "store": answer.store,
+        "warnings": list(answer.warnings),
+        "kind": answer.kind,
+        "values": answer.values.tolist(),
+        "correlations": [None if np.isnan(value) else float(value) for value in answer.correlations],
+        "left_explained_variance_ratio": answer.left.explained_variance_ratio.tolist(),
+        "right_explained_variance_ratio": answer.right.explained_variance_ratio.tolist(),
+        "data_passes": answer.data_passes,
+    }
+    if answer.squared_covariance_fraction is not None:
+        facts["squared_covariance_fraction"] = answer.squared_covariance_fraction.tolist()
+        facts["squared_covariance_error"] = answer.squared_covariance_error
+    if answer.chance is not None:
+        facts["chance_correlation"] = answer.chance
+    return facts

@@ -1,0 +1,531 @@
+"""Two fields to what varies together in both: the stages of the job, and the answer that it keeps.
+
+::
+
+    STORE              the job: its parameters, means and deviations of all columns, its answer
+    STORE/pairs        of maximum covariance: leading pairs of [[0, C], [C^T, 0]], by block Krylov
+    STORE/left, right  of canonical correlations of leading components: those of either field
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from npmdask.algorithms import BlockKrylov
+from npmdask.algorithms.stopping import DOUBLE_EPS, ResidualRule, StepView, default_tol
+from npmdask.checkpoint.store import CHECKPOINT_FORMAT, RunStore
+from npmdask.errors import BadInputError
+from npmdask.models.dilation import triplets_of
+from npmdask.models.two_fields.fields import Fields
+from npmdask.numerics.canonical import Canonical, canonical_pairs, chance_correlation, correlation_error
+from npmdask.numerics.random import generator
+from npmdask.numerics.subspaces import Block, fix_signs
+from npmdask.operators import ColumnMoments, CrossCovariance, GramMatrix, Operator
+from npmdask.operators.view import AS_STORED, View
+from npmdask.planning.predicted_steps import Predictor
+from npmdask.privacy.mechanisms import REGISTRY as MECHANISMS
+from npmdask.runs.build import default_rank, make_problem
+from npmdask.runs.loop import solve_in
+from npmdask.runs.missing import filled, keep_missing, missing_warnings
+from npmdask.runs.observers import Observer, Observers
+from npmdask.runs.problem import DEFAULT_STEPS, Problem, Request
+from npmdask.runs.restore import bind_spec
+from npmdask.runs.session import Session
+from npmdask.runs.solution import Resources, Solution
+from npmdask.runs.weights import columns_read, keep_weights
+from npmdask.storage.bundle import Arrays
+from npmdask.storage.readers.dense import checksum_table
+from npmdask.storage.readers.gaps import GapReader
+from npmdask.storage.source import Source
+from npmdask.theory.certificates.statements import of_coupled
+
+MCA, CCA = KINDS = ("mca", "cca")
+ANSWER = "result"
+PROBES = 16  # random columns of either field, by which the covariance that no mode has is estimated
+MOMENTS = ("column_mean", "column_std", "column_fill", "column_missing", "column_observed", "rows_missing")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoupledRequest:
+    """What is asked of two fields: public parameters, part of a run's identity.
+
+    ``kind``: "mca" or "cca"; ``k`` modes. ``center``, ``scale``, ``missing`` as of :class:`Request`, for both fields.
+    ``pcs``: of canonical correlations, how many leading components of the left and of the right field stand for them;
+    None: all of their columns. ``ridge``: see :func:`npmdask.numerics.canonical.canonical_pairs`.
+    """
+
+    kind: str
+    k: int
+    center: bool = True
+    scale: bool = False
+    missing: str = "refuse"
+    pcs: tuple[int, int] | None = None
+    ridge: float = 0.0
+    tol: float | None = None
+    max_steps: int = DEFAULT_STEPS
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("k", "seed", "max_steps"):
+            value, least = getattr(self, name), 0 if name == "seed" else 1
+            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+                raise BadInputError(f"{name} = {value!r} must be a whole number from {least} on")
+        if self.tol is not None and not 0 < self.tol < 1:
+            raise BadInputError(f"tol = {self.tol} must be between 0 and 1 (it is relative to each value)")
+        if not 0 <= self.ridge < math.inf:
+            raise BadInputError(
+                f"ridge = {self.ridge} must be a number from 0 on: 0.1 adds a tenth of the mean variance of a column"
+            )
+        if self.pcs is not None and (len(self.pcs) != 2 or any(type(n) is not int or n < self.k for n in self.pcs)):
+            raise BadInputError(
+                f"pcs = {self.pcs} must be two whole numbers from k = {self.k} on: how many leading components stand "
+                "for the left and for the right field"
+            )
+
+    def of_field(self, weights: Any = None) -> Request:
+        """The request of a run on one field, or what passes over both must know."""
+        return Request(
+            target_rank=self.k,
+            center=self.center,
+            scale=self.scale,
+            missing=self.missing,
+            tol=self.tol,
+            max_steps=self.max_steps,
+            seed=self.seed,
+            weights=weights,
+        )
+
+
+def spec_of(fields: Fields, request: CoupledRequest) -> dict[str, Any]:
+    """The parameters that a store is bound to, by name."""
+    asked = {name: getattr(request, name) for name in ("pcs", "ridge")} if request.kind == CCA else {}
+    pcs = asked.get("pcs")
+    return {
+        "data": {
+            "fingerprint": fields.joined.fingerprint,
+            "shape": list(fields.joined.shape),
+            "columns": [fields.left.shape[1], fields.right.shape[1]],
+            "kind": request.kind,
+            "center": request.center,
+            "scale": request.scale,
+            "missing": request.missing,
+        },
+        "algorithm": {
+            "name": request.kind,
+            "target_rank": int(request.k),
+            **asked,
+            **({} if pcs is None else {"pcs": list(pcs)}),
+        },
+        "mechanism": {"mechanism": "none"},
+        "stop": {"tol": request.tol, "max_steps": request.max_steps},
+        "run": {"seed": int(request.seed)},
+        "version": {"npmdask": version("npmdask"), "checkpoint_format": CHECKPOINT_FORMAT},
+        **({} if fields.weights is None else {"weights": fields.weights.spec()}),
+    }
+
+
+def run_coupled(
+    fields: Fields,
+    request: CoupledRequest,
+    store: str | Path,
+    resources: Resources | None = None,
+    observer: Observer | None = None,
+) -> None:
+    """Run the job in ``store``, or go on with it; one that is finished is left as it is.
+
+    Raises
+    ------
+    BadInputError
+        More modes than there can be.
+    RefusedError
+        The store belongs to other data or parameters; the memory does not suffice.
+    """
+    resources, observer = resources or Resources(), observer or Observer()
+    _require_modes(fields, request)
+    with RunStore(store) as held:
+        if held.read_spec() is None:
+            keep_weights(held, fields.weights)
+        once = {"source": fields.left.path, "other_source": fields.right.path}
+        once |= {} if fields.left.dim is None else {"dim": fields.left.dim}
+        once |= {} if fields.right.dim is None else {"other_dim": fields.right.dim}
+        bind_spec(spec_of(fields, request), held, {"resources": asdict(resources)}, once=once)
+        if held.read_part(ANSWER) is None:
+            resources.require_possible()
+            with Session(held, resources, Observers(Predictor(), observer)) as session:
+                arrays, meta = _Job(session, fields, request).solved()
+            held.write_part(ANSWER, arrays, meta)
+
+
+def _require_modes(fields: Fields, request: CoupledRequest) -> None:
+    p, d = fields.split, fields.joined.shape[1]
+    most = min(fields.joined.shape[0], p, d - p)
+    if request.k > most:
+        raise BadInputError(
+            f"k = {request.k} modes are not possible: the fields have {fields.joined.shape[0]} rows, and {p} and "
+            f"{d - p} columns, so there are at most {most}"
+        )
+    for side, count, columns in zip(("left", "right"), request.pcs or (), (p, d - p), strict=False):
+        if count > min(fields.joined.shape[0], columns):
+            raise BadInputError(
+                f"pcs = {request.pcs}: the {side} field is {fields.joined.shape[0]} x {columns} and has no {count} "
+                "components"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossRule(ResidualRule):
+    """Of a cross-covariance: values and residuals below the rounding of its products count as zero.
+
+    ``reach``: what sums of products can be of at most. Fields that do not vary together have a cross-covariance that
+    is far below it, and of which all digits are rounding.
+    """
+
+    reach: float
+
+    def _rounding(self, view: StepView) -> float:
+        return max(super()._rounding(view), 4 * DOUBLE_EPS * self.d**0.5 * self.reach)
+
+    def zeros(self, values: np.ndarray) -> np.ndarray:
+        """Which of these values cannot be told from zero."""
+        largest = max(float(np.abs(values).max(initial=0.0)), self.reach)
+        return np.asarray(np.abs(values) <= 4 * DOUBLE_EPS * self.d**0.5 * largest)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossOperator:
+    """Two fields side by side, seen as the dilation of their cross-covariance."""
+
+    kind: ClassVar[str] = "symmetric"
+    certified: ClassVar[bool] = True
+
+    split: int
+    weight: float
+    view: View
+    reach: float
+
+    def dimension(self, source: Source) -> int:
+        return int(source.shape[1])
+
+    def operator(self, source: Source) -> CrossCovariance:
+        return CrossCovariance(
+            reader=source.reader, split=self.split, weight=self.weight, view=self.view, reach=self.reach
+        )
+
+    def spec(self) -> dict[str, Any]:
+        return {"cross_covariance": self.split}
+
+
+class _Job:
+    """The stages of one job; ``solved`` gives the arrays of its answer and what is known of them."""
+
+    def __init__(self, session: Session, fields: Fields, request: CoupledRequest) -> None:
+        self._session, self._fields, self._request = session, fields, request
+        self._split = fields.split
+
+    def solved(self) -> tuple[Arrays, dict[str, Any]]:
+        self._survey()
+        solve = self._covariances if self._request.kind == MCA else self._correlations
+        arrays, meta = solve()
+        mean, std = self._source.column_mean, self._std
+        assert mean is not None
+        arrays |= {"column_mean": mean} if self._request.center else {}
+        arrays |= {} if self._view.scale is None else {"column_scale": self._view.scale}
+        said = [*meta["warnings"], *missing_warnings(self._session.store), *self._constant(std)]
+        return arrays, meta | {"warnings": said, "total_data_passes": meta["total_data_passes"] + self._surveyed}
+
+    # What is known of the columns before anything is multiplied.
+
+    def _survey(self) -> None:
+        """Means and deviations of all columns, as recorded or from one pass; how passes see them."""
+        session, request = self._session, self._request
+        source, weights = self._fields.joined, self._fields.weights
+        gappy = isinstance(source.reader, GapReader)
+        rows = None if weights is None else weights.rows
+        self._surveyed = int(source.column_mean is None)
+        if self._surveyed:
+            seen = AS_STORED if rows is None else View(row_weight=rows)
+            found = session.gather("moments", source, ColumnMoments(reader=source.reader, view=seen), np.zeros((1, 1)))
+            part = session.store.read_part("moments")
+            assert part is not None
+            survey = dict(zip(MOMENTS, found, strict=False))
+            table = checksum_table(part[0])
+            source = source if table is None else source.with_checksums(table)
+            source = filled(source, survey)
+            source = replace(source, column_mean=survey["column_mean"], column_std=survey["column_std"])
+            if gappy:
+                if session.store.part_meta("survey") is None:  # where warnings of coarse fills look
+                    session.store.write_part("survey", survey, {})
+                keep_missing(session.store, source, (survey, {}))
+        self._source = source
+        mean, std, reader = source.column_mean, source.column_std, source.reader
+        assert mean is not None and std is not None
+        self._std = reader.deviations(std) if isinstance(reader, GapReader) else std
+        view = View.of_columns(mean, self._std, center=request.center, scale=request.scale, sparse=False)
+        if weights is not None:
+            view = replace(view, row_weight=weights.rows, column_weight=columns_read(weights, source))
+        self._view, self._weight = view, 1.0 / view.weight_of_rows(source.shape[0])
+        second = std**2 if request.center else std**2 + mean**2
+        second = second / (1.0 if view.scale is None else view.scale) ** 2
+        second = second if view.column_weight is None else second * view.column_weight
+        self._variances = float(second[: self._split].sum()), float(second[self._split :].sum())
+        self._cross = CrossOperator(
+            split=self._split, weight=self._weight, view=view, reach=math.sqrt(self._variances[0] * self._variances[1])
+        )
+
+    def _constant(self, std: np.ndarray) -> list[str]:
+        """A warning of columns that were to be scaled and are constant up to rounding."""
+        if self._view.scale is None:
+            return []
+        count = int(((self._view.scale == 1) & (std != 1) & (std > 0)).sum())
+        if not count:
+            return []
+        what = "1 column counts" if count == 1 else f"{count} columns count"
+        return [f"{what} as constant, up to rounding, and are not scaled"]
+
+    # Maximum covariance.
+
+    def _covariances(self) -> tuple[Arrays, dict[str, Any]]:
+        k, p, d = self._request.k, self._split, int(self._source.shape[1])
+        tol = default_tol(self._source.reader.dtype) if self._request.tol is None else self._request.tol
+        rule = CrossRule(tol=tol, max_steps=self._request.max_steps, d=d, reach=self._cross.reach)
+        problem = Problem(
+            source=self._source,
+            request=Request(target_rank=2 * k, tol=tol, seed=self._request.seed),
+            algorithm=BlockKrylov(target_rank=2 * k, iteration_rank=default_rank(2 * k, d), tol=tol),
+            mechanism=MECHANISMS["none"](),
+            rule=rule,
+            derived=self._cross,
+        )
+        solution = self._stage("pairs", "pairs of patterns: leading pairs of the cross-covariance", problem)
+        found = triplets_of(solution, p, k)
+        there = ~rule.zeros(found.values)
+        left, right = found.left * there, found.right * there
+        signs = fix_signs(left)
+        left, right = left * signs, right * signs
+        measured = self._measured(left, right)
+        values = np.where(there, np.maximum(measured.values, 0.0), 0.0)
+        arrays = {
+            "values": values,
+            "left_basis": left,
+            "right_basis": right,
+            "residual_norms": measured.residual_norms * there,
+            **measured.of_scores(),
+        }
+        assured = of_coupled(solution.certificate, solution.values, values)
+        meta = {
+            "outcome": asdict(solution.outcome),
+            "assurance": assured.sentence + self._of_filled,
+            "certificate": assured.numbers,
+            "warnings": list(solution.warnings),
+            "variances": self._variances,
+            "rest": measured.rest,
+            "rest_error": measured.rest_error,
+            "total_data_passes": solution.total_data_passes + 1,
+        }
+        return arrays, meta
+
+    @property
+    def _of_filled(self) -> str:
+        from npmdask.runs.missing import filled_entries
+
+        return filled_entries(self._source.reader)
+
+    def _measured(self, left: Block, right: Block) -> _Measured:
+        """One more pass with the patterns and random columns beside them: covariances, scores, what no mode has."""
+        k, p = left.shape[1], len(left)
+        rng = generator(self._request.seed, "probes")
+        block = np.concatenate([np.concatenate([left, right]), rng.standard_normal((p + len(right), PROBES))], axis=1)
+        operator = replace(self._cross.operator(self._source), moments=True)
+        product = self._session.gather("measured", self._source, operator, block)
+        of_both, moments = product[: len(block)], product[len(block) :].reshape(2 * block.shape[1], -1)
+        return _Measured.of(block, of_both, moments, p, k)
+
+    def _stage(self, name: str, said: str, problem: Problem) -> Solution:
+        self._session.told.on_stage(said)
+        with self._session.stage(name) as stage:
+            return solve_in(problem, stage)
+
+    # Canonical correlations.
+
+    def _correlations(self) -> tuple[Arrays, dict[str, Any]]:
+        request, p, d = self._request, self._split, int(self._source.shape[1])
+        warnings: list[str] = []
+        if request.pcs is None:
+            self._session.told.on_stage("moments of all columns of both fields")
+            formed: Operator = GramMatrix(reader=self._source.reader, weight=self._weight, view=self._view)
+            moments = self._session.gather("gram", self._source, formed, np.zeros((d, 0)))[:, :d]
+            moments, split, passes, stands = (moments + moments.T) / 2, p, 1, None
+        else:
+            left, right = (self._components(side, n) for side, n in zip(("left", "right"), request.pcs, strict=True))
+            for side, solution in (("left", left), ("right", right)):
+                warnings += [f"{side} field: {said}" for said in solution.warnings]
+                if not solution.converged:
+                    warnings.append(f"{side} field: {solution.outcome.sentence}")
+            moments, split = self._moments_of(left.basis, right.basis)
+            passes, stands = left.total_data_passes + right.total_data_passes + 1, (left, right)
+        found = canonical_pairs(moments, split, request.k, request.ridge)
+        weights = [found.left, found.right]
+        loadings = [moments[:split, :split] @ found.left, moments[split:, split:] @ found.right]
+        if stands is not None:
+            weights = [solution.basis @ w for solution, w in zip(stands, weights, strict=True)]
+            loadings = [solution.basis @ part for solution, part in zip(stands, loadings, strict=True)]
+        arrays = _of_pairs(found, moments, split, self._request.k)
+        arrays |= {"left_basis": _wide(weights[0], request.k), "right_basis": _wide(weights[1], request.k)}
+        arrays |= {"left_loadings": _wide(loadings[0], request.k), "right_loadings": _wide(loadings[1], request.k)}
+        rows = self._source.shape[0]
+        error = correlation_error(found.least, len(moments))
+        chance = chance_correlation(*found.ranks, rows)
+        warnings += _of_correlations(found, request, rows, chance)
+        name, sentence = "converged", "correlations from the second moments of both fields"
+        if stands is not None:
+            done = all(solution.converged for solution in stands)
+            name = name if done else "max_steps"
+            sentence = f"correlations of the {request.pcs[0]} and {request.pcs[1]} leading components of the fields"
+            sentence = sentence if done else f"not converged: {sentence}, which have not settled"
+        meta = {
+            "outcome": {"name": name, "sentence": sentence},
+            "assurance": _statement(found, error, request) + self._of_filled,
+            "certificate": {"correlation_error": error, "ranks": list(found.ranks), "least_variance": found.least},
+            "warnings": warnings,
+            "variances": self._variances,
+            "chance": chance,
+            "total_data_passes": passes,
+        }
+        return arrays, meta
+
+    def _components(self, side: str, count: int) -> Solution:
+        """The leading components of one field: a stage of its own."""
+        source = self._fields.left if side == "left" else self._fields.right
+        source = replace(source, kind="samples")
+        request = replace(self._request.of_field(self._fields.weights_of(side)), target_rank=count)
+        return self._stage(side, f"leading components of the {side} field", make_problem(source, request))
+
+    def _moments_of(self, left: Block, right: Block) -> tuple[np.ndarray, int]:
+        """The second moments of the scores of the leading components of both, from one pass."""
+        a, b = left.shape[1], right.shape[1]
+        m = max(a, b)
+        block = np.zeros((len(left) + len(right), m))
+        block[: len(left), :a], block[len(left) :, :b] = left, right
+        operator = replace(self._cross.operator(self._source), moments=True)
+        product = self._session.gather("scores", self._source, operator, block)
+        moments = product[len(block) :].reshape(2 * m, 2 * m)
+        which = np.concatenate([np.arange(a), m + np.arange(b)])
+        return moments[np.ix_(which, which)], a
+
+
+def _wide(columns: Block, k: int) -> Block:
+    """``columns``, filled up with zeros to k of them: fewer directions vary than pairs were asked for."""
+    return np.pad(columns, ((0, 0), (0, k - columns.shape[1])))
+
+
+def _of_pairs(found: Canonical, moments: np.ndarray, split: int, k: int) -> Arrays:
+    """Correlations and score variances of canonical pairs, as the moments have them."""
+    first, second = moments[:split, :split], moments[split:, split:]
+    of_left = np.einsum("ij,ij->j", found.left, first @ found.left)
+    of_right = np.einsum("ij,ij->j", found.right, second @ found.right)
+    across = np.einsum("ij,ij->j", found.left, moments[:split, split:] @ found.right)
+    more = k - len(found.values)
+    return {
+        "values": np.pad(np.minimum(found.values, 1.0), (0, more)),
+        "left_variance": np.pad(of_left, (0, more)),
+        "right_variance": np.pad(of_right, (0, more)),
+        "correlations": np.pad(_ratio(across, np.sqrt(of_left * of_right)), (0, more), constant_values=np.nan),
+    }
+
+
+def _ratio(over: np.ndarray, under: np.ndarray) -> np.ndarray:
+    """Correlations; not a number where a score does not vary."""
+    out = np.full(len(over), np.nan)
+    return np.clip(np.divide(over, under, out=out, where=under > 0), -1.0, 1.0)
+
+
+def _of_correlations(found: Canonical, request: CoupledRequest, rows: int, chance: float) -> list[str]:
+    """What should be known of correlations: directions that were left out, and what chance alone would give."""
+    said = []
+    for side, count in zip(("left", "right"), found.left_out, strict=True):
+        if count:
+            directions = "1 direction" if count == 1 else f"{count} directions"
+            said.append(
+                f"{directions} of the {side} field vary by less than 1e-9 of the largest variance and are left out: a "
+                "correlation that lies in them is not found (columns that are nearly combinations of others)"
+            )
+    both = sum(found.ranks)
+    if not request.ridge and both >= rows:
+        said.append(
+            f"the fields have {both} directions and {rows} rows: {both - rows + 1} correlations or more are 1 whatever "
+            "the data say. Ask for correlations of a few leading components (pcs), or for regularised ones (ridge)"
+        )
+    elif not request.ridge and len(found.values) and found.values[0] <= 1.05 * chance:
+        said.append(
+            f"fields that have nothing to do with each other, of so many directions ({found.ranks[0]} and "
+            f"{found.ranks[1]}) in {rows} rows, would have a largest correlation of {chance:.2f}: these say no more"
+        )
+    if len(found.values) < request.k:
+        said.append(f"there are {len(found.values)} pairs only: the others of the {request.k} asked for are empty")
+    return said
+
+
+def _statement(found: Canonical, error: float, request: CoupledRequest) -> str:
+    """How wrong correlations can be, in a sentence."""
+    of = "the columns of both fields" if request.pcs is None else "the leading components, as they were found"
+    if not len(found.values):
+        return "One of the fields does not vary: there is nothing that could be correlated."
+    if not error < 0.05:
+        return (
+            f"Too little is known to say how wrong the correlations can be: some directions of {of} vary so little "
+            "beside the others that rounding decides. Use a ridge, or fewer components (pcs)."
+        )
+    kind = "regularised correlations" if request.ridge else "correlations"
+    return (
+        f"For these data the {kind} of {of} are off by at most {error:.1e} by rounding; rows drawn again would have "
+        "other ones."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Measured:
+    """What a pass with patterns finds: covariances of their scores, residuals, moments, and what no mode has.
+
+    ``rest``: an estimate of the squares of C less the modes, ``rest_error`` its standard error.
+    """
+
+    values: np.ndarray
+    residual_norms: np.ndarray
+    left_variance: np.ndarray
+    right_variance: np.ndarray
+    rest: float
+    rest_error: float
+
+    @classmethod
+    def of(cls, block: Block, product: Block, moments: np.ndarray, p: int, k: int) -> _Measured:
+        """From a block of k patterns and probes, its product, and the moments of its scores."""
+        (u, v), (cv, cu) = (block[:p, :k], block[p:, :k]), (product[:p, :k], product[p:, :k])
+        m = block.shape[1]
+        values = np.diagonal(moments[:k, m : m + k]).copy()
+        squares = np.square(cv - u * values).sum(axis=0) + np.square(cu - v * values).sum(axis=0)
+        of_right = product[:p, k:] - cv @ (v.T @ block[p:, k:])  # C (I - V V^T) of random columns
+        of_left = product[p:, k:] - cu @ (u.T @ block[:p, k:])
+        sizes = np.concatenate([np.square(of_right).sum(axis=0), np.square(of_left).sum(axis=0)])
+        return cls(
+            values=values,
+            residual_norms=np.sqrt(squares),
+            left_variance=np.diagonal(moments)[:k].copy(),
+            right_variance=np.diagonal(moments)[m : m + k].copy(),
+            rest=float(sizes.mean()),
+            rest_error=float(sizes.std(ddof=1) / math.sqrt(len(sizes))),
+        )
+
+    def of_scores(self) -> Arrays:
+        """Variances of the scores, and their correlations."""
+        spread = np.sqrt(self.left_variance * self.right_variance)
+        return {
+            "left_variance": self.left_variance,
+            "right_variance": self.right_variance,
+            "correlations": _ratio(self.values, spread),
+        }

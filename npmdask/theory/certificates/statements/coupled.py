@@ -1,0 +1,82 @@
+"""How wrong the patterns of two fields can be, in a sentence: that of the dilation of their cross-covariance."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from npmdask.theory.certificates.bounds import SEEN, START
+from npmdask.theory.certificates.wording import Assurance, at_most_percent, degrees
+
+LARGE = 0.05  # of a value: a larger error is said as a percentage, not as digits
+
+
+def of_coupled(certificate: Mapping[str, Any] | None, pairs: np.ndarray, values: np.ndarray) -> Assurance:
+    """Of maximum covariance analysis.
+
+    Parameters
+    ----------
+    certificate : of the run on ``[[0, C], [C^T, 0]]``, as numbers (:func:`npmdask.runs.results.as_numbers`).
+    pairs : its eigenvalues (2 k), of both signs, in its order.
+    values : covariances of the modes (k), as they are given: 0 where they cannot be told from zero.
+    """
+    k, noun = len(values), "covariance" if len(values) == 1 else f"{len(values)} covariances"
+    if certificate is None:
+        return Assurance("", {})
+    if not (values > 0).any():
+        said = f"For these data the {noun} cannot be told from zero: the fields do not vary together, up to rounding."
+        return Assurance(said, {"ground": certificate["ground"], "value_errors": [], "sine": None})
+    level = next(level for level in certificate["levels"] if level["ground"] == certificate["ground"])
+    lead = np.argsort(-pairs, kind="stable")[:k]
+    errors = np.array([_bound(level["value_errors"][i]) for i in lead])
+    nearest = np.array([_bound(certificate["nearest"][i]) for i in lead])
+    sine = _bound(level["sine"])
+    numbers = {
+        "ground": certificate["ground"],
+        "confidence": certificate["confidence"],
+        "value_errors": [None if math.isinf(error) else float(error) for error in errors],
+        "nearest": [None if math.isinf(error) else float(error) for error in nearest],
+        "sine": None if math.isinf(sine) else sine,
+    }
+    told = (values > 0) & (errors < values)
+    if not told.any() or not np.isfinite(errors).all() or (errors[values > 0] > values[values > 0]).any():
+        within = float((nearest[values > 0] / values[values > 0]).max())
+        near = f"each of the {noun} given is within {at_most_percent(within)} of a true one"
+        return Assurance(
+            f"Too little is known to say how wrong the answer can be: {near}, but not necessarily of a largest one.",
+            numbers,
+        )
+    worst = float((errors[told] / values[told]).max())
+    zeros = k - int((values > 0).sum())
+    parts = [f"For these data the {noun} {'is' if k == 1 else 'are'} {_accuracy(worst)}"]
+    if zeros:
+        parts[0] += f" (but {zeros} of them cannot be told from zero)"
+    if math.isfinite(sine):
+        spaces = "the pattern of either field is" if k == 1 else f"the spaces of the {k} patterns of either field are"
+        parts.append(f"{spaces} tilted by at most {degrees(min(1.0, sine), least=0)}")
+    else:
+        parts.append("the patterns themselves cannot be told from others as good")
+    return Assurance(", and ".join(parts) + _condition(certificate) + ".", numbers)
+
+
+def _bound(value: float | None) -> float:
+    return math.inf if value is None else float(value)
+
+
+def _accuracy(error: float) -> str:
+    if error > LARGE:
+        return f"at most {at_most_percent(error)} off"
+    digits = min(15, math.floor(-math.log10(max(error, 1e-300))))
+    return f"right to {digits} digit{'s' * (digits != 1)}"
+
+
+def _condition(certificate: Mapping[str, Any]) -> str:
+    if certificate["ground"] == START:
+        chance = at_most_percent(1 - certificate["confidence"])
+        return f", unless the random start missed a direction (chance below {chance})"
+    if certificate["ground"] == SEEN:
+        return ", unless a larger covariance was missed, which this run found no sign of but cannot rule out"
+    return ""
