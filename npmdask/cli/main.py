@@ -21,7 +21,9 @@ import psutil
 from npmdask.checkpoint.logging import open_log
 from npmdask.cli.data import add_components, add_generate, add_gram, add_ingest
 from npmdask.cli.models import (
+    add_cca,
     add_ica,
+    add_mca,
     add_mixture,
     add_moments,
     add_output,
@@ -456,6 +458,8 @@ COMMANDS = (
     add_topics,
     add_mixture,
     add_ica,
+    add_mca,
+    add_cca,
     add_moments,
     add_ledger,
     add_perturb,

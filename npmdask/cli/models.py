@@ -1,4 +1,4 @@
-"""The commands that find latent variables: topics of documents, mixtures, independent components."""
+"""The commands that find latent variables, and what two fields have in common."""
 
 from __future__ import annotations
 
@@ -151,6 +151,79 @@ def _samples(a: argparse.Namespace) -> int:
         refine=a.refine,
     )
     return print_answer(answer, a.json)
+
+
+def add_mca(commands: Any) -> None:
+    p = commands.add_parser("mca", help="pairs of patterns of two fields of largest covariance (PLS-SVD)")
+    _add_coupled(p, "mca")
+    p.set_defaults(pcs=None, ridge=0.0)
+
+
+def add_cca(commands: Any) -> None:
+    p = commands.add_parser(
+        "cca", help="pairs of weights of two fields of largest correlation (canonical correlations)"
+    )
+    _add_coupled(p, "cca")
+    p.add_argument("--pcs", type=int, nargs="+", metavar="N", help="leading components of either field; or of each")
+    p.add_argument("--ridge", type=float, default=0.0, help="adds so many times the mean variance of a column")
+
+
+def _add_coupled(p: Any, kind: str) -> None:
+    p.add_argument("left", help="dense rows: a Zarr store, a URL or a file")
+    p.add_argument("right", help="the same rows of another field")
+    p.add_argument("-k", type=int, required=True, metavar="K", help="how many modes")
+    p.add_argument("--store", help=f"folder of the job (default: runs/{kind}-LEFT)")
+    p.add_argument("--dim", nargs="+", metavar="NAME", help="dimension of the rows of a grid; or of each of the two")
+    p.add_argument("--center", action=argparse.BooleanOptionalAction, default=True, help="take off the column means")
+    p.add_argument("--scale", action="store_true", help="divide columns by their standard deviations")
+    p.add_argument(
+        "--missing", choices=["refuse", "drop-columns", "mean"], default="refuse", help="values that are NaN"
+    )
+    p.add_argument("--row-weights", help="a file (.npy, Zarr), or a coordinate of the left field")
+    p.add_argument("--left-weights", help="of the columns: a file, a coordinate, or coslat")
+    p.add_argument("--right-weights", help="the same of the right field")
+    p.add_argument("--tol", type=float, help="relative residual to reach")
+    p.add_argument("--max-steps", type=int, default=200, help="give up after so many passes")
+    p.add_argument("--seed", type=int, default=0)
+    p.add_argument("--memory", help="limit for all processes together, like 1GiB")
+    p.add_argument("--threads", type=int)
+    p.add_argument("--workers", type=int, default=0, help="processes (default: threads of this one)")
+    add_output(p)
+    p.set_defaults(command=_coupled, kind=kind)
+
+
+def _coupled(a: argparse.Namespace) -> int:
+    from npmdask.models.two_fields.answers import fit_coupled
+    from npmdask.runs.observers import ProgressBar
+
+    a.held_store = _store_of(a, a.kind, a.left)
+    answer = fit_coupled(
+        a.kind,
+        a.left,
+        a.right,
+        a.k,
+        store=a.held_store,
+        resources=_resources(a),
+        observer=ProgressBar(quiet=a.quiet),
+        dim=_of_both(a.dim),
+        row_weights=a.row_weights,
+        left_weights=a.left_weights,
+        right_weights=a.right_weights,
+        center=a.center,
+        scale=a.scale,
+        missing=a.missing,
+        pcs=_of_both(a.pcs),
+        ridge=a.ridge,
+        tol=a.tol,
+        max_steps=a.max_steps,
+        seed=a.seed,
+    )
+    return print_answer(answer, a.json)
+
+
+def _of_both(given: Any) -> Any:
+    """One for both fields, or one for each."""
+    return None if given is None else (given[0], given[0]) if len(given) == 1 else tuple(given)
 
 
 def add_moments(commands: Any) -> None:

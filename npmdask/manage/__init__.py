@@ -3,7 +3,7 @@
 from npmdask.manage.gram import GramKind
 from npmdask.manage.kinds import RunKind, Sink, forget_kind, kind_of, kind_of_answer, register_kind
 from npmdask.manage.matrix import CopyKind, MatrixKind, SearchKind
-from npmdask.manage.staged import LatentKind, TopicsKind
+from npmdask.manage.staged import CoupledKind, LatentKind, TopicsKind
 from npmdask.manage.stream import StreamKind
 
 for _kind in (
@@ -15,6 +15,8 @@ for _kind in (
     TopicsKind(),
     LatentKind("mixture"),
     LatentKind("ica"),
+    CoupledKind("mca"),
+    CoupledKind("cca"),
 ):
     register_kind(_kind)
 

@@ -1,4 +1,4 @@
-"""Jobs of several stages: topics of documents, mixtures, independent components."""
+"""Jobs of several stages: topics of documents, mixtures, independent components, what two fields have in common."""
 
 from __future__ import annotations
 
@@ -164,6 +164,51 @@ class LatentKind(StagedKind):
         from npmdask.models.latent.answers import latent_report
 
         return latent_report(run, dict(spec))
+
+
+class CoupledKind(StagedKind):
+    """Coupled modes of two fields; ``name`` says by which criterion."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def gave(self, answer: Any) -> bool:
+        from npmdask.models.two_fields.answers import CoupledModes
+
+        return isinstance(answer, CoupledModes) and answer.kind == self.name
+
+    def go_on(self, store: Path, resources: Resources, observer: Observer) -> Any:
+        from npmdask.models.two_fields.answers import resume_coupled
+
+        return resume_coupled(store, resources, observer)
+
+    def read(self, store: Path) -> Any:
+        from npmdask.models.two_fields.answers import read_coupled
+
+        return read_coupled(store)
+
+    def answer(self, store: Path) -> dict[str, np.ndarray]:
+        """Read the modes of both fields, and their patterns in the units of the data."""
+        found = self.read(store)
+        sides = {"left": found.left, "right": found.right}
+        patterns = {f"{side}_patterns": modes.patterns for side, modes in sides.items()}
+        return _part(store, "result") | patterns
+
+    def summary(self, answer: Any) -> dict[str, Any]:
+        from npmdask.models.two_fields.answers import coupled_summary
+
+        return coupled_summary(answer)
+
+    def lines(self, answer: Any, words: int = 10) -> str:
+        """Show a line for each mode."""
+        from npmdask.models.two_fields.report import lines_of
+
+        return lines_of(answer)
+
+    def report(self, run: RunStore, spec: Spec) -> Report:
+        from npmdask.models.two_fields.report import coupled_report
+
+        return coupled_report(run, dict(spec))
 
 
 def _part(store: Path, name: str) -> dict[str, np.ndarray]:

@@ -8,7 +8,7 @@ by one, which are tasks of Prefect.
 
 * Flows, each beside its steps: :mod:`~npmdask.prefect.power_method` (``npm``, ``npm_deflation``,
   ``distributed_private_pca``), :mod:`~npmdask.prefect.private_release`, :mod:`~npmdask.prefect.streaming_update`,
-  :mod:`~npmdask.prefect.staged_runs` (``topics``, ``latent``), :mod:`~npmdask.prefect.benchmark`.
+  :mod:`~npmdask.prefect.staged_runs` (``topics``, ``latent``, ``two_fields``), :mod:`~npmdask.prefect.benchmark`.
 * What they share: :mod:`~npmdask.prefect.tasks`, :mod:`~npmdask.prefect.parameters`, :mod:`~npmdask.prefect.naming`,
   :mod:`~npmdask.prefect.publish`, :mod:`~npmdask.prefect.cli`.
 * What runs them: :mod:`~npmdask.prefect.schedules`, :mod:`~npmdask.prefect.serve`, :mod:`~npmdask.prefect.server`,
@@ -25,7 +25,7 @@ from npmdask.errors import extra
 if TYPE_CHECKING:
     from npmdask.prefect.parameters import configuration
     from npmdask.prefect.power_method import deflate, distributed_private_pca, npm, npm_deflation
-    from npmdask.prefect.staged_runs import find_components, find_topics, latent, look, topics
+    from npmdask.prefect.staged_runs import find_components, find_modes, find_topics, latent, look, topics, two_fields
     from npmdask.prefect.tasks import NotConvergedError, iterate, plan, report, validate
 
 if find_spec("prefect") is None:
@@ -38,6 +38,7 @@ LATER = {
     "deflate": "power_method",
     "distributed_private_pca": "power_method",
     "find_components": "staged_runs",
+    "find_modes": "staged_runs",
     "find_topics": "staged_runs",
     "iterate": "tasks",
     "latent": "staged_runs",
@@ -47,6 +48,7 @@ LATER = {
     "plan": "tasks",
     "report": "tasks",
     "topics": "staged_runs",
+    "two_fields": "staged_runs",
     "validate": "tasks",
 }
 
@@ -56,6 +58,7 @@ __all__ = [
     "deflate",
     "distributed_private_pca",
     "find_components",
+    "find_modes",
     "find_topics",
     "iterate",
     "latent",
@@ -65,6 +68,7 @@ __all__ = [
     "plan",
     "report",
     "topics",
+    "two_fields",
     "validate",
 ]
 

@@ -63,7 +63,7 @@ def subject(parameters: Mapping[str, Any]) -> str:
 
 
 def _of_a_job(parameters: Mapping[str, Any]) -> str:
-    """Of topics and latent components, which take no configuration."""
+    """Of topics, latent components and two fields, which take no configuration."""
     count = parameters.get("count")
     if "documents" in parameters:
         of = data_name(str(parameters["documents"]))
@@ -71,6 +71,9 @@ def _of_a_job(parameters: Mapping[str, Any]) -> str:
     if "samples" in parameters:
         word = "independent components" if parameters.get("kind") == "ica" else "Gaussians"
         return f"{count} {word} in {data_name(str(parameters['samples']))}"
+    if "left" in parameters and "right" in parameters:
+        both = " and ".join(data_name(str(parameters[side])) for side in ("left", "right"))
+        return f"{count} modes of {both}"
     return ""
 
 

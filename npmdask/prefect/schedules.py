@@ -34,13 +34,13 @@ from npmdask.prefect.benchmark import benchmark
 from npmdask.prefect.parameters import at_store, checked, run_folder
 from npmdask.prefect.power_method import distributed_private_pca, npm, npm_deflation
 from npmdask.prefect.private_release import private_release
-from npmdask.prefect.staged_runs import latent, topics
+from npmdask.prefect.staged_runs import latent, topics, two_fields
 from npmdask.prefect.streaming_update import for_ticks, streaming_update
 
 CONFIGURED = (npm, npm_deflation, streaming_update, private_release, distributed_private_pca)
-FLOWS: dict[str, Flow[..., Any]] = {made.name: made for made in (*CONFIGURED, topics, latent, benchmark)}
+FLOWS: dict[str, Flow[..., Any]] = {made.name: made for made in (*CONFIGURED, topics, latent, two_fields, benchmark)}
 OF_A_CONFIGURATION = tuple(made.name for made in CONFIGURED)
-DATA = ("documents", "samples")  # parameters that name data, of the other flows
+DATA = ("documents", "samples", "left", "right")  # parameters that name data, of the other flows
 Names = Literal[
     "npm",
     "npm-deflation",
@@ -49,6 +49,7 @@ Names = Literal[
     "distributed-private-pca",
     "topics",
     "latent",
+    "two-fields",
     "benchmark",
 ]
 
@@ -158,7 +159,9 @@ def _planned(entry: ScheduleEntry, folder: Path) -> Planned:
         parameters, data = {**parameters, "config": config.model_dump(mode="json")}, _data_of(config)
     else:
         data = "this machine"  # of benchmarks, which disturb each other
-        for name in set(DATA) & set(parameters):
+        for name in (
+            name for name in reversed(DATA) if name in parameters
+        ):  # of two fields the first says what it reads
             parameters[name] = data = _absolute(str(parameters[name]), folder)
         parameters.setdefault("folder", str(Path("runs").absolute()))
     checked(flow, parameters)

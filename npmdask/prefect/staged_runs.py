@@ -1,4 +1,4 @@
-"""Jobs of several stages (topics, mixtures, independent components) as flows, and their steps as tasks.
+"""Jobs of several stages (topics, mixtures, independent components, two fields) as flows, and their steps as tasks.
 
 No ``from __future__ import annotations`` here: Prefect could not read the parameters of a served flow.
 """
@@ -11,6 +11,7 @@ from npmdask.manage.report import summary
 from npmdask.models.latent.answers import fit_latent
 from npmdask.models.topics.documents import documents_of
 from npmdask.models.topics.run import CorpusFilter, run_topics
+from npmdask.models.two_fields.answers import fit_coupled
 from npmdask.numerics.units import parse_memory
 from npmdask.prefect.heartbeat import require_progress, tended
 from npmdask.prefect.naming import run_name
@@ -195,6 +196,110 @@ def latent(
     return end_state(facts)
 
 
+@flow(
+    name="two-fields",
+    description="What two fields have in common: maximum covariance or canonical correlations, out of core.",
+    flow_run_name=run_name("two-fields"),
+    persist_result=False,
+)
+@said_in_a_sentence
+@tended
+def two_fields(
+    kind: Annotated[Literal["mca", "cca"], said("largest covariance, or largest correlation")],
+    left: Annotated[str, said("dense rows: a Zarr store, a URL or a file")],
+    right: Annotated[str, said("the same rows of another field")],
+    count: Annotated[int, said("how many modes", ge=1)],
+    center: Annotated[bool, said("take off the column means")] = True,
+    scale: Annotated[bool, said("divide columns by their standard deviations")] = False,
+    missing: Annotated[Literal["refuse", "drop-columns", "mean"], said("values that are NaN")] = "refuse",
+    pcs: Annotated[list[int] | None, said("of cca: leading components of the left and of the right field")] = None,
+    ridge: Annotated[float, said("of cca: so many times the mean variance of a column is added", ge=0)] = 0.0,
+    dim: Annotated[
+        list[str] | None, said("dimension of the rows of a grid: of the left and of the right field")
+    ] = None,
+    row_weights: Annotated[str | None, said("a file, or a coordinate of the left field")] = None,
+    left_weights: Annotated[str | None, said("of the columns: a file, a coordinate, or coslat")] = None,
+    right_weights: Annotated[str | None, said("the same of the right field")] = None,
+    tol: Annotated[float | None, said("relative residual to reach", gt=0, lt=1)] = None,
+    seed: Seed = 0,
+    memory: Memory = None,
+    threads: Threads = None,
+    workers: Workers = 0,
+    run_id: RunId = "two-fields",
+    folder: Folder = "runs",
+) -> Any:
+    """
+    Find what two fields have in common, out of core.
+
+    The same run id again goes on after a kill, or returns the answer.
+
+    Parameters
+    ----------
+    kind : {"mca", "cca"}
+        Largest covariance, or largest correlation.
+    left : str
+        Dense rows: a Zarr store, a URL or a file.
+    right : str
+        The same rows of another field.
+    count : int
+        How many modes.
+    center : bool, default True
+        Take off the column means.
+    scale : bool, default False
+        Divide columns by their standard deviations.
+    missing : {"refuse", "drop-columns", "mean"}, default "refuse"
+        What is done with values that are NaN.
+    pcs : list of int, optional
+        Of canonical correlations: how many leading components stand for the left and for the right field.
+    ridge : float, default 0.0
+        Of canonical correlations: so many times the mean variance of a column is added.
+    dim : list of str, optional
+        The dimension of the rows of a grid: of the left and of the right field.
+    row_weights : str, optional
+        A file, or a coordinate of the left field.
+    left_weights : str, optional
+        Of the columns: a file, a coordinate, or coslat.
+    right_weights : str, optional
+        The same of the right field.
+    tol : float, optional
+        Relative residual to reach.
+    seed : int, default 0
+        Of everything that is drawn.
+    memory : str, optional
+        Limit for all processes of the run together, like "1GiB".
+    threads : int, optional
+        Threads of each process; all cores if left out.
+    workers : int, default 0
+        Processes; 0: threads of one process.
+    run_id : str, default "two-fields"
+        Name of the run, and of its folder.
+    folder : str, default "runs"
+        Where that folder is made.
+
+    Returns
+    -------
+    dict
+        The facts of the run as plain numbers and strings: "values", "store", "outcome", ... No array goes through
+        Prefect: the answer is in the store.
+
+    Examples
+    --------
+    >>> from prefect import flow
+    >>> from npmdask.prefect import two_fields
+    >>> @flow
+    ... def nightly():
+    ...     return two_fields("mca", "sst.zarr", "rain.zarr", 10, memory="1GiB", run_id="coupled")["store"]
+    """
+    store = run_folder(folder, run_id)
+    asked: dict[str, Any] = {"center": center, "scale": scale, "missing": missing, "tol": tol, "seed": seed}
+    asked |= {"pcs": pcs, "ridge": ridge, "dim": dim}
+    asked |= {"row_weights": row_weights, "left_weights": left_weights, "right_weights": right_weights}
+    means: dict[str, Any] = {"memory": memory, "threads": threads, "workers": workers}
+    facts = find_modes(kind, left, right, count, store=store, run_id=run_id, **means, **asked)
+    report(run_id, facts)
+    return end_state(facts)
+
+
 @step
 def look(documents: str) -> dict[str, Any]:
     """
@@ -374,5 +479,69 @@ def find_components(
     require_progress(store)
     resources = Resources(memory=parse_memory(memory), threads=threads, workers=workers)
     answer = fit_latent(kind, samples, count, store=store, resources=resources, **given)
+    shown.close(answer.outcome.sentence)
+    return summary(answer) | {"answered": answer.answered}
+
+
+@step
+def find_modes(
+    kind: str,
+    left: str,
+    right: str,
+    count: int,
+    *,
+    store: str,
+    run_id: str | None = None,
+    memory: str | None = None,
+    threads: int | None = None,
+    workers: int = 0,
+    **options: Any,
+) -> dict[str, Any]:
+    """
+    Find coupled modes of two fields: every stage, from wherever the store is. No array leaves it.
+
+    A task of Prefect, for a flow of yours. Called again with the same store it goes on, or returns the answer.
+
+    Parameters
+    ----------
+    kind : {"mca", "cca"}
+        Largest covariance, or largest correlation.
+    left : str
+        Dense rows: a Zarr store, a URL or a file.
+    right : str
+        The same rows of another field.
+    count : int
+        How many modes.
+    store : str
+        Folder or URL of the run.
+    run_id : str, optional
+        Name of the run in Prefect's artifacts; that of its store if left out.
+    memory : str, optional
+        Limit for all processes of the run together, like "1GiB".
+    threads : int, optional
+        Threads of each process; all cores if left out.
+    workers : int, default 0
+        Processes; 0: threads of one process.
+    **options : Any
+        All other parameters of :func:`two_fields`.
+
+    Returns
+    -------
+    dict
+        The facts of the run as plain numbers and strings: "store", "outcome", "answered", ...
+
+    Examples
+    --------
+    >>> from prefect import flow
+    >>> from npmdask.prefect import find_modes, report
+    >>> @flow
+    ... def coupled():
+    ...     report("coupled", find_modes("mca", "sst.zarr", "rain.zarr", 10, store="runs/coupled"))
+    """
+    shown = StagePublisher(run_id or last_part(store), 2 if options.get("pcs") else 1)
+    require_progress(store)
+    resources = Resources(memory=parse_memory(memory), threads=threads, workers=workers)
+    observer = Observers(ProgressBar(), shown)
+    answer = fit_coupled(kind, left, right, count, store=store, resources=resources, observer=observer, **options)
     shown.close(answer.outcome.sentence)
     return summary(answer) | {"answered": answer.answered}
