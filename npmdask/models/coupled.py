@@ -361,8 +361,29 @@ class CCA(_Coupled):
     (2,)
     """
 
-    def __init__(self, n_modes: int = 2, *, n_pca_modes: int | tuple[int, int] = 10, **more: Any) -> None:
-        super().__init__(n_modes, **more)
+    def __init__(
+        self,
+        n_modes: int = 2,
+        *,
+        n_pca_modes: int | tuple[int, int] = 10,
+        standardize: bool = False,
+        use_coslat: bool = False,
+        missing: str = DROP,
+        memory: str | int | None = None,
+        store: str | Path | None = None,
+        tol: float | None = None,
+        random_state: int = 0,
+    ) -> None:
+        super().__init__(
+            n_modes,
+            standardize=standardize,
+            use_coslat=use_coslat,
+            missing=missing,
+            memory=memory,
+            store=store,
+            tol=tol,
+            random_state=random_state,
+        )
         self.n_pca_modes = n_pca_modes
 
     def _found(self, **asked: Any) -> CoupledModes:

@@ -85,7 +85,7 @@ def _whitened(moments: np.ndarray, ridge: float) -> _Whitened:
     variances = variances + ridge * float(np.trace(moments)) / d
     largest = max(float(variances.max(initial=0.0)), 0.0)
     kept = variances > LEAST * largest
-    rounding = 64 * np.finfo(np.float64).eps * d * largest  # what of a direction that does not vary is left
+    rounding = _rounding(d) * largest  # what of a direction that does not vary is left
     return _Whitened(
         turn=directions[:, kept] / np.sqrt(variances[kept]),
         left_out=int((~kept & (variances > rounding)).sum()),
@@ -102,8 +102,13 @@ def correlation_error(least: float, d: int) -> float:
     """
     if least <= 0:
         return math.inf
-    eta = 8 * float(np.finfo(np.float64).eps) * (math.sqrt(d) + 10) / least
+    eta = _rounding(d) / least
     return 2 * eta / (1 - eta) if eta < 1 else math.inf
+
+
+def _rounding(d: int) -> float:
+    """Error of second moments by rounding, in norm, as a share of the largest (npmdask.theory.certificates.bounds)."""
+    return 8 * float(np.finfo(np.float64).eps) * (math.sqrt(d) + 10)
 
 
 def chance_correlation(rank_left: int, rank_right: int, rows: float) -> float:

@@ -21,7 +21,7 @@ from npmdask.manage.report import write_report
 from npmdask.numerics.canonical import canonical_pairs, chance_correlation
 from npmdask.theory.diagnostics import max_sin_theta
 from npmdask.xarray import CCA, MCA
-from tests.conftest import same_bytes, write_zarr
+from tests.conftest import often, same_bytes, write_zarr
 
 
 def fields(n: int = 150, p: int = 20, q: int = 12, common: int = 3, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -111,41 +111,51 @@ def test_missing_values_are_treated_in_both_fields() -> None:
         npmdask.mca(a, b, 2)
 
 
-@pytest.mark.parametrize("case", range(6))
-def test_nothing_certified_is_wrong(case: int) -> None:
-    """Offsets, float32, ties, fewer rows than columns, low rank, fields that hardly vary together: the true singular
-    values lie within the bounds that are given. Mutant: rounding of C alone, without that of the fields (``reach``)."""
-    rng = np.random.default_rng(case)
-    n, p, q, k = [(40, 60, 70, 4), (200, 15, 9, 5), (100, 30, 30, 4), (60, 8, 40, 3), (90, 25, 20, 4), (50, 12, 12, 6)][
-        case
-    ]
-    orth = [np.linalg.qr(rng.standard_normal((n, n - 1)) - 0.0)[0] for _ in range(1)][0]
-    orth = np.linalg.qr(orth - orth.mean(axis=0))[0][:, : min(n - 2, p, q)]
-    s = [
-        np.geomspace(1, 1e-8, orth.shape[1]), np.ones(orth.shape[1]), np.full(orth.shape[1], 1e-13),
-        np.repeat(np.geomspace(1, 0.5, 4), 2), np.r_[3.0, 2.0, np.zeros(orth.shape[1] - 2)], np.zeros(orth.shape[1]),
-    ][case][: orth.shape[1]]  # fmt: skip
-    orth = orth[:, : len(s)]
-    other = np.linalg.qr(rng.standard_normal((n, n)) - 0.0)[0]
-    other -= other.mean(axis=0)
-    other -= orth @ (orth.T @ other)
-    other = np.linalg.qr(other)[0][:, : max(1, min(5, n - 2 - len(s)))]
-    a = (orth * np.sqrt(s)) @ np.linalg.qr(rng.standard_normal((p, len(s))))[0].T
-    b = (orth * np.sqrt(s)) @ np.linalg.qr(rng.standard_normal((q, len(s))))[0].T
-    a += other @ rng.standard_normal((other.shape[1], p))  # of one field alone
-    offset = [0.0, 1e6, 0.0, 30.0, 1e3, 10.0][case]
-    a, b = a + offset, b - offset
-    if case in (1, 4):
+def hard(seed: int) -> tuple[np.ndarray, np.ndarray, int, dict[str, Any]]:
+    """Fields that could fool a bound: offsets, float32, ties, fewer rows than columns, low rank, covariances that are
+    tiny beside the fields, or nothing but rounding; weights."""
+    rng = np.random.default_rng(seed)
+    n, p, q = int(rng.integers(25, 120)), int(rng.integers(3, 50)), int(rng.integers(3, 50))
+    rank = min(n // 2, p, q)
+    spectra = [
+        np.geomspace(1, 1e-8, rank), np.ones(rank), np.repeat(np.geomspace(1, 0.5, rank), 2)[:rank],
+        np.full(rank, 1e-12), np.where(np.arange(rank) < 2, 3.0 - np.arange(rank), 0.0), np.zeros(rank),
+        np.geomspace(1, 1e-3, rank) + 1e-9 * rng.random(rank),
+    ]  # fmt: skip
+    series = rng.standard_normal((n, n))
+    series = np.linalg.qr(series - series.mean(axis=0))[0][:, : n - 1]  # uncorrelated, and about 0
+    sizes = np.sqrt(spectra[seed % len(spectra)])
+    a, b = ((series[:, :rank] * sizes) @ np.linalg.qr(rng.standard_normal((d, rank)))[0].T for d in (p, q))
+    alone = series[:, rank : rank + 1 + int(rng.integers(0, n - 1 - rank))]
+    a += alone @ rng.standard_normal((alone.shape[1], p)) * rng.choice([0.0, 1.0, 100.0])
+    a, b = (
+        a + rng.choice([0.0, 30.0, 1e6]) * rng.standard_normal(p),
+        b + rng.choice([0.0, 5.0]) * rng.standard_normal(q),
+    )
+    if rng.random() < 0.3:
         a = a.astype("f4")
-    found = npmdask.mca(a, b, k, tol=1e-9)
-    exact = np.linalg.svd(covariance(a.astype(np.longdouble).astype(float), b), compute_uv=False)[:k]
-    bounds = [np.inf if error is None else error for error in found.certificate.get("value_errors", [])]
-    for value, true, bound in zip(found.values, exact, bounds, strict=False):
-        assert abs(value - true) <= bound + 1e-15 * np.abs(a).max() * np.abs(b).max()
-    if case == 5:
+    weights = {"row_weights": rng.random(n), "left_weights": 3 * rng.random(p)} if rng.random() < 0.3 else {}
+    return a, b, int(rng.integers(1, min(n, p, q, 7))), weights
+
+
+@pytest.mark.parametrize("seed", often(range(60), *range(14)))
+def test_nothing_certified_is_wrong(seed: int) -> None:
+    """The true singular values lie within the bounds that are given, of all that is not said to be zero; and what is
+    said to be zero is. Mutant: rounding of C alone, without that of the fields (``reach``)."""
+    a, b, k, weights = hard(seed)
+    found = npmdask.mca(a, b, k, tol=1e-9, **weights)
+    u = np.asarray(weights.get("row_weights", np.ones(len(a))), np.longdouble)
+    wide, other = a.astype(np.longdouble), b.astype(np.longdouble)
+    wide, other = wide - u @ wide / u.sum(), other - u @ other / u.sum()
+    c = (wide * u[:, None]).T @ other / u.sum() * np.sqrt(weights.get("left_weights", np.ones(a.shape[1])))[:, None]
+    exact = np.linalg.svd(c.astype(float), compute_uv=False)[:k]
+    fields = float(np.sqrt((u @ wide**2).sum() * (u @ other**2).sum()) / u.sum()) * max(1, weights != {}) * 3
+    rounding = 1e-14 * fields * (1 + np.abs(a).max())
+    errors = found.certificate.get("value_errors") or [None] * k
+    for value, true, error in zip(found.values, exact, errors, strict=True):
+        assert abs(value - true) <= (rounding if value == 0 else np.inf if error is None else error)
+    if seed % 7 == 5:
         assert not found.values.any() and "cannot be told from zero" in found.assurance
-    if case == 4:
-        assert (found.values[2:] == 0).all() and (found.values[:2] > 0).all()
 
 
 def test_fewer_modes_than_asked_for_and_a_field_of_constants() -> None:
@@ -219,7 +229,7 @@ def test_correlations_that_say_nothing_are_said_so() -> None:
     assert chance_correlation(60, 40, 2000) == chance.chance
     a, b = fields()
     assert not npmdask.cca(a, b, 1).warnings
-    a[:, 1] = a[:, 0] + 1e-6 * b[:, 0]
+    a[:, 1] = a[:, 0] + 1e-5 * b[:, 0]
     assert any("1 direction of the left field" in said for said in npmdask.cca(a, b, 1).warnings)
     a[:, 1] = a[:, 0]
     same = npmdask.cca(a, b, 1)

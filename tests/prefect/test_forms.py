@@ -13,7 +13,9 @@ from npmdask.errors import BadInputError, RefusedError
 from tests.prefect.conftest import ROOT
 
 LIMITS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
-MODULES = ("npm npm_deflation streaming_update private_release distributed_private_pca topics latent two_fields benchmark").split()
+MODULES = (
+    "npm npm_deflation streaming_update private_release distributed_private_pca topics latent two_fields benchmark"
+).split()
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # of Prefect's own
 
 

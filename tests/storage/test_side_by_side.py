@@ -55,7 +55,7 @@ def test_rows_are_those_of_both_whatever_the_chunks(
     assert sum(len(tile) for slab in range(held.grid[0]) for _, tile in held.tiles(slab, ReadStats())) > 0
     table = table.copy()
     table[left.grid[0], 0] ^= 1
-    with pytest.raises(BadInputError, match="c/0/0 of .*b is corrupt"):
+    with pytest.raises(BadInputError, match=r"c/0/0 of .*b is corrupt"):
         for slab in range(reader.grid[0]):
             list(replace(reader, checksums=table).tiles(slab, ReadStats()))
 

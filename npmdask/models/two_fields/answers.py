@@ -68,8 +68,11 @@ class FieldModes:
 
     @property
     def patterns(self) -> Block:
-        """What the field gains, in the units of its data, where a score grows by 1 (p x k): of maximum covariance the
-        basis, of canonical correlations the covariance of every column with the score.
+        """
+        What the field gains, in the units of its data, where a score grows by 1 (p x k).
+
+        Of maximum covariance the basis, of canonical correlations the covariance of every column with the score. Not a
+        number in columns that weigh nothing.
         """
         found = StoredComponents(
             basis=self._loadings, scale=self._components.scale, column_weight=self._components.column_weight

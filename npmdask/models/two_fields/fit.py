@@ -318,8 +318,11 @@ class _Job:
             **measured.of_scores(),
         }
         assured = of_coupled(solution.certificate, solution.values, values)
+        ended = solution.outcome.sentence.partition("; continue with")[0]
+        if not solution.converged:
+            ended += "; run it again with more of them (max_steps), in another store"
         meta = {
-            "outcome": asdict(solution.outcome),
+            "outcome": {"name": solution.outcome.name, "sentence": ended},
             "assurance": assured.sentence + self._of_filled,
             "certificate": assured.numbers,
             "warnings": list(solution.warnings),
@@ -383,7 +386,7 @@ class _Job:
         chance = chance_correlation(*found.ranks, rows)
         warnings += _of_correlations(found, request, rows, chance)
         name, sentence = "converged", "correlations from the second moments of both fields"
-        if stands is not None:
+        if stands is not None and request.pcs is not None:
             done = all(solution.converged for solution in stands)
             name = name if done else "max_steps"
             sentence = f"correlations of the {request.pcs[0]} and {request.pcs[1]} leading components of the fields"

@@ -1,0 +1,33 @@
+"""A job on two fields that kills itself at a given place.
+
+Arguments: folder (holds ``a``, ``b`` and ``u.npy``), store, kind ("mca", "cca" or "pcs"), and where: the label of a
+pass, of which one part has been kept; the number of a step that has just been committed; or "end", to live.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import npmdask
+from npmdask.operators import _protocol as protocol
+from npmdask.operators import gram_matrix
+from tests.faults.weighted_job import die_at
+
+
+def main(folder: Path, store: str, kind: str, where: str) -> None:
+    """The whole job, or what is left of it."""
+    protocol.RUN_BYTES = protocol.COLUMN_BYTES = 1  # a part for each row of chunks
+    gram_matrix.SUMS_READ = 0
+    die_at(where)
+    asked: dict[str, Any] = {"missing": "mean", "row_weights": folder / "u.npy", "tol": 1e-6, "threads": 1}
+    asked |= {"store": folder / store, "commit_seconds": 0 if where != "end" else 30}
+    if kind == "mca":
+        npmdask.mca(str(folder / "a"), str(folder / "b"), 2, scale=True, **asked)
+    else:
+        npmdask.cca(str(folder / "a"), str(folder / "b"), 2, pcs=(4, 3) if kind == "pcs" else None, **asked)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *sys.argv[2:])
