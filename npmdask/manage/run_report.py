@@ -241,11 +241,18 @@ LEAST = 1e-17  # what is smaller is drawn here: zero has no place on a logarithm
 # How wrong an answer can be: one line of numbers for each ground.
 
 GROUNDS = {
-    "always": "in any case: a theorem",
-    "random start": "the random start was not blind ({:g} %)",
+    "always": "nothing: a theorem",
+    "random start": "the random start has a part along every direction (probability {:g} %)",
     "none missed": "no larger value was missed",
 }
-HEAD = ("if", "value off by", "components tilted by", "one component by", "left out, at most", "captures of the best")
+HEAD = (
+    "assuming",
+    "value off by",
+    "components tilted by",
+    "one component by",
+    "left out, at most",
+    "captures of the best",
+)
 LOW_RANK = {"symmetric": "||A − V Vᵀ A||", "samples": "variance left in any direction"}
 
 
@@ -309,11 +316,14 @@ def _bounds(certificate: dict[str, Any] | None, kind: str, angle: float | None) 
         return []
     rows = [_row(level, certificate["confidence"]) for level in certificate["levels"]]
     if angle is not None:
-        rows.append(("to the planted truth (of drawn rows that of their model)", "", _degrees(angle), "", "", ""))
+        rows.append(
+            ("measured against the planted truth (of drawn rows: that of their model)", "", _degrees(angle), "", "", "")
+        )
     left = LOW_RANK.get(kind, "||A − A V Vᵀ||")
     said = (
-        "Bounds, none of them smaller than the true error if what its line begins with holds; a dash: nothing can be "
-        f"said. Errors are against the exact answer for these data. No pass was made for them. “Left out” is {left}."
+        "Upper bounds on the error, each under the assumption in the first column; a dash means that no bound is "
+        "available. They compare with the exact answer for these data and took no extra pass over them. “Left out” is "
+        f"{left}."
     )
     health = certificate["health"]
     state = Text(text=f"State of the iteration: {health['word']}: {health['sentence']}.")
@@ -339,7 +349,7 @@ def _worst(bounds: list[float | None], say: Any) -> str:
     if not known:
         return "—"
     missing = len(bounds) - len(known)
-    return f"{say(max(known))}" + (f" ({missing} not told)" if missing else "")
+    return f"{say(max(known))}" + (f" (no bound for {missing})" if missing else "")
 
 
 def _degrees(sine: float | None) -> str:

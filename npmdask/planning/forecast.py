@@ -204,7 +204,7 @@ def _noise(sizes: np.ndarray, k: int, p: int, d: int, tol: float) -> tuple[float
 def _why_no_noise(sizes: np.ndarray, k: int, p: int) -> str:
     """Where :func:`_noise` is 0: what keeps the theorems from speaking."""
     if len(sizes) <= p:
-        return "not told: every direction is iterated, and the theorems compare with one that is not"
+        return "unknown: every direction is iterated, and the theorems compare with one that is not"
     if not sizes[k - 1] > 0:
         return f"no noise at all: value {k} of the spectrum is zero"
     return "no noise at all: the spectrum has no gap from k to p"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-NONE = "none: nothing was foretold before the first pass"
+NONE = "none: no number of steps was predicted before the first pass"
 FORESEEN, HINDSIGHT, SEARCHED = "foreseen", "hindsight", "searched"  # events of the telemetry
 
 

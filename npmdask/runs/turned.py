@@ -42,6 +42,11 @@ class TurnedComponents:
         Of the scores: of principal components and after varimax the identity.
     similarity : numpy.ndarray or None, shape (k,)
         After an alignment: cosines with the components of the earlier run. Not a number where that had fewer.
+    earlier : numpy.ndarray or None, shape (k,)
+        After an alignment: which earlier component each one is compared with, from 0; -1 where there is none.
+    inside : numpy.ndarray or None, shape (k,)
+        After an alignment: how much of the square of each one lies in the space of all earlier components. Where it is
+        well below 1 the space itself moved, and no order or rotation brings the earlier component back.
     order : numpy.ndarray or None, shape (k,)
         After an alignment without a rotation: which component of the run each one is, from 0.
     components : StoredComponents
@@ -64,6 +69,8 @@ class TurnedComponents:
     rotation: np.ndarray
     correlations: np.ndarray
     similarity: np.ndarray | None = None
+    earlier: np.ndarray | None = None
+    inside: np.ndarray | None = None
     order: np.ndarray | None = None
     components: StoredComponents = field(repr=False)
 
@@ -84,6 +91,48 @@ class TurnedComponents:
             In memory.
         """
         return self.components.all_scores(source, dim)
+
+    def aligned(self, to: Any) -> TurnedComponents:
+        """
+        Bring rotated components into the order and to the signs of earlier ones, as :meth:`Solution.aligned` does.
+
+        Parameters
+        ----------
+        to : TurnedComponents, Solution or array_like, shape (d, j)
+            Earlier components of the same columns, rotated in the same way.
+
+        Returns
+        -------
+        TurnedComponents
+            The same components, with ``similarity``, ``earlier`` and ``inside``.
+
+        Raises
+        ------
+        BadInputError
+            Components of other columns.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import npmdask
+        >>> rows = np.random.default_rng(0).standard_normal((100, 5)) * [5, 3, 1, 1, 1]
+        >>> turned = npmdask.top_k(rows, 2, kind="samples", center=True).rotated("varimax")
+        >>> again = turned.aligned(-turned.basis[:, ::-1])
+        >>> again.similarity.round(6).tolist(), again.variances.tolist() == turned.variances[::-1].tolist()
+        ([1.0, 1.0], True)
+        """
+        earlier = _earlier(to, *self.basis.shape)
+        order, signs, compared = _matched(self.basis, earlier)
+        return replace(
+            self,
+            basis=self.basis[:, order] * signs,
+            variances=self.variances[order],
+            rotation=self.rotation[:, order] * signs,
+            correlations=self.correlations[np.ix_(order, order)] * np.outer(signs, signs),
+            order=None if self.order is None else self.order[order],
+            components=_turned(self.components, self.components.weights[:, order] * signs),
+            **compared,
+        )
 
 
 def rotated(solution: Solution, method: str, k: int | None, power: float, normalize: bool) -> TurnedComponents:
@@ -125,13 +174,65 @@ def rotated(solution: Solution, method: str, k: int | None, power: float, normal
 
 def aligned(solution: Solution, to: Any, rotate: bool) -> TurnedComponents:
     """The components of a run in the order and with the signs of an earlier one; or turned onto those."""
-    from scipy.optimize import linear_sum_assignment  # it takes a tenth of a second to import
-
     found, variances = variances_of_run(solution)
     if isinstance(to, str | Path):
         raise BadInputError(f"{str(to)!r} is a name: give the solution itself, as npmdask.resume({str(to)!r})")
-    earlier = np.asarray(getattr(to, "basis", to), dtype=np.float64)
+    require_same_columns(solution, to)
     d, k = found.basis.shape
+    earlier = _earlier(to, d, k)
+    if rotate and earlier.shape[1] != k:
+        raise BadInputError(
+            f"{k} components are not rotated onto {earlier.shape[1]}: give as many of each, or leave rotate out"
+        )
+    if rotate:
+        order, turn = None, procrustes(found.basis, earlier)
+        basis = found.basis @ turn
+        compared = {
+            "similarity": np.einsum("ij,ij->j", basis, earlier),
+            "earlier": np.arange(k),
+            "inside": _inside(basis, earlier),
+        }
+    else:
+        order, signs, compared = _matched(found.basis, earlier)
+        turn = np.eye(k)[:, order] * signs
+        basis = found.basis @ turn
+    covariance = turn.T @ (variances[:, None] * turn)
+    spread = np.sqrt(np.maximum(np.diagonal(covariance), np.finfo(float).tiny))
+    return TurnedComponents(
+        basis=basis,
+        variances=np.diagonal(covariance).copy(),
+        rotation=turn,
+        correlations=covariance / np.outer(spread, spread) if rotate else np.eye(k),
+        order=order,
+        components=_turned(found, found.weights @ turn),
+        **compared,
+    )
+
+
+def require_same_columns(solution: Solution, to: Any) -> None:
+    """Raise BadInputError where both runs name their columns, and not alike, or left out other ones."""
+    mine, theirs = solution.analysed, getattr(to, "analysed", None)
+    if theirs is None:
+        return
+    kept = [None if one.missing is None else one.missing.kept for one in (mine, theirs)]
+    if kept[0] is not None and kept[1] is not None and not np.array_equal(*kept):
+        raise BadInputError(
+            "the two runs left out other columns, as other ones had no values: their components are of different "
+            "columns. Leave the same columns out of both data sets"
+        )
+    named = [[] if one.labels is None else one.labels.columns for one in (mine, theirs)]
+    for mine_axis, their_axis in zip(*named, strict=False):
+        both = mine_axis.values is not None and their_axis.values is not None
+        if mine_axis.size != their_axis.size or (both and not np.array_equal(mine_axis.values, their_axis.values)):
+            raise BadInputError(
+                f"the columns of the two runs have other names or another order (of {mine_axis.name}): components are "
+                "compared column by column; bring the data into the order of the earlier run and run again"
+            )
+
+
+def _earlier(to: Any, d: int, k: int) -> Block:
+    """Earlier components as columns of length 1."""
+    earlier = np.asarray(getattr(to, "basis", to), dtype=np.float64)
     if earlier.ndim != 2 or len(earlier) != d or not np.isfinite(earlier).all():
         raise BadInputError(
             f"components of shape {earlier.shape} are no earlier answer about these {d} columns: give a solution or "
@@ -140,38 +241,31 @@ def aligned(solution: Solution, to: Any, rotate: bool) -> TurnedComponents:
     lengths = np.linalg.norm(earlier, axis=0)
     if not (lengths > 0).all():
         raise BadInputError("an earlier component is zero, and nothing is like it: leave it out")
-    earlier = earlier / lengths
-    if rotate and earlier.shape[1] != k:
-        raise BadInputError(
-            f"{k} components are not rotated onto {earlier.shape[1]}: give as many of each, or leave rotate out"
-        )
-    order = None
-    if rotate:
-        turn = procrustes(found.basis, earlier)
-        cosines = np.einsum("ij,ij->j", found.basis @ turn, earlier)
-    else:
-        overlap = found.basis.T @ earlier
-        mine, theirs = linear_sum_assignment(np.abs(overlap), maximize=True)
-        mine = mine[np.argsort(theirs)]
-        theirs = np.sort(theirs)
-        rest = np.setdiff1d(np.arange(k), mine)
-        signs = np.ones(k)
-        signs[: len(mine)] = np.where(overlap[mine, theirs] < 0, -1.0, 1.0)
-        order = np.concatenate([mine, rest])
-        cosines = np.full(k, np.nan)
-        cosines[: len(mine)] = np.abs(overlap[mine, theirs])
-        turn = np.eye(k)[:, order] * signs
-    covariance = turn.T @ (variances[:, None] * turn)
-    spread = np.sqrt(np.maximum(np.diagonal(covariance), np.finfo(float).tiny))
-    return TurnedComponents(
-        basis=found.basis @ turn,
-        variances=np.diagonal(covariance).copy(),
-        rotation=turn,
-        correlations=covariance / np.outer(spread, spread) if rotate else np.eye(k),
-        similarity=cosines,
-        order=order,
-        components=_turned(found, found.weights @ turn),
-    )
+    return earlier / lengths
+
+
+def _matched(basis: Block, earlier: Block) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+    """The order and the signs in which cosines with the earlier components have the largest sum; and what they are."""
+    from scipy.optimize import linear_sum_assignment  # it takes a tenth of a second to import
+
+    k = basis.shape[1]
+    overlap = basis.T @ earlier
+    mine, theirs = linear_sum_assignment(np.abs(overlap), maximize=True)
+    mine, theirs = mine[np.argsort(theirs)], np.sort(theirs)
+    order = np.concatenate([mine, np.setdiff1d(np.arange(k), mine)])
+    signs, cosines, numbers = np.ones(k), np.full(k, np.nan), np.full(k, -1)
+    signs[: len(mine)] = np.where(overlap[mine, theirs] < 0, -1.0, 1.0)
+    cosines[: len(mine)], numbers[: len(mine)] = np.abs(overlap[mine, theirs]), theirs
+    compared = {"similarity": cosines, "earlier": numbers, "inside": _inside(basis[:, order], earlier)}
+    return order, signs, compared
+
+
+def _inside(basis: Block, earlier: Block) -> np.ndarray:
+    """How much of the square of each column lies in the span of ``earlier``, whose columns may depend on each other."""
+    axes, sizes, _ = np.linalg.svd(earlier, full_matrices=False)
+    axes = axes[:, sizes > sizes[0] * len(earlier) * np.finfo(float).eps]
+    outside = basis - axes @ (axes.T @ basis)
+    return np.clip(1.0 - np.square(outside).sum(axis=0), 0.0, 1.0)
 
 
 def _turned(found: StoredComponents, weights: Block) -> StoredComponents:

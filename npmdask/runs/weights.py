@@ -88,7 +88,14 @@ SMALLEST, LARGEST = 1e-60, 1e60  # of the largest weight: squares and products w
 def _checked(given: Any, name: str) -> np.ndarray:
     if hasattr(given, "to_numpy") and getattr(given, "ndim", 1) == 1:  # a column of a table
         given = given.to_numpy()
-    values = real_array(given, name)
+    side = name.removesuffix("_weights")
+    values = real_array(
+        np.asarray(given) if isinstance(given, int | float) else given, name, f"one number for each {side}"
+    )
+    if values.ndim == 0:
+        raise BadInputError(
+            f"{name} = {values} is one number: give one for each {side}, or leave {name} out where all count alike"
+        )
     if values.ndim != 1:
         raise BadInputError(f"{name} have shape {values.shape}: give one number after the other, as weights.ravel()")
     values = np.ascontiguousarray(values, np.float64)

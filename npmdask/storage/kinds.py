@@ -131,8 +131,10 @@ def choose_layout(kind: str, layout: str | None, chunks: Sequence[int] | None) -
     return layout or "packed"
 
 
-def real_array(given: Any, what: str) -> np.ndarray:
+def real_array(given: Any, what: str, form: str = "rows x columns") -> np.ndarray:
     """``given`` (an array, lists that are one, a table, a labelled array) as an array of real numbers of any shape.
+
+    ``form``: what an error says of the shape that is needed.
 
     Raises
     ------
@@ -144,13 +146,13 @@ def real_array(given: Any, what: str) -> np.ndarray:
         raise BadInputError(f"{what} are not in memory ({given.name}): give x.compute() or x[...], if they fit")
     if not isinstance(given, np.ndarray | list | tuple | np.generic) and not hasattr(given, "__array__"):
         raise BadInputError(
-            f"{what} of type {type(given).__name__}: give an array of real numbers (rows x columns), or lists of them"
+            f"{what} of type {type(given).__name__}: give an array of real numbers ({form}), or lists of them"
         )
     try:  # masks are kept, those of rows and those of what an object gives as its array: asarray drops them
         masked = isinstance(given, list | tuple) and any(isinstance(row, np.ma.MaskedArray) for row in given)
         array = np.ma.stack(given) if masked else np.asanyarray(given)
     except Exception as error:  # whatever the library of an object raises
-        raise BadInputError(f"{what} make no array ({error}): give rows x columns, all of one length") from error
+        raise BadInputError(f"{what} make no array ({error}): give {form}, all of one length") from error
     if isinstance(array, np.ma.MaskedArray):
         if count := int(np.ma.count_masked(array)):
             raise BadInputError(

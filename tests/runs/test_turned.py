@@ -161,3 +161,53 @@ def test_turned_components_score_rows_with_gaps_and_weights_as_the_run_does(miss
 def test_mean_squares_of_rows_that_weigh_less_than_one_together() -> None:
     found = npmdask.top_k(rows(), 2, row_weights=np.full(300, 1e-3))
     np.testing.assert_allclose(found.north_errors(independent_rows=2)[0], found.singular_values**2 / 0.3, rtol=1e-12)
+
+
+@pytest.mark.slow
+def test_how_much_of_a_component_lies_in_the_earlier_space(found: npmdask.Solution) -> None:
+    """Components that mix among themselves stay inside; one that is new lies outside, however the others are turned."""
+    v = found.basis
+    outside = np.linalg.svd(v)[0][:, 3]
+    c, s = np.cos(0.7), np.sin(0.7)
+    mixed = v.copy()
+    mixed[:, 1:] = v[:, 1:] @ np.array([[c, -s], [s, c]])
+    same = found.aligned(mixed)
+    np.testing.assert_allclose(same.inside, 1, atol=1e-12)
+    np.testing.assert_allclose(same.similarity, [1, c, c], atol=1e-12)
+    new = np.column_stack([v[:, 0], outside, v[:, 2] * c + v[:, 1] * s])
+    moved = found.aligned(new)
+    assert moved.earlier.tolist() == [0, 1, 2] and sorted(moved.order.tolist()) == [0, 1, 2]  # type: ignore[union-attr]
+    np.testing.assert_allclose(np.sum(moved.inside), 2, atol=1e-12)  # type: ignore[arg-type]
+    assert np.min(moved.inside) < 0.6  # type: ignore[type-var]
+    twice = found.aligned(np.column_stack([v[:, 0], v[:, 0] + 1e-17, v[:, 1]]))  # of rank 2
+    assert np.min(twice.inside) < 1e-9  # type: ignore[type-var]
+
+
+@pytest.mark.slow
+def test_rotated_components_are_aligned_with_earlier_ones(found: npmdask.Solution) -> None:
+    x = rows()
+    for method in ("varimax", "promax"):
+        turned = found.rotated(method)
+        shuffled = -turned.basis[:, [2, 0, 1]]
+        again = turned.aligned(shuffled)
+        np.testing.assert_allclose(again.basis, shuffled)
+        np.testing.assert_allclose(again.similarity, 1)
+        np.testing.assert_allclose(again.variances, turned.variances[[2, 0, 1]])
+        scores = again.scores(x)
+        np.testing.assert_allclose(scores @ again.basis.T, found.scores(x) @ found.basis.T, atol=1e-9)
+        np.testing.assert_allclose(np.corrcoef(scores.T), again.correlations, atol=1e-10)
+    with pytest.raises(BadInputError, match="no earlier answer"):
+        turned.aligned(np.eye(5))
+
+
+def test_columns_of_other_names_are_not_compared() -> None:
+    frame = pytest.importorskip("pandas").DataFrame(rows(), columns=list("abcdefgh"))
+    here = npmdask.top_k(frame, 2, kind="samples", center=True)
+    other = npmdask.top_k(frame[list("hbcdefga")], 2, kind="samples", center=True)
+    with pytest.raises(BadInputError, match=r"other names or another order \(of column\)"):
+        here.aligned(other)
+    x, y = rows(), rows()
+    x[:, 3], y[:, 4] = np.nan, np.nan
+    dropped = [npmdask.top_k(z, 2, kind="samples", center=True, missing="drop-columns") for z in (x, y)]
+    with pytest.raises(BadInputError, match="left out other columns"):
+        dropped[0].aligned(dropped[1])
