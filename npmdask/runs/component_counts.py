@@ -21,6 +21,10 @@ from npmdask.numerics.dimensions import (
 from npmdask.numerics.domains import whole_seed
 
 ASK_A_GRAM = "form a Gram (`npmdask gram SOURCE G`) and ask it"
+WEIGHTED = (
+    "the rows are weighted, and what noise makes of them depends on how many of them count alike, which weights do not "
+    "say: run without row_weights"
+)
 NO_SIGNAL = 1e-14  # of the largest value: below is rounding
 
 
@@ -58,12 +62,13 @@ class CountAdvice:
 class KnownSpectrum:
     """What criteria need: leading ``values`` (variances), as many of ``d`` as are known, and of how many rows.
 
-    ``total``: their sum over all d, None if not known; ``variances``: of the columns, for parallel analysis.
+    ``rows``: None where they are weighted. ``total``: of the values over all d, None if not known; ``variances``: of the
+    columns, for parallel analysis.
     """
 
     values: np.ndarray
     d: int
-    rows: int
+    rows: int | None
     centred: bool
     total: float | None
     variances: np.ndarray | None = None
@@ -74,9 +79,9 @@ class KnownSpectrum:
         return len(self.values) == self.d
 
     @property
-    def free(self) -> int:
-        """Degrees of freedom."""
-        return self.rows - self.centred
+    def free(self) -> int | None:
+        """Degrees of freedom; None of weighted rows."""
+        return None if self.rows is None else self.rows - self.centred
 
 
 def advise(known: KnownSpectrum, *, share: float, noise: float | None, seed: int) -> tuple[CountAdvice, ...]:
@@ -86,7 +91,7 @@ def advise(known: KnownSpectrum, *, share: float, noise: float | None, seed: int
         raise BadInputError(f"share = {share!r} must lie strictly between 0 and 1, like 0.9")
     if noise is not None and not (isinstance(noise, Real) and 0 < noise < np.inf):
         raise BadInputError(f"noise = {noise!r} is the variance of an entry: it must be positive")
-    if known.free < 2:
+    if known.free is not None and known.free < 2:
         raise BadInputError(f"{known.rows} rows say nothing of the number of components: at least 3 are needed")
     values = checked(known.values)
     return (
@@ -140,13 +145,15 @@ def _stick(known: KnownSpectrum, values: np.ndarray) -> CountAdvice:
 
 def _of_noise(known: KnownSpectrum, values: np.ndarray, noise: float | None) -> tuple[CountAdvice, CountAdvice]:
     names = ("Marchenko-Pastur edge", "Gavish-Donoho threshold")
-    said = "given"
+    said, free = "given", known.free
+    if free is None:
+        return _untold(names[0], WEIGHTED), _untold(names[1], WEIGHTED)
     if noise is None:
         if not known.whole:
             why = f"the noise is estimated from the median of all values, and {len(values)} of {known.d} are known: "
             why += f"give its variance (--noise), or {ASK_A_GRAM}"
             return _untold(names[0], why), _untold(names[1], why)
-        noise, said = noise_variance(values, known.free), "estimated from the median"
+        noise, said = noise_variance(values, free), "estimated from the median"
         if noise <= NO_SIGNAL * values[0]:
             why = "half of the values and more are zero, so that their median says nothing of the noise: give its "
             why += "variance (--noise), or leave out columns that are constant or repeat others"
@@ -156,14 +163,14 @@ def _of_noise(known: KnownSpectrum, values: np.ndarray, noise: float | None) -> 
         _counted(
             known,
             values,
-            marchenko_pastur_edge(known.d, known.free, noise),
+            marchenko_pastur_edge(known.d, free, noise),
             criterion=names[0],
             reason=f"what the largest value of noise exceeds in 5 of 100 cases; {of}",
         ),
         _counted(
             known,
             values,
-            optimal_threshold(known.d, known.free, noise),
+            optimal_threshold(known.d, free, noise),
             criterion=names[1],
             reason=f"what lessens the error of the data denoised, more than what can be detected; {of}",
         ),
@@ -172,6 +179,8 @@ def _of_noise(known: KnownSpectrum, values: np.ndarray, noise: float | None) -> 
 
 def _parallel(known: KnownSpectrum, values: np.ndarray, seed: int) -> CountAdvice:
     name = "parallel analysis"
+    if known.free is None:
+        return _untold(name, WEIGHTED)
     if known.variances is None:
         return _untold(name, f"the variances of the columns are not known: {ASK_A_GRAM}")
     return _counted(

@@ -376,6 +376,8 @@ class Solution:
         """
         Ask the criteria how many components mean something, as far as k values tell it.
 
+        Of weighted rows the share of the variance and the broken stick answer; the others need the number of rows.
+
         Parameters
         ----------
         share : float, default 0.9
@@ -407,7 +409,9 @@ class Solution:
         >>> [(one.criterion, one.components) for one in solution.component_counts(noise=1.0)][2]
         ('Marchenko-Pastur edge', 2)
         """
-        variances, rows = variances_of_run(self)[1], self._equal_rows()
+        weighted = self.analysed.row_weight is not None
+        rows = None if weighted else self._equal_rows()
+        variances = self.singular_values**2 / self._rows if weighted else variances_of_run(self)[1]
         total = float(variances.sum()) / self.explained_share if self.explained_share else None
         weights = self._found.column_weight
         d = len(self.basis) if weights is None else int((weights > 0).sum())  # others are no columns of the matrix

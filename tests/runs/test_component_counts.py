@@ -91,3 +91,21 @@ def test_fewer_rows_than_columns_and_nothing_at_all(tmp_path: Path) -> None:
     ):
         with pytest.raises(BadInputError):
             store.component_counts(**bad)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("unit", [1.0, 1e-3])
+def test_weighted_rows_have_shares_and_no_noise(tmp_path: Path, capsys: Any, unit: float) -> None:
+    """Those that count twice are as two rows to a share and to a broken stick. Mutant: shares of the rows unweighted."""
+    x, times = rows(), np.repeat([0.0, 1.0, 5.0], [300, 300, 200])
+    x[500:] *= np.geomspace(1, 3, 30)
+    how: dict[str, Any] = {"kind": "samples", "center": True, "algorithm": "gram"}
+    data = write_zarr(tmp_path / "x.zarr", x, (200, 30))
+    found = npmdask.top_k(data, 20, row_weights=unit * times, store=tmp_path / "run", **how)
+    advice, plain = found.component_counts(share=0.8), npmdask.top_k(data, 20, **how).component_counts(share=0.8)
+    again = npmdask.top_k(np.repeat(x, times.astype(int), axis=0), 20, **how).component_counts(share=0.8)
+    assert counts(advice)[:2] == counts(again)[:2] != counts(plain)[:2]
+    assert counts(advice)[2:] == [None] * 3 and all("run without row_weights" in one.reason for one in advice[2:])
+    assert counts(found.component_counts(noise=1.0))[2:] == [None] * 3
+    assert main(("components", str(tmp_path / "run"), "--share", "0.8", "--json")) == 0
+    assert counts(advice) == [one["components"] for one in json.loads(capsys.readouterr().out)["advice"]]
