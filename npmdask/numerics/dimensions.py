@@ -17,6 +17,7 @@ from npmdask.numerics.random import generator
 TRACY_WIDOM_95 = 0.9793  # the 95 % point of the law of order 1 (Johnstone 2001, Table 1)
 POINTS = 20_001  # of a quadrature of the Marchenko-Pastur law
 REPLICATES = 50
+NO_NOISE = 1e-14  # of the largest value: below is rounding
 
 
 def checked(values: np.ndarray) -> np.ndarray:
@@ -203,6 +204,41 @@ def parallel_analysis(
             gram = factor @ factor.T
         values[: len(gram)] = np.linalg.eigvalsh(gram)[::-1] / n
     return np.asarray(np.quantile(drawn, quantile, axis=0))
+
+
+def held_out_likelihoods(values: np.ndarray, moments: np.ndarray, total: float, most: int) -> np.ndarray:
+    """
+    Compute the log-likelihood of rows that were left out, under probabilistic PCA with 0 to ``most`` components.
+
+    Tipping and Bishop, J. R. Statist. Soc. B 61 (1999) 611, eq. 4 to 8: normal rows whose covariance has q leading
+    values and, in all other directions, the mean of the others. Of the rows that were left out nothing counts but their
+    second moments, so that a Gram is enough.
+
+    Parameters
+    ----------
+    values : array, shape (d,)
+        All eigenvalues of the covariance of the rows that were kept.
+    moments : array, shape (d,)
+        Mean squares, along the eigenvectors, of rows that were left out less the mean of those that were kept.
+    total : float
+        Their sum over all directions.
+    most : int
+        Components at most, fewer than d.
+
+    Returns
+    -------
+    numpy.ndarray, shape (most + 1,)
+        The mean over rows. No number from where on no variance is left for the noise.
+    """
+    values, d = checked(values), len(values)
+    q = np.arange(most + 1)
+    rest = np.concatenate([np.cumsum(values[::-1])[::-1], [0.0]])[: most + 1]
+    noise = rest / (d - q)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        inside = np.concatenate([[0.0], np.cumsum((np.log(values) + moments / values)[:most])])
+        outside = (d - q) * np.log(noise) + (total - np.concatenate([[0.0], np.cumsum(moments)[:most]])) / noise
+    found = -(d * np.log(2 * np.pi) + inside + outside) / 2
+    return np.where(noise > NO_NOISE * values[0], found, np.nan)
 
 
 def _sides(values: np.ndarray, n: int) -> tuple[np.ndarray, int, int]:

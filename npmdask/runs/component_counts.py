@@ -10,6 +10,7 @@ import numpy as np
 
 from npmdask.errors import BadInputError
 from npmdask.numerics.dimensions import (
+    NO_NOISE,
     broken_stick,
     checked,
     leading,
@@ -25,7 +26,6 @@ WEIGHTED = (
     "the rows are weighted, and what noise makes of them depends on how many of them count alike, which weights do not "
     "say: run without row_weights"
 )
-NO_SIGNAL = 1e-14  # of the largest value: below is rounding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,8 +62,9 @@ class CountAdvice:
 class KnownSpectrum:
     """What criteria need: leading ``values`` (variances), as many of ``d`` as are known, and of how many rows.
 
-    ``rows``: None where they are weighted. ``total``: of the values over all d, None if not known; ``variances``: of the
-    columns, for parallel analysis.
+    ``rows``: None where they are weighted. ``total``: of the values over all d, None if not known. ``variances``: of
+    the columns, for parallel analysis. ``left_out``: log-likelihoods of groups of rows, of each (a row) with 0, 1, ...
+    components of the others.
     """
 
     values: np.ndarray
@@ -72,6 +73,7 @@ class KnownSpectrum:
     centred: bool
     total: float | None
     variances: np.ndarray | None = None
+    left_out: np.ndarray | None = None
 
     @property
     def whole(self) -> bool:
@@ -99,6 +101,7 @@ def advise(known: KnownSpectrum, *, share: float, noise: float | None, seed: int
         _stick(known, values),
         *_of_noise(known, values, noise),
         _parallel(known, values, seed),
+        _held_out(known),
     )
 
 
@@ -154,7 +157,7 @@ def _of_noise(known: KnownSpectrum, values: np.ndarray, noise: float | None) -> 
             why += f"give its variance (--noise), or {ASK_A_GRAM}"
             return _untold(names[0], why), _untold(names[1], why)
         noise, said = noise_variance(values, free), "estimated from the median"
-        if noise <= NO_SIGNAL * values[0]:
+        if noise <= NO_NOISE * values[0]:
             why = "half of the values and more are zero, so that their median says nothing of the noise: give its "
             why += "variance (--noise), or leave out columns that are constant or repeat others"
             return _untold(names[0], why), _untold(names[1], why)
@@ -193,6 +196,24 @@ def _parallel(known: KnownSpectrum, values: np.ndarray, seed: int) -> CountAdvic
     )
 
 
+def _held_out(known: KnownSpectrum) -> CountAdvice:
+    name = "held-out likelihood"
+    if known.left_out is None:
+        return _untold(name, "no groups of rows can be left out: form a Gram of several (by_chunks, or a merge)")
+    told = np.isfinite(known.left_out).all(axis=0)
+    most = len(told) if told.all() else int(told.argmin())
+    mean = known.left_out[:, :most].mean(axis=0)
+    if not most or (most < known.d and int(mean.argmax()) == most - 1):
+        why = "the more components, the likelier are rows that were left out, until no variance is left for noise"
+        return _untold(name, why)
+    return CountAdvice(
+        criterion=name,
+        components=int(mean.argmax()),
+        reason="what makes rows likeliest that were left out, by probabilistic PCA of the others "
+        f"({len(known.left_out)} parts in turn); noise alike in all columns, groups of rows independent",
+    )
+
+
 def differences(advice: tuple[CountAdvice, ...]) -> str:
     """Why they differ, in a sentence."""
     told = [one for one in advice if one.components is not None]
@@ -204,6 +225,7 @@ def differences(advice: tuple[CountAdvice, ...]) -> str:
     return (
         f"they differ ({least} to {most}) as they ask different questions: a share counts noise as well, the broken "
         "stick ignores the number of rows, the Marchenko-Pastur edge asks what can be told from noise, Gavish-Donoho "
-        "what is worth keeping, parallel analysis what correlations of independent columns do not explain. "
-        "Where noise is correlated or has heavy tails, the last three find too many"
+        "what is worth keeping, parallel analysis what correlations of independent columns do not explain, the "
+        "likelihood what predicts other rows. Where noise is correlated or has heavy tails, the Marchenko-Pastur edge, "
+        "Gavish-Donoho and parallel analysis find too many; where it is unlike in columns, the likelihood does"
     )

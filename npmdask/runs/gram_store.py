@@ -22,6 +22,7 @@ from npmdask.algorithms.stopping import ResidualRule, StepView, default_tol
 from npmdask.checkpoint.store import RunStore, folder_of
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.numerics.blas import single_threaded_blas
+from npmdask.numerics.dimensions import held_out_likelihoods
 from npmdask.numerics.gram_sums import GramSums, probes_of
 from npmdask.operators import GramReader, StoredGram, View
 from npmdask.privacy.mechanisms import REGISTRY as MECHANISMS
@@ -52,6 +53,7 @@ from npmdask.storage.labels import Axis, Labels
 from npmdask.storage.paths import is_url
 from npmdask.storage.source import IN_MEMORY, Source
 
+FOLDS = 10  # into which groups of rows are joined to be left out in turn
 SHOWN = 3  # names or numbers that a sentence shows
 
 
@@ -273,7 +275,7 @@ class GramStore:
         self, *, share: float = 0.9, noise: float | None = None, center: bool = True, scale: bool = False, seed: int = 0
     ) -> tuple[CountAdvice, ...]:
         """
-        Ask five criteria how many components mean something.
+        Ask six criteria how many components mean something.
 
         Parameters
         ----------
@@ -324,6 +326,7 @@ class GramStore:
             centred=center,
             total=float(variances.sum()),
             variances=variances[varying],
+            left_out=self._left_out(varying, center=center, scale=scale) if len(self.groups) > 1 else None,
         )
         return advise(known, share=share, noise=noise, seed=seed)
 
@@ -740,6 +743,27 @@ class GramStore:
             names = {self.groups[place] for place in outside}
             more = self._joined([part for part in self.parts if part.group in names])
             yield from self._without_each(inside, more if rest is None else rest.joined(more, self._probes))
+
+    def _left_out(self, varying: np.ndarray, *, center: bool, scale: bool) -> np.ndarray:
+        """The log-likelihood of a row of each fold of groups, with 0, 1, ... components of all others."""
+        folds = np.array_split(np.array(self.groups), min(FOLDS, len(self.groups)))
+        fold_of = {str(name): str(place) for place, names in enumerate(folds) for name in names}
+        folded = self._with(parts=tuple(replace(part, group=fold_of[part.group]) for part in self.parts))
+        found, grid = {}, np.ix_(varying, varying)
+        for place, others in folded._without_each(list(range(len(folds))), None):
+            name = folded.groups[place]
+            reader = self._reader_of(others)
+            rest = self._operator(center=center, scale=scale, weight=1.0 / others.count, reader=reader)
+            own = self._reader_of(self._joined([part for part in folded.parts if part.group == name])).sums
+            away = own.mean - reader.sums.mean if center else own.mean
+            about = own.matrix / own.count + np.outer(away, away)
+            about = rest.view.on_columns(rest.view.on_columns(about).T)[grid]
+            values, vectors = (array[..., ::-1] for array in np.linalg.eigh(rest.matrix()[grid]))
+            moments = np.einsum("ij,ij->j", vectors, about @ vectors)
+            most = min(len(varying), max(others.count - center, 1)) - 1
+            found[place] = held_out_likelihoods(values, moments, float(np.trace(about)), most)
+        shortest = min(map(len, found.values()))
+        return np.array([found[place][:shortest] for place in sorted(found)])
 
     def _with(self, *, chosen: np.ndarray | None = None, parts: tuple[GramPart, ...] | None = None) -> GramStore:
         other = copy.copy(self)

@@ -12,9 +12,17 @@ import pytest
 import npmdask
 from npmdask.cli.main import main
 from npmdask.errors import BadInputError
+from npmdask.numerics.dimensions import held_out_likelihoods
 from tests.conftest import write_zarr
 
-NAMES = ["0.9 of the variance", "broken stick", "Marchenko-Pastur edge", "Gavish-Donoho threshold", "parallel analysis"]
+NAMES = [
+    "0.9 of the variance",
+    "broken stick",
+    "Marchenko-Pastur edge",
+    "Gavish-Donoho threshold",
+    "parallel analysis",
+    "held-out likelihood",
+]
 
 
 def rows(n: int = 800, d: int = 30) -> np.ndarray:
@@ -33,7 +41,7 @@ def test_a_gram_answers_all_and_a_run_what_it_can(tmp_path: Path, capsys: Any, m
     store, x = npmdask.gram(rows(), "G", kind="samples"), rows()
     advice = store.component_counts()
     assert [one.criterion for one in advice] == NAMES
-    assert counts(advice)[2:] == [3, 3, 2]  # the first component hides the third from parallel analysis
+    assert counts(advice)[2:] == [3, 3, 2, None]  # the first component hides the third from parallel analysis
     values = np.linalg.eigvalsh(np.cov(x.T))[::-1]
     assert advice[0].components == int((np.cumsum(values) / values.sum() < 0.9).sum()) + 1
     data = write_zarr(tmp_path / "x.zarr", x, (200, 30))
@@ -96,7 +104,7 @@ def test_fewer_rows_than_columns_and_nothing_at_all(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("unit", [1.0, 1e-3])
 def test_weighted_rows_have_shares_and_no_noise(tmp_path: Path, capsys: Any, unit: float) -> None:
-    """Those that count twice are as two rows to a share and to a broken stick. Mutant: shares of the rows unweighted."""
+    """Those that count twice are as two rows to a share and to a stick. Mutant: shares of the rows unweighted."""
     x, times = rows(), np.repeat([0.0, 1.0, 5.0], [300, 300, 200])
     x[500:] *= np.geomspace(1, 3, 30)
     how: dict[str, Any] = {"kind": "samples", "center": True, "algorithm": "gram"}
@@ -105,7 +113,72 @@ def test_weighted_rows_have_shares_and_no_noise(tmp_path: Path, capsys: Any, uni
     advice, plain = found.component_counts(share=0.8), npmdask.top_k(data, 20, **how).component_counts(share=0.8)
     again = npmdask.top_k(np.repeat(x, times.astype(int), axis=0), 20, **how).component_counts(share=0.8)
     assert counts(advice)[:2] == counts(again)[:2] != counts(plain)[:2]
-    assert counts(advice)[2:] == [None] * 3 and all("run without row_weights" in one.reason for one in advice[2:])
-    assert counts(found.component_counts(noise=1.0))[2:] == [None] * 3
+    assert counts(advice)[2:] == [None] * 4 and all("run without row_weights" in one.reason for one in advice[2:5])
+    assert counts(found.component_counts(noise=1.0))[2:] == [None] * 4
     assert main(("components", str(tmp_path / "run"), "--share", "0.8", "--json")) == 0
     assert counts(advice) == [one["components"] for one in json.loads(capsys.readouterr().out)["advice"]]
+
+
+def likelihoods(x: np.ndarray, groups: np.ndarray, *, center: bool, scale: bool, most: int) -> np.ndarray:
+    """The long way: normal densities of the rows that are left out."""
+    found = []
+    for group in np.unique(groups):
+        rest, out = x[groups != group], x[groups == group]
+        mean = rest.mean(axis=0) if center else np.zeros(x.shape[1])
+        unit = rest.std(axis=0) if scale else np.ones(x.shape[1])
+        rest, out = (rest - mean) / unit, (out - mean) / unit
+        values, vectors = np.linalg.eigh(rest.T @ rest / len(rest))
+        for q in range(most + 1):
+            flat = np.r_[np.full(len(values) - q, values[: len(values) - q].mean()), values[len(values) - q :]]
+            covariance = (vectors * flat) @ vectors.T
+            far = np.einsum("ij,jk,ik->i", out, np.linalg.inv(covariance), out).mean()
+            found.append(-(len(values) * np.log(2 * np.pi) + np.linalg.slogdet(covariance)[1] + far) / 2)
+    return np.reshape(found, (-1, most + 1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("center", "scale"), [(True, False), (False, False), (True, True)])
+def test_likelihoods_of_grams_are_those_of_the_rows(tmp_path: Path, center: bool, scale: bool) -> None:
+    """Mutants: the mean of all rows, deviations of all rows, the group's own mean, one component more in the noise."""
+    x, groups = rows(300, 8) * np.geomspace(1, 2, 8), np.repeat(np.arange(5), [100, 20, 80, 40, 60])
+    x[groups == 1] += 0.5
+    store = npmdask.gram(x, tmp_path / "G", kind="samples", groups=groups)
+    found = store._left_out(np.arange(8), center=center, scale=scale)
+    np.testing.assert_allclose(found, likelihoods(x, groups, center=center, scale=scale, most=7), rtol=1e-9)
+    best = int(found.mean(axis=0).argmax())
+    assert store.component_counts(center=center, scale=scale)[5].components == best
+
+
+def left_out(x: np.ndarray, store: Path, groups: int = 12, **how: Any) -> Any:
+    store = npmdask.gram(x, store, kind="samples", groups=np.arange(len(x)) * groups // len(x))  # type: ignore[assignment]
+    return store.component_counts(**how)[5].components  # type: ignore[attr-defined]
+
+
+@pytest.mark.slow
+def test_rows_left_out_count_planted_spikes(tmp_path: Path) -> None:
+    """Where its theory holds; and where others are fooled: heavy tails, rows that remember."""
+    rng, found = np.random.default_rng(0), []
+    for n, d, spikes in ((2000, 60, [16, 9, 4]), (300, 60, [16, 9, 4]), (80, 120, [40, 20]), (1000, 50, [])):
+        planted = np.linalg.qr(rng.standard_normal((d, 4)))[0][:, : len(spikes)]
+        x = rng.standard_normal((n, d)) + (rng.standard_normal((n, len(spikes))) * np.sqrt(spikes)) @ planted.T
+        found.append(left_out(x, tmp_path / f"{n}"))
+    assert found == [3, 3, 2, 0]
+    assert left_out(rng.standard_t(2.5, (2000, 60)), tmp_path / "tails") == 0
+    walk = rng.standard_normal((2000, 60))
+    for row in range(1, 2000):
+        walk[row] += 0.8 * walk[row - 1]
+    assert left_out(walk, tmp_path / "walk") == 0
+
+
+@pytest.mark.slow
+def test_where_rows_left_out_tell_nothing_of_components(tmp_path: Path) -> None:
+    """Noise unlike in columns counts as components, unless they are scaled; without noise there is no likelihood."""
+    rng = np.random.default_rng(0)
+    unlike = rng.standard_normal((1000, 20)) * np.geomspace(1, 3, 20)
+    assert left_out(unlike, tmp_path / "unlike") > 10 and left_out(unlike, tmp_path / "alike", scale=True) == 0
+    flat = rng.standard_normal((500, 3)) @ rng.standard_normal((3, 9))
+    assert left_out(flat, tmp_path / "flat") is None
+    assert left_out(rows(), tmp_path / "two", groups=2) == 3
+    gone = np.c_[rows(), np.r_[np.ones(100), np.zeros(700)]]  # varies in one group alone
+    assert left_out(gone, tmp_path / "gone", groups=8) == 3
+    assert np.isnan(held_out_likelihoods(np.array([2.0, 0.0]), np.ones(2), 2.0, 1)).tolist() == [False, True]
