@@ -2,8 +2,8 @@
 
 Both fields hold the same twelve slow series, each by maps of its own, red noise on many smooth patterns, and noise on
 every grid point. xeofs forms the cross-covariance of leading components of both fields: how many of them, and how many
-power iterations, is the cheapest setting that is right on the first time steps, where the exact patterns are known from the
-small side.
+power iterations, is the cheapest setting that is right on the first time steps, where the exact patterns are known
+from the small side.
 """
 
 from __future__ import annotations

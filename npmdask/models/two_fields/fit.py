@@ -48,6 +48,7 @@ from npmdask.theory.certificates.statements import of_coupled
 MCA, CCA = KINDS = ("mca", "cca")
 ANSWER = "result"
 PROBES = 16  # random columns of either field, by which the covariance that no mode has is estimated
+MEANS_OFF = 8 * DOUBLE_EPS  # of a mean, by rounding: rows less it are all off by as much
 MOMENTS = ("column_mean", "column_std", "column_fill", "column_missing", "column_observed", "rows_missing")
 
 
@@ -191,6 +192,15 @@ class CrossRule(ResidualRule):
     def _rounding(self, view: StepView) -> float:
         return max(super()._rounding(view), 4 * DOUBLE_EPS * self.d**0.5 * self.reach)
 
+    def _converged(self, view: StepView) -> str:
+        k, steps = len(view.ritz_values) // 2, f"{view.step} step{'s' * (view.step != 1)}"
+        worst, rank = float(self.relative(view).max(initial=0.0)), int((~self._is_zero(view)).sum()) // 2
+        said = f"converged after {steps}: every relative residual is at most {worst:.1e} (tol {self.tol:.1e})"
+        if rank < k:
+            said += f"; the fields have {rank} modes in common, fewer than the {k} asked for (a covariance below "
+            said += f"{self._rounding(view):.1e} cannot be told from zero)"
+        return said
+
     def zeros(self, values: np.ndarray) -> np.ndarray:
         """Which of these values cannot be told from zero."""
         largest = max(float(np.abs(values).max(initial=0.0)), self.reach)
@@ -270,13 +280,23 @@ class _Job:
         if weights is not None:
             view = replace(view, row_weight=weights.rows, column_weight=columns_read(weights, source))
         self._view, self._weight = view, 1.0 / view.weight_of_rows(source.shape[0])
-        second = std**2 if request.center else std**2 + mean**2
-        second = second / (1.0 if view.scale is None else view.scale) ** 2
-        second = second if view.column_weight is None else second * view.column_weight
-        self._variances = float(second[: self._split].sum()), float(second[self._split :].sum())
-        self._cross = CrossOperator(
-            split=self._split, weight=self._weight, view=view, reach=math.sqrt(self._variances[0] * self._variances[1])
-        )
+        self._variances = self._of_sides(std**2 if request.center else std**2 + mean**2)
+        self._cross = CrossOperator(split=self._split, weight=self._weight, view=view, reach=self._reach(mean))
+
+    def _reach(self, mean: np.ndarray) -> float:
+        """A bound of what is rounded: the deviations of both fields, and what their means are off, multiplied."""
+        reach = math.sqrt(self._variances[0] * self._variances[1])
+        if not self._request.center:
+            return reach
+        away = self._of_sides((MEANS_OFF * mean) ** 2)
+        return reach + math.sqrt(away[0] * away[1]) / (4 * DOUBLE_EPS * len(mean) ** 0.5)
+
+    def _of_sides(self, squares: np.ndarray) -> tuple[float, float]:
+        """Sums of squares of columns as they are seen, of either field."""
+        view = self._view
+        seen = squares / (1.0 if view.scale is None else view.scale) ** 2
+        seen = seen if view.column_weight is None else seen * view.column_weight
+        return float(seen[: self._split].sum()), float(seen[self._split :].sum())
 
     def _constant(self, std: np.ndarray) -> list[str]:
         """A warning of columns that were to be scaled and are constant up to rounding."""
