@@ -96,8 +96,20 @@ def dilated(source: Source, request: Request, iteration_rank: int | None) -> Pro
     )
 
 
+def of_one_sign(values: np.ndarray, k: int) -> tuple[np.ndarray, float]:
+    """Which of the 2 k pairs with these ``values`` give the k triplets, the largest first, and the sign of theirs.
+
+    Those of positive values, as a rule. But of a singular value that comes several times the 2 k largest in size may be
+    mostly negative ones: then these, which give the same triplets with the other sign of v. Of either sign vectors are
+    orthonormal, and one of both has k of them, but for zeros.
+    """
+    least = 4 * DOUBLE_EPS * float(np.abs(values).max(initial=0.0))
+    sign = -1.0 if (values < -least).sum() > (values > least).sum() else 1.0
+    return np.argsort(-sign * values, kind="stable")[:k], sign
+
+
 def triplets_of(solution: Solution, m: int, k: int) -> Triplets:
-    """The triplets of a finished run on the dilation: of its pairs (theta, x = (u; v)) those of positive theta.
+    """The triplets of a finished run on the dilation: of its pairs (theta, x = (u; v)) those of one sign of theta.
 
     Both parts are brought to length 1.
 
@@ -105,11 +117,11 @@ def triplets_of(solution: Solution, m: int, k: int) -> Triplets:
     and v grows by no more. Along them, with -alpha u and beta v (alpha |u|^2 = beta |v|^2, as x is a Ritz vector),
     theta (|u|^2 - |v|^2) = 2 alpha |u|^2, and alpha |u| (|u| - |v|) / (|v| (|u| + |v|)) is left of each.
     """
-    leading = np.argsort(-solution.values, kind="stable")[:k]
-    values, vectors = solution.values[leading], solution.basis[:, leading]
+    leading, sign = of_one_sign(solution.values, k)
+    values, vectors = sign * solution.values[leading], solution.basis[:, leading]
     floor = 4 * DOUBLE_EPS * len(vectors) ** 0.5 * np.abs(solution.values).max()  # what the stopping rule takes for 0
     there = values > floor
-    left, right = vectors[:m] * there, vectors[m:] * there
+    left, right = vectors[:m] * there, vectors[m:] * (sign * there)
     lengths = [np.where(there, np.linalg.norm(part, axis=0), 1.0) for part in (left, right)]
     return Triplets(
         values=np.where(there, values, 0.0),

@@ -76,3 +76,14 @@ def test_one_entry_of_the_matrix_is_two_of_the_dilation() -> None:
     worst = max(float(np.hypot(rows[i], rows[M + j])) for i in range(M) for j in range(N))
     assert worst <= make_relation("symmetric_entry", clip_norm=1.0).sensitivity(block)
     assert make_relation("entry", clip_norm=1.0).sensitivity(block) < worst
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_of_equal_values_as_many_triplets_as_asked_for(seed: int) -> None:
+    """Of 2 k pairs of one size more than k may be negative. Mutant: positive ones alone, and zeros in place of the
+    others."""
+    u, v, _ = planted(40, 30, np.ones(20), seed=seed)
+    del v
+    found = singular_triplets(u, 3, seed=seed)
+    np.testing.assert_allclose(found.values, 1.0, rtol=1e-9)
+    np.testing.assert_allclose(u @ found.right, found.left, atol=1e-7)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,7 @@ from npmdask.numerics.canonical import canonical_pairs, chance_correlation
 from npmdask.theory.diagnostics import max_sin_theta
 from npmdask.xarray import CCA, MCA
 from tests.conftest import often, same_bytes, write_zarr
+from tests.faults.test_kills import ROOT
 
 
 def fields(n: int = 150, p: int = 20, q: int = 12, common: int = 3, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -349,3 +353,25 @@ def test_grids_in_the_words_of_xeofs() -> None:
     assert 0 < float(correlated.canonical_correlations()[0]) <= 1
     with pytest.raises(BadInputError, match="fit first"):
         MCA().scores()
+
+
+@pytest.mark.slow
+def test_a_job_that_was_killed_goes_on_by_its_store_alone(tmp_path: Path) -> None:
+    """Everything that it was asked is in there: weights, gaps, what was done to columns. In a process of its own that
+    is killed after its first step. Mutant: the store of the left field alone is opened again."""
+    a, b = fields()
+    b[5:30, 2] = np.nan
+    write_zarr(tmp_path / "a", a, (13, 7))
+    write_zarr(tmp_path / "b", b, (31, 5))
+    np.save(tmp_path / "u.npy", np.linspace(0.0, 3.0, 150))
+    job = [sys.executable, "-m", "tests.faults.coupled_job", tmp_path, "run", "mca", "1"]
+    assert subprocess.run(list(map(str, job)), cwd=ROOT).returncode == -signal.SIGKILL
+    with pytest.raises(BadInputError, match="finishes the job"):
+        kind_of(RunStore(tmp_path / "run").read_spec()).answer(tmp_path / "run")
+    found = npmdask.resume(tmp_path / "run")
+    assert isinstance(found, npmdask.CoupledModes) and found.converged
+    u = np.linspace(0.0, 3.0, 150)
+    whole = npmdask.mca(
+        str(tmp_path / "a"), str(tmp_path / "b"), 2, scale=True, missing="mean", row_weights=u, tol=1e-6
+    )
+    np.testing.assert_allclose(found.values, whole.values, rtol=1e-9)

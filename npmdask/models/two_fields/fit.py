@@ -21,7 +21,7 @@ from npmdask.algorithms import BlockKrylov
 from npmdask.algorithms.stopping import DOUBLE_EPS, ResidualRule, StepView, default_tol
 from npmdask.checkpoint.store import CHECKPOINT_FORMAT, RunStore
 from npmdask.errors import BadInputError
-from npmdask.models.dilation import triplets_of
+from npmdask.models.dilation import of_one_sign, triplets_of
 from npmdask.models.two_fields.fields import Fields
 from npmdask.numerics.canonical import Canonical, canonical_pairs, chance_correlation, correlation_error
 from npmdask.numerics.random import generator
@@ -337,7 +337,7 @@ class _Job:
             "residual_norms": measured.residual_norms * there,
             **measured.of_scores(),
         }
-        assured = of_coupled(solution.certificate, solution.values, values)
+        assured = of_coupled(solution.certificate, of_one_sign(solution.values, k)[0], values)
         ended = solution.outcome.sentence.partition("; continue with")[0]
         if not solution.converged:
             ended += "; run it again with more of them (max_steps), in another store"

@@ -14,13 +14,13 @@ from npmdask.theory.certificates.wording import Assurance, at_most_percent, degr
 LARGE = 0.05  # of a value: a larger error is said as a percentage, not as digits
 
 
-def of_coupled(certificate: Mapping[str, Any] | None, pairs: np.ndarray, values: np.ndarray) -> Assurance:
+def of_coupled(certificate: Mapping[str, Any] | None, lead: np.ndarray, values: np.ndarray) -> Assurance:
     """Of maximum covariance analysis.
 
     Parameters
     ----------
     certificate : of the run on ``[[0, C], [C^T, 0]]``, as numbers (:func:`npmdask.runs.results.as_numbers`).
-    pairs : its eigenvalues (2 k), of both signs, in its order.
+    lead : which of its 2 k eigenvalues, of both signs, are those of the modes.
     values : covariances of the modes (k), as they are given: 0 where they cannot be told from zero.
     """
     k, noun = len(values), "covariance" if len(values) == 1 else f"{len(values)} covariances"
@@ -30,7 +30,6 @@ def of_coupled(certificate: Mapping[str, Any] | None, pairs: np.ndarray, values:
         said = f"For these data the {noun} cannot be told from zero: the fields do not vary together, up to rounding."
         return Assurance(said, {"ground": certificate["ground"], "value_errors": [], "sine": None})
     level = next(level for level in certificate["levels"] if level["ground"] == certificate["ground"])
-    lead = np.argsort(-pairs, kind="stable")[:k]
     errors = np.array([_bound(level["value_errors"][i]) for i in lead])
     nearest = np.array([_bound(certificate["nearest"][i]) for i in lead])
     sine = _bound(level["sine"])
