@@ -26,6 +26,7 @@ from npmdask.planning.forecast import Forecast, look_ahead, predict_steps
 from npmdask.planning.predicted_steps import GRAM_FLOPS, MEMORY, PLACES, REHEARSAL_FLOPS, SIDE
 from npmdask.planning.private_forecast import chosen
 from npmdask.planning.row_sample import SampleBudget, sample_said, why_too_small
+from npmdask.planning.sample_error import ShareError, shares_said
 from npmdask.planning.throughput import MOST_COLUMNS, Throughput, measure_throughput
 from npmdask.runs.build import ELSEWHERE, default_rank, make_problem, prepared
 from npmdask.runs.problem import Problem, Request, Start
@@ -58,7 +59,8 @@ class Plan:
 
     ``passes`` counts everything that reads the data: ``other_passes`` are the survey of the columns and the left
     singular vectors. Bytes are of the decoded data. ``free_rank``: up to there, columns cost no time here. ``routes``:
-    by which the answer can be had, that of ``algorithm`` first, and ``why`` it is taken.
+    by which the answer can be had, that of ``algorithm`` first, and ``why`` it is taken. ``shares``: what a run on some
+    of the rows would be off by; empty where no sample says so.
     """
 
     source: str
@@ -91,6 +93,7 @@ class Plan:
     algorithm: str = ""
     routes: tuple[Route, ...] = ()
     why: str = ""
+    shares: tuple[ShareError, ...] = ()
 
     @property
     def passes(self) -> int | None:
@@ -143,7 +146,9 @@ def plan_run(problem: Problem, resources: Resources, spectrum: Spectrum | None =
     wide = widest(problem, memory, base)
     others = _other_routes(problem, resources, base)
     forming = next((p for p in (problem, *others) if isinstance(p.algorithm, GramKrylov)), None)
-    measured = measure_throughput(problem, memory, wide, forming=forming)
+    alone = not problem.searches and problem.locked is None and problem.derived is None
+    allowed = SampleBudget(judged=problem.algorithm.target_rank if alone and spectrum is None else 0)
+    measured = measure_throughput(problem, memory, wide, forming=forming, allowed=allowed)
     with single_threaded_blas():  # small matrices
         plan = make_plan(problem, memory, measured, wide, spectrum)
         if not others or plan.seconds is None:
@@ -244,6 +249,7 @@ def make_plan(
         free_rank_seconds=seconds(more, free),
         outlook=outlook,
         algorithm=algorithm.name,
+        shares=measured.sample.errors if measured.sample else (),
     )
 
 
@@ -571,6 +577,7 @@ def plan_lines(plan: Plan | TensorPlan) -> list[str]:
         **({"routes": "; ".join(map(str, plan.routes))} if plan.routes else {}),
         **({"takes": plan.why} if plan.why else {}),
         **({} if plan.outlook is None else plan.outlook.lines()),
+        **({"sampling": shares_said(plan.shares, plan.target_rank)} if plan.shares else {}),
     }
     return [f"{name:9} {said}" for name, said in table.items()]
 

@@ -12,6 +12,7 @@ from scipy.sparse import csr_matrix, issparse, vstack
 from npmdask.execution.memory import MemoryPlan
 from npmdask.numerics.spectra import evenly
 from npmdask.operators.view import column_scale
+from npmdask.planning.sample_error import FLOPS, LEAST, ShareError, share_errors
 from npmdask.runs.problem import Problem, Request
 from npmdask.runs.weights import columns_read
 from npmdask.storage.readers.dense import DenseReader, ReadStats
@@ -23,6 +24,9 @@ from npmdask.storage.source import Source
 
 AWRY = 7919  # a prime: from other rows of every chunk
 ALIKE = 0.5
+JITTER = 1e-15  # of the largest row, for each row: products of rows are positive definite but for rounding
+UNLIKELY = 4.0  # standard errors by which a sample hardly has too little variance
+RELEVANT = 0.1  # of the k-th value: less variance than that is not missed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +37,7 @@ class SampleBudget:
     places: int = 32  # rows of chunks that rows are taken from, where chunks cannot be read in part
     nbytes: int = 128 * 2**20  # of the sample in memory
     flops: float = 2e10  # of the product of the sample with itself: half a second of one slow core
+    judged: int = 0  # components for which it is asked whether a share of the rows would do
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +46,7 @@ class Sample:
 
     For a symmetric matrix ``spectrum`` holds the square roots: the sizes of its own eigenvalues, up to a factor; and
     ``positive`` is the share of them (of their sum) that belongs to positive eigenvalues. ``whole``: the sample is all
-    there is.
+    there is. ``errors``: of runs on a share of the rows, where the budget asks for them.
     """
 
     rows: int
@@ -54,6 +59,7 @@ class Sample:
     )
     unseen: int = 0  # eigenvalues that the operator has and the sample, with fewer rows than columns, has not
     unit: float = 1.0  # what makes eigenvalues of the operator of the spectrum
+    errors: tuple[ShareError, ...] = ()
 
     @property
     def eigenvalues(self) -> np.ndarray:
@@ -120,7 +126,12 @@ def sample_of(source: Source, request: Request, late: Callable[[], bool], allowe
     if isinstance(reader, GapReader):
         parts = _filled(parts, rows, request, numbers)
         rows = np.concatenate(parts)
-    spectrum = spectrum_of(*_seen(source, request, rows, numbers), of_rows=m)
+    seen = _seen(source, request, rows, numbers)
+    spectrum, errors = spectrum_of(*seen, of_rows=m), tuple[ShareError, ...]()
+    if allowed.judged and source.kind != "symmetric":
+        missed = _missed(source, request, rows, spectrum, allowed.judged)
+        some = [part.shape[0] for part in parts] if len(parts) < min(reader.grid[0], count) else []
+        errors = _errors(*seen, of_rows=m, rank=allowed.judged, places=some, missed=missed)
     positive, unit = 1.0, 1.0 if source.kind == "samples" else float(m)
     if source.kind == "symmetric":
         spectrum, unit = np.sqrt(spectrum), d**0.5
@@ -135,7 +146,52 @@ def sample_of(source: Source, request: Request, late: Callable[[], bool], allowe
         alike=_alike(parts),
         unseen=unseen,
         unit=unit,
+        errors=errors,
     )
+
+
+def _errors(
+    rows: Any, mean: np.ndarray | None, times: np.ndarray | None, *, places: list[int], **asked: Any
+) -> tuple[ShareError, ...]:
+    """Of runs on a share of the rows, from as much of the sample as takes a second; nothing where squares overflow."""
+    count, d = rows.shape
+    chosen = np.unique(np.linspace(0, count - 1, min(count, max(LEAST, int(FLOPS / d**2)))).astype(int))
+    if places:
+        held = np.bincount(np.repeat(np.arange(len(places)), places)[chosen], minlength=len(places))
+        places = [int(number) for number in held if number]
+    rows, times = rows[chosen], np.ones(len(chosen)) if times is None else times[chosen]
+    if len(chosen) < d:  # rows of a triangle have the same products with each other, and fewer columns
+        gram = _row_products(rows, mean, times)
+        largest = float(np.diagonal(gram).max())
+        if not 0 < largest < np.inf or not np.isfinite(gram).all():
+            return ()
+        rows = np.linalg.cholesky(gram / largest + JITTER * len(gram) * np.eye(len(gram)))
+    elif issparse(rows):
+        rows = rows.toarray() if mean is None else rows.toarray() - np.outer(times, mean)
+    return share_errors(rows, places=places, **asked)
+
+
+def _missed(source: Source, request: Request, rows: Any, spectrum: np.ndarray, rank: int) -> str:
+    """That the sample misses rows that matter, where the variances of all rows, known from ingest, show it."""
+    weighted = request.weights is not None
+    if source.column_mean is None or source.column_std is None or weighted or np.isnan(rows.sum()):
+        return ""
+    mean, std, sparse = source.column_mean, source.column_std, issparse(rows)
+    unit = column_scale(mean, std, sparse=sparse) if request.scale else np.ones(len(std))
+    away = sparse or not request.center
+    expected = (std**2 + mean**2 if away else std**2) / unit**2
+    squares = rows.multiply(1 / unit).power(2).tocsr() if sparse else np.square((rows if away else rows - mean) / unit)
+    count, lengths = rows.shape[0], np.asarray(squares.sum(axis=1)).ravel()
+    found = np.asarray(squares.sum(axis=0)).ravel() / count
+    spread = np.asarray(squares.power(2).sum(axis=0)).ravel() if sparse else np.square(squares).sum(axis=0)
+    errors = np.sqrt(np.maximum(spread / count - found**2, 0.0) / count)
+    more = max(
+        float((expected - found - UNLIKELY * errors).max()),
+        float(expected.sum() - lengths.mean() - UNLIKELY * lengths.std() / np.sqrt(count)),
+    )
+    if rank > len(spectrum) or not more > RELEVANT * float(spectrum[rank - 1]):
+        return ""
+    return "the columns of all rows have more variance than those of the sample: it misses rows that matter"
 
 
 def _filled(parts: list[np.ndarray], rows: np.ndarray, request: Request, numbers: list[np.ndarray]) -> list[np.ndarray]:
@@ -316,11 +372,16 @@ def _eigenvalues(rows: Any, mean: np.ndarray | None, times: np.ndarray) -> np.nd
             total = np.asarray(rows.T @ times).ravel()
             gram = gram - np.outer(total, mean) - np.outer(mean, total) + times @ times * np.outer(mean, mean)
     else:
-        gram = _dense(rows @ rows.T)
-        if mean is not None:
-            along = np.asarray(rows @ mean).ravel()
-            gram = gram - np.outer(along, times) - np.outer(times, along) + mean @ mean * np.outer(times, times)
+        gram = _row_products(rows, mean, times)
     return np.asarray(np.maximum(np.linalg.eigvalsh((gram + gram.T) / 2)[::-1], 0.0) / count)
+
+
+def _row_products(rows: Any, mean: np.ndarray | None, times: np.ndarray) -> np.ndarray:
+    gram = _dense(rows @ rows.T)
+    if mean is None:
+        return gram
+    along = np.asarray(rows @ mean).ravel()
+    return np.asarray(gram - np.outer(along, times) - np.outer(times, along) + mean @ mean * np.outer(times, times))
 
 
 def _dense(product: Any) -> np.ndarray:
