@@ -272,6 +272,12 @@ def add_transform(commands: Any) -> None:
     p.add_argument("dest", help="Zarr store of the scores (rows x k) to create")
     p.add_argument("--batch-rows", type=int, help="rows at once (default: 16 MiB of them)")
     p.add_argument("--non-finite", choices=["refuse", "skip"], default="refuse", help="skip: leave such rows out")
+    p.add_argument(
+        "--missing",
+        choices=["as-run", "least-squares"],
+        default="as-run",
+        help="rows with missing values: as the run treated its own, or scores fitted to what is observed",
+    )
     p.add_argument("--pattern", default="*", help="of a directory: names of its files")
     p.add_argument("--format", choices=["csv", "npy", "float32"], help="of standard input")
     p.add_argument("--header", action=argparse.BooleanOptionalAction, help="of CSV: the first line holds names")
@@ -294,6 +300,7 @@ def _transform(a: argparse.Namespace) -> int:
         a.dest,
         batch_rows=a.batch_rows,
         non_finite=a.non_finite,
+        missing=a.missing,
         pattern=a.pattern,
         format=a.format,
         header=a.header,
@@ -310,6 +317,7 @@ def _transform_documents(a: argparse.Namespace) -> int:
     from npmdask.runs.observers import ProgressBar
 
     given = {"batch_rows": None, "non_finite": "refuse", "pattern": "*", "format": None, "header": None}
+    given |= {"missing": "as-run"}
     of_rows = [f"--{name.replace('_', '-')}" for name, default in given.items() if getattr(a, name) != default]
     if of_rows:
         raise BadInputError(f"{a.store} holds topics, and {', '.join(of_rows)} is of rows of numbers: leave it out")

@@ -8,7 +8,7 @@ import numpy as np
 
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import Block
-from npmdask.runs.components import StoredComponents
+from npmdask.runs.components import AS_RUN, LEAST_SQUARES, StoredComponents, require_rule
 from npmdask.runs.missing import Missing
 from npmdask.runs.weights import in_units_of_data
 from npmdask.storage.containers import is_sparse
@@ -23,7 +23,7 @@ class Components(*TRANSFORMER, Estimator):  # type: ignore[misc]
     _column_weight: np.ndarray | None = None  # those of the fit
     missing_: Missing | None = None
 
-    def transform(self, X: Any) -> Block:
+    def transform(self, X: Any, *, missing: str = AS_RUN) -> Block:
         """
         Get the scores of rows along the components.
 
@@ -31,6 +31,9 @@ class Components(*TRANSFORMER, Estimator):  # type: ignore[misc]
         ----------
         X : array_like, sparse matrix, table, Dask array, zarr.Array, str or Path, shape (n, d)
             Rows, as for ``fit``; those that are not in memory are read once, some at a time.
+        missing : {"as-run", "least-squares"}, default "as-run"
+            Missing values (NaN) are treated as in ``fit``, or scores are fitted to what is observed: see
+            :meth:`npmdask.Solution.scores`.
 
         Returns
         -------
@@ -42,15 +45,18 @@ class Components(*TRANSFORMER, Estimator):  # type: ignore[misc]
         BadInputError
             Rows of another width, or before ``fit``.
         """
-        return self._scores(X)
+        return self._scores(X, missing=missing)
 
-    def _scores(self, X: Any, dtype: Any = np.float64) -> np.ndarray:
+    def _scores(self, X: Any, dtype: Any = np.float64, missing: str = AS_RUN) -> np.ndarray:
         """Scores of ``dtype``: of float32 no more is ever held than they take themselves."""
         self._require_fit()
-        held = self._looked_at(X, first=False, dtype=REAL, gaps=self.missing_ is not None)
-        mean, basis = self.mean_ if self.centred else None, self.components_.T / self._scale()
-        weight, missing = self._column_weight, self.missing_
-        components = StoredComponents(basis=basis, mean=mean, column_weight=weight, missing=missing)
+        gaps = self.missing_ is not None or require_rule(missing) == LEAST_SQUARES
+        held = self._looked_at(X, first=False, dtype=REAL, gaps=gaps)
+        mean = self.mean_ if self.centred else None
+        if missing == LEAST_SQUARES:  # along orthonormal directions, and whitened after
+            components = self._stored(self.components_.T, mean)
+            return (components.all_scores(held, dtype=dtype, missing=missing) / self._scale()).astype(dtype, copy=False)
+        components = self._stored(self.components_.T / self._scale(), mean)
         if not in_memory(held):
             return components.all_scores(held, dtype=dtype)
         rows = held if is_sparse(held) else np.asarray(real_array(held, "X"), np.float64)
@@ -58,6 +64,10 @@ class Components(*TRANSFORMER, Estimator):  # type: ignore[misc]
         if self.missing_ is not None:
             return components.all_scores(rows, dtype=dtype)
         return components.scores(rows).astype(dtype, copy=False)
+
+    def _stored(self, basis: Block, mean: np.ndarray | None) -> StoredComponents:
+        weight, found = self._column_weight, self.missing_
+        return StoredComponents(basis=basis, mean=mean, column_weight=weight, missing=found)
 
     def inverse_transform(self, X: Any) -> Block:
         """

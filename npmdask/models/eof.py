@@ -13,6 +13,7 @@ from npmdask.numerics.subspaces import fix_signs
 from npmdask.numerics.units import parse_memory
 from npmdask.planning.plan import posed
 from npmdask.planning.predicted_steps import drive
+from npmdask.runs.components import AS_RUN
 from npmdask.runs.problem import Request
 from npmdask.runs.solution import Resources, Solution
 from npmdask.runs.weights import LATITUDES, Weights, cosines, places_of, require_same_places
@@ -173,9 +174,15 @@ class EOF:
         """
         return self._maps(self._solved.patterns(), "patterns")
 
-    def scores(self) -> Any:
+    def scores(self, *, missing: str = AS_RUN) -> Any:
         """
         Get the scores of the data that the modes were found of; they are read once more.
+
+        Parameters
+        ----------
+        missing : {"as-run", "least-squares"}, default "as-run"
+            Missing values are treated as in ``fit``, or scores are fitted to what is observed: see
+            :meth:`npmdask.Solution.scores`.
 
         Returns
         -------
@@ -183,9 +190,9 @@ class EOF:
             Along the dimension of samples.
         """
         self._require_fit()
-        return self._scored(self._fitted)
+        return self._scored(self._fitted, missing)
 
-    def transform(self, X: Any) -> Any:
+    def transform(self, X: Any, *, missing: str = AS_RUN) -> Any:
         """
         Get the scores of other data on the same grid.
 
@@ -193,6 +200,8 @@ class EOF:
         ----------
         X : xarray.DataArray
             With the dimensions and grid of what the modes were found of.
+        missing : {"as-run", "least-squares"}, default "as-run"
+            As for :meth:`scores`; with "least-squares" samples that do not determine their scores get NaN.
 
         Returns
         -------
@@ -208,7 +217,7 @@ class EOF:
         grid, known = grid_of(X, self._sample), self._grid
         if dict(grid.sizes) != dict(known.sizes):
             raise BadInputError(f"the grid is {dict(grid.sizes)}, and the modes have {dict(known.sizes)}")
-        return self._scored(self._rows(X))
+        return self._scored(self._rows(X), missing)
 
     def explained_variance(self) -> Any:
         """
@@ -269,8 +278,8 @@ class EOF:
     def _by_mode(self, values: np.ndarray, name: str) -> Any:
         return type(self._grid)(values, dims=("mode",), coords={"mode": self._modes}, name=name)
 
-    def _scored(self, rows: Any) -> Any:
-        values = self._solved.scores(rows, dim=self._sample) * self._signs
+    def _scored(self, rows: Any, missing: str) -> Any:
+        values = self._solved.scores(rows, dim=self._sample, missing=missing) * self._signs
         coords = {"mode": self._modes, **({self._sample: rows[self._sample]} if self._sample in rows.coords else {})}
         return type(self._grid)(values, dims=(self._sample, "mode"), coords=coords, name="scores")
 

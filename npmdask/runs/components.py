@@ -1,15 +1,21 @@
-"""Scores of rows along the components of a finished run: (X - mean) V, centred and scaled as the run was."""
+"""Scores of rows along the components of a finished run: (X - mean) V, centred and scaled as the run was.
+
+Rows with missing values are scored as the run treated its own (``AS_RUN``), or by least squares over what is observed
+(``LEAST_SQUARES``, npmdask.numerics.incomplete_rows).
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import warnings
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from npmdask.checkpoint.store import RunStore
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, closest
+from npmdask.numerics.incomplete_rows import FittedScores, least_squares_scores
 from npmdask.numerics.subspaces import Block
 from npmdask.operators.view import column_scale
 from npmdask.runs.missing import Missing, missing_of
@@ -21,6 +27,53 @@ from npmdask.storage.source import Source, open_source
 from npmdask.storage.streams.zarr_rows import units_of
 
 AT_ONCE = 16 * 2**20  # bytes of rows as float64 that are multiplied at once
+AS_RUN, LEAST_SQUARES = RULES = ("as-run", "least-squares")  # what gaps of rows that are scored count as
+UNCERTAIN = 10  # times as uncertain as those of complete rows: scores that are warned of
+
+
+def require_rule(missing: str) -> str:
+    """``missing``, if it is one of ``RULES``. Raises BadInputError."""
+    if missing not in RULES:
+        raise BadInputError(f"missing = {missing!r}: {closest(str(missing), list(RULES))}")
+    return missing
+
+
+@dataclass
+class Fits:
+    """What is to be said of scores by least squares: rows (the first by number) that have none, or uncertain ones."""
+
+    rows: int = 0
+    undetermined: int = 0
+    uncertain: int = 0
+    worst: float = 1.0
+    first: int = field(default=-1)
+
+    def add(self, amplified: np.ndarray) -> None:
+        """Take in the next rows, in their order."""
+        unknown = np.flatnonzero(np.isinf(amplified))
+        if len(unknown) and not self.undetermined:
+            self.first = self.rows + int(unknown[0])
+        known = amplified[np.isfinite(amplified)]
+        self.undetermined += len(unknown)
+        self.uncertain += int((known > UNCERTAIN).sum())
+        self.worst = max(self.worst, float(known.max(initial=1.0)))
+        self.rows += len(amplified)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a reader of the scores must know."""
+        said = []
+        if self.undetermined:
+            said.append(
+                f"{self.undetermined} of {self.rows} rows (the first is row {self.first}, from 0) lack too many values "
+                "to determine their scores, which are NaN"
+            )
+        if self.uncertain:
+            said.append(
+                f"{self.uncertain} of {self.rows} rows have so few values that their scores are more than {UNCERTAIN} "
+                f"times (up to {self.worst:.3g} times) as uncertain as those of complete rows"
+            )
+        return tuple(said)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +117,18 @@ class StoredComponents:
             return np.asarray(rows @ self.weights) - self.mean @ self.weights
         return np.asarray((rows - self.mean) @ self.weights)
 
+    def fitted(self, rows: Any) -> FittedScores:
+        """The same of ``rows`` with gaps (NaN): by least squares over what is observed."""
+        if is_sparse(rows):
+            return FittedScores(self.scores(rows), np.ones(rows.shape[0]))
+        seen = np.asarray(rows, np.float64)
+        seen = seen if self.mean is None else seen - self.mean
+        seen = seen if self.scale is None else seen / self.scale
+        if self.column_weight is None:
+            return least_squares_scores(seen, self.basis)
+        counted = self.column_weight > 0  # others have no part in scores, and are no evidence
+        return least_squares_scores((seen * np.sqrt(self.column_weight))[:, counted], self.basis[counted])
+
     def rows(self, scores: Block) -> Block:
         """Rows (n x d) that have these scores and lie in the span of the components; not a number in columns that
         weigh nothing.
@@ -75,23 +140,24 @@ class StoredComponents:
         rows = rows if self.scale is None else rows * self.scale
         return rows if self.mean is None else rows + self.mean
 
-    def _without_gaps(self, opened: Source) -> Source:
-        """Rows as those of the run were read: of the columns that were kept, gaps as the means of the run."""
+    def _read_with_gaps(self, opened: Source, missing: str) -> Source:
+        """Rows of the columns that were kept. Their gaps are NaN, or as the run read those of its own."""
         found, reader = self.missing, opened.reader
-        if found is None or not isinstance(reader, DenseReader) or opened.shape[1] != len(found.counts):
+        if not isinstance(reader, DenseReader):
             return opened
-        if reader.dtype.kind != "f":
-            return opened if found.rule == MEAN else replace(opened, reader=self._kept_of(reader, found))
+        if found is None or opened.shape[1] != len(found.counts):
+            return opened if missing == AS_RUN else replace(opened, reader=as_nan(reader))
         if found.rule == DROP:
-            return replace(opened, reader=self._kept_of(as_nan(reader), found))
+            return replace(opened, reader=GapReader(inner=as_nan(reader), rule=DROP, kept=found.kept, held=False))
+        if reader.dtype.kind != "f":
+            return opened
         assert found.fill is not None
-        fill = found.fill.astype(reader.dtype)
+        fill = None if missing == LEAST_SQUARES else found.fill.astype(reader.dtype)
         return replace(opened, reader=GapReader(inner=as_nan(reader), rule=MEAN, fill=fill))
 
-    def _kept_of(self, reader: DenseReader, found: Missing) -> GapReader:
-        return GapReader(inner=reader, rule=DROP, kept=found.kept, held=False)
-
-    def all_scores(self, source: Any, dim: str | int | None = None, dtype: Any = np.float64) -> np.ndarray:
+    def all_scores(
+        self, source: Any, dim: str | int | None = None, dtype: Any = np.float64, missing: str = AS_RUN
+    ) -> np.ndarray:
         """The same of all rows of a source, in memory as ``dtype``; it is read once, some rows at a time.
 
         Raises
@@ -99,7 +165,8 @@ class StoredComponents:
         BadInputError
             Rows of another width, or scores that are not finite.
         """
-        opened = self._without_gaps(open_source(source, dim=dim, gaps=self.missing is not None))
+        fit = require_rule(missing) == LEAST_SQUARES
+        opened = self._read_with_gaps(open_source(source, dim=dim, gaps=fit or self.missing is not None), missing)
         if opened.reader.layout == "matrix-free":
             raise BadInputError(
                 f"{opened.path.removeprefix('memory, ')} has no rows, whose scores are asked for: those that it was "
@@ -111,19 +178,26 @@ class StoredComponents:
                 "columns that they were found of"
             )
         units, found = units_of(opened.reader), np.empty((opened.shape[0], self.k), dtype)  # type: ignore[arg-type]
-        step = max(1, AT_ONCE // (8 * self.d))
+        step, fits = max(1, AT_ONCE // (8 * self.d)), Fits()
         for unit in range(len(units.bounds) - 1):
             first, rows = int(units.bounds[unit]), units.load(unit)
             for start in range(0, rows.shape[0], step):
-                scores = self.scores(rows[start : start + step])
-                bad = np.flatnonzero(~np.isfinite(scores).all(axis=1))
+                part = rows[start : start + step]
+                scores, amplified = self.fitted(part) if fit else (self.scores(part), np.ones(part.shape[0]))
+                bad = np.flatnonzero(~np.isfinite(scores).all(axis=1) & np.isfinite(amplified))
                 if len(bad):
                     raise BadInputError(
                         f"row {first + start + bad[0]} of {opened.path} has values that are not finite: fill them in, "
-                        "or leave it out"
+                        f"or leave it out{self._remedy(fit)}"
                     )
+                fits.add(amplified)
                 found[first + start : first + start + len(scores)] = scores
+        for said in fits.warnings:
+            warnings.warn(said, RuntimeWarning, stacklevel=3)
         return found
+
+    def _remedy(self, fit: bool) -> str:
+        return "" if fit else f"; scores(rows, missing={LEAST_SQUARES!r}) takes rows with missing values"
 
 
 def components_of_run(

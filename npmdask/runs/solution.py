@@ -19,7 +19,7 @@ from npmdask.execution.memory import ProcessPeak
 from npmdask.numerics.sampling_errors import APART, Groups, mixed_groups, north_errors
 from npmdask.numerics.subspaces import Block
 from npmdask.runs.component_counts import CountAdvice, KnownSpectrum, advise
-from npmdask.runs.components import StoredComponents
+from npmdask.runs.components import AS_RUN, StoredComponents
 from npmdask.runs.left_vectors import left_factor
 from npmdask.runs.missing import Missing
 from npmdask.runs.turned import TurnedComponents, aligned, rotated, variances_of_run
@@ -315,7 +315,7 @@ class Solution:
         """What is taken off rows before they are scored (d); None of a run that was not centred."""
         return self._found.mean
 
-    def scores(self, source: Any, *, dim: str | int | None = None) -> Block:
+    def scores(self, source: Any, *, dim: str | int | None = None, missing: str = AS_RUN) -> Block:
         """
         Get the coordinates of rows along the components, centred and scaled as the data of the run were.
 
@@ -328,6 +328,11 @@ class Solution:
             Rows, as for :func:`npmdask.top_k`; they are read once, some at a time.
         dim : str or int, optional
             The dimension that rows lie along, of an array of more than two.
+        missing : {"as-run", "least-squares"}, default "as-run"
+            What is done with missing values (NaN). "as-run": as the run treated its own, so that its rows have the
+            scores that it found (with "mean" gaps count as means, and scores of rows with gaps are too small).
+            "least-squares": scores are fitted to what is observed; those that it does not determine are NaN, with a
+            warning.
 
         Returns
         -------
@@ -339,6 +344,10 @@ class Solution:
         BadInputError
             Rows of another width, values that are not finite, or a run of a tensor.
 
+        Notes
+        -----
+        Least squares: Nelson, Taylor and MacGregor, Chemom. Intell. Lab. Syst. 35 (1996) 45 (docs/missing.md).
+
         Examples
         --------
         >>> import numpy as np
@@ -349,9 +358,9 @@ class Solution:
         >>> bool(np.allclose(scores.var(axis=0, ddof=1), solution.explained_variance))
         True
         """
-        return self._found.all_scores(source, dim)
+        return self._found.all_scores(source, dim, missing=missing)
 
-    def transform(self, rows: Any) -> Block:
+    def transform(self, rows: Any, *, missing: str = AS_RUN) -> Block:
         """
         Get the coordinates of rows along the components; :meth:`scores` under the name that scikit-learn gives it.
 
@@ -359,6 +368,8 @@ class Solution:
         ----------
         rows : array_like, sparse matrix, table, Dask or xarray array, AnnData, zarr.Array, str or Path, shape (n, d)
             Rows.
+        missing : {"as-run", "least-squares"}, default "as-run"
+            As for :meth:`scores`.
 
         Returns
         -------
@@ -370,7 +381,7 @@ class Solution:
         BadInputError
             As :meth:`scores`.
         """
-        return self.scores(rows)
+        return self.scores(rows, missing=missing)
 
     def component_counts(self, *, share: float = 0.9, noise: float | None = None) -> tuple[CountAdvice, ...]:
         """

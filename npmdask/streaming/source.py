@@ -32,7 +32,9 @@ class Reading:
 
     ``order`` ("sequential", "shuffled"), ``epochs``: of a stored array. ``pattern``, ``full_batches``: of a directory.
     ``format`` ("csv", "npy", "float32"), ``columns``: of standard input; ``columns`` also of an empty directory.
-    ``header``: of CSV. ``non_finite``: "refuse" rows that are not finite, or "skip" and count them.
+    ``header``: of CSV. ``non_finite``: "refuse" rows that are not finite, or "skip" and count them. ``gaps``:
+    rows with missing values (NaN) are not finite ("refuse"), or given: all ("give"), or those that have a value
+    ("give-some"; the others are skipped and counted).
     """
 
     order: str = "sequential"
@@ -43,12 +45,13 @@ class Reading:
     format: str | None = None
     columns: int | None = None
     header: bool | None = None
+    gaps: str = "refuse"
 
     def refuse_others(self, allowed: tuple[str, ...], source: str) -> None:
         """Raise BadInputError for an option that ``source`` does not know."""
         plain = Reading()
         for name in self.__dataclass_fields__:
-            if name not in (*allowed, "non_finite") and getattr(self, name) != getattr(plain, name):
+            if name not in (*allowed, "non_finite", "gaps") and getattr(self, name) != getattr(plain, name):
                 raise BadInputError(f"{name} = {getattr(self, name)!r} means nothing for {source}: leave it out")
 
 
@@ -81,12 +84,12 @@ def open_stream(source: Any, reading: Reading, *, seed: int = 0) -> Opened:
     BadInputError
         Nothing there, or options that the source does not know.
     """
-    source = values_of(source)
+    source = values_of(source, gaps=reading.gaps != "refuse")
     if is_linear_operator(source):  # which could be called, as what makes an iterator
         raise BadInputError(f"the {type(source).__name__} has no rows, which a stream takes: use npmdask.top_k")
     in_hand = isinstance(source, np.ndarray | zarr.Array | zarr.Group | BlockRows) or is_sparse(source)
     if in_hand or is_remote(source) or _is_store(source):
-        return _stored(open_source(source), reading, seed, named=not _in_memory(source))
+        return _stored(open_source(source, gaps=reading.gaps != "refuse"), reading, seed, named=not _in_memory(source))
     if isinstance(source, str | Path):
         if str(source) == STANDARD_INPUT:
             return _input(reading)
@@ -96,7 +99,7 @@ def open_stream(source: Any, reading: Reading, *, seed: int = 0) -> Opened:
         held = getattr(source, "buffer_bytes", 0)
         return Opened(stream=source, name=type(source).__name__, grows=True, buffer_bytes=held)
     reading.refuse_others(("columns",), "an iterator")
-    rows = IteratorRows(source, columns=reading.columns, non_finite=reading.non_finite)
+    rows = IteratorRows(source, columns=reading.columns, non_finite=reading.non_finite, gaps=reading.gaps)
     return Opened(stream=rows, name="an iterator", forwards=not callable(source))
 
 
@@ -134,7 +137,8 @@ def _stored(source: Source, reading: Reading, seed: int, *, named: bool) -> Open
             f"{source.path} holds a symmetric matrix, whose rows are no samples: use the algorithm 'power' or 'krylov'"
         )
     reading.refuse_others(("order", "epochs"), "a stored array")
-    stream = ZarrRows(source, order=reading.order, seed=seed, epochs=reading.epochs, non_finite=reading.non_finite)
+    order = {"order": reading.order, "seed": seed, "epochs": reading.epochs}
+    stream = ZarrRows(source, **order, non_finite=reading.non_finite, gaps=reading.gaps)  # type: ignore[arg-type]
     truth = None if source.truth is None else source.truth.basis.astype(np.float64)
     rows = source.shape[0] * reading.epochs
     held = {"buffer_bytes": stream.buffer_bytes, "budget": source.budget}
@@ -155,6 +159,7 @@ def _files(path: Path, reading: Reading) -> Opened:
         header=reading.header,
         full_batches=reading.full_batches,
         non_finite=reading.non_finite,
+        gaps=reading.gaps,
     )
     return Opened(stream=stream, name=str(path.absolute()), named=True, grows=whole)
 
@@ -167,6 +172,10 @@ def _input(reading: Reading) -> Opened:
             f"standard input does not say how wide its rows are, or their format: set {' and '.join(missing)}"
         )
     stream = standard_input(
-        reading.format, columns=reading.columns, header=reading.header, non_finite=reading.non_finite
+        reading.format,
+        columns=reading.columns,
+        header=reading.header,
+        non_finite=reading.non_finite,
+        gaps=reading.gaps,
     )
     return Opened(stream=stream, name=STANDARD_INPUT, forwards=True)

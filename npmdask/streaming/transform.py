@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,11 @@ import numpy as np
 from npmdask.checkpoint.store import RunStore, folder_of, not_finished
 from npmdask.errors import BadInputError, CommitError
 from npmdask.execution.executor import single_threaded_blas
-from npmdask.runs.components import StoredComponents, components_of_run
+from npmdask.numerics.subspaces import Block
+from npmdask.runs.components import AS_RUN, LEAST_SQUARES, Fits, StoredComponents, components_of_run, require_rule
 from npmdask.runs.observers import Observer
 from npmdask.storage.paths import local_path, locked
+from npmdask.storage.readers.gaps import MEAN
 from npmdask.storage.writers.dense import DenseWriter
 from npmdask.streaming.loop import TELL_SECONDS, Stopwatch
 from npmdask.streaming.solution import answer_of, is_stream
@@ -63,7 +65,9 @@ BATCH_BYTES = 16 * 2**20  # of rows as float64
 
 @dataclass(frozen=True, kw_only=True)
 class Scored:
-    """What ``transform`` wrote: ``rows`` x ``columns`` scores at ``dest``; ``skipped`` rows were not finite."""
+    """What ``transform`` wrote: ``rows`` x ``columns`` scores at ``dest``; ``skipped`` rows were not finite, or did not
+    determine their scores, and ``rows_with_gaps`` others have missing values.
+    """
 
     rows: int
     columns: int
@@ -76,6 +80,7 @@ class Scored:
     fingerprint: str
     source: str
     store: str
+    rows_with_gaps: int = 0
     warnings: tuple[str, ...] = ()
 
 
@@ -86,6 +91,7 @@ def transform(
     *,
     batch_rows: int | None = None,
     non_finite: str = "refuse",
+    missing: str = AS_RUN,
     pattern: str = "*",
     format: str | None = None,
     header: bool | None = None,
@@ -105,6 +111,9 @@ def transform(
         a kill the same call begins again.
     batch_rows : rows in memory at once; by default 16 MiB of them.
     non_finite : "refuse" rows that are not finite, or "skip" and count them: then the rows of ``dest`` move up.
+    missing : of rows with missing values (NaN): "as-run" treats them as the run treated its own ("mean" fills them in,
+        others are not finite), "least-squares" fits scores to what is observed (docs/missing.md). Rows that do not
+        determine their scores then count as not finite. Either way columns that the run left out are left out.
     pattern : of a directory: which files. format : of standard input: "csv", "npy" or "float32".
     header : of CSV: whether a first line holds names.
     overwrite : replace what is at ``dest``.
@@ -120,17 +129,21 @@ def transform(
     """
     dest = local_path(dest, "the store of the scores")
     start, components = time.perf_counter(), components_of(store)
-    opened = _open(source, components, store, non_finite, pattern, format, header)
-    count = batch_rows or max(1, BATCH_BYTES // (8 * components.d))
+    gaps = "give" if require_rule(missing) == LEAST_SQUARES or components.missing is not None else "refuse"
+    reading = Reading(non_finite=non_finite, pattern=pattern, format=format, header=header, gaps=gaps)
+    opened = _open(source, components, store, reading)
+    scorer = _Scorer(components, missing, opened, skip=non_finite == "skip")
+    count = batch_rows or max(1, BATCH_BYTES // (8 * opened.stream.columns))
     with single_threaded_blas(), writer_of_scores(dest, components.k, overwrite) as writer:
-        _write_all(opened, components, writer, count, observer or Observer())
-        facts = {"store": str(Path(store).absolute()), "source": opened.name, "skipped": opened.stream.skipped}
+        _write_all(opened, scorer, writer, count, observer or Observer())
+        facts = {"store": str(Path(store).absolute()), "source": opened.name, "skipped": scorer.skipped}
+        facts |= {} if missing == AS_RUN else {"missing": missing}
         fingerprint = writer.finish({"scores": facts})
     seconds, rows = time.perf_counter() - start, writer.next_row
     return Scored(
         rows=rows,
         columns=components.k,
-        skipped=opened.stream.skipped,
+        skipped=scorer.skipped,
         centered=components.mean is not None,
         scaled=components.scale is not None,
         seconds=round(seconds, 3),
@@ -139,31 +152,84 @@ def transform(
         fingerprint=fingerprint,
         source=opened.name,
         store=str(Path(store).absolute()),
-        warnings=said_of_header(opened.stream),
+        rows_with_gaps=scorer.rows_with_gaps,
+        warnings=(*said_of_header(opened.stream), *scorer.warnings),
     )
 
 
-def _open(
-    source: Any,
-    components: StoredComponents,
-    store: str | Path,
-    non_finite: str,
-    pattern: str,
-    format: str | None,
-    header: bool | None,
-) -> Opened:
-    """The stream of the rows, as wide as the components; standard input does not say how wide it is."""
-    piped = isinstance(source, str | Path) and str(source) == STANDARD_INPUT
-    width = components.d if piped else None
-    opened = open_stream(
-        source, Reading(non_finite=non_finite, pattern=pattern, format=format, columns=width, header=header)
-    )
-    if opened.stream.columns != components.d:
+def _open(source: Any, components: StoredComponents, store: str | Path, reading: Reading) -> Opened:
+    """The stream of the rows, as wide as the components, or as the data that they were found of; standard input does
+    not say how wide it is.
+    """
+    found, piped = components.missing, isinstance(source, str | Path) and str(source) == STANDARD_INPUT
+    whole = components.d if found is None else len(found.counts)
+    opened = open_stream(source, replace(reading, columns=whole if piped else None))
+    if opened.stream.columns not in (components.d, whole):
         raise BadInputError(
             f"{opened.name} has {opened.stream.columns} columns and the components in {store} have {components.d}: "
             "give rows of the columns that they were found of"
         )
     return opened
+
+
+class _Scorer:
+    """Scores of batches of a stream, with what is done with their gaps, and counted of them."""
+
+    def __init__(self, components: StoredComponents, missing: str, opened: Opened, *, skip: bool) -> None:
+        self._components, self._fit, self._opened, self._skip = components, missing == LEAST_SQUARES, opened, skip
+        found = components.missing
+        wide = found is not None and opened.stream.columns == len(found.counts)
+        self._kept = found.kept if wide and found is not None and len(found.kept) < len(found.counts) else None
+        self._fill = None if found is None or found.rule != MEAN or self._fit else found.fill
+        self._fits, self._left_out = Fits(), 0
+        self.rows_with_gaps = 0
+
+    @property
+    def skipped(self) -> int:
+        """Rows that are not among the scores."""
+        return self._opened.stream.skipped + self._left_out
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a reader of the scores must know."""
+        if self._fill is None or not self.rows_with_gaps:
+            return self._fits.warnings
+        return (
+            f"{self.rows_with_gaps} rows have missing values, which count as means, as in the run: their scores come "
+            f"out too small. missing = {LEAST_SQUARES!r} fits them to what is observed",
+        )
+
+    def scores(self, rows: Block) -> Block:
+        """Scores of the next rows of the stream, those left out that have none."""
+        rows = rows if self._kept is None else rows[:, self._kept]
+        gappy = np.isnan(rows).any(axis=1)
+        if self._fill is not None and gappy.any():
+            rows = np.where(np.isnan(rows), self._fill, rows)
+        if self._fit:
+            scores, amplified = self._components.fitted(rows)
+            bad = np.isinf(amplified)
+            self._fits.add(amplified[~bad])
+        else:
+            scores = self._components.scores(rows)
+            bad = np.isnan(scores).any(axis=1)
+        if bad.any() and not self._skip:
+            raise self._refused(len(rows), int(np.argmax(bad)))
+        self._left_out += int(bad.sum())
+        self.rows_with_gaps += int((gappy & ~bad).sum())
+        return scores[~bad] if bad.any() else scores
+
+    def _refused(self, count: int, row: int) -> BadInputError:
+        """What to say of a row of the batch of ``count`` rows that the stream has just given."""
+        number = self._opened.stream.rows_read - count + row
+        why = (
+            "lacks too many values to determine its scores"
+            if self._fit
+            else f"has missing values, and missing = {LEAST_SQUARES!r} was not asked for"
+        )
+        return BadInputError(
+            f"row {number} of {self._opened.name} {why}: fill them in, or leave such rows out and count them with "
+            "non_finite='skip'"
+        )
 
 
 @contextmanager
@@ -191,13 +257,11 @@ def writer_of_scores(dest: str | Path, columns: int, overwrite: bool) -> Iterato
             raise
 
 
-def _write_all(
-    opened: Opened, components: StoredComponents, writer: DenseWriter, batch_rows: int, observer: Observer
-) -> None:
+def _write_all(opened: Opened, scorer: _Scorer, writer: DenseWriter, batch_rows: int, observer: Observer) -> None:
     stream, tell = opened.stream, Stopwatch(TELL_SECONDS)
     while (rows := stream.read(batch_rows)) is not None:
-        writer.write(components.scores(rows))
+        writer.write(scorer.scores(rows))
         if tell.is_time():
-            observer.on_rows(stream.rows_read, stream.skipped, stream.rows_read / tell.total)
-    if not stream.rows_read:
-        raise BadInputError(f"{opened.name} holds no rows to transform ({stream.skipped} were left out)")
+            observer.on_rows(stream.rows_read, scorer.skipped, stream.rows_read / tell.total)
+    if not writer.next_row:
+        raise BadInputError(f"{opened.name} holds no rows to transform ({scorer.skipped} were left out)")

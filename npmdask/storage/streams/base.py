@@ -17,6 +17,11 @@ from npmdask.errors import BadInputError, RefusedError, closest
 
 Position = dict[str, Any]
 NON_FINITE = ("refuse", "skip")
+GAPS = (
+    "refuse",
+    "give",
+    "give-some",
+)  # rows with missing values: not finite; given as they are; given if they have one
 
 
 class Stream(Protocol):
@@ -109,8 +114,11 @@ class BatchedStream(ABC):
     _cursor: Any
     header: tuple[str, ...] | None = None  # the line of text that was taken for names; of several files, of the first
 
-    def __init__(self, columns: int, non_finite: str) -> None:
-        self._columns, self._non_finite = columns, require_policy(non_finite)
+    def __init__(self, columns: int, non_finite: str, gaps: str = "refuse") -> None:
+        """``gaps``: what is done with missing values (NaN). Where rows with some are given, the policy is for those with
+        infinities; rows without any value are given, too ("give"), or skipped and counted ("give-some").
+        """
+        self._columns, self._non_finite, self._gaps = columns, require_policy(non_finite), gaps
         self._rows_read = self._skipped = 0
 
     @property
@@ -165,12 +173,15 @@ class BatchedStream(ABC):
 
     def _keep_finite(self, part: np.ndarray, piece: Piece) -> int:
         """Move the finite rows of ``part`` to its top, and say how many they are."""
-        good = np.isfinite(part).all(axis=1)
-        if self._non_finite == "refuse":
+        good = np.isfinite(part).all(axis=1) if self._gaps == "refuse" else ~np.isinf(part).any(axis=1)
+        if self._non_finite == "refuse" and not good.all():
+            held = "NaN or infinity" if self._gaps == "refuse" else "infinity"
             raise BadInputError(
-                f"{piece.name(int(np.argmin(good)))} holds NaN or infinity; correct it, or leave such rows out "
+                f"{piece.name(int(np.argmin(good)))} holds {held}; correct it, or leave such rows out "
                 "and count them with non_finite='skip'"
             )
+        if self._gaps == "give-some":
+            good &= ~np.isnan(part).all(axis=1)
         kept = int(good.sum())
         part[:kept] = part[good]
         return kept

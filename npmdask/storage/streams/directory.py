@@ -107,6 +107,7 @@ class Directory(BatchedStream):
         full_batches: bool = False,
         header: bool | None = None,
         non_finite: str = "refuse",
+        gaps: str = "refuse",
         spool: str | Path | None = None,
     ) -> None:
         self._path, self._pattern, self._header = Path(path), pattern, header
@@ -116,7 +117,8 @@ class Directory(BatchedStream):
         self._done: dict[str, Mark] = {}
         self._waiting: deque[str] = deque()
         self._open: tuple[str, int, Generator[Any], Any] | None = None  # file, next row, batches, rest of one
-        super().__init__(self._first_width() if columns is None else require_count(columns, "columns"), non_finite)
+        columns = self._first_width() if columns is None else require_count(columns, "columns")
+        super().__init__(columns, non_finite, gaps)
         self._cursor = _At(0)
 
     def close(self) -> None:
@@ -255,7 +257,7 @@ class Directory(BatchedStream):
     def _batches(self, path: Path, row: int) -> Generator[Any]:
         with reading(path):
             # A missing value is a row that is not finite where those are skipped.
-            missing = "nan" if self._non_finite == "skip" else "error"
+            missing = "nan" if self._gaps != "refuse" or self._non_finite == "skip" else "error"
             source = self._opened(path, missing)
         if source.columns != self._columns:
             raise BadInputError(

@@ -96,6 +96,7 @@ class IteratorRows(BatchedStream):
         *,
         columns: int | None = None,
         non_finite: str = "refuse",
+        gaps: str = "refuse",
         name: str = "the iterator",
     ) -> None:
         self._source, self._name = source, name
@@ -106,7 +107,7 @@ class IteratorRows(BatchedStream):
             if first is None:
                 raise BadInputError(f"{name} holds no rows: there is nothing in it to analyse")
             columns, self._pending = int(first.shape[1]), [first]
-        super().__init__(columns, non_finite)
+        super().__init__(columns, non_finite, gaps)
         self._cursor = _AT_ONCE
 
     def _start(self) -> Drawn:
@@ -214,7 +215,13 @@ NAME = "standard input"
 
 
 def standard_input(
-    format: str, *, columns: int, file: Any = None, header: bool | None = None, non_finite: str = "refuse"
+    format: str,
+    *,
+    columns: int,
+    file: Any = None,
+    header: bool | None = None,
+    non_finite: str = "refuse",
+    gaps: str = "refuse",
 ) -> IteratorRows:
     """A stream of the rows (``columns`` numbers each) that arrive on standard input, or on a binary ``file``.
 
@@ -238,7 +245,7 @@ def standard_input(
     }
     if format not in openers:
         raise BadInputError(f"unknown format {format!r}: {closest(str(format), list(openers))}")
-    rows = IteratorRows(openers[format](), columns=columns, non_finite=non_finite, name=NAME)
+    rows = IteratorRows(openers[format](), columns=columns, non_finite=non_finite, gaps=gaps, name=NAME)
     return rows
 
 

@@ -198,13 +198,14 @@ class ZarrRows(BatchedStream):
         seed: int = 0,
         epochs: int = 1,
         non_finite: str = "refuse",
+        gaps: str = "refuse",
     ) -> None:
-        super().__init__(source.shape[1], non_finite)
+        super().__init__(source.shape[1], non_finite, gaps)
         if order not in ORDERS:
             raise BadInputError(f"unknown order={order!r}: {closest(str(order), list(ORDERS))}")
         if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
             raise BadInputError(f"seed is {seed!r}: pass a whole number that is not negative")
-        source = _leaving_gaps(source) if non_finite == "skip" else source
+        source = _leaving_gaps(source) if gaps != "refuse" or non_finite == "skip" else source
         assert not isinstance(source.reader, TensorReader)  # it has no rows: refused before
         self._source, self._shuffled, self._seed = source, order == "shuffled", seed
         self._epochs, self._units = require_count(epochs, "epochs"), units_of(source.reader)
@@ -345,5 +346,5 @@ class ZarrRows(BatchedStream):
 
 
 def _leaving_gaps(source: Source) -> Source:
-    """The same source, its missing values as NaN: of rows that are left out and counted."""
+    """The same source, its missing values as NaN: of rows that are given so, or left out and counted."""
     return replace(source, reader=as_nan(source.reader))
