@@ -78,9 +78,10 @@ class SourceTable(ConfigTable):
     )
     center: bool = Field(False, description="subtract the column means, on the fly")
     scale: bool = Field(False, description="divide by the column standard deviations, on the fly")
-    missing: Literal["refuse", "drop-columns", "mean", "fill"] = Field(
+    missing: Literal["refuse", "drop-columns", "mean", "fill", "impute"] = Field(
         "refuse",
-        description="values: mean, of their columns; drop-columns: leave out those without any value; private: fill",
+        description="values: mean, of their columns; drop-columns: leave out those without any value; private: fill; "
+        "of a stream: impute, as the model so far expects",
     )
     missing_fill: float | str | None = Field(
         None,
@@ -335,6 +336,7 @@ class RunConfig(ConfigTable):
             unit=how.unit,
             seed=self.run.seed,
             measure_rows=how.measure_rows,
+            missing=self.source.missing,
         )
         reading = Reading(**how.model_dump(include=set(Reading.__dataclass_fields__)))
         return make_stream_problem(self.source.path, request, reading, how.held_out)
@@ -350,7 +352,7 @@ class RunConfig(ConfigTable):
             "source.nodes": self.source.nodes,
             "source.kind": self.source.kind not in (None, "samples"),
             "source.scale": self.source.scale,
-            "source.missing": self.source.missing != "refuse",
+            "source.missing": self.source.missing not in ("refuse", "impute"),
             "source.missing_fill": self.source.missing_fill is not None,
             "source.operator": self.source.operator,
             "source.row_weights": self.source.row_weights,

@@ -7,9 +7,10 @@ from typing import Any, Self
 import numpy as np
 
 from npmdask.algorithms.streaming.base import checked_batch
+from npmdask.algorithms.streaming.gaps import Learnt, Levels, completed, no_levels
 from npmdask.algorithms.streaming.low_rank_update import completed_basis, updated_eigen
-from npmdask.algorithms.streaming.model import RunningMean, centred, moderate
-from npmdask.errors import BadInputError
+from npmdask.algorithms.streaming.model import GAPS, IMPUTE, REFUSE, RunningMean, centred, moderate
+from npmdask.errors import BadInputError, closest
 from npmdask.execution.executor import single_threaded_blas
 from npmdask.models.components import CentredComponents, shares_of_variance
 from npmdask.numerics.subspaces import Block, fix_signs
@@ -43,6 +44,9 @@ class IncrementalPCA(CentredComponents):
         Divide scores by their standard deviations.
     batch_size : int, optional
         Rows that ``fit`` takes at once; by default 5 d, if 16 MiB hold them, but at least 4 k.
+    missing : {"refuse", "impute"}, default "refuse"
+        Missing values (NaN) are refused, or become what the components so far let expect there, given what is observed
+        of their rows (docs/missing.md). Rows without any value are passed over then.
 
     Attributes
     ----------
@@ -51,7 +55,7 @@ class IncrementalPCA(CentredComponents):
     explained_variance_ : numpy.ndarray, shape (k,)
         Variance of the scores, n - 1 in the denominator.
     explained_variance_ratio_ : numpy.ndarray, shape (k,)
-        The same as shares of the variance of all columns, which is exact.
+        The same as shares of the variance of all columns, which is exact (of imputed rows where values are missing).
     singular_values_ : numpy.ndarray, shape (k,)
         Of the centred rows.
     mean_, var_ : numpy.ndarray, shape (d,)
@@ -84,11 +88,20 @@ class IncrementalPCA(CentredComponents):
     _squares: np.ndarray
     _running: RunningMean
     _moments: Moments
+    _levels: Levels
 
-    def __init__(self, n_components: int | None = None, *, whiten: bool = False, batch_size: int | None = None) -> None:
+    def __init__(
+        self,
+        n_components: int | None = None,
+        *,
+        whiten: bool = False,
+        batch_size: int | None = None,
+        missing: str = REFUSE,
+    ) -> None:
         self.n_components = n_components
         self.whiten = whiten
         self.batch_size = batch_size
+        self.missing = missing
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """
@@ -111,8 +124,8 @@ class IncrementalPCA(CentredComponents):
         BadInputError
             The rows or a parameter are wrong.
         """
-        held = self._looked_at(X, first=True, least=2, dtype=REAL)
-        stream = open_stream(held, Reading()).stream
+        held = self._looked_at(X, first=True, least=2, dtype=REAL, gaps=self._imputes)
+        stream = open_stream(held, Reading(gaps="give-some" if self._imputes else REFUSE)).stream
         self.batch_size_ = self._batch_size(stream.columns)
         self._forget()
         for rows in batches(stream, self.batch_size_):
@@ -142,12 +155,21 @@ class IncrementalPCA(CentredComponents):
             Wrong width, too few rows, or rows that are not finite real numbers: nothing was learnt.
         """
         first = not hasattr(self, "components_")
-        held = self._looked_at(X, first=first, least=1 + first, dtype=REAL)
+        held = self._looked_at(X, first=first, least=1 + first, dtype=REAL, gaps=self._imputes)
         rows = real_array(held.toarray() if is_sparse(held) else held, "the rows")
         if not first:
             self._require_width(rows.shape)
-        self._learn(rows)
+        if self._imputes and rows.ndim == 2 and rows.shape[1]:
+            rows = rows[~np.isnan(rows).all(axis=1)]
+        if first or len(rows):
+            self._learn(rows)
         return self
+
+    @property
+    def _imputes(self) -> bool:
+        if self.missing not in GAPS:
+            raise BadInputError(f"missing = {self.missing!r}: {closest(str(self.missing), list(GAPS))}")
+        return bool(self.missing == IMPUTE)
 
     def _forget(self) -> None:
         """Be as before the first batch; the first one tells which parameters are wrong."""
@@ -157,14 +179,35 @@ class IncrementalPCA(CentredComponents):
     def _learn(self, rows: np.ndarray) -> None:
         if not hasattr(self, "components_"):
             self._begin(rows.shape)
+        levels = self._levels
+        if self._imputes and not np.isinf(rows).any():
+            rows, levels = completed(np.asarray(rows, np.float64), levels, self._learnt(), center=True)
         rows = moderate(checked_batch(rows, self.n_features_in_))
         with single_threaded_blas():
+            self._running = self._first_seen(levels)
             turned, self._running = centred(rows, self._running)
             found = updated_eigen(self._basis, self._squares, turned, 1.0, turned @ self._basis)
             kept = min(HELD * self.n_components_, len(found.values))
             self._basis, self._squares = found.leading(kept), found.values[:kept]
         self._moments.add(rows)
+        self._levels = levels
         self._answer()
+
+    def _learnt(self) -> Learnt | None:
+        """The components so far, which gaps are completed by."""
+        count = int(self._moments.count)
+        return (
+            Learnt(self._basis[:, : self.n_components_], self._squares[: self.n_components_] / count) if count else None
+        )
+
+    def _first_seen(self, levels: Levels) -> RunningMean:
+        """The mean, of columns that have their first values now that of these."""
+        new = (self._levels.seen == 0) & (levels.seen > 0) & (self._running.weight > 0)
+        if not new.any():
+            return self._running
+        self._moments.mean = np.where(new, levels.mean, self._moments.mean)
+        mean, rest = np.where(new, levels.mean, self._running.mean), np.where(new, 0.0, self._running.rest)
+        return self._running._replace(mean=mean, rest=rest)
 
     def _begin(self, shape: tuple[int, ...]) -> None:
         if len(shape) != 2 or shape[0] < 2 or not shape[1]:
@@ -178,6 +221,7 @@ class IncrementalPCA(CentredComponents):
         self.n_components_, self.n_features_in_ = asked, d
         self._basis, self._squares = np.zeros((d, 0)), np.zeros(0)
         self._running, self._moments = RunningMean(np.zeros(d), np.zeros(d), 0.0), Moments(d)
+        self._levels = no_levels(d)
 
     def _answer(self) -> None:
         """What scikit-learn's has for attributes; directions without variance are drawn where rows have too few."""
@@ -193,6 +237,11 @@ class IncrementalPCA(CentredComponents):
         self.explained_variance_ratio_ = shares_of_variance(self.explained_variance_, total)
         left = total - float(self.explained_variance_.sum())
         self.noise_variance_ = max(left, 0.0) / (most - k) if k < most else 0.0
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = self.missing == IMPUTE
+        return tags
 
     def _asked(self, d: int) -> int:
         asked = self.n_components

@@ -21,6 +21,7 @@ from npmdask.planning.plan import posed
 from npmdask.planning.predicted_steps import drive
 from npmdask.privacy.power_release import require_store
 from npmdask.privacy.request import Privacy, unprotected
+from npmdask.runs.components import AS_RUN
 from npmdask.runs.missing import find_fill
 from npmdask.runs.problem import Request
 from npmdask.runs.solution import Resources
@@ -229,7 +230,7 @@ class PrivatePCA(Components):
         self.n_components_, self.n_features_in_ = self.components_.shape
         return self
 
-    def transform(self, X: Any) -> Block:
+    def transform(self, X: Any, *, missing: str = AS_RUN) -> Block:
         """
         Get the scores of rows along the released components; of private rows they are not protected.
 
@@ -237,6 +238,9 @@ class PrivatePCA(Components):
         ----------
         X : array_like, sparse matrix, table, Dask array, zarr.Array, str or Path, shape (n, d)
             Rows, in memory, lazy, or the path or URL of a store; of rows that have a budget it warns.
+        missing : {"as-run", "least-squares"}, default "as-run"
+            Rows with missing values (NaN) are refused, or their scores are fitted to what is observed: see
+            :meth:`npmdask.Solution.scores`.
 
         Returns
         -------
@@ -249,7 +253,7 @@ class PrivatePCA(Components):
             Rows of another width, or before ``fit``.
         """
         self._require_fit()
-        if not in_memory(values_of(X)):
+        if not in_memory(values_of(X, gaps=missing != AS_RUN)):
             for said in unprotected(open_stream(X, Reading()).budget):
                 warnings.warn(said, RuntimeWarning, stacklevel=2)
-        return super().transform(X)
+        return super().transform(X, missing=missing)

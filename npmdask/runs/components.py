@@ -124,10 +124,8 @@ class StoredComponents:
         seen = np.asarray(rows, np.float64)
         seen = seen if self.mean is None else seen - self.mean
         seen = seen if self.scale is None else seen / self.scale
-        if self.column_weight is None:
-            return least_squares_scores(seen, self.basis)
-        counted = self.column_weight > 0  # others have no part in scores, and are no evidence
-        return least_squares_scores((seen * np.sqrt(self.column_weight))[:, counted], self.basis[counted])
+        seen = seen if self.column_weight is None else seen * np.sqrt(self.column_weight)
+        return least_squares_scores(seen, self.basis)
 
     def rows(self, scores: Block) -> Block:
         """Rows (n x d) that have these scores and lie in the span of the components; not a number in columns that

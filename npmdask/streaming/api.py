@@ -35,6 +35,7 @@ def stream_pca(
     order: str = "sequential",
     epochs: int = 1,
     non_finite: str = "refuse",
+    missing: str = "refuse",
     pattern: str = "*",
     full_batches: bool = False,
     format: str | None = None,
@@ -81,6 +82,9 @@ def stream_pca(
         How many times a stored array is read.
     non_finite : {"refuse", "skip"}, default "refuse"
         What happens to rows that are not finite; those that are skipped are counted.
+    missing : {"refuse", "impute"}, default "refuse"
+        What happens to missing values (NaN): they are not finite, or become what the model so far expects there, given
+        what is observed of their rows (docs/missing.md). Rows without any value are skipped and counted then.
     pattern : str, default "*"
         Which files of a directory.
     full_batches : bool, default False
@@ -144,6 +148,7 @@ def stream_pca(
         unit=unit,
         seed=seed,
         measure_rows=measure_rows,
+        missing=missing,
     )
     reading = Reading(
         order=order,
@@ -155,7 +160,7 @@ def stream_pca(
         columns=columns,
         header=header,
     )
-    rows = source if dim is None else values_of(source, dim)
+    rows = source if dim is None else values_of(source, dim, gaps=missing != "refuse")
     problem = make_stream_problem(rows, request, reading, held_out)
     return run_stream(problem, store, Resources(memory=parse_memory(memory), commit_seconds=commit_seconds), observer)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from npmdask.algorithms import StreamInfo, StreamResult
 from npmdask.algorithms.stopping import Outcome
-from npmdask.algorithms.streaming.model import ModelState
+from npmdask.algorithms.streaming.model import REFUSE, ModelState
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, NpmdaskError, TooFewRowsError
 from npmdask.execution.memory import MemoryPlan, tree_rss
@@ -31,6 +31,7 @@ from npmdask.streaming.source import said_of_header
 from npmdask.theory.certificates.statements import of_stream
 
 TELL_SECONDS = 1.0  # between two signs of life
+MANY = 0.05  # of all values are missing: said in a warning
 
 
 class StreamDriver:
@@ -90,7 +91,7 @@ class StreamDriver:
             memory_limit_bytes=self.resources.memory,
             store=self.store.place,
             source=self.problem.opened.name,
-            warnings=(*warnings, *said_of_header(self._stream)),
+            warnings=(*warnings, *said_of_header(self._stream), *self._said_of_gaps(state)),
             moment=self.problem.model.algorithm.moment,
             facts=answer.facts,
             assurance=self._assurance(answer),
@@ -236,11 +237,25 @@ class StreamDriver:
         if waiting:
             said.append(f"the last {waiting} wait for their step")
         if self._skipped:
-            said.append(f"{self._skipped} were left out because they were not finite")
+            why = (
+                "they were not finite" if self.problem.request.missing == REFUSE else "they had no value or an infinity"
+            )
+            said.append(f"{self._skipped} were left out because {why}")
         if self.problem.opened.grows:
             said.append("run again to take what comes next")
             return Outcome(name="up_to_date", sentence="up to date: " + "; ".join(said))
         return Outcome(name="exhausted", sentence="the stream has ended: " + "; ".join(said))
+
+    def _said_of_gaps(self, state: ModelState) -> tuple[str, ...]:
+        """What is to be known where much was imputed."""
+        if state.missing is None or state.missing.sum() < MANY * state.rows * len(state.missing):
+            return ()
+        share = state.missing.sum() / (state.rows * len(state.missing))
+        return (
+            f"{100 * share:.2g} % of the values are missing and were imputed by the model: values come out too small "
+            "by about that share of the noise, and where values are missing because of what they are, the directions "
+            "follow the pattern of the gaps",
+        )
 
     def _assurance(self, answer: StreamResult) -> str:
         """How wrong the answer can be, as the measurements up to the last row tell."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from importlib.metadata import version
 from math import inf
 from pathlib import Path
@@ -14,7 +14,7 @@ import numpy as np
 import zarr
 
 from npmdask.algorithms import STREAM_REGISTRY, StreamAlgorithm
-from npmdask.algorithms.streaming.model import Model
+from npmdask.algorithms.streaming.model import IMPUTE, REFUSE, Model
 from npmdask.algorithms.streaming.tensor_power import ITERATIONS, default_restarts
 from npmdask.checkpoint.store import CHECKPOINT_FORMAT
 from npmdask.errors import BadInputError, RefusedError, closest
@@ -45,7 +45,8 @@ class StreamRequest:
 
     ``algorithm``: a key of ``STREAM_REGISTRY``. ``target_rank``: k. ``options``: further fields of the algorithm.
     ``batch_rows``: rows read at once where the algorithm does not say. ``half_life``: rows after which a row counts
-    half (streams that drift). ``center``, ``unit``: see ``Model``. ``measure_rows``: rows between two measurements.
+    half (streams that drift). ``center``, ``unit``, ``missing``: see ``Model``. ``measure_rows``: rows between two
+    measurements.
     """
 
     target_rank: int
@@ -57,6 +58,7 @@ class StreamRequest:
     unit: float | None = None
     seed: int = 0
     measure_rows: int | None = None
+    missing: str = REFUSE
 
     def __post_init__(self) -> None:
         for f in fields(self):  # what NumPy counted is as good as what Python did
@@ -107,6 +109,7 @@ def make_model(request: StreamRequest, d: int, rows: int | None = None) -> Model
         unit=request.unit,
         half_life=request.half_life,
         seed=request.seed,
+        missing=request.missing,
     )
     model.init()  # says what does not fit
     return model
@@ -118,6 +121,11 @@ def _refuse_of_directions(request: StreamRequest) -> None:
         raise BadInputError(
             "center: the mean of a stream is learnt on the way, which is exact for the second moment of the rows and "
             f"not for the third, whose components {request.algorithm} finds: subtract a known mean beforehand"
+        )
+    if request.missing != REFUSE:
+        raise BadInputError(
+            f"missing = {request.missing!r}: gaps are imputed by principal directions, and {request.algorithm} finds "
+            "components of the third moment: fill missing values in before, or leave such rows out"
         )
     if request.half_life is not None:
         raise BadInputError(
@@ -215,6 +223,7 @@ class StreamProblem:
                 "columns": self.model.d,
                 "kind": "stream",
                 "center": self.request.center,
+                **({} if self.request.missing == REFUSE else {"missing": self.request.missing}),
             },
             "algorithm": facts["algorithm"],
             "mechanism": {"mechanism": "none"},
@@ -234,6 +243,9 @@ class StreamProblem:
         """What ``reopened`` needs, beside the name of the source."""
         asked = asdict(self.request) | {"options": dict(self.request.options)}
         reading = asdict(self.reading)
+        for table, name in ((asked, "missing"), (reading, "gaps")):
+            if table[name] == REFUSE:  # as stores of earlier versions
+                del table[name]
         if self.opened.named and self.opened.grows:  # whose files may all be gone by then
             reading["columns"] = self.model.d
         return {"request": asked, "reading": reading, "held_out": self.held_out_source}
@@ -247,6 +259,7 @@ def make_stream_problem(source: Any, request: StreamRequest, reading: Reading, h
     BadInputError
         The source or a parameter cannot be.
     """
+    reading = replace(reading, gaps="give-some" if request.missing == IMPUTE else REFUSE)
     opened = open_stream(source, reading, seed=request.seed)
     d, k = opened.stream.columns, request.target_rank
     model = make_model(request, d, opened.rows)

@@ -11,10 +11,11 @@ import numpy as np
 from scipy.sparse import issparse
 
 from npmdask.algorithms import StreamInfo, StreamResult
-from npmdask.algorithms.streaming.model import Model, ModelState
+from npmdask.algorithms.streaming.model import IMPUTE, REFUSE, Model, ModelState
 from npmdask.errors import BadInputError
 from npmdask.execution.executor import single_threaded_blas
 from npmdask.numerics.subspaces import Block
+from npmdask.runs.components import AS_RUN, LEAST_SQUARES, StoredComponents, require_rule
 from npmdask.storage.bundle import write_bundle
 from npmdask.storage.kinds import real_array
 from npmdask.storage.paths import local_path
@@ -49,6 +50,9 @@ class StreamingPCA(*TRANSFORMER, Estimator):  # type: ignore[misc]
         Typical norm of a row, where the algorithm has a step size; by default that of the first batch.
     seed : int, default 0
         Of the random start.
+    missing : {"refuse", "impute"}, default "refuse"
+        Missing values (NaN) are refused, or become what the model so far expects there, given what is observed of
+        their rows (docs/missing.md). Rows without any value are passed over then.
 
     Attributes
     ----------
@@ -87,6 +91,7 @@ class StreamingPCA(*TRANSFORMER, Estimator):  # type: ignore[misc]
         center: bool = False,
         unit: float | None = None,
         seed: int = 0,
+        missing: str = REFUSE,
     ) -> None:
         self.target_rank = target_rank
         self.algorithm = algorithm
@@ -95,6 +100,7 @@ class StreamingPCA(*TRANSFORMER, Estimator):  # type: ignore[misc]
         self.center = center
         self.unit = unit
         self.seed = seed
+        self.missing = missing
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """
@@ -118,7 +124,9 @@ class StreamingPCA(*TRANSFORMER, Estimator):  # type: ignore[misc]
             The rows or a parameter are wrong.
         """
         request = self._asked(BATCH_ROWS)
-        opened = open_stream(self._looked_at(X, first=True), Reading(), seed=request.seed)
+        held = self._looked_at(X, first=True, gaps=self._imputes)
+        reading = Reading(gaps="give-some" if self._imputes else REFUSE)
+        opened = open_stream(held, reading, seed=request.seed)
         stream = opened.stream
         model = self._begin(make_model(request, stream.columns, opened.rows))
         while (rows := stream.read(model.wanted(self._known()[1], BATCH_ROWS))) is not None:
@@ -146,14 +154,23 @@ class StreamingPCA(*TRANSFORMER, Estimator):  # type: ignore[misc]
         BadInputError
             Wrong width, an empty batch, or rows that are not finite real numbers: nothing was learnt.
         """
-        rows = _as_rows(self._looked_at(X, first=self._model is None))
+        rows = _as_rows(self._looked_at(X, first=self._model is None, gaps=self._imputes))
         if self._model is None:
             if rows.ndim != 2 or 0 in rows.shape:
                 raise BadInputError(f"a first batch of shape {rows.shape}: give rows x columns, at least one of each")
             # The half life counts rows, the memory of a step follows from its rows: those of the first batch.
             self._begin(make_model(self._asked(len(rows)), rows.shape[1]))
+        if self._imputes and rows.ndim == 2 and rows.dtype.kind == "f":
+            empty = np.isnan(rows).all(axis=1)
+            rows = rows[~empty] if empty.any() and rows.shape[1] else rows
+            if len(empty) and empty.all():
+                return self
         self._learn(rows)
         return self
+
+    @property
+    def _imputes(self) -> bool:
+        return bool(self.missing == IMPUTE)
 
     def _asked(self, batch_rows: int) -> StreamRequest:
         """The parameters, checked: not before they are used, as scikit-learn sets them one by one."""
@@ -166,6 +183,7 @@ class StreamingPCA(*TRANSFORMER, Estimator):  # type: ignore[misc]
             center=self.center,
             unit=self.unit,
             seed=self.seed,
+            missing=self.missing,
         )
 
     def _begin(self, model: Model) -> Model:
@@ -198,6 +216,7 @@ class StreamingPCA(*TRANSFORMER, Estimator):  # type: ignore[misc]
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
+        tags.input_tags.allow_nan = self._imputes
         return tags
 
     @property
@@ -250,7 +269,7 @@ class StreamingPCA(*TRANSFORMER, Estimator):  # type: ignore[misc]
         """Those of them that wait for the step that they will be used in."""
         return 0 if self._state is None else self._state.rows - self._state.rows_used
 
-    def transform(self, X: Any) -> Block:
+    def transform(self, X: Any, *, missing: str = AS_RUN) -> Block:
         """
         Compute the scores of rows along the basis as it is now.
 
@@ -258,6 +277,9 @@ class StreamingPCA(*TRANSFORMER, Estimator):  # type: ignore[misc]
         ----------
         X : array_like, sparse matrix, table, Dask array, zarr.Array, str or Path, shape (n, d)
             Rows, as for ``fit``; those that are not in memory are read once, some at a time.
+        missing : {"as-run", "least-squares"}, default "as-run"
+            Rows with missing values (NaN) are refused, or their scores are fitted to what is observed: see
+            :meth:`npmdask.Solution.scores`.
 
         Returns
         -------
@@ -270,7 +292,10 @@ class StreamingPCA(*TRANSFORMER, Estimator):  # type: ignore[misc]
             Too few rows were learnt from, or those of ``X`` do not fit.
         """
         model, state = self._known()
-        basis, held = self.basis, self._looked_at(X, first=False)
+        fit = require_rule(missing) == LEAST_SQUARES
+        basis, held = self.basis, self._looked_at(X, first=False, gaps=fit)
+        if fit:
+            return StoredComponents(basis=basis, mean=self.mean).all_scores(held, missing=missing)
         if in_memory(held):
             return model.project(state, basis, _as_rows(held))
         return np.concatenate([model.project(state, basis, rows) for rows in self._in_batches(held)])
@@ -352,6 +377,7 @@ class StreamingPCA(*TRANSFORMER, Estimator):  # type: ignore[misc]
             center=model.center,
             unit=model.unit,
             seed=model.seed,
+            missing=model.missing,
         )
         made._begin(model)
         made._state, made._info, made._results = state, info, []

@@ -161,3 +161,33 @@ def test_a_refused_batch_changes_nothing() -> None:
     assert first.partial_fit(X).n_features_in_ == 15
     with pytest.raises(NotFittedError):
         IncrementalPCA(2).transform(X)
+
+
+def test_missing_values_are_imputed_by_the_components_so_far() -> None:
+    """Fails when gaps count as means, or when a late column keeps the mean of before, or an empty row is taken."""
+    rng = np.random.default_rng(0)
+    plane = np.linalg.qr(rng.standard_normal((12, 2)))[0]
+    rows = rng.standard_normal((2000, 2)) * [5, 3] @ plane.T + 0.3 * rng.standard_normal((2000, 12)) + 100
+    gappy = np.where(rng.random(rows.shape) < 0.2, np.nan, rows)
+    gappy[:300, 4] = np.nan
+    gappy[7] = np.nan
+    full = IncrementalPCA(2).fit(rows)
+    found = IncrementalPCA(2, missing="impute", batch_size=100).fit(gappy)
+    filled = IncrementalPCA(2).fit(np.where(np.isnan(gappy), np.nanmean(gappy, axis=0), gappy))
+    np.testing.assert_allclose(found.explained_variance_, full.explained_variance_, rtol=0.13)
+    assert (filled.explained_variance_ < 0.85 * full.explained_variance_).all()
+    np.testing.assert_allclose(found.mean_, full.mean_, atol=0.3)
+    assert np.linalg.norm(found.components_ @ (np.eye(12) - plane @ plane.T), 2) < 0.05
+    by_batch = IncrementalPCA(2, missing="impute")
+    kept = gappy[~np.isnan(gappy).all(axis=1)]
+    for start in range(0, len(kept), 100):
+        by_batch.partial_fit(kept[start : start + 100])
+    by_batch.partial_fit(np.full((2, 12), np.nan))
+    np.testing.assert_array_equal(by_batch.components_, found.components_)
+    assert by_batch.n_samples_seen_ == found.n_samples_seen_ == 1999
+    whole = IncrementalPCA(2, missing="impute").fit(rows)
+    np.testing.assert_array_equal(whole.components_, full.components_)
+    with pytest.raises(BadInputError, match="NaN"):
+        IncrementalPCA(2).fit(gappy)
+    with pytest.raises(BadInputError, match="missing = 'mean'"):
+        IncrementalPCA(2, missing="mean").fit(gappy)

@@ -14,7 +14,8 @@ import scipy.linalg  # noqa: F401  its BLAS must be there when the number of thr
 
 from npmdask.algorithms import STREAM_REGISTRY, RowsQuery, StreamAlgorithm, StreamInfo, StreamResult, state_fields
 from npmdask.algorithms.streaming.base import checked_batch
-from npmdask.errors import BadInputError
+from npmdask.algorithms.streaming.gaps import Learnt, Levels, completed, no_levels
+from npmdask.errors import BadInputError, closest
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block
 
@@ -65,6 +66,7 @@ def _moved(before: RunningMean, by: np.ndarray, weight: float) -> RunningMean:
 
 
 SCALE_FREE = ("spm", "frequent-directions", "online-tensor-power")  # rows of another size change nothing but the values
+REFUSE, IMPUTE = GAPS = ("refuse", "impute")
 LARGEST_SQUARE = 1e200  # mean square norm of a batch: sums of such squares stay far from overflow
 
 
@@ -79,6 +81,10 @@ class ModelState:
     unit: float
     rows: int
     batches: int
+    seen: np.ndarray | None = None  # of a model that imputes: see Levels
+    level: np.ndarray | None = None
+    missing: np.ndarray | None = None
+    rows_with_gaps: int | None = None
 
     @property
     def rows_used(self) -> int:
@@ -98,6 +104,7 @@ class Model:
     ``center``: subtract the mean of the rows (see ``centring``). ``unit``: rows are divided by it, because the steps of
     all but the scale-free algorithms are meant for rows of norm about 1; None: the root mean square norm of the first
     batch that is not zero. ``half_life``: rows after which a row counts half in the mean (None: for ever).
+    ``missing``: "refuse" rows with missing values (NaN), or "impute" these by what was learnt so far.
     """
 
     algorithm: StreamAlgorithm[Any]
@@ -106,14 +113,22 @@ class Model:
     unit: float | None = None
     half_life: float | None = None
     seed: int = 0
+    missing: str = REFUSE
 
     def __post_init__(self) -> None:
+        if self.missing not in GAPS:
+            raise BadInputError(f"missing = {self.missing!r} of a stream: {closest(str(self.missing), list(GAPS))}")
         if self.unit is not None and not 0 < self.unit < np.inf:
             raise BadInputError(f"unit = {self.unit}: a positive number, the typical norm of a row; or leave it out")
 
     def init(self) -> ModelState:
         """Before the first row. Raises BadInputError where k or p do not fit d."""
+        levels = no_levels(self.d) if self.missing == IMPUTE else (None, None, None)
         return ModelState(
+            seen=levels[0],
+            level=levels[1],
+            missing=levels[2],
+            rows_with_gaps=None if levels[0] is None else 0,
             inner=self.algorithm.init(self.d, rng=generator(self.seed, "start")),
             mean=np.zeros(self.d if self.center else 0),
             rest=np.zeros(self.d if self.center else 0),
@@ -135,10 +150,12 @@ class Model:
         BadInputError
             Wrong width, no rows, or rows that are not finite or whose squares are not.
         """
-        rows = moderate(checked_batch(batch, self.d))
+        whole, gaps = self._without_gaps(state, batch)
+        rows = moderate(checked_batch(whole, self.d))
         count, running, unit = len(rows), RunningMean(state.mean, state.rest, state.weight), state.unit
         if self.center:
-            rows, running = centred(rows, running, 1.0 if self.half_life is None else 0.5 ** (1 / self.half_life))
+            running = _first_seen(running, state, gaps.get("level"), gaps.get("seen"))
+            rows, running = centred(rows, running, self._fade)
         if unit == 0.0:
             unit = float(np.linalg.norm(rows) / np.sqrt(count))
         if unit not in (0.0, 1.0):  # a centred batch is ours to write to: one copy, not two
@@ -152,8 +169,42 @@ class Model:
             unit=unit,
             rows=state.rows + count,
             batches=state.batches + 1,
+            **gaps,
         )
         return after, replace(info, rows=count)
+
+    @property
+    def _fade(self) -> float:
+        """What one row leaves of the weight of those before it."""
+        return 1.0 if self.half_life is None else 0.5 ** (1 / self.half_life)
+
+    def _without_gaps(self, state: ModelState, batch: np.ndarray) -> tuple[np.ndarray, dict[str, Any]]:
+        """The batch, completed where the model imputes, and what its state knows of gaps then."""
+        if state.seen is None or state.level is None or state.missing is None or state.rows_with_gaps is None:
+            return batch, {}
+        rows = np.asarray(batch, np.float64)
+        if rows.ndim != 2 or rows.shape[1] != self.d or np.isinf(rows).any():
+            return batch, {}  # which is refused
+        gaps = np.isnan(rows)
+        if gaps.all(axis=1).any():
+            raise BadInputError(
+                f"{int(gaps.all(axis=1).sum())} of the {len(rows)} rows of the batch have no value at all, and nothing "
+                "can be learnt from them: leave them out"
+            )
+        before, learnt = Levels(state.seen, state.level, state.missing), self._learnt(state) if gaps.any() else None
+        whole, after = completed(rows, before, learnt, center=self.center, fade=self._fade)
+        with_gaps = state.rows_with_gaps + int(gaps.any(axis=1).sum())
+        return whole, {"seen": after.seen, "level": after.mean, "missing": after.missing, "rows_with_gaps": with_gaps}
+
+    def _learnt(self, state: ModelState) -> Learnt | None:
+        """What gaps are completed by; None while there is nothing."""
+        if not state.steps:
+            return None
+        try:
+            found = self.algorithm.finalize(state.inner)
+        except BadInputError:  # too few rows for an answer
+            return None
+        return Learnt(found.vectors, found.values * (state.unit or 1.0) ** 2)
 
     def _steps(self, inner: Any, rows: Block) -> tuple[Any, StreamInfo]:
         """All rows, in the pieces that the algorithm asks for."""
@@ -176,7 +227,14 @@ class Model:
             Too few rows for an answer; the sentence says how many are needed.
         """
         result = self.algorithm.finalize(state.inner)
-        return replace(result, values=result.values * (state.unit or 1.0) ** self.algorithm.moment)
+        result = replace(result, values=result.values * (state.unit or 1.0) ** self.algorithm.moment)
+        if state.missing is None or not state.missing.any():
+            return result
+        entries, empty = int(state.missing.sum()), int((state.missing == state.rows).sum())
+        facts = {"missing_values": entries, "rows_with_gaps": state.rows_with_gaps, "columns_without_values": empty}
+        said = f"{entries} of their values in {state.rows_with_gaps} rows were missing and were imputed"
+        said += f", {empty} columns have none at all and count as constant" if empty else ""
+        return replace(result, facts=result.facts | facts, said="; ".join(filter(None, (result.said, said))))
 
     def project(self, state: ModelState, basis: Block, rows: np.ndarray) -> Block:
         """The rows (n x d), less the mean if the model is centred, along the basis: n x k."""
@@ -188,7 +246,8 @@ class Model:
 
     def facts(self) -> dict[str, Any]:
         """The configuration as plain numbers and strings."""
-        own = {"d": self.d, "center": self.center, "unit": self.unit, "half_life": self.half_life, "seed": self.seed}
+        own: dict[str, Any] = {"d": self.d, "center": self.center, "unit": self.unit, "half_life": self.half_life, "seed": self.seed}
+        own |= {} if self.missing == REFUSE else {"missing": self.missing}
         return own | {"algorithm": {"name": self.algorithm.name, **asdict(self.algorithm)}}  # type: ignore[call-overload]
 
     @classmethod
@@ -202,7 +261,7 @@ class Model:
         """Arrays and plain numbers: all that a checkpoint holds of a state."""
         arrays, scalars = state_fields(state.inner)
         own, numbers = state_fields(replace(state, inner=None))
-        numbers.pop("inner")
+        numbers = {name: value for name, value in numbers.items() if value is not None}  # inner, and gaps of none
         return {f"inner_{name}": array for name, array in arrays.items()} | own, {"inner": scalars, **numbers}
 
     def load(self, arrays: dict[str, np.ndarray], numbers: dict[str, Any]) -> ModelState:
@@ -211,6 +270,14 @@ class Model:
         inner = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
         own = {name: array for name, array in arrays.items() if not name.startswith(prefix)}
         return ModelState(**(numbers | own | {"inner": self.algorithm.load(inner, numbers["inner"])}))
+
+
+def _first_seen(running: RunningMean, state: ModelState, level: Any, seen: Any) -> RunningMean:
+    """The mean, of a column that has its first values now that of these: rows before it have counted as the mean."""
+    if level is None or state.seen is None or not state.rows:
+        return running
+    new = (state.seen == 0) & (seen > 0)
+    return running._replace(mean=np.where(new, level, running.mean), rest=np.where(new, 0.0, running.rest))
 
 
 def moderate(rows: Block) -> Block:

@@ -115,8 +115,8 @@ class BatchedStream(ABC):
     header: tuple[str, ...] | None = None  # the line of text that was taken for names; of several files, of the first
 
     def __init__(self, columns: int, non_finite: str, gaps: str = "refuse") -> None:
-        """``gaps``: what is done with missing values (NaN). Where rows with some are given, the policy is for those with
-        infinities; rows without any value are given, too ("give"), or skipped and counted ("give-some").
+        """``gaps``: what is done with missing values (NaN). Where rows with some are given, the policy is for those
+        with infinities; rows without any value are given, too ("give"), or skipped and counted ("give-some").
         """
         self._columns, self._non_finite, self._gaps = columns, require_policy(non_finite), gaps
         self._rows_read = self._skipped = 0
