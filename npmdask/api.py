@@ -33,7 +33,7 @@ from npmdask.runs.solution import Resources, Solution, TemporaryStore
 from npmdask.runs.warm_start import find_start, keep_start
 from npmdask.runs.weights import find_weights
 from npmdask.storage.bundle import read_bundle
-from npmdask.storage.readers.gaps import REFUSE
+from npmdask.storage.readers.gaps import REFUSE, checked_marks
 from npmdask.storage.source import open_source
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ def top_k(
     scale: bool = False,
     missing: str = "refuse",
     missing_fill: Any = None,
+    missing_values: Any = None,
     iteration_rank: int | Literal["auto"] | None = None,
     algorithm: str = "auto",
     options: dict[str, Any] | None = None,
@@ -114,6 +115,8 @@ def top_k(
         are clipped, and how many there are is told nowhere (docs/private-gaps.md).
     missing_fill : float, array_like, str or Path, shape (d,), optional
         That number, or one for each column, or the path of them (.npy or Zarr): public, never a statistic of the data.
+    missing_values : float or list of float, optional
+        Numbers that mark missing values in the data, beside NaN, like -9999.
     iteration_rank : int or "auto", optional
         Columns that are iterated (p); ``max(k + 10, min(2 k, 64))`` by default. "auto": as many as cost no time on
         this machine and store, measured once (at most 5 s); a store that has a run keeps the p of that run.
@@ -230,6 +233,7 @@ def top_k(
         scale=scale,
         missing=missing,
         fill=find_fill(missing, missing_fill),
+        missing_values=checked_marks(missing_values),
         seed=seed,
         mechanism=mechanism,
         stddev=stddev,

@@ -42,6 +42,7 @@ from npmdask.runs.warm_start import find_start
 from npmdask.runs.weights import COSLAT, find_weights
 from npmdask.storage.object_url import SCHEMES, is_remote
 from npmdask.storage.paths import is_url, local_path
+from npmdask.storage.readers.gaps import checked_marks
 from npmdask.storage.source import Source, is_registered, open_source
 
 if TYPE_CHECKING:
@@ -88,9 +89,14 @@ class SourceTable(ConfigTable):
         description='of missing = "fill": what gaps count as, a public number, or an array on disk (.npy or Zarr) '
         "with one for every column",
     )
+    missing_values: list[float] | None = Field(
+        None, description="numbers that mark missing values, beside NaN, like [-9999]"
+    )
     operator: str | None = Field(None, description="an operator of yours, by the name that you registered it under")
     row_weights: str | None = Field(
-        None, description="how much each row counts: an array on disk (.npy or Zarr), relative to this file"
+        None,
+        description="how much each row counts: an array on disk (.npy or Zarr), relative to this file, or the name of "
+        "a coordinate of labelled data",
     )
     column_weights: str | None = Field(
         None, description='of squares of columns: the same; or "coslat", cosines of the latitudes of labelled data'
@@ -105,7 +111,7 @@ class SourceTable(ConfigTable):
     def open(self) -> Source:
         """The data, or the nodes that hold them; nothing is read."""
         if self.nodes is None:
-            return open_source(self.path, self.kind, self.dim)
+            return open_source(self.path, self.kind, self.dim, gaps=self.missing != "refuse")
         if self.kind is not None:
             raise BadInputError("the nodes determine source.kind: leave it out at the centre")
         return open_nodes(self.nodes, self.patience)
@@ -259,10 +265,10 @@ def table_of(annotation: Any) -> type[BaseModel]:
 STANDARD_INPUT = "-"
 LARGEST = 2**20  # bytes of a configuration: a larger file is data, given by mistake
 LONGEST_NAME = 100  # of a run that is named after its source
+WEIGHTS = ("source.row_weights", "source.column_weights")
 PATHS = (
     "source.path",
-    "source.row_weights",
-    "source.column_weights",
+    *WEIGHTS,
     "source.missing_fill",
     "stream.held_out",
     "privacy.ledger",
@@ -304,6 +310,7 @@ class RunConfig(ConfigTable):
             center=self.source.center,
             scale=self.source.scale,
             missing=self.source.missing,
+            missing_values=checked_marks(self.source.missing_values),
             operator=self.source.operator,
             seed=self.run.seed,
             mechanism=self.mechanism.name,
@@ -354,6 +361,7 @@ class RunConfig(ConfigTable):
             "source.scale": self.source.scale,
             "source.missing": self.source.missing not in ("refuse", "impute"),
             "source.missing_fill": self.source.missing_fill is not None,
+            "source.missing_values": self.source.missing_values,
             "source.operator": self.source.operator,
             "source.row_weights": self.source.row_weights,
             "source.column_weights": self.source.column_weights,
@@ -487,7 +495,7 @@ class RunConfig(ConfigTable):
             )
         if self.source.missing != "refuse":
             raise RefusedError("a node refuses missing values: leave source.missing out, and fill them in before")
-        for name in ("operator", "row_weights", "column_weights"):
+        for name in ("missing_values", "operator", "row_weights", "column_weights"):
             if getattr(self.source, name) is not None:
                 raise RefusedError(f"a node answers with products of its rows as they are: leave source.{name} out")
         rank = self.algorithm.target_rank
@@ -615,7 +623,8 @@ def _placed(
     begin = place_of_store(config.run.start, folder) if config.run.start else None
     begin = place_of_store(start) if start else begin
     files = config.source.model_dump(include={"path", "row_weights", "column_weights", "missing_fill"})
-    beside = {field: _beside(folder, path) for field, path in files.items() if isinstance(path, str)}
+    placed = {"row_weights": _weights_beside, "column_weights": _weights_beside}
+    beside = {field: placed.get(field, _beside)(folder, path) for field, path in files.items() if isinstance(path, str)}
     shown = str(folder / config.run.certificates) if config.run.certificates else None
     cluster = _scheduler_beside(folder, config.run.cluster)
     return config.model_copy(
@@ -705,7 +714,7 @@ def _changed(content: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, A
                     f"{part} is {table!r} in the configuration, where {key} needs a table: mend the file"
                 )
         if isinstance(value, str) and key in PATHS:
-            value = _beside(Path.cwd(), value)
+            value = (_weights_beside if key in WEIGHTS else _beside)(Path.cwd(), value)
         elif isinstance(value, str) and key == "run.cluster":
             value = _scheduler_beside(Path.cwd(), value)
         table[name] = value
@@ -714,6 +723,12 @@ def _changed(content: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, A
 
 def _beside(folder: Path, path: str) -> str:
     return path if is_url(path) or path in ("", STANDARD_INPUT, COSLAT) else str(folder / path)
+
+
+def _weights_beside(folder: Path, said: str) -> str:
+    """A path is absolute then; what can be none is the name of a coordinate, and stays what it is."""
+    named = "/" in said or said.endswith((".npy", ".zarr")) or (folder / said).exists()
+    return _beside(folder, said) if named else said
 
 
 def _scheduler_beside(folder: Path, cluster: str | None) -> str | None:

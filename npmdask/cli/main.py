@@ -49,6 +49,7 @@ SHORT = {  # options in the words of ``top_k``, and what each is in a configurat
     "scale": "source.scale",
     "missing": "source.missing",
     "missing_fill": "source.missing_fill",
+    "missing_values": "source.missing_values",
     "algorithm": "algorithm.name",
     "operator": "source.operator",
     "row_weights": "source.row_weights",
@@ -70,19 +71,28 @@ def _add_what(p: Any) -> None:
     p.add_argument("--scale", action=argparse.BooleanOptionalAction, help="divide by the column standard deviations")
     p.add_argument(
         "--missing",
-        help="how to treat missing values: refuse (default), mean, drop-columns (those without a value), private: fill, "
-        "of a stream: impute",
+        help="how to treat missing values: refuse (default), mean, drop-columns (those without a value), private: "
+        "fill, of a stream: impute",
     )
     p.add_argument(
         "--missing-fill",
         metavar="NUMBER|FILE",
         help="of --missing fill: the public number that they count as, or one for each column",
     )
+    p.add_argument(
+        "--missing-values", type=float, nargs="+", metavar="NUMBER", help="what marks missing values, like -9999"
+    )
     p.add_argument("--algorithm", help="gram, krylov, power; of a stream spm, oja, ... (default: auto)")
     p.add_argument("--operator", help="an operator of yours, by its registered name")
-    p.add_argument("--row-weights", metavar="FILE", help="how much each row counts: a .npy file or a Zarr array")
     p.add_argument(
-        "--column-weights", metavar="FILE|coslat", help="how much each column counts; or coslat: cosines of latitudes"
+        "--row-weights",
+        metavar="FILE|NAME",
+        help="how much each row counts: a .npy file or a Zarr array; or the name of a coordinate of labelled data",
+    )
+    p.add_argument(
+        "--column-weights",
+        metavar="FILE|NAME|coslat",
+        help="how much each column counts; or coslat: cosines of latitudes",
     )
     p.add_argument("--tol", type=float, help="relative residual to reach")
     p.add_argument("--memory", help="limit for all processes together, like 1GiB")

@@ -23,6 +23,8 @@ def pca(
     mask_var: Mask = USUAL,
     key_added: str | None = None,
     dtype: str = "float32",
+    sample_weight: Any = None,
+    column_weights: Any = None,
     memory: str | int | None = None,
     store: str | Path | None = None,
     tol: float | None = None,
@@ -52,6 +54,11 @@ def pca(
         Name in ``obsm``, ``varm`` and ``uns``, instead of "X_pca", "PCs" and "pca".
     dtype : str, default "float32"
         Of the scores.
+    sample_weight : str or array_like, shape (n,), optional
+        How much each cell counts, not negative: with 2 like two equal cells; or the column of ``adata.obs`` that says
+        so.
+    column_weights : str or array_like, shape (d,), optional
+        Of squares of genes, not negative, of all of ``adata``; or the column of ``adata.var`` that says so.
     memory : str or int, optional
         Limit for the run, like "2GiB".
     store : str or Path, optional
@@ -93,7 +100,10 @@ def pca(
     most = min(rows.shape) - 1
     asked = min(50, most) if n_comps is None else n_comps
     settings: dict[str, Any] = {"tol": tol, "memory": memory, "store": store, "random_state": random_state}
-    model: Any = (PCA if zero_center else TruncatedSVD)(asked, **settings).fit(rows)
+    columns = _weights(adata.var, "column_weights", column_weights)
+    columns = columns if columns is None or used is None or len(columns) != len(used) else columns[used]
+    model: Any = (PCA if zero_center else TruncatedSVD)(asked, column_weights=columns, **settings)
+    model.fit(rows, sample_weight=_weights(adata.obs, "sample_weight", sample_weight))
     components = model.components_.T
     if used is not None:
         components, inner = np.zeros((adata.n_vars, components.shape[1])), components
@@ -125,6 +135,16 @@ def _mask(adata: Any, asked: Mask) -> tuple[np.ndarray | None, str | None]:
             f"of the {adata.n_vars}, and True for some"
         )
     return asked, name
+
+
+def _weights(table: Any, name: str, asked: Any) -> np.ndarray | None:
+    """Numbers, or the column of ``adata.obs`` or ``adata.var`` that holds them."""
+    if isinstance(asked, str):
+        if asked not in table:
+            where = "obs" if name == "sample_weight" else "var"
+            raise BadInputError(f"{name} = {asked!r} is no column of adata.{where}: {closest(asked, list(table))}")
+        return np.asarray(table[asked].to_numpy())
+    return None if asked is None else np.asarray(asked)
 
 
 def _values(adata: Any, layer: str | None, used: np.ndarray | None) -> Any:

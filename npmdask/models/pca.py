@@ -6,7 +6,6 @@ With scikit-learn installed they are estimators of its own: for pipelines, searc
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,11 +20,11 @@ from npmdask.planning.plan import posed
 from npmdask.planning.predicted_steps import drive
 from npmdask.runs.problem import Request
 from npmdask.runs.solution import Resources, Solution
-from npmdask.runs.weights import Weights, find_weights
+from npmdask.runs.weights import find_weights, total_of
 from npmdask.storage.containers import is_sparse
 from npmdask.storage.kinds import real_array
-from npmdask.storage.readers.gaps import MEAN, REFUSE
-from npmdask.storage.source import Source, open_source
+from npmdask.storage.readers.gaps import MEAN, REFUSE, checked_marks
+from npmdask.storage.source import open_source
 from npmdask.storage.writers.dense import Moments
 from npmdask.streaming.estimator import REAL, batches, in_memory, run_store, seed_of
 from npmdask.streaming.source import Reading, open_stream
@@ -36,8 +35,10 @@ class _OfRun(Components):
 
     n_components: Any
     missing = REFUSE
+    missing_values: Any = None
+    column_weights: Any = None
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """
         Find the components.
 
@@ -47,6 +48,8 @@ class _OfRun(Components):
             Rows, as for :func:`npmdask.top_k`: in memory, lazy, or the path or URL of a store.
         y : None
             Ignored; it is there for pipelines.
+        sample_weight : array_like, shape (n,), optional
+            How much each row counts, not negative: with 2 like two equal rows, with 0 like none.
 
         Returns
         -------
@@ -56,13 +59,10 @@ class _OfRun(Components):
         Raises
         ------
         BadInputError
-            The data or a parameter are wrong.
+            The data, the weights or a parameter are wrong.
         RefusedError
             The memory does not suffice, or ``store`` is of another run.
         """
-        return self._fit(X)
-
-    def _fit(self, X: Any, weights: Callable[[Source], Weights | None] = lambda source: None) -> Self:
         if self.missing not in (REFUSE, MEAN):
             raise BadInputError(
                 f'missing = {self.missing!r}: it is "{REFUSE}" or "{MEAN}" here; npmdask.top_k leaves out columns, too'
@@ -89,9 +89,10 @@ class _OfRun(Components):
                 target_rank=asked,
                 center=self.centred,
                 missing=self.missing,
+                missing_values=checked_marks(self.missing_values),
                 tol=self.tol,
                 seed=seed_of(self.random_state),
-                weights=weights(opened),
+                weights=find_weights(opened, sample_weight, self.column_weights),
             )
             resources = Resources(memory=parse_memory(self.memory))
             problem = posed(request, opened, resources, store)
@@ -101,7 +102,9 @@ class _OfRun(Components):
             warnings.warn(solution.outcome.sentence, RuntimeWarning, stacklevel=2)
         self.components_ = np.ascontiguousarray((solution.basis * fix_signs(solution.basis)).T)
         self.singular_values_, self.n_samples_, self.missing_ = solution.singular_values, n, solution.missing
-        self._finish(held, solution)
+        assert solution.analysed.components is not None
+        self._column_weight = solution.analysed.components.column_weight
+        self._finish(held, solution, None if request.weights is None else request.weights.rows)
         return self
 
     def _asked(self, n: int, d: int) -> int | float:
@@ -120,7 +123,7 @@ class _OfRun(Components):
             )
         return int(asked)
 
-    def _finish(self, held: Any, solution: Solution) -> None:
+    def _finish(self, held: Any, solution: Solution, row_weight: np.ndarray | None) -> None:
         raise NotImplementedError
 
 
@@ -144,6 +147,8 @@ class PCA(CentredComponents, _OfRun):
     missing : {"refuse", "mean"}, default "refuse"
         "mean": missing values (NaN) of dense rows count as the means of their columns, in ``fit`` and ``transform``;
         no filled copy is made (docs/missing.md).
+    missing_values : float or list of float, optional
+        Numbers that mark missing values, beside NaN, like -9999.
     tol : float, optional
         Relative residual to reach; 1e-9, or 1e-6 for float32 data, by default.
     memory : str or int, optional
@@ -194,6 +199,7 @@ class PCA(CentredComponents, _OfRun):
         whiten: bool = False,
         column_weights: Any = None,
         missing: str = REFUSE,
+        missing_values: Any = None,
         tol: float | None = None,
         memory: str | int | None = None,
         store: str | Path | None = None,
@@ -203,46 +209,18 @@ class PCA(CentredComponents, _OfRun):
         self.whiten = whiten
         self.column_weights = column_weights
         self.missing = missing
+        self.missing_values = missing_values
         self.tol = tol
         self.memory = memory
         self.store = store
         self.random_state = random_state
-
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """
-        Find the components.
-
-        Parameters
-        ----------
-        X : array_like, sparse matrix, table, Dask array, zarr.Array, str or Path, shape (n, d)
-            Rows, as for :func:`npmdask.top_k`: in memory, lazy, or the path or URL of a store.
-        y : None
-            Ignored; it is there for pipelines.
-        sample_weight : array_like, shape (n,), optional
-            How much each row counts, not negative: with 2 like two equal rows, with 0 like none.
-
-        Returns
-        -------
-        PCA
-            This object.
-
-        Raises
-        ------
-        BadInputError
-            The data, the weights or a parameter are wrong.
-        RefusedError
-            The memory does not suffice, or ``store`` is of another run.
-        """
-        return self._fit(X, lambda source: find_weights(source, sample_weight, self.column_weights))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = self.missing == MEAN
         return tags
 
-    def _finish(self, held: Any, solution: Solution) -> None:
-        assert solution.analysed.components is not None
-        self._column_weight = solution.analysed.components.column_weight
+    def _finish(self, held: Any, solution: Solution, row_weight: np.ndarray | None) -> None:
         k, most = len(self.singular_values_), min(self.n_samples_, self.n_features_in_)
         self.mean_, self.n_components_ = solution.mean, k
         self.explained_variance_ = solution.explained_variance
@@ -263,6 +241,9 @@ class TruncatedSVD(_OfRun):
     ----------
     n_components : int, default 2
         How many, 1 to min(n, d).
+    column_weights : array_like, shape (d,), optional
+        Of squares of columns, not negative, as for :func:`npmdask.top_k`: rows are multiplied by their roots, and
+        components are of these.
     tol : float, optional
         Relative residual to reach; 1e-9, or 1e-6 for float32 data, by default.
     memory : str or int, optional
@@ -279,7 +260,7 @@ class TruncatedSVD(_OfRun):
     singular_values_ : numpy.ndarray, shape (k,)
         The largest first.
     explained_variance_ : numpy.ndarray, shape (k,)
-        Variance of the scores, n in the denominator.
+        Variance of the scores, n in the denominator; of weighted rows the sum of their weights.
     explained_variance_ratio_ : numpy.ndarray, shape (k,)
         The same as shares of the variance of all columns.
     n_features_in_ : int
@@ -303,22 +284,28 @@ class TruncatedSVD(_OfRun):
         self,
         n_components: int = 2,
         *,
+        column_weights: Any = None,
         tol: float | None = None,
         memory: str | int | None = None,
         store: str | Path | None = None,
         random_state: Any = None,
     ) -> None:
         self.n_components = n_components
+        self.column_weights = column_weights
         self.tol = tol
         self.memory = memory
         self.store = store
         self.random_state = random_state
 
-    def _finish(self, held: Any, solution: Solution) -> None:
+    def _finish(self, held: Any, solution: Solution, row_weight: np.ndarray | None) -> None:
         """One look at all rows: the variance of scores and of columns, about means that the fit had no need of."""
-        moments, n = Moments(self.n_features_in_), self.n_samples_
+        moments, start = Moments(self.n_features_in_), 0
+        roots = None if self._column_weight is None else np.sqrt(self._column_weight)
         for rows in batches(open_stream(held, Reading()).stream):
-            moments.add(rows)
+            here = slice(start, start + len(rows))
+            moments.add(rows if roots is None else rows * roots, None if row_weight is None else row_weight[here])
+            start = here.stop
+        n = total_of(row_weight, self.n_samples_)
         total, squares = float(moments.m2.sum()) / n, self.singular_values_**2 / n
         self.explained_variance_ = np.maximum(squares - (self.components_ @ moments.mean) ** 2, 0.0)
         self.explained_variance_ratio_ = shares_of_variance(self.explained_variance_, total)

@@ -59,6 +59,7 @@ def npm(
     center: Annotated[bool | None, said("subtract the column means, on the fly")] = None,
     scale: Annotated[bool | None, said("divide by the column standard deviations, on the fly")] = None,
     missing: Annotated[str | None, said("missing values: refuse, mean or drop-columns")] = None,
+    missing_values: Annotated[list[float] | None, said("what marks missing values, like [-9999]")] = None,
     algorithm: Annotated[str | None, said("gram, krylov or power; the best one if left out")] = None,
     operator: Annotated[str | None, said("an operator of yours, by its registered name")] = None,
     row_weights: Annotated[str | None, said("how much each row counts: an array on disk (.npy or Zarr)")] = None,
@@ -92,6 +93,8 @@ def npm(
         Divide by the standard deviations of the columns.
     missing : str, optional
         What is done with missing values: "refuse", "mean" or "drop-columns".
+    missing_values : list of float, optional
+        Numbers that mark missing values, beside NaN.
     algorithm : str, optional
         "gram", "krylov" or "power"; the best one if left out.
     operator : str, optional
@@ -139,7 +142,7 @@ def npm(
     ...     return facts["store"]
     """
     how: dict[str, Any] = {"kind": kind, "center": center, "scale": scale, "algorithm": algorithm, "operator": operator}
-    how |= {"missing": missing, "tol": tol, "memory": memory, "seed": seed}
+    how |= {"missing": missing, "missing_values": missing_values, "tol": tol, "memory": memory, "seed": seed}
     how |= {"row_weights": row_weights, "column_weights": column_weights}
     made = configuration(config, k, store=store, changes=changes, run_id=run_id, **how)
     run_id = name_of_run(made, run_id)

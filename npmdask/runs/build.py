@@ -253,6 +253,11 @@ def prepared(source: Source, request: Request) -> Source:
         No such rule, or a run that has none.
     """
     if request.privacy is not None:
+        if request.missing_values:
+            raise RefusedError(
+                f"missing_values = {list(request.missing_values)} are not known to private runs: leave them out, and "
+                "write NaN in their place when the data are ingested"
+            )
         return _privately_filled(source, request)
     if request.missing == FILL:
         raise RefusedError(
@@ -264,7 +269,12 @@ def prepared(source: Source, request: Request) -> Source:
             f"missing = {request.missing!r} is for plain runs of samples and dense matrices, not for other operators "
             "and simulated noise: leave it out, and fill missing values in before"
         )
-    source = with_missing(source, request.missing)
+    if request.missing_values and request.missing == REFUSE:
+        raise BadInputError(
+            f"missing_values = {list(request.missing_values)} say what is missing, and not what is done with it: say "
+            f"missing = {MEAN!r} or {DROP!r}, too"
+        )
+    source = with_missing(source, request.missing, marks=request.missing_values)
     if request.missing == MEAN and not request.center:
         raise BadInputError(
             f"missing = {MEAN!r} needs centring: only less its mean does a gap count as nothing. Centre the columns "

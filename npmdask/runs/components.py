@@ -141,17 +141,20 @@ class StoredComponents:
     def _read_with_gaps(self, opened: Source, missing: str) -> Source:
         """Rows of the columns that were kept. Their gaps are NaN, or as the run read those of its own."""
         found, reader = self.missing, opened.reader
-        if not isinstance(reader, DenseReader):
+        if not isinstance(reader, DenseReader) or (missing == AS_RUN and found is None):
             return opened
+        marks = () if found is None else found.values
         if found is None or opened.shape[1] != len(found.counts):
-            return opened if missing == AS_RUN else replace(opened, reader=as_nan(reader))
+            return replace(opened, reader=GapReader(inner=as_nan(reader), rule=MEAN, marks=marks))
         if found.rule == DROP:
-            return replace(opened, reader=GapReader(inner=as_nan(reader), rule=DROP, kept=found.kept, held=False))
-        if reader.dtype.kind != "f":
+            inner, kept = as_nan(reader), found.kept
+            return replace(opened, reader=GapReader(inner=inner, rule=DROP, kept=kept, marks=marks, held=False))
+        if reader.dtype.kind != "f" and not marks:
             return opened
         assert found.fill is not None
+        reader = GapReader(inner=as_nan(reader), rule=MEAN, marks=marks)
         fill = None if missing == LEAST_SQUARES else found.fill.astype(reader.dtype)
-        return replace(opened, reader=GapReader(inner=as_nan(reader), rule=MEAN, fill=fill))
+        return replace(opened, reader=replace(reader, fill=fill))
 
     def all_scores(
         self, source: Any, dim: str | int | None = None, dtype: Any = np.float64, missing: str = AS_RUN

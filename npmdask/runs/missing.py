@@ -46,6 +46,8 @@ class Missing:
         What gaps were filled with, of "mean".
     observed : numpy.ndarray or None, shape (d,)
         The share of the rows (of their weight, where they have weights) that have a value in each column, of "mean".
+    values : tuple of float
+        What marks missing values in the data, beside NaN.
 
     Examples
     --------
@@ -65,6 +67,7 @@ class Missing:
     kept: np.ndarray
     fill: np.ndarray | None = None
     observed: np.ndarray | None = None
+    values: tuple[float, ...] = ()
 
     @property
     def entries(self) -> int:
@@ -197,7 +200,13 @@ def keep_missing(store: RunStore, source: Source, survey: Any) -> None:
     else:
         counts, rows_with = survey[0]["column_missing"].astype(np.int64), int(survey[0]["rows_missing"][0])
         arrays |= {"fill": survey[0]["column_fill"], "observed": survey[0]["column_observed"]}
-    meta = {"rule": reader.rule, "rows": rows, "rows_with_gaps": rows_with, "entries": int(counts.sum())}
+    meta: dict[str, Any] = {
+        "rule": reader.rule,
+        "rows": rows,
+        "rows_with_gaps": rows_with,
+        "entries": int(counts.sum()),
+    }
+    meta |= {"values": list(reader.marks)} if reader.marks else {}
     store.write_part(PART, {**arrays, "counts": counts}, meta)
 
 
@@ -209,6 +218,7 @@ def missing_of(store: RunStore) -> Missing | None:
     arrays, meta = part
     facts: dict[str, Any] = {name: meta[name] for name in ("rule", "rows", "rows_with_gaps")}
     facts |= {name: arrays.get(name) for name in ("counts", "kept", "fill", "observed")}
+    facts |= {"values": tuple(meta.get("values", ()))}
     return Missing(**facts)
 
 

@@ -50,6 +50,7 @@ class Request:
     scale: bool = False
     missing: str = REFUSE  # or "drop-columns", "mean", "fill": see storage.readers.gaps
     fill: Fill | None = None  # of "fill": public numbers
+    missing_values: tuple[float, ...] = ()  # that mark missing ones, beside NaN
     seed: int = 0
     mechanism: str = "none"
     stddev: float = 0.0
@@ -279,6 +280,7 @@ class Problem:
                 "scale": self.request.scale,
                 **({} if self.request.missing == REFUSE else {"missing": self.request.missing}),
                 **({} if self.request.fill is None else {"missing_fill": self.request.fill.spec}),
+                **({"missing_values": list(self.request.missing_values)} if self.request.missing_values else {}),
             },
             "algorithm": {
                 "name": self.algorithm.name,

@@ -160,13 +160,15 @@ def problem_of(held: RunStore) -> Problem:
         center=data["center"],
         scale=data["scale"],
         missing=data.get("missing", REFUSE),
+        missing_values=tuple(data.get("missing_values", ())),
         seed=spec["run"]["seed"],
         mechanism={"simulated-gaussian": "gaussian"}.get(mechanism["mechanism"], "none"),
         stddev=mechanism.get("stddev", 0.0),
         operator=spec.get("operator", {}).get("registered"),
         weights=kept_weights(held, spec),
     )
-    source, start = open_source(spec["source"], data["kind"], spec.get("dim")), spec["run"].get("starts_from")
+    source = open_source(spec["source"], data["kind"], spec.get("dim"), gaps=request.missing != REFUSE)
+    start = spec["run"].get("starts_from")
     begun = read_start(held) if start else None
     return make_problem(source, request, _read_locked(held, spec), begun, algorithm.get("share"))
 

@@ -16,7 +16,7 @@ from npmdask.storage.kinds import real_array
 from npmdask.storage.labels import Axis, axis_of
 from npmdask.storage.readers.gaps import GapReader
 from npmdask.storage.safe_open import numbers_in
-from npmdask.storage.source import Source
+from npmdask.storage.source import Source, open_grid
 
 COSLAT = "coslat"
 LATITUDES = ("lat", "latitude", "nav_lat")
@@ -123,7 +123,8 @@ def find_weights(source: Source, rows: Any, columns: Any, given: Any = None) -> 
     source : opened, not read.
     rows, columns : numbers; a DataArray over dimensions of the data; the name of a coordinate; or a path (.npy, or a
         Zarr array). Of columns "coslat", too: cosines of latitudes.
-    given : what ``source`` was opened from: the coordinates of a DataArray are looked up there.
+    given : what ``source`` was opened from: the coordinates of a DataArray are looked up there, of a file that was
+        opened along a dimension in the file.
 
     Raises
     ------
@@ -132,6 +133,8 @@ def find_weights(source: Source, rows: Any, columns: Any, given: Any = None) -> 
     """
     if rows is None and columns is None:
         return None
+    if source.dim is not None and isinstance(given, str | Path | None):  # of a file: the coordinates lie in it
+        given = open_grid(Path(source.path), source.dim)[0]
     labels = source.labels
     axes = {"rows": labels.rows if labels else (), "columns": labels.columns if labels else ()}
     found = {

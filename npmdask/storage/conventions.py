@@ -165,11 +165,11 @@ def _types(stored: np.dtype, scale: Any, offset: Any, marks: list[Any]) -> tuple
     values = [mark for mark in marks if not _is_nan(mark)]
     masked = stored
     if values:
-        masked = _packed_type(stored, scale, offset) if packed else _promoted(stored)
+        masked = _packed_type(stored, scale, offset) if packed else promoted(stored)
     return masked, (masked if marks else _packed_type(masked, scale, offset)) if packed else masked
 
 
-def _promoted(dtype: np.dtype) -> np.dtype:
+def promoted(dtype: np.dtype) -> np.dtype:
     """The type of floats that has NaN and, up to 16 bits, all integers."""
     if dtype.kind == "f":
         return dtype

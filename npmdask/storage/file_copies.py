@@ -49,8 +49,9 @@ def file_of(path: Path) -> tuple[Path, str | None] | None:
     return None
 
 
-def copy_of(file: Path, array: str | None, kind: str | None) -> Path:
-    """The store with the rows of a file, which is read if there is none, or if it has changed since.
+def copy_of(file: Path, array: str | None, kind: str | None, *, gaps: bool = False) -> Path:
+    """The store with the rows of a file, which is read if there is none, or if it has changed since. ``gaps``: its
+    missing values are kept, as NaN.
 
     Raises
     ------
@@ -59,7 +60,8 @@ def copy_of(file: Path, array: str | None, kind: str | None) -> Path:
     RefusedError
         It changed while it was read, or the disk is too small for the copy.
     """
-    asked = {"path": str(file.absolute()), "array": array, "kind": kind, "npmdask": version("npmdask")}
+    asked: dict[str, Any] = {"path": str(file.absolute()), "array": array, "kind": kind, "npmdask": version("npmdask")}
+    asked |= {"gaps": True} if gaps else {}
     folder = cache_folder() / "files" / hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]
     with _alone(folder):
         seen, settled = look_of(file), _is_settled(file)
@@ -72,9 +74,12 @@ def copy_of(file: Path, array: str | None, kind: str | None) -> Path:
             folder / DATA,
         )
         try:
-            ingest(file, folder / DATA, kind=kind, dataset=array, overwrite=True)
+            ingest(
+                file, folder / DATA, kind=kind, dataset=array, overwrite=True, non_finite="missing" if gaps else "error"
+            )
         except BadInputError as error:
             said = str(error).replace("choose one with dataset=", f"choose one as {file}/NAME")
+            said = said.replace("non_finite='missing'", "a rule for missing values")
             said += "; `npmdask ingest` takes these options" if " (--" in said else ""
             raise BadInputError(said) from error
         if look_of(file) != seen:

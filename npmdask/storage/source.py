@@ -28,7 +28,7 @@ from npmdask.storage.object_url import SCHEMES, is_remote, open_remote, outside,
 from npmdask.storage.paths import is_url, local_path
 from npmdask.storage.readers.computed import Rows, open_rows
 from npmdask.storage.readers.dense import DenseReader
-from npmdask.storage.readers.gaps import DROP, FILL, REFUSE, RULES, GapReader, as_nan, columns_with_values
+from npmdask.storage.readers.gaps import DROP, FILL, REFUSE, RULES, GapReader, Marks, as_nan, columns_with_values
 from npmdask.storage.readers.lazy import BlockRows, open_block_rows, rows_of_a_block, spilled
 from npmdask.storage.readers.matrix_free import open_linear_operator
 from npmdask.storage.readers.packed_symmetric import TriangleReader, open_packed
@@ -178,12 +178,13 @@ class Source:
         return replace(self, reader=self.reader.held_to(self.digests))
 
 
-def with_missing(source: Source, rule: str, fill: float | np.ndarray | None = None) -> Source:
+def with_missing(source: Source, rule: str, fill: float | np.ndarray | None = None, marks: Marks = ()) -> Source:
     """The same source, its missing values treated as ``rule`` says: "refuse", "drop-columns", "mean" or "fill".
 
     Columns are left out where the first row has no value; passes hold them to having none at all. What was ingested
-    has no missing values, unless they were kept, and integers have none: they are returned as they are. ``fill``: of
-    "fill" what a gap is read as, one number or one for every column (d).
+    has no missing values, unless they were kept, and integers have none: they are returned as they are, unless there
+    are ``marks``: values that mark missing ones. ``fill``: of "fill" what a gap is read as, one number or one for every
+    column (d).
 
     Raises
     ------
@@ -204,16 +205,18 @@ def with_missing(source: Source, rule: str, fill: float | np.ndarray | None = No
             f"missing = {rule!r} is for samples and dense matrices, and {source.path} is {what}: leave it "
             "out, and fill missing values in before"
         )
-    if (source.registered and not source.gaps) or reader.dtype.kind != "f":
+    if not marks and ((source.registered and not source.gaps) or reader.dtype.kind != "f"):
         return source
+    if marks:  # means that were recorded took them for values
+        source = replace(source, column_mean=None, column_std=None)
     reader, axes = as_nan(reader), () if source.labels is None else source.labels.columns
-    known = {"axes": axes, "checksums": reader.checksums}
+    known: dict[str, Any] = {"axes": axes, "checksums": reader.checksums, "marks": marks}
     if rule == FILL:
         assert fill is not None
         return replace(source, reader=GapReader(inner=reader, rule=rule, fill=_filling(fill, reader), **known))
     if rule != DROP:
         return replace(source, reader=GapReader(inner=reader, rule=rule, **known))
-    kept = columns_with_values(reader)
+    kept = columns_with_values(GapReader(inner=reader, rule=rule, marks=marks))
     if not len(kept):
         raise BadInputError(f"no column of {reader.where} has a value in the first row: there is nothing to analyse")
     source = replace(source, reader=GapReader(inner=reader, rule=rule, kept=kept, **known))
@@ -258,7 +261,7 @@ def open_source(
 
     ``kind`` (samples, symmetric, matrix, sparse, matrices, tensor) overrides what the store says of itself;
     without either a plain 2-D array is a matrix. ``spill``: a folder for rows that are computed, so that they are
-    computed once. ``gaps``: missing values of tables and masked arrays become NaN, for :func:`with_missing`.
+    computed once. ``gaps``: missing values of tables, masked arrays and files become NaN, for :func:`with_missing`.
 
     Raises
     ------
@@ -268,7 +271,7 @@ def open_source(
     if kind is not None and kind not in KINDS:
         raise BadInputError(f"unknown kind {kind!r}: {closest(kind, list(KINDS))}")
     gridded = dim is not None and isinstance(source, str | Path) and not is_remote(source)
-    given, place = _gridded(Path(source), str(dim)) if gridded else (source, "")
+    given, place = open_grid(Path(source), str(dim)) if gridded else (source, "")
     labels = None if isinstance(given, str | os.PathLike | zarr.Array | zarr.Group) else labels_of(given, dim)
     opened = _opened(given, kind, dim, spill, gaps=gaps)
     if gridded:
@@ -277,7 +280,7 @@ def open_source(
     return replace(opened, labels=None if labels is None else labels.fitting(opened.shape))
 
 
-def _gridded(place: Path, dim: str) -> tuple[Any, str]:
+def open_grid(place: Path, dim: str) -> tuple[Any, str]:
     """The variable along ``dim`` of a file or Zarr store that xarray opens, decoded and not read, and the path that
     leads to it; ``FILE/NAME`` names one of several.
 
@@ -355,7 +358,7 @@ def _opened(
             "xarray.open_zarr(path, chunks={})['name'], and give that"
         )
     elif isinstance(source, str | Path) and (file := _file_of(source)) is not None:
-        return _copied(source, *file, kind)
+        return _copied(source, *file, kind, gaps=gaps)
     if spill is not None:
         raise BadInputError("spill is for rows that are computed (Dask, xarray): what is stored is read as it is")
     if kind == "tensor" and isinstance(source, np.ndarray):
@@ -385,16 +388,17 @@ def _file_of(source: str | Path) -> tuple[Path, str | None] | None:
     return None if in_repository(path) else file_of(path)
 
 
-def _copied(source: str | Path, file: Path, array: str | None, kind: str | None) -> Source:
-    """What a file of another format holds, from the store that it is read into.
+def _copied(source: str | Path, file: Path, array: str | None, kind: str | None, *, gaps: bool) -> Source:
+    """What a file of another format holds, from the store that it is read into; with ``gaps`` missing values are NaN.
 
     It has no SHA-256 of its own, and no budget is bound to it: private runs ask for a store that was ingested.
     """
     own = kind if kind in ("symmetric", "matrices", "tensor") else None  # which are not stored as a table is
-    store = copy_of(file, array, own)
+    store = copy_of(file, array, own, gaps=gaps and own is None)
     if own is None and kind is not None:
         as_it_is = _opened(store, None, None, None).kind
-        store = store if (as_it_is == "sparse") == (kind == "sparse") else copy_of(file, array, kind)
+        fits = (as_it_is == "sparse") == (kind == "sparse")
+        store = store if fits else copy_of(file, array, kind, gaps=gaps and kind != "sparse")
     opened = _opened(store, kind, None, None)
     return replace(opened, path=str(source), digests=None, budget=None)
 

@@ -20,7 +20,7 @@ from npmdask.numerics.subspaces import Block
 from npmdask.runs.components import AS_RUN, LEAST_SQUARES, Fits, StoredComponents, components_of_run, require_rule
 from npmdask.runs.observers import Observer
 from npmdask.storage.paths import local_path, locked
-from npmdask.storage.readers.gaps import MEAN
+from npmdask.storage.readers.gaps import MEAN, is_marked
 from npmdask.storage.writers.dense import DenseWriter
 from npmdask.streaming.loop import TELL_SECONDS, Stopwatch
 from npmdask.streaming.solution import answer_of, is_stream
@@ -181,6 +181,7 @@ class _Scorer:
         wide = found is not None and opened.stream.columns == len(found.counts)
         self._kept = found.kept if wide and found is not None and len(found.kept) < len(found.counts) else None
         self._fill = None if found is None or found.rule != MEAN or self._fit else found.fill
+        self._marks = () if found is None else found.values
         self._fits, self._left_out = Fits(), 0
         self.rows_with_gaps = 0
 
@@ -202,6 +203,7 @@ class _Scorer:
     def scores(self, rows: Block) -> Block:
         """Scores of the next rows of the stream, those left out that have none."""
         rows = rows if self._kept is None else rows[:, self._kept]
+        rows = np.where(is_marked(rows, self._marks), np.nan, rows) if self._marks else rows
         gappy = np.isnan(rows).any(axis=1)
         if self._fill is not None and gappy.any():
             rows = np.where(np.isnan(rows), self._fill, rows)

@@ -26,7 +26,9 @@ from npmdask.runs.build import prepared
 from npmdask.runs.observers import Observer
 from npmdask.runs.problem import Request
 from npmdask.runs.weights import Weights
+from npmdask.storage.ingest import ingest
 from npmdask.storage.source import open_source
+from npmdask.streaming.transform import transform
 from tests.conftest import write_zarr
 
 M, D, K = 230, 12, 3
@@ -452,3 +454,83 @@ def test_stored_grams_refuse_gaps_in_a_sentence(tmp_path: Path) -> None:
     npmdask.gram(full, tmp_path / "G", kind="samples")
     with pytest.raises(RefusedError, match="a stored Gram, which has no missing values"):
         npmdask.top_k(tmp_path / "G", K, center=True, missing="mean")
+
+
+# Numbers that mark missing values. Mutants: what was recorded at ingest used as means; marks compared in float64 where
+# the data are float32; marks forgotten by resume, by scores, by transform; integers read as such.
+
+MARK = -9999.9
+
+
+@pytest.mark.parametrize("algorithm", ROUTES)
+@pytest.mark.parametrize("form", ["array", "zarr", "ingested", "float32", "int16", "dask"])
+def test_marked_values_are_as_missing_ones(algorithm: str, form: str, tmp_path: Path) -> None:
+    rows = gappy()
+    rows = np.round(rows * 10) if form == "int16" else rows
+    rows = rows.astype(np.float32) if form == "float32" else rows
+    mark = -9999.0 if form == "int16" else MARK
+    marked: Any = np.where(np.isnan(rows), rows.dtype.type(mark), rows)
+    marked = marked.astype(np.int16) if form == "int16" else marked
+    marked[3, 4] = mark if form == "int16" else np.nan  # both mean the same
+    rows[3, 4] = np.nan
+    given: Any = marked
+    if form in ("zarr", "float32", "int16"):
+        given = write_zarr(tmp_path / "x", marked, (17, 5))
+    elif form == "ingested":
+        marked[3, 4] = mark
+        np.save(tmp_path / "x.npy", marked)
+        ingest(tmp_path / "x.npy", given := tmp_path / "x.zarr", chunks=(17, 5))
+    elif form == "dask":
+        given = pytest.importorskip("dask.array").from_array(marked, chunks=(17, 12))
+    how: dict[str, Any] = {"kind": "samples", "center": True, "missing": "mean", "algorithm": algorithm}
+    how |= {"tol": 1e-6 if form in ("float32", "int16") else 1e-10, "max_steps": 900}
+    found = npmdask.top_k(given, K, missing_values=[mark, 1e6], store=tmp_path / "run", **how)
+    seen = analysed(rows.astype(np.float64), scale=False)
+    np.testing.assert_allclose(found.values, np.linalg.svd(seen, compute_uv=False)[:K] ** 2 / M, rtol=1e-5)
+    assert found.missing is not None and found.missing.values == (mark, 1e6)
+    np.testing.assert_array_equal(found.missing.counts, np.isnan(rows).sum(axis=0))
+    np.testing.assert_allclose(found.scores(given), seen @ found.basis, atol=1e-2)
+    told = transform(tmp_path / "run", given, tmp_path / "scores")
+    np.testing.assert_allclose(zarr.open_group(tmp_path / "scores")["data"][...], found.scores(given), atol=1e-4)
+    assert told.rows_with_gaps == found.missing.rows_with_gaps
+    if form == "zarr":
+        again = npmdask.resume(tmp_path / "run")
+        np.testing.assert_array_equal(again.scores(given), found.scores(given))
+        with pytest.raises(RefusedError, match="missing_values"):
+            npmdask.top_k(given, K, store=tmp_path / "run", **how)
+
+
+def test_marked_columns_are_left_out_and_damage_is_seen(tmp_path: Path) -> None:
+    rows = imputed(gappy())
+    rows[:, [2, 7]] = -1.0
+    np.save(tmp_path / "x.npy", rows)
+    ingest(tmp_path / "x.npy", tmp_path / "x.zarr", chunks=(17, 5))
+    how: dict[str, Any] = {"kind": "samples", "center": True, "missing": "drop-columns", "missing_values": -1}
+    found = npmdask.top_k(tmp_path / "x.zarr", K, **how)
+    assert found.missing is not None and found.missing.kept.tolist() == [0, 1, 3, 4, 5, 6, 8, 9, 10, 11]
+    np.testing.assert_allclose(found.scores(tmp_path / "x.zarr"), found.scores(rows[:, found.missing.kept]), atol=1e-9)
+    rows[100, 7] = 5.0
+    with pytest.raises(BadInputError, match=r"column 7 of .* has no value in the first row and one in row 100"):
+        npmdask.top_k(write_zarr(tmp_path / "y", rows, (17, 5)), K, **how)
+    chunk = next(path for path in sorted((tmp_path / "x.zarr" / "data" / "c" / "1").iterdir()))
+    content = bytearray(chunk.read_bytes())
+    content[11] ^= 1
+    chunk.write_bytes(content)
+    with pytest.raises(BadInputError, match="corrupt"):
+        npmdask.top_k(tmp_path / "x.zarr", K, **how)
+
+
+def test_marks_are_numbers_and_need_a_rule(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = np.where(np.isnan(gappy()), -1.0, gappy())
+    with pytest.raises(BadInputError, match="say what is missing, and not what is done"):
+        npmdask.top_k(rows, K, missing_values=[-1])
+    for wrong in ("-1", [None], True):
+        with pytest.raises(BadInputError, match="give the numbers"):
+            npmdask.top_k(rows, K, center=True, missing="mean", missing_values=wrong)
+    source = str(write_zarr(tmp_path / "x.zarr", rows, (17, 5)))
+    command = ["run", source, "-k", "2", "--kind", "samples", "--center", "--missing", "mean", "--json", "--quiet"]
+    assert main([*command, "--missing-values", "-1", "-999.5", "--store", str(tmp_path / "run")]) == 0
+    assert f'"entries": {(rows == -1).sum()}' in capsys.readouterr().out
+    pca = npmdask.PCA(2, missing="mean", missing_values=-1).fit(rows)
+    other = npmdask.PCA(2, missing="mean").fit(gappy())
+    np.testing.assert_allclose(pca.transform(rows), other.transform(gappy()), atol=1e-9)

@@ -534,3 +534,56 @@ def test_weights_whose_products_float64_cannot_hold_are_refused(size: float) -> 
     """They were answered with zeros that "cannot be told from zero"."""
     with pytest.raises(BadInputError, match="divide all by the largest"):
         npmdask.top_k(np.eye(4), 1, kind="samples", row_weights=np.full(4, size), column_weights=np.full(4, size))
+
+
+def test_truncated_svd_weighs_rows_and_columns() -> None:
+    """Its variances, too: about the weighted mean, of columns that were multiplied."""
+    rng = np.random.default_rng(0)
+    rows, u, v = rng.standard_normal((60, 8)) + 1, rng.integers(0, 4, 60).astype(float), rng.random(8) + 0.1
+    found = npmdask.TruncatedSVD(3, column_weights=v).fit(rows, sample_weight=u)
+    repeated = npmdask.TruncatedSVD(3).fit(np.repeat(rows * np.sqrt(v), u.astype(int), axis=0))
+    for name in ("singular_values_", "components_", "explained_variance_", "explained_variance_ratio_"):
+        np.testing.assert_allclose(getattr(found, name), getattr(repeated, name), atol=1e-8)
+    np.testing.assert_allclose(found.transform(rows), repeated.transform(rows * np.sqrt(v)), atol=1e-8)
+    plain = npmdask.TruncatedSVD(3).fit(rows)
+    assert not np.allclose(found.explained_variance_, plain.explained_variance_, rtol=0.01)
+
+
+def test_cells_and_genes_are_weighted_by_columns_of_their_tables() -> None:
+    anndata = pytest.importorskip("anndata")
+    import npmdask.anndata
+
+    rng = np.random.default_rng(0)
+    adata = anndata.AnnData(rng.standard_normal((60, 8)) + 1)
+    adata.obs["worth"], adata.var["area"] = rng.integers(1, 4, 60), rng.random(8) + 0.1
+    adata.var["highly_variable"] = np.arange(8) != 3
+    for center, of in ((True, npmdask.PCA), (False, npmdask.TruncatedSVD)):
+        npmdask.anndata.pca(adata, 3, zero_center=center, sample_weight="worth", column_weights="area")
+        used = np.flatnonzero(adata.var["highly_variable"])
+        model = of(3, column_weights=adata.var["area"].to_numpy()[used])
+        model.fit(adata.X[:, used], sample_weight=adata.obs["worth"].to_numpy())
+        np.testing.assert_allclose(adata.uns["pca"]["variance"], model.explained_variance_, rtol=1e-8)
+        np.testing.assert_allclose(adata.varm["PCs"][used], model.components_.T, atol=1e-8)
+    with pytest.raises(BadInputError, match=r"column_weights = 'aera' is no column of adata.var"):
+        npmdask.anndata.pca(adata, 3, column_weights="aera")
+
+
+@pytest.mark.slow
+def test_files_name_their_coordinates_as_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From Python, the command line and a configuration; a file of that name comes first."""
+    field = grid().rename("sst")
+    field.to_netcdf(tmp_path / "x.nc", engine="scipy")
+    truth = npmdask.top_k(field, 2, dim="time", center=True, row_weights="worth", column_weights="area")
+    found = npmdask.top_k(tmp_path / "x.nc", 2, dim="time", center=True, row_weights="worth", column_weights="area")
+    np.testing.assert_allclose(found.values, truth.values, rtol=1e-9)
+    options = ["--dim", "time", "--center", "--row-weights", "worth", "--column-weights", "area", "--quiet"]
+    assert main(["run", str(tmp_path / "x.nc"), "-k", "2", *options, "--store", str(tmp_path / "run")]) == 0
+    np.testing.assert_allclose(npmdask.resume(tmp_path / "run").values, truth.values, rtol=1e-9)
+    text = '[source]\npath = "x.nc"\ndim = "time"\ncenter = true\nrow_weights = "worth"\ncolumn_weights = "area"\n'
+    text += '[algorithm]\ntarget_rank = 2\n[run]\nstore = "again"\n'
+    (tmp_path / "run.toml").write_text(text)
+    assert main(["run", str(tmp_path / "run.toml"), "--quiet"]) == 0
+    np.testing.assert_allclose(npmdask.resume(tmp_path / "again").values, truth.values, rtol=1e-9)
+    with open(tmp_path / "worth", "w") as file:
+        file.write("no array")
+    assert main(["run", str(tmp_path / "run.toml"), "--quiet", "--set", "run.store=third"]) != 0

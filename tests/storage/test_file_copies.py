@@ -272,3 +272,35 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("NPMDASK_CACHE", str(tmp_path / "link"))
     with pytest.raises(BadInputError, match="is a symbolic link"):
         npmdask.top_k(tmp_path / "x.npy", 2)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet", "h5", "npy"])
+def test_files_with_missing_values_are_taken_where_a_rule_for_them_is_given(suffix: str, tmp_path: Path) -> None:
+    """Fails when a gap is refused, when moments with gaps are used, or when a copy with gaps serves a run without."""
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((80, 5)) * [5, 4, 3, 2, 1] + 7
+    rows[rng.random(rows.shape) < 0.1] = np.nan
+    path = tmp_path / f"x.{suffix}"
+    if suffix == "npy":
+        np.save(path, rows)
+    elif suffix == "h5":
+        h5py = pytest.importorskip("h5py")
+        with h5py.File(path, "w") as file:
+            file["x"] = rows
+    else:
+        table = pytest.importorskip("pandas").DataFrame(rows, columns=list("abcde"))
+        table.to_csv(path, index=False) if suffix == "csv" else table.to_parquet(path)
+    how: dict[str, Any] = {"kind": "samples", "center": True, "tol": 1e-10}
+    with pytest.raises(BadInputError):
+        npmdask.top_k(path, 2, **how)
+    found = npmdask.top_k(path, 2, missing="mean", store=tmp_path / "run", **how)
+    truth = npmdask.top_k(rows, 2, missing="mean", **how)
+    np.testing.assert_allclose(found.values, truth.values, rtol=1e-9)
+    assert found.missing is not None and found.missing.entries == np.isnan(rows).sum()
+    np.testing.assert_allclose(found.scores(path), truth.scores(rows), atol=1e-6)
+    assert npmdask.resume(tmp_path / "run").data_passes == 0
+    options = ["--kind", "samples", "--center", "--missing", "mean", "--quiet", "--store", str(tmp_path / "cli")]
+    assert main(["run", str(path), "-k", "2", *options]) == 0
+    np.testing.assert_allclose(npmdask.resume(tmp_path / "cli").values, truth.values, rtol=1e-6)
+    with pytest.raises(BadInputError):
+        npmdask.top_k(path, 2, **how)

@@ -246,7 +246,13 @@ class Model:
 
     def facts(self) -> dict[str, Any]:
         """The configuration as plain numbers and strings."""
-        own: dict[str, Any] = {"d": self.d, "center": self.center, "unit": self.unit, "half_life": self.half_life, "seed": self.seed}
+        own: dict[str, Any] = {
+            "d": self.d,
+            "center": self.center,
+            "unit": self.unit,
+            "half_life": self.half_life,
+            "seed": self.seed,
+        }
         own |= {} if self.missing == REFUSE else {"missing": self.missing}
         return own | {"algorithm": {"name": self.algorithm.name, **asdict(self.algorithm)}}  # type: ignore[call-overload]
 

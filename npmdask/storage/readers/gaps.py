@@ -16,11 +16,34 @@ import numpy as np
 
 from npmdask.errors import BadInputError
 from npmdask.storage.chunk_access import scratch
-from npmdask.storage.conventions import DecodedArray
+from npmdask.storage.conventions import DecodedArray, promoted
 from npmdask.storage.labels import Axis
 from npmdask.storage.readers.dense import DenseReader, InTiles, ReadStats, Tile, impute, position_where
 
 REFUSE, DROP, MEAN, FILL = RULES = ("refuse", "drop-columns", "mean", "fill")
+Marks = tuple[float, ...]
+
+
+def checked_marks(given: Any) -> Marks:
+    """Values that mark missing ones, as numbers: one, or several; () of None. Raises BadInputError."""
+    if given is None:
+        return ()
+    several = list(given) if isinstance(given, list | tuple | np.ndarray) else [given]
+    for value in several:
+        if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+            raise BadInputError(f"missing_values = {given!r}: give the numbers that mark missing values, like [-9999]")
+    return tuple(float(value) for value in several if not np.isnan(value))
+
+
+def is_marked(values: np.ndarray, marks: Marks) -> np.ndarray:
+    """Which values are one of the ``marks``: as their dtype holds it, or as float32 does, which they may come from."""
+    found = np.zeros(values.shape, bool)
+    for mark in marks:
+        found |= values == mark
+        if values.dtype.kind == "f":
+            with np.errstate(over="ignore"):
+                found |= values == values.dtype.type(np.float32(mark))
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +59,7 @@ class GapReader(InTiles):
         knows it, and until then gaps are read as NaN.
     observed : of "mean": the share of the (weight of the) rows that have a value in each column (d).
     axes : what the columns of ``inner`` are called, for errors.
+    marks : values that mark missing ones, beside NaN.
     held : of "drop-columns": whether the columns that are left out are held to having no value.
     checksums : as of :class:`DenseReader`.
     """
@@ -46,6 +70,7 @@ class GapReader(InTiles):
     fill: np.ndarray | None = None
     observed: np.ndarray | None = None
     axes: tuple[Axis, ...] = ()
+    marks: Marks = ()
     held: bool = True
     checksums: np.ndarray | None = None
 
@@ -71,6 +96,11 @@ class GapReader(InTiles):
         return replace(self.inner, checksums=self.checksums)
 
     @property
+    def dtype(self) -> np.dtype:
+        """That of the data, or of floats that hold them where marked ones become NaN."""
+        return promoted(self.inner.dtype) if self.marks else self.inner.dtype
+
+    @property
     def shape(self) -> tuple[int, int]:
         """Rows, and columns that are read."""
         rows, columns = self.inner.shape
@@ -80,7 +110,7 @@ class GapReader(InTiles):
     def buffer_bytes(self) -> int:
         """Memory that reading a slab takes: that of what is stored, a filled tile and where its gaps are."""
         tile = self.inner.tile_rows * self.inner.shape[1]
-        return self.inner.buffer_bytes + tile * (self.inner.dtype.itemsize + 1)
+        return self.inner.buffer_bytes + tile * (self.dtype.itemsize * (2 if self.marks else 1) + 1)
 
     def slab_columns(self, column: int) -> slice:
         """The columns of a column of chunks, as they are numbered here."""
@@ -95,7 +125,20 @@ class GapReader(InTiles):
     def tiles(self, slab: int, record: ReadStats) -> Iterator[tuple[slice, Tile]]:
         """Yield (rows of the array, tile), as :meth:`DenseReader.tiles`."""
         for rows, tile in self._stored.tiles(slab, record):
-            yield rows, [self._seen(rows, columns, values) for columns, values in tile]
+            yield rows, [self._seen(rows, columns, self._unmarked(columns, values)) for columns, values in tile]
+
+    def _unmarked(self, columns: slice, values: np.ndarray) -> np.ndarray:
+        """The values, NaN where they are marked as missing."""
+        if not self.marks:
+            return values
+        where = is_marked(values, self.marks)
+        if not where.any() and values.dtype == self.dtype:
+            return values
+        shape = (self.inner.tile_rows, values.shape[1])
+        out = scratch(("without marks", columns.start), shape, self.dtype)[: len(values)]
+        np.copyto(out, values)
+        out[where] = np.nan
+        return out
 
     def _seen(self, rows: slice, columns: slice, values: np.ndarray) -> tuple[slice, np.ndarray]:
         here = self._numbered(columns)
@@ -119,7 +162,7 @@ class GapReader(InTiles):
         return here, out
 
     def _scratch(self, columns: slice, width: int, rows: int) -> np.ndarray:
-        return scratch(("without gaps", columns.start), (self.inner.tile_rows, width), self.inner.dtype)[:rows]
+        return scratch(("without gaps", columns.start), (self.inner.tile_rows, width), self.dtype)[:rows]
 
     def _require_empty(self, rows: slice, columns: slice, values: np.ndarray) -> None:
         """Hold the columns that are left out to having no value."""
@@ -159,8 +202,9 @@ class GapReader(InTiles):
         count = seen = 0
         for each in units:
             for _, tile in self.inner.tiles(each, ReadStats()):
-                for columns, values in tile:
+                for columns, stored in tile:
                     if columns.start <= column < columns.stop:
+                        values = self._unmarked(columns, stored)
                         count += int(np.isnan(values[:, column - columns.start]).sum())
                         seen += len(values)
         return count, seen
@@ -196,7 +240,7 @@ def as_nan(reader: Any) -> Any:
     return replace(reader, array=replace(array, gaps="nan")) if isinstance(array, DecodedArray) else reader
 
 
-def columns_with_values(reader: DenseReader) -> np.ndarray:
+def columns_with_values(reader: DenseReader | GapReader) -> np.ndarray:
     """Numbers of the columns that have a value in the first row: the only ones that can be without a gap."""
     _, tile = next(iter(reader.tiles(0, ReadStats())))
     first = np.concatenate([values[0] for _, values in tile])
