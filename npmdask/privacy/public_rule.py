@@ -68,7 +68,7 @@ def said_of(spec: dict[str, Any]) -> str:
         digest = spec.get(f"{side}_weights")
         if digest is not None:
             said.append(f"{side}s are multiplied by the roots of public weights (SHA-256 {digest[:HEX]})")
-    return " and ".join(said)
+    return " and ".join([", ".join(said[:-1]), said[-1]] if len(said) > 1 else said)
 
 
 def require_sound(rule: PublicRule, privacy: Privacy, *, oracle: bool) -> None:

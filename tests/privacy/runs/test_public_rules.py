@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import npmdask
+from npmdask.accounting import Budget
 from npmdask.api import resume
 from npmdask.cli.main import main
 from npmdask.config import load_config
@@ -29,7 +30,6 @@ from npmdask.runs.problem import Request
 from npmdask.runs.weights import Weights
 from npmdask.storage.ingest import ingest
 from npmdask.storage.source import open_source, with_missing
-from tests.conftest import same_bytes
 from tests.privacy.runs.conftest import COLUMNS, POWER, RANK, World, gappy, make_world, ruled, with_rule
 
 PROMISE: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6, "clip_norm": 1.5}
@@ -224,7 +224,7 @@ def test_the_key_is_bound_to_the_rule() -> None:
 
 @pytest.mark.slow
 def test_every_face_reaches_the_same_release(tmp_path: Path, capsys: Any) -> None:
-    """Python, the command line with options and with a table, resume: the same bits. Ledger and page name the rule."""
+    """Python, the command line with options and with a table, resume: one rule. Ledger and page name it."""
     world = with_rule(tmp_path)
     folder, rule = world.folder, ruled(4000)
     np.save(folder / "fill.npy", rule["fill"].values)
@@ -245,10 +245,14 @@ def test_every_face_reaches_the_same_release(tmp_path: Path, capsys: Any) -> Non
     assert "a missing value counts as the public number of its column" in capsys.readouterr().out
     assert main(["run", str(folder / "bare.toml"), *given, "--store", str(folder / "options")]) == 0
     assert main(["run", str(folder / "table.toml"), "--store", str(folder / "table")]) == 0
-    for name in ("options", "table"):
-        same_bytes(folder / "python", folder / name, parts=("steps", "result"))
-    assert (resume(folder / "python").basis == found.basis).all()
     assert found.missing is None and found.statement is not None
+    for name in ("python", "options", "table"):
+        again = resume(folder / name)
+        assert again.statement is not None and again.statement["mechanism"] == found.statement["mechanism"]
+    assert (resume(folder / "python").basis == found.basis).all()
+    block = np.eye(COLUMNS, 4)
+    by_table = load_config(folder / "table.toml").problem()
+    np.testing.assert_array_equal(exact(by_table, block), exact(world.problem(), block))
     assert found.scores(np.eye(COLUMNS)).shape == (COLUMNS, RANK)
     said = "a missing value counts as the public number of its column (SHA-256 "
     assert said in found.outcome.sentence and said in found.statement["public_rule"]
@@ -278,13 +282,11 @@ def test_another_rule_is_another_run(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_answer_is_that_of_the_filled_and_weighted_rows(tmp_path: Path) -> None:
     """With little noise, of a power method, of a covariance and as an estimator."""
-    world = make_world(tmp_path / "world", gappy(4000), non_finite="missing", epsilon=60.0, clip_norm=3.0)
+    much: dict[str, Any] = {"budget": Budget(500.0, 1e-6), "epsilon": 60.0, "clip_norm": 3.0}
+    world = make_world(tmp_path / "world", gappy(4000), non_finite="missing", **much)
     x, weights = gappy(4000), np.linspace(0.5, 2.0, COLUMNS)
     made = np.where(np.isnan(x), 0.0, x) * np.sqrt(weights)
     truth, vectors = np.linalg.eigh(made.T @ made / 4000)
-    grant = ["ledger", "grant", "people", str(world.data), "--relation", "record_replace", "--clip-norm", "3"]
-    grant += ["--epsilon", "500", "--delta", "1e-6", "--larger", "--ledger", str(tmp_path / "world" / "ledger.sqlite")]
-    assert main(grant) == 0
     asked = {"privacy": world.privacy, "missing": "fill", "missing_fill": 0, "column_weights": weights}
     for name, how in {"power": {"max_steps": 4}, "covariance": {"algorithm": "covariance"}}.items():
         found = npmdask.top_k(world.data, RANK, store=tmp_path / name, **asked, **how)
