@@ -271,7 +271,7 @@ def require_store(source: Any) -> None:
         return
     raise RefusedError(
         f"{source if path else 'what a program holds'} was never ingested, and was not looked at: a private run reads "
-        "what `npmdask ingest` has recorded; ingest it first, and give the path of the store"
+        "rows that `npmdask ingest` has recorded; ingest them first, and give the path of the store"
     )
 
 

@@ -412,11 +412,13 @@ def test_nothing_is_filled_where_nothing_is_missing() -> None:
     ("how", "said"),
     [
         ({"missing": "median"}, "missing = 'median'"),
-        ({"missing": None}, "missing = None: known: drop-columns, mean, refuse"),
+        ({"missing": None}, "missing = None: known: drop-columns, fill, mean, refuse"),
         ({"missing": "mean"}, "needs centring"),
         ({"missing": "mean", "kind": "symmetric"}, "of kind symmetric"),
         ({"missing": "mean", "mechanism": "gaussian", "stddev": 0.1}, "not for other operators"),
-        ({"missing": "mean", "privacy": PRIVACY}, "not for private runs"),
+        ({"missing": "mean", "privacy": PRIVACY}, "was never ingested, and was not looked at"),
+        ({"missing": "fill", "missing_fill": 0}, "is for private runs"),
+        ({"missing_fill": 0}, "say so, or leave it out"),
     ],
 )
 def test_what_has_no_rule_for_missing_values(how: dict[str, Any], said: str) -> None:

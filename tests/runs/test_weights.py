@@ -21,7 +21,6 @@ from npmdask.config import load_config
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.planning.plan import posed
 from npmdask.planning.row_sample import SampleBudget, sample_of
-from npmdask.privacy.request import Privacy
 from npmdask.runs import build
 from npmdask.runs.observers import Observer
 from npmdask.runs.problem import Request
@@ -286,17 +285,11 @@ def test_weights_that_are_none_are_refused_in_a_sentence(tmp_path: Path) -> None
 
 
 def test_data_that_cannot_be_weighted_are_refused_in_a_sentence(tmp_path: Path) -> None:
-    square, promise = np.eye(6), Privacy(epsilon=1, delta=1e-6, neighboring_relation="record_replace", clip_norm=1.0)
+    square = np.eye(6)
     with pytest.raises(BadInputError, match=r"are of rows and columns, and .* is of kind symmetric: leave them out"):
         npmdask.top_k(square, 2, kind="symmetric", column_weights=np.ones(6))
     with pytest.raises(BadInputError, match="is of kind tensor"):
         npmdask.top_k(np.ones((3, 3, 3)), 1, kind="tensor", row_weights=np.ones(3))
-    with pytest.raises(
-        RefusedError, match="row_weights of a private run: what it promises is proved for rows that count"
-    ):
-        npmdask.top_k(
-            rows_of("dense"), 2, kind="samples", privacy=promise, row_weights=np.ones(M), store=tmp_path / "p"
-        )
     with pytest.raises(RefusedError, match="a weight of rows or columns needs rows or entries"):
         npmdask.top_k(sp.linalg.aslinearoperator(square), 2, column_weights=np.ones(6))
     npmdask.gram(rows_of("dense"), tmp_path / "gram", kind="samples")

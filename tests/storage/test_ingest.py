@@ -24,12 +24,14 @@ import scipy.io
 import zarr
 from scipy import sparse
 
+import npmdask
 from npmdask.errors import BadInputError, CommitError, RefusedError
 from npmdask.storage.formats import compressed, grids, raw, tables
 from npmdask.storage.formats import compressed as sorting
 from npmdask.storage.formats import raw as text_module
 from npmdask.storage.ingest import IngestSummary, ingest
 from npmdask.storage.kinds import storage_dtype
+from npmdask.storage.source import open_source
 from npmdask.storage.writers import journal
 from npmdask.storage.writers.sparse import SparseWriter
 from tests.conftest import unpacked
@@ -156,6 +158,49 @@ def test_non_finite_values_are_named(tmp_path: Path, small_batches: None) -> Non
     matrix.data[matrix.indptr[90]] = np.inf
     sparse.save_npz(tmp_path / "s.npz", matrix)
     refused(tmp_path, tmp_path / "s.npz", "row 90", "inf")
+
+
+def test_missing_values_are_kept_where_that_is_asked_for(tmp_path: Path, small_batches: None) -> None:
+    """NaN and empty fields; the store says that there may be some, not whether there are, and knows no means."""
+    x = np.random.default_rng(0).standard_normal((50, 4))
+    gappy = x.copy()
+    gappy[3, 1] = gappy[40, 2] = np.nan
+    np.save(tmp_path / "x.npy", gappy)
+    np.save(tmp_path / "whole.npy", x)
+    lines = [",".join("" if np.isnan(v) else repr(float(v)) for v in row) for row in gappy]
+    (tmp_path / "x.csv").write_text("a,b,c,d\n" + "\n".join(lines) + "\n")
+    for name, wanted in (("x.npy", gappy), ("x.csv", gappy), ("whole.npy", x)):
+        ingest(tmp_path / name, tmp_path / "out.zarr", non_finite="missing", overwrite=True)
+        np.testing.assert_array_equal(zarr.open_group(tmp_path / "out.zarr", mode="r")["data"][...], wanted)
+        source = open_source(tmp_path / "out.zarr")
+        assert source.gaps and source.column_mean is None and source.digests is not None
+    ingest(tmp_path / "whole.npy", tmp_path / "plain.zarr")
+    plain = open_source(tmp_path / "plain.zarr")
+    assert not plain.gaps and plain.column_mean is not None
+    assert plain.fingerprint == source.fingerprint, "of the same content"
+    gappy[7, 0] = np.inf
+    np.save(tmp_path / "x.npy", gappy)
+    with pytest.raises(BadInputError, match="inf at row 7, column 0"):
+        ingest(tmp_path / "x.npy", tmp_path / "bad.zarr", non_finite="missing")
+    np.save(tmp_path / "square.npy", np.eye(4))
+    with pytest.raises(BadInputError, match="non_finite='missing' is for samples and dense matrices"):
+        ingest(tmp_path / "square.npy", tmp_path / "bad.zarr", kind="symmetric", non_finite="missing")
+    assert not (tmp_path / "bad.zarr").exists()
+
+
+def test_plain_runs_of_kept_gaps_need_a_rule(tmp_path: Path) -> None:
+    """The same answers as of the array itself; a column with values is never left out, not even in later passes."""
+    x = np.random.default_rng(0).standard_normal((90, 5))
+    x[0, 3] = x[5, 1] = np.nan
+    np.save(tmp_path / "x.npy", x)
+    ingest(tmp_path / "x.npy", tmp_path / "x.zarr", non_finite="missing", chunks=(16, 5))
+    with pytest.raises(BadInputError, match="holds nan at row 0, column 3"):
+        npmdask.top_k(tmp_path / "x.zarr", 2)
+    found = npmdask.top_k(tmp_path / "x.zarr", 2, center=True, missing="mean")
+    wanted = npmdask.top_k(x, 2, kind="samples", center=True, missing="mean")
+    np.testing.assert_allclose(found.values, wanted.values, rtol=1e-12)
+    with pytest.raises(BadInputError, match=r"column 3 .* has no value in the first row and one in row 1"):
+        npmdask.top_k(tmp_path / "x.zarr", 2, missing="drop-columns")
 
 
 def test_dtype_override(tmp_path: Path) -> None:

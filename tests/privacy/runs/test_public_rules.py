@@ -208,9 +208,7 @@ def test_a_file_with_gaps_is_not_looked_at(tmp_path: Path) -> None:
         lambda: npmdask.top_k(gappy(60), 2, privacy=privacy, store=tmp_path / "run"),
         lambda: load_config(config).problem(),
     ):
-        with pytest.raises(
-            RefusedError, match="was not looked at: a private run reads what `npmdask ingest`"
-        ) as caught:
+        with pytest.raises(RefusedError, match="was not looked at: a private run reads rows that") as caught:
             run()
         assert "nan" not in str(caught.value)
 
@@ -305,7 +303,9 @@ def test_the_answer_is_that_of_the_filled_and_weighted_rows(tmp_path: Path) -> N
         missing="fill",
         missing_fill=0,
         column_weights=weights,
-    ).fit(world.data)
+    )
+    with pytest.warns(RuntimeWarning, match="epsilon = 60 hardly promises anything"):
+        estimator.fit(world.data)
     assert np.abs(estimator.components_ @ vectors[:, :-3:-1]).diagonal().min() > 0.999
     rows = np.eye(COLUMNS)
     np.testing.assert_allclose(estimator.transform(rows), (rows * np.sqrt(weights)) @ estimator.components_.T)
