@@ -119,7 +119,7 @@ def configuration(
         Name of the run; that of the store if left out.
     **options : Any
         ``kind``, ``center``, ``scale``, ``missing``, ``algorithm``, ``operator``, ``row_weights``, ``column_weights``,
-        ``tol``, ``memory``, ``seed``, as :func:`npm` takes them.
+        ``tol``, ``memory``, ``seed``, as :func:`npm` takes them; ``missing_fill``, of private runs.
 
     Returns
     -------
