@@ -35,7 +35,7 @@ from npmdask.runs.build import TENSOR as TENSOR_POWER
 from npmdask.runs.build import checked_rank, make_problem
 from npmdask.runs.missing import find_fill
 from npmdask.runs.observers import Observer
-from npmdask.runs.problem import Problem, Request, Start
+from npmdask.runs.problem import Presentation, Problem, Request, Start
 from npmdask.runs.session import memory_for, needs_of
 from npmdask.runs.solution import Resources, Solution
 from npmdask.runs.warm_start import find_start
@@ -257,6 +257,24 @@ class RunTable(ConfigTable):
     start: str | None = Field(None, description="folder of an earlier run to begin from; relative to this file")
 
 
+class ReportTable(ConfigTable):
+    """How the answer is reported and exported."""
+
+    rotate: Literal["varimax", "promax", "procrustes"] | None = Field(
+        None, description="components to few large entries; procrustes: onto those of align_to"
+    )
+    align_to: str | None = Field(
+        None,
+        description="folder of an earlier run, whose components give the order and the signs; relative to this file",
+    )
+    independent_rows: int | None = Field(
+        None, ge=1, description="how many independent rows the data are worth, for standard errors; all if left out"
+    )
+    bootstrap: int | None = Field(
+        None, ge=50, description="of a stored Gram with groups of rows: so many replicates, for confidence intervals"
+    )
+
+
 def table_of(annotation: Any) -> type[BaseModel]:
     """The model of a table, which may be left out (``Model | None``)."""
     return next((kind for kind in get_args(annotation) if kind is not type(None)), annotation)
@@ -275,6 +293,7 @@ PATHS = (
     "run.store",
     "run.start",
     "run.certificates",
+    "report.align_to",
 )
 # algorithms that pass over stored data, again and again
 STORED = ("auto", COVARIANCE, TENSOR_POWER, *RECORD_ORACLES)
@@ -296,6 +315,9 @@ class RunConfig(ConfigTable):
         None, description="a promise: differential privacy; the table makes the run private"
     )
     run: RunTable = Field(RunTable(), description="with what, and where")
+    report: ReportTable = Field(
+        ReportTable(), description="how the answer is reported and exported; changes no bit of it"
+    )
 
     def request(self) -> Request:
         """The public parameters."""
@@ -316,6 +338,7 @@ class RunConfig(ConfigTable):
             mechanism=self.mechanism.name,
             stddev=self.mechanism.stddev,
             privacy=None if self.privacy is None else Privacy(**self.privacy.model_dump()),
+            presentation=Presentation(**shown) if (shown := self.report.model_dump(exclude_none=True)) else None,
         )
 
     @property
@@ -371,6 +394,7 @@ class RunConfig(ConfigTable):
             "privacy": self.privacy,
             "run.start": self.run.start,
             "run.threads": self.run.threads,
+            "report": self.report.model_dump(exclude_none=True),
         }
         wrong = [name for name, value in said.items() if value]
         if self.mechanism.name != "none":
@@ -622,6 +646,7 @@ def _placed(
     where = place_of_store(store) if store else place_of_store(config.run.store or f"runs/{run}", folder)
     begin = place_of_store(config.run.start, folder) if config.run.start else None
     begin = place_of_store(start) if start else begin
+    earlier = place_of_store(config.report.align_to, folder) if config.report.align_to else None
     files = config.source.model_dump(include={"path", "row_weights", "column_weights", "missing_fill"})
     placed = {"row_weights": _weights_beside, "column_weights": _weights_beside}
     beside = {field: placed.get(field, _beside)(folder, path) for field, path in files.items() if isinstance(path, str)}
@@ -635,6 +660,7 @@ def _placed(
             "run": config.run.model_copy(
                 update={"store": where, "start": begin, "certificates": shown, "cluster": cluster}
             ),
+            "report": config.report.model_copy(update={"align_to": earlier}),
         }
     )
 

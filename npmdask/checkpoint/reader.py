@@ -110,6 +110,7 @@ NO_LINKS = (
     "survey",
     "weights",
     "missing",
+    "presentation",
     "result",
     "locked",
     "start",

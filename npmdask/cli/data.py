@@ -218,9 +218,11 @@ def add_components(commands: Any) -> None:
     """``npmdask components``."""
     p = commands.add_parser(
         "components",
-        help="show how many components each criterion advises, from a stored Gram or a finished run, without a pass",
+        help="show how many components each criterion advises, and how sure they are, without a pass",
         description="Show how many components each criterion advises and why they differ, without a pass: from a "
-        "stored Gram (`npmdask gram`) all of them, from a finished run what its k values tell.",
+        "stored Gram (`npmdask gram`) all of them, from a finished run what its k values tell. Of a run the standard "
+        "errors of its values and which components sampling mixes, of a Gram with groups of rows "
+        "intervals by bootstrap.",
     )
     p.add_argument("store", help="a stored Gram, or a finished run")
     p.add_argument("--share", type=float, default=0.9, help="of the variance to explain (default: 0.9)")
@@ -233,6 +235,12 @@ def add_components(commands: Any) -> None:
         metavar="K",
         help="of a Gram by_chunks: also 95 %% intervals of K components, by bootstrap",
     )
+    p.add_argument(
+        "--independent-rows",
+        type=int,
+        metavar="N",
+        help="of a run: how many independent rows its data are worth, for standard errors (default: all rows)",
+    )
     p.add_argument("--seed", type=int, default=0, help="of the simulations of parallel analysis and of the bootstrap")
     p.add_argument("--json", action="store_true", help="one JSON object")
     p.set_defaults(command=_components)
@@ -241,14 +249,19 @@ def add_components(commands: Any) -> None:
 def _components(a: argparse.Namespace) -> int:
     from npmdask.api import resume
     from npmdask.checkpoint.store import RunStore
+    from npmdask.manage.presented import sampling_of
     from npmdask.runs.component_counts import differences
     from npmdask.runs.gram_parts import STORED_GRAM
     from npmdask.runs.gram_store import GramStore
     from npmdask.runs.solution import Solution
 
     run = RunStore(a.store)
-    spec = run.read_spec()
+    spec, sampling = run.read_spec(), None
     if spec is None or spec["data"].get("kind") == STORED_GRAM:
+        if a.independent_rows is not None:
+            raise BadInputError(
+                f"{a.store} is a stored Gram: ask for --intervals by its groups of rows, or run it first"
+            )
         store, how = GramStore(a.store), {"center": not a.no_center, "scale": a.scale, "seed": a.seed}
         found = store.component_counts(share=a.share, noise=a.noise, **how)
         sure = None if a.intervals is None else store.bootstrap(a.intervals, **how)
@@ -271,17 +284,21 @@ def _components(a: argparse.Namespace) -> int:
         if not isinstance(solution, Solution):
             raise BadInputError(f"the run in {a.store} is of no rows whose components could be counted")
         found, sure = solution.component_counts(share=a.share, noise=a.noise), None
+        sampling = sampling_of(run, spec, a.independent_rows)
     if a.json:
-        facts = {"advice": [one.facts() for one in found], "differences": differences(found)}
-        print(json.dumps(facts if sure is None else facts | {"intervals": sure.facts()}))
+        facts: dict[str, Any] = {"advice": [one.facts() for one in found], "differences": differences(found)}
+        facts |= {} if sure is None else {"intervals": sure.facts()}
+        facts |= {} if sampling is None else {"sampling": sampling.facts()}
+        print(json.dumps(facts))
         return 0
     for one in found:
         count = "?" if one.components is None else f"{one.components}{'+' if one.at_least else ''}"
         above = "" if one.threshold is None else f"above {one.threshold:.4g}: "
         print(f"{one.criterion:24} {count:>6}   {above}{one.reason}")
     print(differences(found))
-    for line in () if sure is None else sure.lines():
-        print(line)
+    for said in (sure, sampling):
+        for line in () if said is None else said.lines():
+            print(line)
     return 0
 
 

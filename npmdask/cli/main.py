@@ -57,6 +57,8 @@ SHORT = {  # options in the words of ``top_k``, and what each is in a configurat
     "tol": "stop.tol",
     "memory": "run.memory",
     "seed": "run.seed",
+    "rotate": "report.rotate",
+    "align_to": "report.align_to",
 }
 
 
@@ -97,8 +99,22 @@ def _add_what(p: Any) -> None:
     p.add_argument("--tol", type=float, help="relative residual to reach")
     p.add_argument("--memory", help="limit for all processes together, like 1GiB")
     p.add_argument("--seed", type=int, help="of the random start")
+    _add_turn(p)
     p.add_argument("--store", help="folder or URL of the run (default: the configuration's own, or runs/NAME)")
     add_set(p)
+
+
+def _add_turn(p: Any, more: str = "") -> None:
+    p.add_argument(
+        "--rotate",
+        metavar="METHOD",
+        help="varimax or promax: components of few large entries; procrustes: onto those of --align-to" + more,
+    )
+    p.add_argument(
+        "--align-to",
+        metavar="EARLIER",
+        help="store of an earlier run: take over the order and the signs of its components",
+    )
 
 
 def is_source(given: str, changes: Mapping[str, Any]) -> bool:
@@ -412,13 +428,14 @@ def _add_export(commands: Any) -> None:
     p = commands.add_parser("export", help=told)
     p.add_argument("store")
     p.add_argument("output", metavar="OUT")
+    _add_turn(p, "; none: as found, however the run was reported")
     p.set_defaults(command=_export)
 
 
 def _export(a: argparse.Namespace) -> int:
     from npmdask.manage.report import export
 
-    print(f"{a.output}: {', '.join(export(a.store, a.output))}")
+    print(f"{a.output}: {', '.join(export(a.store, a.output, rotate=a.rotate, align_to=a.align_to))}")
     return 0
 
 

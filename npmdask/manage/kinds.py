@@ -119,6 +119,21 @@ class RunKind:
         for name, array in self.answer(store).items():
             sink.array(name, array)
 
+    def export_turned(self, store: Path, sink: Sink, rotate: str | None, align_to: str | None) -> bool:
+        """Write components that are rotated or aligned into ``sink``; False: none are asked for.
+
+        Raises
+        ------
+        BadInputError
+            Runs of this kind have none.
+        """
+        if rotate is None and align_to is None:
+            return False
+        raise BadInputError(
+            f"{store} is a run of kind {self.name}: only components of rows are rotated or aligned, those of a run "
+            "over samples or a matrix"
+        )
+
     def keeps(self, run: RunStore, spec: Spec) -> Keeps:
         """Say what ``npmdask gc`` must leave of it: the answer alone, all that goes on with the run, or everything."""
         return "answer" if self.inspect(run, spec)["state"] == "finished" else "run"

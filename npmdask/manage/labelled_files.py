@@ -12,6 +12,8 @@ import numpy as np
 from npmdask.errors import BadInputError, extra
 from npmdask.storage.labels import Axis, as_dataset
 
+RESIDUALS = "residual_norms"
+BESIDE = ("values", RESIDUALS, "variances", "similarity", "inside", "earlier")  # numbers of components
 SIDE = "columns."  # how the names of arrays begin that say what columns of the data are called
 
 
@@ -100,7 +102,7 @@ class NetcdfFile(LabelledFile):
 
     def write(self, place: Path) -> list[str]:
         arrays = self._arrays
-        beside: dict[str, np.ndarray] = {name: arrays[name] for name in ("values", "residual_norms") if name in arrays}
+        beside: dict[str, np.ndarray] = {name: arrays[name] for name in BESIDE if name in arrays}
         found = as_dataset(self.axes, arrays["basis"], beside, {"mean": arrays["mean"]} if "mean" in arrays else {})
         found.to_netcdf(place)
         return [str(name) for name in found.variables]
@@ -118,9 +120,9 @@ class AnnDataFile(LabelledFile):
         index = pd.Index(self.axes[0].places.astype(str).astype(object))
         found = anndata.AnnData(var=pd.DataFrame(index=index), obs=pd.DataFrame(index=pd.Index([], dtype=object)))
         found.varm["PCs"] = self._arrays["basis"]
-        found.uns["pca"] = {"values": self._arrays["values"]}
+        found.uns["pca"] = {name: self._arrays[name] for name in BESIDE if name in self._arrays and name != RESIDUALS}
         found.write_h5ad(place)
-        return ["varm/PCs", "uns/pca/values"]
+        return ["varm/PCs", *(f"uns/pca/{name}" for name in found.uns["pca"])]
 
 
 LABELLED = {".csv": CsvFile, ".parquet": ParquetFile, ".nc": NetcdfFile, ".h5ad": AnnDataFile}

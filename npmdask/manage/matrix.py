@@ -27,8 +27,9 @@ from npmdask.runs.left_vectors import left_blocks, left_height
 from npmdask.runs.missing import missing_facts, missing_of
 from npmdask.runs.observers import Observer
 from npmdask.runs.predictions import prediction_facts
+from npmdask.runs.presentation import AS_FOUND, PART, arrays_of, earlier_of, presentation_facts, turn
 from npmdask.runs.problem import Problem
-from npmdask.runs.restore import problem_of, require_run, resources_of
+from npmdask.runs.restore import problem_of, require_run, resources_of, solution_of
 from npmdask.runs.solution import Solution
 from npmdask.runs.weights import NAMES
 from npmdask.storage.bundle import read_bundle
@@ -75,6 +76,32 @@ class MatrixKind(RunKind):
         chunk held to its checksum.
         """
         super().export(store, sink)
+        self._name(store, sink)
+        arrays = _result(store)
+        if "left_rotation" in arrays:
+            shape = left_height(store, arrays)[0], arrays["left_rotation"].shape[1]
+            sink.rows("left_basis", shape, left_blocks(store))
+
+    def export_turned(self, store: Path, sink: Sink, rotate: str | None, align_to: str | None) -> bool:
+        """Write components that are turned: as the run was reported, where nothing else is asked for."""
+        run = RunStore(store)
+        arrays: dict[str, np.ndarray] = {}
+        if rotate is None and align_to is None:
+            kept = run.read_part(PART)
+            arrays = {} if kept is None else kept[0]
+        else:
+            method = None if rotate == AS_FOUND else rotate
+            earlier = None if align_to is None else earlier_of(align_to, method)
+            turned = turn(solution_of(run), method, earlier)
+            arrays = {} if turned is None else arrays_of(turned)
+        for name, array in arrays.items():
+            sink.array(name, array)
+        if arrays:
+            self._name(store, sink)
+        return bool(arrays)
+
+    def _name(self, store: Path, sink: Sink) -> None:
+        """Write what rows and columns are called and weigh."""
         part = read_bundle(store / "labels") if (store / "labels").is_dir() else None
         for name, values in {} if part is None else Labels.of_bundle(*part).named().items():
             sink.array(name, values)
@@ -82,10 +109,6 @@ class MatrixKind(RunKind):
         kept = read_bundle(store / "missing")[0]["kept"] if (store / "missing").is_dir() else None
         for side, values in weights.items():
             sink.array(NAMES[side], values[kept] if side == "columns" and kept is not None else values)
-        arrays = _result(store)
-        if "left_rotation" in arrays:
-            shape = left_height(store, arrays)[0], arrays["left_rotation"].shape[1]
-            sink.rows("left_basis", shape, left_blocks(store))
 
     def summary(self, answer: Solution) -> dict[str, Any]:
         """List the facts of a solution; of a private one nothing of size, time or memory."""
@@ -112,6 +135,7 @@ class MatrixKind(RunKind):
             | steps
             | source
             | missing_facts(missing_of(run))
+            | named(presentation_facts(run), (PART,))
             | named(spec, ("data", "weights", "operator", "algorithm", "stop", "run", "version"))
         )
 
@@ -250,6 +274,7 @@ def _restop(held: RunStore, problem: Problem, changed: dict[str, Any]) -> Proble
             f"the steps of {held.path} were cleared away (`npmdask gc`): it has its answer, and cannot go on to "
             f"another stopping rule. Begin again in a new store; of a matrix, with `start = {held.path}`"
         )
+    held.drop_part(PART)
     held.drop_result()
     held.write_spec((held.read_spec() or {}) | {"stop": other.spec()["stop"]})
     return other

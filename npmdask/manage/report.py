@@ -87,13 +87,20 @@ def write_report(
 # or those of a mixture or of independent components.
 
 
-def export(store: str | Path, target: str | Path) -> list[str]:
+def export(
+    store: str | Path, target: str | Path, *, rotate: str | None = None, align_to: str | None = None
+) -> list[str]:
     """Write the result of a finished run, or what a stream has learnt so far; returns the names in the file.
 
     ``target`` ends in ``.npz`` for all arrays, in ``.csv`` or ``.parquet`` for a table with a line for each column of
     the data, in ``.nc`` (NetCDF, as ``Solution.to_xarray``) or in ``.h5ad`` (AnnData, as scanpy has it) for the
     components with their names. ``left_basis`` (m x k) is in an ``.npz`` only, and may be larger than memory: it is
     streamed, a row of chunks at a time.
+
+    ``rotate`` ("varimax", "promax", "procrustes", "none") and ``align_to`` (the store of an earlier run) turn the
+    components of rows (npmdask.runs.presentation). A run that was reported turned is exported so, unless ``rotate`` is
+    "none". Written are then ``basis``, ``variances``, ``rotation``, ``correlations``, ``score_weights`` and, of an
+    alignment, ``earlier``, ``similarity`` and ``inside``.
 
     Raises
     ------
@@ -110,7 +117,9 @@ def export(store: str | Path, target: str | Path) -> list[str]:
         raise not_finished(store)
     archive: Any = LABELLED.get(target.suffix.lower(), Archive)(target)
     try:
-        kind_of(spec).export(store, archive)
+        kind = kind_of(spec)
+        if not kind.export_turned(store, archive, rotate, align_to):
+            kind.export(store, archive)
         with written(target):
             archive.publish()
     finally:

@@ -12,6 +12,7 @@ from npmdask.algorithms.stopping import Outcome
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
 from npmdask.manage.kinds import flat
+from npmdask.manage.presented import Sampling, presentation_sections, sampling_of
 from npmdask.privacy.account import budget_left
 from npmdask.privacy.mechanisms.symmetric import RELEASE_KIND
 from npmdask.privacy.request import unprotected
@@ -235,7 +236,7 @@ def _facts(statement: dict[str, Any], left: str) -> Table:
 
 
 VALUES = {"matrix": "singular value", "sparse": "singular value", "tensor": "weight"}
-TABLES = ("data", "weights", "operator", "algorithm", "mechanism", "stop", "run", "version", "environment")
+TABLES = ("data", "weights", "operator", "algorithm", "mechanism", "stop", "run", "report", "version", "environment")
 LEAST = 1e-17  # what is smaller is drawn here: zero has no place on a logarithmic axis
 
 # How wrong an answer can be: one line of numbers for each ground.
@@ -273,18 +274,29 @@ def run_report(run: RunStore, spec: dict[str, Any]) -> Report:
     telemetry = run.telemetry()
     outcome = result[1]["outcome"] if result else {"name": "unfinished", "sentence": "not finished: go on with resume"}
     values = result[0]["values"] if result else np.array(history[-1]["ritz_values"])
+    sampling = sampling_of(run, spec) if result else None
     head = section(
         "",
         *warnings(unprotected(spec.get("budget"))),
         _tiles(history, telemetry, result),
         convergence(history, spec["stop"]["tol"], passes=not _without_a_pass(history, result)),
         spectrum_plot(
-            np.asarray(values), VALUES.get("" if "operator" in spec else spec["data"]["kind"], "|eigenvalue|")
+            np.asarray(values),
+            VALUES.get("" if "operator" in spec else spec["data"]["kind"], "|eigenvalue|"),
+            errors=None if sampling is None else sampling.errors,
+            mixed=() if sampling is None else sampling.numbers,
         ),
         _cost(telemetry) if telemetry and not _without_a_pass(history, result) else None,
     )
-    sections = [head, section("Components", _components(values, result)), *_weights(run, spec), *_missing(run)]
+    sections = [
+        head,
+        section("Components", _components(values, result, sampling)),
+        *_weights(run, spec),
+        *_missing(run),
+    ]
     if result:
+        sections += [] if sampling is None else [sampling.section()]
+        sections += presentation_sections(run)
         sections += _bounds(result[1].get("certificate"), str(spec["data"]["kind"]), history[-1]["max_sin_theta"])
         sections += nodes_sections(result[1]["statement"]) if "statement" in result[1] else []
     return Report(
@@ -432,10 +444,16 @@ def _cost(telemetry: list[dict[str, Any]]) -> Plot:
     return Plot(title="Cost of each pass", x="pass", y="GB/s", right="memory, MiB", series=(rates, memory))
 
 
-def _components(values: np.ndarray, result: Any) -> Table:
+def _components(values: np.ndarray, result: Any, sampling: Sampling | None) -> Table:
     residuals = result[0]["residual_norms"] if result else np.full(len(values), np.nan)
     status = result[1].get("facts", {}).get("status") if result else None
     rows = [(i, f"{v:.10g}", f"{r:.1e}") for i, (v, r) in enumerate(zip(values, residuals, strict=False), 1)]
+    if sampling is not None:
+        among = {i: ", ".join(str(j + 1) for j in group if j != i) for group in sampling.mixed for i in group}
+        sure = (
+            (*row, f"{e:.2g}", among.get(i, "")) for i, (row, e) in enumerate(zip(rows, sampling.errors, strict=True))
+        )
+        return table(sure, ("component", "value", "residual norm", "standard error (sampling)", "mixed with"))
     if status is None:
         return table(rows, ("component", "value", "residual norm"))
     told = ((*row, word) for row, word in zip(rows, status, strict=True))

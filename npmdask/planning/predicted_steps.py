@@ -31,6 +31,7 @@ from npmdask.runs.build import default_rank, make_problem
 from npmdask.runs.loop import solve_in
 from npmdask.runs.observers import Observer, Observers
 from npmdask.runs.predictions import FORESEEN, HINDSIGHT, logged_prediction
+from npmdask.runs.presentation import presenter_of
 from npmdask.runs.problem import FIRST_STAGE, Problem, Request
 from npmdask.runs.rank_search import solve_share
 from npmdask.runs.session import Session
@@ -365,4 +366,6 @@ def drive(problem: Problem, held: RunStore, resources: Resources, observer: Obse
     resources.require_possible()
     told = Observers(Predictor(), observer or Observer())
     session = Session(held, resources, told, problem.disclosure)
-    return solve_share(problem, session) if problem.searches else solve_in(problem, session)
+    presenter = presenter_of(problem, held)
+    solution = solve_share(problem, session) if problem.searches else solve_in(problem, session)
+    return solution if presenter is None else presenter.present(held, solution)

@@ -12,11 +12,15 @@ from prefect.utilities.callables import get_call_parameters
 from pydantic import Field, WrapValidator
 from pydantic.json_schema import SkipJsonSchema
 
+from npmdask.algorithms.stopping import Outcome
 from npmdask.checkpoint.remote.mirror import place_of_store
+from npmdask.checkpoint.store import RunStore
 from npmdask.cli.main import SHORT, is_source
 from npmdask.config import RunConfig, config_of_source, config_of_tables, load_config, validate_config
 from npmdask.errors import BadInputError, RefusedError, closest
-from npmdask.storage.paths import NAME, is_url, require_name
+from npmdask.privacy.account import KEY
+from npmdask.runs.presentation import PART
+from npmdask.storage.paths import NAME, is_url, require_name, require_no_link
 
 
 def said(description: str, *, pattern: str | None = None, **limits: Any) -> Any:
@@ -119,7 +123,8 @@ def configuration(
         Name of the run; that of the store if left out.
     **options : Any
         ``kind``, ``center``, ``scale``, ``missing``, ``algorithm``, ``operator``, ``row_weights``, ``column_weights``,
-        ``tol``, ``memory``, ``seed``, as :func:`npm` takes them; ``missing_fill``, of private runs.
+        ``tol``, ``memory``, ``seed``, ``rotate``, ``align_to``, as :func:`npm` takes them; ``missing_fill``, of private
+        runs.
 
     Returns
     -------
@@ -199,6 +204,63 @@ def at_store(config: RunConfig, run_id: str) -> RunConfig:
     place = run_folder("runs", run_id)
     store = place_of_store(config.run.store) if config.run.store else place
     return config.model_copy(update={"run": config.run.model_copy(update={"store": store})})
+
+
+def numbered(config: RunConfig, run_id: str, *, follows: bool = False) -> RunConfig:
+    """The configuration with the store of the run that is due: one below the store that it has.
+
+    ``follows``: its components are reported in the order and with the signs of the run before, where there is one.
+
+    Raises
+    ------
+    RefusedError
+        The store is a URL, below which runs are not numbered.
+    """
+    if is_url(config.run.store):
+        raise RefusedError(f"runs are numbered in a folder, and {config.run.store} is a URL: leave fresh out")
+    store = next_store(Path(str(config.run.store)))
+    if config.privacy is None and _of_other_data(config, store):
+        store = f"{Path(store).parent / str(int(Path(store).name) + 1).zfill(6)}"
+    changed: dict[str, Any] = {"run": config.run.model_copy(update={"store": store})}
+    before = [path for path in _numbers(Path(store).parent) if path.name < Path(store).name and _answered(path)]
+    if follows and before:
+        changed["report"] = config.report.model_copy(update={"align_to": str(before[-1])})
+    return at_store(config.model_copy(update=changed), run_id)
+
+
+def next_store(home: Path) -> str:
+    """The newest numbered store, if something of its run is still to be done; else the next number."""
+    require_no_link(home)
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    home.chmod(0o700)  # whatever made it
+    numbers = _numbers(home)
+    if numbers and not _is_done(numbers[-1]):
+        return str(numbers[-1])
+    return str(home / f"{int(numbers[-1].name) + 1 if numbers else 1:06d}")
+
+
+def _numbers(home: Path) -> list[Path]:
+    return sorted(path for path in home.iterdir() if path.name.isdigit())
+
+
+def _is_done(store: Path) -> bool:
+    """Whether there is an answer, reported as it was asked for, and no key of noise."""
+    if not (store / "result").exists() or (store / KEY).exists():
+        return False
+    asked = (store / "run.json").exists() and "report" in (RunStore(store).read_spec() or {})
+    return not asked or (store / PART).exists() or not _answered(store)
+
+
+def _of_other_data(config: RunConfig, store: str) -> bool:
+    """Whether a run in ``store`` was begun on data that have changed since: it can never go on."""
+    spec = RunStore(store).read_spec() if Path(store).exists() else None
+    return spec is not None and spec["data"].get("fingerprint") != config.source.open().fingerprint
+
+
+def _answered(store: Path) -> bool:
+    """Whether the run in ``store`` has an answer to align with."""
+    result = RunStore(store).part_meta("result")
+    return result is not None and Outcome(**result["outcome"]).answered
 
 
 def _require_no_secret(config: RunConfig) -> None:

@@ -24,6 +24,7 @@ from npmdask.prefect.parameters import (
     at_store,
     configuration,
     name_of_run,
+    numbered,
     require_no_other_flow,
     said,
 )
@@ -41,6 +42,8 @@ from npmdask.prefect.tasks import (
     validate,
 )
 from npmdask.runs.observers import Observers, ProgressBar
+
+PREVIOUS = "previous"
 
 
 @flow(
@@ -67,6 +70,11 @@ def npm(
     tol: Annotated[float | None, said("relative residual to reach")] = None,
     memory: Memory = None,
     seed: Annotated[int | None, said("of the random start block", ge=0)] = None,
+    rotate: Annotated[
+        str | None, said("report components rotated: varimax, promax, procrustes (onto align_to)")
+    ] = None,
+    align_to: Annotated[str | None, said("store of an earlier run, or previous: report in its order and signs")] = None,
+    fresh: Annotated[bool, said("a new run at every call, in numbered stores, of data that change")] = False,
     store: Annotated[str | None, said("folder or URL of the run, in place of runs/NAME or the configuration's")] = None,
     changes: Changes = None,
     run_id: OptionalRunId = None,
@@ -109,6 +117,15 @@ def npm(
         Limit for all processes of the run together, like "1GiB".
     seed : int, optional
         Of the random start block.
+    rotate : str, optional
+        Report and export the components rotated: "varimax", "promax", or "procrustes" (onto those of ``align_to``).
+    align_to : str, optional
+        The store of an earlier run, in whose order and with whose signs the components are reported and exported; the
+        report says how far each one turned, and warns where their space moved. With ``fresh`` "previous" is the run
+        before (none the first time).
+    fresh : bool, default False
+        A new run at every call, in numbered folders below the store, of data that have changed since: for schedules. A
+        run that was killed is finished first.
     store : str, optional
         Folder or URL of the run. By default that of the configuration, or ``runs/NAME`` with the name of the run or of
         the data.
@@ -143,9 +160,12 @@ def npm(
     """
     how: dict[str, Any] = {"kind": kind, "center": center, "scale": scale, "algorithm": algorithm, "operator": operator}
     how |= {"missing": missing, "missing_values": missing_values, "tol": tol, "memory": memory, "seed": seed}
-    how |= {"row_weights": row_weights, "column_weights": column_weights}
+    how |= {"row_weights": row_weights, "column_weights": column_weights, "rotate": rotate}
+    how |= {"align_to": None if fresh and align_to == PREVIOUS else align_to}
     made = configuration(config, k, store=store, changes=changes, run_id=run_id, **how)
     run_id = name_of_run(made, run_id)
+    if fresh:
+        made = numbered(made, run_id, follows=align_to == PREVIOUS)
     require_no_other_flow(made)
     validate(made)
     made = plan(made, run_id)

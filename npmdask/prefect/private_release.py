@@ -8,7 +8,6 @@ artifacts) holds more than public numbers and releases: no path of a key, no byt
 No ``from __future__ import annotations`` here: Prefect could not read the parameters of a served flow.
 """
 
-from pathlib import Path
 from typing import Annotated, Any
 
 from prefect import flow, get_run_logger
@@ -20,14 +19,13 @@ from npmdask.errors import RefusedError
 from npmdask.manage.report import summary
 from npmdask.prefect.heartbeat import require_progress, tended
 from npmdask.prefect.naming import run_name
-from npmdask.prefect.parameters import Config, RunId, at_store, said
+from npmdask.prefect.parameters import Config, RunId, at_store, numbered, said
 from npmdask.prefect.redaction import Announcer, discreet_step, said_discreetly
 from npmdask.prefect.tasks import end_state, publish_report, show_plan
-from npmdask.privacy.account import KEY, Account
+from npmdask.privacy.account import Account
 from npmdask.privacy.concerns import require_signal
 from npmdask.runs.observers import Observers, ProgressBar
 from npmdask.runs.restore import bind
-from npmdask.storage.paths import require_no_link
 
 
 @flow(name="private-release", flow_run_name=run_name("private-release"), persist_result=False, retries=0)
@@ -101,20 +99,3 @@ def release(config: RunConfig, run_id: str) -> dict[str, Any]:
 def report(run_id: str, facts: dict[str, Any]) -> str:
     """Write the page of the release, and show where it is."""
     return publish_report(run_id, facts)
-
-
-def numbered(config: RunConfig, run_id: str) -> RunConfig:
-    """The configuration with the store of the release that is due: one below the store that it has."""
-    store = next_store(Path(str(config.run.store)))
-    return at_store(config.model_copy(update={"run": config.run.model_copy(update={"store": store})}), run_id)
-
-
-def next_store(home: Path) -> str:
-    """The newest numbered store, if it is not finished and its key destroyed; the next number otherwise."""
-    require_no_link(home)
-    home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    home.chmod(0o700)  # whatever made it
-    numbers = sorted(path for path in home.iterdir() if path.name.isdigit())
-    if numbers and (not (numbers[-1] / "result").exists() or (numbers[-1] / KEY).exists()):
-        return str(numbers[-1])
-    return str(home / f"{int(numbers[-1].name) + 1 if numbers else 1:06d}")

@@ -201,13 +201,30 @@ def series(x: Iterable[Any], y: Iterable[Any], name: str = "", **more: Any) -> S
     return Series(x=tuple(map(float, x)), y=tuple(map(float, y)), name=name, spread=plain, **more)
 
 
-def spectrum_plot(values: Iterable[Any], name: str) -> Plot:
-    """Plot the sizes of values, the largest first; on a logarithmic axis where they span a decade and none is zero."""
+def spectrum_plot(
+    values: Iterable[Any], name: str, *, errors: Iterable[Any] | None = None, mixed: Iterable[int] = ()
+) -> Plot:
+    """Plot the sizes of values, the largest first; on a logarithmic axis where they span a decade and none is zero.
+
+    ``errors``: standard errors of them; ``mixed``: numbers from 0 of those that such errors mix.
+    """
     sizes = [abs(float(value)) for value in values]
-    drawn = series(range(1, len(sizes) + 1), sizes)
-    if spans_a_decade(sizes):
-        return Plot(title="Spectrum", x="component", y=name, series=(drawn,), log=True)
-    return Plot(title="Spectrum", x="component", y=name, series=(drawn,), bottom=0.0, top=1.05 * max(sizes) or 1.0)
+    spread = None if errors is None else [float(error) for error in errors]
+    drawn: tuple[Series, ...] = (series(range(1, len(sizes) + 1), sizes),)
+    if spread is not None:
+        together = set(mixed)
+        single = [i for i in range(len(sizes)) if i not in together]
+        drawn = tuple(
+            series(
+                [i + 1 for i in some], [sizes[i] for i in some], what, style="points", spread=[spread[i] for i in some]
+            )
+            for what, some in (("± standard error", single), ("mixed with a neighbour", sorted(together)))
+            if some
+        )
+    if spans_a_decade([*sizes, *(size - error for size, error in zip(sizes, spread or [], strict=False))]):
+        return Plot(title="Spectrum", x="component", y=name, series=drawn, log=True)
+    most = max(size + error for size, error in zip(sizes, spread or [0.0] * len(sizes), strict=True))
+    return Plot(title="Spectrum", x="component", y=name, series=drawn, bottom=0.0, top=1.05 * most or 1.0)
 
 
 def spans_a_decade(sizes: Sequence[float]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from typing import Any, Literal, Protocol
 
@@ -36,6 +36,20 @@ FIRST_STAGE = 16  # columns of the first stage of a search for the rank
 
 
 @dataclass(frozen=True, kw_only=True)
+class Presentation:
+    """How the answer of a run is reported and exported: see npmdask.runs.presentation."""
+
+    rotate: str | None = None
+    align_to: str | None = None
+    independent_rows: int | None = None
+    bootstrap: int | None = None
+
+    def facts(self) -> dict[str, Any]:
+        """What is asked for, by name."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
 class Request:
     """What is asked for: public, printable, the same words as the configuration file."""
 
@@ -57,6 +71,7 @@ class Request:
     privacy: Privacy | None = None
     operator: str | None = None  # a name that ``register_operator`` made known; None: the data's own
     weights: Weights | None = None  # of rows and of columns
+    presentation: Presentation | None = None  # changes no bit of the answer: no parameter that a store is bound to
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from npmdask.algorithms import Result
-from npmdask.checkpoint.store import RunStore
+from npmdask.algorithms.stopping import Outcome
+from npmdask.checkpoint.store import RunStore, not_finished
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.execution.threads import environment
 from npmdask.privacy.covariance_release import NAME as COVARIANCE
@@ -20,13 +21,17 @@ from npmdask.privacy.mechanisms import EntriesGaussian
 from npmdask.privacy.request import Privacy, unprotected
 from npmdask.privacy.tensor_release import NAME as TENSOR_POWER
 from npmdask.runs.build import JOBS, make_problem
-from npmdask.runs.missing import keep_fill, kept_fill
-from npmdask.runs.problem import Locked, Problem, Request
-from npmdask.runs.solution import Resources
+from npmdask.runs.components import StoredComponents, components_of_run
+from npmdask.runs.missing import keep_fill, kept_fill, missing_of
+from npmdask.runs.problem import Locked, Presentation, Problem, Request
+from npmdask.runs.solution import Analysed, Resources, Solution
 from npmdask.runs.warm_start import read_start
-from npmdask.runs.weights import keep_weights, kept_weights
+from npmdask.runs.weights import keep_weights, kept_weights, total_of
+from npmdask.storage.labels import Labels
 from npmdask.storage.readers.gaps import REFUSE
 from npmdask.storage.source import open_source
+
+OF_ROWS = ("samples", "matrix", "sparse")  # kinds of data whose components rows can be scored along
 
 # A store belongs to one problem: bound when it is new, checked ever after.
 
@@ -39,10 +44,14 @@ def bind(problem: Problem, store: RunStore, resources: Resources) -> list[str]:
     RefusedError
         The store belongs to other data, parameters or version.
     """
-    moves = {} if problem.nodes is None else {"source": problem.source.path}  # the same nodes may have moved
+    moves: dict[str, Any] = (
+        {} if problem.nodes is None else {"source": problem.source.path}
+    )  # the same nodes may have moved
     budget = None if problem.private is not None else problem.source.budget
     once = {"source": problem.source.path} | ({} if budget is None else {"budget": budget})
     once |= {} if problem.source.dim is None else {"dim": problem.source.dim}
+    if problem.request.presentation is not None:
+        moves["report"] = problem.request.presentation.facts()
     if store.read_spec() is None and problem.rule.until_share is None:  # a stage of a search is given them by that
         keep_weights(store, problem.request.weights)
         keep_fill(store, problem.request.fill)
@@ -166,6 +175,7 @@ def problem_of(held: RunStore) -> Problem:
         stddev=mechanism.get("stddev", 0.0),
         operator=spec.get("operator", {}).get("registered"),
         weights=kept_weights(held, spec),
+        presentation=Presentation(**spec["report"]) if "report" in spec else None,
     )
     source = open_source(spec["source"], data["kind"], spec.get("dim"), gaps=request.missing != REFUSE)
     start = spec["run"].get("starts_from")
@@ -195,6 +205,70 @@ def _private_of(held: RunStore, spec: dict[str, Any]) -> Problem:
         weights=kept_weights(held, spec),
     )
     return make_problem(open_source(spec["source"], spec["data"]["kind"]), request)
+
+
+def solution_of(run: RunStore, *, scores: bool = True) -> Solution:
+    """The answer that a store holds, without its data; what this call cost is nothing.
+
+    ``scores``: what rows were centred and scaled by is found as well, which of some sources lies with the data.
+
+    Raises
+    ------
+    BadInputError
+        The run is not finished, or not of rows.
+    """
+    spec, result = run.read_spec(), None
+    if spec is not None and spec["data"].get("kind") in OF_ROWS and "lens" not in spec:
+        result = run.read_part("result")
+        if result is None:
+            raise not_finished(run.path)
+    if spec is None:
+        raise not_finished(run.path)
+    if result is None:
+        raise BadInputError(
+            f"{run.place} is no run of samples or of a matrix: only those have components of rows, which can be turned"
+        )
+    arrays, meta = result
+    public = "privacy" not in spec and "nodes" not in spec
+    weights, labels = kept_weights(run, spec), run.read_part("labels")
+    rows = spec["data"]["shape"][0] if public else None
+    basis, missing = arrays["basis"], missing_of(run)
+    if scores:
+        found = components_of_run(run, spec, basis, weights=weights)
+    else:
+        columns = None if weights is None else weights.columns
+        columns = columns if columns is None or missing is None else columns[missing.kept]
+        found = StoredComponents(basis=basis, missing=missing, column_weight=columns)
+    analysed = Analysed(
+        kind=spec["data"]["kind"],
+        rows=rows,
+        row_weight=None if weights is None or weights.rows is None else total_of(weights.rows, len(weights.rows)),
+        centred=spec["data"]["center"],
+        components=found,
+        labels=None if labels is None else Labels.of_bundle(*labels),
+        missing=missing,
+    )
+    return Solution(
+        basis=basis,
+        values=arrays["values"],
+        residual_norms=arrays["residual_norms"],
+        outcome=Outcome(**meta["outcome"]),
+        steps=len(meta.get("history", ())),
+        data_passes=0,
+        total_data_passes=meta.get("total_data_passes", 0),
+        bytes_read=None,
+        dataset_bytes=None,
+        seconds=None,
+        peak_rss_bytes=None,
+        memory_limit_bytes=None,
+        max_sin_theta=None,
+        store=run.place,
+        fingerprint=spec["data"].get("fingerprint"),
+        target_rank=len(arrays["values"]),
+        explained_share=meta.get("explained_share"),
+        assurance=meta.get("assurance", ""),
+        analysed=analysed,
+    )
 
 
 def locked_result(arrays: dict[str, np.ndarray]) -> Result:

@@ -214,16 +214,15 @@ def require_same_columns(solution: Solution, to: Any) -> None:
     mine, theirs = solution.analysed, getattr(to, "analysed", None)
     if theirs is None:
         return
-    kept = [None if one.missing is None else one.missing.kept for one in (mine, theirs)]
-    if kept[0] is not None and kept[1] is not None and not np.array_equal(*kept):
+    gaps = mine.missing, theirs.missing
+    if gaps[0] is not None and gaps[1] is not None and gaps[0].kept.tolist() != gaps[1].kept.tolist():
         raise BadInputError(
             "the two runs left out other columns, as other ones had no values: their components are of different "
             "columns. Leave the same columns out of both data sets"
         )
-    named = [[] if one.labels is None else one.labels.columns for one in (mine, theirs)]
-    for mine_axis, their_axis in zip(*named, strict=False):
+    for mine_axis, their_axis in zip(solution.labels.columns, to.labels.columns, strict=False):
         both = mine_axis.values is not None and their_axis.values is not None
-        if mine_axis.size != their_axis.size or (both and not np.array_equal(mine_axis.values, their_axis.values)):
+        if mine_axis.size != their_axis.size or (both and mine_axis.places.tolist() != their_axis.places.tolist()):
             raise BadInputError(
                 f"the columns of the two runs have other names or another order (of {mine_axis.name}): components are "
                 "compared column by column; bring the data into the order of the earlier run and run again"

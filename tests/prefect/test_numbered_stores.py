@@ -18,7 +18,7 @@ def numbered(home: Path, name: str, *parts: str) -> Path:
 
 
 def test_a_tick_takes_the_unfinished_store_or_the_next_number(tmp_path: Path) -> None:
-    from npmdask.prefect.private_release import next_store
+    from npmdask.prefect.parameters import next_store
 
     home = tmp_path / "daily"
     assert next_store(home) == str(home / "000001")

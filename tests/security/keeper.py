@@ -12,7 +12,7 @@ from npmdask.api import solve
 from npmdask.checkpoint.remote.mirror import LocalCopy
 from npmdask.checkpoint.store import RunStore
 from npmdask.config import load_config
-from npmdask.prefect.private_release import next_store
+from npmdask.prefect.parameters import next_store
 from npmdask.prefect.processes import Service, Supervisor
 from npmdask.privacy.ledger import open_ledger
 from npmdask.privacy.ledger.granting import grant_source

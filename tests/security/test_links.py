@@ -21,7 +21,7 @@ from npmdask.cli.main import main
 from npmdask.errors import BadInputError, NpmdaskError
 from npmdask.manage.gc import Retention, sweep
 from npmdask.manage.status import status_below
-from npmdask.prefect.private_release import next_store
+from npmdask.prefect.parameters import next_store
 from npmdask.storage.ingest import ingest
 from npmdask.storage.paths import locked
 

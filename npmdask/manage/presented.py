@@ -1,0 +1,196 @@
+"""Sections of a report about what sampling may move in an answer, and about components that were rotated or aligned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from npmdask.checkpoint.store import RunStore
+from npmdask.errors import BadInputError
+from npmdask.numerics.sampling_errors import Groups
+from npmdask.report import Plot, Section
+from npmdask.report.blocks import Text, section, series, spectrum_plot, table, warnings
+from npmdask.runs.presentation import PART, require_independent
+from npmdask.runs.restore import OF_ROWS, solution_of
+from npmdask.storage.labels import Labels
+
+FEWEST = 3  # rows: of fewer an error is as large as the value
+LARGEST = 4  # entries of a component that a table names
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """``errors``: standard errors of the ``values`` (k) by North's rule for ``rows`` independent rows; ``mixed``:
+    groups of components, from 0, that they mix.
+    """
+
+    values: np.ndarray
+    errors: np.ndarray
+    mixed: Groups
+    rows: int
+
+    @property
+    def numbers(self) -> list[int]:
+        """All components that are mixed with others."""
+        return list(chain.from_iterable(self.mixed))
+
+    def facts(self) -> dict[str, Any]:
+        """All of it, for JSON."""
+        numbers = {"values": self.values.tolist(), "errors": self.errors.tolist()}
+        return numbers | {"mixed": [list(group) for group in self.mixed], "independent_rows": self.rows}
+
+    def lines(self) -> list[str]:
+        """The same, for a terminal."""
+        both = enumerate(zip(self.values, self.errors, strict=True), 1)
+        return [*(f"component {i:3}  {value:.6g} ± {error:.2g}" for i, (value, error) in both), *self.sentences]
+
+    @property
+    def sentences(self) -> tuple[str, str]:
+        """Which components are not told apart, and what that rests on."""
+        rule = (
+            f"Standard errors by North's rule of thumb, assuming {self.rows:,} independent, normally distributed rows: "
+            f"{np.sqrt(2 / self.rows):.2g} of each variance. Where rows depend on their neighbours, as in time, say "
+            "how many independent ones they are worth: report.independent_rows."
+        )
+        rule += f" Whether component {len(self.values)} mixes with the next one, which was not asked for, is not known."
+        if not self.mixed:
+            return "Neighbours are farther apart than the errors of sampling reach: none are mixed.", rule
+        groups = "; ".join(", ".join(str(i + 1) for i in group) for group in self.mixed)
+        said = (
+            f"Mixed: components {groups}. Their variances are closer together than the errors of sampling, so that "
+            "other rows would give other directions in the same space: interpret them together, not one by one."
+        )
+        return said, rule
+
+    def section(self) -> Section:
+        """The same on a page."""
+        said, rule = self.sentences
+        return section("Sampling", Text(text=said, style="warning" if self.mixed else "plain"), Text(text=rule))
+
+
+def sampling_of(run: RunStore, spec: Mapping[str, Any], independent_rows: int | None = None) -> Sampling | None:
+    """What is known of sampling; None of data that are no sample of rows, or of which too little is known.
+
+    ``independent_rows``: as the run was asked to be reported with by default, or else all.
+
+    A matrix that is not centred may be anything: its rows are no observations.
+    """
+    data, asked = spec["data"], independent_rows
+    asked = spec.get("report", {}).get("independent_rows") if asked is None else asked
+    of_rows = data["kind"] in OF_ROWS and (data["kind"] == "samples" or data["center"])
+    if not of_rows or "operator" in spec or "lens" in spec:
+        return None
+    solution = solution_of(run, scores=False)
+    if asked is not None:
+        require_independent(asked, data["shape"][0])
+    try:
+        errors, mixed = solution.north_errors(independent_rows=asked)
+    except BadInputError:  # of weighted rows, whose number says nothing; of rows whose number is not released
+        return None
+    rows = asked or data["shape"][0]
+    if rows < FEWEST or not solution.answered or not np.isfinite(errors).all():
+        return None
+    of_value = np.sqrt(2 / rows) / (1 if data["kind"] == "samples" else 2)  # of a root half as much
+    return Sampling(values=solution.values, errors=np.abs(solution.values) * of_value, mixed=mixed, rows=rows)
+
+
+def presentation_sections(run: RunStore) -> list[Section]:
+    """Say how components were rotated or aligned and how far they turned, and show intervals by bootstrap."""
+    part = run.read_part(PART)
+    if part is None:
+        return []
+    arrays, meta = part
+    labels = run.read_part("labels")
+    found = []
+    if "basis" in arrays:
+        names = _names(None if labels is None else Labels.of_bundle(*labels), len(arrays["basis"]))
+        found.append(_turned(arrays, meta, names))
+    if "bootstrap" in meta["facts"]:
+        found.append(_bootstrap(meta["facts"]["bootstrap"]))
+    return found
+
+
+def _turned(arrays: dict[str, np.ndarray], meta: dict[str, Any], names: list[str]) -> Section:
+    asked, facts = meta["asked"], meta["facts"]
+    method, onto = asked.get("rotate"), asked.get("align_to")
+    title = {None: "Aligned components", "procrustes": "Aligned components"}.get(method, f"Components after {method}")
+    k = arrays["basis"].shape[1]
+    columns: dict[str, list[Any]] = {"component": list(range(1, k + 1))}
+    if "order" in facts:
+        columns["in this run"] = [one + 1 for one in facts["order"]]
+    if "degrees" in facts:
+        columns["earlier"] = ["—" if one is None else one + 1 for one in facts["earlier"]]
+        columns["turned by"] = ["—" if one is None else f"{one:.2g}°" for one in facts["degrees"]]
+        columns["inside the earlier space"] = [f"{share:.1%}" for share in facts["inside"]]
+    columns["variance"] = [f"{value:.6g}" for value in facts["variances"]]
+    columns["largest entries"] = [_largest(arrays["basis"][:, i], names) for i in range(k)]
+    about = (
+        "Components after varimax have few large entries; their scores are uncorrelated."
+        if method == "varimax"
+        else "Components after promax have few large entries; their scores may be correlated."
+        if method == "promax"
+        else f"In the order and with the signs of the components of {onto}."
+        if method is None
+        else f"Rotated onto the components of {onto}: they span the same space as those of this run, and are no longer "
+        "principal components."
+    )
+    if onto is not None and method in ("varimax", "promax"):
+        about += f" In the order and with the signs of those of {onto}."
+    plot: Plot | None = None
+    known = [(i, angle) for i, angle in enumerate(facts.get("degrees", ()), 1) if angle is not None]
+    if known:
+        bars = series([i for i, _ in known], [angle for _, angle in known], style="bars")
+        plot = Plot(
+            title="Turned since the earlier run", x="component", y="degrees", series=(bars,), bottom=0.0, top=90.0
+        )
+    rows = zip(*columns.values(), strict=True)
+    return section(title, *warnings(meta["warnings"]), Text(text=about), table(rows, tuple(columns)), plot)
+
+
+def _names(labels: Labels | None, d: int) -> list[str]:
+    """What columns are called: of a grid the places along all axes."""
+    axes = [] if labels is None else labels.columns
+    if not axes or np.prod([axis.size for axis in axes]) != d:
+        return [str(i) for i in range(d)]
+    places = np.unravel_index(np.arange(d), [axis.size for axis in axes])
+    return [" ".join(str(axis.places[at[i]]) for axis, at in zip(axes, places, strict=True)) for i in range(d)]
+
+
+def _largest(entries: np.ndarray, names: list[str]) -> str:
+    order = np.argsort(-np.abs(entries), kind="stable")[:LARGEST]
+    return ", ".join(f"{names[i]} {entries[i]:+.2f}" for i in order)
+
+
+def _bootstrap(facts: dict[str, Any]) -> Section:
+    """Values with their errors, and intervals of values and shares where something is claimed of one component."""
+    values = facts["values"]
+    mixed = {i: group for group in facts["mixed"] for i in group}
+    plot = spectrum_plot(values, "variance", errors=facts["value_errors"], mixed=[i for i in mixed if i < len(values)])
+    rows = []
+    for i, value in enumerate(values):
+        low, high = facts["value_intervals"][i]
+        least, most = facts["share_intervals"][i]
+        told = i not in mixed
+        with_others = "" if told else "mixed with " + ", ".join(str(j + 1) for j in mixed[i] if j != i)
+        rows.append(
+            (
+                i + 1,
+                f"{value:.6g}",
+                f"{facts['value_errors'][i]:.2g}",
+                f"{low:.4g} to {high:.4g}" if told else "—",
+                f"{least:.2%} to {most:.2%}" if told else "—",
+                with_others,
+            )
+        )
+    confidence = f"{facts['confidence']:.0%}"
+    head = ("component", "variance", "standard error", f"{confidence} interval", "of the variance", "")
+    about = (
+        f"{facts['replicates']} bootstrap replicates over {facts['groups']} groups of rows, assuming that the groups "
+        "are independent and alike. No interval is given for a single component of a mixed group."
+    )
+    drawn = replace(plot, title="Spectrum by bootstrap")
+    return section("Bootstrap", drawn, Text(text=about), table(rows, head))
