@@ -220,8 +220,8 @@ def _groups_of(problem: Problem, replicates: int) -> GramStore:
     groups = len(gram.groups)
     if groups < LEAST_GROUPS:
         raise BadInputError(
-            f"{problem.source.path} has {groups} group{'s'[: groups != 1]} of rows, and a bootstrap needs {LEAST_GROUPS}: "
-            "form it with --by-chunks or --groups, or merge more"
+            f"{problem.source.path} has {groups} group{'s'[: groups != 1]} of rows, and a bootstrap needs "
+            f"{LEAST_GROUPS}: form it with --by-chunks or --groups, or merge more"
         )
     return gram
 

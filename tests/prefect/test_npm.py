@@ -58,6 +58,25 @@ def test_all_doors_leave_the_same_bytes(client: Shop) -> None:
     assert "certificate.ground" in client.out and longest < 400, "bounds of every component are for the page and --json"
 
 
+NIGHTS = """
+import sys
+from npmdask.prefect.power_method import npm
+from npmdask.config import load_config
+for _ in range(2):
+    facts = npm(load_config("nights.toml"), fresh=True, align_to="previous", rotate="varimax", run_id="nights")
+shown = facts["facts"]["presentation"]
+sys.exit(not (shown["align_to"].endswith("000001") and max(shown["degrees"]) < 1e-3))
+"""
+
+
+def test_a_nightly_run_is_reported_in_the_order_of_the_night_before(client: Shop) -> None:
+    client.config("nights")
+    assert client.run("-c", NIGHTS) == 0, client.err
+    page = (client.folder / "runs" / "nights" / "000002" / "report.html").read_text()
+    assert "Components after varimax" in page and "Turned since the earlier run" in page
+    assert not (client.folder / "runs" / "nights" / "000003").exists()
+
+
 def test_a_share_of_the_variance_through_the_flow(client: Shop) -> None:
     config = client.config("share", rank=0.5)
     assert client.run("-m", "flows.npm", config, "--json") == 0, client.err
