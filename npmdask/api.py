@@ -54,6 +54,7 @@ def top_k(
     missing: str = "refuse",
     missing_fill: Any = None,
     missing_values: Any = None,
+    missing_limit: float | None = None,
     iteration_rank: int | Literal["auto"] | None = None,
     algorithm: str = "auto",
     options: dict[str, Any] | None = None,
@@ -117,6 +118,8 @@ def top_k(
         That number, or one for each column, or the path of them (.npy or Zarr): public, never a statistic of the data.
     missing_values : float or list of float, optional
         Numbers that mark missing values in the data, beside NaN, like -9999.
+    missing_limit : float, optional
+        Of "mean": columns that lack more than this share of their values are left out, found by a pass before the run.
     iteration_rank : int or "auto", optional
         Columns that are iterated (p); ``max(k + 10, min(2 k, 64))`` by default. "auto": as many as cost no time on
         this machine and store, measured once (at most 5 s); a store that has a run keeps the p of that run.
@@ -234,6 +237,7 @@ def top_k(
         missing=missing,
         fill=find_fill(missing, missing_fill),
         missing_values=checked_marks(missing_values),
+        missing_limit=missing_limit,
         seed=seed,
         mechanism=mechanism,
         stddev=stddev,

@@ -92,6 +92,9 @@ class SourceTable(ConfigTable):
     missing_values: list[float] | None = Field(
         None, description="numbers that mark missing values, beside NaN, like [-9999]"
     )
+    missing_limit: float | None = Field(
+        None, ge=0, lt=1, description="of mean: leave out columns that lack more than this share; a pass finds them"
+    )
     operator: str | None = Field(None, description="an operator of yours, by the name that you registered it under")
     row_weights: str | None = Field(
         None,
@@ -333,6 +336,7 @@ class RunConfig(ConfigTable):
             scale=self.source.scale,
             missing=self.source.missing,
             missing_values=checked_marks(self.source.missing_values),
+            missing_limit=self.source.missing_limit,
             operator=self.source.operator,
             seed=self.run.seed,
             mechanism=self.mechanism.name,
@@ -385,6 +389,7 @@ class RunConfig(ConfigTable):
             "source.missing": self.source.missing not in ("refuse", "impute"),
             "source.missing_fill": self.source.missing_fill is not None,
             "source.missing_values": self.source.missing_values,
+            "source.missing_limit": self.source.missing_limit is not None,
             "source.operator": self.source.operator,
             "source.row_weights": self.source.row_weights,
             "source.column_weights": self.source.column_weights,
@@ -519,7 +524,7 @@ class RunConfig(ConfigTable):
             )
         if self.source.missing != "refuse":
             raise RefusedError("a node refuses missing values: leave source.missing out, and fill them in before")
-        for name in ("missing_values", "operator", "row_weights", "column_weights"):
+        for name in ("missing_values", "missing_limit", "operator", "row_weights", "column_weights"):
             if getattr(self.source, name) is not None:
                 raise RefusedError(f"a node answers with products of its rows as they are: leave source.{name} out")
         rank = self.algorithm.target_rank

@@ -50,6 +50,7 @@ SHORT = {  # options in the words of ``top_k``, and what each is in a configurat
     "missing": "source.missing",
     "missing_fill": "source.missing_fill",
     "missing_values": "source.missing_values",
+    "missing_limit": "source.missing_limit",
     "algorithm": "algorithm.name",
     "operator": "source.operator",
     "row_weights": "source.row_weights",
@@ -83,6 +84,9 @@ def _add_what(p: Any) -> None:
     )
     p.add_argument(
         "--missing-values", type=float, nargs="+", metavar="NUMBER", help="what marks missing values, like -9999"
+    )
+    p.add_argument(
+        "--missing-limit", type=float, metavar="SHARE", help="of mean: leave out columns that lack more than this"
     )
     p.add_argument("--algorithm", help="gram, krylov, power; of a stream spm, oja, ... (default: auto)")
     p.add_argument("--operator", help="an operator of yours, by its registered name")

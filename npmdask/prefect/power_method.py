@@ -62,6 +62,7 @@ def npm(
     center: Annotated[bool | None, said("subtract the column means, on the fly")] = None,
     scale: Annotated[bool | None, said("divide by the column standard deviations, on the fly")] = None,
     missing: Annotated[str | None, said("missing values: refuse, mean or drop-columns")] = None,
+    missing_limit: Annotated[float | None, said("of mean: columns that lack a larger share are left out")] = None,
     missing_values: Annotated[list[float] | None, said("what marks missing values, like [-9999]")] = None,
     algorithm: Annotated[str | None, said("gram, krylov or power; the best one if left out")] = None,
     operator: Annotated[str | None, said("an operator of yours, by its registered name")] = None,
@@ -101,6 +102,8 @@ def npm(
         Divide by the standard deviations of the columns.
     missing : str, optional
         What is done with missing values: "refuse", "mean" or "drop-columns".
+    missing_limit : float, optional
+        Of "mean": columns that lack more than this share of their values are left out.
     missing_values : list of float, optional
         Numbers that mark missing values, beside NaN.
     algorithm : str, optional
@@ -159,6 +162,7 @@ def npm(
     ...     return facts["store"]
     """
     how: dict[str, Any] = {"kind": kind, "center": center, "scale": scale, "algorithm": algorithm, "operator": operator}
+    how |= {"missing_limit": missing_limit}
     how |= {"missing": missing, "missing_values": missing_values, "tol": tol, "memory": memory, "seed": seed}
     how |= {"row_weights": row_weights, "column_weights": column_weights, "rotate": rotate}
     how |= {"align_to": None if fresh and align_to == PREVIOUS else align_to}

@@ -253,6 +253,10 @@ def prepared(source: Source, request: Request) -> Source:
         No such rule, or a run that has none.
     """
     if request.privacy is not None:
+        if request.missing_limit is not None:
+            raise RefusedError(
+                "missing_limit looks at the data, which no budget of a private run pays for: leave it out"
+            )
         if request.missing_values:
             raise RefusedError(
                 f"missing_values = {list(request.missing_values)} are not known to private runs: leave them out, and "
@@ -274,7 +278,14 @@ def prepared(source: Source, request: Request) -> Source:
             f"missing_values = {list(request.missing_values)} say what is missing, and not what is done with it: say "
             f"missing = {MEAN!r} or {DROP!r}, too"
         )
-    source = with_missing(source, request.missing, marks=request.missing_values)
+    limit = request.missing_limit
+    if limit is not None and (request.missing != MEAN or isinstance(limit, bool) or not 0 <= limit < 1):
+        raise BadInputError(
+            f"missing_limit = {limit!r} with missing = {request.missing!r}: it is a share of missing = "
+            f"{MEAN!r}, at least 0 and less than 1. Columns that lack more are left out, and gaps of the others are "
+            "filled"
+        )
+    source = with_missing(source, request.missing, marks=request.missing_values, limit=limit)
     if request.missing == MEAN and not request.center:
         raise BadInputError(
             f"missing = {MEAN!r} needs centring: only less its mean does a gap count as nothing. Centre the columns "

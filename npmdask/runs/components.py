@@ -143,18 +143,16 @@ class StoredComponents:
         found, reader = self.missing, opened.reader
         if not isinstance(reader, DenseReader) or (missing == AS_RUN and found is None):
             return opened
-        marks = () if found is None else found.values
-        if found is None or opened.shape[1] != len(found.counts):
-            return replace(opened, reader=GapReader(inner=as_nan(reader), rule=MEAN, marks=marks))
-        if found.rule == DROP:
-            inner, kept = as_nan(reader), found.kept
-            return replace(opened, reader=GapReader(inner=inner, rule=DROP, kept=kept, marks=marks, held=False))
-        if reader.dtype.kind != "f" and not marks:
+        if found is None:
+            return replace(opened, reader=GapReader(inner=as_nan(reader), rule=MEAN))
+        kept = found.kept if opened.shape[1] == len(found.counts) > len(found.kept) else None
+        if opened.shape[1] not in (len(found.counts), len(found.kept)):
             return opened
+        inner = GapReader(inner=as_nan(reader), rule=found.rule, kept=kept, marks=found.values, held=False)
+        if found.rule == DROP or missing == LEAST_SQUARES or inner.dtype.kind != "f":
+            return replace(opened, reader=inner)
         assert found.fill is not None
-        reader = GapReader(inner=as_nan(reader), rule=MEAN, marks=marks)
-        fill = None if missing == LEAST_SQUARES else found.fill.astype(reader.dtype)
-        return replace(opened, reader=replace(reader, fill=fill))
+        return replace(opened, reader=replace(inner, fill=found.fill.astype(inner.dtype)))
 
     def all_scores(
         self, source: Any, dim: str | int | None = None, dtype: Any = np.float64, missing: str = AS_RUN

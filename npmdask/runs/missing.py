@@ -43,11 +43,13 @@ class Missing:
     kept : numpy.ndarray
         Numbers of the columns that the components are of; all but those that were dropped.
     fill : numpy.ndarray or None, shape (d,)
-        What gaps were filled with, of "mean".
+        What gaps of the columns that were kept were filled with, of "mean".
     observed : numpy.ndarray or None, shape (d,)
         The share of the rows (of their weight, where they have weights) that have a value in each column, of "mean".
     values : tuple of float
         What marks missing values in the data, beside NaN.
+    limit : float or None
+        The share of its values that a column may lack, where others are left out.
 
     Examples
     --------
@@ -68,6 +70,7 @@ class Missing:
     fill: np.ndarray | None = None
     observed: np.ndarray | None = None
     values: tuple[float, ...] = ()
+    limit: float | None = None
 
     @property
     def entries(self) -> int:
@@ -85,6 +88,14 @@ class Missing:
         gappy, d = int((self.counts > 0).sum()), len(self.counts)
         if self.rule == DROP:
             return f"{gappy} of {d} columns have no value and are left out."
+        if self.limit is not None:
+            own, kept = self.counts[self.kept], len(self.kept)
+            return (
+                f"{d - kept} of {d} columns lack more than {_percent(self.limit)} of their values and are left out. Of "
+                f"the others {int(own.sum())} of {self.rows * kept} values are missing "
+                f"({_percent(own.sum() / (self.rows * kept))}), in {self.rows_with_gaps} of {self.rows} rows and "
+                f"{int((own > 0).sum())} of {kept} columns; each counts as the mean of its column."
+            )
         return (
             f"{self.entries} of {self.rows * d} values are missing ({_percent(self.share)}), in {self.rows_with_gaps} "
             f"of {self.rows} rows and {gappy} of {d} columns; each counts as the mean of its column."
@@ -187,7 +198,7 @@ def filled(source: Source, survey: dict[str, np.ndarray]) -> Source:
     return replace(source, reader=replace(source.reader, fill=fill, observed=survey["column_observed"]))
 
 
-def keep_missing(store: RunStore, source: Source, survey: Any) -> None:
+def keep_missing(store: RunStore, source: Source, survey: Any, limit: float | None = None) -> None:
     """Note in the store what is missing, once a pass has seen all of the data."""
     reader = source.reader
     if not isinstance(reader, GapReader) or survey is None or store.part_meta(PART) is not None:
@@ -199,6 +210,9 @@ def keep_missing(store: RunStore, source: Source, survey: Any) -> None:
         counts[reader.kept] = 0
     else:
         counts, rows_with = survey[0]["column_missing"].astype(np.int64), int(survey[0]["rows_missing"][0])
+        if reader.lacking is not None:
+            assert (reader.lacking[arrays["kept"]] == counts).all()  # what was kept by is what is read
+            counts = reader.lacking
         arrays |= {"fill": survey[0]["column_fill"], "observed": survey[0]["column_observed"]}
     meta: dict[str, Any] = {
         "rule": reader.rule,
@@ -207,6 +221,7 @@ def keep_missing(store: RunStore, source: Source, survey: Any) -> None:
         "entries": int(counts.sum()),
     }
     meta |= {"values": list(reader.marks)} if reader.marks else {}
+    meta |= {} if limit is None else {"limit": limit}
     store.write_part(PART, {**arrays, "counts": counts}, meta)
 
 
@@ -218,7 +233,7 @@ def missing_of(store: RunStore) -> Missing | None:
     arrays, meta = part
     facts: dict[str, Any] = {name: meta[name] for name in ("rule", "rows", "rows_with_gaps")}
     facts |= {name: arrays.get(name) for name in ("counts", "kept", "fill", "observed")}
-    facts |= {"values": tuple(meta.get("values", ()))}
+    facts |= {"values": tuple(meta.get("values", ())), "limit": meta.get("limit")}
     return Missing(**facts)
 
 
@@ -240,16 +255,17 @@ def missing_warnings(store: RunStore) -> list[str]:
     if found is None or found.observed is None:
         return []
     said = []
-    shares = np.maximum(found.counts / found.rows, 1 - found.observed)
-    worst = int(np.argmax(shares))
-    if found.share >= LARGE or shares[worst] >= LARGE:
+    counts = found.counts[found.kept]
+    shares = np.maximum(counts / found.rows, 1 - found.observed)
+    worst, share = int(np.argmax(shares)), counts.sum() / (found.rows * len(counts))
+    if share >= LARGE or shares[worst] >= LARGE:
         said.append(
-            f"{_percent(found.share)} of the values are missing ({_percent(shares[worst])} of column {worst}) and "
-            "count as means of columns, which is biased: variances and values come out too small, about as much as is "
-            "missing, and components turn away from columns with gaps. Where values are missing because of what they "
-            "are, or in blocks of rows, the answer follows the pattern of the gaps"
+            f"{_percent(share)} of the values are missing ({_percent(shares[worst])} of column {found.kept[worst]}) "
+            "and count as means of columns, which is biased: variances and values come out too small, about as much as "
+            "is missing, and components turn away from columns with gaps. Where values are missing because of what "
+            "they are, or in blocks of rows, the answer follows the pattern of the gaps"
         )
-    few = np.flatnonzero(((found.counts >= found.rows - 1) & (found.rows > 1)) | (found.observed == 0))
+    few = found.kept[((counts >= found.rows - 1) & (found.rows > 1)) | (found.observed == 0)]
     if len(few):
         numbers = ", ".join(str(number) for number in few[:NAMED]) + (", ..." if len(few) > NAMED else "")
         said.append(
@@ -268,7 +284,7 @@ def _coarse_fill(store: RunStore, found: Missing) -> list[str]:
     away = np.abs(found.fill - mean) / np.maximum(
         found.observed, np.finfo(float).tiny
     )  # the mean is that with the fill
-    coarse = np.flatnonzero((found.counts > 0) & (found.observed > 0) & (away > COARSE * std))
+    coarse = found.kept[(found.counts[found.kept] > 0) & (found.observed > 0) & (away > COARSE * std)]
     if not len(coarse):
         return []
     return [

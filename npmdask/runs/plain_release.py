@@ -344,7 +344,7 @@ class PlainRelease:
             source = filled(source, arrays)
         self._source = replace(source, column_mean=mean, column_std=std)
         self._operator = replace(self._problem, source=self._source).operator(mean, std, first=step == 0)
-        keep_missing(store, self._source, part)
+        keep_missing(store, self._source, part, self._problem.request.missing_limit)
         if self._problem.derived is None:
             whatever_it_takes = self._problem.share is not None
             self._trace = trace_of(self._source, self._operator, whatever_it_takes=whatever_it_takes)

@@ -65,6 +65,7 @@ class Request:
     missing: str = REFUSE  # or "drop-columns", "mean", "fill": see storage.readers.gaps
     fill: Fill | None = None  # of "fill": public numbers
     missing_values: tuple[float, ...] = ()  # that mark missing ones, beside NaN
+    missing_limit: float | None = None  # of "mean": columns that lack a larger share are left out
     seed: int = 0
     mechanism: str = "none"
     stddev: float = 0.0
@@ -295,6 +296,7 @@ class Problem:
                 "scale": self.request.scale,
                 **({} if self.request.missing == REFUSE else {"missing": self.request.missing}),
                 **({} if self.request.fill is None else {"missing_fill": self.request.fill.spec}),
+                **({} if self.request.missing_limit is None else {"missing_limit": self.request.missing_limit}),
                 **({"missing_values": list(self.request.missing_values)} if self.request.missing_values else {}),
             },
             "algorithm": {

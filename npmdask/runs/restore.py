@@ -170,6 +170,7 @@ def problem_of(held: RunStore) -> Problem:
         scale=data["scale"],
         missing=data.get("missing", REFUSE),
         missing_values=tuple(data.get("missing_values", ())),
+        missing_limit=data.get("missing_limit"),
         seed=spec["run"]["seed"],
         mechanism={"simulated-gaussian": "gaussian"}.get(mechanism["mechanism"], "none"),
         stddev=mechanism.get("stddev", 0.0),

@@ -28,7 +28,17 @@ from npmdask.storage.object_url import SCHEMES, is_remote, open_remote, outside,
 from npmdask.storage.paths import is_url, local_path
 from npmdask.storage.readers.computed import Rows, open_rows
 from npmdask.storage.readers.dense import DenseReader
-from npmdask.storage.readers.gaps import DROP, FILL, REFUSE, RULES, GapReader, Marks, as_nan, columns_with_values
+from npmdask.storage.readers.gaps import (
+    DROP,
+    FILL,
+    REFUSE,
+    RULES,
+    GapReader,
+    Marks,
+    as_nan,
+    columns_with_values,
+    lacking_values,
+)
 from npmdask.storage.readers.lazy import BlockRows, open_block_rows, rows_of_a_block, spilled
 from npmdask.storage.readers.matrix_free import open_linear_operator
 from npmdask.storage.readers.packed_symmetric import TriangleReader, open_packed
@@ -178,13 +188,20 @@ class Source:
         return replace(self, reader=self.reader.held_to(self.digests))
 
 
-def with_missing(source: Source, rule: str, fill: float | np.ndarray | None = None, marks: Marks = ()) -> Source:
+def with_missing(
+    source: Source,
+    rule: str,
+    fill: float | np.ndarray | None = None,
+    marks: Marks = (),
+    limit: float | None = None,
+) -> Source:
     """The same source, its missing values treated as ``rule`` says: "refuse", "drop-columns", "mean" or "fill".
 
     Columns are left out where the first row has no value; passes hold them to having none at all. What was ingested
     has no missing values, unless they were kept, and integers have none: they are returned as they are, unless there
     are ``marks``: values that mark missing ones. ``fill``: of "fill" what a gap is read as, one number or one for every
-    column (d).
+    column (d). ``limit``: of "mean" columns that lack more than this share of their values are left out, which a pass
+    over the data finds, once in this process.
 
     Raises
     ------
@@ -199,7 +216,10 @@ def with_missing(source: Source, rule: str, fill: float | np.ndarray | None = No
     if rule == REFUSE or isinstance(reader, GapReader):
         return source
     if source.kind not in ("samples", "matrix") or not isinstance(reader, DenseReader):
-        others = {"gram": "a stored Gram, which has no missing values", "csr": "sparse"}
+        others = {
+            "gram": "a stored Gram, which has no missing values",
+            "csr": "sparse, whose entries that are not stored are zeros",
+        }
         what = others.get(reader.layout, f"of kind {source.kind}")
         raise RefusedError(
             f"missing = {rule!r} is for samples and dense matrices, and {source.path} is {what}: leave it "
@@ -214,17 +234,35 @@ def with_missing(source: Source, rule: str, fill: float | np.ndarray | None = No
     if rule == FILL:
         assert fill is not None
         return replace(source, reader=GapReader(inner=reader, rule=rule, fill=_filling(fill, reader), **known))
-    if rule != DROP:
+    if rule != DROP and limit is None:
         return replace(source, reader=GapReader(inner=reader, rule=rule, **known))
-    kept = columns_with_values(GapReader(inner=reader, rule=rule, marks=marks))
+    if limit is not None:
+        counts = _lacking(source, GapReader(inner=reader, rule=rule, **known))
+        kept, known["lacking"] = np.flatnonzero(counts <= limit * reader.shape[0]), counts
+    else:
+        kept = columns_with_values(GapReader(inner=reader, rule=rule, marks=marks))
     if not len(kept):
-        raise BadInputError(f"no column of {reader.where} has a value in the first row: there is nothing to analyse")
+        why = "a value in the first row" if limit is None else f"as many values as missing_limit = {limit:g} asks for"
+        raise BadInputError(f"no column of {reader.where} has {why}: there is nothing to analyse")
     source = replace(source, reader=GapReader(inner=reader, rule=rule, kept=kept, **known))
     if len(kept) == reader.shape[1]:
         return source
     names = axes[0].values if len(axes) == 1 else None
     called = Axis(axes[0].name, len(kept), names[kept]) if names is not None else axis_of("column", kept)
     return replace(source, labels=Labels(() if source.labels is None else source.labels.rows, (called,)))
+
+
+_COUNTED: dict[Any, np.ndarray] = {}  # of the sources looked at last: a run is planned before it is begun
+
+
+def _lacking(source: Source, reader: GapReader) -> np.ndarray:
+    """How many values each column lacks (d)."""
+    key = (source.fingerprint, reader.shape, reader.marks)
+    if key not in _COUNTED:
+        while len(_COUNTED) >= 8:
+            _COUNTED.pop(next(iter(_COUNTED)))
+        _COUNTED[key] = lacking_values(reader)
+    return _COUNTED[key]
 
 
 def _filling(fill: float | np.ndarray, reader: DenseReader) -> np.ndarray:

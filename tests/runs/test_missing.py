@@ -536,3 +536,43 @@ def test_marks_are_numbers_and_need_a_rule(tmp_path: Path, capsys: pytest.Captur
     pca = npmdask.PCA(2, missing="mean", missing_values=-1).fit(rows)
     other = npmdask.PCA(2, missing="mean").fit(gappy())
     np.testing.assert_allclose(pca.transform(rows), other.transform(gappy()), atol=1e-9)
+
+
+@pytest.mark.parametrize("algorithm", ROUTES)
+@pytest.mark.parametrize("marks", [(), (-5.5,)])
+def test_columns_that_lack_too_much_are_left_out_and_the_others_filled(
+    algorithm: str, marks: tuple[float, ...], tmp_path: Path
+) -> None:
+    """Mutants: the limit taken as what must be there; fills of the wrong columns; weights of all columns."""
+    rows = gappy()
+    rows[50:200, 1] = np.nan  # 150 of 230, and more at random
+    rows[:, 6] = np.nan
+    kept = np.setdiff1d(np.arange(D), [1, 6])
+    stored = write_zarr(tmp_path / "x", np.where(np.isnan(rows), marks[0], rows) if marks else rows, (17, 5))
+    v = np.geomspace(0.5, 2, D)
+    how: dict[str, Any] = {"kind": "samples", "center": True, "missing": "mean", "algorithm": algorithm, "tol": 1e-10}
+    how |= {"missing_values": list(marks), "missing_limit": 0.4, "column_weights": v, "max_steps": 900}
+    found = npmdask.top_k(stored, K, store=tmp_path / "run", **how)
+    seen = analysed(rows[:, kept], scale=False) * np.sqrt(v[kept])
+    np.testing.assert_allclose(found.values, np.linalg.svd(seen, compute_uv=False)[:K] ** 2 / M, rtol=1e-9)
+    assert found.missing is not None and found.missing.kept.tolist() == kept.tolist()
+    np.testing.assert_array_equal(found.missing.counts, np.isnan(rows).sum(axis=0))
+    assert found.missing.sentence.startswith("2 of 12 columns lack more than 40 %")
+    np.testing.assert_allclose(found.scores(stored), seen @ found.basis, atol=1e-8)
+    np.testing.assert_allclose(found.scores(rows[:, kept]), seen @ found.basis, atol=1e-8)
+    again = npmdask.resume(tmp_path / "run")
+    np.testing.assert_allclose(again.scores(stored), found.scores(stored), atol=1e-12)
+    transform(tmp_path / "run", stored, tmp_path / "scores")
+    np.testing.assert_allclose(zarr.open_group(tmp_path / "scores")["data"][...], found.scores(stored), atol=1e-9)
+    assert not any("of column 1)" in said or "of column 6)" in said for said in found.warnings)
+    with pytest.raises(RefusedError, match="missing_limit"):
+        npmdask.top_k(stored, K, store=tmp_path / "run", **(how | {"missing_limit": 0.9}))
+
+
+def test_a_limit_is_a_share_of_a_rule_that_fills() -> None:
+    rows = gappy()
+    for wrong in ({"missing": "drop-columns", "missing_limit": 0.5}, {"missing": "mean", "missing_limit": 1.0}):
+        with pytest.raises(BadInputError, match="missing_limit"):
+            npmdask.top_k(rows, K, kind="samples", center=True, **wrong)  # type: ignore[arg-type]
+    with pytest.raises(BadInputError, match="no column of"):
+        npmdask.top_k(rows, K, kind="samples", center=True, missing="mean", missing_limit=0)

@@ -54,7 +54,8 @@ class GapReader(InTiles):
     ----------
     inner : the reader of the stored rows (m x d), which gives missing values as NaN.
     rule : "drop-columns", "mean" or "fill".
-    kept : of "drop-columns": numbers of the columns that are read, ascending. All others must have no value at all.
+    kept : numbers of the columns that are read, ascending. Of "drop-columns" all others must have no value at all.
+    lacking : of "mean", where columns are left out: missing values of all stored columns.
     fill : what a missing entry is read as (d), in the dtype of the data: of "fill" given, of "mean" None until a survey
         knows it, and until then gaps are read as NaN.
     observed : of "mean": the share of the (weight of the) rows that have a value in each column (d).
@@ -67,6 +68,7 @@ class GapReader(InTiles):
     inner: DenseReader
     rule: str
     kept: np.ndarray | None = None
+    lacking: np.ndarray | None = None
     fill: np.ndarray | None = None
     observed: np.ndarray | None = None
     axes: tuple[Axis, ...] = ()
@@ -110,7 +112,8 @@ class GapReader(InTiles):
     def buffer_bytes(self) -> int:
         """Memory that reading a slab takes: that of what is stored, a filled tile and where its gaps are."""
         tile = self.inner.tile_rows * self.inner.shape[1]
-        return self.inner.buffer_bytes + tile * (self.dtype.itemsize * (2 if self.marks else 1) + 1)
+        copies = 1 + bool(self.marks) + (self.rule == MEAN and self.kept is not None)
+        return self.inner.buffer_bytes + tile * (self.dtype.itemsize * copies + 1)
 
     def slab_columns(self, column: int) -> slice:
         """The columns of a column of chunks, as they are numbered here."""
@@ -144,25 +147,24 @@ class GapReader(InTiles):
         here = self._numbered(columns)
         if self.kept is not None:
             # Later passes read the same chunks; whether one is the first is not known of data with recorded checksums.
-            if self.held and (self.checksums is None or self.inner.checksums is not None):
+            if self.rule == DROP and self.held and (self.checksums is None or self.inner.checksums is not None):
                 self._require_empty(rows, columns, values)
-            if here.stop - here.start == values.shape[1]:
-                return here, values
-            out = self._scratch(columns, here.stop - here.start, len(values))
-            np.take(values, self.kept[here] - columns.start, axis=1, out=out)
-            return here, out
+            if here.stop - here.start != values.shape[1]:
+                out = self._scratch(("kept", columns.start), here.stop - here.start, len(values))
+                np.take(values, self.kept[here] - columns.start, axis=1, out=out)
+                values = out
         if self.fill is None:
             return here, values
         gaps = np.isnan(values)
         if not gaps.any():
             return here, values
-        out = self._scratch(columns, values.shape[1], len(values))
+        out = self._scratch(("without gaps", columns.start), values.shape[1], len(values))
         np.copyto(out, values)
-        np.copyto(out, np.broadcast_to(self.fill[columns], out.shape), where=gaps)
+        np.copyto(out, np.broadcast_to(self.fill[here], out.shape), where=gaps)
         return here, out
 
-    def _scratch(self, columns: slice, width: int, rows: int) -> np.ndarray:
-        return scratch(("without gaps", columns.start), (self.inner.tile_rows, width), self.dtype)[:rows]
+    def _scratch(self, name: tuple[str, int], width: int, rows: int) -> np.ndarray:
+        return scratch(name, (self.inner.tile_rows, width), self.dtype)[:rows]
 
     def _require_empty(self, rows: slice, columns: slice, values: np.ndarray) -> None:
         """Hold the columns that are left out to having no value."""
@@ -245,3 +247,13 @@ def columns_with_values(reader: DenseReader | GapReader) -> np.ndarray:
     _, tile = next(iter(reader.tiles(0, ReadStats())))
     first = np.concatenate([values[0] for _, values in tile])
     return np.flatnonzero(~np.isnan(first))
+
+
+def lacking_values(reader: GapReader) -> np.ndarray:
+    """How many values each column lacks (d): one pass over the data."""
+    counts = np.zeros(reader.shape[1], np.int64)
+    for unit in range(reader.units):
+        for _, tile in reader.tiles(unit, ReadStats()):
+            for columns, values in tile:
+                counts[columns] += np.isnan(values).sum(axis=0)
+    return counts
