@@ -124,14 +124,14 @@ def top_k(
         Columns that are iterated (p); ``max(k + 10, min(2 k, 64))`` by default. "auto": as many as cost no time on
         this machine and store, measured once (at most 5 s); a store that has a run keeps the p of that run.
     algorithm : str, default "auto"
-        "gram" (A^T A is formed in one pass, where d x d numbers fit), "krylov" (restarted block Krylov, a third of the
-        passes of subspace iteration on slow spectra), "power" (the noisy power method, the only one for noise), or
-        "auto": of large data the faster of "gram" and "krylov", measured where that is worth its time, else "krylov",
-        and "power" with noise (docs/passes.md); a store that has a run keeps its way. With ``privacy`` "covariance"
-        (released once, whole, for every number of components) or "power", and "auto" the one that public numbers
-        predict to capture more (docs/planning.md); also
-        "k-dp-pca", "k-dp-ojas" and "k-dp-power" (private oracles of records, one direction after the other:
-        docs/kdppca.md).
+        "gram" (A^T A is formed in one pass, where d x d numbers fit), "row-gram" (A A^T of fewer rows than columns is
+        formed, and a second pass gives the components), "krylov" (restarted block Krylov, a third of the passes of
+        subspace iteration on slow spectra), "power" (the noisy power method, the only one for noise), or "auto": of
+        large data the faster of "krylov" and the matrix of the smaller side, measured where that is worth its time,
+        else "krylov", and "power" with noise (docs/passes.md); a store that has a run keeps its way. With ``privacy``
+        "covariance" (released once, whole, for every number of components) or "power", and "auto" the one that public
+        numbers predict to capture more (docs/planning.md); also "k-dp-pca", "k-dp-ojas" and "k-dp-power" (private
+        oracles of records, one direction after the other: docs/kdppca.md).
     options : dict, optional
         Parameters of k-dp-pca and its relatives, like ``{"variant": "tight", "steps": 8}``. Of "krylov":
         ``basis_blocks`` (how many blocks of products it remembers, 2 and more) and ``precision`` ("mixed": dense
@@ -682,7 +682,7 @@ def deflate(
 
     The power method on A restricted to the complement of what is found (its vectors are locked); the answer
     holds the old and the new components, by falling magnitude, from one Rayleigh-Ritz. Where the finished run formed
-    the matrix (``algorithm="gram"``), one more such pass finds all of them.
+    a matrix (``algorithm="gram"`` or ``"row-gram"``), one more such pass finds all of them.
 
     Parameters
     ----------
@@ -749,7 +749,7 @@ def deflate(
         base = problem_of(held)
     kept = {name: value for name, value in (base.request.options or {}).items() if name != "precision"}
     request = replace(base.request, target_rank=more, iteration_rank=iteration_rank, options=kept or None)
-    if request.algorithm == "gram":
+    if request.algorithm in ("gram", "row-gram"):
         # One pass finds all of them. Products with vectors of a matrix that was formed in float32 are not exact, and a
         # run that took them as they are would be sure of more digits than it has.
         problem = make_problem(base.source, replace(request, target_rank=len(arrays["values"]) + more))

@@ -14,6 +14,7 @@ from npmdask.algorithms.private_power import (
     PrivateState,
     value_stddevs,
 )
+from npmdask.algorithms.row_gram import RowGramKrylov
 from npmdask.algorithms.streaming.base import RowsQuery, StreamAlgorithm, StreamInfo, StreamResult
 from npmdask.algorithms.streaming.frequent_directions import FrequentDirections, SketchState
 from npmdask.algorithms.streaming.msg import MSG, RMSG, BatchState, ConvexState, MiniBatchMSG, MiniBatchRMSG
@@ -24,9 +25,14 @@ from npmdask.algorithms.tensor.power import TensorPower, restarts_for
 from npmdask.algorithms.tensor.private_power import PrivateTensorPower, PrivateTensorState
 from npmdask.errors import BadInputError
 
-REGISTRY: dict[str, type[Any]] = {"power": PowerMethod, "krylov": BlockKrylov, "gram": GramKrylov}
+REGISTRY: dict[str, type[Any]] = {
+    "power": PowerMethod,
+    "krylov": BlockKrylov,
+    "gram": GramKrylov,
+    "row-gram": RowGramKrylov,
+}
 OURS = frozenset(
-    {PowerMethod, BlockKrylov, GramKrylov, StoredGramPairs, TensorPower}
+    {PowerMethod, BlockKrylov, GramKrylov, RowGramKrylov, StoredGramPairs, TensorPower}
 )  # what these say of their own results is proved and tested
 STREAM_REGISTRY: dict[str, type[Any]] = {
     "spm": StreamPower,
@@ -111,6 +117,7 @@ __all__ = [
     "Query",
     "Question",
     "Result",
+    "RowGramKrylov",
     "RowsQuery",
     "Seen",
     "SketchState",

@@ -30,6 +30,8 @@ class Query(NamedTuple):
     ``scores``: of a tensor, the numbers ``T(u_l, ..., u_l)`` instead (1 x L).
     ``rounded``: A times a block of float32 numbers next to ``block``, multiplied in float32 and added up in float64,
     and beside the product what was multiplied: d x 2 p.
+    ``of_rows``: of A = B^T B the other one, B B^T (m x m), in place of A: with ``whole`` itself, and its product with
+    the block (m x p); without, B^T @ block (d x p) over B B^T @ block (m x p).
     """
 
     block: Block
@@ -39,6 +41,7 @@ class Query(NamedTuple):
     scores: bool = False
     whole: str | None = None
     rounded: bool = False
+    of_rows: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +115,7 @@ class Question:
     noise : products come with noise.
     random_columns : r, of the p columns of a warm start those that are random; 0 without one.
     seed : of the run.
+    rows : m, of data that have rows; else 0.
     """
 
     d: int
@@ -123,6 +127,7 @@ class Question:
     noise: bool = False
     random_columns: int = 0
     seed: int = 0
+    rows: int = 0
 
 
 S = TypeVar("S")

@@ -88,7 +88,7 @@ def _add_what(p: Any) -> None:
     p.add_argument(
         "--missing-limit", type=float, metavar="SHARE", help="of mean: leave out columns that lack more than this"
     )
-    p.add_argument("--algorithm", help="gram, krylov, power; of a stream spm, oja, ... (default: auto)")
+    p.add_argument("--algorithm", help="gram, row-gram, krylov, power; of a stream spm, oja, ... (default: auto)")
     p.add_argument("--operator", help="an operator of yours, by its registered name")
     p.add_argument(
         "--row-weights",

@@ -13,7 +13,7 @@ import psutil
 
 from npmdask.errors import MemoryRefusedError
 from npmdask.execution.reduction import runs_of
-from npmdask.operators import GramMatrix, GramOfGroups, GramOfSlabs, Operator
+from npmdask.operators import GramMatrix, GramOfGroups, GramOfSlabs, Operator, RowGram
 from npmdask.storage.readers.dense import MIN_TILE_ROWS, AsIfChunked, DenseReader
 
 # How much memory this run really took: this process and everything below it, from the kernel's own figures.
@@ -255,7 +255,7 @@ def _needed(
     operator: Operator, columns: int, state_blocks: int, limit: int | None, base: int, threads: int, workers: int
 ) -> MemoryPlan:
     """What a run with so many columns and threads takes."""
-    block, runs = operator.block_rows * columns * 8, runs_of(operator)
+    block, runs = getattr(operator, "state_rows", operator.block_rows) * columns * 8, runs_of(operator)
     pending, weights = operator.pending_bytes(columns, runs), getattr(getattr(operator, "view", None), "nbytes", 0)
     return MemoryPlan(
         limit=limit,
@@ -284,7 +284,7 @@ def _too_little(
     """What does not fit, and everything that would: memory, ranks, chunks, processes."""
     mib, limit = 2**20, plan.limit or 0
     remedies = [f"set memory to at least {-(-plan.predicted_peak // mib)}MiB (one thread)"]
-    formed = isinstance(operator, GramMatrix)
+    formed = isinstance(operator, GramMatrix | RowGram)
     if isinstance(operator, GramOfSlabs):  # what is wanted is the matrix
         share = (limit - plan.base - plan.threads * THREAD_BASE) / max(plan.predicted_peak - plan.base, 1)
         fewer = int(operator.block_rows * max(share, 0.0))
@@ -292,7 +292,12 @@ def _too_little(
         if isinstance(operator, GramOfGroups) and (groups := int(operator.groups * max(share, 0.0))):
             remedies.append(f"or about {groups} groups of rows in place of {operator.groups}")
     elif formed:
-        remedies.append('or algorithm = "krylov", which forms no matrix of columns x columns')
+        side = (
+            "rows x rows, and reads no column of chunks at once"
+            if isinstance(operator, RowGram)
+            else "columns x columns"
+        )
+        remedies.append(f'or algorithm = "krylov", which forms no matrix of {side}')
     rank = 0 if formed else largest_rank(plan, operator, p, state_blocks, base, locked)
     if rank:
         # As posing.default_rank chooses p when it is left out: max(k + 10, min(2 k, 64)).

@@ -26,6 +26,7 @@ from npmdask.operators.matrix_free import MatrixFree
 from npmdask.operators.packed_symmetric import Symmetric, Triangle
 from npmdask.operators.packed_tensor import PackedMultilinear, PackedTensor
 from npmdask.operators.record_images import RecordImages
+from npmdask.operators.row_gram import RowGram, RowProducts
 from npmdask.operators.sample_moments import MixtureSpread, MixtureTriples, SampleFourth, SampleTriples
 from npmdask.operators.stored_gram import GramOfGroups, GramOfSlabs, GramReader, StoredGram
 from npmdask.operators.view import View
@@ -69,6 +70,8 @@ __all__ = [
     "Partial",
     "PrivateOperator",
     "RecordImages",
+    "RowGram",
+    "RowProducts",
     "SampleFourth",
     "SampleTriples",
     "SourceContrasts",

@@ -66,6 +66,8 @@ class BlockQuery(Protocol):
     def whole(self) -> str | None: ...
     @property
     def rounded(self) -> bool: ...
+    @property
+    def of_rows(self) -> bool: ...
 
 
 class Operator(Protocol):
@@ -157,7 +159,8 @@ class OnePass:
 def beyond_product(query: BlockQuery) -> dict[str, Any]:
     """What is asked in ``query`` other than the plain product, by name."""
     wanted = {
-        name: getattr(query, name) for name in ("transposed", "image_norm", "batch", "scores", "whole", "rounded")
+        name: getattr(query, name)
+        for name in ("transposed", "image_norm", "batch", "scores", "whole", "rounded", "of_rows")
     }
     return {name: value for name, value in wanted.items() if value is not None and value is not False}
 

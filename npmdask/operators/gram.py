@@ -12,6 +12,7 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from npmdask.numerics.subspaces import Block
+from npmdask.operators import row_gram
 from npmdask.operators._protocol import (
     BlockQuery,
     BySlabs,
@@ -60,7 +61,10 @@ class Gram(BySlabs):
         return self.reader.shape[1]
 
     def asked(self, query: BlockQuery) -> Any:
-        """The operator that answers ``query``: itself, or all of the matrix."""
+        """The operator that answers ``query``: itself, all of the matrix, or products of rows with rows."""
+        if query.of_rows:
+            assert query.whole is not None or not self.view.to_centre, "only a pass that forms the matrix finds means"
+            return row_gram.answering(self, whole=query.whole is not None)
         return _answering(self, query) or super().asked(query)
 
     def partial(self, slabs: range, block: Block) -> Partial:

@@ -260,6 +260,10 @@ class GramMatrix(BySlabs):
         )
         return out
 
+    def apart(self, product: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """What ``finish`` has made: the matrix with its product, and the moments of columns by name."""
+        return product[:, :-2], {"column_mean": product[:, -2], "column_std": product[:, -1]}
+
     def _of_floats(self, sums: Sums, matrix: np.ndarray, block: Block) -> tuple[Block, np.ndarray, np.ndarray]:
         """Write the matrix; its product, and mean and sum of squares (about the mean) of every column."""
         rows, seen = self.view.weight_of_rows(self.reader.shape[0]), self.view.on_columns(block)

@@ -291,6 +291,10 @@ class StoredGram(OnePass):
         out[:, -2], out[:, -1] = sums.mean, sums.deviation
         return out
 
+    def apart(self, product: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """What it answers without the moments of columns, and these by name."""
+        return product[:, :-2], {"column_mean": product[:, -2], "column_std": product[:, -1]}
+
     def read_ahead(self, units: range) -> None:
         """Nothing to fetch."""
 

@@ -34,6 +34,7 @@ from npmdask.runs.session import memory_for, needs_of
 from npmdask.runs.solution import Resources
 from npmdask.storage.chunk_advice import ChunkReading, LayoutAdvice, advise, how_read
 from npmdask.storage.object_url import is_remote
+from npmdask.storage.readers.dense import DenseReader
 from npmdask.storage.source import Source
 
 
@@ -162,9 +163,11 @@ def _other_routes(problem: Problem, resources: Resources, base: int) -> list[Pro
     """The same question by the other algorithms that answer it, as far as there is memory for them."""
     request, found = problem.request, list[Problem]()
     further = (problem.start, problem.locked, problem.derived)
-    if not _may_form(request, problem.source) or any(one is not None for one in further):
+    formed = _formed_one(request, problem.source)
+    if formed is None or any(one is not None for one in further):
         return found
-    for name in ROUTES:
+    forms = isinstance(problem.algorithm, GramKrylov)  # either matrix: one of them is enough
+    for name in ("krylov", "power") if forms else (formed, "krylov", "power"):
         if name == problem.algorithm.name:
             continue
         there = replace(request, algorithm=name, options=None)
@@ -275,7 +278,8 @@ def _all_seconds(problem: Problem, measured: Throughput, steps: int | None, othe
     if isinstance(problem.algorithm, GramKrylov) and measured.formed is not None:
         nbytes = _operator(problem).pass_bytes
         more = (steps + other - 1) * measured.later(0, fine=True)
-        return (measured.formed + more) * nbytes + DECOMPOSING * problem.d**3
+        side = getattr(problem.algorithm, "rows", problem.d)
+        return (measured.formed + more) * nbytes + DECOMPOSING * side**3
     last = 1 if isinstance(problem.algorithm, BlockKrylov) else 2 + steps // 6
     fine = steps if steps >= problem.rule.max_steps else min(steps, last) + other
     first = measured.late + measured.column * (p - now)
@@ -284,7 +288,7 @@ def _all_seconds(problem: Problem, measured: Throughput, steps: int | None, othe
     return max(0.0, passes) * _operator(problem).pass_bytes + steps * measured.step_seconds * p / now
 
 
-ROUTES = ("gram", "krylov", "power")
+FORMED = ("gram", "row-gram")  # algorithms that begin with a matrix
 WIDEST = 2048  # columns of a matrix that is formed without a look at the clock
 SURE = 512  # up to so many it is formed sooner than a block of columns is multiplied a few times, on any machine
 TALL = 16  # rows for each column, below which its eigenvectors take longer than the passes that are saved
@@ -295,6 +299,10 @@ LARGE = 128 * 2**20  # bytes of data: smaller ones take no time either way
 TIMED = 2**30  # bytes of data, from which to measure costs a small share of the time that a wrong choice would
 TIMING = 0.5  # seconds of it
 USUAL = 10  # steps of block Krylov, where no sample says how many
+ROWS_A_PASS = 150  # of A A^T, that are formed while a block of columns is multiplied once: measured, as is that
+ROWS_DECOMPOSED = 2  # times rows / columns longer it takes with its eigenvectors
+MANY_ENTRIES = 2**23  # of few rows with many columns: a pass over fewer takes no time
+MOST_OF_COLUMNS = 512 * 2**20  # bytes of all rows of a column of chunks, of which each task holds one
 
 
 def posed(
@@ -323,29 +331,43 @@ def posed(
 
 
 def _route(request: Request, source: Source, resources: Resources, store: str | Path | None) -> str:
-    """Choose "gram", where one pass that forms A^T A is the fastest way and the memory suffices; else "auto".
+    """Choose "gram" or "row-gram" where to form A^T A or A A^T is fastest and the memory suffices; else "auto".
 
-    Most data are decided by what is public of them. What is large and has 512 to 8192 columns is measured: reading,
-    multiplying, forming, and the spectrum of a sample, which says how many passes blocks take. What a store was
-    begun with is kept.
+    Most data are decided by what is public of them. What is large and has 512 to 8192 columns (or rows, if these are
+    fewer) is measured: reading, multiplying, forming, and the spectrum of a sample, which says how many passes blocks
+    take. What a store was begun with is kept.
     """
-    if not _may_form(request, source):
+    name = _formed_one(request, source)
+    if name is None:
         return "auto"
     held = _held_run(store)
     if held is not None:
-        return "gram" if held["name"] == "gram" else "auto"
-    rows, columns = source.shape
-    if rows < TALL * columns or source.reader.nbytes < LARGE:
+        return str(held["name"]) if held["name"] in FORMED else "auto"
+    if not _worth_forming(name, source):
         return "auto"
+    rows, columns = source.shape
     rank = None if request.iteration_rank == "auto" else request.iteration_rank
-    formed = make_problem(source, replace(request, algorithm="gram", iteration_rank=rank))
+    formed = make_problem(source, replace(request, algorithm=name, iteration_rank=rank))
     if not _fits(formed, resources):
         return "auto"
-    if columns > SURE and _worth_timing(source, resources):
+    if min(rows, columns) > SURE and _worth_timing(source, resources):
         asked = replace(request, algorithm="krylov", iteration_rank=rank)
         blocks = make_problem(source, _with_options(asked, source, resources, None))
-        return "gram" if _forms_sooner(formed, blocks, resources) and _fits(formed, resources) else "auto"
-    return "auto" if columns > WIDEST else "gram"
+        return name if _forms_sooner(formed, blocks, resources) and _fits(formed, resources) else "auto"
+    if name == "row-gram":
+        forming = rows / ROWS_A_PASS * (1 + ROWS_DECOMPOSED * rows / columns)
+        return name if forming + 2 <= USUAL else "auto"
+    return "auto" if columns > WIDEST else name
+
+
+def _worth_forming(name: str, source: Source) -> bool:
+    """Whether the data are so many that the choice counts, and have a shape for which it can be this one."""
+    (rows, columns), reader = source.shape, source.reader
+    if name == "gram":
+        return rows >= TALL * columns and reader.nbytes >= LARGE
+    assert isinstance(reader, DenseReader)
+    at_once = rows * reader.whole[1] * reader.dtype.itemsize
+    return rows * columns >= MANY_ENTRIES and at_once <= MOST_OF_COLUMNS
 
 
 def _fits(problem: Problem, resources: Resources) -> bool:
@@ -383,14 +405,19 @@ def _forms_sooner(formed: Problem, blocks: Problem, resources: Resources) -> boo
     return at_once <= by_blocks
 
 
-def _may_form(request: Request, source: Source) -> bool:
-    """Whether the question is one that a matrix which is formed answers."""
+def _formed_one(request: Request, source: Source) -> str | None:
+    """The algorithm that forms a matrix which answers the question: A^T A, or A A^T of fewer rows than columns."""
     plain = request.privacy is None and request.operator is None and request.mechanism == "none"
     whole = isinstance(request.target_rank, int) and request.low_rank_tol is None
     whole = whole and (request.options is None or request.algorithm == "krylov")
     of_rows = source.kind in ("samples", "matrix", "sparse") and type(source.reader) not in ELSEWHERE
     of_rows = of_rows and source.reader.layout != "matrix-free"
-    return plain and whole and of_rows and source.dimension <= MOST_FORMED
+    if not (plain and whole and of_rows):
+        return None
+    rows, columns = source.shape
+    if rows < columns and rows <= MOST_FORMED and isinstance(source.reader, DenseReader):
+        return "row-gram"
+    return "gram" if columns <= MOST_FORMED else None
 
 
 def _with_rank(request: Request, source: Source, resources: Resources, store: str | Path | None) -> Request:
@@ -409,7 +436,7 @@ def _with_rank(request: Request, source: Source, resources: Resources, store: st
     if held is not None:
         rank = int(held["iteration_rank"])
         return replace(request, iteration_rank=rank if rank >= request.target_rank else None)
-    if request.algorithm == "gram" or source.reader.layout == "gram":
+    if request.algorithm in FORMED or source.reader.layout == "gram":
         return replace(request, iteration_rank=None)  # one pass, whatever it is
     problem = make_problem(source, replace(request, iteration_rank=None))
     base = tree_rss()
@@ -639,7 +666,7 @@ def _chunks(plan: Plan) -> str:
 
 def _columns(plan: Plan) -> str:
     now, free = f"iteration_rank = {plan.iteration_rank}", plan.free_rank
-    if plan.algorithm == "gram":
+    if plan.algorithm in FORMED:
         return f"{now}, of which the number of passes does not depend where the matrix is formed"
     if free <= plan.iteration_rank:
         return f"{now}; more would cost time: the arithmetic takes as long as the reading, or memory is short"

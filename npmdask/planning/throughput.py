@@ -18,13 +18,15 @@ from typing import Any
 import numpy as np
 import psutil
 
+from npmdask.algorithms import RowGramKrylov
 from npmdask.algorithms.gram import PROBES
 from npmdask.execution.executor import single_threaded_blas
 from npmdask.execution.memory import MemoryPlan
 from npmdask.execution.reduction import runs_of
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import orth, rayleigh_ritz
-from npmdask.operators import Operator
+from npmdask.operators import Operator, RowGram
+from npmdask.operators.row_gram import STRIP_COLUMNS
 from npmdask.planning.row_sample import Sample, SampleBudget, draw_sample
 from npmdask.runs.problem import Problem
 
@@ -106,6 +108,8 @@ def measure_throughput(
         rates = _rates(problem, stopwatch, wide, start, budget)
         # With one thread, for which there is memory: two form twice as much in the same time.
         formed = None if forming is None else pool.submit(_forming, forming.sides()[0]).result() / threads
+        if formed is not None and forming is not None and isinstance(forming.algorithm, RowGramKrylov):
+            formed = formed + rates["reading"]  # of arithmetic alone
         until = max(until, time.perf_counter() + SAMPLE * budget)  # what came before may have taken longer
         # In a thread of the pool: its buffers are given back when the pool ends.
         sample = pool.submit(draw_sample, problem, plan, lambda: time.perf_counter() > until, allowed).result()
@@ -158,6 +162,8 @@ def _forming(operator: Operator) -> float:
     buffers, and either may be disturbed by what else runs on the machine.
     """
     block = generator(0, "measurement").standard_normal((operator.block_rows, PROBES))
+    if isinstance(operator, RowGram):  # a column of chunks may take long to read: arithmetic alone
+        return min(_one_strip(operator, block) for _ in range(2))
     few = max(LEAST_FORMED, min(FORMED, operator.pass_bytes // 64))
     units = max(1, operator.units * few // max(operator.pass_bytes, few))
     rates = []
@@ -167,6 +173,15 @@ def _forming(operator: Operator) -> float:
             nbytes = operator.partial(part, block).record.bytes_read
             rates.append((time.perf_counter() - begin) / max(nbytes, 1))
     return min(rates)
+
+
+def _one_strip(operator: RowGram, block: np.ndarray) -> float:
+    """Seconds a byte of one thread that multiplies some columns by each other, as a pass does."""
+    gram, strip = np.zeros(operator.blocks.shape), np.zeros((operator.rows, STRIP_COLUMNS[0]))
+    begin = time.perf_counter()
+    operator.blocks.add_rows(gram, strip.T)
+    block[:] = strip @ (strip.T @ block)
+    return (time.perf_counter() - begin) / (strip.size * operator.reader.dtype.itemsize)
 
 
 class _Stopwatch:

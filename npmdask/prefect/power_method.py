@@ -107,7 +107,7 @@ def npm(
     missing_values : list of float, optional
         Numbers that mark missing values, beside NaN.
     algorithm : str, optional
-        "gram", "krylov" or "power"; the best one if left out.
+        "gram", "row-gram", "krylov" or "power"; the best one if left out.
     operator : str, optional
         An operator of yours, by its registered name.
     row_weights : str, optional

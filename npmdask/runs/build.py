@@ -27,6 +27,7 @@ from npmdask.runs.problem import DEFAULT_STEPS, FIRST_STAGE, OPERATORS, Locked, 
 from npmdask.runs.stopping_rules import low_rank_rule, refuse_low_rank
 from npmdask.runs.weights import Weights, columns_read
 from npmdask.storage.kinds import for_matrices_only, for_tensors_only
+from npmdask.storage.readers.dense import DenseReader
 from npmdask.storage.readers.gaps import DROP, FILL, MEAN, REFUSE, GapReader
 from npmdask.storage.source import Source, with_missing
 
@@ -184,10 +185,11 @@ def make_problem(
         noise=request.mechanism != "none",
         random_columns=random,
         seed=request.seed,
+        rows=int(source.shape[0]),
     )
     algorithm = _algorithm(request, question)
     if isinstance(algorithm, GramKrylov):
-        _require_gram(source, share, locked, start)
+        _require_gram(algorithm.name, source, share, locked, start)
     if type(algorithm) not in OURS:
         refuse_low_rank(
             request.low_rank_tol, f"{algorithm.name} is an algorithm from outside, whose steps prove nothing"
@@ -533,15 +535,22 @@ def _require_start(source: Source, request: Request, start: Start) -> None:
         )
 
 
-def _require_gram(source: Source, share: float | None, locked: Locked | None, start: Start | None) -> None:
+def _require_gram(name: str, source: Source, share: float | None, locked: Locked | None, start: Start | None) -> None:
     """What a matrix that is formed at first cannot be, and what it does not go on with."""
     if source.kind not in ("samples", "matrix", "sparse"):
+        formed = "A A^T" if name == "row-gram" else "A^T A"
         raise BadInputError(
-            f'algorithm = "gram" forms A^T A, and {source.path} is of kind {source.kind}: leave algorithm out'
+            f'algorithm = "{name}" forms {formed}, and {source.path} is of kind {source.kind}: leave algorithm out'
+        )
+    if name == "row-gram" and not isinstance(source.reader, DenseReader):
+        what = "sparse" if source.of_csr else "has missing values"
+        raise RefusedError(
+            f'algorithm = "row-gram" reads dense columns, of which no value is missing, and {source.path} '
+            f"{'is ' * source.of_csr}{what}: leave algorithm out"
         )
     if share is not None or locked is not None or start is not None:
         asked = "a share of the variance" if share is not None else "deflation" if locked is not None else "a start"
-        raise RefusedError(f'{asked} takes passes with blocks of columns: leave algorithm = "gram" out')
+        raise RefusedError(f'{asked} takes passes with blocks of columns: leave algorithm = "{name}" out')
 
 
 def _require_products_only(source: Source, request: Request) -> None:
@@ -550,7 +559,7 @@ def _require_products_only(source: Source, request: Request) -> None:
         "center": request.center,
         "scale": request.scale,
         "a share of the variance": isinstance(request.target_rank, float),
-        'algorithm = "gram"': request.algorithm == "gram",
+        f'algorithm = "{request.algorithm}"': request.algorithm in ("gram", "row-gram"),
         "privacy": request.privacy is not None,
         "operator": request.operator is not None,
         "a weight of rows or columns": request.weights is not None,
@@ -579,7 +588,7 @@ def _require_options(source: Source, request: Request) -> None:
             f"{request.algorithm} is a private method: it needs a [privacy] table (privacy=Privacy(...)); without one "
             "choose another algorithm, or leave it out"
         )
-    without = ("auto", "power", "gram", COVARIANCE)  # others say themselves which options they have
+    without = ("auto", "power", "gram", "row-gram", COVARIANCE)  # others say themselves which options they have
     if request.options is not None and request.algorithm in without and source.kind != "tensor":
         others = ", ".join(("krylov", *RECORD_ORACLES, TENSOR))
         raise BadInputError(f"algorithm.options are of streaming algorithms and of {others}: leave them out")

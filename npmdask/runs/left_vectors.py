@@ -162,7 +162,10 @@ def _small_svd(gram: Block) -> tuple[np.ndarray, Block, Block]:
     values, rotation, turn = np.zeros(k), np.zeros((k, k)), np.eye(k)
     if len(kept):
         unit = gram[np.ix_(kept, kept)] / np.outer(norms[kept], norms[kept])
-        r = np.linalg.cholesky(unit).T * norms[kept]
+        try:
+            r = np.linalg.cholesky(unit).T * norms[kept]
+        except np.linalg.LinAlgError:  # columns of Z that depend on each other: all of them are rounding
+            return _dependent_svd(unit, norms, kept)
         w, s, qt = np.linalg.svd(r)
         values[: len(kept)] = s
         rotation[np.ix_(kept, np.arange(len(kept)))] = np.linalg.solve(r, w)
@@ -170,6 +173,22 @@ def _small_svd(gram: Block) -> tuple[np.ndarray, Block, Block]:
         turn[np.ix_(kept, np.arange(len(kept)))] = qt.T
         lost = np.setdiff1d(np.arange(k), kept)
         turn[lost, np.arange(len(kept), k)] = 1.0
+    return values, rotation, turn
+
+
+def _dependent_svd(unit: Block, norms: np.ndarray, kept: np.ndarray) -> tuple[np.ndarray, Block, Block]:
+    """The same where unit columns of Z do not span as many directions: those that are none have no left vector."""
+    k = len(norms)
+    sizes, directions = np.linalg.eigh(unit)
+    some = sizes > np.finfo(np.float64).eps ** 0.5
+    root, directions = np.sqrt(sizes[some]), directions[:, some]
+    w, s, qt = np.linalg.svd(directions.T * root[:, None] * norms[kept])
+    values, rotation, turn = np.zeros(k), np.zeros((k, k)), np.zeros((k, k))
+    values[: len(s)] = s
+    rotation[np.ix_(kept, np.arange(len(s)))] = directions / norms[kept, None] / root @ w
+    turn[np.ix_(kept, np.arange(len(kept)))] = qt.T
+    lost = np.setdiff1d(np.arange(k), kept)
+    turn[lost, np.arange(len(kept), k)] = 1.0
     return values, rotation, turn
 
 

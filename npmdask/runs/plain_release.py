@@ -177,8 +177,7 @@ class PlainRelease:
         problem, asked = self._problem, self._operator.asked(query)
         product, self._record, seconds = self._session.one_pass(f"step {step}", asked, query.block)
         if query.whole is not None:
-            self._moments = {"column_mean": product[:, -2], "column_std": product[:, -1]}
-            product = product[:, :-2]
+            product, self._moments = asked.apart(product)
         require_scale(problem, product, first=not self._history)
         released = problem.mechanism.release(product, block=query.block, entropy=problem.request.seed, step=step)
         return Released(

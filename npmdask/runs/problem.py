@@ -15,6 +15,7 @@ from npmdask.algorithms import (
     PrivateAlternating,
     Query,
     Result,
+    RowGramKrylov,
 )
 from npmdask.algorithms.stopping import StoppingRule
 from npmdask.checkpoint.store import CHECKPOINT_FORMAT
@@ -263,6 +264,9 @@ class Problem:
         """Every operator that a run of this problem may ask, with made-up column statistics: enough for their sizes."""
         nothing = np.zeros(self.d)
         first, later = (self.operator(nothing, nothing + 1, first=first) for first in (True, False))
+        if isinstance(self.algorithm, RowGramKrylov):
+            queries = (self.algorithm.first_query, Query(np.zeros((0, 0)), of_rows=True))
+            return [*(first.asked(query) for query in queries), later]
         if isinstance(self.algorithm, GramKrylov):
             return [first.asked(self.algorithm.first_query), later]
         alternating = isinstance(self.algorithm, PrivateAlternating)

@@ -116,7 +116,8 @@ def same_store(left: Path, right: Path) -> None:
 
 def kill_matrix(tmp_path: Path, kills: int, seed: int, algorithm: str) -> None:
     rng = random.Random(seed)
-    np.save(tmp_path / "x.npy", planted(24_000, 1000, 1 / np.sqrt(np.arange(1, 301)), seed)[0])
+    rows = planted(24_000, 1000, 1 / np.sqrt(np.arange(1, 301)), seed)[0]
+    np.save(tmp_path / "x.npy", np.ascontiguousarray(rows.T) if algorithm == "row-gram" else rows)
     whole = prepare(tmp_path / "whole", tmp_path / "x.npy")
     lasts = watched(whole, algorithm)
     done, total = 0, {"start or end": 0, "ingest": 0, "steps": 0}
@@ -137,12 +138,12 @@ def kill_matrix(tmp_path: Path, kills: int, seed: int, algorithm: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["krylov", "gram"])
+@pytest.mark.parametrize("algorithm", ["krylov", "gram", "row-gram"])
 def test_killed_at_random_instants_ends_in_the_same_bits(algorithm: str, tmp_path: Path) -> None:
     kill_matrix(tmp_path, 5, int(os.environ.get("NPMDASK_KILL_SEED", "1")), algorithm)
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("algorithm", ["krylov", "gram"])
+@pytest.mark.parametrize("algorithm", ["krylov", "gram", "row-gram"])
 def test_fifty_kills(algorithm: str, tmp_path: Path) -> None:
     kill_matrix(tmp_path, 50, int(os.environ.get("NPMDASK_KILL_SEED", "2")), algorithm)
