@@ -32,6 +32,7 @@ def add_ingest(commands: Any) -> None:
     )
     p.add_argument("--missing", choices=["error", "fill"], default="error", help="parts that Zarr or HDF5 lacks")
     p.add_argument("--overwrite", action="store_true", help="replace DEST once the new store is whole")
+    p.add_argument("--gram", metavar="G", help="also form the Gram of the rows, in the store G, while they are written")
     p.add_argument("--quiet", action="store_true")
     p.set_defaults(command=_ingest)
 
@@ -50,27 +51,33 @@ def _ingest(a: argparse.Namespace) -> int:
     from npmdask.runs.observers import IngestBar
     from npmdask.storage.ingest import ingest
 
-    summary = ingest(
-        a.src,
-        a.dest,
-        kind=a.kind,
-        layout=a.layout,
-        dataset=a.dataset,
-        dtype=a.dtype,
-        chunks=tuple(a.chunks) if a.chunks else None,
-        missing=a.missing,
-        non_finite=a.non_finite,
-        rounding=a.rounding,
-        symmetrise=a.symmetrise,
-        header=a.header,
-        overwrite=a.overwrite,
-        progress=IngestBar("ingest", quiet=a.quiet, each="block" if a.kind == "tensor" else "row"),
-    )
+    options: dict[str, Any] = {
+        "kind": a.kind,
+        "layout": a.layout,
+        "dataset": a.dataset,
+        "dtype": a.dtype,
+        "chunks": tuple(a.chunks) if a.chunks else None,
+        "missing": a.missing,
+        "non_finite": a.non_finite,
+        "rounding": a.rounding,
+        "symmetrise": a.symmetrise,
+        "header": a.header,
+        "overwrite": a.overwrite,
+        "progress": IngestBar("ingest", quiet=a.quiet, each="block" if a.kind == "tensor" else "row"),
+    }
+    if a.gram is None:
+        summary, store = ingest(a.src, a.dest, **options), None
+    else:
+        from npmdask.runs.gram_ingest import ingest_with_gram
+
+        summary, store = ingest_with_gram(a.src, a.dest, a.gram, **options)
     _print_store(summary, summary.side)
     if summary.header is not None:
         from npmdask.storage.formats.tables import taken_for_names
 
         print(taken_for_names(summary.header))
+    if store is not None:
+        print(store)
     return 0
 
 

@@ -21,9 +21,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +32,14 @@ import numpy as np
 
 from npmdask.checkpoint.store import CHECKPOINT_FORMAT, RunStore
 from npmdask.errors import BadInputError, RefusedError
+from npmdask.execution.reduction import TreeNode
 from npmdask.numerics.gram_sums import GramSums, packed, probes_of, unpacked
-from npmdask.operators import GramOfGroups, GramOfSlabs, GramReader, View
+from npmdask.operators import GramOfGroups, GramOfSlabs, GramReader, Partial, View
 from npmdask.runs.build import ELSEWHERE
 from npmdask.runs.observers import Observer
 from npmdask.runs.problem import STORED_GRAM
 from npmdask.runs.restore import bind_spec
-from npmdask.runs.session import GATHERED, Need, Session
+from npmdask.runs.session import GATHERED, Need, Session, keeper_of
 from npmdask.runs.solution import Resources
 from npmdask.storage.bundle import Arrays, read_bundle
 from npmdask.storage.checksum import crc32c, crc32c_bytes
@@ -357,12 +359,25 @@ class GramRequest:
             raise BadInputError(f"seed = {self.seed} must not be negative")
 
 
+Begun = Callable[[GramOfSlabs], dict[TreeNode, Partial]]
+
+
+def operator_of(reader: Any, units: range, precision: str) -> GramOfSlabs:
+    """The pass over some rows of chunks that makes a part."""
+    return GramOfSlabs(reader=reader, view=View(to_centre=True), single=precision == "float32", slabs=units)
+
+
 def form_parts(
-    source: Source, store: str | Path, request: GramRequest, resources: Resources, observer: Observer | None = None
+    source: Source,
+    store: str | Path,
+    request: GramRequest,
+    resources: Resources,
+    observer: Observer | None = None,
+    begun: Begun | None = None,
 ) -> tuple[int, int]:
     """Form the parts of the Gram of ``source`` in ``store``, go on with them, or add the rows that were appended since.
 
-    Returns how many rows and bytes were read.
+    ``begun``: what is known of a pass before it is made. Returns how many rows and bytes were read.
 
     Raises
     ------
@@ -396,7 +411,7 @@ def form_parts(
         if request.groups is not None and held.part_meta("groups") is None:
             held.write_part("groups", *request.groups.bundle())
         with Session(held, resources, observer or Observer()) as session:
-            former = _Former(source, request, session)
+            former = _Former(source, request, session, begun)
             former.form()
             session.log("end", outcome="formed", seconds=session.seconds, peak_rss=session.peak, processes=[])
     return former.rows_read, session.bytes_read + former.bytes_compared
@@ -464,6 +479,7 @@ class _Former:
     source: Source
     request: GramRequest
     session: Session
+    begun: Begun | None = None
     rows_read: int = 0
     bytes_compared: int = 0
 
@@ -656,8 +672,7 @@ class _Former:
         label = f"rows of chunks {units.start} to {units.stop - 1} of {self.source.fingerprint}"
         name = f"{PREFIX}{hashlib.sha256(label.encode()).hexdigest()[:16]}"
         first = 0 if self._sparse else int(reader.slab_rows(units.start).start)
-        single = self.request.precision == "float32"
-        operator = GramOfSlabs(reader=reader, view=View(to_centre=True), single=single, slabs=units)
+        operator = operator_of(reader, units, self.request.precision)
         self.rows_read += operator.rows
         found = found_part(held, name)
         if found is not None:
@@ -665,6 +680,9 @@ class _Former:
         looks, d = self._looks(units), int(reader.shape[1])
         self.session.plan([Need(operator, self._probes.shape[1], GATHERED)])
         self.session.start(self.source.path)
+        known = {} if self.begun is None else self.begun(operator)
+        if known:
+            keeper_of(held, label, operator, self._probes, inf).commit(known)
         product, record, _ = self.session.one_pass(label, operator, self._probes)
         self.session.stop()
         sums = GramSums(count=operator.rows, mean=product[:, -2], matrix=product[:, :d], image=product[:, d:-2])

@@ -32,6 +32,7 @@ from npmdask.runs.component_counts import CountAdvice, KnownSpectrum, advise
 from npmdask.runs.gram_bootstrap import Bootstrap, Grouped, bootstrapped
 from npmdask.runs.gram_parts import (
     PREFIX,
+    Begun,
     GramPart,
     GramRequest,
     form_parts,
@@ -813,10 +814,18 @@ class GramStore:
 
 
 def form_gram(
-    source: Source, store: str | Path, request: GramRequest, resources: Resources, observer: Observer | None = None
+    source: Source,
+    store: str | Path,
+    request: GramRequest,
+    resources: Resources,
+    observer: Observer | None = None,
+    begun: Begun | None = None,
 ) -> GramStore:
-    """Form the Gram of ``source`` in ``store``, go on with it, or add the rows that were appended since."""
-    read = form_parts(source, store, request, resources, observer)
+    """Form the Gram of ``source`` in ``store``, go on with it, or add the rows that were appended since.
+
+    ``begun``: what is known of a pass before it is made.
+    """
+    read = form_parts(source, store, request, resources, observer, begun)
     formed = GramStore(store)
     formed.rows_read, formed.bytes_read = read
     return formed

@@ -30,7 +30,7 @@ from npmdask.storage.labels import Labels
 from npmdask.storage.paths import NEW_STORE, local_path, locked, require_no_link
 from npmdask.storage.readers.packed_tensor import Place, place_of
 from npmdask.storage.symmetric_tensor import Box, comparing, in_order, mean_block
-from npmdask.storage.writers.dense import DenseWriter
+from npmdask.storage.writers.dense import DenseWriter, OnSlab
 from npmdask.storage.writers.packed_symmetric import PackedWriter
 from npmdask.storage.writers.packed_tensor import TensorWriter
 from npmdask.storage.writers.sparse import SparseWriter
@@ -293,6 +293,7 @@ def ingest(
     header: bool | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
+    on_slab: OnSlab | None = None,
 ) -> IngestSummary:
     """Write ``src`` into a new npmdask store ``dest``.
 
@@ -319,6 +320,8 @@ def ingest(
     header : whether the first line of CSV is names. If None it is where none of it is a number; a line of names and
         numbers is refused. The summary says what was taken for names.
     progress : called after every batch with rows done, rows in all (None if unknown) and bytes done.
+    on_slab : called with the array and how many rows of its chunks are written, after each one; of dense rows whose
+        number is known before.
 
     Raises
     ------
@@ -386,6 +389,8 @@ def ingest(
                 if non_finite == "missing" and storage_dtype(source.dtype).kind == "f":
                     common["gaps"] = True
                 dense = PackedWriter(target, **common) if packed else DenseWriter(target, kind=kind, **common)
+                if isinstance(dense, DenseWriter) and source.rows is not None:
+                    dense.on_slab = on_slab
                 source = _zeroing(source) if non_finite == "zero" else source
                 rows, print_ = _fill_dense(path, source, dense, record, progress, rounding)
     return IngestSummary(

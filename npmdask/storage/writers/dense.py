@@ -167,6 +167,9 @@ class SlabWriter(JournalledWriter):
             )
 
 
+OnSlab = Callable[[Any, int], None]  # the array, and how many rows of chunks are written
+
+
 class DenseWriter(SlabWriter):
     """Writes a dense 2-D data set.
 
@@ -180,6 +183,8 @@ class DenseWriter(SlabWriter):
     compress : LZ4 with bitshuffle (right for counts and pixels, wrong for real-valued floats).
     gaps : a NaN is a missing value and is written. The record says that there may be some, and has no column means.
     """
+
+    on_slab: OnSlab | None = None
 
     def __init__(
         self,
@@ -247,6 +252,8 @@ class DenseWriter(SlabWriter):
         self._since_log += slab.nbytes
         if self._due(self._since_log) and self._rows % self.chunks[0] == 0:
             self._checkpoint()
+        if self.on_slab is not None:
+            self.on_slab(self._array, len(self._checksums))
 
     def _checkpoint(self) -> None:
         arrays: dict[str, np.ndarray] = {
