@@ -154,8 +154,7 @@ def operator_of(instance: Instance, data: NDArray[np.float64]) -> Any:
     if isinstance(reader, TensorReader):
         return BoundedTensor(reader=reader, clip_norm=relation.clip_norm, change=relation.unit)
     if instance.kind == "samples":
-        given = {"image_norm": instance.image_norm, "view": rule.view}
-        return ClippedGram(reader=reader, clip_norm=relation.clip_norm, **given)
+        return ClippedGram(reader=reader, clip_norm=relation.clip_norm, image_norm=instance.image_norm, view=rule.view)
     kind = BoundedSymmetric if instance.kind == "symmetric" else BoundedProduct
     return kind(reader=reader, clip_norm=relation.clip_norm, change=relation.unit)
 

@@ -118,9 +118,9 @@ def _with_gaps(relation: Any) -> Instance:
         here, there = np.array([[0.0, fill]]), np.array([[np.nan, 0.0]])
     else:
         here, there = np.zeros((0 if relation.name == "record_add_remove" else 1, 2)), np.array([[np.nan, fill]])
-    worlds = {"here": np.concatenate([base, here]), "there": np.concatenate([base, there])}
+    here, there = (np.concatenate([base, record]) for record in (here, there))
     rule = PublicRule(fill=fill, filled=fill)
-    return Instance(name="gaps", relation=relation, kind="samples", p=2, public_rule=rule, **worlds)
+    return Instance(name="gaps", relation=relation, kind="samples", here=here, there=there, p=2, public_rule=rule)
 
 
 def _weighted(relation: Any) -> Instance:
