@@ -26,7 +26,7 @@ def fields() -> tuple[np.ndarray, np.ndarray]:
     wet = np.exp(-(((LAT[:, None] - 4) / 6) ** 2) - ((LON - 200) / 20.0) ** 2)
     index = np.cumsum(rng.standard_normal(TIMES)) / 8
     sst, rain = (
-        (index[:, None, None] * one + rng.standard_normal((TIMES, *one.shape))).reshape(TIMES, -1)
+        (index[:, None, None] * one + 0.5 * rng.standard_normal((TIMES, *one.shape))).reshape(TIMES, -1)
         for one in (warm, wet)
     )
     return sst, rain

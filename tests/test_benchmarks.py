@@ -30,6 +30,7 @@ from benchmarks.registry import CannotRunError, Context, Measured, Row, all_rows
 from benchmarks.rows.cells import exact_variances
 from benchmarks.rows.era5 import exact_modes, write_field
 from benchmarks.rows.gram_peers import SKLEARN
+from benchmarks.rows.mca_xeofs import apart, exact_patterns, write_fields
 from benchmarks.rows.orchestration import PLAIN, _measured
 from benchmarks.rows.tensor_surplus import is_right
 from benchmarks.step_cases import real_rows
@@ -40,7 +41,7 @@ from benchmarks.topic_cases import topic_errors
 from npmdask.experiments import symmetric_noise
 from npmdask.storage.synthetic.generate import generate
 from npmdask.theory.diagnostics import max_sin_theta
-from npmdask.xarray import EOF
+from npmdask.xarray import EOF, MCA
 
 ROOT = Path(__file__).resolve().parents[1]
 KEYS = {"row", "figure", "target", "holds", "command", "machine", "details"}
@@ -293,6 +294,18 @@ def test_the_field_is_decoded_by_xarray_and_its_first_modes_are_exact(tmp_path: 
     maps = modes.components().values.reshape(10, -1).T
     assert max_sin_theta(maps, exact_modes(tmp_path / "first", 150)) < 1e-6
     assert float(modes.explained_variance_ratio().sum()) < 0.95, "not of low rank"
+
+
+@pytest.mark.slow
+def test_coupled_patterns_of_the_fields_are_exact_and_not_of_low_rank(tmp_path: Path) -> None:
+    write_fields(tmp_path / "all", 250, 9, 18)
+    write_fields(tmp_path / "first", 150, 9, 18)
+    fields = [xr.open_zarr(tmp_path / name, consolidated=False) for name in ("all", "first")]
+    np.testing.assert_array_equal(fields[0]["sea"][:150], fields[1]["sea"])
+    model = MCA(n_modes=10, use_coslat=True, tol=1e-9).fit(fields[1]["sea"], fields[1]["air"])
+    maps = [side.values.reshape(10, -1).T for side in model.components()]
+    assert apart(maps, exact_patterns(tmp_path / "first")) < 1e-6
+    assert 0.1 < float(model.fraction_variance_X_explained_by_X().sum()) < 0.9
 
 
 def test_real_rows_are_of_two_packages_and_have_no_missing_values() -> None:

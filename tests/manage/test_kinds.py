@@ -214,7 +214,10 @@ def test_every_kind_is_looked_up_once(store: Path) -> None:
         "noisy copy": {"data": {"kind": "tensor"}, "algorithm": {"name": EntriesGaussian.name}, "mechanism": {}},
         "stream": {"data": {"kind": "stream"}, "stream": {}},
         "toy sums": {"data": {"kind": "rows to add"}},
-        **{name: {"data": {"kind": name}, "mechanism": {}} for name in ("topics", "mixture", "ica", "gram")},
+        **{
+            name: {"data": {"kind": name}, "mechanism": {}}
+            for name in ("topics", "mixture", "ica", "mca", "cca", "gram")
+        },
     }
     assert {kind.name for kind in KINDS} == set(specs)
     for name, spec in specs.items():

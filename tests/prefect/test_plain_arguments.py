@@ -95,6 +95,10 @@ def test_steps_refuse_what_prefect_may_not_see(folder: Path) -> None:
         ({"config": NODES}, "components of 2 nodes, k = 2"),
         ({"documents": "/x/docword.txt.gz?hidden", "count": 20}, "20 topics of docword.txt.gz?hidden"),
         ({"kind": "ica", "samples": "https://u:hidden@h/x.zarr", "count": 3}, "3 independent components in x.zarr"),
+        (
+            {"kind": "mca", "left": "https://u:hidden@h/x.zarr", "right": "y.npy", "count": 3},
+            "3 modes of x.zarr and y.npy",
+        ),
         ({"config": "none.toml"}, "npm"),
         ({"config": [[1.5, 2.5]]}, "npm"),
         ({}, "npm"),
