@@ -246,7 +246,9 @@ class _Job:
         assert mean is not None
         arrays |= {"column_mean": mean} if self._request.center else {}
         arrays |= {} if self._view.scale is None else {"column_scale": self._view.scale}
-        said = [*meta["warnings"], *missing_warnings(self._session.store), *self._constant(std)]
+        of_gaps = missing_warnings(self._session.store)
+        of_gaps = [f"both fields side by side, columns of the right one counted on: {said}" for said in of_gaps]
+        said = [*meta["warnings"], *of_gaps, *self._constant(std)]
         return arrays, meta | {"warnings": said, "total_data_passes": meta["total_data_passes"] + self._surveyed}
 
     # What is known of the columns before anything is multiplied.

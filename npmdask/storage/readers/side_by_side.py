@@ -96,7 +96,8 @@ class SideBySide(DenseReader):
 
     @property
     def where(self) -> str:
-        return f"{self.left.where} beside {self.right.where}"
+        p = self.left.shape[1]
+        return f"{self.left.where} (columns 0 to {p - 1}) beside {self.right.where} (columns from {p} on)"
 
     def recorded_digests(self, beside: dict[str, np.ndarray]) -> None:
         """None: each of the two has its own."""
