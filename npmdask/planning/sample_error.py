@@ -22,7 +22,7 @@ SHARES = (0.01, 0.1)
 SPLITS = 8  # pairs of disjoint parts of the sample, for each size
 HIGH = 0.9  # quantile over them
 SAFETY = 1.3  # of tangents: calibrated
-GAP_ERRORS = 2.0  # standard errors that the gap behind the components is taken to be smaller by
+GAP_ERRORS = 3.0  # standard errors that the gap behind the components is taken to be smaller by
 LATER = 0.1  # by which the exponent of the loss is taken to be smaller than from a quarter to a half of the sample
 NOTHING = 0.9  # a sine above says as little as none
 UNSEEN = 2.3  # of a sample of s rows: of so many in s no row is drawn with a probability of 10 %
@@ -107,15 +107,18 @@ class _Compared:
 
 
 class _Sampled:
-    """A sample of rows, and its leading pairs."""
+    """A sample of rows: the gap behind its leading components, and how far that may be off."""
 
     def __init__(self, rows: np.ndarray, places: Sequence[int], rank: int) -> None:
         self.rows, self.rank = rows, rank
         count = len(places) or len(rows)
         self._of = np.repeat(np.arange(count), places) if places else np.arange(count)
         self._count = count
-        values = _leading(rows, rank)[0]
+        values, basis = _leading(rows, rank + 1)
         self.gap = float(values[rank - 1] - values[rank])
+        along = np.square(rows @ basis[:, rank - 1 :]) @ np.array([1.0, -1.0])[: basis.shape[1] - rank + 1]
+        sums = np.bincount(self._of, weights=along)
+        self.gap_error = float(np.sqrt(count) * sums.std() / len(rows))
 
     def compared(self, size: int) -> _Compared:
         """Parts of ``size`` rows each, or of as many places as hold so many."""
@@ -143,7 +146,7 @@ def _sine_bound(sample: _Sampled, half: _Compared, near: _Compared, n: int, of_r
     """Of n rows, from parts of ``near`` as many; None where the gap may be zero, and why."""
     # Small samples drive values apart, to first order by as much again from all of the sample to a half of it.
     gap = sample.gap - max(0.0, float(half.gaps.mean()) - sample.gap)
-    sure = gap - GAP_ERRORS * float(half.gaps.std())
+    sure = gap - GAP_ERRORS * sample.gap_error
     if sure <= 0:
         k = sample.rank
         return None, f"a sample of {len(sample.rows)} rows does not tell values {k} and {k + 1} apart"
