@@ -21,6 +21,7 @@ from benchmarks.paper_data import IMAGES
 from npmdask.planning.sample_error import SHARES, share_errors
 from npmdask.report.plots import BLUE, GREY, ORANGE, svg
 from npmdask.storage.formats.coordinate_text import open_docword
+from npmdask.theory.certificates.wording import percent
 from npmdask.theory.diagnostics import max_sin_theta
 
 SHARED = ROOT.parent / "shared" / "data"
@@ -188,10 +189,10 @@ def as_markdown(found: dict[str, Coverage]) -> str:
     lines = ["| rows | angles that held | bound / truth | no angle promised | losses that held | bound / truth |"]
     lines.append("|---|---|---|---|---|---|")
     for family, one in found.items():
-        angle = f"{one.angles_held:.1%} of {one.angles} | {one.angles_over:.1f}" if one.angles else "- | -"
-        loss = f"{one.losses_held:.1%} of {one.losses} | {one.losses_over:.1f}"
-        lines.append(f"| {family} | {angle} | {one.unclaimed:.0%} | {loss} |")
-    return "\n".join(lines).replace("%}", " %}").replace("% ", " % ").replace("%|", " %|")
+        angle = f"{percent(one.angles_held)} of {one.angles} | {one.angles_over:.1f}" if one.angles else "- | -"
+        loss = f"{percent(one.losses_held)} of {one.losses} | {one.losses_over:.1f}"
+        lines.append(f"| {family} | {angle} | {percent(one.unclaimed)} | {loss} |")
+    return "\n".join(lines)
 
 
 def drawn_rows() -> np.ndarray:
@@ -223,7 +224,7 @@ def draw() -> None:
         axis.loglog(*zip(*kept, strict=True), "o-", color=ORANGE, markersize=4, label="told by a sample of 1,200 rows")
         axis.set(xlabel="% of the rows", title=title)
     axes[0].legend(frameon=False)
-    PICTURE.write_text(svg(figure))
+    PICTURE.write_text(svg(figure) + "\n")
 
 
 def main() -> None:

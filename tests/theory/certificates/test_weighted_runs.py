@@ -73,7 +73,8 @@ def compared(numbers: range) -> tuple[list[int], int]:
             continue
         judged += 1
         values = values_of(x, rows, columns, scale=how["scale"])[:2]
-        large = values > 1e-9 * values[0]
+        rounding = (16 * np.finfo(float).eps * np.nanmax(np.abs(x))) ** 2 * columns.max()
+        large = values > max(1e-9 * values[0], rounding)
         off = np.abs(found.values[large] / values[large] - 1)
         if not np.isfinite(found.values).all() or (off > 1e-4).any():
             wrong.append(number)
