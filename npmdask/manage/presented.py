@@ -53,8 +53,8 @@ class Sampling:
         """Which components are not told apart, and what that rests on."""
         rule = (
             f"Standard errors by North's rule of thumb, assuming {self.rows:,} independent, normally distributed rows: "
-            f"{100 * np.sqrt(2 / self.rows):.2g} % of each variance. Where rows depend on their neighbours, as in time, "
-            "say how many independent ones they are worth: report.independent_rows."
+            f"{100 * np.sqrt(2 / self.rows):.2g} % of each variance. Where rows depend on their neighbours, as in "
+            "time, say how many independent ones they are worth: report.independent_rows."
         )
         rule += f" Whether component {len(self.values)} mixes with the next one, which was not asked for, is not known."
         if not self.mixed:

@@ -69,7 +69,7 @@ def test_a_tick_follows_the_run_before_it_as_that_was_shown(tmp_path: Path) -> N
 
     data(8, [1.0, 2.0, 1.4])
     left = numbered_run(asked, "nightly", follows=True).run.store
-    limited = {"algorithm.name": "power", "algorithm.max_steps": 1}
+    limited = {"algorithm.name": "power", "algorithm.max_steps": 1, "algorithm.iteration_rank": 3}
     configuration(str(tmp_path / "rows.npy"), 3, **options | {"store": left}, changes=limited).solve()
     data(9, [1.0, 2.0, 1.4])
     tick = numbered_run(asked, "nightly", follows=True)
