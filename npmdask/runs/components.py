@@ -18,12 +18,12 @@ from npmdask.errors import BadInputError, closest
 from npmdask.numerics.incomplete_rows import FittedScores, least_squares_scores
 from npmdask.numerics.subspaces import Block
 from npmdask.operators.view import column_scale
-from npmdask.runs.missing import Missing, missing_of
+from npmdask.runs.missing import Fill, Missing, kept_fill, missing_of
 from npmdask.runs.weights import Weights, in_units_of_data, kept_weights
 from npmdask.storage.containers import is_sparse
 from npmdask.storage.readers.dense import DenseReader
-from npmdask.storage.readers.gaps import DROP, MEAN, GapReader, as_nan, over_observed
-from npmdask.storage.source import Source, open_source
+from npmdask.storage.readers.gaps import DROP, FILL, MEAN, GapReader, as_nan, over_observed
+from npmdask.storage.source import Source, open_source, with_missing
 from npmdask.storage.streams.zarr_rows import units_of
 
 AT_ONCE = 16 * 2**20  # bytes of rows as float64 that are multiplied at once
@@ -87,6 +87,7 @@ class StoredComponents:
     mean: np.ndarray | None = None
     scale: np.ndarray | None = None
     missing: Missing | None = None
+    fill: Fill | None = None
     column_weight: np.ndarray | None = None
 
     @property
@@ -141,6 +142,8 @@ class StoredComponents:
     def _read_with_gaps(self, opened: Source, missing: str) -> Source:
         """Rows of the columns that were kept. Their gaps are NaN, or as the run read those of its own."""
         found, reader = self.missing, opened.reader
+        if self.fill is not None and missing == AS_RUN and isinstance(reader, DenseReader):
+            return with_missing(opened, FILL, self.fill.values)
         if not isinstance(reader, DenseReader) or (missing == AS_RUN and found is None):
             return opened
         if found is None:
@@ -165,7 +168,8 @@ class StoredComponents:
             Rows of another width, or scores that are not finite.
         """
         fit = require_rule(missing) == LEAST_SQUARES
-        opened = self._read_with_gaps(open_source(source, dim=dim, gaps=fit or self.missing is not None), missing)
+        gaps = fit or self.missing is not None or self.fill is not None
+        opened = self._read_with_gaps(open_source(source, dim=dim, gaps=gaps), missing)
         if opened.reader.layout == "matrix-free":
             raise BadInputError(
                 f"{opened.path.removeprefix('memory, ')} has no rows, whose scores are asked for: those that it was "
@@ -214,7 +218,7 @@ def components_of_run(
     columns = None if weights is None else weights.columns
     columns = columns if columns is None or missing is None else columns[missing.kept]
     if not (data["center"] or data["scale"]):
-        return StoredComponents(basis=basis, missing=missing, column_weight=columns)
+        return StoredComponents(basis=basis, missing=missing, fill=kept_fill(held, data), column_weight=columns)
     mean, std = _statistics(held, spec, source)
     if missing is not None and missing.observed is not None:
         std = over_observed(std, missing.observed)

@@ -251,7 +251,9 @@ def test_every_face_reaches_the_same_release(tmp_path: Path, capsys: Any) -> Non
     block = np.eye(COLUMNS, 4)
     by_table = load_config(folder / "table.toml").problem()
     np.testing.assert_array_equal(exact(by_table, block), exact(world.problem(), block))
-    assert found.scores(np.eye(COLUMNS)).shape == (COLUMNS, RANK)
+    rows = gappy(60)
+    filled = np.where(np.isnan(rows), rule["fill"].values, rows)
+    np.testing.assert_allclose(found.scores(rows), filled * np.sqrt(rule["weights"].columns) @ found.basis)
     said = "a missing value counts as the public number of its column (SHA-256 "
     assert said in found.outcome.sentence and said in found.statement["public_rule"]
     (run, *_) = world.ledger.status("people").runs
