@@ -288,7 +288,7 @@ class MCA(_Coupled):
     """
 
     def _found(self, **asked: Any) -> CoupledModes:
-        return mca(*self._rows, self.n_modes, **asked)
+        return mca(self._rows[0], self._rows[1], self.n_modes, **asked)
 
     def singular_values(self) -> Any:
         """
@@ -387,7 +387,7 @@ class CCA(_Coupled):
         self.n_pca_modes = n_pca_modes
 
     def _found(self, **asked: Any) -> CoupledModes:
-        return cca(*self._rows, self.n_modes, pcs=self.n_pca_modes, **asked)
+        return cca(self._rows[0], self._rows[1], self.n_modes, pcs=self.n_pca_modes, **asked)
 
     def canonical_correlations(self) -> Any:
         """

@@ -32,7 +32,7 @@ from npmdask.planning.predicted_steps import Predictor
 from npmdask.privacy.mechanisms import REGISTRY as MECHANISMS
 from npmdask.runs.build import default_rank, make_problem
 from npmdask.runs.loop import solve_in
-from npmdask.runs.missing import filled, keep_missing, missing_warnings
+from npmdask.runs.missing import filled, filled_entries, keep_missing, missing_warnings
 from npmdask.runs.observers import Observer, Observers
 from npmdask.runs.problem import DEFAULT_STEPS, Problem, Request
 from npmdask.runs.restore import bind_spec
@@ -357,8 +357,7 @@ class _Job:
 
     @property
     def _of_filled(self) -> str:
-        from npmdask.runs.missing import filled_entries
-
+        """The end of an error statement of data whose gaps were filled."""
         return filled_entries(self._source.reader)
 
     def _measured(self, left: Block, right: Block) -> _Measured:
