@@ -223,7 +223,7 @@ def top_k(
     begun = None if start is None else find_start(start, store)
     if privacy is not None:
         require_store(source)
-    opened = open_source(source, kind, dim, spill, gaps=missing != REFUSE)
+    opened = open_source(source, kind, dim, spill, gaps=missing != REFUSE, of_complex=True)
     request = Request(
         target_rank=k,
         iteration_rank=iteration_rank,

@@ -111,10 +111,12 @@ class SourceTable(ConfigTable):
             raise ValueError("give either path (a store) or nodes (addresses), and not both")
         return self
 
-    def open(self) -> Source:
-        """The data, or the nodes that hold them; nothing is read."""
+    def open(self, *, of_complex: bool = False) -> Source:
+        """The data, or the nodes that hold them; nothing is read. ``of_complex``: complex numbers can be taken."""
         if self.nodes is None:
-            return open_source(self.path, self.kind, self.dim, gaps=self.missing != "refuse")
+            return open_source(
+                self.path, self.kind, self.dim, gaps=self.missing != "refuse", of_complex=of_complex
+            )
         if self.kind is not None:
             raise BadInputError("the nodes determine source.kind: leave it out at the centre")
         return open_nodes(self.nodes, self.patience)
@@ -412,7 +414,7 @@ class RunConfig(ConfigTable):
     def check(self) -> Problem:
         """The source opened and everything checked, nothing read: iteration_rank = "auto" means the default."""
         self._require_stored()
-        source = self._opened()
+        source = self._opened(of_complex=True)
         request = self._request_of(source)
         if request.privacy is not None and self.source.nodes is None:
             return posed(request, source, self.resources(), self.run.store)  # what it chooses is public
@@ -423,7 +425,7 @@ class RunConfig(ConfigTable):
     def problem(self) -> Problem:
         """The source opened and everything checked; nothing read yet, unless iteration_rank = "auto" is new."""
         self._require_stored()
-        source = self._opened()
+        source = self._opened(of_complex=True)
         if self.source.nodes is not None:
             self._require_threads()
             return make_problem(source, self._request_of(source), start=self._begun())
@@ -438,11 +440,11 @@ class RunConfig(ConfigTable):
             fill=find_fill(self.source.missing, self.source.missing_fill),
         )
 
-    def _opened(self) -> Source:
+    def _opened(self, *, of_complex: bool = False) -> Source:
         """The data, or the nodes that hold them; of a private run an ingested store, or nothing."""
         if self.privacy is not None and self.source.nodes is None:
             require_store(self.source.path)
-        return self.source.open()
+        return self.source.open(of_complex=of_complex)
 
     def _require_stored(self) -> None:
         """Refuse what only a stream knows, and what no private run may be."""
@@ -873,7 +875,7 @@ def starter(file: Path, source: str | None = None) -> str:
         run = RunTable(memory="1GiB", store=store)
         return head + render_config(RunConfig(source=table, algorithm=AlgorithmTable(target_rank=10), run=run))
     path = _beside(Path.cwd(), source)
-    table = SourceTable(path=path, kind=open_source(path).kind)  # type: ignore[arg-type]
+    table = SourceTable(path=path, kind=open_source(path, of_complex=True).kind)  # type: ignore[arg-type]
     problem = RunConfig(source=table, algorithm=AlgorithmTable(target_rank=1)).check()
     algorithm = AlgorithmTable(target_rank=min(10, problem.most_values))
     whole = RunConfig(source=table, algorithm=algorithm)

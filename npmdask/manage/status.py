@@ -44,12 +44,12 @@ def inspect(path: str | Path) -> dict[str, Any]:
 
 
 def _inspect_data(path: str | Path) -> dict[str, Any]:
-    source = open_source(path)
+    source = open_source(path, of_complex=True)
     reader: Any = source.reader
     return {
         "kind": source.kind,
         **_extent(source),
-        "dtype": str(reader.dtype),
+        "dtype": str(source.dtype),
         "bytes": reader.nbytes,
         "chunk_grid": [reader.grid] * 3 if reader.layout == "tensor" else list(reader.grid),
         "stored": _stored(reader),
@@ -61,7 +61,7 @@ def _inspect_data(path: str | Path) -> dict[str, Any]:
 
 def _extent(source: Source) -> dict[str, Any]:
     """How large the data are, in the words of their kind."""
-    n, d = source.shape[0], source.dimension
+    n, d = source.shape[0], source.dimension // source.parts
     if source.reader.layout == "tensor":
         tensor: Any = source.reader
         return {"order": len(source.shape), "dimension": d, "block": tensor.side}

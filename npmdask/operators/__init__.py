@@ -18,6 +18,7 @@ from npmdask.operators.clipped_entries import (
 from npmdask.operators.clipped_rows import ClippedGram, ClippedSparseGram
 from npmdask.operators.column_moments import ColumnMoments
 from npmdask.operators.cross_covariance import CrossCovariance
+from npmdask.operators.complex_parts import ComplexGram, ComplexGramMatrix, ComplexSymmetric
 from npmdask.operators.dilation import Dilation, SparseDilation
 from npmdask.operators.gram import Gram, LeftProduct, SparseGram
 from npmdask.operators.gram_matrix import GramMatrix
@@ -53,6 +54,9 @@ __all__ = [
     "ClippedSparseGram",
     "ColumnMoments",
     "CrossCovariance",
+    "ComplexGram",
+    "ComplexGramMatrix",
+    "ComplexSymmetric",
     "Dilation",
     "Gram",
     "GramMatrix",

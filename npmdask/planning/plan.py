@@ -227,9 +227,9 @@ def make_plan(
         source=source.path,
         kind=source.kind,
         shape=source.shape,
-        dtype=str(source.reader.dtype),
-        target_rank=algorithm.target_rank,
-        iteration_rank=algorithm.iteration_rank,
+        dtype=str(source.dtype),
+        target_rank=problem.ranks[0],
+        iteration_rank=problem.ranks[1],
         tol=problem.rule.tol,
         max_steps=problem.rule.max_steps,
         steps=steps,
@@ -443,6 +443,7 @@ def _with_rank(request: Request, source: Source, resources: Resources, store: st
     memory = memory_for(needs_of(problem), resources, base)
     measured = measure_throughput(problem, memory, widest(problem, memory, base))
     chosen = min(measured.free_columns, widest(problem, memory, tree_rss()))  # what is held now, after measuring
+    chosen //= source.parts
     return replace(request, iteration_rank=max(chosen, default_rank(int(request.target_rank), source.shape[1])))
 
 

@@ -164,7 +164,7 @@ def validate(config: AnyConfig) -> dict[str, Any]:
     if made.privacy is not None:
         require_no_other_flow(made)  # the shape of private data is not for a log
     source = made.check().source
-    facts = {"shape": source.shape, "kind": source.kind, "dtype": str(source.reader.dtype)}
+    facts = {"shape": source.shape, "kind": source.kind, "dtype": str(source.dtype)}
     get_run_logger().info("%s: %s, fingerprint %s", source.path, facts, source.fingerprint[:16])
     return facts
 

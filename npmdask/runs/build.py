@@ -146,6 +146,8 @@ def make_problem(
     request = replace(request, target_rank=checked_rank(request.target_rank))
     source = prepared(source, request)
     _require_options(source, request)
+    if source.parts == 2:
+        _require_real_only(source, request)
     if getattr(source.reader, "layout", "") == "matrix-free":  # data that lie with nodes have none
         _require_products_only(source, request)
     if request.weights is not None:
@@ -165,7 +167,8 @@ def make_problem(
         _require_search(request, start)
     if start is not None:
         _require_start(source, request, start)
-    k, p = ranks_of(source, request, locked.result.vectors.shape[1] if locked else 0)
+    k, p = ranks_of(source, request, locked.result.vectors.shape[1] // source.parts if locked else 0)
+    k, p = k * source.parts, p * source.parts
     random = 0
     if start is not None:
         start, p = _with_random_columns(start, k, p, source.dimension, asked=request.iteration_rank is not None)
@@ -190,6 +193,11 @@ def make_problem(
     algorithm = _algorithm(request, question)
     if isinstance(algorithm, GramKrylov):
         _require_gram(algorithm.name, source, share, locked, start)
+    if type(algorithm) not in OURS and source.parts == 2:
+        raise RefusedError(
+            f"{algorithm.name} is an algorithm from outside, and {source.path} holds {source.dtype}, whose pairs come "
+            'twice: use "krylov", "power" or "gram"'
+        )
     if type(algorithm) not in OURS:
         refuse_low_rank(
             request.low_rank_tol, f"{algorithm.name} is an algorithm from outside, whose steps prove nothing"
@@ -197,7 +205,7 @@ def make_problem(
     rule = ResidualRule(
         tol=tol,
         max_steps=DEFAULT_STEPS if request.max_steps is None else request.max_steps,
-        d=source.shape[1],
+        d=source.reader.shape[1],
         noise_stddev=mechanism.stddev,
         squared=source.kind in ("matrix", "sparse"),
     )
@@ -523,9 +531,10 @@ def _require_search(request: Request, start: Start | None) -> None:
 
 
 def _require_start(source: Source, request: Request, start: Start) -> None:
-    if start.basis.shape[0] != source.shape[1]:
+    if start.basis.shape[0] != source.reader.shape[1]:
+        columns = f"{source.shape[1]}{' complex ones' if source.parts == 2 else ''}"
         raise RefusedError(
-            f"the run to start from has {start.basis.shape[0]} columns and {source.path} has {source.shape[1]}: a warm "
+            f"the run to start from has {start.basis.shape[0]} columns and {source.path} has {columns}: a warm "
             "start needs the same columns (more rows are fine); leave `start` out"
         )
     if request.mechanism != "none":
@@ -569,6 +578,23 @@ def _require_products_only(source: Source, request: Request) -> None:
             raise RefusedError(
                 f"{name} needs rows or entries, and {source.path.removeprefix('memory, ')} has products only: leave it "
                 "out, or give the matrix itself"
+            )
+
+
+def _require_real_only(source: Source, request: Request) -> None:
+    """What is not made for complex data: refused, rather than done with their real part."""
+    asked = {
+        "privacy": request.privacy is not None,
+        "operator": request.operator is not None,
+        f"mechanism = {request.mechanism!r}": request.mechanism != "none",
+        "low_rank_tol": bool(request.low_rank_tol),
+        "a share of the variance": isinstance(request.target_rank, float),
+    }
+    for name, wanted in asked.items():
+        if wanted:
+            raise RefusedError(
+                f"{name} is for real numbers, and {source.path} holds {source.dtype}: leave it out (a share: give a "
+                "whole number of components, and see explained_share), or give real and imaginary parts as columns"
             )
 
 
@@ -616,7 +642,9 @@ def _require_of_tensor(source: Source, request: Request) -> None:
 
 
 def ranks_of(source: Source, request: Request, locked: int) -> tuple[int, int]:
-    smallest = min(source.shape[0], source.dimension)
+    """k and p, in columns of the data; ``locked``: how many components are found already."""
+    width = source.dimension // source.parts
+    smallest = min(source.shape[0], width)
     if isinstance(request.target_rank, float):
         return min(FIRST_STAGE, smallest), min(FIRST_STAGE, smallest)
     k = request.target_rank
@@ -626,7 +654,7 @@ def ranks_of(source: Source, request: Request, locked: int) -> tuple[int, int]:
             f"target_rank = {k} is not possible: the data are {source.shape[0]} x {source.shape[1]}, so at most "
             f"{smallest} components exist{more}"
         )
-    room = source.dimension - locked
+    room = width - locked
     if request.iteration_rank == "auto":
         raise BadInputError('iteration_rank = "auto" is chosen by top_k and `npmdask run`; give a number here')
     p = default_rank(k, room) if request.iteration_rank is None else request.iteration_rank

@@ -15,6 +15,7 @@ import numpy as np
 
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, closest
+from npmdask.numerics.complex_parts import as_complex, moduli
 from npmdask.numerics.incomplete_rows import FittedScores, least_squares_scores
 from npmdask.numerics.subspaces import Block
 from npmdask.operators.view import column_scale
@@ -98,6 +99,11 @@ class StoredComponents:
     def k(self) -> int:
         return int(self.basis.shape[1])
 
+    @property
+    def of_complex(self) -> bool:
+        """Whether they are complex: only of such are scores of complex rows asked."""
+        return self.basis.dtype.kind == "c"
+
     @cached_property
     def weights(self) -> Block:
         """What centred rows are multiplied by."""
@@ -106,8 +112,8 @@ class StoredComponents:
 
     @cached_property
     def patterns(self) -> Block:
-        """What one unit of each score adds to a row (d x k), in the units of the data."""
-        patterns = in_units_of_data(self.basis, self.column_weight)
+        """What one unit of each score adds to a row (d x k), in the units of the data; of complex ones conjugates."""
+        patterns = in_units_of_data(self.basis.conj(), self.column_weight)
         return patterns if self.scale is None else patterns * self.scale[:, None]
 
     def scores(self, rows: Any) -> Block:
@@ -135,7 +141,7 @@ class StoredComponents:
         if self.column_weight is not None:
             rows = scores @ self.patterns.T
             return rows if self.mean is None else rows + self.mean
-        rows = scores @ self.basis.T
+        rows = scores @ self.basis.conj().T
         rows = rows if self.scale is None else rows * self.scale
         return rows if self.mean is None else rows + self.mean
 
@@ -168,8 +174,14 @@ class StoredComponents:
             Rows of another width, or scores that are not finite.
         """
         fit = require_rule(missing) == LEAST_SQUARES
+        if fit and self.of_complex:
+            raise BadInputError(
+                f"missing = {missing!r} is for real components, and these are complex: leave it out, and fill missing "
+                "values in before"
+            )
         gaps = fit or self.missing is not None or self.fill is not None
-        opened = self._read_with_gaps(open_source(source, dim=dim, gaps=gaps), missing)
+        opened = open_source(source, dim=dim, gaps=gaps, of_complex=self.of_complex)
+        opened = self._read_with_gaps(opened, missing)
         if opened.reader.layout == "matrix-free":
             raise BadInputError(
                 f"{opened.path.removeprefix('memory, ')} has no rows, whose scores are asked for: those that it was "
@@ -180,10 +192,12 @@ class StoredComponents:
                 f"{opened.path} has {opened.shape[-1]} columns and the components have {self.d}: give rows of the "
                 "columns that they were found of"
             )
+        dtype = np.result_type(dtype, np.complex64) if self.of_complex else dtype
         units, found = units_of(opened.reader), np.empty((opened.shape[0], self.k), dtype)  # type: ignore[arg-type]
         step, fits = max(1, AT_ONCE // (8 * self.d)), Fits()
         for unit in range(len(units.bounds) - 1):
             first, rows = int(units.bounds[unit]), units.load(unit)
+            rows = rows.view(opened.dtype) if opened.parts == 2 else rows
             for start in range(0, rows.shape[0], step):
                 part = rows[start : start + step]
                 scores, amplified = self.fitted(part) if fit else (self.scores(part), np.ones(part.shape[0]))
@@ -222,11 +236,13 @@ def components_of_run(
     mean, std = _statistics(held, spec, source)
     if missing is not None and missing.observed is not None:
         std = over_observed(std, missing.observed)
+    if np.dtype(data["dtype"]).kind == "c":  # parts of columns
+        std, mean = moduli(std)[::2], as_complex(mean[:, None])[:, 0]
     return StoredComponents(
         basis=basis,
         missing=missing,
         mean=mean if data["center"] else None,
-        scale=column_scale(mean, std, sparse=data["kind"] == "sparse") if data["scale"] else None,
+        scale=column_scale(np.abs(mean), std, sparse=data["kind"] == "sparse") if data["scale"] else None,
         column_weight=columns,
     )
 

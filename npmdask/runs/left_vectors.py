@@ -18,8 +18,9 @@ import zarr
 from npmdask.algorithms import Result
 from npmdask.checkpoint.store import RunStore, folder_of
 from npmdask.errors import BadInputError, CommitError, RefusedError
+from npmdask.numerics.complex_parts import as_complex, fix_phases, folded
 from npmdask.numerics.subspaces import Block, fix_signs
-from npmdask.operators import Gram, LeftProduct, Operator
+from npmdask.operators import ComplexGram, Gram, LeftProduct, Operator
 from npmdask.storage.bundle import Arrays, fsync, fsync_folder, read_bundle
 from npmdask.storage.checksum import crc32c
 from npmdask.storage.readers.dense import ReadStats
@@ -31,7 +32,10 @@ Pass = Callable[[Operator], tuple[Block, ReadStats]]
 
 @dataclass(frozen=True, kw_only=True)
 class LeftResult:
-    """Singular triplets: values, right vectors (d x k), residuals; left vectors are Z @ ``rotation``."""
+    """Singular triplets: values, right vectors (d x k), residuals; left vectors are Z @ ``rotation``.
+
+    Of complex data Z (m x 2 k) has real and imaginary parts beside each other, and ``rotation`` is 2 k x k.
+    """
 
     values: np.ndarray
     vectors: Block
@@ -58,14 +62,27 @@ def refine_with_left(operator: Gram, result: Result, folder: Path, one_pass: Pas
     both, record = one_pass(_left_product(operator, k, folder))
     _require_here(folder, sorted(record.written))
     flush_left(folder, record.written)
-    back, gram = both[:-k], both[-k:]  # A^T Z (d x k) and Z^T Z (k x k)
+    back, gram, vectors = both[:-k], both[-k:], result.vectors  # A^T Z (d x k) and Z^T Z (k x k)
+    of_complex = isinstance(operator, ComplexGram)
+    if of_complex:
+        back, gram, vectors = _of_complex(back, gram, vectors)
     values, rotation, turn = _small_svd(gram)
-    vectors = result.vectors @ turn
-    signs = fix_signs(vectors)
+    vectors = vectors @ turn
+    signs = fix_phases(vectors) if of_complex else fix_signs(vectors)
     vectors, rotation = vectors * signs, rotation * signs
     residuals = np.linalg.norm(back @ rotation - vectors * values, axis=0) * (values > 0)
     checksums = np.array([record.written[slab] for slab in sorted(record.written)], np.uint32)
+    if of_complex:  # a row of Z has real and imaginary parts beside each other
+        rotation = np.stack([rotation, 1j * rotation], axis=1).reshape(k, -1)
     return LeftResult(values=values, vectors=vectors, residual_norms=residuals, rotation=rotation, checksums=checksums)
+
+
+def _of_complex(back: Block, gram: Block, vectors: Block) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """``A^H Z``, ``Z^H Z`` and V, complex, of vectors w_1, i w_1, w_2, ...: Z = A conj(w) has parts R w and R i w."""
+    even, odd = slice(0, None, 2), slice(1, None, 2)
+    products = folded(np.concatenate([back[:, even], back[:, odd]], axis=1))
+    square = gram[even, even] + gram[odd, odd] + 1j * (gram[even, odd] - gram[odd, even])
+    return np.conj(as_complex(products)), square, np.conj(as_complex(vectors[:, even]))
 
 
 def rebuild_left(operator: Gram, arrays: Arrays, folder: Path, one_pass: Pass) -> None:
@@ -157,20 +174,20 @@ def _require_here(folder: Path, slabs: list[int]) -> None:
 def _small_svd(gram: Block) -> tuple[np.ndarray, Block, Block]:
     """Singular values of Z from Z^T Z, M with U = Z M, and the turn of the right vectors."""
     k = len(gram)
-    norms = np.sqrt(np.maximum(np.diagonal(gram), 0.0))
+    norms = np.sqrt(np.maximum(np.diagonal(gram).real, 0.0))
     kept = np.flatnonzero(norms > 4 * k * np.finfo(np.float64).eps * norms.max(initial=0.0))
-    values, rotation, turn = np.zeros(k), np.zeros((k, k)), np.eye(k)
+    values, rotation, turn = np.zeros(k), np.zeros((k, k), gram.dtype), np.eye(k, dtype=gram.dtype)
     if len(kept):
         unit = gram[np.ix_(kept, kept)] / np.outer(norms[kept], norms[kept])
         try:
-            r = np.linalg.cholesky(unit).T * norms[kept]
+            r = np.linalg.cholesky(unit).conj().T * norms[kept]
         except np.linalg.LinAlgError:  # columns of Z that depend on each other: all of them are rounding
             return _dependent_svd(unit, norms, kept)
         w, s, qt = np.linalg.svd(r)
         values[: len(kept)] = s
         rotation[np.ix_(kept, np.arange(len(kept)))] = np.linalg.solve(r, w)
-        turn = np.zeros((k, k))
-        turn[np.ix_(kept, np.arange(len(kept)))] = qt.T
+        turn = np.zeros((k, k), gram.dtype)
+        turn[np.ix_(kept, np.arange(len(kept)))] = qt.conj().T
         lost = np.setdiff1d(np.arange(k), kept)
         turn[lost, np.arange(len(kept), k)] = 1.0
     return values, rotation, turn
@@ -182,11 +199,11 @@ def _dependent_svd(unit: Block, norms: np.ndarray, kept: np.ndarray) -> tuple[np
     sizes, directions = np.linalg.eigh(unit)
     some = sizes > np.finfo(np.float64).eps ** 0.5
     root, directions = np.sqrt(sizes[some]), directions[:, some]
-    w, s, qt = np.linalg.svd(directions.T * root[:, None] * norms[kept])
-    values, rotation, turn = np.zeros(k), np.zeros((k, k)), np.zeros((k, k))
+    w, s, qt = np.linalg.svd(directions.conj().T * root[:, None] * norms[kept])
+    values, rotation, turn = np.zeros(k), np.zeros((k, k), unit.dtype), np.zeros((k, k), unit.dtype)
     values[: len(s)] = s
     rotation[np.ix_(kept, np.arange(len(s)))] = directions / norms[kept, None] / root @ w
-    turn[np.ix_(kept, np.arange(len(kept)))] = qt.T
+    turn[np.ix_(kept, np.arange(len(kept)))] = qt.conj().T
     lost = np.setdiff1d(np.arange(k), kept)
     turn[lost, np.arange(len(kept), k)] = 1.0
     return values, rotation, turn

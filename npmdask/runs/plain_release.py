@@ -14,11 +14,13 @@ import numpy as np
 from npmdask.algorithms import OURS, Query, Result
 from npmdask.algorithms.stopping import Outcome, StepView
 from npmdask.errors import BadInputError
+from npmdask.numerics.complex_parts import moduli
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block, orth, rayleigh_ritz
 from npmdask.operators import ColumnMoments, GramReader, Operator
 from npmdask.operators.view import AS_STORED, View, column_scale
 from npmdask.privacy.release import Answer, Released
+from npmdask.runs.complex_answers import closed, of_pairs
 from npmdask.runs.left_vectors import rebuild_left
 from npmdask.runs.missing import filled, keep_missing, missing_warnings
 from npmdask.runs.problem import Problem
@@ -85,6 +87,8 @@ def constant_columns(problem: Problem, source: Source) -> np.ndarray:
         return np.empty(0, np.int64)
     if isinstance(source.reader, GapReader):
         std = source.reader.deviations(std)
+    if source.parts == 2:
+        mean, std = moduli(mean)[::2], moduli(std)[::2]
     scale = column_scale(mean, std, sparse=source.of_csr)
     small = (mean != 0) & (np.abs(mean) < SMALLEST)
     return np.flatnonzero((scale == 1) & (std != 1) & ((std > 0) | small))
@@ -212,7 +216,9 @@ class PlainRelease:
         self._survey(step)
 
     def judged(self, view: StepView, before: list[StepView], state: Any) -> StepView:
-        """The view with what is left over, where that is what ends the run."""
+        """The view with what is left over, where that is what ends the run; of complex data, of complex pairs."""
+        if self._problem.source.parts == 2:
+            return of_pairs(view, self._problem.algorithm.finalize(state))
         return with_excess(self._problem, view, before, state, self._trace, self._operator)
 
     def angle(self, vectors: Block | None) -> float | None:
@@ -233,17 +239,19 @@ class PlainRelease:
             result, view, outcome = self._verified(result, view, outcome)
             passes += 1
         result, explained, outcome = settle(result, outcome, self._trace, problem.share)
+        real, pairs = result, closed(result) if problem.source.parts == 2 else None
+        result = pairs or result
         arrays = self._in_units(result)
         passes += "left_rotation" in arrays
         if "left_rotation" in arrays:
-            outcome = problem.rule.unresolved(leading(view, len(result.values)), arrays["values"]) or outcome
+            outcome = problem.rule.unresolved(leading(view, len(arrays["values"])), arrays["values"]) or outcome
         found = result.facts
         if problem.source.kind == "tensor":
             found = found | recovery_of(problem.source.truth, result)
         self._session.warnings += missing_warnings(self._session.store)
         constant = constant_columns(problem, self._source)
         self._session.warnings += constant_columns_warning(constant, centred=problem.request.center)
-        assured = assure(problem, result, history, self._trace, self._operator, len(constant))
+        assured = assure(problem, real, history, self._trace, self._operator, len(constant), pairs)
         meta = {"outcome": asdict(outcome), "explained_share": explained, "facts": found, **self._stated(view)}
         meta |= outcome_facts(outcome, assured) | {"history": history, "total_data_passes": passes}
         return Answer(arrays=arrays, meta=with_assurance(problem.kind, arrays, meta))

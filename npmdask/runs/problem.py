@@ -20,8 +20,10 @@ from npmdask.algorithms import (
 from npmdask.algorithms.stopping import StoppingRule
 from npmdask.checkpoint.store import CHECKPOINT_FORMAT
 from npmdask.errors import BadInputError
+from npmdask.numerics.complex_parts import moduli
 from npmdask.numerics.subspaces import Block
-from npmdask.operators import OF_LAYOUT, Operator, Symmetric, Triangle, View
+from npmdask.operators import OF_LAYOUT, ComplexGram, ComplexSymmetric, Operator, Symmetric, Triangle, View
+from npmdask.operators.view import column_scale
 from npmdask.privacy.mechanisms import Mechanism
 from npmdask.privacy.release import EVERYTHING, Disclosure, Recipe
 from npmdask.privacy.request import Privacy
@@ -206,10 +208,17 @@ class Problem:
         return self.source.dimension if self.derived is None else self.derived.dimension(self.source)
 
     @property
+    def ranks(self) -> tuple[int, int]:
+        """k and p as people count them: a complex vector is two real ones of the algorithm."""
+        parts = self.source.parts
+        return self.algorithm.target_rank // parts, self.algorithm.iteration_rank // parts
+
+    @property
     def most_values(self) -> int:
         """How many values the question has: eigenvalues as many as columns, singular values also as rows at most."""
         singular = self.kind in ("matrix", "sparse") and self.private is None
-        return min(self.source.shape[0], self.d) if singular else self.d
+        columns = self.d // self.source.parts
+        return min(self.source.shape[0], columns) if singular else columns
 
     @property
     def kind(self) -> str:
@@ -239,6 +248,8 @@ class Problem:
             return released
         if self.derived is not None:
             return self.derived.operator(self.source)
+        if self.source.parts == 2:
+            return self._of_complex(mean, std)
         if kind == "symmetric" and reader.layout == "dense":
             if reader.by_triangle and (self.source.mirrored or not first):
                 return Triangle(reader=TriangleReader(array=reader.array, checksums=reader.checksums))
@@ -250,12 +261,24 @@ class Problem:
         weight = 1.0 / view.weight_of_rows(self.source.shape[0]) if kind == "samples" else 1.0
         return made(reader=reader, weight=weight, view=view)
 
+    def _of_complex(self, mean: np.ndarray | None, std: np.ndarray | None) -> Operator:
+        """The operator on real vectors of twice as many entries: npmdask.operators.complex_parts."""
+        reader: Any = self.source.reader
+        if self.source.kind == "symmetric":
+            return ComplexSymmetric(reader=reader)
+        view = self.view(mean, std)
+        weight = 1.0 / view.weight_of_rows(self.source.shape[0]) if self.source.kind == "samples" else 1.0
+        return ComplexGram(reader=reader, weight=weight, view=view)
+
     def view(self, mean: np.ndarray | None, std: np.ndarray | None) -> View:
         """How the question sees the stored columns, of these means and deviations."""
         asked, sparse = self.request, self.source.of_csr
         if std is not None and isinstance(self.source.reader, GapReader):
             std = self.source.reader.deviations(std)
         view = View.of_columns(mean, std, center=asked.center, scale=asked.scale, sparse=sparse)
+        if self.source.parts == 2 and view.scale is not None:
+            assert mean is not None and std is not None
+            view = replace(view, scale=column_scale(moduli(mean), moduli(std), sparse=False))
         if asked.weights is None:
             return view
         return replace(view, row_weight=asked.weights.rows, column_weight=columns_read(asked.weights, self.source))
@@ -294,7 +317,7 @@ class Problem:
             "data": {
                 "fingerprint": self.source.fingerprint,
                 "shape": list(self.source.shape),
-                "dtype": self.source.reader.dtype.str,
+                "dtype": self.source.dtype.str,
                 "kind": self.source.kind,
                 "center": self.request.center,
                 "scale": self.request.scale,
@@ -305,8 +328,8 @@ class Problem:
             },
             "algorithm": {
                 "name": self.algorithm.name,
-                "target_rank": self.request.target_rank if self.searches else self.algorithm.target_rank,
-                "iteration_rank": None if self.searches else self.algorithm.iteration_rank,
+                "target_rank": self.request.target_rank if self.searches else self.ranks[0],
+                "iteration_rank": None if self.searches else self.ranks[1],
                 "share": self.share,
                 **({} if self.request.options is None else {"options": self.request.options}),
             },

@@ -178,7 +178,8 @@ def problem_of(held: RunStore) -> Problem:
         weights=kept_weights(held, spec),
         presentation=Presentation(**spec["report"]) if "report" in spec else None,
     )
-    source = open_source(spec["source"], data["kind"], spec.get("dim"), gaps=request.missing != REFUSE)
+    gaps = request.missing != REFUSE
+    source = open_source(spec["source"], data["kind"], spec.get("dim"), gaps=gaps, of_complex=True)
     start = spec["run"].get("starts_from")
     begun = read_start(held) if start else None
     return make_problem(source, request, _read_locked(held, spec), begun, algorithm.get("share"))

@@ -14,7 +14,8 @@ from npmdask.algorithms import Result
 from npmdask.algorithms.stopping import DOUBLE_EPS, Outcome, StepView
 from npmdask.numerics.moments import match
 from npmdask.numerics.subspaces import Block
-from npmdask.operators import Gram, Operator, View
+from npmdask.operators import ComplexGram, ComplexSymmetric, Gram, Operator, View
+from npmdask.runs.complex_answers import complex_certificate, in_complex
 from npmdask.runs.left_vectors import refine_with_left
 from npmdask.runs.missing import filled_entries
 from npmdask.runs.problem import Problem
@@ -61,6 +62,8 @@ def answer_arrays(
     """
     values, vectors, residuals = in_units(kind, result.values), result.vectors, result.residual_norms
     left = {}
+    if isinstance(operator, ComplexGram | ComplexSymmetric):
+        values, vectors, residuals = in_complex(values, vectors, residuals)
     if kind == "matrix" and isinstance(operator, Gram):  # of a stored Gram there are no rows to make them of
         refined = refine_with_left(operator, result, folder, final_pass)
         values, vectors, residuals = refined.values, refined.vectors, refined.residual_norms
@@ -100,15 +103,19 @@ def assure(
     trace: float | None,
     operator: Operator,
     constant: int = 0,
+    found: Result | None = None,
 ) -> ErrorStatement | None:
     """The certificate of ``result``; None where there is none to make: tensors, moments, no step.
 
-    ``constant``: columns that counted as constant where columns were to be scaled.
+    ``constant``: columns that counted as constant where columns were to be scaled. ``found``: of complex data the
+    closed pairs (npmdask.runs.complex_answers) that ``result`` was made.
     """
     if not problem.certified or not history or not len(result.values):
         return None
     evidence = evidence_of(problem, result, [str(step["precision"]) for step in history], trace, operator)
     certificate = certify(evidence)
+    if found is not None:
+        certificate = complex_certificate(evidence, certificate, found)
     singular = problem.kind in ("matrix", "sparse")
     residuals = [float(step["worst_residual"]) for step in history]
     state = health(

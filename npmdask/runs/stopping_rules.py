@@ -166,7 +166,8 @@ def trace_of(source: Source, operator: Operator, *, whatever_it_takes: bool) -> 
     if mean is None or std is None:
         return None
     gram: Any = operator  # Gram and SparseGram: weight and view
-    return float(gram.view.trace(mean, std, source.shape[0]) * gram.weight)
+    # Of complex data each eigenvalue of the operator comes twice.
+    return source.parts * float(gram.view.trace(mean, std, source.shape[0]) * gram.weight)
 
 
 def _diagonal(reader: Any) -> float:

@@ -239,10 +239,14 @@ def _spread(axes: tuple[Axis, ...], name: str, values: np.ndarray) -> np.ndarray
 
 
 def columns_read(weights: Weights, source: Source) -> np.ndarray | None:
-    """What the columns weigh that a run reads: those that have no value may be left out (missing = "drop-columns")."""
-    if weights.columns is None or not isinstance(source.reader, GapReader):
-        return weights.columns
-    return source.reader.of_kept(weights.columns)
+    """What the columns weigh that a run reads: those that have no value may be left out (missing = "drop-columns"),
+    and both parts of a complex one weigh the same.
+    """
+    if weights.columns is None:
+        return None
+    if isinstance(source.reader, GapReader):
+        return source.reader.of_kept(weights.columns)
+    return np.repeat(weights.columns, source.parts)
 
 
 # What a run keeps of them: resumed, it needs no file and no coordinate again.
@@ -286,4 +290,4 @@ def in_units_of_data(basis: Block, columns: np.ndarray | None) -> Block:
     if columns is None:
         return basis
     roots = np.sqrt(columns)[:, None]
-    return np.divide(basis, roots, out=np.full(basis.shape, np.nan), where=roots > 0)
+    return np.divide(basis, roots, out=np.full(basis.shape, np.nan, basis.dtype), where=roots > 0)

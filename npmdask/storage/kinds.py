@@ -132,14 +132,31 @@ def choose_layout(kind: str, layout: str | None, chunks: Sequence[int] | None) -
 
 
 def real_array(given: Any, what: str, form: str = "rows x columns") -> np.ndarray:
-    """``given`` (an array, lists that are one, a table, a labelled array) as an array of real numbers of any shape.
+    """As :func:`number_array`, of real numbers.
+
+    Raises
+    ------
+    BadInputError
+        As there; or complex numbers.
+    """
+    array = number_array(given, what, form)
+    if array.dtype.kind == "c":
+        raise BadInputError(
+            f"{what} of type {array.dtype}: give real numbers (real and imaginary parts as columns of their own); "
+            "complex ones are for npmdask.top_k on dense rows"
+        )
+    return array
+
+
+def number_array(given: Any, what: str, form: str = "rows x columns") -> np.ndarray:
+    """``given`` (an array, lists that are one, a table, a labelled array) as an array of numbers of any shape.
 
     ``form``: what an error says of the shape that is needed.
 
     Raises
     ------
     BadInputError
-        Masked values, text, Python objects, complex numbers, lists of unequal length, or no array at all.
+        Masked values, text, Python objects, lists of unequal length, or no array at all.
     """
     given = values_of(given)
     if isinstance(given, BlockRows):
@@ -161,7 +178,7 @@ def real_array(given: Any, what: str, form: str = "rows x columns") -> np.ndarra
                 "plain run take them (missing = 'mean')"
             )
         array = array.data
-    if array.dtype.kind not in "iufb":
+    if array.dtype.kind not in "iufbc":
         raise BadInputError(f"{what} of type {array.dtype}: give real numbers, as numpy.asarray(x, float)")
     return np.asarray(array)
 

@@ -22,10 +22,19 @@ from npmdask.storage.containers import is_linear_operator, is_sparse, labels_of,
 from npmdask.storage.conventions import convention_facts, decoded, require_plain_parts, require_undecoded
 from npmdask.storage.file_copies import copy_of, file_of, look_of
 from npmdask.storage.formats.compressed import gene_labels
-from npmdask.storage.kinds import KINDS, MATRICES, TENSOR, real_array, require_cube, require_square_matrices
+from npmdask.storage.kinds import (
+    KINDS,
+    MATRICES,
+    TENSOR,
+    number_array,
+    real_array,
+    require_cube,
+    require_square_matrices,
+)
 from npmdask.storage.labels import Axis, Labels, axis_of
 from npmdask.storage.object_url import SCHEMES, is_remote, open_remote, outside, require_no_credentials
 from npmdask.storage.paths import is_url, local_path
+from npmdask.storage.readers.complex_parts import ComplexReader, in_parts
 from npmdask.storage.readers.computed import Rows, open_rows
 from npmdask.storage.readers.dense import DenseReader
 from npmdask.storage.readers.gaps import (
@@ -50,7 +59,8 @@ from npmdask.storage.symmetric_tensor import packed_in_memory
 
 IN_MEMORY = "memory, "  # of what a program holds: so begins what is written down instead of a path
 BUDGET_MARK = "npmdask_budget"  # attribute of a store whose data have a privacy budget: its name in the ledger
-Reader = DenseReader | GapReader | CsrReader | TriangleReader | TensorReader
+Reader = DenseReader | ComplexReader | GapReader | CsrReader | TriangleReader | TensorReader
+OF_COMPLEX = ("samples", "matrix", "symmetric")  # kinds of data that may be complex
 Opener = Callable[[str], Rows]
 ENTRY_POINTS = "npmdask.sources"  # group of an installed package: scheme = module:opener
 _OPENERS: dict[str, Opener] = {}
@@ -161,7 +171,17 @@ class Source:
     @property
     def shape(self) -> tuple[int, ...]:
         """Rows and columns; (d, d, d) of a tensor."""
-        return self.reader.shape
+        return self.reader.inner.shape if isinstance(self.reader, ComplexReader) else self.reader.shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Of the entries."""
+        return self.reader.inner.dtype if isinstance(self.reader, ComplexReader) else self.reader.dtype
+
+    @property
+    def parts(self) -> int:
+        """Real numbers in an entry, of which vectors have as many for each column: 2 of complex ones, else 1."""
+        return 2 if isinstance(self.reader, ComplexReader) else 1
 
     @property
     def of_csr(self) -> bool:
@@ -170,8 +190,8 @@ class Source:
 
     @property
     def dimension(self) -> int:
-        """d: of the vectors that are looked for."""
-        return self.shape[1] if self.side is None else self.side
+        """d: real numbers in the vectors that are looked for."""
+        return self.reader.shape[1] if self.side is None else self.side
 
     def with_checksums(self, table: np.ndarray | dict[str, np.ndarray]) -> Source:
         """The same source, its chunks held to the checksums of an earlier pass."""
@@ -291,6 +311,7 @@ def open_source(
     spill: str | Path | None = None,
     *,
     gaps: bool = False,
+    of_complex: bool = False,
 ) -> Source:
     """Open ``source``: a path, a URL (of a registered scheme too), a ``zarr.Array``, a ``zarr.Group``, a 2-D NumPy
     array or lists of rows (3-D of kind matrices or tensor; a tensor is checked to be symmetric), a SciPy sparse matrix,
@@ -300,6 +321,7 @@ def open_source(
     ``kind`` (samples, symmetric, matrix, sparse, matrices, tensor) overrides what the store says of itself;
     without either a plain 2-D array is a matrix. ``spill``: a folder for rows that are computed, so that they are
     computed once. ``gaps``: missing values of tables, masked arrays and files become NaN, for :func:`with_missing`.
+    ``of_complex``: whoever asks can take complex numbers; all others are spared them by a refusal.
 
     Raises
     ------
@@ -312,10 +334,26 @@ def open_source(
     given, place = open_grid(Path(source), str(dim)) if gridded else (source, "")
     labels = None if isinstance(given, str | os.PathLike | zarr.Array | zarr.Group) else labels_of(given, dim)
     opened = _opened(given, kind, dim, spill, gaps=gaps)
+    if opened.parts == 2:
+        _require_complex(opened, taken=of_complex)
     if gridded:
         opened = replace(opened, path=place, dim=str(dim))
     labels = labels or opened.labels
     return replace(opened, labels=None if labels is None else labels.fitting(opened.shape))
+
+
+def _require_complex(opened: Source, *, taken: bool) -> None:
+    """Raise BadInputError of complex numbers for a caller, or a kind of data, that knows real ones only."""
+    if not taken:
+        raise BadInputError(
+            f"{opened.path} holds {opened.dtype}, and real numbers are needed here: complex ones are for npmdask.top_k "
+            "and `npmdask run` on rows that are stored dense. Give real and imaginary parts as columns of their own"
+        )
+    if opened.kind not in OF_COMPLEX:
+        raise BadInputError(
+            f"{opened.path} holds {opened.dtype}, which kind = {opened.kind!r} cannot have: use kind = 'samples', "
+            "'matrix' or 'symmetric' (Hermitian)"
+        )
 
 
 def open_grid(place: Path, dim: str) -> tuple[Any, str]:
@@ -389,7 +427,7 @@ def _opened(
         if isinstance(source, BlockRows):
             return _computed(source, kind, spill)
         held = is_sparse(source) or isinstance(source, zarr.Array | zarr.Group)
-        source = source if held else _array_of(source, gaps=gaps)
+        source = source if held else _array_of(source, gaps=gaps, numbers=_numbers_of(kind))
     elif dim is not None:
         raise BadInputError(
             f"dim = {dim!r} is for arrays that a program holds: open {source} with xarray, as "
@@ -469,7 +507,8 @@ def _computed(rows: BlockRows, kind: str | None, spill: str | Path | None) -> So
     given = rows if spill is None else spilled(rows, str(local_path(spill, "a folder for computed rows")))
     reader, printed = open_block_rows(given)
     kind, where = kind or ("sparse" if rows.sparse else "matrix"), f"{IN_MEMORY}{rows.name}"
-    opened = Source(path=where, kind=kind, reader=reader, fingerprint=printed, registered=False)
+    held = in_parts(reader) if isinstance(reader, DenseReader) else reader
+    opened = Source(path=where, kind=kind, reader=held, fingerprint=printed, registered=False)
     _require_consistent(opened)
     return opened
 
@@ -488,8 +527,13 @@ def _matrix_free(operator: Any, kind: str | None, *, rows: bool) -> Source:
     return Source(path=path, kind=kind or "matrix", reader=reader, fingerprint=printed, registered=False)
 
 
-def _array_of(given: Any, *, gaps: bool) -> np.ndarray:
-    """What lies in memory, as an array of real numbers; with ``gaps`` masked ones are NaN."""
+def _numbers_of(kind: str | None) -> Callable[[Any, str], np.ndarray]:
+    """What makes an array of what lies in memory, of a kind that may be complex and of others."""
+    return number_array if kind is None or kind in OF_COMPLEX else real_array
+
+
+def _array_of(given: Any, *, gaps: bool, numbers: Callable[[Any, str], np.ndarray]) -> np.ndarray:
+    """What lies in memory, as an array of ``numbers``; with ``gaps`` masked ones are NaN."""
     masked: Any = given
     if gaps and isinstance(given, np.ma.MaskedArray) and given.dtype.kind in "iuf" and np.ma.is_masked(given):
         given = masked.astype(np.promote_types(given.dtype, np.float32)).filled(np.nan)
@@ -500,7 +544,7 @@ def _array_of(given: Any, *, gaps: bool) -> np.ndarray:
             "pandas, Polars or PyArrow, an xarray.DataArray, an AnnData, a dataset of h5py, a session of icechunk or a "
             "LinearOperator of SciPy"
         )
-    return real_array(given, "the values")
+    return numbers(given, "the values")
 
 
 def _open_any(node: Any, path: str, kind: str | None) -> Source:
@@ -587,14 +631,14 @@ def _plain(array: Any, path: str, kind: str | None) -> Source:
         first = "matrices (n x d x d) and tensors (d x d x d) are ingested first, with `--kind matrices` or `tensor`"
         more = f"; {first}" if array.ndim == 3 else ""
         raise BadInputError(f"{path} has shape {array.shape}; a 2-D array that is not empty is needed{more}")
-    if array.dtype.kind not in "iufb":
+    if array.dtype.kind not in "iufbc":
         raise BadInputError(f"{path} holds {array.dtype}; real numbers are needed")
     reader = DenseReader(array=decoded(array))
     facts = {"shape": reader.shape, "dtype": reader.dtype.str, "where": _memory(path), **convention_facts(reader.array)}
     return Source(
         path=path,
         kind=kind or "matrix",
-        reader=reader,
+        reader=in_parts(reader),
         fingerprint=outside(array, facts),
         registered=False,
     )
@@ -639,6 +683,10 @@ def _registered(group: Any, path: str, kind: str, record: dict[str, Any]) -> Sou
             reader = open_csr(group["X"], (shape[0], shape[1]), {n: beside[f"checksums/{n}"] for n in names})
         else:
             reader = DenseReader(array=group["data"], checksums=beside["checksums"])
+            if reader.dtype.kind not in "iufb":
+                raise BadInputError(
+                    f"{path} holds {reader.dtype}, which no store of ours does: ingest the source again"
+                )
         if reader.shape != shape:
             raise BadInputError(f"{path} holds {' x '.join(map(str, reader.shape))}, its record says {shape}")
     except (KeyError, OSError) as error:

@@ -689,9 +689,9 @@ def open_block_rows(rows: BlockRows) -> tuple[RowsReader | SparseRowsReader, str
     Raises
     ------
     BadInputError
-        Complex numbers, or objects.
+        Complex numbers in sparse blocks, or objects.
     """
-    if rows.dtype.kind not in REAL:
+    if rows.dtype.kind not in (REAL if rows.sparse else f"{REAL}c"):
         raise BadInputError(f"{rows.name} holds {rows.dtype}; real numbers are needed")
     facts = {name: getattr(rows, name) for name in ("shape", "unit_rows", "identity", "sparse")}
     printed = fingerprint({**facts, "dtype": rows.dtype.str, "source": "blocks"}, [])

@@ -304,6 +304,19 @@ def _level(evidence: Evidence, ground: str, tau: np.ndarray, e: float) -> Level:
     )
 
 
+def carried_over(certificate: Certificate, evidence: Evidence) -> list[Level]:
+    """The levels of ``certificate`` for other vectors: k Ritz pairs of the same matrix and their residuals.
+
+    Bounds of eigenvalues hold whatever the vectors are; those of vectors follow from them and the residuals.
+    """
+    e = certificate.perturbation
+    found = []
+    for level in certificate.levels:
+        tau = np.append(level.upper, level.following) - e
+        found.append(_level(evidence, level.ground, tau, e))
+    return found
+
+
 def _norm(gram: np.ndarray, k: int) -> float:
     return math.sqrt(largest(gram[:k, :k]))
 
