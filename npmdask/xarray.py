@@ -6,5 +6,6 @@
 
 from npmdask.models.coupled import CCA, MCA
 from npmdask.models.eof import EOF
+from npmdask.models.hilbert_eof import HilbertEOF
 
-__all__ = ["CCA", "EOF", "MCA"]
+__all__ = ["CCA", "EOF", "MCA", "HilbertEOF"]

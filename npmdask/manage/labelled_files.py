@@ -6,6 +6,7 @@ import csv
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
@@ -18,7 +19,12 @@ SIDE = "columns."  # how the names of arrays begin that say what columns of the 
 
 
 class LabelledFile:
-    """A sink that gathers the arrays of an answer and writes some of them at last, as ``write`` does."""
+    """A sink that gathers the arrays of an answer and writes some of them at last, as ``write`` does.
+
+    ``complex_too``: it has a place for complex components.
+    """
+
+    complex_too: ClassVar[bool] = False
 
     def __init__(self, target: Path) -> None:
         self.names: list[str] = []
@@ -44,6 +50,11 @@ class LabelledFile:
             raise BadInputError(
                 f"{self._target}: this answer ({', '.join(self._arrays)}) has no components: export it as .npz"
             )
+        if not self.complex_too and self._arrays["basis"].dtype.kind == "c":
+            raise BadInputError(
+                f"{self._target}: the components are complex, and {self._target.suffix} files hold real numbers only: "
+                "export them as .npz, or as .csv or .parquet (columns of real and imaginary parts)"
+            )
         self.names = self.write(self._aside)
         os.replace(self._aside, self._target)
 
@@ -64,6 +75,9 @@ class LabelledFile:
         basis, axes = self._arrays["basis"], self.axes
         places = np.unravel_index(np.arange(len(basis)), [axis.size for axis in axes])
         parts = {f"component{i + 1}": basis[:, i] for i in range(basis.shape[1])}
+        if basis.dtype.kind == "c":
+            sides = (("real", np.real), ("imag", np.imag))
+            parts = {f"{name}_{side}": of(column) for name, column in parts.items() for side, of in sides}
         names = [f"{axis.name}_" if axis.name in parts else axis.name for axis in axes]
         return {name: axis.places[at] for name, axis, at in zip(names, axes, places, strict=True)} | parts
 
@@ -74,6 +88,8 @@ class LabelledFile:
 
 class CsvFile(LabelledFile):
     """A table as text, its numbers with all their digits."""
+
+    complex_too = True
 
     def write(self, place: Path) -> list[str]:
         table = self.table()
@@ -87,6 +103,8 @@ class CsvFile(LabelledFile):
 
 class ParquetFile(LabelledFile):
     """The same table as Parquet."""
+
+    complex_too = True
 
     def write(self, place: Path) -> list[str]:
         with extra("ingest"):

@@ -7,6 +7,7 @@ import os
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
@@ -142,11 +143,14 @@ class Archive:
             np.lib.format.write_array(file, array, allow_pickle=False)
 
     def rows(self, name: str, shape: tuple[int, int], blocks: Iterable[np.ndarray]) -> None:
-        """Write a matrix of float64 from its rows, a block after the other."""
+        """Write a matrix of float64 or complex128 from its rows, a block after the other."""
+        parts = iter(blocks)
+        first = next(parts)
+        dtype = "<c16" if first.dtype.kind == "c" else "<f8"
         with self._member(name) as file:
-            np.lib.format.write_array_header_2_0(file, {"descr": "<f8", "fortran_order": False, "shape": shape})
-            for block in blocks:
-                file.write(np.ascontiguousarray(block, "<f8").tobytes())
+            np.lib.format.write_array_header_2_0(file, {"descr": dtype, "fortran_order": False, "shape": shape})
+            for block in chain([first], parts):
+                file.write(np.ascontiguousarray(block, dtype).tobytes())
 
     def publish(self) -> None:
         """Put the file in its place."""

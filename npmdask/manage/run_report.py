@@ -290,7 +290,7 @@ def run_report(run: RunStore, spec: dict[str, Any]) -> Report:
     )
     sections = [
         head,
-        section("Components", _components(values, result, sampling)),
+        section("Components", _components(values, result, sampling), _phases(spec)),
         *_weights(run, spec),
         *_missing(run),
     ]
@@ -305,6 +305,16 @@ def run_report(run: RunStore, spec: dict[str, Any]) -> Report:
         good=Outcome(**outcome).answered,
         error_statement=assurance_of(spec, result),
         sections=(*sections, *_prediction(telemetry, history), *_memory(telemetry), parameters(spec, TABLES)),
+    )
+
+
+def _phases(spec: dict[str, Any]) -> Text | None:
+    """What is to be known of complex components."""
+    if np.dtype(spec["data"].get("dtype", "f8")).kind != "c":
+        return None
+    return Text(
+        text="The data are complex, and so are the components: each is determined up to a phase, which makes its largest "
+        "entry real and positive. Modulus and phase of every entry: numpy.abs(basis) and numpy.angle(basis)."
     )
 
 

@@ -10,11 +10,13 @@ import numpy as np
 from scipy.sparse import csr_matrix, issparse, vstack
 
 from npmdask.execution.memory import MemoryPlan
+from npmdask.numerics.complex_parts import as_complex, moduli
 from npmdask.numerics.spectra import evenly
 from npmdask.operators.view import column_scale
 from npmdask.planning.sample_error import FLOPS, LEAST, ShareError, share_errors
 from npmdask.runs.problem import Problem, Request
 from npmdask.runs.weights import columns_read
+from npmdask.storage.readers.complex_parts import ComplexReader
 from npmdask.storage.readers.dense import DenseReader, ReadStats
 from npmdask.storage.readers.gaps import GapReader
 from npmdask.storage.readers.packed_symmetric import TriangleReader
@@ -109,7 +111,7 @@ def sample_of(source: Source, request: Request, late: Callable[[], bool], allowe
     """Rows spread over the store, as many as are affordable, until ``late`` says so; None if fewer than 2 came."""
     reader, (m, d) = source.reader, source.shape
     assert not isinstance(reader, TensorReader)  # refused before
-    wanted = _rows_wanted(reader, m, d, allowed)
+    wanted = _rows_wanted(reader, m, d * source.parts, allowed)
     places = min(wanted if in_part(reader) else allowed.places, reader.grid[0])
     slabs = np.unique(np.linspace(0, reader.grid[0] - 1, places).astype(int))
     slabs = np.random.default_rng(0).permutation(slabs)  # if it becomes late, the first are from everywhere
@@ -127,8 +129,10 @@ def sample_of(source: Source, request: Request, late: Callable[[], bool], allowe
         parts = _filled(parts, rows, request, numbers)
         rows = np.concatenate(parts)
     seen = _seen(source, request, rows, numbers)
+    if source.parts == 2:
+        seen = (as_complex(seen[0].T).T, *seen[1:])
     spectrum, errors = spectrum_of(*seen, of_rows=m), tuple[ShareError, ...]()
-    if allowed.judged and source.kind != "symmetric":
+    if allowed.judged and source.kind != "symmetric" and source.parts == 1:
         missed = _missed(source, request, rows, spectrum, allowed.judged)
         some = [part.shape[0] for part in parts] if len(parts) < min(reader.grid[0], count) else []
         errors = _errors(*seen, of_rows=m, rank=allowed.judged, places=some, missed=missed)
@@ -137,6 +141,7 @@ def sample_of(source: Source, request: Request, late: Callable[[], bool], allowe
         spectrum, unit = np.sqrt(spectrum), d**0.5
         positive = _positive_share(sum(traces) / count, spectrum, d)
     unseen = 0 if count == m else min(m, d) - len(spectrum)
+    spectrum, unseen = np.repeat(spectrum, source.parts), unseen * source.parts  # of complex data each comes twice
     return Sample(
         rows=count,
         places=len(parts),
@@ -224,7 +229,7 @@ def _rows_wanted(reader: Any, m: int, d: int, allowed: SampleBudget) -> int:
 
 
 def _dense_rows(
-    reader: DenseReader | GapReader | TriangleReader,
+    reader: DenseReader | ComplexReader | GapReader | TriangleReader,
     wanted: int,
     slabs: np.ndarray,
     late: Callable[[], bool],
@@ -250,8 +255,8 @@ def _dense_rows(
             parts.append(_rows_of_slab(reader, int(slab), stride, late)[:each])
         rows = np.arange(len(parts[-1]))
         numbers.append(int(slab) * reader.chunks[0] + first + stride * rows)
-        if traces is not None:
-            traces.append(float(parts[-1][rows, numbers[-1]].sum()))
+        if traces is not None:  # of a Hermitian matrix both parts of a column are there
+            traces.append(float(parts[-1][rows, reader.shape[1] // reader.shape[0] * numbers[-1]].sum()))
     return parts
 
 
@@ -274,7 +279,9 @@ def _alike(parts: list[Any]) -> float:
     return max(0.0, (share - chance) / (1 - chance))
 
 
-def _rows_of_slab(reader: DenseReader | GapReader, slab: int, stride: int, late: Callable[[], bool]) -> np.ndarray:
+def _rows_of_slab(
+    reader: DenseReader | ComplexReader | GapReader, slab: int, stride: int, late: Callable[[], bool]
+) -> np.ndarray:
     taken, first = [], 0
     for rows, tile in reader.tiles(slab, ReadStats()):
         values = [part[first::stride].astype(np.float64) for _, part in tile]
@@ -327,7 +334,9 @@ def _seen(
             std = np.sqrt(np.maximum(square, 0.0))
         if request.center and not sparse:
             rows = rows - mean
-        if request.scale:
+        if request.scale and source.parts == 2:
+            columns = columns / column_scale(moduli(mean), moduli(std), sparse=False)
+        elif request.scale:
             columns = columns / column_scale(mean, std, sparse=sparse)
     weights = None if asked is None else columns_read(asked, source)
     if weights is not None:
@@ -367,17 +376,21 @@ def _eigenvalues(rows: Any, mean: np.ndarray | None, times: np.ndarray) -> np.nd
     """From the smaller of the two products of the sample with itself; centred by algebra, never filled in."""
     count, d = rows.shape
     if d <= count:
-        gram = _dense(rows.T @ rows)
+        gram = _dense(_adjoint(rows) @ rows)
         if mean is not None:
             total = np.asarray(rows.T @ times).ravel()
             gram = gram - np.outer(total, mean) - np.outer(mean, total) + times @ times * np.outer(mean, mean)
     else:
         gram = _row_products(rows, mean, times)
-    return np.asarray(np.maximum(np.linalg.eigvalsh((gram + gram.T) / 2)[::-1], 0.0) / count)
+    return np.asarray(np.maximum(np.linalg.eigvalsh((gram + _adjoint(gram)) / 2)[::-1], 0.0) / count)
+
+
+def _adjoint(rows: Any) -> Any:
+    return rows.conj().T if rows.dtype.kind == "c" else rows.T
 
 
 def _row_products(rows: Any, mean: np.ndarray | None, times: np.ndarray) -> np.ndarray:
-    gram = _dense(rows @ rows.T)
+    gram = _dense(rows @ _adjoint(rows))
     if mean is None:
         return gram
     along = np.asarray(rows @ mean).ravel()

@@ -121,10 +121,11 @@ def require_symmetric_product(problem: Problem, asymmetry: float, *, first: bool
             f"the operator {name!r} is not symmetric: X^T (A X) is asymmetric by {asymmetry:.1e} (relative; rounding "
             f"explains {allowed:.0e}). Correct it, or register (A + A.T) / 2"
         )
+    mirrored = "A.conj().T" if source.parts == 2 else "A.T"
     if asymmetry > allowed:
         raise BadInputError(
             f"{source.path} is called symmetric but is not: X^T (A X) is asymmetric by {asymmetry:.1e} (relative; "
-            f"rounding explains {allowed:.0e}). Use kind = 'matrix', or store (A + A.T) / 2"
+            f"rounding explains {allowed:.0e}). Use kind = 'matrix', or store (A + {mirrored}) / 2"
         )
 
 

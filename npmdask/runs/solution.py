@@ -23,7 +23,7 @@ from npmdask.runs.components import AS_RUN, StoredComponents
 from npmdask.runs.left_vectors import left_factor
 from npmdask.runs.missing import Missing
 from npmdask.runs.turned import TurnedComponents, aligned, rotated, variances_of_run
-from npmdask.storage.kinds import real_array
+from npmdask.storage.kinds import number_array, real_array
 from npmdask.storage.labels import Labels, as_dataset, axis_of
 
 SHOWN = 5  # values that a line shows
@@ -571,7 +571,9 @@ class Solution:
         BadInputError
             Coordinates of another number of components, or a run of a tensor.
         """
-        given = real_array(scores, "the scores").astype(np.float64)
+        of_complex = self._found.of_complex
+        given = number_array(scores, "the scores") if of_complex else real_array(scores, "the scores")
+        given = given.astype(np.complex128 if of_complex else np.float64)
         if given.ndim != 2 or given.shape[1] != self._found.k:
             raise BadInputError(f"coordinates of shape {given.shape}: {self._found.k} columns are needed")
         return self._found.rows(given)

@@ -280,6 +280,11 @@ def variances_of_run(solution: Solution) -> tuple[StoredComponents, np.ndarray]:
             f"a run of kind {analysed.kind} has no components of rows, whose variances could be shared out: rotate "
             "those of samples or of a matrix"
         )
+    if analysed.components.of_complex:
+        raise BadInputError(
+            "rotations, comparisons and criteria are those of real components, and these are complex: see "
+            "explained_variance and patterns(), or analyse real and imaginary parts as columns of their own"
+        )
     if analysed.centred and analysed.rows is not None:
         return analysed.components, solution.explained_variance
     if analysed.kind == "samples":  # of a private run, whose number of rows is not released, too

@@ -34,6 +34,11 @@ def storage_dtype(dtype: np.dtype) -> np.dtype:
         return np.dtype(np.float32)
     if dtype.kind == "f":
         return np.dtype(np.float64)
+    if dtype.kind == "c":
+        raise BadInputError(
+            f"data of type {dtype} cannot be stored here: npmdask.top_k and `npmdask run` take complex rows where they "
+            "lie, as a Zarr array or an .npy file; all else needs real numbers (float32, float64, integers)"
+        )
     raise BadInputError(f"data of type {dtype} cannot be analysed: store real numbers (float32, float64, integers)")
 
 

@@ -22,6 +22,7 @@ from npmdask.storage.containers import is_linear_operator, is_sparse, labels_of,
 from npmdask.storage.conventions import convention_facts, decoded, require_plain_parts, require_undecoded
 from npmdask.storage.file_copies import copy_of, file_of, look_of
 from npmdask.storage.formats.compressed import gene_labels
+from npmdask.storage.formats.numpy_files import raw_header
 from npmdask.storage.kinds import (
     KINDS,
     MATRICES,
@@ -48,7 +49,7 @@ from npmdask.storage.readers.gaps import (
     columns_with_values,
     lacking_values,
 )
-from npmdask.storage.readers.lazy import BlockRows, open_block_rows, rows_of_a_block, spilled
+from npmdask.storage.readers.lazy import BlockRows, mapped_rows, open_block_rows, rows_of_a_block, spilled
 from npmdask.storage.readers.matrix_free import open_linear_operator
 from npmdask.storage.readers.packed_symmetric import TriangleReader, open_packed
 from npmdask.storage.readers.packed_tensor import TensorReader, open_packed_tensor
@@ -235,6 +236,11 @@ def with_missing(
     reader = source.reader
     if rule == REFUSE or isinstance(reader, GapReader):
         return source
+    if source.parts == 2:
+        raise RefusedError(
+            f"missing = {rule!r} is for real numbers, and {source.path} holds {source.dtype}: leave it out, and fill "
+            "missing values in before"
+        )
     if source.kind not in ("samples", "matrix") or not isinstance(reader, DenseReader):
         others = {
             "gram": "a stored Gram, which has no missing values",
@@ -469,6 +475,8 @@ def _copied(source: str | Path, file: Path, array: str | None, kind: str | None,
 
     It has no SHA-256 of its own, and no budget is bound to it: private runs ask for a store that was ingested.
     """
+    if array is None and file.suffix.lower() == ".npy" and kind in (None, *OF_COMPLEX) and _is_complex(file):
+        return replace(_mapped(file, kind or "samples"), path=str(source))
     own = kind if kind in ("symmetric", "matrices", "tensor") else None  # which are not stored as a table is
     store = copy_of(file, array, own, gaps=gaps and own is None)
     if own is None and kind is not None:
@@ -477,6 +485,23 @@ def _copied(source: str | Path, file: Path, array: str | None, kind: str | None,
         store = store if fits else copy_of(file, array, kind, gaps=gaps and kind != "sparse")
     opened = _opened(store, kind, None, None)
     return replace(opened, path=str(source), digests=None, budget=None)
+
+
+def _is_complex(file: Path) -> bool:
+    """Whether an .npy file holds complex numbers; what else is wrong with it is found where it is read."""
+    try:
+        with open(file, "rb") as opened:
+            return raw_header(opened)[2].kind == "c"
+    except (OSError, ValueError, NpmdaskError):
+        return False
+
+
+def _mapped(file: Path, kind: str) -> Source:
+    """The complex rows of an .npy file, which are read where they lie: stores hold real numbers."""
+    rows = mapped_rows(np.load(file.absolute(), mmap_mode="r", allow_pickle=False))
+    if not isinstance(rows, BlockRows):
+        raise BadInputError(f"{file} has shape {rows.shape}: rows and columns are needed, at least one of each")
+    return _computed(rows, kind, None)
 
 
 def _given(url: str, opener: Opener, kind: str | None) -> Source:

@@ -57,6 +57,11 @@ def components_of(store: str | Path) -> StoredComponents:
             f"{store} holds eigenvectors of the operator {spec['operator']['registered']!r}, which is not of columns: "
             f"read its answer with `npmdask export {store} OUT.npz`"
         )
+    if result[0]["basis"].dtype.kind == "c":
+        raise BadInputError(
+            f"{store} holds complex components, whose scores are complex, and the scores that are written are real "
+            f"numbers: get them in Python, as npmdask.resume({str(store)!r}).scores(rows)"
+        )
     return components_of_run(held, spec, result[0]["basis"])
 
 

@@ -39,6 +39,11 @@ class ComplexReader(InTiles):
             raise AttributeError(name)
         return getattr(self.inner, name)
 
+    @property
+    def dense(self) -> DenseReader:
+        """The reader of what is stored."""
+        return self.inner
+
     @cached_property
     def _stored(self) -> DenseReader:
         return replace(self.inner, checksums=self.checksums)

@@ -11,6 +11,7 @@ from scipy.sparse import csr_matrix, vstack
 from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.numerics.random import generator
 from npmdask.storage.checksum import fingerprint
+from npmdask.storage.readers.complex_parts import ComplexReader
 from npmdask.storage.readers.dense import DenseReader, ReadStats
 from npmdask.storage.readers.gaps import GapReader, as_nan
 from npmdask.storage.readers.lazy import SparseRowsReader
@@ -48,7 +49,7 @@ class Units(Protocol):
         ...
 
 
-def units_of(reader: DenseReader | GapReader | TriangleReader | CsrReader) -> Units:
+def units_of(reader: DenseReader | ComplexReader | GapReader | TriangleReader | CsrReader) -> Units:
     """The units that ``reader`` is read in."""
     if isinstance(reader, SparseRowsReader):
         return ComputedUnits(reader)
@@ -57,14 +58,14 @@ def units_of(reader: DenseReader | GapReader | TriangleReader | CsrReader) -> Un
     return PackedUnits(reader) if isinstance(reader, TriangleReader) else DenseUnits(reader)
 
 
-def _slab_bounds(reader: DenseReader | GapReader | TriangleReader) -> np.ndarray:
+def _slab_bounds(reader: DenseReader | ComplexReader | GapReader | TriangleReader) -> np.ndarray:
     return np.minimum(np.arange(reader.grid[0] + 1, dtype=np.int64) * reader.chunks[0], reader.shape[0])
 
 
 class DenseUnits:
     """Rows of chunks of a dense array, in one buffer that is reused."""
 
-    def __init__(self, reader: DenseReader | GapReader) -> None:
+    def __init__(self, reader: DenseReader | ComplexReader | GapReader) -> None:
         self._reader, self.bounds = reader, _slab_bounds(reader)
         self._slab: np.ndarray | None = None
 

@@ -1,0 +1,373 @@
+"""Hilbert EOFs: propagating patterns of a field, from the analytic signal of every grid point (npmdask.xarray).
+
+The field is turned round: a row is a grid point, whose analytic signal needs all times of that point and no other. So
+rows are computed a block of points at a time, in every pass, and nothing as large as the field is ever in memory.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from npmdask.checkpoint.store import RunStore
+from npmdask.errors import BadInputError, closest
+from npmdask.models.eof import coslat_of, grid_of
+from npmdask.numerics.complex_parts import fix_phases
+from npmdask.numerics.units import parse_memory
+from npmdask.operators.view import column_scale
+from npmdask.planning.plan import posed
+from npmdask.planning.predicted_steps import drive
+from npmdask.runs.problem import Request
+from npmdask.runs.solution import Resources, Solution
+from npmdask.runs.weights import Weights
+from npmdask.storage.readers.dense import ReadStats
+from npmdask.storage.source import Source, open_source
+from npmdask.streaming.estimator import run_store
+
+PADDINGS = ("exp", "none")
+POINT_BYTES = 8 * 2**20  # of the complex rows that are computed at once
+
+
+class HilbertEOF:
+    """
+    Find patterns that propagate in a DataArray, by complex EOFs of the analytic signals of its grid points.
+
+    The words are those of xeofs. The mean over time is taken off every grid point; its Hilbert transform along time
+    is the imaginary part. Points without data at any time (land) are left out and come back as NaN.
+
+    Parameters
+    ----------
+    n_modes : int, default 10
+        How many modes.
+    padding : {"exp", "none"}, default "exp"
+        Before the transform each series is continued to both sides by as many times, as a straight line fitted to it
+        and what is left decaying exponentially: a series whose ends do not meet would leak. "none": as it is.
+    decay_factor : float, default 0.2
+        In how large a part of its length what is left decays to 1/e; 0.05 for data that vary fast.
+    use_coslat : bool, default False
+        Weight every grid point by the square root of the cosine of its latitude.
+    standardize : bool, default False
+        Divide every grid point by its standard deviation. Points whose values are constant stay as they are.
+    memory : str or int, optional
+        Limit for the fit, like "2GiB".
+    store : str or Path, optional
+        Folder of the run, which a killed fit goes on from; a temporary one by default.
+    tol : float, optional
+        Relative residual to reach; 1e-9, or 1e-6 for float32 data, by default.
+    random_state : int, default 0
+        Seed of the start, which the result does not depend on beyond ``tol``.
+
+    Attributes
+    ----------
+    solution_ : Solution
+        The answer, with its certificate: of the matrix whose rows are grid points and whose columns are times.
+
+    See Also
+    --------
+    EOF : Patterns that stand.
+
+    Notes
+    -----
+    Horel, J. Climate Appl. Meteor. 23 (1984) 1660; Barnett, Monthly Weather Review 111 (1983) 756.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import xarray as xr
+    >>> from npmdask.xarray import HilbertEOF
+    >>> time, x = np.arange(120), np.linspace(0, 2 * np.pi, 30, endpoint=False)
+    >>> wave = xr.DataArray(np.cos(x - 2 * np.pi * time[:, None] / 12), dims=("time", "x"))
+    >>> model = HilbertEOF(n_modes=1).fit(wave, dim="time")
+    >>> turns = np.unwrap(model.components_phase().values[0])
+    >>> bool(np.allclose(abs(turns[-1] - turns[0]), x[-1], atol=0.01))
+    True
+    """
+
+    solution_: Solution
+
+    def __init__(
+        self,
+        n_modes: int = 10,
+        *,
+        padding: str = "exp",
+        decay_factor: float = 0.2,
+        use_coslat: bool = False,
+        standardize: bool = False,
+        memory: str | int | None = None,
+        store: str | Path | None = None,
+        tol: float | None = None,
+        random_state: int = 0,
+    ) -> None:
+        self.n_modes = n_modes
+        self.padding = padding
+        self.decay_factor = decay_factor
+        self.use_coslat = use_coslat
+        self.standardize = standardize
+        self.memory = memory
+        self.store = store
+        self.tol = tol
+        self.random_state = random_state
+
+    def fit(self, X: Any, dim: str = "time") -> Self:
+        """
+        Find the modes.
+
+        Parameters
+        ----------
+        X : xarray.DataArray
+            Real numbers; in memory, of a file that was opened and not read, or lazy. Lazy ones are best in blocks that
+            have all times, as ``xr.open_zarr(path, chunks=None)`` leaves them to be read.
+        dim : str, default "time"
+            The dimension of time; all others make up the grid.
+
+        Returns
+        -------
+        HilbertEOF
+            This object.
+
+        Raises
+        ------
+        BadInputError
+            No DataArray, no such dimension, fewer than three times, complex numbers, no latitude, or values that are
+            missing at some times only.
+        """
+        if self.padding not in PADDINGS:
+            raise BadInputError(f"padding = {self.padding!r}: {closest(str(self.padding), list(PADDINGS))}")
+        if not 0 < self.decay_factor < np.inf:
+            raise BadInputError(f"decay_factor = {self.decay_factor} must be positive: 0.2, or 0.05 for fast changes")
+        self._grid = grid_of(X, dim)
+        if X.dtype.kind not in "iuf" or X.sizes[dim] < 3:
+            raise BadInputError(
+                f"the DataArray holds {X.dtype} at {X.sizes[dim]} times: an analytic signal is of three real numbers "
+                "or more (of complex data see npmdask.top_k)"
+            )
+        self._dim, self._times = dim, X[dim] if dim in X.coords else None
+        # The longest dimension of the grid first: blocks are cut along it, and hold all of the others.
+        self._order = sorted(self._grid.dims, key=lambda name: -self._grid.sizes[name])
+        self._areas = coslat_of(self._grid.transpose(*self._order)).ravel() if self.use_coslat else None
+        self._points = self._signals(X, dim)
+        weights = None if self._areas is None else Weights(rows=self._areas)
+        request = Request(target_rank=self.n_modes, tol=self.tol, seed=self.random_state, weights=weights)
+        source, resources = self._opened(), Resources(memory=parse_memory(self.memory))
+        with run_store(self.store) as store:
+            problem = posed(request, source, resources, store)
+            with RunStore(store) as run:
+                self.solution_ = drive(problem, run, resources, None)
+                found = self.solution_.left_basis().conj()
+        phases = fix_phases(found)
+        self._patterns, self._scores = found * phases, self.solution_.basis.conj() * phases
+        return self
+
+    def components(self) -> Any:
+        """
+        Get the modes as complex maps: the field is the real part of the sum of scores times their conjugates.
+
+        Returns
+        -------
+        xarray.DataArray, shape (n_modes, ...)
+            Of the weighted field, of unit length, on the grid; NaN where there are no data. The entry of largest
+            modulus in each is real and positive.
+        """
+        self._require_fit()
+        size = [self._grid.sizes[name] for name in self._order]
+        maps = np.where(self._land[:, None], np.nan, self._patterns).T.reshape(-1, *size)
+        coords = {"mode": self._modes, **self._grid.coords}
+        found = type(self._grid)(maps, dims=("mode", *self._order), coords=coords, name="components")
+        return found.transpose("mode", *self._grid.dims)
+
+    def components_amplitude(self, normalized: bool = True) -> Any:
+        """
+        Get how strong each mode is at each grid point.
+
+        Parameters
+        ----------
+        normalized : bool, default True
+            Of components of unit length; else times the singular values.
+
+        Returns
+        -------
+        xarray.DataArray, shape (n_modes, ...)
+            Moduli of the components, on the grid.
+        """
+        found = abs(self.components())
+        return (found if normalized else found * self.singular_values()).rename("components_amplitude")
+
+    def components_phase(self) -> Any:
+        """
+        Get where in its cycle each mode is at each grid point; a pattern that stands has two phases only.
+
+        Returns
+        -------
+        xarray.DataArray, shape (n_modes, ...)
+            Angles of the components, from -pi to pi, on the grid.
+        """
+        found = self.components()
+        return found.copy(data=np.where(np.isnan(found.values), np.nan, np.angle(found.values))).rename(
+            "components_phase"
+        )
+
+    def scores(self, normalized: bool = False) -> Any:
+        """
+        Get the complex time series of the modes.
+
+        Parameters
+        ----------
+        normalized : bool, default False
+            Of unit length; else times the singular values.
+
+        Returns
+        -------
+        xarray.DataArray, shape (n, n_modes)
+            Along the dimension of time.
+        """
+        self._require_fit()
+        coords = {"mode": self._modes, **({} if self._times is None else {self._dim: self._times})}
+        found = type(self._grid)(self._scores, dims=(self._dim, "mode"), coords=coords, name="scores")
+        return found if normalized else (found * self.singular_values()).rename("scores")
+
+    def scores_amplitude(self, normalized: bool = True) -> Any:
+        """
+        Get how strong each mode is at each time.
+
+        Parameters
+        ----------
+        normalized : bool, default True
+            Of scores of unit length; else times the singular values.
+
+        Returns
+        -------
+        xarray.DataArray, shape (n, n_modes)
+            Moduli of the scores.
+        """
+        return abs(self.scores(normalized)).rename("scores_amplitude")
+
+    def scores_phase(self) -> Any:
+        """
+        Get where in its cycle each mode is at each time.
+
+        Returns
+        -------
+        xarray.DataArray, shape (n, n_modes)
+            Angles of the scores, from -pi to pi.
+        """
+        found = self.scores(normalized=True)
+        return found.copy(data=np.angle(found.values)).rename("scores_phase")
+
+    def singular_values(self) -> Any:
+        """
+        Get the singular values of the analytic signals, weighted.
+
+        Returns
+        -------
+        xarray.DataArray, shape (n_modes,)
+            The largest first.
+        """
+        self._require_fit()
+        return type(self._grid)(
+            self.solution_.values, dims=("mode",), coords={"mode": self._modes}, name="singular_values"
+        )
+
+    def explained_variance(self) -> Any:
+        """
+        Get the variance of each mode, n - 1 in the denominator.
+
+        Returns
+        -------
+        xarray.DataArray, shape (n_modes,)
+            The largest first.
+        """
+        return (self.singular_values() ** 2 / (len(self._scores) - 1)).rename("explained_variance")
+
+    def explained_variance_ratio(self) -> Any:
+        """
+        Get the share of each mode in the variance of all analytic signals; the data are read once more.
+
+        Returns
+        -------
+        xarray.DataArray, shape (n_modes,)
+            The largest first.
+        """
+        squares, reader = self.singular_values() ** 2, self._opened().reader
+        total = 0.0
+        for unit in range(reader.units):
+            for rows, tile in reader.tiles(unit, ReadStats()):  # type: ignore[union-attr]
+                areas = 1.0 if self._areas is None else self._areas[rows]
+                total += sum(
+                    float((np.square(values, dtype=np.float64).sum(axis=1) * areas).sum()) for _, values in tile
+                )
+        return (squares / total).rename("explained_variance_ratio")
+
+    @property
+    def _modes(self) -> np.ndarray:
+        return np.arange(1, self._patterns.shape[1] + 1)
+
+    @property
+    def _land(self) -> np.ndarray:
+        """Points without data at the first time, and so at any."""
+        first = self._grid.transpose(*self._order).values.ravel()
+        return np.isnan(first) if first.dtype.kind == "f" else np.zeros(len(first), bool)
+
+    def _require_fit(self) -> None:
+        if not hasattr(self, "solution_"):
+            raise BadInputError("HilbertEOF knows nothing yet: call fit first")
+
+    def _opened(self) -> Source:
+        return open_source(self._points, "matrix", of_complex=True)
+
+    def _signals(self, X: Any, dim: str) -> Any:
+        """The analytic signals, a row for each grid point, as a Dask array in blocks of points."""
+        import dask.array as da
+
+        n, first, *others = X.sizes[dim], *self._order
+        beside = int(np.prod([X.sizes[name] for name in others], dtype=np.int64))
+        height = min(X.sizes[first], max(1, POINT_BYTES // (16 * n * beside)))
+        field = X.chunk({dim: -1, first: height, **dict.fromkeys(others, -1)}).transpose(*self._order, dim)
+        rows = da.reshape(field.data, (int(np.prod(field.shape[:-1], dtype=np.int64)), n))
+        made = partial(analytic, padding=self.padding, decay=self.decay_factor, scale=self.standardize)
+        dtype = np.result_type(np.complex64, X.dtype)
+        return rows.map_blocks(made, dtype=dtype, meta=np.empty((0, 0), dtype))
+
+
+def analytic(rows: np.ndarray, *, padding: str, decay: float, scale: bool) -> np.ndarray:
+    """Analytic signals of some series less their means (points x times), less the means that these have.
+
+    Parameters
+    ----------
+    rows : real numbers; a row of NaN is taken for one of zeros.
+    padding, decay, scale : as of :class:`HilbertEOF`.
+
+    Raises
+    ------
+    ValueError
+        A series that has a gap.
+    """
+    dtype, series = np.result_type(np.complex64, rows.dtype), rows.astype(np.float64)
+    gaps = np.isnan(series)
+    partly = np.flatnonzero(gaps.any(axis=1) & ~gaps.all(axis=1))
+    if len(partly):
+        raise ValueError(f"{len(partly)} grid points have values at some times only: fill their gaps in before")
+    series[gaps] = 0.0
+    n, mean = series.shape[1], series.mean(axis=1, keepdims=True)
+    series -= mean
+    if scale:
+        series /= column_scale(mean[:, 0], series.std(axis=1), sparse=False)[:, None]
+    padded = _continued(series, decay) if padding == "exp" else series
+    half = padded.shape[1] // 2
+    spectrum = np.fft.fft(padded, axis=1)
+    spectrum[:, 1 : (padded.shape[1] + 1) // 2] *= 2
+    spectrum[:, half + 1 :] = 0
+    signal = np.fft.ifft(spectrum, axis=1)[:, n : 2 * n] if padding == "exp" else np.fft.ifft(spectrum, axis=1)
+    return np.asarray(signal - signal.mean(axis=1, keepdims=True), dtype)
+
+
+def _continued(series: np.ndarray, decay: float) -> np.ndarray:
+    """Series (points x n) continued to 3 n times: a line that is fitted to each, and what is left fading out."""
+    n = series.shape[1]
+    time = np.arange(n) - (n - 1) / 2
+    slope = (series @ time / (time @ time))[:, None]  # of series of mean 0
+    rest, fading = series - slope * time, np.exp(-np.arange(n) / n / decay)
+    before, after = rest[:, :1] * fading[::-1], rest[:, -1:] * fading
+    return np.concatenate([before, rest, after], axis=1) + slope * (np.arange(-n, 2 * n) - (n - 1) / 2)
