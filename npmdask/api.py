@@ -88,16 +88,17 @@ def top_k(
         rows, a SciPy sparse matrix, a table of pandas, Polars or PyArrow, an ``xarray.DataArray``, an AnnData. Never
         all in memory: an array or DataFrame of Dask, a lazy DataArray, a memory map, a dataset of h5py, a backed
         AnnData, whose rows are computed or read a block at a time in every pass; a session of icechunk; a
-        ``LinearOperator`` of SciPy, of which products only are asked (docs/lazy.md).
+        ``LinearOperator`` of SciPy, of which products only are asked (docs/lazy.md). Dense rows may be complex
+        (docs/complex.md).
         Values of a Zarr array are decoded by the CF conventions (scale_factor, add_offset, _FillValue, ...), as
         xarray does; missing values, also masked ones, are treated as ``missing`` says.
     k : int or float
         How many, 1 <= k <= min(m, d). A float strictly between 0 and 1 is the share of the variance that they are to
         explain (of the trace of the operator: for a matrix of the sum of squares), and k is found.
     kind : {"samples", "symmetric", "matrix", "sparse", "matrices"}, optional
-        What is asked of the data: eigenpairs of ``X^T X / m`` ("samples"), of a symmetric matrix, singular triplets
-        of a dense or singular pairs of a CSR matrix, eigenpairs of the mean of matrices (private oracles of records).
-        By default what the store says of itself, or else "matrix".
+        What is asked of the data: eigenpairs of ``X^T X / m`` ("samples"), of a symmetric (complex: Hermitian) matrix,
+        singular triplets of a dense or singular pairs of a CSR matrix, eigenpairs of the mean of matrices (private
+        oracles of records). By default what the store says of itself, or else "matrix".
     dim : str or int, optional
         Of an array of xarray (name) or of Dask or NumPy (number): the dimension that rows lie along; all others
         together are a row, so that d is the product of their sizes.

@@ -313,8 +313,8 @@ def _phases(spec: dict[str, Any]) -> Text | None:
     if np.dtype(spec["data"].get("dtype", "f8")).kind != "c":
         return None
     return Text(
-        text="The data are complex, and so are the components: each is determined up to a phase, which makes its largest "
-        "entry real and positive. Modulus and phase of every entry: numpy.abs(basis) and numpy.angle(basis)."
+        text="The data are complex, and so are the components: each is determined up to a phase, which makes its "
+        "largest entry real and positive. Modulus and phase of every entry: numpy.abs(basis) and numpy.angle(basis)."
     )
 
 

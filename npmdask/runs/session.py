@@ -49,10 +49,14 @@ class Need(NamedTuple):
     noun: str = "an iteration_rank"
 
 
+CLOSING = 8  # blocks that making complex pairs of real ones takes, after each step
+
+
 def needs_of(problem: Problem) -> list[Need]:
     """What a run of ``problem`` needs: of each operator that it may ask."""
     noun = "restarts" if problem.kind == "tensor" else "an iteration_rank"
     blocks = problem.algorithm.state_blocks + (problem.start is not None)
+    blocks += CLOSING if problem.source.parts == 2 else 0
     locked = problem.locked.result.vectors.shape[1] if problem.locked else 0
     return [Need(operator, problem.algorithm.iteration_rank, blocks, locked, noun) for operator in problem.sides()]
 

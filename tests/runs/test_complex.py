@@ -17,8 +17,11 @@ from npmdask.cli.main import main
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
 from npmdask.numerics.complex_parts import as_complex, as_real, complex_pairs, fix_phases, interleaved, times_i
 from npmdask.numerics.subspaces import orth
+from npmdask.planning.row_sample import SampleBudget, sample_of
 from npmdask.privacy.request import Privacy
+from npmdask.runs.problem import Request
 from npmdask.runs.solution import Solution
+from npmdask.storage.source import open_source
 from tests.conftest import often, write_zarr
 
 K = 3
@@ -184,6 +187,7 @@ def test_all_sources_give_the_same_answer(tmp_path: Path) -> None:
         (tmp_path / "fortran.npy", {}),
         (np.load(tmp_path / "x.npy", mmap_mode="r"), {}),
         (da.from_array(x, chunks=(13, 4)), {}),
+        (da.from_array(x, chunks=(13, 4)), {"spill": tmp_path / "spill"}),
         (x.tolist(), {}),
         (grid, {"dim": "time"}),
         (grid.chunk({"time": 20}), {"dim": "time"}),
@@ -228,6 +232,8 @@ def test_the_command_line_exports_and_reports(tmp_path: Path, capsys: pytest.Cap
     assert main(["run", str(path), "-k", "2", "--store", str(run)]) == 0
     assert main(["inspect", str(run)]) == 0
     assert "<c16" in capsys.readouterr().out
+    assert main(["plan", str(path), "-k", "2"]) == 0
+    assert "complex128" in capsys.readouterr().out
     assert main(["inspect", str(path)]) == 0
     assert "complex128" in capsys.readouterr().out
     solution = npmdask.resume(run)
@@ -290,7 +296,7 @@ def callers(x: np.ndarray, folder: Path) -> dict[str, Any]:
         "topics": lambda: npmdask.Topics(2).fit(x),
         "mixture": lambda: npmdask.Mixture(2).fit(x),
         "ica": lambda: npmdask.ICA(2).fit(x),
-        "private": lambda: npmdask.PrivatePCA(2, **PROMISE, row_norm=1.0, store=folder / "P").fit(x),
+        "private": lambda: npmdask.PrivatePCA(2, **PROMISE, row_norm=1.0, store=folder / "P").fit(str(stored)),
     }
 
 
@@ -328,6 +334,20 @@ def test_rotations_comparisons_and_stored_scores_are_of_real_components(tmp_path
         with pytest.raises(BadInputError, match="complex"):
             call()
     assert main(["transform", str(tmp_path / "run"), str(path), str(tmp_path / "scores.zarr")]) != 0
+
+
+@pytest.mark.parametrize(("kind", "view"), [("samples", "plain"), ("matrix", "scaled"), ("symmetric", "plain")])
+def test_a_plan_knows_the_spectrum_of_a_sample(kind: str, view: str) -> None:
+    x = complex_rows(40, 40)
+    x = x @ x.conj().T if kind == "symmetric" else x
+    asked = {"center": True, "scale": True} if view == "scaled" else {}
+    sample = sample_of(
+        open_source(x, kind, of_complex=True), Request(target_rank=2, **asked), lambda: False, SampleBudget()
+    )
+    assert sample is not None and sample.whole
+    s = np.linalg.svd(seen(x, **asked), compute_uv=False)
+    wanted = s if kind == "symmetric" else s**2 / 40 * (1 if kind == "samples" else 40)
+    np.testing.assert_allclose(np.sort(np.abs(sample.eigenvalues))[::-1], np.repeat(wanted, 2), atol=1e-6 * wanted[0])
 
 
 def test_pairs_of_a_space_that_is_not_closed() -> None:
