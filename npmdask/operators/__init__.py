@@ -17,8 +17,8 @@ from npmdask.operators.clipped_entries import (
 )
 from npmdask.operators.clipped_rows import ClippedGram, ClippedSparseGram
 from npmdask.operators.column_moments import ColumnMoments
-from npmdask.operators.cross_covariance import CrossCovariance
 from npmdask.operators.complex_parts import ComplexGram, ComplexGramMatrix, ComplexSymmetric
+from npmdask.operators.cross_covariance import CrossCovariance
 from npmdask.operators.dilation import Dilation, SparseDilation
 from npmdask.operators.gram import Gram, LeftProduct, SparseGram
 from npmdask.operators.gram_matrix import GramMatrix
@@ -53,10 +53,10 @@ __all__ = [
     "ClippedGram",
     "ClippedSparseGram",
     "ColumnMoments",
-    "CrossCovariance",
     "ComplexGram",
     "ComplexGramMatrix",
     "ComplexSymmetric",
+    "CrossCovariance",
     "Dilation",
     "Gram",
     "GramMatrix",

@@ -264,9 +264,10 @@ REFUSED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_options_without_a_complex_form_are_refused(what: str) -> None:
+def test_options_without_a_complex_form_are_refused(what: str, tmp_path: Path) -> None:
+    source = write_zarr(tmp_path / "x.zarr", complex_rows())
     with pytest.raises(RefusedError, match="holds complex128"):
-        npmdask.top_k(complex_rows(), **({"k": 2, "kind": "samples"} | REFUSED[what]))
+        npmdask.top_k(source, **({"k": 2, "kind": "samples"} | REFUSED[what]))
 
 
 def callers(x: np.ndarray, folder: Path) -> dict[str, Any]:
@@ -293,6 +294,7 @@ def callers(x: np.ndarray, folder: Path) -> dict[str, Any]:
         "weights": lambda: npmdask.top_k(x.real, 2, row_weights=np.ones(len(x)) * 1j),
         "packed": lambda: npmdask.top_k(complex_values(stored, {"scale_factor": 0.5}), 2),
         "EOF": lambda: _eof(x),
+        "MCA": lambda: _mca(x),
         "topics": lambda: npmdask.Topics(2).fit(x),
         "mixture": lambda: npmdask.Mixture(2).fit(x),
         "ica": lambda: npmdask.ICA(2).fit(x),
@@ -311,6 +313,13 @@ def _eof(x: np.ndarray) -> Any:
     from npmdask.xarray import EOF
 
     return EOF(2).fit(xr.DataArray(x, dims=("time", "x")), dim="time")
+
+
+def _mca(x: np.ndarray) -> Any:
+    from npmdask.xarray import MCA
+
+    complex_field = xr.DataArray(x, dims=("time", "x"))
+    return MCA(2).fit(complex_field, complex_field.real.rename(x="y"), dim="time")
 
 
 @pytest.mark.slow
