@@ -319,13 +319,11 @@ class HilbertEOF:
 
     def _signals(self, X: Any, dim: str) -> Any:
         """The analytic signals, a row for each grid point, as a Dask array in blocks of points."""
-        import dask.array as da
-
         n, first, *others = X.sizes[dim], *self._order
         beside = int(np.prod([X.sizes[name] for name in others], dtype=np.int64))
         height = min(X.sizes[first], max(1, POINT_BYTES // (16 * n * beside)))
         field = X.chunk({dim: -1, first: height, **dict.fromkeys(others, -1)}).transpose(*self._order, dim)
-        rows = da.reshape(field.data, (int(np.prod(field.shape[:-1], dtype=np.int64)), n))
+        rows = field.data.reshape((int(np.prod(field.shape[:-1], dtype=np.int64)), n))
         made = partial(analytic, padding=self.padding, decay=self.decay_factor, scale=self.standardize)
         dtype = np.result_type(np.complex64, X.dtype)
         return rows.map_blocks(made, dtype=dtype, meta=np.empty((0, 0), dtype))

@@ -345,6 +345,15 @@ def test_rotations_comparisons_and_stored_scores_are_of_real_components(tmp_path
     assert main(["transform", str(tmp_path / "run"), str(path), str(tmp_path / "scores.zarr")]) != 0
 
 
+@pytest.mark.parametrize("bad", [np.nan, 1j * np.nan, 1j * np.inf])
+def test_values_that_are_not_finite_are_named(bad: complex, tmp_path: Path) -> None:
+    x = complex_rows()
+    x[37, 11] = bad
+    for source in (x, write_zarr(tmp_path / "x.zarr", x, (17, 5)), da.from_array(x, chunks=(13, 14))):
+        with pytest.raises(BadInputError, match="at row 37, column 11"):
+            npmdask.top_k(source, 2)
+
+
 @pytest.mark.parametrize(("kind", "view"), [("samples", "plain"), ("matrix", "scaled"), ("symmetric", "plain")])
 def test_a_plan_knows_the_spectrum_of_a_sample(kind: str, view: str) -> None:
     x = complex_rows(40, 40)

@@ -440,7 +440,7 @@ def test_blocks_whose_other_dimensions_are_exchanged(columns: tuple[int, int]) -
         (lambda: graph(), {"dim": "time"}, "dimensions of the Dask array are 0 to 1"),
         (lambda: graph(), {"dim": True}, "dim = True: the dimensions of the Dask array are 0 to 1"),
         (lambda: dask.delayed(X), {}, r"Delayed of Dask has neither shape nor dtype.*from_delayed"),
-        (lambda: graph(X + 1j), {}, "complex128; real numbers are needed"),
+        (lambda: graph(X + 1j).map_blocks(sp.csr_matrix), {}, "complex128; real numbers are needed"),
         (lambda: graph(), {"kind": "sparse"}, "kind = 'sparse' is not for the Dask array"),
         (lambda: graph(), {"kind": "symmetric"}, "a symmetric matrix is square"),
         (lambda: graph().map_blocks(lambda b: 1 // 0, meta=np.empty((0, 0))), {}, r"first rows .*ZeroDivisionError"),
