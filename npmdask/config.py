@@ -114,9 +114,7 @@ class SourceTable(ConfigTable):
     def open(self, *, of_complex: bool = False) -> Source:
         """The data, or the nodes that hold them; nothing is read. ``of_complex``: complex numbers can be taken."""
         if self.nodes is None:
-            return open_source(
-                self.path, self.kind, self.dim, gaps=self.missing != "refuse", of_complex=of_complex
-            )
+            return open_source(self.path, self.kind, self.dim, gaps=self.missing != "refuse", of_complex=of_complex)
         if self.kind is not None:
             raise BadInputError("the nodes determine source.kind: leave it out at the centre")
         return open_nodes(self.nodes, self.patience)

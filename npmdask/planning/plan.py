@@ -345,7 +345,7 @@ def _route(request: Request, source: Source, resources: Resources, store: str | 
         return str(held["name"]) if held["name"] in FORMED else "auto"
     if not _worth_forming(name, source):
         return "auto"
-    rows, columns = source.shape
+    rows, columns = source.shape[0], source.dimension
     rank = None if request.iteration_rank == "auto" else request.iteration_rank
     formed = make_problem(source, replace(request, algorithm=name, iteration_rank=rank))
     if not _fits(formed, resources):
@@ -417,7 +417,7 @@ def _formed_one(request: Request, source: Source) -> str | None:
     rows, columns = source.shape
     if rows < columns and rows <= MOST_FORMED and isinstance(source.reader, DenseReader):
         return "row-gram"
-    return "gram" if columns <= MOST_FORMED else None
+    return "gram" if source.dimension <= MOST_FORMED else None
 
 
 def _with_rank(request: Request, source: Source, resources: Resources, store: str | Path | None) -> Request:

@@ -589,6 +589,7 @@ def _require_real_only(source: Source, request: Request) -> None:
         f"mechanism = {request.mechanism!r}": request.mechanism != "none",
         "low_rank_tol": bool(request.low_rank_tol),
         "a share of the variance": isinstance(request.target_rank, float),
+        'algorithm = "row-gram"': request.algorithm == "row-gram",
     }
     for name, wanted in asked.items():
         if wanted:

@@ -260,6 +260,7 @@ REFUSED: dict[str, Any] = {
     "share": {"k": 0.9},
     "mean": {"missing": "mean", "center": True},
     "drop": {"missing": "drop-columns"},
+    "small side": {"algorithm": "row-gram"},
 }
 
 
