@@ -590,6 +590,7 @@ def _require_real_only(source: Source, request: Request) -> None:
         "low_rank_tol": bool(request.low_rank_tol),
         "a share of the variance": isinstance(request.target_rank, float),
         'algorithm = "row-gram"': request.algorithm == "row-gram",
+        "the [report] table": request.presentation is not None,
     }
     for name, wanted in asked.items():
         if wanted:

@@ -231,7 +231,10 @@ def require_same_columns(solution: Solution, to: Any) -> None:
 
 def _earlier(to: Any, d: int, k: int) -> Block:
     """Earlier components as columns of length 1."""
-    earlier = np.asarray(getattr(to, "basis", to), dtype=np.float64)
+    held = np.asarray(getattr(to, "basis", to))
+    if held.dtype.kind == "c":
+        raise BadInputError("the earlier components are complex, and these are real: give components of the same data")
+    earlier = np.asarray(held, dtype=np.float64)
     if earlier.ndim != 2 or len(earlier) != d or not np.isfinite(earlier).all():
         raise BadInputError(
             f"components of shape {earlier.shape} are no earlier answer about these {d} columns: give a solution or "

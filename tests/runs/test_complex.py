@@ -19,7 +19,8 @@ from npmdask.numerics.complex_parts import as_complex, as_real, complex_pairs, f
 from npmdask.numerics.subspaces import orth
 from npmdask.planning.row_sample import SampleBudget, sample_of
 from npmdask.privacy.request import Privacy
-from npmdask.runs.problem import Request
+from npmdask.runs.build import make_problem
+from npmdask.runs.problem import Presentation, Request
 from npmdask.runs.solution import Solution
 from npmdask.storage.source import open_source
 from tests.conftest import often, write_zarr
@@ -271,6 +272,12 @@ def test_options_without_a_complex_form_are_refused(what: str, tmp_path: Path) -
         npmdask.top_k(source, **({"k": 2, "kind": "samples"} | REFUSED[what]))
 
 
+def test_a_report_of_turned_components_is_refused_before_the_run() -> None:
+    source = open_source(complex_rows(), "samples", of_complex=True)
+    with pytest.raises(RefusedError, match="report"):
+        make_problem(source, Request(target_rank=2, presentation=Presentation(rotate="varimax")))
+
+
 def callers(x: np.ndarray, folder: Path) -> dict[str, Any]:
     """What must not take the real part of complex rows without a word."""
     stored = write_zarr(folder / "x.zarr", x)
@@ -289,6 +296,7 @@ def callers(x: np.ndarray, folder: Path) -> dict[str, Any]:
         "scores": lambda: real.scores(x),
         "scores, path": lambda: real.scores(stored),
         "inverse": lambda: real.inverse_transform(x[:, :2]),
+        "aligned": lambda: real.aligned(npmdask.top_k(x, 2, kind="samples")),
         "sparse": lambda: npmdask.top_k(sp.csr_array(x), 2),
         "tensor": lambda: npmdask.top_k(np.ones((4, 4, 4)) * 1j, 1, kind="tensor"),
         "matrices": lambda: npmdask.top_k(np.ones((3, 4, 4)) * 1j, 1, kind="matrices"),
