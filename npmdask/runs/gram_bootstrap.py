@@ -151,7 +151,7 @@ def bootstrapped(grouped: Grouped, k: int, *, replicates: int, confidence: float
     if count < LEAST_GROUPS:
         raise BadInputError(
             f"{count} group{'s'[: count != 1]} of rows: a bootstrap over fewer than {LEAST_GROUPS} says too little; "
-            "form the Gram with by_chunks, or merge more (from 20 on intervals are good; the jackknife takes 2)"
+            "form the Gram with by_chunks or groups, or merge more (from 20 on intervals are good; a jackknife takes 2)"
         )
     if not isinstance(k, int | np.integer) or not 1 <= k <= d:
         raise BadInputError(f"k = {k} is not possible: there are {d} columns")

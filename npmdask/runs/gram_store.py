@@ -385,6 +385,17 @@ class GramStore:
         ------
         BadInputError
             There is no such group.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> import numpy as np
+        >>> import npmdask
+        >>> rows, arms = np.random.default_rng(0).standard_normal((60, 4)), np.repeat(["control", "treated"], [20, 40])
+        >>> store = npmdask.gram(rows, tempfile.mkdtemp() + "/G", kind="samples", groups=arms)
+        >>> treated = store.group("treated")
+        >>> treated.rows, bool(np.allclose(treated.mean, rows[20:].mean(axis=0)))
+        (40, True)
         """
         for name in names:
             if name not in self.groups:
@@ -419,12 +430,23 @@ class GramStore:
         The delete-m_j jackknife of Busing, Meijer and van der Leeden, Statistics and Computing 9 (1999) 3, eq. 4, for
         groups of any sizes; of equal ones it is the delete-a-group jackknife. Rows of one group may depend on each
         other, rows of different groups may not. Nothing is subtracted: the Grams of the others are joined.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> import numpy as np
+        >>> import npmdask
+        >>> rows = np.random.default_rng(0).standard_normal((400, 5)) * [5, 3, 1, 1, 1]
+        >>> store = npmdask.gram(rows, tempfile.mkdtemp() + "/G", kind="samples", groups=np.arange(400) // 20)
+        >>> found = store.jackknife(2)
+        >>> found.left_out.shape, bool((found.standard_errors < 0.2 * found.values).all())
+        ((20, 2), True)
         """
         groups = self.groups
         if len(groups) < 2:
             raise BadInputError(
                 f"{self.store} has one group of rows, and a jackknife leaves out one of several: form the Gram with "
-                "by_chunks, or merge those of several days"
+                "by_chunks or groups, or merge those of several days"
             )
         if not 1 <= k <= self.columns:
             raise BadInputError(f"k = {k} is not possible: there are {self.columns} columns")
@@ -828,6 +850,12 @@ def form_gram(
     read = form_parts(source, store, request, resources, observer, begun)
     formed = GramStore(store)
     formed.rows_read, formed.bytes_read = read
+    if request.by_chunks is not None and len(formed.groups) == 1:
+        count = len(formed.parts[0].origins[0].units)
+        formed.warnings = (
+            f"by_chunks = {request.by_chunks} makes one group of all rows, which lie in {count} row{'s'[: count != 1]} "
+            "of chunks, and standard errors take several: give a label for each row (groups), or store smaller chunks",
+        )
     return formed
 
 
@@ -835,6 +863,8 @@ def _none_in(store: str | Path, spec: dict[str, Any] | None) -> str:
     place = quote(str(store))
     if spec is not None:
         return f"{store} is the store of a run, not of a Gram: form a Gram of its data with `npmdask gram SOURCE G`"
+    if Path(store).is_file():
+        return f"{store} is a file, not a stored Gram: form one with `npmdask gram {place} G`, and name G here"
     if (Path(store) / "zarr.json").exists():
         return f"{store} holds data and no Gram: form one with `npmdask gram {place} G`, and name G here"
     return f"there is no Gram in {store}: form one with `npmdask gram SOURCE {place}`"

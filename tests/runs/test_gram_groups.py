@@ -241,3 +241,20 @@ def test_killed_inside_its_pass_it_goes_on_to_the_same_bytes(tmp_path: Path, mon
     for part in whole.parts:
         for file in os.listdir(tmp_path / "whole" / part.name):
             assert (tmp_path / "whole" / part.name / file).read_bytes() == (store / part.name / file).read_bytes()
+
+
+def test_one_group_of_chunks_says_what_makes_several(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal((50, 4)))
+    assert main(["gram", str(tmp_path / "x.npy"), str(tmp_path / "G"), "--by-chunks", "1", "--quiet"]) == 0
+    said = capsys.readouterr().err
+    assert "warning: by_chunks = 1 makes one group of all rows, which lie in 1 row of chunks" in said
+    assert "(groups)" in said
+    assert not npmdask.gram(tmp_path / "x.npy", tmp_path / "H").warnings
+
+
+def test_a_file_is_no_stored_gram(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("1,2\n")
+    with pytest.raises(
+        BadInputError, match=r"rows.csv is a file, not a stored Gram: form one with `npmdask gram .*csv G`"
+    ):
+        npmdask.GramStore(tmp_path / "rows.csv")

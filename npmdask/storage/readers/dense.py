@@ -400,8 +400,8 @@ def said_of_gaps(reader: Any, position: str) -> str:
     entry = f"{entries} of {seen * reader.shape[1]} entries {'is' if entries == 1 else 'are'} missing"
     where = f"in {rows_with} of {seen} rows and {int(columns_with.sum())} of {reader.shape[1]} columns"
     return (
-        f"{entry}{far}, {where}; plain runs of samples and dense matrices take them with missing = 'mean', and columns "
-        "without any value with missing = 'drop-columns'"
+        f"{entry}{far}, {where}; plain runs of samples and dense matrices (no stored Gram) take them with missing = "
+        "'mean', and columns without any value with missing = 'drop-columns'"
     )
 
 
