@@ -35,7 +35,7 @@ def north_errors(values: np.ndarray, rows: int) -> np.ndarray:
     return np.asarray(np.asarray(values, np.float64) * np.sqrt(2.0 / rows))
 
 
-def mixed_groups(values: np.ndarray, errors: np.ndarray) -> Groups:
+def mixed_groups(values: np.ndarray, errors: np.ndarray, also: np.ndarray | None = None) -> Groups:
     """
     Name the components that sampling mixes: neighbours whose values overlap within their errors.
 
@@ -43,6 +43,8 @@ def mixed_groups(values: np.ndarray, errors: np.ndarray) -> Groups:
     ----------
     values, errors : array, shape (k,)
         Values, falling, and the half widths of what they may be.
+    also : array of bool, shape (k - 1,), optional
+        Neighbours that are mixed whatever their values are: the first with the second, ...
 
     Returns
     -------
@@ -50,13 +52,8 @@ def mixed_groups(values: np.ndarray, errors: np.ndarray) -> Groups:
         Numbers from 0, of two components and more each.
     """
     touching = np.asarray(values)[:-1] - np.asarray(errors)[:-1] <= np.asarray(values)[1:] + np.asarray(errors)[1:]
-    return joined_groups(touching)
-
-
-def joined_groups(touching: np.ndarray) -> Groups:
-    """Runs of neighbours, where ``touching[i]`` says that i and i + 1 belong together."""
     found: list[list[int]] = [[0]]
-    for place, together in enumerate(touching):
+    for place, together in enumerate(touching if also is None else touching | also):
         if together:
             found[-1].append(place + 1)
         else:

@@ -131,7 +131,8 @@ class _Sampled:
             found = [_leading(part, self.rank) for part in pair]
             (first, left), (second, right) = found
             # Errors of both are independent: what they have in common is the product of the cosines to all rows.
-            sines.append(1 - float(min(np.linalg.svd(left.T @ right, compute_uv=False)[-1], 1.0)))
+            whole = min(left.shape[1], right.shape[1]) == self.rank  # parts of small places may have fewer rows
+            sines.append(1 - float(min(np.linalg.svd(left.T @ right, compute_uv=False)[-1], 1.0)) * whole)
             own = first[: self.rank].sum() + second[: self.rank].sum()
             crossed = _explained(pair[1], left) + _explained(pair[0], right)
             losses.append(max(0.0, float(own) - crossed) / max(float(own), TINY))
@@ -162,7 +163,8 @@ def _loss_bound(half: _Compared, quarter: _Compared, near: _Compared, n: int, of
     """Of n rows, a share of what the components of all rows explain."""
     if n > near.rows:
         fall = np.log(max(quarter.losses.mean(), TINY) / max(half.losses.mean(), TINY))
-        exponent = float(np.clip(fall / np.log(half.rows / quarter.rows) - LATER, 0.5, 1.0))
+        times = max(half.rows / quarter.rows, 1.5)  # 2, but for places of unlike sizes
+        exponent = float(np.clip(fall / np.log(times) - LATER, 0.5, 1.0))
     else:
         exponent = 1.0
     return min(1.0, float(np.quantile(near.losses, HIGH)) * (near.rows / n) ** exponent * (1 - n / of_rows))

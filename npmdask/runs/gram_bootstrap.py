@@ -18,7 +18,7 @@ import numpy as np
 from npmdask.errors import BadInputError
 from npmdask.numerics.domains import whole_seed
 from npmdask.numerics.random import generator
-from npmdask.numerics.sampling_errors import Groups, joined_groups
+from npmdask.numerics.sampling_errors import Groups, mixed_groups
 
 LEAST_GROUPS = 8  # of fewer the standard errors themselves are off by a quarter
 LEAST_REPLICATES = 50
@@ -244,8 +244,7 @@ def _mixed(drawn: _Drawn, values: np.ndarray) -> Groups:
     errors = APART * drawn.values.std(axis=0, ddof=1)
     nearest = np.abs(drawn.vectors).argmax(axis=1)
     crossed = [(nearest[:, : i + 1] > i).any(axis=1).mean() > SWAPPED for i in range(len(values) - 1)]
-    touching = (values[:-1] - errors[:-1] <= values[1:] + errors[1:]) | np.array(crossed, dtype=bool)
-    return joined_groups(touching)
+    return mixed_groups(values, errors, also=np.array(crossed, dtype=bool))
 
 
 def _difference(full: _Drawn, short: _Drawn, k: int, mixed: Groups) -> float:
