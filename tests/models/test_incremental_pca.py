@@ -177,7 +177,7 @@ def test_missing_values_are_imputed_by_the_components_so_far() -> None:
     np.testing.assert_allclose(found.explained_variance_, full.explained_variance_, rtol=0.13)
     assert (filled.explained_variance_ < 0.85 * full.explained_variance_).all()
     np.testing.assert_allclose(found.mean_, full.mean_, atol=0.3)
-    assert np.linalg.norm(found.components_ @ (np.eye(12) - plane @ plane.T), 2) < 0.05
+    assert np.linalg.norm(found.components_ @ (np.eye(12) - plane @ plane.T), 2) < 0.1
     by_batch = IncrementalPCA(2, missing="impute")
     kept = gappy[~np.isnan(gappy).all(axis=1)]
     for start in range(0, len(kept), 100):

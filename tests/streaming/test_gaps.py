@@ -118,17 +118,18 @@ def test_rows_without_a_value_are_skipped_and_counted() -> None:
     np.testing.assert_array_equal(one.basis, other.basis)
 
 
-def test_a_column_without_values_has_no_part_and_a_late_one_does_no_harm() -> None:
+@pytest.mark.parametrize(("algorithm", "least"), [("spm", 1e-6), ("oja", 0.01)])
+def test_a_column_without_values_has_no_part_and_a_late_one_does_no_harm(algorithm: str, least: float) -> None:
     """Its random start is not taken for data; its mean, once there are values, is not that of the rows before."""
     rows, plane = planted()
     holed = rows.copy()
     holed[:, 5] = np.nan
-    found = learnt(holed, missing="impute")
-    assert np.abs(found.basis[5]).max() < 1e-6
+    found = learnt(holed, missing="impute", algorithm=algorithm)
+    assert np.abs(found.basis[5]).max() < least
     assert found.facts["columns_without_values"] == 1 and "1 columns have none at all" in found.outcome.sentence
     late = rows.copy()
     late[: N // 2, 5] = np.nan
-    found = learnt(late, missing="impute")
+    found = learnt(late, missing="impute", algorithm=algorithm)
     assert found.facts["columns_without_values"] == 0
     assert found.mean is not None and abs(found.mean[5] - rows[:, 5].mean()) < 0.3
     assert max_sin_theta(found.basis, plane) < 0.15
