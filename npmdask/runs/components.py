@@ -7,7 +7,7 @@ Rows with missing values are scored as the run treated its own (``AS_RUN``), or 
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -47,7 +47,7 @@ class Fits:
     undetermined: int = 0
     uncertain: int = 0
     worst: float = 1.0
-    first: int = field(default=-1)
+    first: int = -1
 
     def add(self, amplified: np.ndarray) -> None:
         """Take in the next rows, in their order."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from npmdask.algorithms import MSG, FrequentDirections, MiniBatchMSG, OnlineTensorPower, StreamPower
-from npmdask.algorithms.streaming.model import SCALE_FREE, Model
+from npmdask.algorithms.streaming.gaps import PIECE_BYTES
+from npmdask.algorithms.streaming.model import IMPUTE, SCALE_FREE, Model
 from npmdask.algorithms.streaming.tensor_power import PIECE_ROWS
 from npmdask.errors import MemoryRefusedError
 from npmdask.execution.memory import GROWTH, THREAD_BASE, MemoryPlan, tree_rss
@@ -31,11 +32,15 @@ def plan_stream(
     d, k, waits = model.d, model.algorithm.target_rank, isinstance(model.algorithm, MiniBatchMSG)
     longest = largest_batch(model.algorithm, d, batch_rows)
     copies = 2 if model.center or model.algorithm.name not in SCALE_FREE else 1  # less the mean, or in other units
-    rows = d * 8 * longest * (copies + waits)  # rows that wait for their step are joined with those that come
+    imputed = 1.25 * (model.missing == IMPUTE)  # the batch without gaps, and where they are
+    rows = int(
+        d * 8 * longest * (copies + waits + imputed)
+    )  # rows that wait for their step are joined with those that come
+    beside = (8 * PIECE_BYTES + d * 8 * (12 + 2 * k)) * (model.missing == IMPUTE)  # a piece of it, levels, directions
     plan = MemoryPlan(
         limit=limit,
         base=base + GROWTH + THREAD_BASE,
-        state=d * 8 * (columns_held(model.algorithm, longest, rank) + 4 * k) + buffer_bytes,
+        state=d * 8 * (columns_held(model.algorithm, longest, rank) + 4 * k) + buffer_bytes + beside,
         task=rows,
         threads=1,
         workers=0,

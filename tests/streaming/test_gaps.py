@@ -195,3 +195,29 @@ def test_the_command_line_takes_text_with_gaps(tmp_path: Path, capsys: pytest.Ca
     assert main([*command, "--store", str(tmp_path / "s"), "--missing", "impute"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert f"{np.isnan(rows).sum()} of their values" in told["sentence"]
+
+
+def test_imputing_takes_no_more_memory_than_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails when whole batches are copied over and over; and pieces give what the whole batch gives, to rounding."""
+    import tracemalloc
+
+    import npmdask.algorithms.streaming.gaps as gaps
+    from npmdask.streaming.memory import plan_stream
+    from npmdask.streaming.problem import StreamRequest, make_model
+
+    rows = np.random.default_rng(0).standard_normal((2000, 4000))
+    rows[rows > 1.5] = np.nan
+    plans, models = [], []
+    for missing in ("refuse", "impute"):
+        models.append(make_model(StreamRequest(target_rank=2, center=True, batch_rows=2000, missing=missing), 4000))
+        plans.append(plan_stream(models[-1], 2000, 0, limit=None, base=0).predicted_peak)
+    state, _ = models[1].absorb(models[1].init(), rows)
+    tracemalloc.start()
+    models[1].absorb(state, rows)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < plans[1] and plans[0] < plans[1] < plans[0] + 2.3 * rows.nbytes
+    few = with_gaps(planted()[0])
+    whole = learnt(few, missing="impute")
+    monkeypatch.setattr(gaps, "PIECE_BYTES", 8 * D * 7)
+    np.testing.assert_allclose(learnt(few, missing="impute").basis, whole.basis, atol=1e-9)

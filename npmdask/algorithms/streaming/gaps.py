@@ -14,6 +14,7 @@ What is imputed has no scatter of its own, so that values are too small by about
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ import numpy as np
 from npmdask.numerics.incomplete_rows import grams_of_observed
 from npmdask.numerics.subspaces import Block
 
+PIECE_BYTES = 4 * 2**20  # of rows that are completed at once
 LEAST_NOISE = 1e-12  # of the largest value: keeps what the observed entries do not determine at the mean
 
 
@@ -52,33 +54,54 @@ def completed(
     ``learnt``: None while nothing is; then gaps are at the mean, as they are in a column that has had no value yet.
     ``fade``: what one row leaves of the weight of those before it. Rows without gaps stay as they are, bit for bit.
     """
-    gaps = np.isnan(rows)
-    count, old = (~gaps).sum(axis=0), before.seen * fade ** len(rows)
-    seen = old + count
-    from_level = np.where(gaps, 0.0, rows - before.mean)
-    moved = np.divide(from_level.sum(axis=0), np.where(seen > 0, seen, 1.0))
-    levels = Levels(seen, before.mean + moved, before.missing + gaps.sum(axis=0))
-    if not gaps.any():
+    count, moved = np.zeros(rows.shape[1]), np.zeros(rows.shape[1])
+    for part in _pieces(rows):
+        gaps = np.isnan(part)
+        count += (~gaps).sum(axis=0)
+        moved += np.where(gaps, 0.0, part - before.mean).sum(axis=0)
+    seen, lacking = before.seen * fade ** len(rows) + count, len(rows) - count
+    mean = before.mean + moved / np.where(seen > 0, seen, 1.0)
+    levels = Levels(seen, mean, before.missing + lacking)
+    if not lacking.any():
         return rows, levels
-    shift = levels.mean if center else np.zeros_like(levels.mean)
-    centred = np.where(gaps, 0.0, rows - shift)
-    filled = np.broadcast_to(shift, rows.shape).copy()
-    if learnt is not None:
-        filled += _expected(centred, gaps, learnt) * (seen > 0)
-    return np.where(gaps, filled, rows), levels
+    shift, whole = mean if center else np.zeros_like(mean), rows.copy()
+    model = None if learnt is None else _model(rows, shift, learnt)
+    for part in _pieces(whole):
+        gaps = np.isnan(part)
+        filled = np.broadcast_to(shift, part.shape)
+        if model is not None:
+            filled = filled + _expected(np.where(gaps, 0.0, part - shift), gaps, *model) * (seen > 0)
+        np.copyto(part, filled, where=gaps)
+    return whole, levels
 
 
-def _expected(centred: Block, gaps: np.ndarray, learnt: Learnt) -> Block:
-    """``V t`` of rows (n x d) whose gaps are 0; 0 of rows without gaps."""
+def _pieces(rows: Block) -> Iterator[Block]:
+    """The rows, a few at a time: what is computed of them beside them stays small."""
+    step = max(1, PIECE_BYTES // (8 * rows.shape[1]))
+    yield from (rows[start : start + step] for start in range(0, len(rows), step))
+
+
+def _model(rows: Block, shift: np.ndarray, learnt: Learnt) -> tuple[Block, np.ndarray] | None:
+    """Directions that have variance (d x k), and the noise in a score over that variance (k); None without any."""
     kept = learnt.values > 0
+    if not kept.any():
+        return None
     basis, values = learnt.vectors[:, kept], learnt.values[kept]
-    expected, d, k = np.zeros_like(centred), len(basis), int(kept.sum())
-    if not k:
-        return expected
-    total = float((centred**2).sum()) / max(1, gaps.size - int(gaps.sum())) * d
+    squares, entries = 0.0, 0
+    for part in _pieces(rows):
+        gaps = np.isnan(part)
+        squares += float((np.where(gaps, 0.0, part - shift) ** 2).sum())
+        entries += gaps.size - int(gaps.sum())
+    (d, k), total = basis.shape, squares / entries * rows.shape[1]
     noise = max((total - float(values.sum())) / max(1, d - k), LEAST_NOISE * float(values[0]))
+    return basis, noise / values
+
+
+def _expected(centred: Block, gaps: np.ndarray, basis: Block, ridge: np.ndarray) -> Block:
+    """``V t`` of rows (n x d) whose gaps are 0; 0 of rows without gaps."""
+    expected, inside = np.zeros_like(centred), np.arange(len(ridge))
     for some, grams in grams_of_observed(gaps, np.flatnonzero(gaps.any(axis=1)), basis):
-        grams[:, np.arange(k), np.arange(k)] += noise / values
+        grams[:, inside, inside] += ridge
         scores = np.linalg.solve(grams, (centred[some] @ basis)[:, :, None])[:, :, 0]
         expected[some] = scores @ basis.T
     return expected
