@@ -587,6 +587,7 @@ def _missing_of(found: Missing, stored: slice, kept: np.ndarray) -> Missing:
         kept=kept,
         fill=None if found.fill is None else found.fill[stored],
         observed=None if found.observed is None else found.observed[stored],
+        values=found.values,
     )
 
 

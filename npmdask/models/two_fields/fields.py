@@ -93,8 +93,9 @@ def open_fields(
         reader=SideBySide.of(*readers),
         fingerprint=fingerprint({"side by side": facts}, []),
         registered=first.registered and second.registered,
+        gaps=first.gaps or second.gaps,
     )
-    if weights is None or weights.rows is None:
+    if (weights is None or weights.rows is None) and not joined.gaps:
         joined = replace(joined, column_mean=_both("column_mean", both), column_std=_both("column_std", both))
     return Fields(left=first, right=second, joined=prepared(joined, request), weights=weights)
 

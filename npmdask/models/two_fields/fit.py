@@ -20,7 +20,7 @@ import numpy as np
 from npmdask.algorithms import BlockKrylov
 from npmdask.algorithms.stopping import DOUBLE_EPS, ResidualRule, StepView, default_tol
 from npmdask.checkpoint.store import CHECKPOINT_FORMAT, RunStore
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, closest
 from npmdask.models.dilation import of_one_sign, triplets_of
 from npmdask.models.two_fields.fields import Fields
 from npmdask.numerics.canonical import Canonical, canonical_pairs, chance_correlation, correlation_error
@@ -41,7 +41,7 @@ from npmdask.runs.solution import Resources, Solution
 from npmdask.runs.weights import columns_read, keep_weights
 from npmdask.storage.bundle import Arrays
 from npmdask.storage.readers.dense import checksum_table
-from npmdask.storage.readers.gaps import GapReader
+from npmdask.storage.readers.gaps import DROP, MEAN, REFUSE, GapReader
 from npmdask.storage.source import Source
 from npmdask.theory.certificates.statements import of_coupled
 
@@ -65,7 +65,7 @@ class CoupledRequest:
     k: int
     center: bool = True
     scale: bool = False
-    missing: str = "refuse"
+    missing: str = REFUSE
     pcs: tuple[int, int] | None = None
     ridge: float = 0.0
     tol: float | None = None
@@ -77,6 +77,8 @@ class CoupledRequest:
             value, least = getattr(self, name), 0 if name == "seed" else 1
             if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
                 raise BadInputError(f"{name} = {value!r} must be a whole number from {least} on")
+        if self.missing not in (REFUSE, DROP, MEAN):
+            raise BadInputError(f"missing = {self.missing!r}: {closest(str(self.missing), [REFUSE, DROP, MEAN])}")
         if self.tol is not None and not 0 < self.tol < 1:
             raise BadInputError(f"tol = {self.tol} must be between 0 and 1 (it is relative to each value)")
         if not 0 <= self.ridge < math.inf:
