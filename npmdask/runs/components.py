@@ -153,11 +153,13 @@ class StoredComponents:
         if not isinstance(reader, DenseReader) or (missing == AS_RUN and found is None):
             return opened
         if found is None:
-            return replace(opened, reader=GapReader(inner=as_nan(reader), rule=MEAN))
+            inner = GapReader(inner=as_nan(reader), rule=MEAN, checksums=reader.checksums)
+            return replace(opened, reader=inner)
         kept = found.kept if opened.shape[1] == len(found.counts) > len(found.kept) else None
         if opened.shape[1] not in (len(found.counts), len(found.kept)):
             return opened
-        inner = GapReader(inner=as_nan(reader), rule=found.rule, kept=kept, marks=found.values, held=False)
+        how: dict[str, Any] = {"rule": found.rule, "marks": found.values, "checksums": reader.checksums}
+        inner = GapReader(inner=as_nan(reader), kept=kept, held=False, **how)
         if found.rule == DROP or missing == LEAST_SQUARES or inner.dtype.kind != "f":
             return replace(opened, reader=inner)
         assert found.fill is not None

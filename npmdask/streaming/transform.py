@@ -134,7 +134,8 @@ def transform(
     """
     dest = local_path(dest, "the store of the scores")
     start, components = time.perf_counter(), components_of(store)
-    gaps = "give" if require_rule(missing) == LEAST_SQUARES or components.missing is not None else "refuse"
+    known = components.missing is not None or components.fill is not None
+    gaps = "give" if require_rule(missing) == LEAST_SQUARES or known else "refuse"
     reading = Reading(non_finite=non_finite, pattern=pattern, format=format, header=header, gaps=gaps)
     opened = _open(source, components, store, reading)
     scorer = _Scorer(components, missing, opened, skip=non_finite == "skip")
@@ -185,7 +186,9 @@ class _Scorer:
         found = components.missing
         wide = found is not None and opened.stream.columns == len(found.counts)
         self._kept = found.kept if wide and found is not None and len(found.kept) < len(found.counts) else None
-        self._fill = None if found is None or found.rule != MEAN or self._fit else found.fill
+        self._fill: Any = None if found is None or found.rule != MEAN or self._fit else found.fill
+        if components.fill is not None and not self._fit:
+            self._fill = components.fill.values
         self._marks = () if found is None else found.values
         self._fits, self._left_out = Fits(), 0
         self.rows_with_gaps = 0
@@ -198,7 +201,7 @@ class _Scorer:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What a reader of the scores must know."""
-        if self._fill is None or not self.rows_with_gaps:
+        if self._fill is None or self._components.missing is None or not self.rows_with_gaps:
             return self._fits.warnings
         return (
             f"{self.rows_with_gaps} rows have missing values, which count as means, as in the run: their scores come "

@@ -19,6 +19,7 @@ import npmdask.numerics.incomplete_rows as incomplete
 from npmdask.cli.main import main
 from npmdask.errors import BadInputError
 from npmdask.numerics.incomplete_rows import least_squares_scores
+from npmdask.storage.ingest import ingest
 from npmdask.streaming.transform import transform
 from tests.conftest import write_zarr
 
@@ -240,3 +241,20 @@ def test_fields_with_land_and_gaps() -> None:
     np.testing.assert_allclose(np.delete(scores.values, 5, axis=0), wanted, atol=1e-8)
     assert np.isnan(scores.values[5]).all()
     np.testing.assert_allclose(model.scores(missing="least-squares"), model.scores(), atol=1e-9)
+
+
+@pytest.mark.parametrize("missing", ["mean", None])
+def test_damage_of_an_ingested_store_is_seen_by_scores_of_rows_with_gaps(missing: str | None, tmp_path: Path) -> None:
+    """Fails when the checksums that were recorded are not held to where gaps are read."""
+    np.save(tmp_path / "x.npy", with_gaps(planted()))
+    ingest(tmp_path / "x.npy", tmp_path / "x.zarr", chunks=(17, 5), non_finite="missing")
+    how: dict[str, Any] = {} if missing is None else {"missing": missing}
+    found = npmdask.top_k(with_gaps(planted()) if missing else planted(), K, kind="samples", center=True, **how)
+    assert found.scores(tmp_path / "x.zarr", missing="least-squares").shape == (M, K)
+    chunk = min((tmp_path / "x.zarr" / "data" / "c" / "1").iterdir())
+    content = bytearray(chunk.read_bytes())
+    content[11] ^= 1
+    chunk.write_bytes(content)
+    for rule in ("least-squares", "as-run")[: 1 + bool(missing)]:
+        with pytest.raises(BadInputError, match="corrupt"):
+            found.scores(tmp_path / "x.zarr", missing=rule)

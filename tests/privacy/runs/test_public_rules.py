@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zarr
 
 import npmdask
 from npmdask.accounting import Budget
@@ -30,6 +31,7 @@ from npmdask.runs.problem import Request
 from npmdask.runs.weights import Weights
 from npmdask.storage.ingest import ingest
 from npmdask.storage.source import open_source, with_missing
+from npmdask.streaming.transform import transform
 from tests.privacy.runs.conftest import COLUMNS, POWER, RANK, World, gappy, make_world, ruled, with_rule
 
 PROMISE: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6, "clip_norm": 1.5}
@@ -253,7 +255,10 @@ def test_every_face_reaches_the_same_release(tmp_path: Path, capsys: Any) -> Non
     np.testing.assert_array_equal(exact(by_table, block), exact(world.problem(), block))
     rows = gappy(60)
     filled = np.where(np.isnan(rows), rule["fill"].values, rows)
-    np.testing.assert_allclose(found.scores(rows), filled * np.sqrt(rule["weights"].columns) @ found.basis)
+    wanted = filled * np.sqrt(rule["weights"].columns) @ found.basis
+    np.testing.assert_allclose(found.scores(rows), wanted)
+    assert transform(found.store, rows, tmp_path / "scores").rows_with_gaps == np.isnan(rows).any(axis=1).sum()
+    np.testing.assert_allclose(zarr.open_group(tmp_path / "scores")["data"][...], wanted)
     said = "a missing value counts as the public number of its column (SHA-256 "
     assert said in found.outcome.sentence and said in found.statement["public_rule"]
     (run, *_) = world.ledger.status("people").runs
