@@ -28,7 +28,7 @@ from npmdask.runs.stopping_rules import low_rank_rule, refuse_low_rank
 from npmdask.runs.weights import Weights, columns_read
 from npmdask.storage.kinds import for_matrices_only, for_tensors_only
 from npmdask.storage.readers.dense import DenseReader
-from npmdask.storage.readers.gaps import DROP, FILL, MEAN, REFUSE, GapReader
+from npmdask.storage.readers.gaps import DROP, FILL, MEAN, REFUSE, RULES, GapReader
 from npmdask.storage.source import Source, with_missing
 
 # From what a person asks of a tensor to the algorithm and the rule of a run.
@@ -312,7 +312,7 @@ def _privately_filled(source: Source, request: Request) -> Source:
     BadInputError, RefusedError
         A rule that is a function of the data; data that may have gaps without a rule, or that cannot have one.
     """
-    if request.missing in (DROP, MEAN):
+    if request.missing in set(RULES) - {REFUSE, FILL}:
         raise RefusedError(
             f"missing = {request.missing!r} looks at the data, which no budget of a private run pays for: say missing "
             f"= {FILL!r} with a public missing_fill, and gaps count as that before records are clipped"

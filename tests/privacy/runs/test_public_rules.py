@@ -30,6 +30,7 @@ from npmdask.runs.missing import Fill, find_fill
 from npmdask.runs.problem import Request
 from npmdask.runs.weights import Weights
 from npmdask.storage.ingest import ingest
+from npmdask.storage.readers.gaps import RULES
 from npmdask.storage.source import open_source, with_missing
 from npmdask.streaming.transform import transform
 from tests.privacy.runs.conftest import COLUMNS, POWER, RANK, World, gappy, make_world, ruled, with_rule
@@ -148,8 +149,11 @@ FILL = {"missing": "fill", "fill": Fill(values=0.0)}
 COLUMN, ROW = Weights(columns=np.ones(COLUMNS)), Weights(rows=np.ones(60))
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("record_replace", {}, r"may hold missing values \(whether it does was not looked at\): say missing = 'fill'"),
-    ("record_replace", {"missing": "mean"}, "looks at the data, which no budget of a private run pays for"),
-    ("record_replace", {"missing": "drop-columns"}, "looks at the data"),
+    *(
+        ("record_replace", {"missing": rule}, "looks at the data, which no budget of a private run pays for")
+        for rule in RULES
+        if rule not in ("refuse", "fill")
+    ),
     ("record_add_remove", FILL | {"weights": ROW}, "shifts all records behind it to other weights"),
     ("record_replace", FILL | {"weights": ROW, "algorithm": "k-dp-pca", "options": {}}, "means over batches of equal"),
     ("record_replace", FILL | {"weights": Weights(columns=np.ones(3))}, "there are 3 column_weights"),
