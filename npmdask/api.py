@@ -109,12 +109,14 @@ def top_k(
         Subtract the column means, on the fly.
     scale : bool, default False
         Divide by the standard deviations of the columns (those of the population), on the fly.
-    missing : {"refuse", "drop-columns", "mean", "fill"}, default "refuse"
+    missing : {"refuse", "drop-columns", "mean", "em", "pairwise", "fill"}, default "refuse"
         What is done with missing values (NaN; CF fill values) of samples and dense matrices, without a filled copy.
         "drop-columns": columns without any value are left out, and others with gaps refused. "mean": a gap counts as
-        the mean of its column over what is observed, and ``center`` is needed; how many there were is in
-        ``Solution.missing`` (docs/missing.md). "fill", of private runs: a gap counts as a public number before records
-        are clipped, and how many there are is told nowhere (docs/private-gaps.md).
+        the mean of its column over what is observed. "em": a factor model is fitted to what is observed, by passes of
+        EM (``options={"held_out": share}``: of the entries that measure it, 0.02). "pairwise": each covariance is of
+        the rows that have both columns. These three need ``center``, and the last two samples. How many were missing is
+        in ``Solution.missing`` (docs/missing.md). "fill", of private runs: a gap counts as a public number before
+        records are clipped, and how many there are is told nowhere (docs/private-gaps.md).
     missing_fill : float, array_like, str or Path, shape (d,), optional
         That number, or one for each column, or the path of them (.npy or Zarr): public, never a statistic of the data.
     missing_values : float or list of float, optional

@@ -79,10 +79,11 @@ class SourceTable(ConfigTable):
     )
     center: bool = Field(False, description="subtract the column means, on the fly")
     scale: bool = Field(False, description="divide by the column standard deviations, on the fly")
-    missing: Literal["refuse", "drop-columns", "mean", "fill", "impute"] = Field(
+    missing: Literal["refuse", "drop-columns", "mean", "em", "pairwise", "fill", "impute"] = Field(
         "refuse",
-        description="values: mean, of their columns; drop-columns: leave out those without any value; private: fill; "
-        "of a stream: impute, as the model so far expects",
+        description="values: mean, of their columns; drop-columns: leave out those without any value; em: fit a model "
+        "to what is there; pairwise: covariances of the rows that have both columns; private: fill; of a stream: "
+        "impute, as the model so far expects",
     )
     missing_fill: float | str | None = Field(
         None,

@@ -6,6 +6,7 @@ from npmdask.algorithms.base import Algorithm, Info, Query, Question, Result, Se
 from npmdask.algorithms.covariance import CovarianceState, PrivateCovariance
 from npmdask.algorithms.gram import GramKrylov, StoredGramPairs
 from npmdask.algorithms.krylov import BlockKrylov, KrylovState
+from npmdask.algorithms.missing_em import MissingEM, MissingState
 from npmdask.algorithms.power import PowerMethod, PowerState
 from npmdask.algorithms.private_power import (
     AlternatingState,
@@ -32,7 +33,7 @@ REGISTRY: dict[str, type[Any]] = {
     "row-gram": RowGramKrylov,
 }
 OURS = frozenset(
-    {PowerMethod, BlockKrylov, GramKrylov, RowGramKrylov, StoredGramPairs, TensorPower}
+    {PowerMethod, BlockKrylov, GramKrylov, RowGramKrylov, StoredGramPairs, MissingEM, TensorPower}
 )  # what these say of their own results is proved and tested
 STREAM_REGISTRY: dict[str, type[Any]] = {
     "spm": StreamPower,
@@ -102,6 +103,8 @@ __all__ = [
     "KrylovState",
     "MiniBatchMSG",
     "MiniBatchRMSG",
+    "MissingEM",
+    "MissingState",
     "Oja",
     "OjaState",
     "OnlineTensorPower",

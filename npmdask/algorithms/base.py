@@ -32,6 +32,8 @@ class Query(NamedTuple):
     and beside the product what was multiplied: d x 2 p.
     ``of_rows``: of A = B^T B the other one, B B^T (m x m), in place of A: with ``whole`` itself, and its product with
     the block (m x p); without, B^T @ block (d x p) over B B^T @ block (m x p).
+    ``noise``, ``held_out``: of a factor model whose loadings and mean are the block, the sums of a step of EM, without
+    so large a share of the entries (:class:`npmdask.operators.FactorExpectations`).
     """
 
     block: Block
@@ -42,6 +44,8 @@ class Query(NamedTuple):
     whole: str | None = None
     rounded: bool = False
     of_rows: bool = False
+    noise: float | None = None
+    held_out: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +55,7 @@ class Info:
     ``finished``: there is nothing more to ask; ``settled``: and what was to be found is found, to its tolerance;
     ``said``: the same in a sentence. Only algorithms that know their own end say so.
     ``missed``: of a warm start, the largest eigenvalue that the columns known before may still hide (99 %); else 0.
+    ``left``: of what converges to no eigenvalue, about how far each value still has to go, in terms of it.
     """
 
     ritz_values: np.ndarray
@@ -61,6 +66,7 @@ class Info:
     settled: bool = True
     said: str = ""
     missed: float = 0.0
+    left: float = math.inf
 
 
 @dataclass(frozen=True, kw_only=True)

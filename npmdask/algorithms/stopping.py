@@ -18,7 +18,8 @@ class Outcome:
     """Why a run ended; ``sentence`` says it to a person.
 
     ``name`` is one of converged, low_rank (what is left over is as little as was asked for, the components may still
-    turn), stagnated, max_steps, or, of a private run, released.
+    turn), held_out (to go on would predict worse what was held out), stagnated, max_steps, or, of a private run,
+    released.
     """
 
     name: str
@@ -30,8 +31,8 @@ class Outcome:
 
     @property
     def answered(self) -> bool:
-        """Whether the answer is what was asked for: converged, little left over, or all that was to be released."""
-        return self.name in ("converged", "low_rank", "released")
+        """Whether the answer is what was asked for: converged, the best there is, or all that was to be released."""
+        return self.name in ("converged", "low_rank", "held_out", "released")
 
 
 def default_tol(dtype: np.dtype) -> float:
@@ -52,6 +53,7 @@ class StepView:
     said: str = ""  # the same in a sentence
     excess: float = math.inf  # of what is left over, where a rule asks for it (low_rank.py)
     missed: float = 0.0  # of a warm start: a value so large may still be hidden from it
+    left: float = math.inf  # about how far values still have to go, where an algorithm says so
 
 
 def view_of(step: int, info: Any) -> StepView:
@@ -65,6 +67,7 @@ def view_of(step: int, info: Any) -> StepView:
         settled=info.settled,
         said=info.said,
         missed=info.missed,
+        left=info.left,
     )
 
 
@@ -72,6 +75,7 @@ def remembered(view: StepView) -> dict[str, Any]:
     """A view as a checkpoint remembers it, see :func:`views_of`."""
     more = {"excess": view.excess} if math.isfinite(view.excess) else {}
     more |= {"missed": view.missed} if view.missed else {}
+    more |= {"left": view.left} if math.isfinite(view.left) else {}
     return more | {
         "step": view.step,
         "ritz_values": view.ritz_values.tolist(),
@@ -96,6 +100,7 @@ def views_of(history: list[dict[str, Any]]) -> list[StepView]:
             said=h.get("said", ""),
             excess=h.get("excess", math.inf),
             missed=h.get("missed", 0.0),
+            left=h.get("left", math.inf),
         )
         for h in history
     ]
@@ -188,6 +193,29 @@ class UntilSettled:
 
     def unresolved(self, view: StepView, values: np.ndarray) -> None:
         """Nothing to find: there is no further pass."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UntilStationary(UntilSettled):
+    """Stop where little is left to go, as far as EM of rows with gaps can tell, or after ``max_steps``."""
+
+    def __call__(self, history: list[StepView]) -> Outcome | None:
+        """Converged, or held_out: going on would predict worse what was held out."""
+        if not history:
+            return None
+        now = history[-1]
+        if now.finished:
+            return Outcome(name="held_out", sentence=now.said)
+        if now.left <= self.tol:
+            said = f"about {now.left:.1e} of a value is left to go (tol {self.tol:.1e})"
+            return Outcome(name="converged", sentence=f"converged after {now.step} steps: {said}")
+        if now.step < self.max_steps:
+            return None
+        return Outcome(
+            name="max_steps",
+            sentence=f"not converged: max_steps = {self.max_steps} reached, and the last step changed values by up to "
+            f"{float(self.relative(now).max()):.1e} of them; continue with `npmdask resume STORE --max-steps N`",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

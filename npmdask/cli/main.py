@@ -74,8 +74,9 @@ def _add_what(p: Any) -> None:
     p.add_argument("--scale", action=argparse.BooleanOptionalAction, help="divide by the column standard deviations")
     p.add_argument(
         "--missing",
-        help="how to treat missing values: refuse (default), mean, drop-columns (those without a value), private: "
-        "fill, of a stream: impute",
+        help="how to treat missing values: refuse (default), mean, drop-columns (those without a value), em (a model "
+        "of what is there), pairwise (covariances of the rows that have both columns), private: fill, of a stream: "
+        "impute",
     )
     p.add_argument(
         "--missing-fill",

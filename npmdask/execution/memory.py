@@ -13,7 +13,7 @@ import psutil
 
 from npmdask.errors import MemoryRefusedError
 from npmdask.execution.reduction import runs_of
-from npmdask.operators import GramMatrix, GramOfGroups, GramOfSlabs, Operator, RowGram
+from npmdask.operators import GramMatrix, GramOfGroups, GramOfSlabs, Operator, PairwiseGram, RowGram
 from npmdask.storage.readers.dense import MIN_TILE_ROWS, AsIfChunked, DenseReader
 
 # How much memory this run really took: this process and everything below it, from the kernel's own figures.
@@ -298,6 +298,8 @@ def _too_little(
             else "columns x columns"
         )
         remedies.append(f'or algorithm = "krylov", which forms no matrix of {side}')
+    elif isinstance(operator, PairwiseGram):
+        remedies.append('or missing = "em" or "mean", which sum no pairs of columns')
     rank = 0 if formed else largest_rank(plan, operator, p, state_blocks, base, locked)
     if rank:
         # As posing.default_rank chooses p when it is left out: max(k + 10, min(2 k, 64)).

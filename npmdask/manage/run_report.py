@@ -292,7 +292,7 @@ def run_report(run: RunStore, spec: dict[str, Any]) -> Report:
         head,
         section("Components", _components(values, result, sampling), _phases(spec)),
         *_weights(run, spec),
-        *_missing(run),
+        *_missing(run, result),
     ]
     if result:
         sections += [] if sampling is None else [sampling.section()]
@@ -324,12 +324,13 @@ def _weights(run: RunStore, spec: dict[str, Any]) -> list[Section]:
     return [] if found is None else [section("Weights", Text(text=found.sentence))]
 
 
-def _missing(run: RunStore) -> list[Section]:
+def _missing(run: RunStore, result: tuple[dict[str, np.ndarray], dict[str, Any]] | None) -> list[Section]:
     """How many values were missing, and what that does to the answer."""
     found = missing_of(run)
     if found is None:
         return []
-    return [section("Missing values", *warnings(missing_warnings(run)), Text(text=found.sentence))]
+    facts = {} if result is None else result[1].get("facts", {})
+    return [section("Missing values", *warnings(missing_warnings(run, facts)), Text(text=found.sentence))]
 
 
 def _bounds(certificate: dict[str, Any] | None, kind: str, angle: float | None) -> list[Section]:

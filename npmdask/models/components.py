@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.errors import BadInputError
+from npmdask.numerics.factor_model import FactorModel
 from npmdask.numerics.subspaces import Block
 from npmdask.runs.components import AS_RUN, LEAST_SQUARES, StoredComponents, require_rule
 from npmdask.runs.missing import Missing
@@ -22,6 +23,7 @@ class Components(*TRANSFORMER, Estimator):  # type: ignore[misc]
     centred = False
     _column_weight: np.ndarray | None = None  # those of the fit
     missing_: Missing | None = None
+    _model: FactorModel | None = None  # of rows with gaps, where the fit found one
 
     def transform(self, X: Any, *, missing: str = AS_RUN) -> Block:
         """
@@ -67,7 +69,7 @@ class Components(*TRANSFORMER, Estimator):  # type: ignore[misc]
 
     def _stored(self, basis: Block, mean: np.ndarray | None) -> StoredComponents:
         weight, found = self._column_weight, self.missing_
-        return StoredComponents(basis=basis, mean=mean, column_weight=weight, missing=found)
+        return StoredComponents(basis=basis, mean=mean, column_weight=weight, missing=found, model=self._model)
 
     def inverse_transform(self, X: Any) -> Block:
         """

@@ -17,7 +17,7 @@ from npmdask.runs.components import AS_RUN
 from npmdask.runs.problem import Request
 from npmdask.runs.solution import Resources, Solution
 from npmdask.runs.weights import LATITUDES, Weights, cosines, places_of, require_same_places
-from npmdask.storage.readers.gaps import DROP, MEAN
+from npmdask.storage.readers.gaps import COUNTED, DROP
 from npmdask.storage.readers.lazy import rows_of_a_block
 from npmdask.storage.source import open_source
 from npmdask.streaming.estimator import run_store
@@ -40,9 +40,10 @@ class EOF:
     standardize : bool, default False
         Divide every grid point by its standard deviation, and only then weight it, as xeofs does. Points whose values
         are constant stay as they are.
-    missing : {"drop-columns", "mean"}, default "drop-columns"
-        What is done with a grid point that has data at some times only: refused, or its gaps count as its mean over
-        time. Points without data at any time are left out in either case.
+    missing : {"drop-columns", "mean", "em", "pairwise"}, default "drop-columns"
+        What is done with a grid point that has data at some times only: refused; or its gaps count as its mean over
+        time; or a model is fitted to what is there; or covariances are of common times. Points without data at any
+        time are left out in any case.
     memory : str or int, optional
         Limit for the fit, like "2GiB".
     store : str or Path, optional
@@ -120,8 +121,9 @@ class EOF:
             times only.
         """
         self._sample, self._grid = dim, grid_of(X, dim)
-        if self.missing not in (DROP, MEAN):
-            raise BadInputError(f"missing = {self.missing!r}: {closest(self.missing, [DROP, MEAN])}")
+        known = (DROP, *COUNTED)
+        if self.missing not in known:
+            raise BadInputError(f"missing = {self.missing!r}: {closest(self.missing, list(known))}")
         columns = squares_of(weights, self._grid) if weights is not None else None
         if self.use_coslat:
             columns = coslat_of(self._grid) * (1.0 if columns is None else columns)

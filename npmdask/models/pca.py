@@ -23,7 +23,7 @@ from npmdask.runs.solution import Resources, Solution
 from npmdask.runs.weights import find_weights, total_of
 from npmdask.storage.containers import is_sparse
 from npmdask.storage.kinds import real_array
-from npmdask.storage.readers.gaps import MEAN, REFUSE, checked_marks
+from npmdask.storage.readers.gaps import COUNTED, REFUSE, checked_marks
 from npmdask.storage.source import open_source
 from npmdask.storage.writers.dense import Moments
 from npmdask.streaming.estimator import REAL, batches, in_memory, run_store, seed_of
@@ -63,11 +63,12 @@ class _OfRun(Components):
         RefusedError
             The memory does not suffice, or ``store`` is of another run.
         """
-        if self.missing not in (REFUSE, MEAN):
+        if self.missing not in (REFUSE, *COUNTED):
+            known = ", ".join((REFUSE, *COUNTED))
             raise BadInputError(
-                f'missing = {self.missing!r}: it is "{REFUSE}" or "{MEAN}" here; npmdask.top_k leaves out columns, too'
+                f"missing = {self.missing!r}: it is one of {known} here; npmdask.top_k leaves out columns, too"
             )
-        gaps = self.missing == MEAN
+        gaps = self.missing != REFUSE
         held = self._looked_at(X, first=True, least=1 + self.centred, dtype=REAL, gaps=gaps)
         if in_memory(held):
             sparse = is_sparse(held)
@@ -104,6 +105,7 @@ class _OfRun(Components):
         self.singular_values_, self.n_samples_, self.missing_ = solution.singular_values, n, solution.missing
         assert solution.analysed.components is not None
         self._column_weight = solution.analysed.components.column_weight
+        self._model = solution.analysed.components.model
         self._finish(held, solution, None if request.weights is None else request.weights.rows)
         return self
 
@@ -144,9 +146,10 @@ class PCA(CentredComponents, _OfRun):
     column_weights : array_like, shape (d,), optional
         Of squares of columns, not negative, as for :func:`npmdask.top_k`: centred rows are multiplied by their roots,
         and components are of these.
-    missing : {"refuse", "mean"}, default "refuse"
+    missing : {"refuse", "mean", "em", "pairwise"}, default "refuse"
         "mean": missing values (NaN) of dense rows count as the means of their columns, in ``fit`` and ``transform``;
-        no filled copy is made (docs/missing.md).
+        no filled copy is made. "em": a factor model is fitted to what is there, and ``transform`` takes what it expects
+        elsewhere. "pairwise": each covariance is of the rows that have both columns (docs/missing.md).
     missing_values : float or list of float, optional
         Numbers that mark missing values, beside NaN, like -9999.
     tol : float, optional
@@ -175,7 +178,7 @@ class PCA(CentredComponents, _OfRun):
     noise_variance_ : float
         Mean variance of the components that were left out.
     missing_ : Missing or None
-        With ``missing="mean"``: how many values were missing, by column.
+        With another rule than "refuse": how many values were missing, by column.
 
     See Also
     --------
@@ -217,7 +220,7 @@ class PCA(CentredComponents, _OfRun):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = self.missing == MEAN
+        tags.input_tags.allow_nan = self.missing != REFUSE
         return tags
 
     def _finish(self, held: Any, solution: Solution, row_weight: np.ndarray | None) -> None:

@@ -22,10 +22,11 @@ from npmdask.operators.cross_covariance import CrossCovariance
 from npmdask.operators.dilation import Dilation, SparseDilation
 from npmdask.operators.gram import Gram, LeftProduct, SparseGram
 from npmdask.operators.gram_matrix import GramMatrix
-from npmdask.operators.likelihood_sums import MixtureExpectations, SourceContrasts
+from npmdask.operators.likelihood_sums import FactorExpectations, MixtureExpectations, SourceContrasts
 from npmdask.operators.matrix_free import MatrixFree
 from npmdask.operators.packed_symmetric import Symmetric, Triangle
 from npmdask.operators.packed_tensor import PackedMultilinear, PackedTensor
+from npmdask.operators.pairwise_gram import PairwiseGram
 from npmdask.operators.record_images import RecordImages
 from npmdask.operators.row_gram import RowGram, RowProducts
 from npmdask.operators.sample_moments import MixtureSpread, MixtureTriples, SampleFourth, SampleTriples
@@ -58,6 +59,7 @@ __all__ = [
     "ComplexSymmetric",
     "CrossCovariance",
     "Dilation",
+    "FactorExpectations",
     "Gram",
     "GramMatrix",
     "GramOfGroups",
@@ -71,6 +73,7 @@ __all__ = [
     "Operator",
     "PackedMultilinear",
     "PackedTensor",
+    "PairwiseGram",
     "Partial",
     "PrivateOperator",
     "RecordImages",

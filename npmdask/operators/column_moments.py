@@ -11,7 +11,7 @@ from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import BySlabs, Partial, Sums, require_finite
 from npmdask.operators.view import AS_STORED, View
 from npmdask.storage.readers.dense import ReadStats
-from npmdask.storage.readers.gaps import MEAN, GapReader
+from npmdask.storage.readers.gaps import COUNTED, GapReader
 from npmdask.storage.readers.sparse import Fragment
 from npmdask.storage.writers.dense import Moments, ObservedMoments
 
@@ -21,7 +21,7 @@ class ColumnMoments(BySlabs):
     """One pass for the column means and deviations of a source that was never ingested (Chan et al. 1983).
 
     The block is not used. ``finish`` gives 2 x d: mean and population standard deviation of the stored columns, with
-    the weights that the ``view`` gives to rows. Where the ``reader`` fills gaps with means, these are what it is to
+    the weights that the ``view`` gives to rows. Where the ``reader`` has gaps, these are what it may be to
     fill them with: 6 x d, mean and deviation of the filled columns, what fills them, how many entries of each are
     missing, the share of the (weight of the) rows that have a value in it, and (in every column) how many rows have a
     gap.
@@ -36,7 +36,7 @@ class ColumnMoments(BySlabs):
 
     @property
     def _with_gaps(self) -> bool:
-        return isinstance(self.reader, GapReader) and self.reader.rule == MEAN
+        return isinstance(self.reader, GapReader) and self.reader.rule in COUNTED
 
     @property
     def block_rows(self) -> int:

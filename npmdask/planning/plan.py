@@ -35,6 +35,7 @@ from npmdask.runs.solution import Resources
 from npmdask.storage.chunk_advice import ChunkReading, LayoutAdvice, advise, how_read
 from npmdask.storage.object_url import is_remote
 from npmdask.storage.readers.dense import DenseReader
+from npmdask.storage.readers.gaps import EM, PAIRWISE
 from npmdask.storage.source import Source
 
 
@@ -258,7 +259,7 @@ def make_plan(
 
 def _eigenvalues(problem: Problem, measured: Throughput, spectrum: Spectrum | None) -> np.ndarray | None:
     """Of the operator, without those that are found already: given, guessed, or of the sample; None if not known."""
-    if problem.derived is not None:
+    if problem.derived is not None or not problem.certified:
         return None  # a sample of the data says nothing of another operator
     if spectrum is not None:
         return spectrum.eigenvalues(problem.source.kind)[_locked(problem) :]
@@ -320,6 +321,8 @@ def posed(
         As :func:`npmdask.runs.build.make_problem`.
     """
     source = prepared(source, request)
+    if request.missing in (EM, PAIRWISE):
+        return make_problem(source, request, start=start)
     if request.privacy is not None and start is None and type(source.reader) not in ELSEWHERE:
         request = chosen(request, source, resources, None if store is None else RunStore(store).read_spec())
     elif request.algorithm == "auto" and start is None:
@@ -408,6 +411,7 @@ def _forms_sooner(formed: Problem, blocks: Problem, resources: Resources) -> boo
 def _formed_one(request: Request, source: Source) -> str | None:
     """The algorithm that forms a matrix which answers the question: A^T A, or A A^T of fewer rows than columns."""
     plain = request.privacy is None and request.operator is None and request.mechanism == "none"
+    plain = plain and request.missing not in (EM, PAIRWISE)  # which have a way of their own
     whole = isinstance(request.target_rank, int) and request.low_rank_tol is None
     whole = whole and (request.options is None or request.algorithm == "krylov")
     of_rows = source.kind in ("samples", "matrix", "sparse") and type(source.reader) not in ELSEWHERE

@@ -61,7 +61,7 @@ def npm(
     kind: Annotated[str | None, said("how to read the data: samples, matrix, symmetric, sparse")] = None,
     center: Annotated[bool | None, said("subtract the column means, on the fly")] = None,
     scale: Annotated[bool | None, said("divide by the column standard deviations, on the fly")] = None,
-    missing: Annotated[str | None, said("missing values: refuse, mean or drop-columns")] = None,
+    missing: Annotated[str | None, said("missing values: refuse, mean, drop-columns, em or pairwise")] = None,
     missing_limit: Annotated[float | None, said("of mean: columns that lack a larger share are left out")] = None,
     missing_values: Annotated[list[float] | None, said("what marks missing values, like [-9999]")] = None,
     algorithm: Annotated[str | None, said("gram, krylov or power; the best one if left out")] = None,
@@ -101,7 +101,7 @@ def npm(
     scale : bool, optional
         Divide by the standard deviations of the columns.
     missing : str, optional
-        What is done with missing values: "refuse", "mean" or "drop-columns".
+        What is done with missing values: "refuse", "mean", "drop-columns", "em" or "pairwise".
     missing_limit : float, optional
         Of "mean": columns that lack more than this share of their values are left out.
     missing_values : list of float, optional

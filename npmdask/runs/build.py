@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.algorithms import OURS, Algorithm, GramKrylov, Question, TensorPower, restarts_for
+from npmdask.algorithms import OURS, Algorithm, GramKrylov, MissingEM, Question, TensorPower, restarts_for
 from npmdask.algorithms import REGISTRY as ALGORITHMS
-from npmdask.algorithms.stopping import ResidualRule, UntilSettled, default_tol
+from npmdask.algorithms.stopping import ResidualRule, UntilSettled, UntilStationary, default_tol
 from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.numerics.units import from_table
 from npmdask.operators.view import AS_STORED, View
@@ -28,7 +28,7 @@ from npmdask.runs.stopping_rules import low_rank_rule, refuse_low_rank
 from npmdask.runs.weights import Weights, columns_read
 from npmdask.storage.kinds import for_matrices_only, for_tensors_only
 from npmdask.storage.readers.dense import DenseReader
-from npmdask.storage.readers.gaps import DROP, FILL, MEAN, REFUSE, RULES, GapReader
+from npmdask.storage.readers.gaps import DROP, EM, FILL, MEAN, PAIRWISE, REFUSE, RULES, GapReader
 from npmdask.storage.source import Source, with_missing
 
 # From what a person asks of a tensor to the algorithm and the rule of a run.
@@ -91,7 +91,7 @@ def pose_tensor(
     BadInputError
         More components than the tensor has rows, or an option that is unknown or out of range.
     """
-    asked: TensorOptions = from_table(TENSOR, TensorOptions, _known(options or {}))
+    asked: TensorOptions = _options_of(TENSOR, TensorOptions, options)
     k, d = question.target_rank, question.side
     if not 1 <= k <= d:
         raise BadInputError(
@@ -112,12 +112,13 @@ def pose_tensor(
     return algorithm, UntilSettled(tol=question.tol, max_steps=question.max_steps or MOST_STEPS)
 
 
-def _known(options: Mapping[str, Any]) -> Mapping[str, Any]:
-    known = list(TensorOptions.__dataclass_fields__)
-    for name in options:
-        if name not in known:
-            raise BadInputError(f"unknown option {name!r} of {TENSOR}: {closest(name, known)}")
-    return options
+def _options_of(name: str, kind: type[Any], options: Mapping[str, Any] | None) -> Any:
+    """The ``options`` of ``name`` as what they are for."""
+    known = list(kind.__dataclass_fields__)
+    for option in options or {}:
+        if option not in known:
+            raise BadInputError(f"unknown option {option!r} of {name}: {closest(option, known)}")
+    return from_table(name, kind, options or {})
 
 
 # By the type of reader, for data that lie elsewhere: what makes the problem of a run on them. A room above this one
@@ -162,6 +163,11 @@ def make_problem(
         return _private_problem(source, request, request.privacy, locked or start)
     if source.kind == "tensor":
         return _tensor_problem(source, request, locked or start)
+    if request.missing == EM:
+        return _factor_problem(source, request, locked or start or share)
+    if request.missing == PAIRWISE:
+        _require_pairwise(request)
+        request = replace(request, algorithm="gram")
     if isinstance(request.target_rank, float):
         share = request.target_rank
         _require_search(request, start)
@@ -296,10 +302,20 @@ def prepared(source: Source, request: Request) -> Source:
             "filled"
         )
     source = with_missing(source, request.missing, marks=request.missing_values, limit=limit)
-    if request.missing == MEAN and not request.center:
+    if request.missing in (EM, PAIRWISE) and source.reader.dtype.kind == "c":
+        raise RefusedError(
+            f"missing = {request.missing!r} is for real numbers, and {source.path} is complex: say missing = {MEAN!r}, "
+            "or fill missing values in before"
+        )
+    if request.missing in (EM, PAIRWISE) and source.kind != "samples":
         raise BadInputError(
-            f"missing = {MEAN!r} needs centring: only less its mean does a gap count as nothing. Centre the columns "
-            "(center = True), or fill missing values in before"
+            f"missing = {request.missing!r} is for samples, whose rows have a covariance, and {source.path} is of kind "
+            f'{source.kind}: say kind = "samples" (of a matrix missing = "mean" fills gaps)'
+        )
+    if request.missing not in (REFUSE, DROP) and not request.center:
+        raise BadInputError(
+            f"missing = {request.missing!r} needs centring: only less its mean does a gap count as nothing. Centre the "
+            "columns (center = True), or fill missing values in before"
         )
     return source
 
@@ -336,6 +352,68 @@ def _public_rule(source: Source, request: Request, privacy: Privacy) -> PublicRu
     )
     require_sound(rule, privacy, oracle=request.algorithm in RECORD_ORACLES)
     return rule
+
+
+EM_TOL = 1e-5  # what may be left to go by default: sampling errors are larger, and every digit takes passes
+WITHHELD = 0.02  # of the entries that are held out by default
+MOST_WITHHELD = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class FactorOptions:
+    """``algorithm.options`` of missing = "em": the share of the observed entries that are ``held_out`` at first."""
+
+    held_out: float = WITHHELD
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.held_out <= MOST_WITHHELD:
+            raise ValueError(f"held_out = {self.held_out} must be a share from 0 to {MOST_WITHHELD}")
+
+
+def _factor_problem(source: Source, request: Request, other: object) -> Problem:
+    """The problem of rows with gaps as a factor model sees them."""
+    k, (rows, d) = request.target_rank, source.shape
+    if isinstance(k, float) or other is not None:
+        asked = f"target_rank = {k}" if isinstance(k, float) else "a start or deflation"
+        raise RefusedError(
+            f"{asked} with missing = {EM!r}: the model is of a whole number of components, from its own start. Give "
+            "one; `facts` of the answer say how well entries that were held out are predicted, to compare several"
+        )
+    if request.algorithm not in ("auto", EM) or request.iteration_rank not in (None, k + 1):
+        raise BadInputError(
+            f"missing = {EM!r} is an algorithm of its own, with as many columns as components: leave algorithm and "
+            "iteration_rank out"
+        )
+    refuse_low_rank(request.low_rank_tol, f"missing = {EM!r} has none")
+    if not 1 <= k < min(rows, d):
+        raise BadInputError(
+            f"target_rank = {k} is not possible with missing = {EM!r}: the data are {rows} x {d}, and the model needs "
+            f"a direction for noise alone, so at most {min(rows, d) - 1}"
+        )
+    options: FactorOptions = _options_of(EM, FactorOptions, request.options)
+    tol = EM_TOL if request.tol is None else request.tol
+    return Problem(
+        source=source,
+        request=request,
+        algorithm=MissingEM(target_rank=k, withheld=options.held_out),
+        mechanism=MECHANISMS["none"](),
+        rule=UntilStationary(tol=tol, max_steps=DEFAULT_STEPS if request.max_steps is None else request.max_steps),
+    )
+
+
+def _require_pairwise(request: Request) -> None:
+    """What covariances of pairs cannot be asked for."""
+    if request.algorithm not in ("auto", "gram"):
+        raise BadInputError(
+            f"missing = {PAIRWISE!r} forms a matrix of columns x columns, which algorithm = {request.algorithm!r} does "
+            "not: leave algorithm out"
+        )
+    if request.weights is not None and request.weights.rows is not None:
+        raise RefusedError(
+            f"row_weights with missing = {PAIRWISE!r}: a covariance is of the rows that have both columns, counted as "
+            f"rows. Leave them out, or say missing = {EM!r} or 'mean'"
+        )
+    refuse_low_rank(request.low_rank_tol, "one pass forms the matrix, and all that it leaves over is known")
 
 
 def _with_random_columns(start: Start, k: int, p: int, most: int, *, asked: bool) -> tuple[Start, int]:
@@ -608,8 +686,9 @@ def _require_options(source: Source, request: Request) -> None:
             f"center and scale are for data with rows and columns; kind = {source.kind!r} takes neither"
         )
     _require_of_tensor(source, request)
-    if request.algorithm not in ("auto", *ALGORITHMS, COVARIANCE, *RECORD_ORACLES, *TENSOR_NAMES):
-        known = closest(request.algorithm, ["auto", *ALGORITHMS, COVARIANCE, *RECORD_ORACLES, *TENSOR_NAMES])
+    names = ["auto", *ALGORITHMS, COVARIANCE, *RECORD_ORACLES, *TENSOR_NAMES, *[EM] * (request.missing == EM)]
+    if request.algorithm not in names:
+        known = closest(request.algorithm, names)
         raise BadInputError(f"unknown algorithm {request.algorithm!r}: {known}")
     if request.algorithm in (COVARIANCE, *RECORD_ORACLES) and request.privacy is None:
         raise BadInputError(
@@ -617,7 +696,8 @@ def _require_options(source: Source, request: Request) -> None:
             "choose another algorithm, or leave it out"
         )
     without = ("auto", "power", "gram", "row-gram", COVARIANCE)  # others say themselves which options they have
-    if request.options is not None and request.algorithm in without and source.kind != "tensor":
+    with_own = source.kind == "tensor" or request.missing == EM
+    if request.options is not None and request.algorithm in without and not with_own:
         others = ", ".join(("krylov", *RECORD_ORACLES, TENSOR))
         raise BadInputError(f"algorithm.options are of streaming algorithms and of {others}: leave them out")
     if request.mechanism not in MECHANISMS:

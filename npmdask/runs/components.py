@@ -16,6 +16,7 @@ import numpy as np
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, closest
 from npmdask.numerics.complex_parts import as_complex, moduli
+from npmdask.numerics.factor_model import FactorModel, filled_by_model
 from npmdask.numerics.incomplete_rows import FittedScores, least_squares_scores
 from npmdask.numerics.subspaces import Block
 from npmdask.operators.view import column_scale
@@ -23,7 +24,7 @@ from npmdask.runs.missing import Fill, Missing, kept_fill, missing_of
 from npmdask.runs.weights import Weights, in_units_of_data, kept_weights
 from npmdask.storage.containers import is_sparse
 from npmdask.storage.readers.dense import DenseReader
-from npmdask.storage.readers.gaps import DROP, FILL, MEAN, GapReader, as_nan, over_observed
+from npmdask.storage.readers.gaps import DROP, EM, FILL, MEAN, GapReader, as_nan, over_observed
 from npmdask.storage.source import Source, open_source, with_missing
 from npmdask.storage.streams.zarr_rows import units_of
 
@@ -81,7 +82,7 @@ class Fits:
 class StoredComponents:
     """Scores of a row are those of ``(row - mean) / scale * sqrt(column_weight)`` along the ``basis`` (d x k).
 
-    All three (d) may be None.
+    All three (d) may be None. ``model``: of such rows, which says what is expected where one has no value.
     """
 
     basis: Block
@@ -90,6 +91,7 @@ class StoredComponents:
     missing: Missing | None = None
     fill: Fill | None = None
     column_weight: np.ndarray | None = None
+    model: FactorModel | None = None
 
     @property
     def d(self) -> int:
@@ -120,19 +122,24 @@ class StoredComponents:
         """Coordinates of ``rows`` (n x d) along the components: n x k. Of sparse ones the mean is taken off after."""
         if self.mean is None:
             return np.asarray(rows @ self.weights)
+        if self.model is not None and not is_sparse(rows) and np.isnan(rows).any():
+            return filled_by_model(self._seen(rows), self.model) @ self.basis
         if is_sparse(rows):
             return np.asarray(rows @ self.weights) - self.mean @ self.weights
         return np.asarray((rows - self.mean) @ self.weights)
+
+    def _seen(self, rows: np.ndarray) -> np.ndarray:
+        """Rows as the run saw them: centred, scaled and weighted."""
+        seen = np.asarray(rows, np.float64)
+        seen = seen if self.mean is None else seen - self.mean
+        seen = seen if self.scale is None else seen / self.scale
+        return seen if self.column_weight is None else seen * np.sqrt(self.column_weight)
 
     def fitted(self, rows: Any) -> FittedScores:
         """The same of ``rows`` with gaps (NaN): by least squares over what is observed."""
         if is_sparse(rows):
             return FittedScores(self.scores(rows), np.ones(rows.shape[0]))
-        seen = np.asarray(rows, np.float64)
-        seen = seen if self.mean is None else seen - self.mean
-        seen = seen if self.scale is None else seen / self.scale
-        seen = seen if self.column_weight is None else seen * np.sqrt(self.column_weight)
-        return least_squares_scores(seen, self.basis)
+        return least_squares_scores(self._seen(rows), self.basis)
 
     def rows(self, scores: Block) -> Block:
         """Rows (n x d) that have these scores and lie in the span of the components; not a number in columns that
@@ -160,7 +167,7 @@ class StoredComponents:
             return opened
         how: dict[str, Any] = {"rule": found.rule, "marks": found.values, "checksums": reader.checksums}
         inner = GapReader(inner=as_nan(reader), kept=kept, held=False, **how)
-        if found.rule == DROP or missing == LEAST_SQUARES or inner.dtype.kind != "f":
+        if found.rule in (DROP, EM) or missing == LEAST_SQUARES or inner.dtype.kind != "f":
             return replace(opened, reader=inner)
         assert found.fill is not None
         return replace(opened, reader=replace(inner, fill=found.fill.astype(inner.dtype)))
@@ -236,6 +243,9 @@ def components_of_run(
     if not (data["center"] or data["scale"]):
         return StoredComponents(basis=basis, missing=missing, fill=kept_fill(held, data), column_weight=columns)
     mean, std = _statistics(held, spec, source)
+    model = None
+    if data.get("missing") == EM:
+        mean, model = _of_model(held, basis)
     if missing is not None and missing.observed is not None:
         std = over_observed(std, missing.observed)
     if np.dtype(data["dtype"]).kind == "c":  # parts of columns
@@ -246,7 +256,17 @@ def components_of_run(
         mean=mean if data["center"] else None,
         scale=column_scale(np.abs(mean), std, sparse=data["kind"] == "sparse") if data["scale"] else None,
         column_weight=columns,
+        model=model,
     )
+
+
+def _of_model(held: RunStore, basis: Block) -> tuple[np.ndarray, FactorModel]:
+    """The mean and the factor model that a run has found; the model is about the mean."""
+    part = held.read_part("result")
+    assert part is not None
+    noise = float(part[1]["facts"]["noise"])
+    lengths = np.sqrt(np.maximum(part[0]["values"] - noise, 0.0))
+    return part[0]["model_mean"], FactorModel(axes=basis, lengths=lengths, mean=np.zeros(len(basis)), noise=noise)
 
 
 def _statistics(held: RunStore, spec: dict[str, Any], source: Source | None) -> tuple[np.ndarray, np.ndarray]:

@@ -19,6 +19,7 @@ from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block
 from npmdask.privacy.release import Release, Released
 from npmdask.runs.components import components_of_run
+from npmdask.runs.gap_releases import plain_release
 from npmdask.runs.left_vectors import left_is_whole
 from npmdask.runs.missing import missing_of
 from npmdask.runs.plain_release import PlainRelease
@@ -157,7 +158,7 @@ def solve_in(problem: Problem, session: Session) -> Solution:
         session.warnings += [problem.start.warning] if problem.start and problem.start.warning else []
         session.warnings += bind(problem, held, session.resources)
         recipe = problem.recipe
-        release: Any = PlainRelease(problem, session) if recipe is None else recipe.release_for(problem, session)
+        release: Any = plain_release(problem, session) if recipe is None else recipe.release_for(problem, session)
         with closing(release):
             found = held.read_part("result") or _answered(problem, release, session)
             if "left_rotation" in found[0] and not left_is_whole(held.path, found[0]):

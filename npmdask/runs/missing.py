@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from numbers import Real
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.storage.kinds import real_array
-from npmdask.storage.readers.gaps import DROP, FILL, GapReader
+from npmdask.storage.readers.gaps import DROP, EM, FILL, MEAN, PAIRWISE, GapReader
 from npmdask.storage.safe_open import numbers_in
 from npmdask.storage.source import Source
 
@@ -21,8 +22,15 @@ LARGE = 0.05  # of the entries, or of what a column should have, is missing: the
 COARSE = 1e-3  # of the deviation: by less the rounding of a fill changes variances by a millionth at most
 ROUNDING = 1e-13  # of a share of weights
 NAMED = 5  # columns that a warning names
+CLIPPED = 1e-3  # of the variance: by more it is worth a word that eigenvalues were set to 0
+FEW_PAIRS = 30  # rows that have both columns, below which a covariance is mostly chance
 PART = "missing"  # of the store
 FILLED = "fill"  # the same
+TREATED = {
+    MEAN: "each counts as the mean of its column",
+    EM: "a factor model is fitted to the others",
+    PAIRWISE: "covariances are of the rows that have both columns",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +41,8 @@ class Missing:
     Attributes
     ----------
     rule : str
-        "mean": every gap counts as its column's mean. "drop-columns": columns without any value are left out.
+        "mean": every gap counts as its column's mean. "drop-columns": columns without any value are left out. "em": a
+        factor model is fitted to what is there. "pairwise": a covariance is of the rows that have both columns.
     counts : numpy.ndarray, shape (d,)
         Missing values in each column of the data, as they are stored.
     rows : int
@@ -43,9 +52,11 @@ class Missing:
     kept : numpy.ndarray
         Numbers of the columns that the components are of; all but those that were dropped.
     fill : numpy.ndarray or None, shape (d,)
-        What gaps of the columns that were kept were filled with, of "mean".
+        What gaps of the columns that were kept were filled with, of "mean"; of "pairwise" what those of rows to be
+        scored are.
     observed : numpy.ndarray or None, shape (d,)
-        The share of the rows (of their weight, where they have weights) that have a value in each column, of "mean".
+        The share of the rows (of their weight, where they have weights) that have a value in each column; None of
+        "drop-columns".
     values : tuple of float
         What marks missing values in the data, beside NaN.
     limit : float or None
@@ -98,7 +109,7 @@ class Missing:
             )
         return (
             f"{self.entries} of {self.rows * d} values are missing ({_percent(self.share)}), in {self.rows_with_gaps} "
-            f"of {self.rows} rows and {gappy} of {d} columns; each counts as the mean of its column."
+            f"of {self.rows} rows and {gappy} of {d} columns; {TREATED[self.rule]}."
         )
 
 
@@ -195,7 +206,8 @@ def filled(source: Source, survey: dict[str, np.ndarray]) -> Source:
             "what marks missing values (NaN, _FillValue, missing_value, valid_range)"
         )
     fill = survey["column_fill"].astype(source.reader.dtype)
-    return replace(source, reader=replace(source.reader, fill=fill, observed=survey["column_observed"]))
+    reader = replace(source.reader, observed=survey["column_observed"])
+    return replace(source, reader=replace(reader, fill=fill) if reader.rule == MEAN else reader)
 
 
 def keep_missing(store: RunStore, source: Source, survey: Any, limit: float | None = None) -> None:
@@ -213,7 +225,8 @@ def keep_missing(store: RunStore, source: Source, survey: Any, limit: float | No
         if reader.lacking is not None:
             assert (reader.lacking[arrays["kept"]] == counts).all()  # what was kept by is what is read
             counts = reader.lacking
-        arrays |= {"fill": survey[0]["column_fill"], "observed": survey[0]["column_observed"]}
+        arrays["observed"] = survey[0]["column_observed"]
+        arrays |= {} if reader.rule == EM else {"fill": survey[0]["column_fill"]}
     meta: dict[str, Any] = {
         "rule": reader.rule,
         "rows": rows,
@@ -249,12 +262,14 @@ def missing_facts(found: Missing | None) -> dict[str, Any]:
     return {"missing": names | columns | {"rows_with_gaps": found.rows_with_gaps}}
 
 
-def missing_warnings(store: RunStore) -> list[str]:
-    """What is to be known of an answer whose gaps were filled with means: which values are too small, and why."""
+def missing_warnings(store: RunStore, facts: Mapping[str, Any]) -> list[str]:
+    """What is to be known of an answer of data with gaps: which values are wrong, and why; ``facts``: of the answer."""
     found = missing_of(store)
     if found is None or found.observed is None:
         return []
     said = []
+    if found.rule != MEAN:
+        return _without_fill(found, facts)
     counts = found.counts[found.kept]
     shares = np.maximum(counts / found.rows, 1 - found.observed)
     worst, share = int(np.argmax(shares)), counts.sum() / (found.rows * len(counts))
@@ -265,14 +280,43 @@ def missing_warnings(store: RunStore) -> list[str]:
             "is missing, and components turn away from columns with gaps. Where values are missing because of what "
             "they are, or in blocks of rows, the answer follows the pattern of the gaps"
         )
+    return said + _empty_columns(found) + _coarse_fill(store, found)
+
+
+def _empty_columns(found: Missing) -> list[str]:
+    """Which columns say nothing."""
+    assert found.observed is not None
+    counts = found.counts[found.kept]
     few = found.kept[((counts >= found.rows - 1) & (found.rows > 1)) | (found.observed == 0)]
-    if len(few):
-        numbers = ", ".join(str(number) for number in few[:NAMED]) + (", ..." if len(few) > NAMED else "")
+    if not len(few):
+        return []
+    numbers = ", ".join(str(number) for number in few[:NAMED]) + (", ..." if len(few) > NAMED else "")
+    return [
+        f"{len(few)} column{'s have' if len(few) > 1 else ' has'} one value or none (number {numbers}, from 0) and "
+        "say nothing: such a column counts as constant"
+    ]
+
+
+def _without_fill(found: Missing, facts: Mapping[str, Any]) -> list[str]:
+    """The same, where nothing was filled."""
+    said = _empty_columns(found)
+    if found.share >= LARGE:
         said.append(
-            f"{len(few)} column{'s have' if len(few) > 1 else ' has'} one value or none (number {numbers}, from 0) and "
-            "say nothing: such a column counts as constant"
+            f"{_percent(found.share)} of the values are missing. Where that is because of what they are, the answer "
+            "follows the pattern of the gaps, and nothing in the data shows it"
         )
-    return said + _coarse_fill(store, found)
+    if facts.get("went_back"):
+        said.append("going on would have predicted entries that were held out worse: fewer components may be enough")
+    clipped = facts.get("clipped", 0.0) / max(facts.get("trace", 0.0), np.finfo(float).tiny)
+    if clipped > CLIPPED:
+        said.append(
+            f"the covariances of pairs of columns had negative eigenvalues, which no covariance of rows has: they were "
+            f"set to 0, which is {_percent(clipped)} of the variance. Shares of the variance are too small by about as "
+            "much, and directions of small variance mean nothing"
+        )
+    if found.rule == PAIRWISE and facts.get("least_pairs", FEW_PAIRS) < FEW_PAIRS:
+        said.append(f"a covariance is of {facts['least_pairs']:.0f} rows only that have both columns: it may be chance")
+    return said
 
 
 def _coarse_fill(store: RunStore, found: Missing) -> list[str]:
@@ -301,6 +345,11 @@ def filled_entries(reader: Any) -> str:
     share = float(np.mean(1 - reader.observed))
     if share < ROUNDING:  # nothing, or in rows that weigh nothing
         return ""
+    if reader.rule == PAIRWISE:
+        return (
+            " This is the error for the positive semidefinite matrix nearest to the covariances of pairs of columns "
+            f"({_percent(share)} of the values are missing); the error against complete data is not known."
+        )
     return (
         f" This is the error for data with missing values ({_percent(share)}) replaced by column means; the error "
         "against complete data is not known."

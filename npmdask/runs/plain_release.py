@@ -249,7 +249,7 @@ class PlainRelease:
         found = result.facts
         if problem.source.kind == "tensor":
             found = found | recovery_of(problem.source.truth, result)
-        self._session.warnings += missing_warnings(self._session.store)
+        self._session.warnings += missing_warnings(self._session.store, result.facts)
         constant = constant_columns(problem, self._source)
         self._session.warnings += constant_columns_warning(constant, centred=problem.request.center)
         assured = assure(problem, real, history, self._trace, self._operator, len(constant), pairs)

@@ -22,14 +22,24 @@ from npmdask.checkpoint.store import CHECKPOINT_FORMAT
 from npmdask.errors import BadInputError
 from npmdask.numerics.complex_parts import moduli
 from npmdask.numerics.subspaces import Block
-from npmdask.operators import OF_LAYOUT, ComplexGram, ComplexSymmetric, Operator, Symmetric, Triangle, View
+from npmdask.operators import (
+    OF_LAYOUT,
+    ComplexGram,
+    ComplexSymmetric,
+    FactorExpectations,
+    Operator,
+    PairwiseGram,
+    Symmetric,
+    Triangle,
+    View,
+)
 from npmdask.operators.view import column_scale
 from npmdask.privacy.mechanisms import Mechanism
 from npmdask.privacy.release import EVERYTHING, Disclosure, Recipe
 from npmdask.privacy.request import Privacy
 from npmdask.runs.missing import Fill
 from npmdask.runs.weights import Weights, columns_read
-from npmdask.storage.readers.gaps import MEAN, REFUSE, GapReader
+from npmdask.storage.readers.gaps import COUNTED, EM, PAIRWISE, REFUSE, GapReader
 from npmdask.storage.readers.packed_symmetric import TriangleReader
 from npmdask.storage.source import Source
 
@@ -65,7 +75,7 @@ class Request:
     low_rank_tol: float | None = None  # see low_rank.py
     center: bool = False
     scale: bool = False
-    missing: str = REFUSE  # or "drop-columns", "mean", "fill": see storage.readers.gaps
+    missing: str = REFUSE  # or another of storage.readers.gaps.RULES
     fill: Fill | None = None  # of "fill": public numbers
     missing_values: tuple[float, ...] = ()  # that mark missing ones, beside NaN
     missing_limit: float | None = None  # of "mean": columns that lack a larger share are left out
@@ -233,6 +243,8 @@ class Problem:
     @property
     def certified(self) -> bool:
         """Whether the answer gets a certificate: of the data's own matrix, or of one made of its entries alone."""
+        if self.request.missing == EM:  # of what it converges to nothing is proved
+            return False
         return self.of_matrix or (self.derived is not None and self.derived.certified)
 
     def operator(self, mean: np.ndarray | None, std: np.ndarray | None, *, first: bool = False) -> Operator:
@@ -258,6 +270,11 @@ class Problem:
         if kind in ("symmetric", "tensor"):
             return made(reader=reader)
         view = self.view(mean, std)
+        if self.request.missing == EM:
+            return FactorExpectations(reader=reader, view=view, seed=self.request.seed)
+        if self.request.missing == PAIRWISE:
+            assert std is not None
+            return PairwiseGram(reader=reader, view=view, std=std)
         weight = 1.0 / view.weight_of_rows(self.source.shape[0]) if kind == "samples" else 1.0
         return made(reader=reader, weight=weight, view=view)
 
@@ -301,8 +318,9 @@ class Problem:
         matrix finds them.
         """
         center = self.request.center and not isinstance(self.algorithm, GramKrylov)
-        fills = isinstance(self.source.reader, GapReader) and self.source.reader.rule == MEAN
-        wanted = center or self.request.scale or self.share is not None or fills
+        gaps = isinstance(self.source.reader, GapReader) and self.source.reader.rule in COUNTED
+        gaps = gaps or self.request.missing == PAIRWISE
+        wanted = center or self.request.scale or self.share is not None or gaps
         return wanted and self.source.column_mean is None and self.source.kind != "symmetric"
 
     def spec(self) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from npmdask.algorithms import MissingEM
 from npmdask.checkpoint.store import RunStore
 from npmdask.execution.executor import Executor, make_executor, single_threaded_blas
 from npmdask.execution.memory import MemoryPlan, PeakMeter, ProcessPeak, give_back, plan_memory, tree_rss
@@ -55,6 +56,7 @@ CLOSING = 8  # blocks that making complex pairs of real ones takes, after each s
 def needs_of(problem: Problem) -> list[Need]:
     """What a run of ``problem`` needs: of each operator that it may ask."""
     noun = "restarts" if problem.kind == "tensor" else "an iteration_rank"
+    noun = "a target_rank + 1" if isinstance(problem.algorithm, MissingEM) else noun
     blocks = problem.algorithm.state_blocks + (problem.start is not None)
     blocks += CLOSING if problem.source.parts == 2 else 0
     locked = problem.locked.result.vectors.shape[1] if problem.locked else 0

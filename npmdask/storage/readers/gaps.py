@@ -20,7 +20,9 @@ from npmdask.storage.conventions import DecodedArray, promoted
 from npmdask.storage.labels import Axis
 from npmdask.storage.readers.dense import DenseReader, InTiles, ReadStats, Tile, impute, position_where
 
-REFUSE, DROP, MEAN, FILL = RULES = ("refuse", "drop-columns", "mean", "fill")
+RULES = ("refuse", "drop-columns", "mean", "fill", "em", "pairwise")
+REFUSE, DROP, MEAN, FILL, EM, PAIRWISE = RULES
+COUNTED = (MEAN, EM, PAIRWISE)  # with a pass for means and counts of what is observed
 Marks = tuple[float, ...]
 
 
@@ -53,12 +55,12 @@ class GapReader(InTiles):
     Parameters
     ----------
     inner : the reader of the stored rows (m x d), which gives missing values as NaN.
-    rule : "drop-columns", "mean" or "fill".
+    rule : "drop-columns", "mean", "fill", or one whose operator sees gaps as NaN: "em" or "pairwise".
     kept : numbers of the columns that are read, ascending. Of "drop-columns" all others must have no value at all.
     lacking : of "mean", where columns are left out: missing values of all stored columns.
     fill : what a missing entry is read as (d), in the dtype of the data: of "fill" given, of "mean" None until a survey
         knows it, and until then gaps are read as NaN.
-    observed : of "mean": the share of the (weight of the) rows that have a value in each column (d).
+    observed : of what is counted: the share of the (weight of the) rows that have a value in each column (d).
     axes : what the columns of ``inner`` are called, for errors.
     marks : values that mark missing ones, beside NaN.
     held : of "drop-columns": whether the columns that are left out are held to having no value.

@@ -9,7 +9,41 @@ from typing import Any
 import numpy as np
 
 from npmdask.numerics.subspaces import Block
-from npmdask.theory.certificates.wording import LOST, Assurance, at_most_percent, degrees, percent, spread
+from npmdask.theory.certificates.wording import LOST, Assurance, at_most_percent, components, degrees, percent, spread
+
+# How wrong components of rows with missing entries can be: what is measured of a model whose likelihood has no bound.
+
+
+def of_factor_model(facts: Mapping[str, Any], k: int) -> Assurance:
+    """Of k components of a factor model that EM has found.
+
+    Parameters
+    ----------
+    facts : of the answer: ``left_to_go``, ``last_change``, ``held_out_share``, ``went_back``.
+    k : how many components.
+    """
+    left = facts["left_to_go"]
+    which = components(k)
+    if facts["went_back"]:
+        said = f"The model of {which} is not the likeliest: EM was stopped where it predicts best."
+    elif left is None:
+        said = "EM has made no two steps: how near its end it is cannot be told."
+    else:
+        said = (
+            f"EM changed the values of {which} by at most {at_most_percent(facts['last_change'])} in its last step, "
+            f"and about {at_most_percent(left)} is left to go (an estimate from two steps)."
+        )
+    if facts["held_out_share"] is not None:
+        said += (
+            f" Of the variance of {facts['held_out_entries']:,.0f} entries that were held out at first "
+            f"{percent(min(facts['held_out_share'], 1.0))} is left over by their prediction."
+        )
+    said += (
+        " There is no certificate: the likelihood can have other maxima, and the error against complete data is not "
+        "known; values that are missing because of what they are bend the answer unseen."
+    )
+    return Assurance(said, {name: facts[name] for name in ("left_to_go", "last_change", "held_out_share")})
+
 
 # How wrong the means of a mixture, or independent components, can be: their sampling errors, and twice that.
 #

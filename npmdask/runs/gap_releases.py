@@ -1,0 +1,97 @@
+"""Releases of runs whose operator sees gaps itself: EM of a factor model, and covariances of pairs of columns."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from npmdask.algorithms import Query, Result
+from npmdask.algorithms.stopping import Outcome, StepView
+from npmdask.errors import BadInputError
+from npmdask.numerics.factor_model import Table
+from npmdask.operators.pairwise_gram import FACTS
+from npmdask.privacy.release import Answer, Released
+from npmdask.runs.plain_release import PlainRelease
+from npmdask.runs.problem import Problem
+from npmdask.runs.session import Session
+from npmdask.storage.readers.gaps import EM, PAIRWISE, GapReader
+from npmdask.theory.certificates.statements.models import of_factor_model
+
+
+class FactorRelease(PlainRelease):
+    """Sums of steps of EM, the likelihood beside them, and an answer without a certificate."""
+
+    def product(self, query: Query, step: int) -> Released:
+        """The sums of one pass; the history keeps how likely the model is, and how well it predicts.
+
+        Raises
+        ------
+        BadInputError
+            As of :class:`PlainRelease`; or nothing varies.
+        """
+        released = super().product(query, step)
+        table = released.product
+        layout = Table(query.block.shape[1] - 1)
+        if not table[:-2, layout.triangle + layout.rank + 1].any():
+            raise BadInputError(f"no column of {self._problem.source.path} varies: there is nothing to analyse")
+        if step == 1:  # of no model yet
+            return released
+        facts = layout.facts(table)
+        share = facts["held_error"] / facts["held_square"] if facts["held_square"] else None
+        return replace(released, said={"log_likelihood": facts["log_likelihood"], "held_out_share": share})
+
+    def answer(
+        self, state: Any, result: Result, view: StepView, outcome: Outcome, history: list[dict[str, Any]]
+    ) -> Answer:
+        """The answer, with the mean of the model and its statement; shares are of the variance that the model has."""
+        noise, reader = float(result.facts["noise"]), self._source.reader
+        counted = np.ones(self._problem.d, bool)
+        if isinstance(reader, GapReader) and reader.observed is not None:
+            counted &= reader.observed > 0
+        times = self._operator.view.on_columns(np.ones((self._problem.d, 1)))[:, 0]
+        counted &= times > 0
+        self._trace = float((result.values - noise).sum() + noise * counted.sum())
+        made = super().answer(state, result, view, outcome, history)
+        back = np.divide(state.found.mean, times, out=np.zeros_like(times), where=times > 0)
+        arrays = {**made.arrays, "model_mean": self._operator.view.shift + back}
+        assurance = of_factor_model(result.facts, len(result.values)).sentence
+        return Answer(arrays=arrays, meta={**made.meta, "assurance": assurance})
+
+
+class PairwiseRelease(PlainRelease):
+    """The matrix of pairwise covariances: what its projection took off is kept beside it."""
+
+    _facts: dict[str, float] | None = None
+
+    def product(self, query: Query, step: int) -> Released:
+        """The product; the history keeps ``FACTS`` of the matrix."""
+        released = super().product(query, step)
+        if query.whole is None:
+            return released
+        column = np.append(released.product[:, -1], np.zeros(len(FACTS)))
+        self._facts = dict(zip(FACTS, (float(value) for value in column), strict=False))
+        return replace(released, product=released.product[:, :-1], said=self._facts)
+
+    def _survey(self, step: int) -> None:
+        super()._survey(step)
+        if self._facts is None and self._history:
+            self._facts = {name: self._history[0][name] for name in FACTS}
+        self._trace = None if self._facts is None else self._facts["trace"]
+
+    def answer(
+        self, state: Any, result: Result, view: StepView, outcome: Outcome, history: list[dict[str, Any]]
+    ) -> Answer:
+        """The answer, with what is to be known of the matrix."""
+        assert self._facts is not None
+        facts = dict(self._facts)
+        return super().answer(state, replace(result, facts=result.facts | facts), view, outcome, history)
+
+
+OF_RULE: dict[str, type[PlainRelease]] = {EM: FactorRelease, PAIRWISE: PairwiseRelease}
+
+
+def plain_release(problem: Problem, session: Session) -> PlainRelease:
+    """The release of a problem that needs no protection, by its rule for missing values."""
+    return OF_RULE.get(problem.request.missing, PlainRelease)(problem, session)
