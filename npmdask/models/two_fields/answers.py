@@ -113,8 +113,10 @@ class CoupledModes:
         "mca" or "cca".
     values : numpy.ndarray, shape (k,)
         Covariances of the two scores of a mode (singular values of the cross-covariance), or canonical correlations.
-    left, right : FieldModes
-        The modes of either field.
+    left : FieldModes
+        The modes of the first field.
+    right : FieldModes
+        The modes of the other one.
     correlations : numpy.ndarray, shape (k,)
         Of the two scores of each mode; not a number where one does not vary.
     residual_norms : numpy.ndarray or None, shape (k,)
