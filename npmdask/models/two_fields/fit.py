@@ -248,7 +248,7 @@ class _Job:
         assert mean is not None
         arrays |= {"column_mean": mean} if self._request.center else {}
         arrays |= {} if self._view.scale is None else {"column_scale": self._view.scale}
-        of_gaps = missing_warnings(self._session.store)
+        of_gaps = missing_warnings(self._session.store, {})
         of_gaps = [f"both fields side by side, columns of the right one counted on: {said}" for said in of_gaps]
         said = [*meta["warnings"], *of_gaps, *self._constant(std)]
         return arrays, meta | {"warnings": said, "total_data_passes": meta["total_data_passes"] + self._surveyed}
