@@ -20,7 +20,7 @@ from npmdask.storage.readers.dense import scratch
 SPLITTER = 2.0**27 + 1  # halves the digits of a float64
 FULL = 0.2  # of the rows: a column with more entries is multiplied sooner as a dense one
 FEWEST = 16  # such columns: to put aside fewer takes as long as it saves
-FILLED = 2**21  # numbers of such columns, at most
+FILLED = 2**20  # numbers of such columns, at most
 
 
 @dataclass(frozen=True)
