@@ -22,7 +22,7 @@ N, D, K = 1_000_000, 500, 5
 MISSING = 0.1
 MEMORY = 512 * 2**20
 CHUNK, BLOCK = 8192, 2048  # rows
-SETTLED = 1e-7  # of the model's covariance: by less a step of the program in memory changes nothing
+SETTLED = 1e-6  # sine between the spaces of two steps of the program in memory: lengths take hundreds of steps more
 MOST = 200
 SPARE = 2**31
 
@@ -67,12 +67,12 @@ def in_memory(rows: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray, int]:
     first = vectors[:, : -k - 1 : -1]
     noise = float(values[:-k].mean())
     loadings = first * np.sqrt(values[: -k - 1 : -1] - noise)
-    steps, moved = 0, 1.0
+    axes, steps, moved = first, 0, 1.0
     while moved > SETTLED and steps < MOST:
-        before = loadings, noise
         loadings, mean, noise = _step(rows, blocks, loadings, mean, noise)
-        steps, moved = steps + 1, _moved(before, (loadings, noise))
-    return first, np.linalg.svd(loadings, full_matrices=False)[0], steps
+        before, axes = axes, np.linalg.svd(loadings, full_matrices=False)[0]
+        steps, moved = steps + 1, max_sin_theta(axes, before)
+    return first, axes, steps
 
 
 def _step(
@@ -96,14 +96,6 @@ def _step(
     left = squares - 2 * (found * images).sum(1) + np.einsum("da,dab,db->d", found, moments, found)
     left -= counts * shift**2
     return found, mean + shift, float(left.sum() / counts.sum())
-
-
-def _moved(before: tuple[np.ndarray, float], after: tuple[np.ndarray, float]) -> float:
-    """How far the covariance of the model has moved along its axes, over its values."""
-    (first, noise), (second, last) = before, after
-    axes, lengths, _ = np.linalg.svd(second, full_matrices=False)
-    values = lengths**2 + last
-    return float((np.linalg.norm(first @ (first.T @ axes) + noise * axes - axes * values, axis=0) / values).max())
 
 
 def measure(context: Context) -> Measured:

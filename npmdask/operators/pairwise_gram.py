@@ -38,14 +38,13 @@ class PairwiseGram(BySlabs):
     Covariance (i, j) is over the rows that have both, about their own means over these rows, with their number in the
     denominator. Such a matrix can have negative eigenvalues. ``finish`` gives its product with the block, after these
     are set to 0; where the ``whole`` is asked for also the matrix before it, and behind it a column of ``FACTS`` (how
-    much was taken off: the sum and the largest negative eigenvalue; the trace; the least number of rows of a pair),
-    means and deviations: d x (d + p + 3).
+    much was taken off: the sum and the largest negative eigenvalue; the trace; the least number of rows of a pair):
+    d x (d + p + 1).
 
     Parameters
     ----------
     reader, view : as of :class:`npmdask.operators.Gram`, with a ``shift`` (sums far from zero have few digits) and no
         weights of rows. Columns of weight 0 are not looked at.
-    std : deviations of the columns (d), passed on.
 
     Notes
     -----
@@ -54,7 +53,6 @@ class PairwiseGram(BySlabs):
 
     reader: Any
     view: View
-    std: np.ndarray
     weight: float = 1.0
     whole: str | None = None
 
@@ -115,8 +113,11 @@ class PairwiseGram(BySlabs):
             return image
         facts = np.zeros(self.block_rows)
         facts[: len(FACTS)] = [negative.sum(), negative[0], np.trace(matrix), least][: len(facts)]
-        beside = (facts, self.view.shift, self.std)
-        return np.concatenate([matrix, image, *(column[:, None] for column in beside)], axis=1)  # type: ignore[index]
+        return np.concatenate([matrix, image, facts[:, None]], axis=1)
+
+    def apart(self, product: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """What ``finish`` has made, and no moments of columns: they are known before."""
+        return product, {}
 
     def _require_pairs(self, counts: np.ndarray, used: np.ndarray) -> int:
         """The least number of rows of a pair of columns; raises BadInputError where that is none."""

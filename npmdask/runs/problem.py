@@ -273,8 +273,7 @@ class Problem:
         if self.request.missing == EM:
             return FactorExpectations(reader=reader, view=view, seed=self.request.seed)
         if self.request.missing == PAIRWISE:
-            assert std is not None
-            return PairwiseGram(reader=reader, view=view, std=std)
+            return PairwiseGram(reader=reader, view=view)
         weight = 1.0 / view.weight_of_rows(self.source.shape[0]) if kind == "samples" else 1.0
         return made(reader=reader, weight=weight, view=view)
 
