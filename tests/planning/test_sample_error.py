@@ -28,10 +28,7 @@ def spiked(m: int = 6000, d: int = 40, top: tuple[float, ...] = (5.0, 4.0, 3.0),
 
 @pytest.mark.slow
 def test_bounds_hold_in_nine_of_ten() -> None:
-    """Of all that is promised, and of each kind of rows nearly; half as large they would not hold.
-
-    Mutants: no safety, sines of the two parts as those of one, losses like 1 / n, a gap taken as it is.
-    """
+    """Of all that is promised of rows that a sample can know."""
     found = measure(2, with_real=False)
     whole = found[f"all but {MISSED}"]
     assert whole.angles_held >= 0.9 and whole.losses_held >= 0.9
@@ -80,7 +77,7 @@ def more_places(x: np.ndarray, places: int) -> tuple[ShareError, ...]:
 
 
 def test_rows_from_few_places_are_not_taken_for_independent_ones() -> None:
-    """Rows of a place are alike: by rows the bound would be far below the error. Mutant: ``places`` left out."""
+    """Rows of a place are alike: by rows the bound would be far below the error."""
     rng = np.random.default_rng(1)
     centres = rng.standard_normal((3000, 30)) * np.r_[4, 3, 2.5, np.ones(27)]
     x = np.repeat(centres, 20, axis=0) + 0.1 * rng.standard_normal((60_000, 30))
@@ -126,7 +123,7 @@ def test_wide_sparse_and_weighted_rows_are_judged_as_the_question_sees_them() ->
 
 @pytest.mark.slow
 def test_variance_that_the_sample_has_not_is_seen_in_the_columns_of_all_rows(tmp_path: Path) -> None:
-    """Ten rows of 60,000 carry the third component; the sample of 1,200 has none of them. Mutant: not looked."""
+    """Ten rows of 60,000 carry the third component; the sample of 1,200 has none of them."""
     x = spiked(60_000, 30, (5.0, 4.0))
     plain = x.copy()
     x[7::6000, 5] = 200.0
