@@ -53,7 +53,7 @@ def test_commands_of_the_readme_exist(capsys: pytest.CaptureFixture[str]) -> Non
     known = capsys.readouterr().out
     for verb in set(re.findall(r"^npmdask (\w+)", text, re.M)):
         assert re.search(rf"^    {verb}\s", known, re.M), verb
-    assert len(COMMANDS) == 25
+    assert len(COMMANDS) == 27
     for script in re.findall(r"python (flows/\S+\.py)", text):
         assert (ROOT / script).exists()
 
