@@ -39,9 +39,9 @@ def test_rows_are_those_of_both_whatever_the_chunks(
     heights: tuple[int, int], unit: int, packed: bool, tmp_path: Path
 ) -> None:
     """Mutants: buffers that both share (the second overwrites the first), rows of a chunk across an edge left out."""
-    a, b = values(9, 0), values(5, 1, "f4")
+    a, b = values(9, 0), values(5, 1)  # of one dtype and width of chunks: of others buffers are others anyway
     left = open_source(stored(tmp_path, "a", a, (heights[0], 4), packed=packed)).reader
-    right = open_source(stored(tmp_path, "b", b, (heights[1], 2), packed=packed)).reader
+    right = open_source(stored(tmp_path, "b", b, (heights[1], 4), packed=packed)).reader
     reader, record, found = SideBySide.of(left, right), ReadStats(), np.full((N, 14), np.nan)
     assert reader.chunks[0] == min(unit, N)
     for slab in range(reader.grid[0]):
