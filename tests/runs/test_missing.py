@@ -412,7 +412,7 @@ def test_nothing_is_filled_where_nothing_is_missing() -> None:
     ("how", "said"),
     [
         ({"missing": "median"}, "missing = 'median'"),
-        ({"missing": None}, "missing = None: known: drop-columns, fill, mean, refuse"),
+        ({"missing": None}, "missing = None: known: drop-columns, em, fill, mean, pairwise, refuse"),
         ({"missing": "mean"}, "needs centring"),
         ({"missing": "mean", "kind": "symmetric"}, "of kind symmetric"),
         ({"missing": "mean", "mechanism": "gaussian", "stddev": 0.1}, "not for other operators"),
