@@ -30,7 +30,7 @@ from npmdask.operators import ColumnMoments, CrossCovariance, GramMatrix, Operat
 from npmdask.operators.view import AS_STORED, View
 from npmdask.planning.predicted_steps import Predictor
 from npmdask.privacy.mechanisms import REGISTRY as MECHANISMS
-from npmdask.runs.build import default_rank, make_problem
+from npmdask.runs.build import make_problem
 from npmdask.runs.loop import solve_in
 from npmdask.runs.missing import filled, filled_entries, keep_missing, missing_warnings
 from npmdask.runs.observers import Observer, Observers
@@ -47,6 +47,7 @@ from npmdask.theory.certificates.statements import of_coupled
 
 MCA, CCA = KINDS = ("mca", "cca")
 ANSWER = "result"
+MORE = 10  # columns beside two for each mode: twice as many save hardly a pass, and take a third more memory
 PROBES = 16  # random columns of either field, by which the covariance that no mode has is estimated
 MEANS_OFF = 8 * DOUBLE_EPS  # of a mean, by rounding: rows less it are all off by as much
 MOMENTS = ("column_mean", "column_std", "column_fill", "column_missing", "column_observed", "rows_missing")
@@ -321,7 +322,7 @@ class _Job:
         problem = Problem(
             source=self._source,
             request=Request(target_rank=2 * k, tol=tol, seed=self._request.seed),
-            algorithm=BlockKrylov(target_rank=2 * k, iteration_rank=default_rank(2 * k, d), tol=tol),
+            algorithm=BlockKrylov(target_rank=2 * k, iteration_rank=min(2 * k + MORE, d), tol=tol),
             mechanism=MECHANISMS["none"](),
             rule=rule,
             derived=self._cross,
