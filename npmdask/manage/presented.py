@@ -17,6 +17,7 @@ from npmdask.report.blocks import Text, section, series, spectrum_plot, table, w
 from npmdask.runs.presentation import PART, require_independent
 from npmdask.runs.restore import OF_ROWS, solution_of
 from npmdask.storage.labels import Labels
+from npmdask.storage.readers.gaps import DROP
 
 FEWEST = 3  # rows: of fewer an error is as large as the value
 LARGEST = 4  # entries of a component that a table names
@@ -25,13 +26,14 @@ LARGEST = 4  # entries of a component that a table names
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
     """``errors``: standard errors of the ``values`` (k) by North's rule for ``rows`` independent rows; ``mixed``:
-    groups of components, from 0, that they mix.
+    groups of components, from 0, that they mix; ``gaps``: whether values are missing.
     """
 
     values: np.ndarray
     errors: np.ndarray
     mixed: Groups
     rows: int
+    gaps: bool = False
 
     @property
     def numbers(self) -> list[int]:
@@ -56,6 +58,10 @@ class Sampling:
             f"{100 * np.sqrt(2 / self.rows):.2g} % of each variance. Where rows depend on their neighbours, as in "
             "time, say how many independent ones they are worth: report.independent_rows."
         )
+        if self.gaps:
+            rule += (
+                " Rows with missing values are worth less: errors are larger than these, and more components may mix."
+            )
         rule += f" Whether component {len(self.values)} mixes with the next one, which was not asked for, is not known."
         if not self.mixed:
             return "Neighbours are farther apart than the errors of sampling reach: none are mixed.", rule
@@ -95,7 +101,12 @@ def sampling_of(run: RunStore, spec: Mapping[str, Any], independent_rows: int | 
     if rows < FEWEST or not solution.answered or not np.isfinite(errors).all():
         return None
     of_value = np.sqrt(2 / rows) / (1 if data["kind"] == "samples" else 2)  # of a root half as much
-    return Sampling(values=solution.values, errors=np.abs(solution.values) * of_value, mixed=mixed, rows=rows)
+    missing = solution.missing
+    # Of columns that are left out nothing is used, and the others lack nothing.
+    gaps = missing is not None and missing.rule != DROP and missing.entries > 0
+    return Sampling(
+        values=solution.values, errors=np.abs(solution.values) * of_value, mixed=mixed, rows=rows, gaps=gaps
+    )
 
 
 def presentation_sections(run: RunStore) -> list[Section]:

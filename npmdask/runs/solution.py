@@ -436,7 +436,7 @@ class Solution:
         Parameters
         ----------
         independent_rows : int, optional
-            By default all rows; fewer, where rows depend on their neighbours.
+            By default all rows; fewer, where rows depend on their neighbours, or lack values.
 
         Returns
         -------

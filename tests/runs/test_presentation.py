@@ -255,6 +255,13 @@ def test_north_of_a_run_on_its_page_and_in_the_terminal(tmp_path: Path, capsys: 
     )
     for store in (tmp_path / "plain", weighted.store):
         assert "Sampling" not in [s["title"] for s in as_json(report_of(store))["sections"]]
+    rows = night(3, sizes=(2.0, 1.0, 0.99))
+    rows[3, 2] = np.nan
+    write_zarr(tmp_path / "n.zarr", rows, (50, 12))
+    how = {"kind": "samples", "center": True, "missing": "mean", "store": tmp_path / "gaps"}
+    gaps = npmdask.top_k(str(tmp_path / "n.zarr"), 2, **how)
+    worth = "Rows with missing values are worth less"
+    assert worth in run(capsys, "components", str(gaps.store))[1] and worth not in fewer
 
 
 @pytest.mark.slow
