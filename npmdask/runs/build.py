@@ -302,11 +302,6 @@ def prepared(source: Source, request: Request) -> Source:
             "filled"
         )
     source = with_missing(source, request.missing, marks=request.missing_values, limit=limit)
-    if request.missing in (EM, PAIRWISE) and source.reader.dtype.kind == "c":
-        raise RefusedError(
-            f"missing = {request.missing!r} is for real numbers, and {source.path} is complex: say missing = {MEAN!r}, "
-            "or fill missing values in before"
-        )
     if request.missing in (EM, PAIRWISE) and source.kind != "samples":
         raise BadInputError(
             f"missing = {request.missing!r} is for samples, whose rows have a covariance, and {source.path} is of kind "

@@ -261,6 +261,8 @@ REFUSED: dict[str, Any] = {
     "share": {"k": 0.9},
     "mean": {"missing": "mean", "center": True},
     "drop": {"missing": "drop-columns"},
+    "em": {"missing": "em", "center": True},
+    "pairwise": {"missing": "pairwise", "center": True},
     "small side": {"algorithm": "row-gram"},
 }
 
