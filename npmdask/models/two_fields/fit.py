@@ -350,7 +350,7 @@ class _Job:
             "outcome": {"name": solution.outcome.name, "sentence": ended},
             "assurance": assured.sentence + self._of_filled,
             "certificate": assured.numbers,
-            "warnings": list(solution.warnings),
+            "warnings": [],  # those of a stage are told once, by the process that runs it, and are no part of the answer
             "variances": self._variances,
             "rest": measured.rest,
             "rest_error": measured.rest_error,
@@ -391,7 +391,6 @@ class _Job:
         else:
             left, right = (self._components(side, n) for side, n in zip(("left", "right"), request.pcs, strict=True))
             for side, solution in (("left", left), ("right", right)):
-                warnings += [f"{side} field: {said}" for said in solution.warnings]
                 if not solution.converged:
                     warnings.append(f"{side} field: {solution.outcome.sentence}")
             moments, split = self._moments_of(left.basis, right.basis)
