@@ -350,7 +350,7 @@ class _Job:
             "outcome": {"name": solution.outcome.name, "sentence": ended},
             "assurance": assured.sentence + self._of_filled,
             "certificate": assured.numbers,
-            "warnings": [],  # those of a stage are told once, by the process that runs it, and are no part of the answer
+            "warnings": [],  # those of a stage are told once, by the process that runs it
             "variances": self._variances,
             "rest": measured.rest,
             "rest_error": measured.rest_error,
