@@ -8,7 +8,7 @@ one of which nearly everything is known, as if it had been killed at its end.
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from shlex import quote
 from types import TracebackType
@@ -139,6 +139,8 @@ class Follower:
             return
         while len(self._futures) < len(self._runs) and self._runs[len(self._futures)].stop <= slabs:
             self._futures.append(self._pool.submit(self._add, len(self._futures)))
+        if len(self._futures) == len(self._runs):  # the last one: the store is about to be renamed
+            wait(self._futures)
 
     def _begin(self, reader: DenseReader) -> bool:
         full = int(reader.shape[0]) // int(reader.whole[0])

@@ -121,19 +121,20 @@ def kill_matrix(tmp_path: Path, kills: int, seed: int, algorithm: str) -> None:
     whole = prepare(tmp_path / "whole", tmp_path / "x.npy")
     lasts = watched(whole, algorithm)
     done, total = 0, {"start or end": 0, "ingest": 0, "steps": 0}
-    for job in range(kills):
+    for job in range(3 * kills):  # on a busy machine all kills of some jobs may miss the phase that they aim at
         folder = prepare(tmp_path / f"job{job}", tmp_path / "x.npy")
-        count, during = run_with_kills(folder, rng, lasts, kills - done, algorithm)
+        missed = not (total["steps"] and total["ingest"])
+        count, during = run_with_kills(folder, rng, lasts, max(kills - done, int(missed)), algorithm)
         done += count
         total = {name: total[name] + during[name] for name in total}
         same_store(whole / "x.zarr", folder / "x.zarr")
         same_bytes(whole / "run", folder / "run")
         assert_no_step_done_twice(folder / "run")
         shutil.rmtree(folder)
-        if done >= kills:
+        if done >= kills and total["steps"] and total["ingest"]:
             break
     print(f"{done} kills, during {total}")
-    assert done == kills
+    assert done >= kills
     assert total["steps"] > 0 < total["ingest"]
 
 

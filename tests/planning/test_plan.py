@@ -88,7 +88,7 @@ def test_the_lines_for_people(tmp_path: Path, capsys: Any) -> None:
     out = capsys.readouterr().out
     assert [line.split("  ")[0] for line in out.splitlines()] == [
         "data", "passes", "bytes", "seconds", "memory", "runs as", "reading", "chunks", "columns", "routes", "takes",
-        "steps", "bears", "suggest",
+        "steps", "bears", "suggest", "sampling",
     ]  # fmt: skip
     assert re.search(r"about \d+ \(estimated from a sample of \d+ rows from \d+ places?, 1 of them", out)
     assert "at most 201 (max_steps = 200)" in out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,23 @@ def test_it_has_the_bits_of_one_that_is_formed_afterwards(
 
 class Killed(Exception):
     """In place of a kill."""
+
+
+def test_sums_that_take_longer_than_writing_are_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store is renamed when it is whole. Mutant: no waiting; a chunk is not found any more."""
+    add = Follower._add
+
+    def slow(self: Follower, number: int) -> None:
+        time.sleep(0.3)
+        add(self, number)
+
+    monkeypatch.setattr(Follower, "_add", slow)
+    x = np.random.default_rng(0).standard_normal((530, 20))
+    np.save(tmp_path / "x.npy", x)
+    _, store = ingest_with_gram(tmp_path / "x.npy", tmp_path / "x.zarr", tmp_path / "G", chunks=(100, 20))
+    np.testing.assert_allclose(
+        npmdask.top_k(str(store.store), 3).values, np.linalg.eigvalsh(x.T @ x / 530)[:-4:-1], rtol=1e-12
+    )
 
 
 @pytest.mark.parametrize("at", [0.3, 0.95])

@@ -25,6 +25,7 @@ from npmdask.privacy.ledger import open_ledger
 from npmdask.privacy.ledger.granting import grant_source
 from npmdask.privacy.mechanisms import Entropy, SymmetricGaussian
 from npmdask.privacy.neighbors import make_relation
+from npmdask.privacy.public_rule import PublicRule
 from npmdask.privacy.request import Privacy
 from npmdask.runs.build import make_problem
 from npmdask.runs.problem import Request
@@ -350,6 +351,7 @@ def test_what_a_covariance_is_not_offered_for(tmp_path: Path, whole: World) -> N
             open_source(tmp_path / "a.zarr"),
             Privacy(epsilon=1.0, delta=1e-6, neighboring_relation="entry", clip_norm=1.0),
             2,
+            PublicRule(),
         )
     tensor = of_tensor(tmp_path / "tensor", planted(8))
     with pytest.raises(NpmdaskError, match="tensor"):

@@ -35,7 +35,8 @@ def test_it_holds_what_was_released_and_nothing_else(tmp_path: Path, relation: s
     """Fails if a mean, a variance or the number of rows is kept, or anything that is not of the release."""
     world = make_world(tmp_path / "world", records(ROWS), neighboring_relation=relation)
     found = of_world(world, neighboring_relation=relation).fit(world.data)
-    assert vars(found).keys() == found.get_params().keys() | RELEASED
+    assert vars(found).keys() == found.get_params().keys() | RELEASED | {"_column_weight"}  # those of the caller
+    assert found._column_weight is None
     for name in ("mean_", "var_", "explained_variance_", "explained_variance_ratio_", "n_samples_", "noise_variance_"):
         assert not hasattr(found, name)
     result = RunStore(world.folder / "run").read_part("result")
