@@ -7,6 +7,9 @@ model that is kept although it predicts worse; scores without what the model exp
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +28,7 @@ from npmdask.planning.plan import plan_run, posed
 from npmdask.runs.problem import Request
 from npmdask.runs.solution import Resources
 from npmdask.storage.source import open_source
-from tests.conftest import write_zarr
+from tests.conftest import same_bytes, write_zarr
 
 M, D, K = 400, 10, 2
 HOW: dict[str, Any] = {"kind": "samples", "center": True, "threads": 1}
@@ -106,6 +109,41 @@ def test_a_stop_and_a_smaller_tolerance_go_on_to_the_same_bits(tmp_path: Path) -
     later = npmdask.resume(tmp_path / "early", tol=1e-8)
     assert later.steps > early.steps and later.facts["left_to_go"] <= 1e-8 < early.facts["left_to_go"]
     assert later.basis.tobytes() == whole.basis.tobytes()
+
+
+JOB = """
+import os, signal, sys
+import npmdask
+import npmdask.operators._protocol as protocol
+from npmdask.runs.observers import Observer
+
+protocol.RUN_BYTES, protocol.COLUMN_BYTES = 3000, 1
+
+
+class Killed(Observer):
+    def on_step(self, step):
+        if step.number >= int(sys.argv[4]):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+npmdask.top_k(sys.argv[1], 2, kind="samples", center=True, threads=1, missing=sys.argv[2], tol=1e-8, store=sys.argv[3],
+              observer=Killed())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("rule", "steps"), [("em", (1, 3, 6)), ("pairwise", (1,))])
+def test_kill_9_and_resume_end_in_the_same_bits(rule: str, steps: tuple[int, ...], tmp_path: Path) -> None:
+    source = str(write_zarr(tmp_path / "x", planted()[0], (64, 4)))
+    whole = npmdask.top_k(source, K, missing=rule, tol=1e-8, store=tmp_path / "whole", **HOW)
+    assert whole.steps > steps[-1] or rule == "pairwise"
+    for step in steps:
+        store = tmp_path / f"killed-{step}"
+        job = [sys.executable, "-c", JOB, source, rule, str(store), str(step)]
+        assert subprocess.run(job, check=False).returncode == -signal.SIGKILL
+        assert not (store / "result").exists()
+        npmdask.resume(store)
+        same_bytes(tmp_path / "whole", store, ("steps", "result"))
 
 
 def test_weights_scales_and_repeated_rows_are_what_they_say() -> None:
