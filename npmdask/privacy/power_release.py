@@ -259,7 +259,7 @@ def likely_sine_of_release(state: PrivateState, p: int, k: int) -> float:
 
 def require_store(source: Any) -> None:
     """Refuse what cannot be an ingested store before it is opened: what is wrong with a value of a file or of an array
-    in memory, and where, is told by `npmdask ingest` to whoever has the data, and not by a private run.
+    in memory, and where, `npmdask ingest` says to those who have the data, and no private run does.
 
     Raises
     ------

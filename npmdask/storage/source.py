@@ -327,7 +327,7 @@ def open_source(
     ``kind`` (samples, symmetric, matrix, sparse, matrices, tensor) overrides what the store says of itself;
     without either a plain 2-D array is a matrix. ``spill``: a folder for rows that are computed, so that they are
     computed once. ``gaps``: missing values of tables, masked arrays and files become NaN, for :func:`with_missing`.
-    ``of_complex``: whoever asks can take complex numbers; all others are spared them by a refusal.
+    ``of_complex``: the caller can take complex numbers, which are refused otherwise.
 
     Raises
     ------
