@@ -116,7 +116,7 @@ def top_k(
         EM (``options={"held_out": share}``: of the entries that measure it, 0.02). "pairwise": each covariance is of
         the rows that have both columns. These three need ``center``, and the last two samples. How many were missing is
         in ``Solution.missing`` (docs/missing.md). "fill", of private runs: a gap counts as a public number before
-        records are clipped, and how many there are is told nowhere (docs/private-gaps.md).
+        records are clipped, and nothing says how many there are (docs/private-gaps.md).
     missing_fill : float, array_like, str or Path, shape (d,), optional
         That number, or one for each column, or the path of them (.npy or Zarr): public, never a statistic of the data.
     missing_values : float or list of float, optional

@@ -175,7 +175,7 @@ class _Coupled:
 
     def fraction_variance_X_explained_by_X(self) -> Any:
         """
-        Get the share of the (weighted) variance of X that each of its scores stands for.
+        Get the share of the (weighted) variance of X that each of its scores represents.
 
         Returns
         -------
@@ -186,7 +186,7 @@ class _Coupled:
 
     def fraction_variance_Y_explained_by_Y(self) -> Any:
         """
-        Get the share of the (weighted) variance of Y that each of its scores stands for.
+        Get the share of the (weighted) variance of Y that each of its scores represents.
 
         Returns
         -------
@@ -327,7 +327,7 @@ class CCA(_Coupled):
     n_modes : int, default 2
         How many modes.
     n_pca_modes : int or pair of int, default 10
-        How many leading components stand for X and for Y. :func:`npmdask.cca` takes all columns, too.
+        How many leading components represent X and Y. :func:`npmdask.cca` takes all columns, too.
     standardize : bool, default False
         Divide every grid point of both fields by its standard deviation, and only then weight it.
     use_coslat : bool, default False

@@ -250,7 +250,7 @@ def two_fields(
     missing : {"refuse", "drop-columns", "mean"}, default "refuse"
         What is done with values that are NaN.
     pcs : list of int, optional
-        Of canonical correlations: how many leading components stand for the left and for the right field.
+        Of canonical correlations: how many leading components represent the left and the right field.
     ridge : float, default 0.0
         Of canonical correlations: so many times the mean variance of a column is added.
     dim : list of str, optional

@@ -40,7 +40,7 @@ class FieldModes:
     variance : numpy.ndarray, shape (k,)
         Of the scores.
     explained_variance_ratio : numpy.ndarray, shape (k,)
-        The share of the (scaled, weighted) variance of the field that each score stands for.
+        The share of the (scaled, weighted) variance of the field that each score represents.
     total_variance : float
         Of the field, over all its columns.
     missing : Missing or None
@@ -335,7 +335,7 @@ def cca(
     k : int
         How many, 1 <= k <= min(n, p, q).
     pcs : int or pair of int, optional
-        How many leading components of either field stand for it (a pair: of the left and of the right field). By
+        How many leading components of either field represent it (a pair: of the left and of the right field). By
         default all columns do.
     ridge : float, default 0.0
         Add so many times the mean variance of a column (of a component) to the variance of every direction:

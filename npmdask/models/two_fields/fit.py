@@ -58,7 +58,7 @@ class CoupledRequest:
     """What is asked of two fields: public parameters, part of a run's identity.
 
     ``kind``: "mca" or "cca"; ``k`` modes. ``center``, ``scale``, ``missing`` as of :class:`Request`, for both fields.
-    ``pcs``: of canonical correlations, how many leading components of the left and of the right field stand for them;
+    ``pcs``: of canonical correlations, how many leading components of the left and of the right field represent them;
     None: all of their columns. ``ridge``: see :func:`npmdask.numerics.canonical.canonical_pairs`.
     """
 
@@ -350,7 +350,7 @@ class _Job:
             "outcome": {"name": solution.outcome.name, "sentence": ended},
             "assurance": assured.sentence + self._of_filled,
             "certificate": assured.numbers,
-            "warnings": [],  # those of a stage are told once, by the process that runs it
+            "warnings": [],  # those of a stage are warned of once, by the process that runs it
             "variances": self._variances,
             "rest": measured.rest,
             "rest_error": measured.rest_error,
