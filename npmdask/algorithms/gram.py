@@ -6,7 +6,7 @@ Line by line::
     1. X random orthonormal (d x p), Q its first r columns              GramKrylov.init
     2. G ~ A, formed from the data (in float32 or float64), and
        Y = A Q in float64, in the same pass                             GramKrylov.query
-    3. The p + 1 leading eigenpairs of G                                leading_pairs
+    3. The p + 1 leading eigenpairs of G                                pairs_of_matrix
     4. ||A - G|| <= e: Q is independent of E = A - G, so that with
        probability 1 - delta it holds 1 / sqrt(1 + t^2) of the
        direction that E stretches most, and
@@ -109,7 +109,7 @@ class GramKrylov(BlockKrylov):
         assert isinstance(state, GramState)
         d, k, p = len(state.block), self.target_rank, self.iteration_rank
         matrix, image = released[:, :d], released[:, d:]
-        values, vectors = leading_pairs(matrix, min(p + 1, d))
+        values, vectors = pairs_of_matrix(matrix, min(p + 1, d))
         away = self.distance(matrix, state.block, image)
         upper = np.append(values, np.zeros(p + 1 - len(values))) + away
         values, vectors = values[:p], vectors[:, :p]
@@ -164,7 +164,7 @@ class StoredGramPairs(GramKrylov):
         return float(np.linalg.norm(differs, 2)) * float(np.hypot(1.0, tangent)) + slack
 
 
-def leading_pairs(matrix: np.ndarray, count: int) -> tuple[np.ndarray, Block]:
+def pairs_of_matrix(matrix: np.ndarray, count: int) -> tuple[np.ndarray, Block]:
     """Line 3: so many eigenvalues, the largest first, and their vectors."""
     d = len(matrix)
     if d <= SMALL:

@@ -14,7 +14,7 @@ Line by line::
        and stretches less from then on
     Output: principal axes of the loadings, and their variances with noise
 
-What is left to go is told from two steps, which shrink by one factor in the end (Dempster, Laird and Rubin 1977,
+What is left to go is estimated from two steps, which shrink by one factor in the end (Dempster, Laird and Rubin 1977,
 section 3), in the norm of ``(C - C_before) v_i`` over the i-th value of C = W W^T + s2 I; it is never less than the
 last step, so that fast directions cannot hide slow ones for long. The formulas of a step are in
 :mod:`npmdask.numerics.factor_model`.
@@ -30,7 +30,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from npmdask.algorithms.base import Info, Query, Result, restored
-from npmdask.numerics.factor_model import LEAST_NOISE, FactorModel, Table, extrapolated, first_model, maximized
+from npmdask.numerics.factor_model import LEAST_NOISE, FactorModel, ModelSums, extrapolated, first_model, next_model
 from npmdask.numerics.subspaces import Block, orth
 
 SHORT = 1e-3  # length of the axes of line 2: beside a noise of 1 they change no scale
@@ -120,7 +120,7 @@ class MissingEM:
     @property
     def state_blocks(self) -> int:
         """In blocks of k + 1 columns: twice the sums of a pass, the matrices that are solved, and the models."""
-        width = -(-Table(self.target_rank).width // self.iteration_rank)
+        width = -(-ModelSums(self.target_rank).width // self.iteration_rank)
         return 2 * width + 2 * self.iteration_rank + 16
 
     def init(
@@ -150,7 +150,7 @@ class MissingEM:
         """Lines 2 to 5."""
         if not state.step:
             return self._begun(state, released)
-        facts = Table(self.target_rank).facts(released)
+        facts = ModelSums(self.target_rank).facts(released)
         least = state.log_likelihood - ROUNDING * abs(state.log_likelihood)
         if state.stretch and not facts["log_likelihood"] >= least:
             reach = max(state.stretch / FARTHER, LEAST_REACH)
@@ -162,7 +162,7 @@ class MissingEM:
         state = self._measured(state, facts) if state.withholds else state
         if state.worse >= PATIENCE and facts["held"] >= LEAST_HELD:
             return self._gone_back(state)
-        return self._stepped(state, maximized(state.model, released, state.floor))
+        return self._stepped(state, next_model(state.model, released, state.floor))
 
     def _stepped(self, state: MissingState, model: FactorModel) -> tuple[MissingState, Info]:
         """To the ``model`` that a step has made; after the second of a pair also beyond it."""

@@ -28,7 +28,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from npmdask.algorithms.base import Info, Query, Question, Result
-from npmdask.algorithms.gram import PROBES, GramKrylov, GramState, leading_pairs
+from npmdask.algorithms.gram import PROBES, GramKrylov, GramState, pairs_of_matrix
 from npmdask.algorithms.krylov import BlockKrylov, KrylovState
 from npmdask.errors import RefusedError
 from npmdask.numerics.random import generator
@@ -107,7 +107,7 @@ class RowGramKrylov(GramKrylov):
         """Of right vectors nothing is known yet but that no residual exceeds the largest eigenvalue."""
         k, p, m = self.target_rank, self.iteration_rank, self.rows
         matrix, image = released[:, :m], released[:, m:]
-        values, vectors = leading_pairs(matrix, min(p + 1, m))
+        values, vectors = pairs_of_matrix(matrix, min(p + 1, m))
         upper = np.append(values, np.zeros(p + 1 - len(values))) + self.distance(matrix, state.left, image)
         state = replace(state, upper=upper, left=np.ascontiguousarray(vectors[:, : state.left.shape[1]]))
         return self._found(state, state.block, np.maximum(values[:k], 0.0), np.full(k, upper[0]))

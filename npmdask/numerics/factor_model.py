@@ -5,7 +5,7 @@ it has. One step, with ``r`` the observed entries less mu (0 elsewhere)::
 
     1. M = W_o^T W_o + s2 I,  E[z] = M^-1 W_o^T r,  E[z z^T] = s2 M^-1 + E[z] E[z]^T         expectations
     2. for each column j, over the rows that have it, a regression of r_j on (z, 1):
-       its loadings w_j, and what is added to mu_j                                           maximized
+       its loadings w_j, and what is added to mu_j                                           next_model
     3. s2: the mean square that is left over
     4. the mean a and covariance C of z over the rows: mu += W a, W = W C^(1/2)
        W is turned to its principal axes, which changes no W W^T
@@ -67,7 +67,7 @@ class FactorModel:
         return np.asarray(self.loadings @ (self.loadings.T @ block) + self.noise * block)
 
 
-class Table(NamedTuple):
+class ModelSums(NamedTuple):
     """How the sums of a step are kept: d rows for the columns of the data and 2 for the whole, each of ``width``.
 
     Of a column: sums over the rows that have it of ``E[(z, 1) (z, 1)^T]`` (the upper triangle), of ``r (E[z], 1)`` and
@@ -121,10 +121,10 @@ def expectations(
     values : (n x d) rows, of any number where an entry is not used.
     fitted, held : (n x d) which entries the model is fitted to, and which it is measured by (None: by none).
     weights : (n) of the rows, None: 1.
-    table : (d + 2) x width, as :class:`Table` says; it is added to.
+    table : (d + 2) x width, as :class:`ModelSums` says; it is added to.
     columns : parts that the columns are added in.
     """
-    layout, k, noise = Table(model.rank), model.rank, model.noise
+    layout, k, noise = ModelSums(model.rank), model.rank, model.noise
     left, right = layout.pairs
     inside = right < k
     seen = fitted.astype(np.float64)
@@ -183,7 +183,7 @@ def _invert(matrix: np.ndarray) -> np.ndarray:
     return logs
 
 
-def maximized(model: FactorModel, table: np.ndarray, floor: float) -> FactorModel:
+def next_model(model: FactorModel, table: np.ndarray, floor: float) -> FactorModel:
     """
     Make lines 2 to 4: the next model.
 
@@ -198,7 +198,7 @@ def maximized(model: FactorModel, table: np.ndarray, floor: float) -> FactorMode
     FactorModel
         Of columns without an entry the loadings are 0.
     """
-    layout, k = Table(model.rank), model.rank
+    layout, k = ModelSums(model.rank), model.rank
     of_columns, whole = table[:-2], layout.full(table[-2, : layout.triangle])
     moments = layout.full(of_columns[:, : layout.triangle])
     images = of_columns[:, layout.triangle : layout.triangle + k + 1]
@@ -229,7 +229,7 @@ def first_model(model: FactorModel, table: np.ndarray) -> FactorModel:
     Its ``E[z]`` are products with the axes, so that the table holds the axes times the second moment of the rows with
     gaps at the mean: one step of the power method. The lengths are a guess of the right size.
     """
-    layout, k = Table(model.rank), model.rank
+    layout, k = ModelSums(model.rank), model.rank
     counts = table[:-2, layout.triangle - 1]
     images, squares = table[:-2, layout.triangle : layout.triangle + k], table[:-2, layout.triangle + k + 1]
     axes, lengths = principal_axes(images / model.lengths / max(float(counts.max()), 1.0))

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from npmdask.errors import BadInputError
-from npmdask.numerics.factor_model import FactorModel, Table, expectations, held_out
+from npmdask.numerics.factor_model import FactorModel, ModelSums, expectations, held_out
 from npmdask.numerics.moments.likelihood import (
     CONTRASTS,
     ContrastMeans,
@@ -183,7 +183,7 @@ class FactorExpectations(BySlabs):
     """The sums of a step of EM for a factor model of rows with missing entries (NaN).
 
     The block (d x (k + 1)) holds the loadings and, last, the mean about ``shift``, both of columns as the view has
-    them. ``finish`` gives the table of :class:`npmdask.numerics.factor_model.Table` (d + 2 rows).
+    them. ``finish`` gives the table of :class:`npmdask.numerics.factor_model.ModelSums` (d + 2 rows).
 
     Parameters
     ----------
@@ -208,7 +208,7 @@ class FactorExpectations(BySlabs):
         return max(least_run(self.block_rows), min(SUMS_READ * 8 * self.block_rows, self.pass_bytes // FEW_RUNS))
 
     def partial(self, slabs: range, block: Block) -> Partial:
-        record, layout = ReadStats(), Table(block.shape[1] - 1)
+        record, layout = ReadStats(), ModelSums(block.shape[1] - 1)
         loadings = np.ascontiguousarray(block[:, :-1], np.float64)
         model = FactorModel(
             axes=loadings, lengths=np.ones(layout.rank), mean=block[:, -1].astype(np.float64), noise=self.noise
@@ -226,7 +226,7 @@ class FactorExpectations(BySlabs):
 
     def _add(self, model: FactorModel, rows: slice, tile: Any, times: np.ndarray, table: np.ndarray) -> None:
         assert self.view.shift is not None
-        height = _height(self._beside(Table(model.rank)))
+        height = _height(self._beside(ModelSums(model.rank)))
         values = scratch("observed", (height, self.block_rows), np.float64)[: rows.stop - rows.start]
         for columns, part in tile:
             np.subtract(part, self.view.shift[columns], out=values[:, columns], dtype=np.float64, casting="unsafe")
@@ -239,7 +239,7 @@ class FactorExpectations(BySlabs):
         weights = None if self.view.row_weight is None else self.view.row_weight[rows]
         expectations(model, values, there, held, weights, table, [columns for columns, _ in tile])
 
-    def _beside(self, layout: Table) -> int:
+    def _beside(self, layout: ModelSums) -> int:
         """Numbers beside each row of a strip: entries, which of them are there, and what is made of them."""
         return 6 * self.block_rows + 3 * (layout.width + layout.rank**2)
 
@@ -251,12 +251,12 @@ class FactorExpectations(BySlabs):
 
     def task_bytes(self, p: int, runs: list[range]) -> int:
         """Memory of one running task (the largest of ``runs``) beyond the block, with p columns."""
-        layout = Table(p - 1)
+        layout = ModelSums(p - 1)
         sums = 2 * (self.block_rows + 2) * layout.width * 8
         return self.reader.buffer_bytes + _strip_bytes(0, self._beside(layout)) + sums
 
     def pending_bytes(self, p: int, runs: list[range]) -> int:
-        return pending_sums(self.block_rows + 2, Table(p - 1).width, runs)
+        return pending_sums(self.block_rows + 2, ModelSums(p - 1).width, runs)
 
 
 # Rows that stay in cache together with so many numbers beside each.

@@ -71,7 +71,7 @@ def said_of(spec: dict[str, Any]) -> str:
     return " and ".join([", ".join(said[:-1]), said[-1]] if len(said) > 1 else said)
 
 
-def require_sound(rule: PublicRule, privacy: Privacy, *, oracle: bool) -> None:
+def require_public_rule(rule: PublicRule, privacy: Privacy, *, oracle: bool) -> None:
     """Refuse a rule under which neighbours need not stay neighbours; ``oracle``: of records one by one (k-DP-PCA).
 
     Raises

@@ -20,7 +20,7 @@ from npmdask.privacy.dp_pca.registry import NAMES as RECORD_ORACLES
 from npmdask.privacy.dp_pca_release import make_records
 from npmdask.privacy.mechanisms import REGISTRY as MECHANISMS
 from npmdask.privacy.power_release import make_power
-from npmdask.privacy.public_rule import PublicRule, require_sound
+from npmdask.privacy.public_rule import PublicRule, require_public_rule
 from npmdask.privacy.request import Privacy
 from npmdask.privacy.tensor_release import make_tensor
 from npmdask.runs.problem import DEFAULT_STEPS, FIRST_STAGE, OPERATORS, Locked, Problem, Request, Start
@@ -345,7 +345,7 @@ def _public_rule(source: Source, request: Request, privacy: Privacy) -> PublicRu
         view=AS_STORED if weights is None else View(row_weight=weights.rows, column_weight=weights.columns),
         weights=None if weights is None else weights.spec(),
     )
-    require_sound(rule, privacy, oracle=request.algorithm in RECORD_ORACLES)
+    require_public_rule(rule, privacy, oracle=request.algorithm in RECORD_ORACLES)
     return rule
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from npmdask.algorithms import Query, Result
 from npmdask.algorithms.stopping import Outcome, StepView
 from npmdask.errors import BadInputError
-from npmdask.numerics.factor_model import Table
+from npmdask.numerics.factor_model import ModelSums
 from npmdask.operators.pairwise_gram import FACTS
 from npmdask.privacy.release import Answer, Released
 from npmdask.runs.plain_release import PlainRelease
@@ -33,7 +33,7 @@ class FactorRelease(PlainRelease):
         """
         released = super().product(query, step)
         table = released.product
-        layout = Table(query.block.shape[1] - 1)
+        layout = ModelSums(query.block.shape[1] - 1)
         if not table[:-2, layout.triangle + layout.rank + 1].any():
             raise BadInputError(f"no column of {self._problem.source.path} varies: there is nothing to analyse")
         if step == 1:  # of no model yet

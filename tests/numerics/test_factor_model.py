@@ -11,12 +11,12 @@ import pytest
 
 from npmdask.numerics.factor_model import (
     FactorModel,
-    Table,
+    ModelSums,
     expectations,
     extrapolated,
     filled_by_model,
     held_out,
-    maximized,
+    next_model,
     principal_axes,
 )
 
@@ -49,7 +49,7 @@ def log_likelihood(rows: np.ndarray, given: FactorModel) -> float:
 
 
 def table_of(rows: np.ndarray, given: FactorModel, weights: np.ndarray | None = None) -> np.ndarray:
-    table = np.zeros((D + 2, Table(K).width))
+    table = np.zeros((D + 2, ModelSums(K).width))
     there = ~np.isnan(rows)
     expectations(given, rows, there, None, weights, table, [slice(0, 3), slice(3, D)])
     return table
@@ -81,7 +81,7 @@ def slow_step(rows: np.ndarray, given: FactorModel) -> tuple[np.ndarray, np.ndar
 
 def test_the_likelihood_is_that_of_the_observed_entries() -> None:
     rows, given = made(), model()
-    facts = Table(K).facts(table_of(rows, given))
+    facts = ModelSums(K).facts(table_of(rows, given))
     assert facts["log_likelihood"] == pytest.approx(log_likelihood(rows, given), rel=1e-12)
     assert facts["entries"] == (~np.isnan(rows)).sum() and facts["rows"] == N - 1
 
@@ -90,9 +90,9 @@ def test_a_step_is_that_of_a_slow_program_and_then_expanded() -> None:
     """The covariance of the slow step, with z as it is distributed over the rows."""
     rows, given = made(), model()
     table = table_of(rows, given)
-    found = maximized(given, table, 0.0)
+    found = next_model(given, table, 0.0)
     loadings, mean, noise = slow_step(rows, given)
-    whole = Table(K).full(table[-2, : Table(K).triangle]) / (N - 1)
+    whole = ModelSums(K).full(table[-2, : ModelSums(K).triangle]) / (N - 1)
     centre = whole[:K, K]
     spread = whole[:K, :K] - np.outer(centre, centre)
     assert found.noise == pytest.approx(noise, rel=1e-10)
@@ -105,7 +105,7 @@ def test_the_likelihood_never_falls_and_ends_where_plain_em_ends(share: float) -
     rows, fast = made(2, share), model()
     slow, values = fast, [log_likelihood(rows, fast)]
     for _ in range(120):
-        fast = maximized(fast, table_of(rows, fast), 0.0)
+        fast = next_model(fast, table_of(rows, fast), 0.0)
         values.append(log_likelihood(rows, fast))
     assert min(np.diff(values)) > -1e-9 * abs(values[-1])
     for _ in range(250):
@@ -120,12 +120,12 @@ def test_two_steps_point_towards_the_end() -> None:
     """Nearer to it than the steps themselves, whatever the order and the signs of the axes; and not beyond nothing."""
     rows, end = made(2, 0.6), model()
     for _ in range(400):
-        end = maximized(end, table_of(rows, end), 0.0)
+        end = next_model(end, table_of(rows, end), 0.0)
     first = model()
     for _ in range(12):
-        first = maximized(first, table_of(rows, first), 0.0)
-    second = maximized(first, table_of(rows, first), 0.0)
-    third = maximized(second, table_of(rows, second), 0.0)
+        first = next_model(first, table_of(rows, first), 0.0)
+    second = next_model(first, table_of(rows, first), 0.0)
+    third = next_model(second, table_of(rows, second), 0.0)
 
     def away(given: FactorModel) -> float:
         return float(np.linalg.norm(given.times(np.eye(D)) - end.times(np.eye(D))))
@@ -149,11 +149,11 @@ def test_what_is_held_out_is_not_fitted_and_is_predicted() -> None:
     rows, given = made(), model()
     there = ~np.isnan(rows)
     held = there & held_out(slice(0, N), D, 0.2, 3)
-    table = np.zeros((D + 2, Table(K).width))
+    table = np.zeros((D + 2, ModelSums(K).width))
     expectations(given, rows, there & ~held, held, None, table, [slice(0, D)])
     rest = np.where(held, np.nan, rows)
     np.testing.assert_allclose(table[:-1], table_of(rest, given)[:-1], rtol=1e-12)
-    facts = Table(K).facts(table)
+    facts = ModelSums(K).facts(table)
     predicted = filled_by_model(rest, given)
     assert facts["held"] == held.sum()
     assert facts["held_error"] == pytest.approx(np.square(rows - predicted)[held].sum(), rel=1e-10)

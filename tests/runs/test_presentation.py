@@ -143,7 +143,7 @@ def test_a_resume_presents_what_a_killed_run_was_asked_for(nights: Path) -> None
         held.drop_part(PART)
     npmdask.resume(nights / "killed")
     assert files_of(nights / "killed" / PART) == kept
-    npmdask.resume(nights / "killed", tol=1e-6)  # another answer, and it is presented anew
+    npmdask.resume(nights / "killed", tol=1e-6)  # another answer, which is presented instead
     assert (nights / "killed" / PART).is_dir()
 
 

@@ -106,7 +106,7 @@ class CoupledRequest:
         )
 
 
-def spec_of(fields: Fields, request: CoupledRequest) -> dict[str, Any]:
+def spec_of_fields(fields: Fields, request: CoupledRequest) -> dict[str, Any]:
     """The parameters that a store is bound to, by name."""
     asked = {name: getattr(request, name) for name in ("pcs", "ridge")} if request.kind == CCA else {}
     pcs = asked.get("pcs")
@@ -158,7 +158,7 @@ def run_coupled(
         once = {"source": fields.left.path, "other_source": fields.right.path}
         once |= {} if fields.left.dim is None else {"dim": fields.left.dim}
         once |= {} if fields.right.dim is None else {"other_dim": fields.right.dim}
-        bind_spec(spec_of(fields, request), held, {"resources": asdict(resources)}, once=once)
+        bind_spec(spec_of_fields(fields, request), held, {"resources": asdict(resources)}, once=once)
         if held.read_part(ANSWER) is None:
             resources.require_possible()
             with Session(held, resources, Observers(Predictor(), observer)) as session:

@@ -201,7 +201,7 @@ def test_a_public_number_is_asked_for_and_checked(tmp_path: Path) -> None:
 
 
 def test_a_file_with_gaps_is_not_looked_at(tmp_path: Path) -> None:
-    """Reading it into a store would say where the first gap is, to whoever runs."""
+    """Reading it into a store would say where the first gap is, which is private."""
     np.save(tmp_path / "x.npy", gappy(60))
     privacy = Privacy(neighboring_relation="record_replace", **PROMISE, ledger=str(tmp_path / "l.sqlite"), dataset="a")
     config = tmp_path / "p.toml"
