@@ -62,48 +62,57 @@ class ConfigTable(BaseModel):
 
 
 class SourceTable(ConfigTable):
-    """What is analysed."""
+    """Input data."""
 
     path: str = Field(
-        "", description="a Zarr store: a folder relative to this file, or s3://bucket/key; a stream's: see [stream]"
+        "",
+        description="a Zarr store or a file, relative to this file, or s3://bucket/key; streams: see [stream]",
     )
     nodes: list[str] | None = Field(
-        None, description="instead: addresses of `npmdask node` processes that hold the data, like http://host:9001"
+        None,
+        description="instead of path: addresses of `npmdask node` processes that hold the data, e.g. http://host:9001",
     )
-    patience: float = Field(60.0, ge=0, description="seconds that a node may be away before the run ends, resumable")
+    patience: float = Field(
+        60.0, ge=0, description="seconds to wait for a node before the run ends (it can be resumed)"
+    )
     kind: Literal["samples", "symmetric", "matrix", "sparse", "matrices", "tensor"] | None = Field(
-        None, description="how to read it; what the store says of itself if left out"
+        None, description="kind of data; as recorded in the store if left out"
     )
     dim: str | None = Field(
-        None, description="of NetCDF or Zarr with more dimensions: along which rows lie, like time (needs xarray)"
+        None, description="dimension that holds the rows, e.g. time (NetCDF or Zarr with more than two; needs xarray)"
     )
     center: bool = Field(False, description="subtract the column means, on the fly")
     scale: bool = Field(False, description="divide by the column standard deviations, on the fly")
     missing: Literal["refuse", "drop-columns", "mean", "em", "pairwise", "fill", "impute"] = Field(
         "refuse",
-        description="values: mean, of their columns; drop-columns: leave out those without any value; em: fit a model "
-        "to what is there; pairwise: covariances of the rows that have both columns; private: fill; of a stream: "
-        "impute, as the model so far expects",
+        description="treatment of missing values: refuse; mean (of the column); drop-columns (columns without any "
+        "value); em (fit a model to the observed values); pairwise (covariances over rows that have both columns); "
+        "private runs: fill; streams: impute (what the model so far expects)",
     )
     missing_fill: float | str | None = Field(
         None,
-        description='of missing = "fill": what gaps count as, a public number, or an array on disk (.npy or Zarr) '
-        "with one for every column",
+        description='with missing = "fill": public value to fill in, one number, or an array on disk (.npy or Zarr) '
+        "with one for each column",
     )
     missing_values: list[float] | None = Field(
-        None, description="numbers that mark missing values, beside NaN, like [-9999]"
+        None, description="numbers that mark missing values, besides NaN, e.g. [-9999]"
     )
     missing_limit: float | None = Field(
-        None, ge=0, lt=1, description="of mean: leave out columns that lack more than this share; a pass finds them"
+        None,
+        ge=0,
+        lt=1,
+        description='with missing = "mean": leave out columns with a larger fraction missing; takes one pass',
     )
-    operator: str | None = Field(None, description="an operator of yours, by the name that you registered it under")
+    operator: str | None = Field(None, description="name under which you registered an operator")
     row_weights: str | None = Field(
         None,
-        description="how much each row counts: an array on disk (.npy or Zarr), relative to this file, or the name of "
-        "a coordinate of labelled data",
+        description="weight of each row: an array on disk (.npy or Zarr), relative to this file, or the name of a "
+        "coordinate of labelled data",
     )
     column_weights: str | None = Field(
-        None, description='of squares of columns: the same; or "coslat", cosines of the latitudes of labelled data'
+        None,
+        description="weight of the square of each column, given likewise; or "
+        '"coslat", the cosine of the latitude of labelled data',
     )
 
     @model_validator(mode="after")
@@ -127,30 +136,32 @@ def algorithm_names() -> list[str]:
 
 
 class AlgorithmTable(ConfigTable):
-    """How."""
+    """Algorithm."""
 
     name: str = Field(
         "auto",
-        description="gram (one pass), krylov, power (auto with noise); private: covariance, power (auto: the better by "
-        "public numbers), of records k-dp-pca, k-dp-ojas, k-dp-power; of a tensor: tensor-power (auto); of a stream: "
-        "spm (auto), oja, msg, rmsg, mb-msg, ...; of its third moment: online-tensor-power",
+        description="gram (one pass), krylov, power (auto with noise); private runs: covariance, power (auto: the "
+        "better by public numbers), for records k-dp-pca, k-dp-ojas, k-dp-power; tensors: tensor-power (auto); "
+        "streams: spm (auto), oja, msg, rmsg, mb-msg, ..., for their third moment online-tensor-power",
         json_schema_extra=lambda schema: schema.update({"enum": [*algorithm_names()]}),
     )
     target_rank: Annotated[int, Field(ge=1)] | Annotated[float, Field(gt=0, lt=1)] = Field(
-        description="k: how many components; or, like 0.95, a share of the variance"
+        description="number of components k, or fraction of the variance to explain (e.g. 0.95)"
     )
     iteration_rank: Annotated[int, Field(ge=1)] | Literal["auto"] | None = Field(
-        None, description='p >= k: columns iterated; max(k + 10, min(2 k, 64)), spm: 2 k; "auto": all that cost no time'
+        None,
+        description="block size p >= k (k plus oversampling); max(k + 10, min(2 k, 64)) if left out, spm: 2 k; "
+        '"auto": the largest that takes no extra time',
     )
     max_steps: int | None = Field(
         None,
         ge=1,
-        description="give up (not converged) after so many passes: 200; private: releases of the power method",
+        description="limit on the number of passes (200 if left out); private runs: releases of the power method",
     )
     options: dict[str, Any] | None = Field(
         None,
-        description="further parameters of a streaming algorithm, like { gap = 0.1 }, of k-dp-pca, like "
-        '{ variant = "tight" }, of tensor-power, like { restarts = 40 }, of krylov, like { precision = "float64" }',
+        description="further parameters of the algorithm: streams, e.g. { gap = 0.1 }; k-dp-pca, e.g. "
+        '{ variant = "tight" }; tensor-power, e.g. { restarts = 40 }; krylov, e.g. { precision = "float64" }',
     )
 
     @field_validator("name")
@@ -177,105 +188,126 @@ class AlgorithmTable(ConfigTable):
 
 
 class StopTable(ConfigTable):
-    """When to stop."""
+    """Stopping criteria."""
 
     tol: float | None = Field(
         None,
         gt=0,
         lt=1,
-        description="relative residual ||A v - theta v|| / |theta|; 1e-9, float32 data: 1e-6",
+        description="stop at this relative residual ||A v - theta v|| / |theta|; default 1e-9, float32 data: 1e-6",
     )
     low_rank_tol: float | None = Field(
         None,
         ge=0,
         allow_inf_nan=False,
-        description="also stop when k components leave at most 1 + so much times the least that any k leave, like 0.1",
+        description="also stop once the rank-k residual is certified within 1 + low_rank_tol times the least, e.g. 0.1",
     )
 
 
 class MechanismTable(ConfigTable):
-    """What is added to every product."""
+    """Simulated noise on every product."""
 
-    name: Literal["none", "gaussian"] = Field("none", description="gaussian: simulated noise, not private")
-    stddev: float = Field(0.0, ge=0, description="of the simulated noise")
+    name: Literal["none", "gaussian"] = Field("none", description="gaussian: add simulated noise; not private")
+    stddev: float = Field(0.0, ge=0, description="standard deviation of the simulated noise")
 
 
 class StreamTable(ConfigTable):
-    """Rows that are learnt from once, as they come."""
+    """Streaming PCA: rows that are used once, as they arrive."""
 
-    batch_rows: int = Field(256, ge=1, description="rows read at once, where the algorithm does not say how many")
-    half_life: float | None = Field(None, gt=0, description="rows after which a row counts half: for data that drift")
-    unit: float | None = Field(None, gt=0, description="typical norm of a row; that of the first batch if left out")
-    order: Literal["sequential", "shuffled"] = Field(
-        "sequential", description="of a store: shuffled by chunk and within"
+    batch_rows: int = Field(256, ge=1, description="rows read at once, unless the algorithm sets it")
+    half_life: float | None = Field(
+        None, gt=0, description="rows after which the weight of a row halves, for data that drift"
     )
-    epochs: int = Field(1, ge=1, description="of a store: how many times every row is used")
-    pattern: str = Field("*", description="of a directory: names of its files")
-    full_batches: bool = Field(False, description="of a directory: leave a batch that is not full for the next time")
-    format: Literal["csv", "npy", "float32"] | None = Field(None, description='of standard input (path = "-")')
-    columns: int | None = Field(None, ge=1, description="of standard input, or of a directory that is still empty")
-    header: bool | None = Field(None, description="of CSV: whether the first line holds names; looked at if left out")
-    non_finite: Literal["refuse", "skip"] = Field("refuse", description="rows with NaN or infinity; skip: count them")
-    held_out: str | None = Field(None, description="a store of rows that the objective is measured on, not learnt from")
-    measure_rows: int | None = Field(None, ge=1, description="rows between the first measurements; 16 batches")
+    unit: float | None = Field(None, gt=0, description="typical norm of a row; measured on the first batch if left out")
+    order: Literal["sequential", "shuffled"] = Field(
+        "sequential", description="order of the rows of a store; shuffled: by chunk and within chunks"
+    )
+    epochs: int = Field(1, ge=1, description="passes over the rows of a store")
+    pattern: str = Field("*", description="pattern of the names of files in a directory")
+    full_batches: bool = Field(False, description="leave the last, incomplete batch of a directory for the next update")
+    format: Literal["csv", "npy", "float32"] | None = Field(None, description='format of standard input (path = "-")')
+    columns: int | None = Field(
+        None, ge=1, description="number of columns of standard input, or of a directory that is still empty"
+    )
+    header: bool | None = Field(None, description="whether the first line of CSV holds names; detected if left out")
+    non_finite: Literal["refuse", "skip"] = Field(
+        "refuse", description="rows with NaN or infinity: refuse them, or skip and count them"
+    )
+    held_out: str | None = Field(
+        None, description="store of held-out rows to measure the explained variance on; never learnt from"
+    )
+    measure_rows: int | None = Field(
+        None, ge=1, description="rows between the first measurements; 16 batches if left out"
+    )
 
 
 class PrivacyTable(ConfigTable):
-    """What is promised to whom."""
+    """Differential privacy."""
 
-    epsilon: float = Field(description="spent by the whole run", gt=0)
-    delta: float = Field(description="spent by the whole run; far below 1 / (number of records)", ge=0, lt=1)
+    epsilon: float = Field(description="epsilon that the whole run spends", gt=0)
+    delta: float = Field(description="delta that the whole run spends; far below 1 / (number of records)", ge=0, lt=1)
     neighboring_relation: str | None = Field(
-        None, description="who is protected: record_replace, record_add_remove, record_zero_out, symmetric_entry, ..."
+        None,
+        description="neighbouring relation: record_replace, record_add_remove, record_zero_out, symmetric_entry, ...",
     )
     clip_norm: float | None = Field(
         None,
         gt=0,
-        description="public bound: the norm of a record, or the size of an entry; chosen without looking",
+        description="public bound on the norm of a record, or on an entry; choose it without looking at the data",
     )
-    change: float = Field(1.0, gt=0, description="by how much an entry, or the norm, may differ (matrix relations)")
-    coherence: float | None = Field(None, gt=0, description="public estimate, for noise that does not follow X")
-    mechanism: Literal["gaussian", "laplace"] = Field("gaussian", description="laplace: pure epsilon, delta = 0")
-    calibration: Literal["exact", "paper"] = Field("exact", description="paper: Hardt and Price's formula, to compare")
-    clip_images: bool = Field(True, description="of records: clip their images in each block too, for less noise")
-    ledger: str | None = Field(None, description="file or URL of the budgets; NPMDASK_LEDGER if left out")
+    change: float = Field(1.0, gt=0, description="largest difference of an entry, or of the norm (matrix relations)")
+    coherence: float | None = Field(
+        None, gt=0, description="public estimate of the coherence, for noise that does not depend on the iterate X"
+    )
+    mechanism: Literal["gaussian", "laplace"] = Field("gaussian", description="noise; laplace: pure epsilon, delta = 0")
+    calibration: Literal["exact", "paper"] = Field(
+        "exact", description="calibration of the noise; paper: formula of Hardt and Price, for comparison"
+    )
+    clip_images: bool = Field(
+        True, description="for records: also clip their images in each block, which needs less noise"
+    )
+    ledger: str | None = Field(None, description="file or URL of the ledger of budgets; $NPMDASK_LEDGER if left out")
     dataset: str | None = Field(None, description="name of the data set in the ledger; the source's path if left out")
 
 
 class RunTable(ConfigTable):
-    """With what, and where."""
+    """Resources and output."""
 
-    memory: str | None = Field(None, description="limit for all processes together, like 1GiB")
-    workers: int = Field(0, ge=0, description="processes; 0: threads of one process")
-    threads: int | None = Field(None, ge=1, description="a process; all cores if left out")
-    store: str | None = Field(None, description="folder of the run, relative to this file; or s3://bucket/name")
+    memory: str | None = Field(None, description="memory limit for all processes together, e.g. 1GiB")
+    workers: int = Field(0, ge=0, description="number of processes; 0: threads of one process")
+    threads: int | None = Field(None, ge=1, description="threads of each process; all cores if left out")
+    store: str | None = Field(None, description="folder to keep the run in, relative to this file; or s3://bucket/name")
     cluster: str | None = Field(
         None,
-        description="address of a Dask scheduler, like tcp://host:8786, to use instead; or the JSON file that it wrote",
+        description="address of a Dask scheduler to use instead, e.g. tcp://host:8786, or its scheduler file (JSON)",
     )
     certificates: str | None = Field(
-        None, description="of a cluster at tls://: folder with ca.pem, cert.pem, key.pem, relative to this file"
+        None, description="folder with ca.pem, cert.pem, key.pem for a cluster at tls://, relative to this file"
     )
-    commit_seconds: float = Field(30.0, ge=0, description="between commits inside a pass: lost at most by a kill")
-    seed: int = Field(0, ge=0, description="of the random start block")
-    start: str | None = Field(None, description="folder of an earlier run to begin from; relative to this file")
+    commit_seconds: float = Field(
+        30.0, ge=0, description="seconds between checkpoints inside a pass: the most work that a kill can lose"
+    )
+    seed: int = Field(0, ge=0, description="seed of the random start block")
+    start: str | None = Field(None, description="folder of an earlier run to start from, relative to this file")
 
 
 class ReportTable(ConfigTable):
-    """How the answer is reported and exported."""
+    """Reported and exported form of the results."""
 
     rotate: Literal["varimax", "promax", "procrustes"] | None = Field(
-        None, description="components to few large entries; procrustes: onto those of align_to"
+        None, description="varimax, promax: rotate to few large entries; procrustes: rotate onto components of align_to"
     )
     align_to: str | None = Field(
         None,
-        description="folder of an earlier run, whose components give the order and the signs; relative to this file",
+        description="folder of an earlier run whose order and signs of components to follow, relative to this file",
     )
     independent_rows: int | None = Field(
-        None, ge=1, description="how many independent rows the data are worth, for standard errors; all if left out"
+        None, ge=1, description="effective number of independent rows, for standard errors; all rows if left out"
     )
     bootstrap: int | None = Field(
-        None, ge=50, description="of a stored Gram with groups of rows: so many replicates, for confidence intervals"
+        None,
+        ge=50,
+        description="bootstrap replicates for confidence intervals, of a stored Gram matrix with groups of rows",
     )
 
 
@@ -304,23 +336,21 @@ STORED = ("auto", COVARIANCE, TENSOR_POWER, *RECORD_ORACLES)
 
 
 class RunConfig(ConfigTable):
-    """A run, whole."""
+    """The configuration of a run."""
 
-    source: SourceTable = Field(description="what is analysed")
-    algorithm: AlgorithmTable = Field(description="how")
+    source: SourceTable = Field(description="input data")
+    algorithm: AlgorithmTable = Field(description="algorithm")
     stream: StreamTable | None = Field(
         None,
-        description='a stream: the rows of source.path (a store, a file, a directory that grows, or "-") are learnt '
-        "from once; the table makes the run one",
+        description="streaming PCA (only with this table): use each row of source.path once; a store, a file, a "
+        'directory that grows, or "-"',
     )
-    stop: StopTable = Field(StopTable(), description="when to stop")
-    mechanism: MechanismTable = Field(MechanismTable(), description="what is added to every product")
-    privacy: PrivacyTable | None = Field(
-        None, description="a promise: differential privacy; the table makes the run private"
-    )
-    run: RunTable = Field(RunTable(), description="with what, and where")
+    stop: StopTable = Field(StopTable(), description="stopping criteria")
+    mechanism: MechanismTable = Field(MechanismTable(), description="simulated noise on every product")
+    privacy: PrivacyTable | None = Field(None, description="differential privacy (only with this table)")
+    run: RunTable = Field(RunTable(), description="resources and output")
     report: ReportTable = Field(
-        ReportTable(), description="how the answer is reported and exported; changes no bit of it"
+        ReportTable(), description="reported and exported form of the results; does not affect the computation"
     )
 
     def request(self) -> Request:
@@ -406,9 +436,7 @@ class RunConfig(ConfigTable):
         if self.mechanism.name != "none":
             wrong.append("mechanism.name")
         if wrong:
-            raise BadInputError(
-                f"{', '.join(wrong)} cannot be said of a stream, whose rows are used once: leave it out"
-            )
+            raise BadInputError(f"a stream, whose rows are used once, takes no {', '.join(wrong)}: leave it out")
 
     def check(self) -> Problem:
         """The source opened and everything checked, nothing read: iteration_rank = "auto" means the default."""
@@ -451,7 +479,7 @@ class RunConfig(ConfigTable):
             raise RefusedError(PRIVATE.format(self.run.store))
         if self.streams:
             raise BadInputError(
-                "the configuration is of a stream, which cannot be done here: use `npmdask run`, or `python -m "
+                "the configuration describes a stream, which this command cannot run: use `npmdask run`, or `python -m "
                 "flows.streaming_update`"
             )
 
@@ -471,7 +499,9 @@ class RunConfig(ConfigTable):
     def plan(self, spectrum: str | None = None) -> Plan | TensorPlan:
         """What running it would do and need. ``spectrum``: a file or a guess, instead of a sample of the data."""
         if self.source.nodes is not None:
-            raise BadInputError("a plan measures the data, which lie with the nodes: make it there, for one node")
+            raise BadInputError(
+                "a plan needs a sample of the data, which only the nodes have: run `npmdask plan` on a node instead"
+            )
         problem = self.problem()
         if problem.kind == "tensor":
             if spectrum is not None:
@@ -568,7 +598,7 @@ def load_config(
         No such file, not TOML, an unknown key (the right one is suggested) or a value out of range.
     """
     file = local_path(path, "a configuration") if is_url(path) else Path(path)
-    data = "" if file.suffix == ".toml" else f"; to run data, say how many components: `npmdask run {file} -k 10`"
+    data = "" if file.suffix == ".toml" else f"; to run data, give the number of components: `npmdask run {file} -k 10`"
     try:
         if file.stat().st_size > LARGEST:
             raise BadInputError(f"{file} is too large for a configuration{data}")
@@ -602,7 +632,7 @@ def config_of_source(
         if source != "-" and not (is_remote(source) or is_registered(source)):
             local_path(source, "an array that is analysed", SCHEMES)  # refuses a place that nothing can be at
         raise BadInputError(
-            f"{source} is a source of data: say how many components, as in `npmdask run {source} -k 10` (a "
+            f"{source} is a source of data: give the number of components, as in `npmdask run {source} -k 10` (a "
             "configuration is a file whose name ends in .toml)"
         )
     if "source.path" in changes:
@@ -743,7 +773,7 @@ def _changed(content: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, A
             table = table.setdefault(part, {})
             if not isinstance(table, dict):
                 raise BadInputError(
-                    f"{part} is {table!r} in the configuration, where {key} needs a table: mend the file"
+                    f"{part} is {table!r} in the configuration, where {key} needs a table: correct the file"
                 )
         if isinstance(value, str) and key in PATHS:
             value = (_weights_beside if key in WEIGHTS else _beside)(Path.cwd(), value)
@@ -881,7 +911,9 @@ def starter(file: Path, source: str | None = None) -> str:
     run = RunTable(memory=_enough_memory(whole.check()), store=store)
     if not is_url(source) and not Path(source).is_absolute():  # as it was given, but of the file's folder
         table = table.model_copy(update={"path": os.path.relpath(path, file.absolute().parent)})
-    rest = "# every other key, and what it means: `npmdask init NAME`; to change one: `npmdask run ... --set KEY=VALUE`"
+    rest = (
+        "# all other keys, explained: `npmdask init NAME`; to change one for one run: `npmdask run ... --set KEY=VALUE`"
+    )
     return head + render_config(whole.model_copy(update={"source": table, "run": run}), FIRST_KEYS) + f"\n{rest}\n"
 
 

@@ -39,7 +39,7 @@ def run(context: Context) -> Measured:
 ROWS = [
     Row(
         name="certificate-coverage",
-        what="bound over actual error: the largest of the medians for values, angle, low-rank error (what is told)",
+        what="bound over actual error: the largest of the medians for values, angle, low-rank error (as stated)",
         target=3.0,
         better="lower",
         run=run,

@@ -34,7 +34,7 @@ def measure(context: Context) -> Measured:
         "relative_error": {"2 against 1": relative_error(first["2"], first["1"])},
         "seconds": rounded(seconds),
     }
-    why = f"{context.cores} cores, shared with the scheduler, the driver and whoever else is on the machine"
+    why = f"{context.cores} cores, shared with the scheduler, the driver and all else that runs on the machine"
     return Measured(middle["1"] / middle["2"], details, why, () if same else ("2 workers give other bits than 1",))
 
 

@@ -12,38 +12,60 @@ from npmdask.errors import BadInputError
 
 
 def add_ingest(commands: Any) -> None:
-    p = commands.add_parser("ingest", help="turn files into a checked Zarr store, without loading them")
-    p.add_argument("src", help=".npy .npz .csv .tsv .parquet .h5 .h5ad .nc .mtx, IDX, UCI bag of words, another Zarr")
+    p = commands.add_parser("ingest", help="convert files into a checked Zarr store, without loading them into memory")
+    p.add_argument(
+        "src", help="file to convert: .npy .npz .csv .tsv .parquet .h5 .h5ad .nc .mtx, IDX, UCI bag of words, Zarr"
+    )
     p.add_argument("dest", help="store to create")
     kinds = ["samples", "symmetric", "matrix", "sparse", "matrices", "tensor"]
-    p.add_argument("--kind", choices=kinds, help="default: samples, or sparse; matrices, tensor: of a 3-D array")
+    p.add_argument(
+        "--kind", choices=kinds, help="kind of data (default: samples, or sparse); matrices and tensor need a 3-D array"
+    )
     _add_layout(p)
-    p.add_argument("--dataset", help="which array, where the source holds several")
-    p.add_argument("--dtype", help="store as float32 or float64 (default: as it is)")
-    p.add_argument("--rounding", choices=["error", "nearest"], default="error", help="of values that DTYPE lacks")
+    p.add_argument("--dataset", help="name of the array, where the source holds several")
+    p.add_argument("--dtype", help="store as float32 or float64 (default: the type of the source)")
+    p.add_argument(
+        "--rounding",
+        choices=["error", "nearest"],
+        default="error",
+        help="round values that DTYPE cannot hold, or refuse them (default)",
+    )
     _add_chunks(p)
-    p.add_argument("--symmetrise", action="store_true", help="of a tensor: store the mean over the orders of indices")
-    p.add_argument("--header", action=argparse.BooleanOptionalAction, help="of CSV: the first line is names")
+    p.add_argument("--symmetrise", action="store_true", help="average a tensor over all orders of its indices")
+    p.add_argument(
+        "--header", action=argparse.BooleanOptionalAction, help="whether the first line of a CSV file holds names"
+    )
     p.add_argument(
         "--non-finite",
         choices=["error", "zero", "missing"],
         default="error",
-        help="zero: store such rows as zeros; missing: store NaN, for runs that say how they treat missing values",
+        help="rows with NaN or infinity: refuse them (default), store zeros, or store NaN as missing values",
     )
-    p.add_argument("--missing", choices=["error", "fill"], default="error", help="parts that Zarr or HDF5 lacks")
-    p.add_argument("--overwrite", action="store_true", help="replace DEST once the new store is whole")
-    p.add_argument("--gram", metavar="G", help="also form the Gram of the rows, in the store G, while they are written")
-    p.add_argument("--quiet", action="store_true")
+    p.add_argument(
+        "--missing",
+        choices=["error", "fill"],
+        default="error",
+        help="chunks absent from Zarr or HDF5: refuse them (default) or use the fill value",
+    )
+    p.add_argument("--overwrite", action="store_true", help="replace DEST once the new store is complete")
+    p.add_argument(
+        "--gram", metavar="G", help="also form the Gram matrix of the rows while they are written, in the store G"
+    )
+    p.add_argument("--quiet", action="store_true", help="show no progress")
     p.set_defaults(command=_ingest)
 
 
 def _add_chunks(p: Any) -> None:
-    p.add_argument("--chunks", type=int, nargs="+", metavar="SIZE", help="rows and columns, or b b b of a tensor")
+    p.add_argument(
+        "--chunks", type=int, nargs="+", metavar="SIZE", help="chunk size: rows and columns, or b b b for a tensor"
+    )
 
 
 def _add_layout(p: Any) -> None:
     p.add_argument(
-        "--layout", choices=["packed", "full"], help="of a symmetric matrix: its upper triangle (default), or all of it"
+        "--layout",
+        choices=["packed", "full"],
+        help="for a symmetric matrix: upper triangle only (default), or all of it",
     )
 
 
@@ -90,19 +112,27 @@ def _print_store(summary: Any, side: int | None = None) -> None:
 
 
 def add_generate(commands: Any) -> None:
-    p = commands.add_parser("generate", help="make a planted problem of any size, the truth stored beside it")
-    p.add_argument("problem", help="spiked, spectrum, symmetric, rank_deficient, sparse, tensor")
+    p = commands.add_parser(
+        "generate", help="generate synthetic data of any size, with the exact answer stored beside it"
+    )
+    p.add_argument("problem", help="model: spiked, spectrum, symmetric, rank_deficient, sparse, tensor")
     p.add_argument("dest", help="store to create")
-    p.add_argument("--rows", type=int)
-    p.add_argument("--columns", type=int, required=True, help="of a tensor: d, for d x d x d")
-    p.add_argument("--rank", type=int, default=10, help="components of the stored truth")
-    p.add_argument("--dtype", choices=["float32", "float64"], default="float32")
-    p.add_argument("--seed", type=int, default=0)
+    p.add_argument("--rows", type=int, help="number of rows")
+    p.add_argument("--columns", type=int, required=True, help="number of columns; side d of a d x d x d tensor")
+    p.add_argument("--rank", type=int, default=10, help="number of ground-truth components to store (default: 10)")
+    p.add_argument("--dtype", choices=["float32", "float64"], default="float32", help="default: float32")
+    p.add_argument("--seed", type=int, default=0, help="seed of the random numbers (default: 0)")
     _add_layout(p)
     _add_chunks(p)
-    p.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of the problem: spectrum=power")
-    p.add_argument("--overwrite", action="store_true")
-    p.add_argument("--quiet", action="store_true")
+    p.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="option of the model, e.g. spectrum=power; repeatable",
+    )
+    p.add_argument("--overwrite", action="store_true", help="replace DEST if it exists")
+    p.add_argument("--quiet", action="store_true", help="show no progress")
     p.set_defaults(command=_generate)
 
 
@@ -132,44 +162,61 @@ def add_gram(commands: Any) -> None:
     """``npmdask gram``."""
     p = commands.add_parser(
         "gram",
-        help="form A^T A in one pass and keep it: any question about the columns is then answered without a pass",
+        help="form the Gram matrix A^T A in one pass and store it; PCA of the columns then needs no further pass",
         usage="npmdask gram SOURCE G [options]\n       npmdask gram --merge A B ... G\n"
         "       npmdask gram --remove A G DEST",
-        description="Form A^T A of the rows of SOURCE in one pass and keep it in the store G; run again, read only "
-        "the rows that were appended. `npmdask run G -k 10` then answers without a pass. --merge joins Grams of other "
-        "rows of the same columns; --remove takes rows off again.",
+        description="Form the Gram matrix A^T A of the rows of SOURCE in one pass and keep it in the store G. Run "
+        "again, the command reads only the rows that were appended. `npmdask run G -k 10` then computes components "
+        "without a pass. --merge adds Gram matrices of different rows of the same columns; --remove subtracts rows.",
     )
     p.add_argument(
-        "paths", nargs="+", metavar="PATH", help="SOURCE and G; with --merge A, B, ... and G; with --remove G and DEST"
+        "paths",
+        nargs="+",
+        metavar="PATH",
+        help="SOURCE and G; with --merge: A, B, ... and G; with --remove: G and DEST",
     )
-    p.add_argument("--merge", action="store_true", help="merge Grams of other rows of the same columns into a new one")
-    p.add_argument("--remove", metavar="A", help="remove the rows of the Gram A from G, into the new store DEST")
     p.add_argument(
-        "--distinct", action="store_true", help="with --merge: count equal chunks twice, as they are different rows"
+        "--merge", action="store_true", help="add Gram matrices of different rows of the same columns into a new one"
     )
-    p.add_argument("--kind", choices=["samples", "matrix", "sparse"], help="default: what the store says, or matrix")
-    p.add_argument("--dim", help="of NetCDF or Zarr with more dimensions: along which rows lie, like time")
+    p.add_argument(
+        "--remove", metavar="A", help="subtract the rows of the Gram matrix A from G, into the new store DEST"
+    )
+    p.add_argument(
+        "--distinct",
+        action="store_true",
+        help="with --merge: count identical chunks twice, because they hold different rows",
+    )
+    p.add_argument(
+        "--kind",
+        choices=["samples", "matrix", "sparse"],
+        help="kind of data (default: as recorded in the store, or matrix)",
+    )
+    p.add_argument("--dim", help="dimension that holds the rows, e.g. time (NetCDF or Zarr with more than two)")
     p.add_argument(
         "--by-chunks",
         type=int,
         metavar="N",
-        help="keep a Gram for each N rows of chunks, for standard errors by the jackknife",
+        help="keep one Gram matrix for every N rows of chunks, for jackknife standard errors",
     )
     p.add_argument(
         "--groups",
         metavar="FILE|NAME",
-        help="keep a Gram for each label of rows: a text file of one label a line (or .npy), or their name in the data",
+        help="keep one Gram matrix for each label of rows: a file of one label a line (or .npy), or a name in the data",
     )
     p.add_argument(
-        "--precision", choices=["float64", "float32"], help="of the products that are summed (default: float64)"
+        "--precision",
+        choices=["float64", "float32"],
+        help="precision of the products that are summed (default: float64)",
     )
     p.add_argument(
-        "--seed", type=int, help="of the random columns that check the Gram; only Grams of one seed can be merged"
+        "--seed",
+        type=int,
+        help="seed of the random columns that check the sums; only Gram matrices of one seed can be merged",
     )
-    p.add_argument("--memory", help="limit for all processes together, like 1GiB")
-    p.add_argument("--threads", type=int)
-    p.add_argument("--workers", type=int, help="processes (default: threads of this one)")
-    p.add_argument("--cluster", help="address of a Dask scheduler, or the JSON file that it wrote")
+    p.add_argument("--memory", help="memory limit for all processes together, e.g. 1GiB")
+    p.add_argument("--threads", type=int, help="threads of each process (default: all cores)")
+    p.add_argument("--workers", type=int, help="number of processes (default: threads of this one)")
+    p.add_argument("--cluster", help="address or scheduler file of a Dask scheduler")
     add_output(p)
     p.set_defaults(command=_gram)
 
@@ -225,31 +272,38 @@ def add_components(commands: Any) -> None:
     """``npmdask components``."""
     p = commands.add_parser(
         "components",
-        help="show how many components each criterion advises, and how sure they are, without a pass",
-        description="Show how many components each criterion advises and why they differ, without a pass: from a "
-        "stored Gram (`npmdask gram`) all of them, from a finished run what its k values tell. Of a run the standard "
-        "errors of its values and which components sampling mixes, of a Gram with groups of rows "
-        "intervals by bootstrap.",
+        help="show how many components each criterion recommends, and how certain they are, without a pass",
+        description="Show how many components each criterion recommends and why they differ, without a pass over the "
+        "data. A stored Gram matrix (`npmdask gram`) supports every criterion; a finished run those that its k values "
+        "allow. For a run, also show the standard errors of its values and which components sampling mixes; for a Gram "
+        "matrix with groups of rows, bootstrap intervals.",
     )
-    p.add_argument("store", help="a stored Gram, or a finished run")
-    p.add_argument("--share", type=float, default=0.9, help="of the variance to explain (default: 0.9)")
-    p.add_argument("--noise", type=float, metavar="VARIANCE", help="of one entry (default: from the median of a Gram)")
-    p.add_argument("--no-center", action="store_true", help="of a Gram: of the rows as they are, not less their mean")
-    p.add_argument("--scale", action="store_true", help="of a Gram: of columns divided by their standard deviations")
+    p.add_argument("store", help="a stored Gram matrix, or a finished run")
+    p.add_argument("--share", type=float, default=0.9, help="fraction of the variance to explain (default: 0.9)")
+    p.add_argument(
+        "--noise",
+        type=float,
+        metavar="VARIANCE",
+        help="noise variance of one entry (default: estimated from the median eigenvalue of a Gram matrix)",
+    )
+    p.add_argument("--no-center", action="store_true", help="for a Gram matrix: do not subtract the column means")
+    p.add_argument(
+        "--scale", action="store_true", help="for a Gram matrix: divide columns by their standard deviations"
+    )
     p.add_argument(
         "--intervals",
         type=int,
         metavar="K",
-        help="of a Gram by_chunks: also 95 %% intervals of K components, by bootstrap",
+        help="for a Gram matrix with groups of rows: also show 95 %% bootstrap intervals of K components",
     )
     p.add_argument(
         "--independent-rows",
         type=int,
         metavar="N",
-        help="of a run: how many independent rows its data are worth, for standard errors (default: all rows)",
+        help="for a run: effective number of independent rows, for standard errors (default: all rows)",
     )
-    p.add_argument("--seed", type=int, default=0, help="of the simulations of parallel analysis and of the bootstrap")
-    p.add_argument("--json", action="store_true", help="one JSON object")
+    p.add_argument("--seed", type=int, default=0, help="seed of parallel analysis and of the bootstrap (default: 0)")
+    p.add_argument("--json", action="store_true", help="print one JSON object")
     p.set_defaults(command=_components)
 
 

@@ -65,47 +65,54 @@ SHORT = {  # options in the words of ``top_k``, and what each is in a configurat
 
 def _add_what(p: Any) -> None:
     p.add_argument(
-        "config", metavar="CONFIG.toml|SOURCE", help="a TOML file; or data with -k: a Zarr store, a URL, - for a pipe"
+        "config",
+        metavar="CONFIG.toml|SOURCE",
+        help="a TOML configuration; or, with -k, the data: a Zarr store, a file, a URL, or - for standard input",
     )
-    p.add_argument("-k", metavar="K", help="how many components; or, like 0.95, a share of the variance")
-    p.add_argument("--kind", help="how to read it (default: what the store says): samples, matrix, symmetric, sparse")
-    p.add_argument("--dim", help="of NetCDF or Zarr with more dimensions: along which rows lie, like time")
+    p.add_argument("-k", metavar="K", help="number of components, or fraction of the variance to explain (e.g. 0.95)")
+    p.add_argument(
+        "--kind", help="kind of data: samples, matrix, symmetric, sparse (default: as recorded in the store)"
+    )
+    p.add_argument("--dim", help="dimension that holds the rows, e.g. time (NetCDF or Zarr with more than two)")
     p.add_argument("--center", action=argparse.BooleanOptionalAction, help="subtract the column means")
     p.add_argument("--scale", action=argparse.BooleanOptionalAction, help="divide by the column standard deviations")
     p.add_argument(
         "--missing",
-        help="how to treat missing values: refuse (default), mean, drop-columns (those without a value), em (a model "
-        "of what is there), pairwise (covariances of the rows that have both columns), private: fill, of a stream: "
-        "impute",
+        help="treatment of missing values: refuse (default), mean (of the column), drop-columns (columns without any "
+        "value), em (fit a model to the observed values), pairwise (covariances over rows that have both columns); "
+        "private runs: fill; streams: impute",
     )
     p.add_argument(
         "--missing-fill",
         metavar="NUMBER|FILE",
-        help="of --missing fill: the public number that they count as, or one for each column",
+        help="with --missing fill: public value to fill in, one number or a file with one for each column",
     )
     p.add_argument(
-        "--missing-values", type=float, nargs="+", metavar="NUMBER", help="what marks missing values, like -9999"
+        "--missing-values", type=float, nargs="+", metavar="NUMBER", help="numbers that mark missing values, e.g. -9999"
     )
     p.add_argument(
-        "--missing-limit", type=float, metavar="SHARE", help="of mean: leave out columns that lack more than this"
+        "--missing-limit",
+        type=float,
+        metavar="FRACTION",
+        help="with --missing mean: leave out columns with a larger fraction missing",
     )
-    p.add_argument("--algorithm", help="gram, row-gram, krylov, power; of a stream spm, oja, ... (default: auto)")
-    p.add_argument("--operator", help="an operator of yours, by its registered name")
+    p.add_argument("--algorithm", help="gram, row-gram, krylov, power; for streams spm, oja, ... (default: auto)")
+    p.add_argument("--operator", help="name under which you registered an operator")
     p.add_argument(
         "--row-weights",
         metavar="FILE|NAME",
-        help="how much each row counts: a .npy file or a Zarr array; or the name of a coordinate of labelled data",
+        help="weight of each row: a .npy file, a Zarr array, or the name of a coordinate of labelled data",
     )
     p.add_argument(
         "--column-weights",
         metavar="FILE|NAME|coslat",
-        help="how much each column counts; or coslat: cosines of latitudes",
+        help="weight of each column, given likewise; or coslat: cosine of the latitude",
     )
-    p.add_argument("--tol", type=float, help="relative residual to reach")
-    p.add_argument("--memory", help="limit for all processes together, like 1GiB")
-    p.add_argument("--seed", type=int, help="of the random start")
+    p.add_argument("--tol", type=float, help="stop at this relative residual")
+    p.add_argument("--memory", help="memory limit for all processes together, e.g. 1GiB")
+    p.add_argument("--seed", type=int, help="seed of the random start")
     _add_turn(p)
-    p.add_argument("--store", help="folder or URL of the run (default: the configuration's own, or runs/NAME)")
+    p.add_argument("--store", help="folder or URL to keep the run in (default: as configured, or runs/NAME)")
     add_set(p)
 
 
@@ -113,12 +120,13 @@ def _add_turn(p: Any, more: str = "") -> None:
     p.add_argument(
         "--rotate",
         metavar="METHOD",
-        help="varimax or promax: components of few large entries; procrustes: onto those of --align-to" + more,
+        help="varimax or promax: rotate to few large entries; procrustes: rotate onto the components of --align-to"
+        + more,
     )
     p.add_argument(
         "--align-to",
         metavar="EARLIER",
-        help="store of an earlier run: take over the order and the signs of its components",
+        help="store of an earlier run whose order and signs of components to follow",
     )
 
 
@@ -158,15 +166,15 @@ def _config_of(a: argparse.Namespace, start: str | None = None) -> Any:
 
 def add_plan(commands: Any) -> None:
     """``npmdask plan``."""
-    p = commands.add_parser("plan", help="say what a run would do and need: passes, time, memory; starts nothing")
+    p = commands.add_parser("plan", help="show the passes, time and memory that a run would need, without starting it")
     _add_what(p)
     p.add_argument(
         "--spectrum",
         metavar="FILE|GUESS",
-        help="singular values or eigenvalues (.npy, text), or power:1.5, exponential:0.9, spiked:K,GAP, flat; default: "
-        "measured by a sample, which private runs cannot have",
+        help="assumed singular values or eigenvalues: a file (.npy, text), or power:1.5, exponential:0.9, "
+        "spiked:K,GAP, flat (default: estimated from a sample of the data; private runs cannot sample)",
     )
-    p.add_argument("--json", action="store_true", help="one JSON object")
+    p.add_argument("--json", action="store_true", help="print one JSON object")
     p.set_defaults(command=_plan)
 
 
@@ -273,7 +281,8 @@ class Version(argparse.Action):
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="npmdask",
-        description="Spectral analysis of data larger than memory: components, tensors, topics; also private.",
+        description="Compute PCA, SVD, tensor decompositions and topics of data larger than memory; also under "
+        "differential privacy.",
     )
     parser.add_argument("--version", action=Version, nargs=0, help="show the version and exit")
     commands = parser.add_subparsers(dest="name", required=True, metavar="COMMAND")
@@ -283,10 +292,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_init(commands: Any) -> None:
-    p = commands.add_parser("init", help="write a commented configuration")
-    p.add_argument("file", metavar="NAME", help="NAME.toml is written")
+    p = commands.add_parser("init", help="write a commented configuration file")
+    p.add_argument("file", metavar="NAME", help="name of the file to write, NAME.toml")
     p.add_argument(
-        "--source", help="data that it is for: a short one, that runs as it is (default: one with every key)"
+        "--source", help="data to analyse: write a short file that runs as it is (default: a file with every key)"
     )
     p.set_defaults(command=_init)
 
@@ -308,10 +317,10 @@ def _init(a: argparse.Namespace) -> int:
 
 def _add_run(commands: Any) -> None:
     p = commands.add_parser(
-        "run", help="run a configuration or a source with options, or go on with it, or print its answer"
+        "run", help="compute the components of data or of a configuration; run again to resume or to print the answer"
     )
     _add_what(p)
-    p.add_argument("--start", metavar="STORE", help="begin from the vectors of this earlier run, to save passes")
+    p.add_argument("--start", metavar="STORE", help="start from the vectors of this earlier run, to save passes")
     add_output(p)
     p.set_defaults(command=_run)
 
@@ -327,18 +336,16 @@ def _run(a: argparse.Namespace) -> int:
 
 
 def _add_resume(commands: Any) -> None:
-    p = commands.add_parser("resume", help="go on with a run from its last commit")
+    p = commands.add_parser("resume", help="resume a run from its last checkpoint")
     p.add_argument("store", help="folder or URL of the run")
-    p.add_argument("--memory", help="limit for all processes together, like 1GiB")
-    p.add_argument("--workers", type=int)
-    p.add_argument("--threads", type=int)
-    p.add_argument("--cluster", help="address of a Dask scheduler, or the JSON file that it wrote; '' for none")
-    p.add_argument("--certificates", help="of a cluster at tls://: folder with ca.pem, cert.pem and key.pem")
-    p.add_argument("--max-steps", type=int, help="go on further than was first asked for")
-    p.add_argument("--tol", type=float, help="another tolerance than was first asked for")
-    p.add_argument(
-        "--low-rank-tol", type=float, help="another low_rank_tol; 0: only components that are settled will do"
-    )
+    p.add_argument("--memory", help="memory limit for all processes together, e.g. 1GiB")
+    p.add_argument("--workers", type=int, help="number of processes; 0: threads of one process")
+    p.add_argument("--threads", type=int, help="threads of each process (default: all cores)")
+    p.add_argument("--cluster", help="address or scheduler file of a Dask scheduler; '' for none")
+    p.add_argument("--certificates", help="folder with ca.pem, cert.pem and key.pem for a cluster at tls://")
+    p.add_argument("--max-steps", type=int, help="new limit on the number of passes")
+    p.add_argument("--tol", type=float, help="new relative residual to stop at")
+    p.add_argument("--low-rank-tol", type=float, help="new low_rank_tol; 0: stop only by the residuals")
     add_output(p)
     p.set_defaults(command=_resume)
 
@@ -364,13 +371,13 @@ def _resume(a: argparse.Namespace) -> int:
 
 
 def _add_deflate(commands: Any) -> None:
-    p = commands.add_parser("deflate", help="more components of a finished run, without starting over")
+    p = commands.add_parser("deflate", help="compute more components of a finished run, without starting over")
     p.add_argument("finished", help="folder of a finished run")
-    p.add_argument("more", type=int, help="how many more")
+    p.add_argument("more", type=int, help="number of further components")
     p.add_argument("--store", required=True, help="folder of the new run")
-    p.add_argument("--memory", help="limit for all processes together, like 1GiB")
-    p.add_argument("--workers", type=int, default=0)
-    p.add_argument("--threads", type=int)
+    p.add_argument("--memory", help="memory limit for all processes together, e.g. 1GiB")
+    p.add_argument("--workers", type=int, default=0, help="number of processes (default 0: threads of one process)")
+    p.add_argument("--threads", type=int, help="threads of each process (default: all cores)")
     add_output(p)
     p.set_defaults(command=_deflate)
 
@@ -393,9 +400,9 @@ def _deflate(a: argparse.Namespace) -> int:
 
 
 def _add_inspect(commands: Any) -> None:
-    p = commands.add_parser("inspect", help="say what a data store or a run store holds, without reading the data")
-    p.add_argument("path")
-    p.add_argument("--json", action="store_true")
+    p = commands.add_parser("inspect", help="show what a data store or a run holds, without reading the data")
+    p.add_argument("path", help="a data store, or the folder or URL of a run")
+    p.add_argument("--json", action="store_true", help="print one JSON object")
     p.set_defaults(command=_inspect)
 
 
@@ -411,12 +418,12 @@ def _print_facts(facts: dict[str, Any], as_json: bool) -> None:
 
 
 def _add_report(commands: Any) -> None:
-    p = commands.add_parser("report", help="write one HTML page about a run")
-    p.add_argument("store")
+    p = commands.add_parser("report", help="write a report on a run as one HTML page")
+    p.add_argument("store", help="folder or URL of the run")
     p.add_argument(
         "-o",
         "--output",
-        help="default: STORE/report.html (of a URL: in its local copy); .md and .json are written in that form",
+        help="file to write: .html, .md or .json (default: STORE/report.html; for a URL, in its local copy)",
     )
     p.set_defaults(command=_report)
 
@@ -429,11 +436,13 @@ def _report(a: argparse.Namespace) -> int:
 
 
 def _add_export(commands: Any) -> None:
-    told = "write the answer: all arrays (.npz), or the components by name (.csv, .parquet, .nc, .h5ad)"
-    p = commands.add_parser("export", help=told)
-    p.add_argument("store")
-    p.add_argument("output", metavar="OUT")
-    _add_turn(p, "; none: as found, however the run was reported")
+    p = commands.add_parser(
+        "export",
+        help="write the results to a file: all arrays (.npz), or named components (.csv, .parquet, .nc, .h5ad)",
+    )
+    p.add_argument("store", help="folder or URL of the run")
+    p.add_argument("output", metavar="OUT", help="file to write; its suffix chooses the format")
+    _add_turn(p, "; none: as computed, ignoring the rotation of the run")
     p.set_defaults(command=_export)
 
 
@@ -445,16 +454,16 @@ def _export(a: argparse.Namespace) -> int:
 
 
 def _add_node(commands: Any) -> None:
-    p = commands.add_parser(
-        "node", help="serve this node's data to a coordinator (distributed runs), until it is stopped"
-    )
-    p.add_argument("config", help="a TOML file: source, [privacy], and what a centre may ask for at most")
+    p = commands.add_parser("node", help="serve this node's data to a coordinator (federated runs) until stopped")
+    p.add_argument("config", help="a TOML file with the source, [privacy], and the most that a coordinator may ask for")
     add_set(p)
-    p.add_argument("--port", type=int, default=0, help="default: any that is free; it is printed")
-    p.add_argument("--host", default="127.0.0.1", help="address to listen at (default: this machine only)")
+    p.add_argument("--port", type=int, default=0, help="port to listen on (default: any free one, which is printed)")
+    p.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
     p.add_argument("--tls-cert", metavar="FILE", help="serve HTTPS with this certificate (PEM, with its chain)")
     p.add_argument("--tls-key", metavar="FILE", help="private key of the certificate (PEM, mode 0600)")
-    p.add_argument("--plain-http", action="store_true", help="allow other machines without TLS: a proxy encrypts it")
+    p.add_argument(
+        "--plain-http", action="store_true", help="accept other machines without TLS, behind a proxy that encrypts"
+    )
     p.set_defaults(command=_node)
 
 

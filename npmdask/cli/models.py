@@ -12,51 +12,70 @@ NOT_CONVERGED = 4  # exit code of what came to its end without an answer
 
 
 def add_topics(commands: Any) -> None:
-    p = commands.add_parser("topics", help="topics of documents: words, weights, coherence, perplexity, a page")
-    p.add_argument("documents", help="counts: a UCI bag of words, .mtx or sparse .npz, or a store of kind sparse")
-    p.add_argument("vocabulary", nargs="?", help="a file with a word on each line, that of column 1 first")
-    p.add_argument("--topics", type=int, required=True, metavar="K", help="how many")
-    p.add_argument("--store", help="folder of the job (default: runs/topics-NAME)")
-    p.add_argument("--alpha0", type=float, default=1.0, help="sum of the Dirichlet parameters; 0: one topic a document")
-    p.add_argument("--half-length", type=float, default=100.0, help="a document of N words counts N / (N + this)")
-    p.add_argument("--min-df", type=int, default=1, help="leave out words in fewer documents")
-    p.add_argument("--max-df", type=float, default=1.0, help="leave out words in more than this share of them")
-    p.add_argument("--held-out", type=float, default=0.1, help="share of documents for the perplexity; 0: none")
-    p.add_argument("--moments", choices=["held", "implicit"], default="held", help="implicit: a pass for each product")
-    p.add_argument("--words", type=int, default=10, help="top words to print")
+    p = commands.add_parser("topics", help="fit topics to documents: words, weights, coherence, perplexity, a report")
+    p.add_argument("documents", help="word counts: a UCI bag of words, .mtx or sparse .npz, or a store of kind sparse")
+    p.add_argument("vocabulary", nargs="?", help="a file with one word a line, the word of column 1 first")
+    p.add_argument("--topics", type=int, required=True, metavar="K", help="number of topics")
+    p.add_argument("--store", help="folder to keep the run in (default: runs/topics-NAME)")
+    p.add_argument(
+        "--alpha0",
+        type=float,
+        default=1.0,
+        help="sum of the Dirichlet parameters (default: 1); 0: one topic per document",
+    )
+    p.add_argument(
+        "--half-length", type=float, default=100.0, help="weight a document of N words by N / (N + this) (default: 100)"
+    )
+    p.add_argument("--min-df", type=int, default=1, help="leave out words in fewer documents than this")
+    p.add_argument("--max-df", type=float, default=1.0, help="leave out words in a larger fraction of documents")
+    p.add_argument(
+        "--held-out",
+        type=float,
+        default=0.1,
+        help="fraction of documents held out for the perplexity (default: 0.1; 0: none)",
+    )
+    p.add_argument(
+        "--moments",
+        choices=["held", "implicit"],
+        default="held",
+        help="hold the moments in memory (default), or implicit: one pass for each product",
+    )
+    p.add_argument("--words", type=int, default=10, help="number of top words to print (default: 10)")
     _add_common(p)
     p.set_defaults(command=_topics)
 
 
 def _add_common(p: Any) -> None:
     p.add_argument("--restarts", type=int, help="random starts of the tensor power method (default: by the rank)")
-    p.add_argument("--seed", type=int, default=0)
-    p.add_argument("--memory", help="limit for all processes together, like 1GiB")
-    p.add_argument("--threads", type=int)
-    p.add_argument("--workers", type=int, default=0, help="processes (default: threads of this one)")
+    p.add_argument("--seed", type=int, default=0, help="seed of all random numbers (default: 0)")
+    p.add_argument("--memory", help="memory limit for all processes together, e.g. 1GiB")
+    p.add_argument("--threads", type=int, help="threads of each process (default: all cores)")
+    p.add_argument("--workers", type=int, default=0, help="number of processes (default 0: threads of this one)")
     add_output(p)
 
 
 def add_output(p: Any) -> None:
-    """What a command that computes says, and where."""
-    p.add_argument("--json", action="store_true", help="the last line of stdout is one JSON object")
+    """Add the options that say what a computation prints, and where."""
+    p.add_argument("--json", action="store_true", help="print one JSON object as the last line of stdout")
     add_progress(p)
 
 
 def add_progress(p: Any) -> None:
-    """The same, of a command that has no JSON of its own."""
-    p.add_argument("--quiet", action="store_true", help="no progress")
-    p.add_argument("--log", metavar="FILE|-", help="lines of JSON about the run, appended; -: to stderr ($NPMDASK_LOG)")
+    """Add the options of progress and logging."""
+    p.add_argument("--quiet", action="store_true", help="show no progress")
+    p.add_argument(
+        "--log", metavar="FILE|-", help="append a log in lines of JSON; -: to stderr (default: $NPMDASK_LOG)"
+    )
 
 
 def add_set(p: Any) -> None:
-    """Keys of a configuration, of a command that takes one."""
+    """Add the option that changes keys of a configuration."""
     p.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="TABLE.KEY=VALUE",
-        help="any key of a configuration, like run.memory=2GiB; may be repeated",
+        help="set a key of the configuration, e.g. run.memory=2GiB; repeatable",
     )
 
 
@@ -114,21 +133,21 @@ PASSES_OF = {"mixture": "passes of EM", "ica": "passes of FastICA"}
 
 
 def add_mixture(commands: Any) -> None:
-    p = commands.add_parser("mixture", help="means and weights of a mixture of spherical Gaussians, by moments")
+    p = commands.add_parser("mixture", help="fit a mixture of spherical Gaussians by the method of moments")
     _add_samples(p, "mixture")
 
 
 def add_ica(commands: Any) -> None:
-    p = commands.add_parser("ica", help="independent components of samples, by the fourth-order tensor power method")
+    p = commands.add_parser("ica", help="compute independent components (ICA) by the fourth-order tensor power method")
     _add_samples(p, "ica")
 
 
 def _add_samples(p: Any, kind: str) -> None:
     p.add_argument("samples", help="a Zarr store of rows of numbers")
-    p.add_argument("--components", type=int, required=True, metavar="K", help="how many")
-    p.add_argument("--store", help=f"folder of the job (default: runs/{kind}-NAME)")
+    p.add_argument("--components", type=int, required=True, metavar="K", help="number of components")
+    p.add_argument("--store", help=f"folder to keep the run in (default: runs/{kind}-NAME)")
     p.add_argument(
-        "--refine", type=int, metavar="N", help=f"{PASSES_OF[kind]} after the moments, at most (default: 3; 0: none)"
+        "--refine", type=int, metavar="N", help=f"most {PASSES_OF[kind]} after the moments (default: 3; 0: none)"
     )
     _add_common(p)
     p.set_defaults(command=_samples, kind=kind)
@@ -154,40 +173,64 @@ def _samples(a: argparse.Namespace) -> int:
 
 
 def add_mca(commands: Any) -> None:
-    p = commands.add_parser("mca", help="pairs of patterns of two fields of largest covariance (PLS-SVD)")
+    p = commands.add_parser(
+        "mca",
+        help="compute pairs of patterns of two fields with largest covariance (maximum covariance analysis, PLS-SVD)",
+    )
     _add_coupled(p, "mca")
     p.set_defaults(pcs=None, ridge=0.0)
 
 
 def add_cca(commands: Any) -> None:
     p = commands.add_parser(
-        "cca", help="pairs of weights of two fields of largest correlation (canonical correlations)"
+        "cca", help="compute pairs of patterns of two fields with largest correlation (canonical correlation analysis)"
     )
     _add_coupled(p, "cca")
-    p.add_argument("--pcs", type=int, nargs="+", metavar="N", help="leading components of either field; or of each")
-    p.add_argument("--ridge", type=float, default=0.0, help="adds so many times the mean variance of a column")
+    p.add_argument(
+        "--pcs",
+        type=int,
+        nargs="+",
+        metavar="N",
+        help="principal components to keep of each field: one number, or one for each",
+    )
+    p.add_argument(
+        "--ridge",
+        type=float,
+        default=0.0,
+        help="ridge to add, as a multiple of the mean variance of a column (default: 0)",
+    )
 
 
 def _add_coupled(p: Any, kind: str) -> None:
-    p.add_argument("left", help="dense rows: a Zarr store, a URL or a file")
-    p.add_argument("right", help="the same rows of another field")
-    p.add_argument("-k", type=int, required=True, metavar="K", help="how many modes")
-    p.add_argument("--store", help=f"folder of the job (default: runs/{kind}-LEFT)")
-    p.add_argument("--dim", nargs="+", metavar="NAME", help="dimension of the rows of a grid; or of each of the two")
-    p.add_argument("--center", action=argparse.BooleanOptionalAction, default=True, help="take off the column means")
+    p.add_argument("left", help="first field, dense rows: a Zarr store, a URL or a file")
+    p.add_argument("right", help="second field, with the same rows")
+    p.add_argument("-k", type=int, required=True, metavar="K", help="number of modes")
+    p.add_argument("--store", help=f"folder to keep the run in (default: runs/{kind}-LEFT)")
+    p.add_argument(
+        "--dim",
+        nargs="+",
+        metavar="NAME",
+        help="dimension that holds the rows, e.g. time: one name, or one for each field",
+    )
+    p.add_argument(
+        "--center", action=argparse.BooleanOptionalAction, default=True, help="subtract the column means (default)"
+    )
     p.add_argument("--scale", action="store_true", help="divide columns by their standard deviations")
     p.add_argument(
-        "--missing", choices=["refuse", "drop-columns", "mean"], default="refuse", help="values that are NaN"
+        "--missing",
+        choices=["refuse", "drop-columns", "mean"],
+        default="refuse",
+        help="treatment of missing values (default: refuse)",
     )
-    p.add_argument("--row-weights", help="a file (.npy, Zarr), or a coordinate of the left field")
-    p.add_argument("--left-weights", help="of the columns: a file, a coordinate, or coslat")
-    p.add_argument("--right-weights", help="the same of the right field")
-    p.add_argument("--tol", type=float, help="relative residual to reach")
-    p.add_argument("--max-steps", type=int, default=200, help="give up after so many passes")
-    p.add_argument("--seed", type=int, default=0)
-    p.add_argument("--memory", help="limit for all processes together, like 1GiB")
-    p.add_argument("--threads", type=int)
-    p.add_argument("--workers", type=int, default=0, help="processes (default: threads of this one)")
+    p.add_argument("--row-weights", help="weight of each row: a file (.npy, Zarr), or a coordinate of the first field")
+    p.add_argument("--left-weights", help="weight of each column of the first field: a file, a coordinate, or coslat")
+    p.add_argument("--right-weights", help="weight of each column of the second field, given likewise")
+    p.add_argument("--tol", type=float, help="stop at this relative residual")
+    p.add_argument("--max-steps", type=int, default=200, help="limit on the number of passes (default: 200)")
+    p.add_argument("--seed", type=int, default=0, help="seed of the random start (default: 0)")
+    p.add_argument("--memory", help="memory limit for all processes together, e.g. 1GiB")
+    p.add_argument("--threads", type=int, help="threads of each process (default: all cores)")
+    p.add_argument("--workers", type=int, default=0, help="number of processes (default 0: threads of this one)")
     add_output(p)
     p.set_defaults(command=_coupled, kind=kind)
 
@@ -230,12 +273,21 @@ def add_moments(commands: Any) -> None:
     p = commands.add_parser("moments", help="write the third moment of documents or samples as a packed tensor")
     p.add_argument("source", help="a store of kind sparse (counts of words), or of samples")
     p.add_argument("dest", help="store to create; `npmdask run` decomposes it")
-    p.add_argument("--alpha0", type=float, default=0.0, help="of documents: LDA; 0: a single topic each")
-    p.add_argument("--half-length", type=float, default=100.0, help="a document of N words counts N / (N + this)")
-    p.add_argument("--center", action="store_true", help="of samples: the central moment")
-    p.add_argument("--block", type=int, help="side of a stored block (default: chosen)")
-    p.add_argument("--memory", help="limit for all processes together, like 1GiB: it decides the number of passes")
-    p.add_argument("--threads", type=int)
+    p.add_argument(
+        "--alpha0",
+        type=float,
+        default=0.0,
+        help="for documents: sum of the Dirichlet parameters of LDA; 0 (default): one topic per document",
+    )
+    p.add_argument(
+        "--half-length", type=float, default=100.0, help="weight a document of N words by N / (N + this) (default: 100)"
+    )
+    p.add_argument("--center", action="store_true", help="for samples: compute the central moment")
+    p.add_argument("--block", type=int, help="side of a stored block (default: chosen by size)")
+    p.add_argument(
+        "--memory", help="memory limit for all processes together, e.g. 1GiB; determines the number of passes"
+    )
+    p.add_argument("--threads", type=int, help="number of threads (default: all cores)")
     add_progress(p)
     p.set_defaults(command=_moments, workers=0)
 
@@ -264,26 +316,33 @@ def _moments(a: argparse.Namespace) -> int:
 def add_transform(commands: Any) -> None:
     p = commands.add_parser(
         "transform",
-        help="write the scores of rows along the components of a run, or the shares of its topics in documents, out of "
-        "core (not private, whatever the run was)",
+        help="write the scores of rows along the components of a run, or the topic proportions of documents, out of "
+        "core (not private, even if the run was)",
     )
-    p.add_argument("store", help="folder of a run: of a stream, at any time, or a finished one; or of topics")
+    p.add_argument("store", help="folder of a finished run, of a stream (at any time), or of topics")
     p.add_argument("source", help="rows: a Zarr store, a file, a directory of files, or - (standard input)")
     p.add_argument("dest", help="Zarr store of the scores (rows x k) to create")
-    p.add_argument("--batch-rows", type=int, help="rows at once (default: 16 MiB of them)")
-    p.add_argument("--non-finite", choices=["refuse", "skip"], default="refuse", help="skip: leave such rows out")
+    p.add_argument("--batch-rows", type=int, help="rows read at once (default: 16 MiB of them)")
+    p.add_argument(
+        "--non-finite",
+        choices=["refuse", "skip"],
+        default="refuse",
+        help="rows with NaN or infinity: refuse (default) or skip them",
+    )
     p.add_argument(
         "--missing",
         choices=["as-run", "least-squares"],
         default="as-run",
-        help="rows with missing values: as the run treated its own, or scores fitted to what is observed",
+        help="rows with missing values: treat them as the run did (default), or fit scores to the observed values",
     )
-    p.add_argument("--pattern", default="*", help="of a directory: names of its files")
-    p.add_argument("--format", choices=["csv", "npy", "float32"], help="of standard input")
-    p.add_argument("--header", action=argparse.BooleanOptionalAction, help="of CSV: the first line holds names")
-    p.add_argument("--overwrite", action="store_true", help="replace DEST once the scores are whole")
-    p.add_argument("--json", action="store_true", help="one JSON object")
-    p.add_argument("--quiet", action="store_true", help="no progress")
+    p.add_argument("--pattern", default="*", help="for a directory: pattern of the names of its files (default: *)")
+    p.add_argument("--format", choices=["csv", "npy", "float32"], help="format of standard input")
+    p.add_argument(
+        "--header", action=argparse.BooleanOptionalAction, help="whether the first line of a CSV file holds names"
+    )
+    p.add_argument("--overwrite", action="store_true", help="replace DEST once the scores are complete")
+    p.add_argument("--json", action="store_true", help="print one JSON object")
+    p.add_argument("--quiet", action="store_true", help="show no progress")
     p.set_defaults(command=_transform)
 
 
@@ -320,7 +379,9 @@ def _transform_documents(a: argparse.Namespace) -> int:
     given |= {"missing": "as-run"}
     of_rows = [f"--{name.replace('_', '-')}" for name, default in given.items() if getattr(a, name) != default]
     if of_rows:
-        raise BadInputError(f"{a.store} holds topics, and {', '.join(of_rows)} is of rows of numbers: leave it out")
+        raise BadInputError(
+            f"{a.store} holds topics; {', '.join(of_rows)} applies only to rows of numbers: leave it out"
+        )
     observer = ProgressBar(quiet=a.quiet)
     _say(transform_documents(a.store, a.source, a.dest, overwrite=a.overwrite, observer=observer), a.json)
     return 0

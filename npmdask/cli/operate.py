@@ -1,5 +1,4 @@
-"""The commands for operators of many runs: their status, also for Prometheus, and what of old ones may go. Argument
-parsing only."""
+"""Parse the commands that manage many runs: status, metrics for Prometheus, deletion of old checkpoints."""
 
 from __future__ import annotations
 
@@ -15,11 +14,9 @@ RUNS = "runs"
 
 def add_status(commands: Any) -> None:
     """``npmdask status``."""
-    p = commands.add_parser(
-        "status", help="show the status of all runs below a folder; changes nothing, waits for nothing"
-    )
-    p.add_argument("folder", nargs="?", default=RUNS, help="default: runs")
-    p.add_argument("--json", action="store_true", help="one JSON object")
+    p = commands.add_parser("status", help="show the status of all runs below a folder (read-only)")
+    p.add_argument("folder", nargs="?", default=RUNS, help="folder of the runs (default: runs)")
+    p.add_argument("--json", action="store_true", help="print one JSON object")
     p.set_defaults(command=_status)
 
 
@@ -36,13 +33,22 @@ def _status(a: argparse.Namespace) -> int:
 
 def add_metrics(commands: Any) -> None:
     """``npmdask metrics``."""
-    p = commands.add_parser("metrics", help="the same as numbers for Prometheus: printed, into a file, or by HTTP")
-    p.add_argument("folder", nargs="?", default=RUNS, help="default: runs")
+    p = commands.add_parser(
+        "metrics",
+        help="print the status of all runs as Prometheus metrics, write them to a file, or serve them by HTTP",
+    )
+    p.add_argument("folder", nargs="?", default=RUNS, help="folder of the runs (default: runs)")
     how = p.add_mutually_exclusive_group()
-    how.add_argument("--port", type=int, help="answer scrapes at this port until stopped (0: any that is free)")
-    how.add_argument("--textfile", metavar="FILE.prom", help="write them once, for node_exporter's textfile collector")
-    p.add_argument("--host", default="127.0.0.1", help="address to listen at (default: this machine only)")
-    p.add_argument("--ledger", metavar="URL|PATH", help="also what is left of its budgets (default: $NPMDASK_LEDGER)")
+    how.add_argument("--port", type=int, help="serve metrics on this port until stopped (0: any free one)")
+    how.add_argument(
+        "--textfile", metavar="FILE.prom", help="write metrics once, for the textfile collector of node_exporter"
+    )
+    p.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
+    p.add_argument(
+        "--ledger",
+        metavar="URL|PATH",
+        help="also show the privacy budgets left in this ledger (default: $NPMDASK_LEDGER)",
+    )
     p.set_defaults(command=_metrics)
 
 
@@ -66,14 +72,22 @@ def _metrics(a: argparse.Namespace) -> int:
 
 def add_gc(commands: Any) -> None:
     """``npmdask gc``."""
-    p = commands.add_parser("gc", help="remove what finished runs need no more; never what a process has")
-    p.add_argument("folder", nargs="?", default=RUNS, help="default: runs")
-    p.add_argument("--older-than", required=True, metavar="TIME", help="since the last commit: 30d, 12h, 2w")
-    p.add_argument("--keep", type=int, default=0, metavar="N", help="leave the newest N finished runs of each folder")
-    p.add_argument("--results", action="store_true", help="also whole finished runs (not private ones, nor streams)")
-    p.add_argument("--unfinished", action="store_true", help="also whole runs that were never finished (likewise)")
-    p.add_argument("--dry-run", action="store_true", help="only say what would go")
-    p.add_argument("--json", action="store_true", help="one JSON object")
+    p = commands.add_parser(
+        "gc", help="delete checkpoints no longer needed by finished runs; running jobs are never touched"
+    )
+    p.add_argument("folder", nargs="?", default=RUNS, help="folder of the runs (default: runs)")
+    p.add_argument(
+        "--older-than", required=True, metavar="TIME", help="minimum time since the last checkpoint: 30d, 12h, 2w"
+    )
+    p.add_argument("--keep", type=int, default=0, metavar="N", help="keep the newest N finished runs of each folder")
+    p.add_argument(
+        "--results", action="store_true", help="also delete whole finished runs (never private runs or streams)"
+    )
+    p.add_argument(
+        "--unfinished", action="store_true", help="also delete whole unfinished runs (never private runs or streams)"
+    )
+    p.add_argument("--dry-run", action="store_true", help="only show what would be deleted")
+    p.add_argument("--json", action="store_true", help="print one JSON object")
     p.set_defaults(command=_gc)
 
 
@@ -85,7 +99,7 @@ def _gc(a: argparse.Namespace) -> int:
     rule = Retention(seconds=parse_duration(a.older_than), keep=a.keep, results=a.results, unfinished=a.unfinished)
     swept = sweep(a.folder, rule, dry=a.dry_run)
     for sentence in swept.left:
-        print(f"npmdask: left alone: {sentence}", file=sys.stderr)
+        print(f"npmdask: kept: {sentence}", file=sys.stderr)
     if a.json:
         gone = [{"path": str(one.path), "bytes": one.bytes, "why": one.why} for one in swept.gone]
         print(json.dumps({"dry_run": a.dry_run, "bytes": swept.bytes, "gone": gone, "left": list(swept.left)}))
@@ -102,7 +116,7 @@ def _gc(a: argparse.Namespace) -> int:
 def add_serve(commands: Any) -> None:
     p = commands.add_parser(
         "serve",
-        help="run schedules: a Prefect server, its keeper and a worker on this machine, until stopped",
+        help="run schedules: start a Prefect server and a worker on this machine, until stopped",
         add_help=False,
         prefix_chars="\0",  # its options are not ours
     )

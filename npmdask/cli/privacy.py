@@ -1,4 +1,4 @@
-"""The commands of a privacy team: budgets, and attacks on the release. Argument parsing only."""
+"""Parse the commands of a privacy team: budgets, private copies, and audits of the release."""
 
 from __future__ import annotations
 
@@ -12,35 +12,58 @@ REJECTED = 5  # exit code of an audit that rejects
 
 def add_ledger(commands: Any) -> None:
     """``npmdask ledger show|export|grant``."""
-    p = commands.add_parser("ledger", help="privacy budgets: grant one to a data set, see what was spent, export")
+    p = commands.add_parser("ledger", help="grant, show and export privacy budgets")
     actions = p.add_subparsers(dest="action", required=True, metavar="ACTION")
-    show = actions.add_parser("show", help="granted, spent and left, after checking the whole ledger")
-    show.add_argument("dataset", nargs="?", metavar="NAME", help="of one data set (default: all)")
-    show.add_argument("--json", action="store_true", help="one JSON object")
+    show = actions.add_parser("show", help="show the budget granted, spent and left, after checking the whole ledger")
+    show.add_argument("dataset", nargs="?", metavar="NAME", help="name of one data set (default: all)")
+    show.add_argument("--json", action="store_true", help="print one JSON object")
     show.set_defaults(command=_ledger_show)
-    export = actions.add_parser("export", help="every entry as a line of JSON, for a reviewer; nothing secret in it")
+    export = actions.add_parser(
+        "export", help="print every entry as a line of JSON, for a reviewer; nothing in it is secret"
+    )
     export.set_defaults(command=_ledger_export)
     grant = actions.add_parser("grant", help="grant a privacy budget for a data set (data owner)")
     _add_grant(grant)
     for action in (show, export, grant):
-        action.add_argument("--ledger", metavar="URL|PATH", help="default: $NPMDASK_LEDGER, or a file of this user")
+        action.add_argument(
+            "--ledger", metavar="URL|PATH", help="ledger (default: $NPMDASK_LEDGER, or this user's file)"
+        )
 
 
 def _add_grant(p: Any) -> None:
-    p.add_argument("dataset", metavar="NAME", help="what the data set is called in the ledger from now on")
+    p.add_argument("dataset", metavar="NAME", help="name of the data set in the ledger")
     p.add_argument("source", help="an ingested store")
-    p.add_argument("--relation", required=True, help="what is protected: record_replace, entry, ...; no default")
-    p.add_argument("--clip-norm", type=float, required=True, help="public bound of a record's norm, or of every entry")
-    p.add_argument("--change", type=float, default=1.0, help="by how much an entry of neighbours differs (default 1)")
-    p.add_argument("--epsilon", type=float, required=True, help="what all runs may spend together")
-    p.add_argument("--delta", type=float, required=True, help="far below 1 / (number of records); 0 for pure epsilon")
-    p.add_argument("--kind", choices=["samples", "symmetric", "matrix", "sparse"], help="instead of the store's own")
-    p.add_argument("--raise", dest="larger", action="store_true", help="this is meant to be more than before")
-    p.add_argument("--data-changed", action="store_true", help="the data changed; what was spent stays spent")
+    p.add_argument(
+        "--relation", required=True, help="neighbouring relation (what is protected): record_replace, entry, ..."
+    )
+    p.add_argument(
+        "--clip-norm", type=float, required=True, help="public bound on the norm of a record, or on every entry"
+    )
+    p.add_argument(
+        "--change",
+        type=float,
+        default=1.0,
+        help="largest difference of an entry between neighbouring data sets (default: 1)",
+    )
+    p.add_argument("--epsilon", type=float, required=True, help="total epsilon that all runs may spend")
+    p.add_argument(
+        "--delta", type=float, required=True, help="total delta; far below 1 / (number of records), 0 for pure epsilon"
+    )
+    p.add_argument(
+        "--kind",
+        choices=["samples", "symmetric", "matrix", "sparse"],
+        help="kind of data (default: as recorded in the store)",
+    )
+    p.add_argument(
+        "--raise", dest="larger", action="store_true", help="confirm that this budget is larger than the one before"
+    )
+    p.add_argument(
+        "--data-changed", action="store_true", help="confirm that the data changed; spent budget stays spent"
+    )
     p.add_argument(
         "--other-people",
         metavar="REASON",
-        help="why these are other people than in data that have the same records; the ledger keeps it",
+        help="reason why these are different people although records are the same as in other data; kept in the ledger",
     )
     p.set_defaults(command=_ledger_grant)
 
@@ -94,18 +117,24 @@ def _ledger_grant(a: argparse.Namespace) -> int:
 
 def add_perturb(commands: Any) -> None:
     """``npmdask perturb``."""
-    p = commands.add_parser("perturb", help="write a private copy of a tensor: noise on every entry, once")
+    p = commands.add_parser("perturb", help="write a private copy of a tensor, with noise on every entry")
     p.add_argument("src", help="an ingested tensor, with a budget in the ledger")
-    p.add_argument("dest", help="store to create; after a kill the same command goes on")
-    p.add_argument("--epsilon", type=float, required=True, help="what the copy spends")
-    p.add_argument("--delta", type=float, required=True, help="far below 1 / (number of entries)")
-    p.add_argument("--relation", required=True, help="what is protected: tensor_entry or tensor_orbit; no default")
-    p.add_argument("--clip-norm", type=float, required=True, help="public bound of every entry")
-    p.add_argument("--change", type=float, default=1.0, help="by how much neighbours differ (default 1)")
-    p.add_argument("--dataset", metavar="NAME", help="of the data set in the ledger (default: its path)")
-    p.add_argument("--ledger", metavar="URL|PATH", help="default: $NPMDASK_LEDGER, or a file of this user")
-    p.add_argument("--json", action="store_true", help="one JSON object")
-    p.add_argument("--quiet", action="store_true", help="no progress")
+    p.add_argument("dest", help="store to create; after an interruption the same command resumes")
+    p.add_argument("--epsilon", type=float, required=True, help="epsilon that the copy spends")
+    p.add_argument(
+        "--delta", type=float, required=True, help="delta that the copy spends; far below 1 / (number of entries)"
+    )
+    p.add_argument(
+        "--relation", required=True, help="neighbouring relation (what is protected): tensor_entry or tensor_orbit"
+    )
+    p.add_argument("--clip-norm", type=float, required=True, help="public bound on every entry")
+    p.add_argument(
+        "--change", type=float, default=1.0, help="largest difference between neighbouring data sets (default: 1)"
+    )
+    p.add_argument("--dataset", metavar="NAME", help="name of the data set in the ledger (default: its path)")
+    p.add_argument("--ledger", metavar="URL|PATH", help="ledger (default: $NPMDASK_LEDGER, or this user's file)")
+    p.add_argument("--json", action="store_true", help="print one JSON object")
+    p.add_argument("--quiet", action="store_true", help="show no progress")
     p.set_defaults(command=_perturb)
 
 
@@ -139,21 +168,27 @@ def _perturb(a: argparse.Namespace) -> int:
 
 def add_audit(commands: Any) -> None:
     """``npmdask audit``."""
-    p = commands.add_parser("audit", help="attack the private release on worst-case neighbours; needs no data")
-    p.add_argument("--relation", action="append", help="a neighbouring relation; may be repeated (default: all)")
+    p = commands.add_parser("audit", help="attack private releases on worst-case neighbouring data sets; needs no data")
+    p.add_argument("--relation", action="append", help="neighbouring relation to test; repeatable (default: all)")
     p.add_argument(
         "--mechanism",
         action="append",
-        help="gaussian, laplace or covariance; of records also an oracle (k-dp-pca, k-dp-pca-disjoint, k-dp-ojas, "
-        "k-dp-ojas-reuse, k-dp-power, "
-        "k-dp-pca-paper-same, k-dp-pca-paper-disjoint) or what it releases by itself (distance-range, clipped-mean, "
-        "paper-range, paper-mean); may be repeated (default: all)",
+        help="mechanism to test: gaussian, laplace or covariance; for records also a DP-PCA oracle (k-dp-pca, "
+        "k-dp-pca-disjoint, k-dp-ojas, k-dp-ojas-reuse, k-dp-power, k-dp-pca-paper-same, k-dp-pca-paper-disjoint) or "
+        "one of its parts (distance-range, clipped-mean, paper-range, paper-mean); repeatable (default: all)",
     )
-    p.add_argument("--epsilon", type=float, default=4.0, help="that is promised (default: 4)")
-    p.add_argument("--delta", type=float, default=1e-6, help="of Gaussian noise (default: 1e-6)")
-    p.add_argument("--steps", type=int, default=3, help="releases of a run; of an oracle steps a round (default: 3)")
-    p.add_argument("--runs", type=int, default=5000, help="of each world; of an oracle a fifth (default: 5000)")
-    p.add_argument("--json", action="store_true", help="one JSON object")
+    p.add_argument("--epsilon", type=float, default=4.0, help="claimed epsilon to test against (default: 4)")
+    p.add_argument("--delta", type=float, default=1e-6, help="claimed delta of Gaussian noise (default: 1e-6)")
+    p.add_argument(
+        "--steps", type=int, default=3, help="releases per run; steps per round for DP-PCA oracles (default: 3)"
+    )
+    p.add_argument(
+        "--runs",
+        type=int,
+        default=5000,
+        help="runs per neighbouring data set (default: 5000; one fifth of that for DP-PCA oracles)",
+    )
+    p.add_argument("--json", action="store_true", help="print one JSON object")
     p.set_defaults(command=_audit)
 
 

@@ -67,7 +67,7 @@ class HilbertEOF:
 
     See Also
     --------
-    EOF : Patterns that stand.
+    EOF : Standing patterns.
 
     Notes
     -----
@@ -197,7 +197,7 @@ class HilbertEOF:
 
     def components_phase(self) -> Any:
         """
-        Get where in its cycle each mode is at each grid point; a pattern that stands has two phases only.
+        Get where in its cycle each mode is at each grid point; a standing pattern has two phases only.
 
         Returns
         -------

@@ -99,7 +99,7 @@ def build_moments(
     target, opened, asked = local_path(dest, NEW_STORE), open_source(source), resources or Resources()
     place = target.with_name(target.name + ".partial.passes")
     if target.exists():
-        raise RefusedError(f"{target} exists already; choose another name, or take it away first")
+        raise RefusedError(f"{target} exists already; choose another name, or remove it first")
     if block is not None and block < 1:
         raise BadInputError(f"block = {block} must be at least 1")
     d = opened.shape[1]

@@ -37,7 +37,7 @@ class StepPrediction:
 
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """What a spectrum foretells.
+    """The predictions that a spectrum allows.
 
     ``gap_steps``, ``rank_steps``: of the power method by formula, with the gap at k and at the ``best_rank`` q
     (``MOST``: never). ``noise_gap``, ``noise_rank``: stddev on every entry of every product that leaves a sine of

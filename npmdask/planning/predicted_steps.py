@@ -1,4 +1,4 @@
-"""Predicted against measured: what is predicted of a run before its first pass, and what came true.
+"""Predict the steps of a run before its first pass, and compare them with the steps it took.
 
 A few rows of the data are read (of chunks that cannot be read in part at most ``READ`` bytes; for half a second, or
 for two from an object store or by a worker of a cluster), and the run is rehearsed on their spectrum. It decides

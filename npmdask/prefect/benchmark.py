@@ -33,9 +33,11 @@ from npmdask.storage.paths import require_no_link
 @tended
 def benchmark(
     rows: Annotated[
-        list[str] | None, said("names, as `python -m benchmarks --list` shows them; all if left out")
+        list[str] | None, said("names of benchmarks, as `python -m benchmarks --list` prints them; all if left out")
     ] = None,
-    scale: Annotated[Literal["small", "medium", "full"], said("of the data; figures mean something at full")] = "small",
+    scale: Annotated[
+        Literal["small", "medium", "full"], said("size of the data; only figures at full are meaningful")
+    ] = "small",
     run_id: RunId = "benchmark",
     folder: Folder = "runs",
 ) -> Any:

@@ -33,7 +33,9 @@ def said(description: str, *, pattern: str | None = None, **limits: Any) -> Any:
     return Field(json_schema_extra=extra, **limits)  # type: ignore[arg-type]
 
 
-Config = Annotated[RunConfig, said("the tables of a file for `npmdask run`; relative paths: of the worker's folder")]
+Config = Annotated[
+    RunConfig, said("configuration, as in a file for `npmdask run`; relative paths start at the worker's folder")
+]
 
 
 def _taken(value: Any, handler: Callable[[Any], Any]) -> RunConfig | str:
@@ -52,25 +54,25 @@ Source = Annotated[
     RunConfig | str | SkipJsonSchema[os.PathLike[str]] | SkipJsonSchema[dict[str, Any]],
     WrapValidator(_taken),
     said(
-        "the tables of a file for `npmdask run`, the path of such a file (.toml), or with k the path or URL of data; "
-        "relative paths: of the worker's folder, in a file of its own"
+        "a configuration, the path of a configuration file (.toml), or, with k, the path or URL of data; relative "
+        "paths start at the worker's folder, those in a file at its own folder"
     ),
 ]
 Changes = Annotated[
     dict[str, Any] | None,
-    said('further keys of the configuration by their dotted names, like {"run.threads": 4}'),
+    said('further keys of the configuration by their dotted names, e.g. {"run.threads": 4}'),
 ]
 RunId = Annotated[
     str,
-    said("name of the run: the same again goes on, or returns the answer", pattern=f"^{NAME}$"),
+    said("name of the run; the same name resumes it, or returns its results", pattern=f"^{NAME}$"),
 ]
-OptionalRunId = Annotated[str | None, said("name of the run; that of its store if left out", pattern=f"^{NAME}$")]
-Folder = Annotated[str, said("where the folder of the run is made")]
-Seed = Annotated[int, said("of everything that is drawn", ge=0)]
-Restarts = Annotated[int | None, said("random starts of the tensor power method; by the rank if left out", gt=0)]
-Memory = Annotated[str | None, said("limit for all processes together, like 1GiB")]
-Threads = Annotated[int | None, said("a process; all cores if left out", gt=0)]
-Workers = Annotated[int, said("processes; 0: threads of one process", ge=0)]
+OptionalRunId = Annotated[str | None, said("name of the run; the name of its store if left out", pattern=f"^{NAME}$")]
+Folder = Annotated[str, said("folder that holds the folder of the run")]
+Seed = Annotated[int, said("seed of all random numbers", ge=0)]
+Restarts = Annotated[int | None, said("random starts of the tensor power method; chosen by the rank if left out", gt=0)]
+Memory = Annotated[str | None, said("memory limit for all processes together, e.g. 1GiB")]
+Threads = Annotated[int | None, said("threads of each process; all cores if left out", gt=0)]
+Workers = Annotated[int, said("number of processes; 0: threads of one process", ge=0)]
 
 
 def checked(flow: Any, asked: dict[str, Any]) -> dict[str, Any]:

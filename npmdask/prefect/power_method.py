@@ -56,27 +56,33 @@ PREVIOUS = "previous"
 @tended
 def npm(
     config: Source,
-    k: Annotated[int | float | None, said("how many components; or, like 0.95, a share of the variance")] = None,
+    k: Annotated[
+        int | float | None, said("number of components, or fraction of the variance to explain (e.g. 0.95)")
+    ] = None,
     *,
-    kind: Annotated[str | None, said("how to read the data: samples, matrix, symmetric, sparse")] = None,
+    kind: Annotated[str | None, said("kind of data: samples, matrix, symmetric, sparse")] = None,
     center: Annotated[bool | None, said("subtract the column means, on the fly")] = None,
     scale: Annotated[bool | None, said("divide by the column standard deviations, on the fly")] = None,
     missing: Annotated[str | None, said("missing values: refuse, mean, drop-columns, em or pairwise")] = None,
-    missing_limit: Annotated[float | None, said("of mean: columns that lack a larger share are left out")] = None,
-    missing_values: Annotated[list[float] | None, said("what marks missing values, like [-9999]")] = None,
-    algorithm: Annotated[str | None, said("gram, krylov or power; the best one if left out")] = None,
-    operator: Annotated[str | None, said("an operator of yours, by its registered name")] = None,
-    row_weights: Annotated[str | None, said("how much each row counts: an array on disk (.npy or Zarr)")] = None,
-    column_weights: Annotated[str | None, said("of squares of columns: the same, or coslat")] = None,
-    tol: Annotated[float | None, said("relative residual to reach")] = None,
-    memory: Memory = None,
-    seed: Annotated[int | None, said("of the random start block", ge=0)] = None,
-    rotate: Annotated[
-        str | None, said("report components rotated: varimax, promax, procrustes (onto align_to)")
+    missing_limit: Annotated[
+        float | None, said("with missing = mean: leave out columns with a larger fraction missing")
     ] = None,
-    align_to: Annotated[str | None, said("store of an earlier run, or previous: report in its order and signs")] = None,
-    fresh: Annotated[bool, said("a new run at every call, in numbered stores, of data that change")] = False,
-    store: Annotated[str | None, said("folder or URL of the run, in place of runs/NAME or the configuration's")] = None,
+    missing_values: Annotated[list[float] | None, said("numbers that mark missing values, e.g. [-9999]")] = None,
+    algorithm: Annotated[str | None, said("gram, krylov or power; the best one if left out")] = None,
+    operator: Annotated[str | None, said("name under which you registered an operator")] = None,
+    row_weights: Annotated[str | None, said("weight of each row: an array on disk (.npy or Zarr)")] = None,
+    column_weights: Annotated[str | None, said("weight of the square of each column, likewise, or coslat")] = None,
+    tol: Annotated[float | None, said("stop at this relative residual")] = None,
+    memory: Memory = None,
+    seed: Annotated[int | None, said("seed of the random start block", ge=0)] = None,
+    rotate: Annotated[
+        str | None, said("rotation of the reported components: varimax, promax, procrustes (onto align_to)")
+    ] = None,
+    align_to: Annotated[
+        str | None, said("store of an earlier run, or previous: report in its order and with its signs")
+    ] = None,
+    fresh: Annotated[bool, said("compute a new run at every call, in numbered stores, for data that change")] = False,
+    store: Annotated[str | None, said("folder or URL of the run, instead of runs/NAME or the one configured")] = None,
     changes: Changes = None,
     run_id: OptionalRunId = None,
 ) -> Any:
@@ -229,7 +235,7 @@ def deflate(config: AnyConfig, run_id: str | None = None, more: int = 1) -> dict
 @tended
 def npm_deflation(
     config: Config,
-    more: Annotated[int, said("how many components after the first ones", ge=1)],
+    more: Annotated[int, said("number of further components", ge=1)],
     run_id: RunId = "npm-deflation",
 ) -> Any:
     """

@@ -34,7 +34,9 @@ from npmdask.runs.restore import bind
 def private_release(
     config: Config,
     run_id: RunId = "release",
-    fresh: Annotated[bool, said("a new release at every call, in numbered stores, until the budget is spent")] = False,
+    fresh: Annotated[
+        bool, said("make a new release at every call, in numbered stores, until the budget is spent")
+    ] = False,
 ) -> Any:
     """One private release; without ``fresh`` always the same one."""
     config = at_store(config, run_id)

@@ -42,15 +42,15 @@ from npmdask.runs.solution import Resources, Step
 @said_in_a_sentence
 @tended
 def topics(
-    documents: Annotated[str, said("counts of words: a file or a store")],
-    count: Annotated[int, said("how many topics", ge=1)],
-    vocabulary: Annotated[str | None, said("a file with a word on each line")] = None,
-    alpha0: Annotated[float, said("sum of the Dirichlet parameters of a document; 0: one topic each", ge=0)] = 1.0,
-    half_length: Annotated[float, said("a document of N words counts N / (N + this)", ge=0)] = 100.0,
-    min_df: Annotated[int, said("leave out words in fewer documents", ge=1)] = 1,
-    max_df: Annotated[float, said("leave out words in more than this share of them", gt=0, le=1)] = 1.0,
-    held_out: Annotated[float, said("share of documents for the perplexity; 0: none", ge=0, le=0.5)] = 0.1,
-    moments: Annotated[Literal["held", "implicit"], said("implicit: a pass for each product")] = "held",
+    documents: Annotated[str, said("word counts: a file or a store")],
+    count: Annotated[int, said("number of topics", ge=1)],
+    vocabulary: Annotated[str | None, said("a file with one word a line")] = None,
+    alpha0: Annotated[float, said("sum of the Dirichlet parameters; 0: one topic per document", ge=0)] = 1.0,
+    half_length: Annotated[float, said("weight a document of N words by N / (N + this)", ge=0)] = 100.0,
+    min_df: Annotated[int, said("leave out words in fewer documents than this", ge=1)] = 1,
+    max_df: Annotated[float, said("leave out words in a larger fraction of documents", gt=0, le=1)] = 1.0,
+    held_out: Annotated[float, said("fraction of documents held out for the perplexity; 0: none", ge=0, le=0.5)] = 0.1,
+    moments: Annotated[Literal["held", "implicit"], said("held in memory, or implicit: one pass per product")] = "held",
     restarts: Restarts = None,
     seed: Seed = 0,
     memory: Memory = None,
@@ -132,9 +132,9 @@ def topics(
 @said_in_a_sentence
 @tended
 def latent(
-    kind: Annotated[Literal["mixture", "ica"], said("spherical Gaussians, or independent components")],
+    kind: Annotated[Literal["mixture", "ica"], said("mixture of spherical Gaussians, or independent components (ICA)")],
     samples: Annotated[str, said("a Zarr store of rows of numbers")],
-    count: Annotated[int, said("how many components", ge=1)],
+    count: Annotated[int, said("number of components", ge=1)],
     restarts: Restarts = None,
     seed: Seed = 0,
     memory: Memory = None,
@@ -142,7 +142,7 @@ def latent(
     workers: Workers = 0,
     run_id: RunId = "latent",
     folder: Folder = "runs",
-    refine: Annotated[int | None, said("passes of EM or FastICA after the moments, at most", ge=0)] = None,
+    refine: Annotated[int | None, said("most passes of EM or FastICA after the moments", ge=0)] = None,
 ) -> Any:
     """
     Find a mixture of spherical Gaussians, or independent components, out of core.
@@ -205,22 +205,22 @@ def latent(
 @said_in_a_sentence
 @tended
 def two_fields(
-    kind: Annotated[Literal["mca", "cca"], said("largest covariance, or largest correlation")],
-    left: Annotated[str, said("dense rows: a Zarr store, a URL or a file")],
-    right: Annotated[str, said("the same rows of another field")],
-    count: Annotated[int, said("how many modes", ge=1)],
-    center: Annotated[bool, said("take off the column means")] = True,
+    kind: Annotated[Literal["mca", "cca"], said("mca: largest covariance; cca: largest correlation")],
+    left: Annotated[str, said("first field, dense rows: a Zarr store, a URL or a file")],
+    right: Annotated[str, said("second field, with the same rows")],
+    count: Annotated[int, said("number of modes", ge=1)],
+    center: Annotated[bool, said("subtract the column means")] = True,
     scale: Annotated[bool, said("divide columns by their standard deviations")] = False,
-    missing: Annotated[Literal["refuse", "drop-columns", "mean"], said("values that are NaN")] = "refuse",
-    pcs: Annotated[list[int] | None, said("of cca: leading components of the left and of the right field")] = None,
-    ridge: Annotated[float, said("of cca: so many times the mean variance of a column is added", ge=0)] = 0.0,
-    dim: Annotated[
-        list[str] | None, said("dimension of the rows of a grid: of the left and of the right field")
+    missing: Annotated[Literal["refuse", "drop-columns", "mean"], said("treatment of missing values")] = "refuse",
+    pcs: Annotated[list[int] | None, said("cca: principal components to keep of each field")] = None,
+    ridge: Annotated[float, said("cca: ridge, as a multiple of the mean variance of a column", ge=0)] = 0.0,
+    dim: Annotated[list[str] | None, said("dimension that holds the rows, one name for each field")] = None,
+    row_weights: Annotated[str | None, said("weight of each row: a file, or a coordinate of the first field")] = None,
+    left_weights: Annotated[
+        str | None, said("weight of each column of the first field: a file, a coordinate, or coslat")
     ] = None,
-    row_weights: Annotated[str | None, said("a file, or a coordinate of the left field")] = None,
-    left_weights: Annotated[str | None, said("of the columns: a file, a coordinate, or coslat")] = None,
-    right_weights: Annotated[str | None, said("the same of the right field")] = None,
-    tol: Annotated[float | None, said("relative residual to reach", gt=0, lt=1)] = None,
+    right_weights: Annotated[str | None, said("weight of each column of the second field, given likewise")] = None,
+    tol: Annotated[float | None, said("stop at this relative residual", gt=0, lt=1)] = None,
     seed: Seed = 0,
     memory: Memory = None,
     threads: Threads = None,

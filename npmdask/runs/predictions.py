@@ -1,4 +1,4 @@
-"""What was predicted of a run before its first pass, read back from its telemetry beside what came true.
+"""Read back what was predicted of a run before its first pass, beside what it took.
 
 The predictions are made by :mod:`npmdask.planning.predicted_steps`; a run goes on without them.
 """

@@ -340,7 +340,7 @@ class StreamingPCA(*TRANSFORMER, Estimator):  # type: ignore[misc]
         model, state = self._known()
         target = local_path(path, "a model that is saved")
         if target.exists():
-            raise BadInputError(f"{path} exists already: choose another name, or take it away first")
+            raise BadInputError(f"{path} exists already: choose another name, or remove it first")
         arrays, numbers = model.saved(state)
         write_bundle(target, arrays, {"state": numbers, "info": asdict(self._info), "model": model.facts()})
 

@@ -383,7 +383,7 @@ def ppm_error(
 
     ``flags["noise_small_enough"]``: the denominator stayed positive for some q. Otherwise the value is 1: nothing
     is promised. The truth is better: the recursion takes the worst case of every step, above all of the first, where
-    a random start is far from everything; :func:`predicted_sine` is what comes true.
+    a random start is far from everything; :func:`predicted_sine` is what is observed.
 
     Examples
     --------

@@ -154,9 +154,9 @@ def test_a_change_that_cannot_be_gets_a_sentence(pairs: list[str], sentence: str
 @pytest.mark.parametrize(
     ("command", "sentence"),
     [
-        (("run", "samples.zarr"), "to run data, say how many components: `npmdask run samples.zarr -k 10`"),
+        (("run", "samples.zarr"), "to run data, give the number of components: `npmdask run samples.zarr -k 10`"),
         (("run", "s3://bucket/x.zarr"), "`npmdask run s3://bucket/x.zarr -k 10`"),
-        (("run", "rows.npy"), "too large for a configuration; to run data, say how many"),
+        (("run", "rows.npy"), "too large for a configuration; to run data, give the number"),
         (("run", "-"), "`npmdask run - -k 10`"),
         (("run", "nothing"), "there is no configuration nothing"),
         (("run", "nothing.toml", "-k", "3"), "there is no configuration nothing.toml"),

@@ -49,7 +49,7 @@ def test_every_way_to_say_it_is_one_configuration(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "more", "said"),
     [
-        ("a.zarr", {}, "a.zarr; write one with `npmdask init a`; to run data, say how many components"),
+        ("a.zarr", {}, "a.zarr; write one with `npmdask init a`; to run data, give the number of components"),
         ("none.toml", {}, "there is no configuration none.toml; write one with `npmdask init none`"),
         ("a.zarr", {"k": 0}, "algorithm.target_rank"),
         ("a.zarr", {"k": 3, "centre": True}, "unknown option 'centre': did you mean 'center'"),

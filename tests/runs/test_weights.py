@@ -399,7 +399,7 @@ def test_configurations_and_the_command_line_name_files(tmp_path: Path, capsys: 
         )
         != 0
     )
-    assert "source.row_weights cannot be said of a stream" in capsys.readouterr().err
+    assert "a stream, whose rows are used once, takes no source.row_weights" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -108,9 +108,9 @@ def test_memory_that_does_not_suffice_is_refused(folder: Path, capsys: Any) -> N
     ("old", "new", "sentence"),
     [
         ('name = "spm"', 'name = "power"', "power passes over stored data again and again: leave the [stream] table"),
-        ("[stream]", "[stop]\ntol = 1e-3\n[stream]", "stop.tol cannot be said of a stream"),
-        ("[stream]", "[mechanism]\nname = 'gaussian'\n[stream]", "mechanism.name cannot be said of a stream"),
-        ("center = true", "scale = true", "source.scale cannot be said of a stream"),
+        ("[stream]", "[stop]\ntol = 1e-3\n[stream]", "takes no stop.tol"),
+        ("[stream]", "[mechanism]\nname = 'gaussian'\n[stream]", "takes no mechanism.name"),
+        ("center = true", "scale = true", "takes no source.scale"),
         ("target_rank = 3", "target_rank = 3\noptions = { memroy = 0.5 }", "did you mean 'memory'"),
         ("target_rank = 3", "target_rank = 3\noptions = { block_rows = '3' }", "spm option block_rows = '3'"),
         ("target_rank = 3", "target_rank = 300", "choose at most 30"),

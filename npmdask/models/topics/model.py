@@ -139,7 +139,7 @@ class TopicModel:
             It cannot be written.
         """
         if Path(path).exists():
-            raise BadInputError(f"{path} exists already: choose another name, or take it away first")
+            raise BadInputError(f"{path} exists already: choose another name, or remove it first")
         write_bundle(Path(path), *self.saved())
 
     @classmethod
