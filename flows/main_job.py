@@ -16,7 +16,7 @@ from npmdask.prefect.console import exit_code, say
 from npmdask.prefect.power_method import npm
 from npmdask.prefect.server import ROOT, local_server
 from npmdask.prefect.staged_runs import topics
-from npmdask.runs.observers import IngestBar
+from npmdask.runs.progress import IngestBar
 from npmdask.storage.synthetic.generate import generate
 
 CONFIG = ROOT / "data" / "main-job.toml"

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from npmdask.cli.models import add_output, print_answer
+from npmdask.cli.models import add_output, print_answer, progress_of
 from npmdask.errors import BadInputError
 
 
@@ -70,7 +70,7 @@ def _add_layout(p: Any) -> None:
 
 
 def _ingest(a: argparse.Namespace) -> int:
-    from npmdask.runs.observers import IngestBar
+    from npmdask.runs.progress import IngestBar
     from npmdask.storage.ingest import ingest
 
     options: dict[str, Any] = {
@@ -137,7 +137,7 @@ def add_generate(commands: Any) -> None:
 
 
 def _generate(a: argparse.Namespace) -> int:
-    from npmdask.runs.observers import IngestBar
+    from npmdask.runs.progress import IngestBar
     from npmdask.storage.synthetic.generate import generate
 
     summary = generate(
@@ -240,7 +240,6 @@ def _labels_of(given: str) -> Any:
 def _gram(a: argparse.Namespace) -> int:
     from npmdask.api import gram
     from npmdask.runs.gram_store import GramStore
-    from npmdask.runs.observers import ProgressBar
 
     given = {name: getattr(a, name) for name in OF_PASS if getattr(a, name) is not None}
     made = a.merge or a.remove is not None
@@ -259,13 +258,13 @@ def _gram(a: argparse.Namespace) -> int:
         raise BadInputError(f"{given_paths}: write `{wanted}`")
     *sources, dest = a.paths
     if a.merge:
-        return print_answer(GramStore.merge(sources, dest, distinct=a.distinct), a.json)
+        return print_answer(GramStore.merge(sources, dest, distinct=a.distinct), a)
     if a.remove is not None:
-        return print_answer(GramStore(sources[0]).remove(a.remove, dest), a.json)
+        return print_answer(GramStore(sources[0]).remove(a.remove, dest), a)
     a.held_store = dest
     if "groups" in given:
         given["groups"] = _labels_of(given["groups"])
-    return print_answer(gram(sources[0], dest, observer=ProgressBar(quiet=a.quiet), **given), a.json)
+    return print_answer(gram(sources[0], dest, observer=progress_of(a), **given), a)
 
 
 def add_components(commands: Any) -> None:

@@ -31,11 +31,12 @@ from npmdask.cli.models import (
     add_topics,
     add_transform,
     print_answer,
+    progress_of,
 )
 from npmdask.cli.operate import add_gc, add_metrics, add_serve, add_status
 from npmdask.cli.privacy import add_audit, add_ledger, add_perturb
 from npmdask.errors import BadInputError, NpmdaskError
-from npmdask.runs.observers import stop_bars
+from npmdask.runs.progress import stop_bars
 from npmdask.storage.paths import is_url, local_path
 
 # What is run: a configuration, or a source with options.
@@ -326,13 +327,11 @@ def _add_run(commands: Any) -> None:
 
 
 def _run(a: argparse.Namespace) -> int:
-    from npmdask.runs.observers import ProgressBar
-
     config = _config_of(a, start=a.start)
     a.held_store = config.run.store
     for warning in config.warnings():
         print(f"npmdask: warning: {warning}", file=sys.stderr)
-    return print_answer(config.solve(ProgressBar(quiet=a.quiet)), a.json)
+    return print_answer(config.solve(progress_of(a)), a)
 
 
 def _add_resume(commands: Any) -> None:
@@ -352,7 +351,6 @@ def _add_resume(commands: Any) -> None:
 
 def _resume(a: argparse.Namespace) -> int:
     from npmdask.api import resume
-    from npmdask.runs.observers import ProgressBar
 
     a.held_store = a.store
     solution = resume(
@@ -365,9 +363,9 @@ def _resume(a: argparse.Namespace) -> int:
         max_steps=a.max_steps,
         tol=a.tol,
         low_rank_tol=a.low_rank_tol,
-        observer=ProgressBar(quiet=a.quiet),
+        observer=progress_of(a),
     )
-    return print_answer(solution, a.json)
+    return print_answer(solution, a)
 
 
 def _add_deflate(commands: Any) -> None:
@@ -384,7 +382,6 @@ def _add_deflate(commands: Any) -> None:
 
 def _deflate(a: argparse.Namespace) -> int:
     from npmdask.api import deflate
-    from npmdask.runs.observers import ProgressBar
 
     a.held_store = a.store
     solution = deflate(
@@ -394,9 +391,9 @@ def _deflate(a: argparse.Namespace) -> int:
         memory=a.memory,
         workers=a.workers,
         threads=a.threads,
-        observer=ProgressBar(quiet=a.quiet),
+        observer=progress_of(a),
     )
-    return print_answer(solution, a.json)
+    return print_answer(solution, a)
 
 
 def _add_inspect(commands: Any) -> None:

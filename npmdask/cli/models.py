@@ -61,11 +61,26 @@ def add_output(p: Any) -> None:
 
 
 def add_progress(p: Any) -> None:
-    """Add the options of progress and logging."""
-    p.add_argument("--quiet", action="store_true", help="show no progress")
+    """Add the options of progress and logging to a command that has no JSON of its own."""
+    add_shown(p)
     p.add_argument(
         "--log", metavar="FILE|-", help="append a log in lines of JSON; -: to stderr (default: $NPMDASK_LOG)"
     )
+
+
+def add_shown(p: Any) -> None:
+    """Add the options of how much is shown while the command runs."""
+    how = p.add_mutually_exclusive_group()
+    how.add_argument("-v", "--verbose", action="store_true", help="also show a line for each step, and the whole answer")
+    how.add_argument("--quiet", action="store_true", help="show no progress")
+
+
+def progress_of(a: argparse.Namespace) -> Any:
+    """The observer that shows how far the command is, as much as its options ask for."""
+    from npmdask.runs.progress import ProgressBar
+
+    a.bar = ProgressBar(quiet=a.quiet, verbose=a.verbose)
+    return a.bar
 
 
 def add_set(p: Any) -> None:
@@ -95,7 +110,6 @@ def _resources(a: argparse.Namespace) -> Any:
 
 def _topics(a: argparse.Namespace) -> int:
     from npmdask.models.topics.run import CorpusFilter, run_topics
-    from npmdask.runs.observers import ProgressBar
 
     a.held_store = _store_of(a, "topics", a.documents)
     answer = run_topics(
@@ -105,28 +119,46 @@ def _topics(a: argparse.Namespace) -> int:
         store=a.held_store,
         cut=CorpusFilter(held_out=a.held_out, min_df=a.min_df, max_df=a.max_df),
         resources=_resources(a),
-        observer=ProgressBar(quiet=a.quiet),
+        observer=progress_of(a),
         alpha0=a.alpha0,
         half_length=a.half_length,
         moments=a.moments,
         restarts=a.restarts,
         seed=a.seed,
     )
-    return print_answer(answer, a.json, a.words)
+    return print_answer(answer, a, a.words)
 
 
-def print_answer(answer: Any, as_json: bool, words: int = 10) -> int:
+def print_answer(answer: Any, a: argparse.Namespace, words: int = 10) -> int:
     """Print the answer of a run, for people or for scripts; 0, or the exit code of what did not converge."""
     from npmdask.manage import kind_of_answer
+    from npmdask.runs.progress import stop_bars
 
+    stop_bars()
     kind = kind_of_answer(answer)
     for warning in answer.warnings:
         print(f"npmdask: warning: {warning}", file=sys.stderr)
-    print(f"npmdask: {kind.ending(answer)}", file=sys.stderr)
-    if answer.assurance:
-        print(f"npmdask: {answer.assurance}", file=sys.stderr)
-    print(json.dumps(kind.summary(answer)) if as_json else kind.lines(answer, words))
+    if a.json or not answer.answered:
+        print(f"npmdask: {kind.ending(answer)}", file=sys.stderr)
+    if a.json:
+        if answer.assurance:
+            print(f"npmdask: {answer.assurance}", file=sys.stderr)
+        print(json.dumps(kind.summary(answer)))
+    else:
+        if a.verbose:
+            print(kind.lines(answer, words), end="\n\n")
+        print("\n".join(f"{name:10} {said}" for name, said in kind.overview(answer, _cost(a))))
     return 0 if answer.answered else NOT_CONVERGED
+
+
+def _cost(a: argparse.Namespace) -> dict[str, str]:
+    """What the command took, of jobs whose answers do not say it: as far as this process saw."""
+    from npmdask.execution.memory import high_water
+    from npmdask.report.blocks import bytes_text
+
+    bar = getattr(a, "bar", None)
+    time = {} if bar is None else {"time": bar.work.cost()}
+    return time | {"memory": f"peak {bytes_text(high_water())} of this process"}
 
 
 PASSES_OF = {"mixture": "passes of EM", "ica": "passes of FastICA"}
@@ -155,7 +187,6 @@ def _add_samples(p: Any, kind: str) -> None:
 
 def _samples(a: argparse.Namespace) -> int:
     from npmdask.models.latent.answers import fit_latent
-    from npmdask.runs.observers import ProgressBar
 
     a.held_store = _store_of(a, a.kind, a.samples)
     answer = fit_latent(
@@ -164,12 +195,12 @@ def _samples(a: argparse.Namespace) -> int:
         a.components,
         store=a.held_store,
         resources=_resources(a),
-        observer=ProgressBar(quiet=a.quiet),
+        observer=progress_of(a),
         restarts=a.restarts,
         seed=a.seed,
         refine=a.refine,
     )
-    return print_answer(answer, a.json)
+    return print_answer(answer, a)
 
 
 def add_mca(commands: Any) -> None:
@@ -237,7 +268,6 @@ def _add_coupled(p: Any, kind: str) -> None:
 
 def _coupled(a: argparse.Namespace) -> int:
     from npmdask.models.two_fields.answers import fit_coupled
-    from npmdask.runs.observers import ProgressBar
 
     a.held_store = _store_of(a, a.kind, a.left)
     answer = fit_coupled(
@@ -247,7 +277,7 @@ def _coupled(a: argparse.Namespace) -> int:
         a.k,
         store=a.held_store,
         resources=_resources(a),
-        observer=ProgressBar(quiet=a.quiet),
+        observer=progress_of(a),
         dim=_of_both(a.dim),
         row_weights=a.row_weights,
         left_weights=a.left_weights,
@@ -261,7 +291,7 @@ def _coupled(a: argparse.Namespace) -> int:
         max_steps=a.max_steps,
         seed=a.seed,
     )
-    return print_answer(answer, a.json)
+    return print_answer(answer, a)
 
 
 def _of_both(given: Any) -> Any:
@@ -294,7 +324,6 @@ def add_moments(commands: Any) -> None:
 
 def _moments(a: argparse.Namespace) -> int:
     from npmdask.models.third_moment import build_moments
-    from npmdask.runs.observers import ProgressBar
 
     built = build_moments(
         a.source,
@@ -304,7 +333,7 @@ def _moments(a: argparse.Namespace) -> int:
         center=a.center,
         block=a.block,
         resources=_resources(a),
-        observer=ProgressBar(quiet=a.quiet),
+        observer=progress_of(a),
     )
     print(f"{built.dest}: {built.side} x {built.side} x {built.side}, blocks of {built.block}, {built.passes} passes")
     return 0
@@ -342,13 +371,12 @@ def add_transform(commands: Any) -> None:
     )
     p.add_argument("--overwrite", action="store_true", help="replace DEST once the scores are complete")
     p.add_argument("--json", action="store_true", help="print one JSON object")
-    p.add_argument("--quiet", action="store_true", help="show no progress")
+    add_shown(p)
     p.set_defaults(command=_transform)
 
 
 def _transform(a: argparse.Namespace) -> int:
     from npmdask.models.topics.model import holds_topics
-    from npmdask.runs.observers import ProgressBar
     from npmdask.streaming.transform import transform
 
     if holds_topics(a.store):
@@ -364,7 +392,7 @@ def _transform(a: argparse.Namespace) -> int:
         format=a.format,
         header=a.header,
         overwrite=a.overwrite,
-        observer=ProgressBar(quiet=a.quiet),
+        observer=progress_of(a),
     )
     _say(scored, a.json)
     return 0
@@ -373,7 +401,6 @@ def _transform(a: argparse.Namespace) -> int:
 def _transform_documents(a: argparse.Namespace) -> int:
     from npmdask.errors import BadInputError
     from npmdask.models.topics.transform import transform_documents
-    from npmdask.runs.observers import ProgressBar
 
     given = {"batch_rows": None, "non_finite": "refuse", "pattern": "*", "format": None, "header": None}
     given |= {"missing": "as-run"}
@@ -382,7 +409,7 @@ def _transform_documents(a: argparse.Namespace) -> int:
         raise BadInputError(
             f"{a.store} holds topics; {', '.join(of_rows)} applies only to rows of numbers: leave it out"
         )
-    observer = ProgressBar(quiet=a.quiet)
+    observer = progress_of(a)
     _say(transform_documents(a.store, a.source, a.dest, overwrite=a.overwrite, observer=observer), a.json)
     return 0
 

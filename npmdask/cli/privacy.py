@@ -140,8 +140,8 @@ def add_perturb(commands: Any) -> None:
 
 def _perturb(a: argparse.Namespace) -> int:
     from npmdask.privacy.request import Privacy
-    from npmdask.runs.observers import IngestBar
     from npmdask.runs.perturb import concerns_of_copy, perturb
+    from npmdask.runs.progress import IngestBar
     from npmdask.storage.paths import NEW_STORE, local_path
 
     local_path(a.dest, NEW_STORE)  # a place that is refused is refused before the noise is discussed

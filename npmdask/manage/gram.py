@@ -89,6 +89,12 @@ class GramKind(RunKind):
             "without a pass"
         )
 
+    def found(self, answer: GramStore) -> str:
+        return self.ending(answer)
+
+    def next_commands(self, store: str) -> str:
+        return f"npmdask run {store} -k K; npmdask components {store}; npmdask report {store}"
+
     def inspect(self, run: RunStore, spec: Spec) -> dict[str, Any]:
         parts, history = listed_parts(run)
         facts: dict[str, Any] = {"state": "finished" if parts else "unfinished"}

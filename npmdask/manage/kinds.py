@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from shlex import quote
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy as np
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
 from npmdask.report import Report
+from npmdask.report.blocks import bytes_text
 from npmdask.runs.observers import Observer
 
 Keeps = Literal["answer", "run", "everything"]
@@ -90,6 +92,39 @@ class RunKind:
     def lines(self, answer: Any, words: int = 10) -> str:
         """Show an answer on a terminal; ``words``: of a topic."""
         return in_lines(self.summary(answer))
+
+    def overview(self, answer: Any, cost: Mapping[str, str]) -> list[tuple[str, str]]:
+        """Say what was found in at most eight lines, each with its name, for the end of a command.
+
+        ``cost``: time and memory as the command saw them, where the answer does not say more.
+        """
+        where = place_of(answer)
+        rows = [
+            ("found", self.found(answer)),
+            ("outcome", answer.outcome.sentence if hasattr(answer, "outcome") else ""),
+            *self.explained(answer),
+            ("error", answer.assurance),
+            *self.cost(answer, cost).items(),
+            ("result", where),
+            ("next", self.next_commands(quote(where)) if where else ""),
+        ]
+        return [(name, said) for name, said in rows if said]
+
+    def found(self, answer: Any) -> str:
+        """Say what was found; "" where the outcome says it."""
+        return ""
+
+    def explained(self, answer: Any) -> list[tuple[str, str]]:
+        """Say how much of the data the answer explains: one line or none."""
+        return []
+
+    def cost(self, answer: Any, cost: Mapping[str, str]) -> Mapping[str, str]:
+        """Say what the run took: ``time`` and ``memory``."""
+        return cost
+
+    def next_commands(self, store: str) -> str:
+        """Say what can be done with the answer in ``store``, which is quoted for a shell."""
+        return f"npmdask report {store}; npmdask export {store} answer.npz"
 
     def inspect(self, run: RunStore, spec: Spec) -> dict[str, Any]:
         """List the facts of a store; its ``state`` is "finished" or "unfinished"."""
@@ -175,6 +210,29 @@ def kind_of_answer(answer: Any) -> RunKind:
         if kind.gave(answer):
             return kind
     raise BadInputError(f"{type(answer).__name__} is no answer of a run")
+
+
+def place_of(answer: Any) -> str:
+    """The store of an answer, below the folder of this process by its shorter name."""
+    place = str(answer.store)
+    try:
+        return str(Path(place).relative_to(Path.cwd()))
+    except (ValueError, OSError):  # elsewhere, or a URL
+        return place
+
+
+def shares_text(shares: Iterable[float], most: int = 5) -> str:
+    """Write shares that fall as one text: ``22.1, 10.4, 8 % and 7 more``."""
+    known = [float(share) for share in shares]
+    more = f" and {len(known) - most} more" if len(known) > most else ""
+    return f"{', '.join(f'{100 * share:.3g}' for share in known[:most])} %{more}"
+
+
+def memory_text(peak: int | None, limit: int | None) -> str:
+    """Write the largest memory of a run, and what was allowed; "" where neither is known."""
+    if peak is None:
+        return ""
+    return f"peak {bytes_text(peak)}{f' of {bytes_text(limit)} allowed' if limit else ''}"
 
 
 def last_error(run: RunStore) -> str:

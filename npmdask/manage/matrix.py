@@ -16,7 +16,7 @@ from npmdask.checkpoint.reader import is_store
 from npmdask.checkpoint.store import RunStore, not_finished
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.execution.clusters import SchedulerAddress
-from npmdask.manage.kinds import Keeps, RunKind, Sink, Spec, last_error, named
+from npmdask.manage.kinds import Keeps, RunKind, Sink, Spec, last_error, memory_text, named, shares_text
 from npmdask.numerics.units import parse_memory
 from npmdask.planning.forecast import seconds_left
 from npmdask.planning.predicted_steps import drive
@@ -29,6 +29,7 @@ from npmdask.runs.observers import Observer
 from npmdask.runs.predictions import prediction_facts
 from npmdask.runs.presentation import AS_FOUND, PART, arrays_of, earlier_of, presentation_facts, turn
 from npmdask.runs.problem import Problem
+from npmdask.runs.progress import duration, passes_text
 from npmdask.runs.restore import problem_of, require_run, resources_of, solution_of
 from npmdask.runs.solution import Solution
 from npmdask.runs.weights import NAMES
@@ -38,6 +39,8 @@ from npmdask.storage.labels import Labels
 
 STOP = ("max_steps", "tol", "low_rank_tol")  # decide when a run stops, not what its steps are
 RELEASED = ("value_stddevs", "factor_left", "factor_right", "left_basis", "covariance")
+NOUNS = {"symmetric": "eigenpair", "matrix": "singular triplet", "sparse": "singular pair"}
+SHOWN = 5  # values
 STATES = {True: "finished", False: "unfinished"}
 
 
@@ -114,6 +117,34 @@ class MatrixKind(RunKind):
         """List the facts of a solution; of a private one nothing of size, time or memory."""
         return _summary(answer) if answer.statement is None or "nodes" in answer.statement else _released(answer)
 
+    def found(self, answer: Solution) -> str:
+        """Say how many components of what, and the largest values."""
+        k, kind = len(answer.values), answer.analysed.kind
+        noun = NOUNS.get(kind, "component")
+        rows = f" and {answer.analysed.rows:,} rows" if answer.analysed.rows is not None and kind != "symmetric" else ""
+        values = ", ".join(f"{value:.4g}" for value in answer.values[:SHOWN])
+        more = f" and {k - SHOWN} more" if k > SHOWN else ""
+        return f"{k} {noun}{'s'[: k != 1]} of {answer.basis.shape[0]:,} columns{rows}; values {values}{more}"
+
+    def explained(self, answer: Solution) -> list[tuple[str, str]]:
+        """Say what share of the variance the components explain, together and one by one."""
+        share = answer.explained_share
+        if share is None or not answer.answered:
+            return []
+        each = f": {shares_text(answer.explained_variance_ratio)}" if answer.analysed.centred else ""
+        of = "the variance" if answer.analysed.centred else "the sum of squares"
+        return [("explained", f"{100 * share:.3g} % of {of}{each if len(answer.values) > 1 else ''}")]
+
+    def cost(self, answer: Solution, cost: Mapping[str, str]) -> Mapping[str, str]:
+        """Say what the run took; of a private one what it spent, and neither time nor memory."""
+        if answer.seconds is None:
+            return {} if answer.statement is None else {"privacy": privacy_text(answer.statement)}
+        passes = f": {passes_text(answer.data_passes, answer.bytes_read or 0)}" if answer.data_passes else ""
+        return {
+            "time": f"{duration(answer.seconds)}{passes}",
+            "memory": memory_text(answer.peak_rss_bytes, answer.memory_limit_bytes),
+        }
+
     def inspect(self, run: RunStore, spec: Spec) -> dict[str, Any]:
         """Say what is committed; of a private run only public parameters, neither shape nor fingerprint."""
         result, history = run.part_meta("result"), run.history()
@@ -155,6 +186,13 @@ class MatrixKind(RunKind):
     def keeps(self, run: RunStore, spec: Spec) -> Keeps:
         """Keep everything of a node, whose centre may ask again."""
         return "everything" if (run.path / "releases").is_dir() else super().keeps(run, spec)
+
+
+def privacy_text(statement: Mapping[str, Any]) -> str:
+    """Write what a private run promises and spent."""
+    budget = statement.get("mechanism", {}).get("budget", {})
+    spent = f"epsilon = {budget['epsilon']:g}, delta = {budget['delta']:g}; " if budget else ""
+    return f"{spent}{statement.get('protects', '')}"
 
 
 class SearchKind(MatrixKind):

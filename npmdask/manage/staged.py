@@ -18,6 +18,9 @@ from npmdask.report import Report
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Resources
 
+WORDS = 8  # of a topic
+WEIGHTS = 5
+
 # Imports inside of functions: other runs save the time that models take to load.
 
 
@@ -115,6 +118,15 @@ class TopicsKind(StagedKind):
 
         return text_of(answer.model, words, coherence=answer.coherence)
 
+    def found(self, answer: Any) -> str:
+        """Name the heaviest topic by its first words."""
+        if not answer.model.k:
+            return ""
+        first = answer.model.top_words(WORDS)[answer.model.by_weight[0]]
+        others = answer.model.k - 1
+        more = f"; {others} more with -v" if others else ""
+        return f"the heaviest topic: {' '.join(word for word, _ in first)}{more}"
+
     def report(self, run: RunStore, spec: Spec) -> Report:
         from npmdask.models.topics.report import topics_report
 
@@ -160,6 +172,12 @@ class LatentKind(StagedKind):
         """Show a line for each component, with its weight."""
         return "\n".join(f"{i:4} {weight:.6g}" for i, weight in enumerate(answer.weights, 1))
 
+    def found(self, answer: Any) -> str:
+        count, shown = len(answer.weights), ", ".join(f"{weight:.4g}" for weight in answer.weights[:WEIGHTS])
+        more = f" and {count - WEIGHTS} more" if count > WEIGHTS else ""
+        refined = f"; {answer.refinement}" if answer.refinement else ""
+        return f"{count} component{'s'[: count != 1]}; {answer.weight_name} {shown}{more}{refined}"
+
     def report(self, run: RunStore, spec: Spec) -> Report:
         from npmdask.models.latent.answers import latent_report
 
@@ -204,6 +222,21 @@ class CoupledKind(StagedKind):
         from npmdask.models.two_fields.report import lines_of
 
         return lines_of(answer)
+
+    def found(self, answer: Any) -> str:
+        from npmdask.models.two_fields.report import VALUES
+
+        count, shown = len(answer.values), ", ".join(f"{value:.4g}" for value in answer.values[:WEIGHTS])
+        more = f" and {count - WEIGHTS} more" if count > WEIGHTS else ""
+        return f"{count} mode{'s'[: count != 1]}; {VALUES[answer.kind]} {shown}{more}"
+
+    def explained(self, answer: Any) -> list[tuple[str, str]]:
+        """Say what share of either field its patterns explain; of covariance what share of all of it."""
+        left, right = (100 * side.explained_variance_ratio.sum() for side in (answer.left, answer.right))
+        said = f"{left:.3g} % of the variance of the left field, {right:.3g} % of the right one"
+        if answer.squared_covariance_fraction is not None:
+            said = f"{100 * answer.squared_covariance_fraction.sum():.3g} % of the squared covariance; {said}"
+        return [("explained", said)]
 
     def report(self, run: RunStore, spec: Spec) -> Report:
         from npmdask.models.two_fields.report import coupled_report

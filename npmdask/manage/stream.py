@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 
 from npmdask.checkpoint.store import RunStore
-from npmdask.manage.kinds import Keeps, RunKind, Spec, named
+from npmdask.manage.kinds import Keeps, RunKind, Spec, memory_text, named
 from npmdask.numerics.units import parse_memory
 from npmdask.report import Report
 from npmdask.runs.observers import Observer
+from npmdask.runs.progress import duration
 
+SHOWN = 5  # values
 MEASURED = {
     2: ("rank", "mean_batch_rows", "explained", "suboptimality", "max_sin_theta", "change"),
     3: ("rank", "mean_batch_rows", "change"),
@@ -55,6 +57,24 @@ class StreamKind(RunKind):
         from npmdask.streaming import stream_summary
 
         return stream_summary(answer)
+
+    def found(self, answer: Any) -> str:
+        k, d = answer.basis.shape[1], answer.basis.shape[0]
+        values = ", ".join(f"{value:.4g}" for value in answer.values[:SHOWN])
+        more = f" and {k - SHOWN} more" if k > SHOWN else ""
+        return f"{k} component{'s'[: k != 1]} of {d:,} columns and {answer.rows:,} rows; values {values}{more}"
+
+    def explained(self, answer: Any) -> list[tuple[str, str]]:
+        share = answer.last.explained
+        return [] if share is None else [("explained", f"{100 * share:.3g} % of the variance of the last rows")]
+
+    def cost(self, answer: Any, cost: Mapping[str, str]) -> Mapping[str, str]:
+        rate = answer.rows_per_second
+        fast = "" if rate is None else f": {answer.new_rows:,} new rows, {rate:,.0f} a second"
+        return {
+            "time": f"{duration(answer.seconds)}{fast}",
+            "memory": memory_text(answer.peak_rss_bytes, answer.memory_limit_bytes),
+        }
 
     def inspect(self, run: RunStore, spec: Spec) -> dict[str, Any]:
         """Say what the last commit holds, and the last measurement before that."""

@@ -9,7 +9,7 @@ from httpx import HTTPError
 from npmdask.checkpoint.logging import tell
 from npmdask.cli.main import INTERRUPTED, end_when_asked
 from npmdask.errors import NpmdaskError
-from npmdask.runs.observers import stop_bars
+from npmdask.runs.progress import stop_bars
 
 
 def exit_code(run: Callable[[], int]) -> int:

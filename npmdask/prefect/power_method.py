@@ -41,7 +41,8 @@ from npmdask.prefect.tasks import (
     step,
     validate,
 )
-from npmdask.runs.observers import Observers, ProgressBar
+from npmdask.runs.observers import Observers
+from npmdask.runs.progress import ProgressBar
 
 PREVIOUS = "previous"
 

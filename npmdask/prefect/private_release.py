@@ -24,7 +24,8 @@ from npmdask.prefect.redaction import Announcer, discreet_step, said_discreetly
 from npmdask.prefect.tasks import end_state, publish_report, show_plan
 from npmdask.privacy.account import Account
 from npmdask.privacy.concerns import require_signal
-from npmdask.runs.observers import Observers, ProgressBar
+from npmdask.runs.observers import Observers
+from npmdask.runs.progress import ProgressBar
 from npmdask.runs.restore import bind
 
 

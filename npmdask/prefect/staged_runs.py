@@ -29,7 +29,8 @@ from npmdask.prefect.parameters import (
 )
 from npmdask.prefect.publish import LivePublisher
 from npmdask.prefect.tasks import end_state, report, said_in_a_sentence, step
-from npmdask.runs.observers import Observers, ProgressBar
+from npmdask.runs.observers import Observers
+from npmdask.runs.progress import ProgressBar
 from npmdask.runs.solution import Resources, Step
 
 

@@ -20,7 +20,8 @@ from npmdask.prefect.naming import run_name
 from npmdask.prefect.parameters import Config, RunId, at_store
 from npmdask.prefect.publish import StreamPublisher
 from npmdask.prefect.tasks import plan, report, said_in_a_sentence, step
-from npmdask.runs.observers import Observers, ProgressBar
+from npmdask.runs.observers import Observers
+from npmdask.runs.progress import ProgressBar
 from npmdask.streaming import run_stream
 from npmdask.streaming.problem import StreamProblem
 

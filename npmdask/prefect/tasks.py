@@ -25,8 +25,9 @@ from npmdask.prefect.reports import link_to
 from npmdask.report import Report, Text, as_markdown
 from npmdask.report.blocks import section, table
 from npmdask.report.render import markdown
-from npmdask.runs.observers import Observers, ProgressBar
+from npmdask.runs.observers import Observers
 from npmdask.runs.problem import Problem
+from npmdask.runs.progress import ProgressBar
 from npmdask.theory.private import dist_comm
 
 # What the flows share: steps as tasks, errors as sentences, the state that a run ends in.

@@ -497,6 +497,7 @@ class _Former:
         listed, _ = listed_parts(held)
         if self.request.groups is not None:
             if not listed:
+                self.session.observer.on_begin(0, None, "pass")
                 parts = self._read_groups(self.request.groups)
                 list_parts(held, parts, {"rows": self.rows_read, "bytes": self.session.bytes_read})
             elif not self._stays(listed[0]):
@@ -507,6 +508,8 @@ class _Former:
             return
         whole, wanted = {part.origins[0].units for part in listed if self._stays(part)}, list(self._wanted())
         kept = {part.origins[0].units: part for part in listed if part.origins[0].units in whole}
+        passes = len(wanted) - len(kept) if self.request.by_chunks else None  # otherwise of very different sizes
+        self.session.observer.on_begin(0, passes, "pass")
         parts = [kept[units] if units in kept else self._made(units, kept) for units in wanted]
         if [part.name for part in parts] != [part.name for part in listed]:
             list_parts(held, parts, {"rows": self.rows_read, "bytes": self.session.bytes_read + self.bytes_compared})

@@ -32,6 +32,9 @@ class RedactingObserver(Observer):
     def on_stage(self, label: str) -> None:
         self._member.on_stage(label)
 
+    def on_begin(self, done: int, expected: int | None, unit: str) -> None:
+        self._member.on_begin(done, expected, unit)
+
     def on_pass(self, label: str, total_bytes: int, total_chunks: int) -> None:
         self._member.on_pass(label, 0, 0)
 

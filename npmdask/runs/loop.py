@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.algorithms import Algorithm, Result, state_fields
-from npmdask.algorithms.stopping import Outcome, StepView, StoppingRule, remembered, view_of, views_of
+from npmdask.algorithms.stopping import FixedSteps, Outcome, StepView, StoppingRule, remembered, view_of, views_of
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block
 from npmdask.privacy.release import Release, Released
@@ -23,7 +23,7 @@ from npmdask.runs.gap_releases import plain_release
 from npmdask.runs.left_vectors import left_is_whole
 from npmdask.runs.missing import missing_of
 from npmdask.runs.plain_release import PlainRelease
-from npmdask.runs.predictions import prediction_facts
+from npmdask.runs.predictions import expected_steps, prediction_facts
 from npmdask.runs.problem import Problem
 from npmdask.runs.restore import bind
 from npmdask.runs.results import in_units
@@ -87,6 +87,7 @@ def power_loop(facts: Facts, release: Release, session: Session) -> Result | Non
     views = views_of(history)
     outcome = facts.rule(views)
     release.open(history)
+    session.observer.on_begin(len(history), *expected_of(facts, session))
     while outcome is None:
         query = facts.algorithm.query(state)
         released = release.product(query, state.step + 1)
@@ -102,6 +103,15 @@ def power_loop(facts: Facts, release: Release, session: Session) -> Result | Non
     answer = release.answer(state, result, views[-1], outcome, history)
     session.answer(answer.arrays, answer.meta)
     return result if outcome.answered else None
+
+
+def expected_of(facts: Facts, session: Session) -> tuple[int | None, str]:
+    """How many passes the run is expected to take in all, None where nothing was predicted; and what one is called."""
+    if isinstance(facts.rule, FixedSteps):
+        return facts.rule.max_steps, "pass" if session.disclosure.times else "release"
+    steps = expected_steps(session.telemetry(), usual=getattr(facts.algorithm, "usual_steps", None))
+    left = facts.kind == "matrix"  # one more pass makes the left singular vectors
+    return None if steps is None else min(steps, facts.rule.max_steps) + left, "pass"
 
 
 def first_state(facts: Facts, session: Session) -> tuple[Any, list[dict[str, Any]]]:

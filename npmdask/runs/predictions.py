@@ -17,6 +17,19 @@ def logged_prediction(telemetry: list[dict[str, Any]]) -> dict[str, Any] | None:
     return found[0] if found and found[0]["steps"] is not None else None
 
 
+def expected_steps(telemetry: list[dict[str, Any]], usual: int | None = None) -> int | None:
+    """Steps that the run under way is expected to take, from what was predicted before its first pass; None: unknown.
+
+    Of the run that answers a search what the search took is no part of it. What was predicted of a random start says
+    nothing of a run that begins elsewhere. ``usual``: steps of an algorithm that takes as many whatever the data.
+    """
+    first = logged_prediction(telemetry)
+    if first is None or first.get("start") == "random":
+        return usual
+    searched = sum(line["steps"] for line in telemetry if line["event"] == SEARCHED) if "components" in first else 0
+    return max(int(first["steps"]) - searched, 1)
+
+
 def _compared(first: dict[str, Any], telemetry: list[dict[str, Any]], steps: int) -> tuple[str, int, str]:
     """What is compared: more words for the steps predicted, the steps that were taken, and more words for those."""
     if "components" in first:

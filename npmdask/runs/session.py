@@ -236,6 +236,7 @@ class Session:
         if found is None:
             self.plan([Need(operator, block.shape[1], GATHERED)])
             self.start(source.path)
+            self.observer.on_begin(0, None, "pass")
             product, record, _ = self.one_pass(name, operator, block)
             self.stop()
             facts: dict[str, Any] = {"bytes_read": record.bytes_read, "chunks": record.chunks}

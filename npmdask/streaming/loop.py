@@ -155,6 +155,7 @@ class StreamDriver:
     def _go_on(self, holder: list[ModelState]) -> None:
         """The loop. ``holder``: the state after the last whole batch."""
         model, tell, commit = self.problem.model, Stopwatch(TELL_SECONDS), Stopwatch(self.resources.commit_seconds)
+        self.observer.on_begin(holder[0].rows + self._skipped, self.problem.opened.rows, "row")
         while (batch := self._stream.read(model.wanted(holder[0], self.problem.request.batch_rows))) is not None:
             holder[0], info = model.absorb(holder[0], batch)
             self._needed(info.rank)

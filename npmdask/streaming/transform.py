@@ -269,6 +269,7 @@ def writer_of_scores(dest: str | Path, columns: int, overwrite: bool) -> Iterato
 
 def _write_all(opened: Opened, scorer: _Scorer, writer: DenseWriter, batch_rows: int, observer: Observer) -> None:
     stream, tell = opened.stream, Stopwatch(TELL_SECONDS)
+    observer.on_begin(0, opened.rows, "row")
     while (rows := stream.read(batch_rows)) is not None:
         writer.write(scorer.scores(rows))
         if tell.is_time():

@@ -220,6 +220,7 @@ def _write_all(
     observer: Observer,
 ) -> None:
     tell = Stopwatch(TELL_SECONDS)
+    observer.on_begin(0, documents.rows, "document")
     for batch in documents.read():
         shares = shares_of(batch, model.topics, model.alpha, max_iterations=until[0], tol=until[1])
         writer.write(shares.shares)

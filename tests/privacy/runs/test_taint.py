@@ -27,7 +27,8 @@ from npmdask.operators import ClippedGram
 from npmdask.privacy.ledger import export_lines
 from npmdask.privacy.mechanisms import Entropy, PrivateGaussian
 from npmdask.runs.missing import Fill
-from npmdask.runs.observers import Observer, ProgressBar
+from npmdask.runs.observers import Observer
+from npmdask.runs.progress import ProgressBar
 from npmdask.runs.solution import Solution, Step
 from npmdask.runs.weights import Weights
 from npmdask.storage.readers.dense import ReadStats
