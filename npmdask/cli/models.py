@@ -71,7 +71,7 @@ def add_progress(p: Any) -> None:
 def add_shown(p: Any) -> None:
     """Add the options of how much is shown while the command runs."""
     how = p.add_mutually_exclusive_group()
-    how.add_argument("-v", "--verbose", action="store_true", help="also show a line for each step, and the whole answer")
+    how.add_argument("-v", "--verbose", action="store_true", help="show each step, too, and the whole answer")
     how.add_argument("--quiet", action="store_true", help="show no progress")
 
 
