@@ -68,7 +68,7 @@ class Work:
     # What is heard.
 
     def begin(self, done: int, expected: int | None, unit: str) -> None:
-        """Work of ``expected`` units (None: nobody knows) begins, or goes on after ``done`` of them."""
+        """Work of ``expected`` units (None: not known) begins, or goes on after ``done`` of them."""
         with self.lock:
             if expected is None and self._stage_used:
                 self.stage = ""  # a pass of its own, after that stage
