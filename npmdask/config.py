@@ -404,7 +404,9 @@ class RunConfig(ConfigTable):
             missing=self.source.missing,
         )
         reading = Reading(**how.model_dump(include=set(Reading.__dataclass_fields__)))
-        return make_stream_problem(self.source.path, request, reading, how.held_out)
+        return make_stream_problem(
+            self.source.path, request, reading, how.held_out, row_weights=self.source.row_weights
+        )
 
     def _require_stream(self) -> None:
         """Refuse what means nothing where rows are used once."""
@@ -422,7 +424,6 @@ class RunConfig(ConfigTable):
             "source.missing_values": self.source.missing_values,
             "source.missing_limit": self.source.missing_limit is not None,
             "source.operator": self.source.operator,
-            "source.row_weights": self.source.row_weights,
             "source.column_weights": self.source.column_weights,
             "algorithm.max_steps": self.algorithm.max_steps,
             "stop.tol": self.stop.tol,

@@ -17,7 +17,7 @@ from npmdask.numerics.subspaces import Block, fix_signs
 from npmdask.storage.containers import is_sparse
 from npmdask.storage.kinds import real_array
 from npmdask.storage.writers.dense import Moments
-from npmdask.streaming.estimator import BATCH_BYTES, REAL, batches
+from npmdask.streaming.estimator import BATCH_BYTES, REAL, weighed, weighted_batches
 from npmdask.streaming.source import Reading, open_stream
 
 # A batch adds to what is held: U diag(squares) U^T + rows^T rows, of which the leading directions are held on (Ross,
@@ -53,7 +53,7 @@ class IncrementalPCA(CentredComponents):
     components_ : numpy.ndarray, shape (k, d)
         Orthonormal rows; the entry of largest size in each is positive.
     explained_variance_ : numpy.ndarray, shape (k,)
-        Variance of the scores, n - 1 in the denominator.
+        Variance of the scores, n - 1 in the denominator; of weighted rows the sum of their weights less 1.
     explained_variance_ratio_ : numpy.ndarray, shape (k,)
         The same as shares of the variance of all columns, which is exact (of imputed rows where values are missing).
     singular_values_ : numpy.ndarray, shape (k,)
@@ -63,7 +63,7 @@ class IncrementalPCA(CentredComponents):
     noise_variance_ : float
         Mean variance of the components that were left out.
     n_components_, n_samples_seen_, n_features_in_ : int
-        k, n and d.
+        k, n (of weighted rows the sum of their weights) and d.
     batch_size_ : int
         Rows that the last ``fit`` took at once.
 
@@ -89,6 +89,7 @@ class IncrementalPCA(CentredComponents):
     _running: RunningMean
     _moments: Moments
     _levels: Levels
+    _rows: int
 
     def __init__(
         self,
@@ -103,7 +104,7 @@ class IncrementalPCA(CentredComponents):
         self.batch_size = batch_size
         self.missing = missing
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """
         Find the components of all rows, from the beginning, a batch at a time.
 
@@ -113,6 +114,9 @@ class IncrementalPCA(CentredComponents):
             Rows, in memory, lazy, or the path or URL of a store or of files; they are read once.
         y : None
             Ignored; it is there for pipelines.
+        sample_weight : array_like, shape (n,), optional
+            How much each row counts, not negative: with 2 like two equal rows, with 0 like none. Of stored rows, or
+            rows in memory.
 
         Returns
         -------
@@ -122,18 +126,19 @@ class IncrementalPCA(CentredComponents):
         Raises
         ------
         BadInputError
-            The rows or a parameter are wrong.
+            The rows, the weights or a parameter are wrong.
         """
         held = self._looked_at(X, first=True, least=2, dtype=REAL, gaps=self._imputes)
-        stream = open_stream(held, Reading(gaps="give-some" if self._imputes else REFUSE)).stream
+        reading = Reading(gaps="give-some" if self._imputes else REFUSE)
+        stream = open_stream(held, reading, row_weights=sample_weight).stream
         self.batch_size_ = self._batch_size(stream.columns)
         self._forget()
-        for rows in batches(stream, self.batch_size_):
-            self._learn(rows)
+        for rows, weights in weighted_batches(stream, self.batch_size_):
+            self._learn(rows, weights)
         self._require_fit()
         return self
 
-    def partial_fit(self, X: Any, y: Any = None) -> Self:
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """
         Learn from a batch.
 
@@ -143,6 +148,8 @@ class IncrementalPCA(CentredComponents):
             Rows, in memory; of a first batch at least 2, and ``n_components`` of them.
         y : None
             Ignored; it is there for pipelines.
+        sample_weight : array_like, shape (n,), optional
+            How much each row counts, as for ``fit``; rows of other batches without weights count as 1.
 
         Returns
         -------
@@ -159,10 +166,9 @@ class IncrementalPCA(CentredComponents):
         rows = real_array(held.toarray() if is_sparse(held) else held, "the rows")
         if not first:
             self._require_width(rows.shape)
-        if self._imputes and rows.ndim == 2 and rows.shape[1]:
-            rows = rows[~np.isnan(rows).all(axis=1)]
+        rows, weights = weighed(rows, sample_weight, gaps=self._imputes)
         if first or len(rows):
-            self._learn(rows)
+            self._learn(rows, weights)
         return self
 
     @property
@@ -176,26 +182,27 @@ class IncrementalPCA(CentredComponents):
         for name in ("components_", "n_samples_seen_"):
             self.__dict__.pop(name, None)
 
-    def _learn(self, rows: np.ndarray) -> None:
+    def _learn(self, rows: np.ndarray, weights: np.ndarray | None) -> None:
         if not hasattr(self, "components_"):
             self._begin(rows.shape)
+        self._require_weight(rows, weights)
         levels = self._levels
         if self._imputes and not np.isinf(rows).any():
-            rows, levels = completed(np.asarray(rows, np.float64), levels, self._learnt(), center=True)
+            rows, levels = completed(np.asarray(rows, np.float64), levels, self._learnt(), center=True, weights=weights)
         rows = moderate(checked_batch(rows, self.n_features_in_))
         with single_threaded_blas():
             self._running = self._first_seen(levels)
-            turned, self._running = centred(rows, self._running)
+            turned, self._running = centred(rows, self._running, weights=weights)
             found = updated_eigen(self._basis, self._squares, turned, 1.0, turned @ self._basis)
             kept = min(HELD * self.n_components_, len(found.values))
             self._basis, self._squares = found.leading(kept), found.values[:kept]
-        self._moments.add(rows)
-        self._levels = levels
+        self._moments.add(rows, weights)
+        self._levels, self._rows = levels, self._rows + len(rows)
         self._answer()
 
     def _learnt(self) -> Learnt | None:
         """The components so far, which gaps are completed by."""
-        count = int(self._moments.count)
+        count = self._moments.count
         return (
             Learnt(self._basis[:, : self.n_components_], self._squares[: self.n_components_] / count) if count else None
         )
@@ -221,11 +228,20 @@ class IncrementalPCA(CentredComponents):
         self.n_components_, self.n_features_in_ = asked, d
         self._basis, self._squares = np.zeros((d, 0)), np.zeros(0)
         self._running, self._moments = RunningMean(np.zeros(d), np.zeros(d), 0.0), Moments(d)
-        self._levels = no_levels(d)
+        self._levels, self._rows = no_levels(d), 0
+
+    def _require_weight(self, rows: np.ndarray, weights: np.ndarray | None) -> None:
+        """Refuse weights that are too small for a variance, before anything is learnt."""
+        total = self._moments.count + (len(rows) if weights is None else float(weights.sum()))
+        if total <= 1:
+            raise BadInputError(
+                f"the weights of the rows so far add up to {total:.3g}, and a variance is a sum over them divided by "
+                "that less 1: multiply all weights by the same number, until they add up to about the number of rows"
+            )
 
     def _answer(self) -> None:
         """What scikit-learn's has for attributes; directions without variance are drawn where rows have too few."""
-        k, n, lead = self.n_components_, int(self._moments.count), self._basis[:, : self.n_components_]
+        k, n, lead = self.n_components_, self._moments.count, self._basis[:, : self.n_components_]
         squares = np.zeros(k)
         squares[: lead.shape[1]] = self._squares[:k]
         basis: Block = lead if lead.shape[1] == k else completed_basis(lead, k)
@@ -233,7 +249,7 @@ class IncrementalPCA(CentredComponents):
         self.components_ = np.ascontiguousarray((basis * fix_signs(basis)).T)
         self.singular_values_ = np.sqrt(squares)
         self.explained_variance_ = squares / (n - 1)
-        total, most = float(self._moments.m2.sum()) / (n - 1), min(n, self.n_features_in_)
+        total, most = float(self._moments.m2.sum()) / (n - 1), min(self._rows, self.n_features_in_)
         self.explained_variance_ratio_ = shares_of_variance(self.explained_variance_, total)
         left = total - float(self.explained_variance_.sum())
         self.noise_variance_ = max(left, 0.0) / (most - k) if k < most else 0.0

@@ -61,6 +61,14 @@ class Weights:
         return f"{'; '.join(said)}. Values, shares and bounds are those of the weighted data."
 
     @property
+    def worth(self) -> float:
+        """How many equal rows a row that has weight is worth on average: of n, ``(sum u)^2 / (n sum u^2)`` (Kish)."""
+        if self.rows is None:
+            return 1.0
+        shares = self.rows[self.rows > 0] / self.rows.max()
+        return float(shares.sum() ** 2 / (len(shares) * (shares**2).sum()))
+
+    @property
     def allow_rounding(self) -> bool:
         """Whether products may be rounded as those of equal rows are: at random.
 

@@ -14,7 +14,9 @@ from npmdask.execution.reduction import COMMIT_SECONDS
 from npmdask.numerics.units import parse_memory
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Resources
+from npmdask.runs.weights import find_weights
 from npmdask.storage.containers import values_of
+from npmdask.storage.source import open_source
 from npmdask.streaming.loop import StreamDriver
 from npmdask.streaming.problem import BATCH_ROWS, StreamProblem, StreamRequest, make_stream_problem, problem_of_store
 from npmdask.streaming.solution import StreamSolution
@@ -36,6 +38,7 @@ def stream_pca(
     epochs: int = 1,
     non_finite: str = "refuse",
     missing: str = "refuse",
+    row_weights: Any = None,
     pattern: str = "*",
     full_batches: bool = False,
     format: str | None = None,
@@ -85,6 +88,9 @@ def stream_pca(
     missing : {"refuse", "impute"}, default "refuse"
         What happens to missing values (NaN): they are not finite, or become what the model so far expects there, given
         what is observed of their rows (docs/missing.md). Rows without any value are skipped and counted then.
+    row_weights : array_like, shape (n,), or str or Path, optional
+        How much each row counts, not negative: with 2 like two equal rows, with 0 like none. Of a stored array, or one
+        in memory, as for :func:`npmdask.top_k`; "spm" and "frequent-directions" know weights.
     pattern : str, default "*"
         Which files of a directory.
     full_batches : bool, default False
@@ -161,7 +167,10 @@ def stream_pca(
         header=header,
     )
     rows = source if dim is None else values_of(source, dim, gaps=missing != "refuse")
-    problem = make_stream_problem(rows, request, reading, held_out)
+    weights = row_weights
+    if dim is not None and weights is not None:  # which may be a coordinate, that only the labelled data have
+        weights = find_weights(open_source(source, dim=dim, gaps=missing != "refuse"), weights, None, source)
+    problem = make_stream_problem(rows, request, reading, held_out, row_weights=weights)
     return run_stream(problem, store, Resources(memory=parse_memory(memory), commit_seconds=commit_seconds), observer)
 
 

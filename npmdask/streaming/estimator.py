@@ -20,10 +20,11 @@ import zarr
 
 from npmdask.errors import BadInputError, closest
 from npmdask.numerics.subspaces import Block
+from npmdask.runs.weights import Weights
 from npmdask.storage.containers import is_sparse, values_of
 from npmdask.storage.kinds import real_array
 from npmdask.storage.readers.lazy import BlockRows
-from npmdask.streaming.source import Reading, open_stream
+from npmdask.streaming.source import Reading, open_stream, weights_of
 
 try:
     from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, DensityMixin, TransformerMixin
@@ -96,6 +97,37 @@ def seed_of(random_state: Any) -> int:
     if isinstance(random_state, int | np.integer) and not isinstance(random_state, bool):
         return int(random_state)
     raise BadInputError(f"random_state = {random_state!r}: give a whole number, a numpy.random.RandomState or None")
+
+
+def weighed(rows: np.ndarray, weights: Any, *, gaps: bool) -> tuple[np.ndarray, np.ndarray | None]:
+    """A batch (n x d) without the rows that say nothing, and what the others weigh (None: all the same).
+
+    Nothing say rows of weight 0 and, where ``gaps`` are let through, those without any value.
+
+    Raises
+    ------
+    BadInputError
+        Weights that are none, or not one for each row; rows of weight 0 that are not numbers.
+    """
+    if rows.ndim != 2 or not rows.shape[1]:
+        return rows, None  # which is refused
+    says = ~np.isnan(rows).all(axis=1) if gaps and rows.dtype.kind == "f" else np.ones(len(rows), bool)
+    if weights is not None:
+        found = Weights(rows=weights)
+        found.require_fit(rows.shape, "the batch")
+        weights = found.rows
+        assert weights is not None
+        left_out = rows[weights == 0]
+        if not (np.isfinite(left_out) | (gaps & np.isnan(left_out))).all():
+            raise BadInputError("rows of weight 0 hold NaN or infinite values: leave these rows out of the batch")
+        says &= weights > 0
+    return (rows, weights) if says.all() else (rows[says], None if weights is None else weights[says])
+
+
+def weighted_batches(stream: Any, count: int) -> Iterator[tuple[Block, np.ndarray | None]]:
+    """All rows of a stream, ``count`` at a time, and what they weigh."""
+    for rows in batches(stream, count):
+        yield rows, weights_of(stream)
 
 
 def batches(stream: Any, count: int | None = None) -> Iterator[Block]:

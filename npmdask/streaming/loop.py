@@ -23,11 +23,12 @@ from npmdask.runs.observers import Observer
 from npmdask.runs.restore import bind_spec
 from npmdask.runs.session import Session
 from npmdask.runs.solution import Resources
+from npmdask.runs.weights import keep_weights
 from npmdask.streaming.memory import plan_stream
 from npmdask.streaming.metrics import Measures, last_step, measure_model
 from npmdask.streaming.problem import StreamProblem
 from npmdask.streaming.solution import StreamSolution
-from npmdask.streaming.source import said_of_header
+from npmdask.streaming.source import said_of_header, weights_of
 from npmdask.theory.certificates.statements import of_stream
 
 TELL_SECONDS = 1.0  # between two signs of life
@@ -104,6 +105,8 @@ class StreamDriver:
     def _bind(self) -> list[str]:
         opened = self.problem.opened
         here = {"resources": asdict(self.resources), "stream": self.problem.again() | {"named": opened.named}}
+        if self.store.read_spec() is None:
+            keep_weights(self.store, opened.weights)
         once = {} if opened.budget is None else {"budget": opened.budget}
         told = bind_spec(self.problem.spec(), self.store, here | {"source": opened.name}, once=once)
         return [*unprotected(opened.budget), *told]
@@ -157,7 +160,7 @@ class StreamDriver:
         model, tell, commit = self.problem.model, Stopwatch(TELL_SECONDS), Stopwatch(self.resources.commit_seconds)
         self.observer.on_begin(holder[0].rows + self._skipped, self.problem.opened.rows, "row")
         while (batch := self._stream.read(model.wanted(holder[0], self.problem.request.batch_rows))) is not None:
-            holder[0], info = model.absorb(holder[0], batch)
+            holder[0], info = model.absorb(holder[0], batch, weights_of(self._stream))
             self._needed(info.rank)
             del batch  # or it would be held while the next one is read
             self._new += info.rows
@@ -237,10 +240,13 @@ class StreamDriver:
             said.append(answer.said)
         if waiting:
             said.append(f"the last {waiting} wait for their step")
+        if self.problem.opened.weights is not None:
+            said.append("each counted by its weight")
         if self._skipped:
             why = (
                 "they were not finite" if self.problem.request.missing == REFUSE else "they had no value or an infinity"
             )
+            why += "" if self.problem.opened.weights is None else ", or weigh nothing"
             said.append(f"{self._skipped} were left out because {why}")
         if self.problem.opened.grows:
             said.append("run again to take what comes next")

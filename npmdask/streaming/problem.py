@@ -16,10 +16,11 @@ import zarr
 from npmdask.algorithms import STREAM_REGISTRY, StreamAlgorithm
 from npmdask.algorithms.streaming.model import IMPUTE, REFUSE, Model
 from npmdask.algorithms.streaming.tensor_power import ITERATIONS, default_restarts
-from npmdask.checkpoint.store import CHECKPOINT_FORMAT
+from npmdask.checkpoint.store import CHECKPOINT_FORMAT, RunStore
 from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.numerics.subspaces import Block
 from npmdask.numerics.units import from_table
+from npmdask.runs.weights import kept_weights
 from npmdask.storage.kinds import for_matrices_only, for_tensors_only, real_array
 from npmdask.storage.source import open_source
 from npmdask.storage.streams import ZarrRows
@@ -204,6 +205,10 @@ class StreamProblem:
     held_out_identity: str | None = None
     truth: Block | None = None
 
+    def __post_init__(self) -> None:
+        if self.opened.weights is not None:
+            self.model.require_weighted()
+
     @property
     def measure_rows(self) -> int:
         """Rows between the first measurements."""
@@ -235,8 +240,10 @@ class StreamProblem:
                 "half_life": self.request.half_life,
                 "measure_rows": self.measure_rows,
                 "held_out": self.held_out_identity,
+                **({} if self.opened.weights is None else {"worth": self.opened.weights.worth}),
             },
             "version": {"npmdask": version("npmdask"), "checkpoint_format": CHECKPOINT_FORMAT},
+            **({} if self.opened.weights is None else {"weights": self.opened.weights.spec()}),
         }
 
     def again(self) -> dict[str, Any]:
@@ -251,8 +258,11 @@ class StreamProblem:
         return {"request": asked, "reading": reading, "held_out": self.held_out_source}
 
 
-def make_stream_problem(source: Any, request: StreamRequest, reading: Reading, held_out: Any = None) -> StreamProblem:
-    """Open everything and check what can be checked without reading it; held-out rows (a store, or an array) are read.
+def make_stream_problem(
+    source: Any, request: StreamRequest, reading: Reading, held_out: Any = None, *, row_weights: Any = None
+) -> StreamProblem:
+    """Open everything and check what can be checked without reading it; held-out rows (a store, or an array) are read,
+    and weights of rows.
 
     Raises
     ------
@@ -260,7 +270,7 @@ def make_stream_problem(source: Any, request: StreamRequest, reading: Reading, h
         The source or a parameter cannot be.
     """
     reading = replace(reading, gaps="give-some" if request.missing == IMPUTE else REFUSE)
-    opened = open_stream(source, reading, seed=request.seed)
+    opened = open_stream(source, reading, seed=request.seed, row_weights=row_weights)
     d, k = opened.stream.columns, request.target_rank
     model = make_model(request, d, opened.rows)
     require_directions(model.algorithm.moment, held_out)
@@ -293,7 +303,11 @@ def problem_of_store(spec: dict[str, Any], store: str) -> StreamProblem:
     if facts["held_out"] is None and spec["run"]["held_out"] is not None:
         raise RefusedError(f"{store} is measured on rows that were given as an array: run its own program again")
     return make_stream_problem(
-        spec["source"], StreamRequest(**facts["request"]), Reading(**facts["reading"]), facts["held_out"]
+        spec["source"],
+        StreamRequest(**facts["request"]),
+        Reading(**facts["reading"]),
+        facts["held_out"],
+        row_weights=kept_weights(RunStore(store), spec),
     )
 
 

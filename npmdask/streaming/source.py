@@ -12,6 +12,7 @@ import zarr
 
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import Block
+from npmdask.runs.weights import Weights, find_weights
 from npmdask.storage.containers import is_linear_operator, is_sparse, values_of
 from npmdask.storage.formats.tables import taken_for_names
 from npmdask.storage.kinds import for_matrices_only, for_tensors_only
@@ -73,23 +74,36 @@ class Opened:
     buffer_bytes: int = 0
     truth: Block | None = None
     budget: str | None = None  # the name under which the data have a privacy budget
+    weights: Weights | None = None
 
 
-def open_stream(source: Any, reading: Reading, *, seed: int = 0) -> Opened:
+def open_stream(source: Any, reading: Reading, *, seed: int = 0, row_weights: Any = None) -> Opened:
     """Open ``source``: a Zarr store (path, URL, ``zarr.Array`` or ``Group``, 2-D array), a directory of files or one
     file (path), "-" (standard input), an iterable of batches, a callable that returns one, or a ``Stream``.
+
+    ``row_weights``: of a stored array, as of :func:`npmdask.top_k`, or a ``Weights`` that was found before.
 
     Raises
     ------
     BadInputError
         Nothing there, or options that the source does not know.
     """
+    given = source
     source = values_of(source, gaps=reading.gaps != "refuse")
     if is_linear_operator(source):  # which could be called, as what makes an iterator
         raise BadInputError(f"the {type(source).__name__} has no rows, which a stream takes: use npmdask.top_k")
     in_hand = isinstance(source, np.ndarray | zarr.Array | zarr.Group | BlockRows) or is_sparse(source)
     if in_hand or is_remote(source) or _is_store(source):
-        return _stored(open_source(source, gaps=reading.gaps != "refuse"), reading, seed, named=not _in_memory(source))
+        opened = open_source(source, gaps=reading.gaps != "refuse")
+        weights = row_weights
+        if not isinstance(weights, Weights):
+            weights = find_weights(opened, row_weights, None, given)
+        return _stored(opened, reading, seed, weights, named=not _in_memory(source))
+    if row_weights is not None:
+        raise BadInputError(
+            "row_weights are of rows whose number is known, of a stored array or one in memory: ingest the rows first "
+            "(npmdask ingest), or feed batches with their weights to StreamingPCA.partial_fit(rows, sample_weight=...)"
+        )
     if isinstance(source, str | Path):
         if str(source) == STANDARD_INPUT:
             return _input(reading)
@@ -101,6 +115,12 @@ def open_stream(source: Any, reading: Reading, *, seed: int = 0) -> Opened:
     reading.refuse_others(("columns",), "an iterator")
     rows = IteratorRows(source, columns=reading.columns, non_finite=reading.non_finite, gaps=reading.gaps)
     return Opened(stream=rows, name="an iterator", forwards=not callable(source))
+
+
+def weights_of(stream: Stream) -> np.ndarray | None:
+    """What the rows weigh that were read last; a stream from elsewhere knows no weights."""
+    weights: np.ndarray | None = getattr(stream, "weights", None)
+    return weights
 
 
 def said_of_header(stream: Stream) -> tuple[str, ...]:
@@ -127,7 +147,7 @@ def _in_memory(source: Any) -> bool:
     return isinstance(source, np.ndarray | BlockRows) or is_sparse(source)
 
 
-def _stored(source: Source, reading: Reading, seed: int, *, named: bool) -> Opened:
+def _stored(source: Source, reading: Reading, seed: int, weights: Weights | None, *, named: bool) -> Opened:
     if source.kind == "matrices":
         raise for_matrices_only(source.path)
     if source.kind == "tensor":
@@ -138,10 +158,13 @@ def _stored(source: Source, reading: Reading, seed: int, *, named: bool) -> Open
         )
     reading.refuse_others(("order", "epochs"), "a stored array")
     order = {"order": reading.order, "seed": seed, "epochs": reading.epochs}
-    stream = ZarrRows(source, **order, non_finite=reading.non_finite, gaps=reading.gaps)  # type: ignore[arg-type]
+    if weights is not None:
+        weights.require_fit(source.shape, source.path)
+    known = None if weights is None else weights.rows
+    stream = ZarrRows(source, **order, non_finite=reading.non_finite, gaps=reading.gaps, weights=known)  # type: ignore[arg-type]
     truth = None if source.truth is None else source.truth.basis.astype(np.float64)
     rows = source.shape[0] * reading.epochs
-    held = {"buffer_bytes": stream.buffer_bytes, "budget": source.budget}
+    held = {"buffer_bytes": stream.buffer_bytes, "budget": source.budget, "weights": weights}
     return Opened(stream=stream, name=source.path, named=named, rows=rows, truth=truth, **held)  # type: ignore[arg-type]
 
 

@@ -19,11 +19,11 @@ from npmdask.runs.components import AS_RUN, LEAST_SQUARES, StoredComponents, req
 from npmdask.storage.bundle import write_bundle
 from npmdask.storage.kinds import real_array
 from npmdask.storage.paths import local_path
-from npmdask.streaming.estimator import TRANSFORMER, Estimator, NotFittedError, in_memory
+from npmdask.streaming.estimator import TRANSFORMER, Estimator, NotFittedError, in_memory, weighed
 from npmdask.streaming.metrics import HeldOut, Measurement, last_step, measure_model
 from npmdask.streaming.problem import BATCH_ROWS, StreamRequest, make_model
 from npmdask.streaming.solution import read_model
-from npmdask.streaming.source import Reading, open_stream
+from npmdask.streaming.source import Reading, open_stream, weights_of
 
 
 class StreamingPCA(*TRANSFORMER, Estimator):  # type: ignore[misc]
@@ -102,7 +102,7 @@ class StreamingPCA(*TRANSFORMER, Estimator):  # type: ignore[misc]
         self.seed = seed
         self.missing = missing
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """
         Learn from all rows, from the beginning: the bits of :func:`stream_pca`.
 
@@ -112,6 +112,9 @@ class StreamingPCA(*TRANSFORMER, Estimator):  # type: ignore[misc]
             Rows, in memory, lazy, or the path or URL of a store or of files; they are read once.
         y : None
             Ignored; it is there for pipelines.
+        sample_weight : array_like, shape (n,), optional
+            How much each row counts, not negative: with 2 like two equal rows, with 0 like none. Of stored rows, or
+            rows in memory; "spm" and "frequent-directions" know weights.
 
         Returns
         -------
@@ -121,19 +124,19 @@ class StreamingPCA(*TRANSFORMER, Estimator):  # type: ignore[misc]
         Raises
         ------
         BadInputError
-            The rows or a parameter are wrong.
+            The rows, the weights or a parameter are wrong.
         """
         request = self._asked(BATCH_ROWS)
         held = self._looked_at(X, first=True, gaps=self._imputes)
         reading = Reading(gaps="give-some" if self._imputes else REFUSE)
-        opened = open_stream(held, reading, seed=request.seed)
+        opened = open_stream(held, reading, seed=request.seed, row_weights=sample_weight)
         stream = opened.stream
         model = self._begin(make_model(request, stream.columns, opened.rows))
         while (rows := stream.read(model.wanted(self._known()[1], BATCH_ROWS))) is not None:
-            self._learn(rows)
+            self._learn(rows, weights_of(stream))
         return self
 
-    def partial_fit(self, X: Any, y: Any = None) -> Self:
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """
         Learn from a batch.
 
@@ -143,6 +146,8 @@ class StreamingPCA(*TRANSFORMER, Estimator):  # type: ignore[misc]
             Rows, n >= 1 and of any size, in memory.
         y : None
             Ignored; it is there for pipelines.
+        sample_weight : array_like, shape (n,), optional
+            How much each row counts, as for ``fit``; rows of other batches without weights count as 1.
 
         Returns
         -------
@@ -160,12 +165,11 @@ class StreamingPCA(*TRANSFORMER, Estimator):  # type: ignore[misc]
                 raise BadInputError(f"a first batch of shape {rows.shape}: give rows x columns, at least one of each")
             # The half life counts rows, the memory of a step follows from its rows: those of the first batch.
             self._begin(make_model(self._asked(len(rows)), rows.shape[1]))
-        if self._imputes and rows.ndim == 2 and rows.dtype.kind == "f":
-            empty = np.isnan(rows).all(axis=1)
-            rows = rows[~empty] if empty.any() and rows.shape[1] else rows
-            if len(empty) and empty.all():
-                return self
-        self._learn(rows)
+        given = len(rows)
+        rows, weights = weighed(rows, sample_weight, gaps=self._imputes)
+        if given and not len(rows):  # none of them says anything
+            return self
+        self._learn(rows, weights)
         return self
 
     @property
@@ -191,12 +195,12 @@ class StreamingPCA(*TRANSFORMER, Estimator):  # type: ignore[misc]
         self.n_features_in_ = model.d
         return model
 
-    def _learn(self, rows: np.ndarray) -> None:
+    def _learn(self, rows: np.ndarray, weights: np.ndarray | None) -> None:
         assert self._model is not None
         assert self._state is not None
         with single_threaded_blas():
             try:
-                self._state, info = self._model.absorb(self._state, rows)
+                self._state, info = self._model.absorb(self._state, rows, weights)
                 self._info = last_step(self._info, info)
             except BadInputError:
                 if not self._state.rows:

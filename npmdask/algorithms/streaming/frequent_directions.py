@@ -79,15 +79,20 @@ class FrequentDirections:
         """Any batch."""
         return RowsQuery(None)
 
-    def update(self, state: SketchState, batch: np.ndarray) -> tuple[SketchState, StreamInfo]:
-        """Append the rows, and shrink when there are more than 2 l."""
+    def update(
+        self, state: SketchState, batch: np.ndarray, weights: np.ndarray | None = None
+    ) -> tuple[SketchState, StreamInfo]:
+        """Append the rows, and shrink when there are more than 2 l.
+
+        ``weights`` (n): how much each row counts, by whose root it is multiplied already.
+        """
         rows = checked_batch(batch, state.sketch.shape[1])
         full = len(state.sketch) + len(rows) > 2 * self.sketch_rows
         sketch, delta = self._shrink(state.sketch, rows) if full else (self._append(state.sketch, rows), 0.0)
         after = SketchState(
             step=state.step + 1,
             rows=state.rows + len(rows),
-            weight=self.memory * state.weight + len(rows),
+            weight=self.memory * state.weight + (len(rows) if weights is None else float(weights.sum())),
             shed=self.memory * state.shed + delta,
             sketch=sketch,
         )

@@ -47,26 +47,35 @@ def no_levels(d: int) -> Levels:
 
 
 def completed(
-    rows: Block, before: Levels, learnt: Learnt | None, *, center: bool, fade: float = 1.0
+    rows: Block,
+    before: Levels,
+    learnt: Learnt | None,
+    *,
+    center: bool,
+    fade: float = 1.0,
+    weights: np.ndarray | None = None,
 ) -> tuple[Block, Levels]:
     """Rows (n x d, each with a value) without gaps, and the levels after them.
 
     ``learnt``: None while nothing is; then gaps are at the mean, as they are in a column that has had no value yet.
-    ``fade``: what one row leaves of the weight of those before it. Rows without gaps stay as they are, bit for bit.
+    ``fade``: what one row leaves of the weight of those before it. ``weights`` (n): how much each counts. Rows without gaps
+    stay as they are, bit for bit.
     """
-    count, moved = np.zeros(rows.shape[1]), np.zeros(rows.shape[1])
-    for part in _pieces(rows):
+    count, moved, lacking = (np.zeros(rows.shape[1]) for _ in range(3))
+    for part, known in _pieces(rows, weights):
         gaps = np.isnan(part)
-        count += (~gaps).sum(axis=0)
-        moved += np.where(gaps, 0.0, part - before.mean).sum(axis=0)
-    seen, lacking = before.seen * fade ** len(rows) + count, len(rows) - count
+        lacking += gaps.sum(axis=0)
+        away = np.where(gaps, 0.0, part - before.mean)
+        count += (~gaps).sum(axis=0) if known is None else known @ ~gaps
+        moved += away.sum(axis=0) if known is None else known @ away
+    seen = before.seen * fade ** len(rows) + count
     mean = before.mean + moved / np.where(seen > 0, seen, 1.0)
     levels = Levels(seen, mean, before.missing + lacking)
     if not lacking.any():
         return rows, levels
     shift, whole = mean if center else np.zeros_like(mean), rows.copy()
-    model = None if learnt is None else _model(rows, shift, learnt)
-    for part in _pieces(whole):
+    model = None if learnt is None else _model(rows, weights, shift, learnt)
+    for part, _ in _pieces(whole, None):
         gaps = np.isnan(part)
         filled = np.broadcast_to(shift, part.shape)
         if model is not None:
@@ -75,23 +84,27 @@ def completed(
     return whole, levels
 
 
-def _pieces(rows: Block) -> Iterator[Block]:
-    """The rows, a few at a time: what is computed of them beside them stays small."""
+def _pieces(rows: Block, weights: np.ndarray | None) -> Iterator[tuple[Block, np.ndarray | None]]:
+    """The rows and their weights, a few at a time: what is computed of them beside them stays small."""
     step = max(1, PIECE_BYTES // (8 * rows.shape[1]))
-    yield from (rows[start : start + step] for start in range(0, len(rows), step))
+    for start in range(0, len(rows), step):
+        yield rows[start : start + step], None if weights is None else weights[start : start + step]
 
 
-def _model(rows: Block, shift: np.ndarray, learnt: Learnt) -> tuple[Block, np.ndarray] | None:
+def _model(
+    rows: Block, weights: np.ndarray | None, shift: np.ndarray, learnt: Learnt
+) -> tuple[Block, np.ndarray] | None:
     """Directions that have variance (d x k), and the noise in a score over that variance (k); None without any."""
     kept = learnt.values > 0
     if not kept.any():
         return None
     basis, values = learnt.vectors[:, kept], learnt.values[kept]
-    squares, entries = 0.0, 0
-    for part in _pieces(rows):
+    squares, entries = 0.0, 0.0
+    for part, known in _pieces(rows, weights):
         gaps = np.isnan(part)
-        squares += float((np.where(gaps, 0.0, part - shift) ** 2).sum())
-        entries += gaps.size - int(gaps.sum())
+        away = np.where(gaps, 0.0, part - shift) ** 2
+        squares += float(away.sum() if known is None else (known @ away).sum())
+        entries += gaps.size - int(gaps.sum()) if known is None else float((known @ ~gaps).sum())
     (d, k), total = basis.shape, squares / entries * rows.shape[1]
     noise = max((total - float(values.sum())) / max(1, d - k), LEAST_NOISE * float(values[0]))
     return basis, noise / values

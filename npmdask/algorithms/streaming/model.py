@@ -38,11 +38,15 @@ class RunningMean(NamedTuple):
     weight: float
 
 
-def centred(rows: Block, before: RunningMean, fade: float = 1.0) -> tuple[Block, RunningMean]:
+def centred(
+    rows: Block, before: RunningMean, fade: float = 1.0, weights: np.ndarray | None = None
+) -> tuple[Block, RunningMean]:
     """Rows (n x d, fresh) whose scatter is what ``rows`` add to the centred scatter, and the new mean.
 
-    ``fade``: what one row leaves of the weight of those before it.
+    ``fade``: what one row leaves of the weight of those before it. ``weights`` (n, positive): how much each counts.
     """
+    if weights is not None:
+        return _centred_by_weight(rows, before, before.weight * fade ** len(rows), weights)
     n, weight = len(rows), before.weight * fade ** len(rows)
     mean = rows.mean(axis=0)
     turned = rows - mean
@@ -57,6 +61,33 @@ def centred(rows: Block, before: RunningMean, fade: float = 1.0) -> tuple[Block,
     return turned, _moved(before, (n / (weight + n)) * delta, weight + n)
 
 
+def _centred_by_weight(
+    rows: Block, before: RunningMean, weight: float, weights: np.ndarray
+) -> tuple[Block, RunningMean]:
+    """The same of rows that count by ``weights``, after others of ``weight`` together.
+
+    Rows less their mean, times the roots of their weights, are orthogonal to the vector of these roots, so that this is
+    what the reflection turns into an axis: that of the lightest row, where nothing cancels.
+    """
+    total = float(weights.sum())
+    shares, roots = weights / total, np.sqrt(weights)
+    mean = shares @ rows
+    turned = rows - mean
+    missed = shares @ turned
+    turned -= missed
+    turned *= roots[:, None]
+    lightest, along = int(np.argmin(weights)), roots / sqrt(total)
+    if len(rows) > 1:
+        axis = along / (1 - along[lightest])
+        axis[lightest] = 0.0
+        turned += axis[:, None] * turned[lightest]
+    delta = (mean - before.mean) + (missed - before.rest)
+    turned[lightest] = sqrt(total) * sqrt(weight / (weight + total)) * delta
+    if not weight:
+        before, delta = RunningMean(mean, missed, 0.0), np.zeros_like(mean)
+    return turned, _moved(before, (total / (weight + total)) * delta, weight + total)
+
+
 def _moved(before: RunningMean, by: np.ndarray, weight: float) -> RunningMean:
     """The mean moved by ``by``; what is lost of it (Knuth's TwoSum, exact for any two numbers) is the new rest."""
     small = before.rest + by
@@ -66,6 +97,8 @@ def _moved(before: RunningMean, by: np.ndarray, weight: float) -> RunningMean:
 
 
 SCALE_FREE = ("spm", "frequent-directions", "online-tensor-power")  # rows of another size change nothing but the values
+# Whose steps are sums over rows, which weights go into as they are; those of the others take the mean of a batch.
+WEIGHTED = ("spm", "frequent-directions")
 REFUSE, IMPUTE = GAPS = ("refuse", "impute")
 LARGEST_SQUARE = 1e200  # mean square norm of a batch: sums of such squares stay far from overflow
 
@@ -142,25 +175,40 @@ class Model:
         """How many rows the next batch should have."""
         return self.algorithm.query(state.inner).rows or batch_rows
 
-    def absorb(self, state: ModelState, batch: np.ndarray) -> tuple[ModelState, StreamInfo]:
+    def require_weighted(self) -> None:
+        """Raise BadInputError where rows cannot count by weights."""
+        if self.algorithm.name not in WEIGHTED:
+            raise BadInputError(
+                f"weights of rows: a step of {self.algorithm.name} takes the mean of a batch, not a sum over its rows, "
+                f"and says nothing of weighted rows: choose {' or '.join(WEIGHTED)} or IncrementalPCA; or draw rows in "
+                "proportion to their weights before"
+            )
+
+    def absorb(
+        self, state: ModelState, batch: np.ndarray, weights: np.ndarray | None = None
+    ) -> tuple[ModelState, StreamInfo]:
         """One batch (n x d): the state after it; a batch that is refused leaves everything as it was.
+
+        ``weights`` (n, positive): how much each row counts, of an algorithm that knows weights.
 
         Raises
         ------
         BadInputError
             Wrong width, no rows, or rows that are not finite or whose squares are not.
         """
-        whole, gaps = self._without_gaps(state, batch)
+        whole, gaps = self._without_gaps(state, batch, weights)
         rows = moderate(checked_batch(whole, self.d))
         count, running, unit = len(rows), RunningMean(state.mean, state.rest, state.weight), state.unit
         if self.center:
             running = _first_seen(running, state, gaps.get("level"), gaps.get("seen"))
-            rows, running = centred(rows, running, self._fade)
+            rows, running = centred(rows, running, self._fade, weights)
+        elif weights is not None:
+            rows = rows * np.sqrt(weights)[:, None]
         if unit == 0.0:
             unit = float(np.linalg.norm(rows) / np.sqrt(count))
         if unit not in (0.0, 1.0):  # a centred batch is ours to write to: one copy, not two
             rows = np.divide(rows, unit, out=rows if self.center else None)
-        inner, info = self._steps(state.inner, rows)
+        inner, info = self._steps(state.inner, rows, weights)
         after = ModelState(
             inner=inner,
             mean=running.mean,
@@ -178,7 +226,9 @@ class Model:
         """What one row leaves of the weight of those before it."""
         return 1.0 if self.half_life is None else 0.5 ** (1 / self.half_life)
 
-    def _without_gaps(self, state: ModelState, batch: np.ndarray) -> tuple[np.ndarray, dict[str, Any]]:
+    def _without_gaps(
+        self, state: ModelState, batch: np.ndarray, weights: np.ndarray | None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
         """The batch, completed where the model imputes, and what its state knows of gaps then."""
         if state.seen is None or state.level is None or state.missing is None or state.rows_with_gaps is None:
             return batch, {}
@@ -192,7 +242,7 @@ class Model:
                 "can be learnt from them: leave them out"
             )
         before, learnt = Levels(state.seen, state.level, state.missing), self._learnt(state) if gaps.any() else None
-        whole, after = completed(rows, before, learnt, center=self.center, fade=self._fade)
+        whole, after = completed(rows, before, learnt, center=self.center, fade=self._fade, weights=weights)
         with_gaps = state.rows_with_gaps + int(gaps.any(axis=1).sum())
         return whole, {"seen": after.seen, "level": after.mean, "missing": after.missing, "rows_with_gaps": with_gaps}
 
@@ -206,8 +256,12 @@ class Model:
             return None
         return Learnt(found.vectors, found.values * (state.unit or 1.0) ** 2)
 
-    def _steps(self, inner: Any, rows: Block) -> tuple[Any, StreamInfo]:
+    def _steps(self, inner: Any, rows: Block, weights: np.ndarray | None) -> tuple[Any, StreamInfo]:
         """All rows, in the pieces that the algorithm asks for."""
+        if weights is not None:
+            self.require_weighted()
+            found: tuple[Any, StreamInfo] = self.algorithm.update(inner, rows, weights)  # type: ignore[call-arg]
+            return found
         start, steps, last = 0, 0, StreamInfo(rows=0, rank=0, steps=0)
         while start < len(rows):
             asked: RowsQuery = self.algorithm.query(inner)
@@ -267,7 +321,9 @@ class Model:
         """Arrays and plain numbers: all that a checkpoint holds of a state."""
         arrays, scalars = state_fields(state.inner)
         own, numbers = state_fields(replace(state, inner=None))
-        numbers = {name: value for name, value in numbers.items() if value is not None}  # inner, and gaps of none
+        scalars, numbers = (  # without what is not there: inner, gaps, weights
+            {name: value for name, value in table.items() if value is not None} for table in (scalars, numbers)
+        )
         return {f"inner_{name}": array for name, array in arrays.items()} | own, {"inner": scalars, **numbers}
 
     def load(self, arrays: dict[str, np.ndarray], numbers: dict[str, Any]) -> ModelState:

@@ -41,8 +41,8 @@ from npmdask.numerics.subspaces import Block, add_product, orth, random_orthonor
 
 @dataclass(frozen=True, kw_only=True)
 class StreamPowerState:
-    """X_l (d x p), C with M_l ~ X_l C X_l^T (p x p) and the rows of M_l; the block under way (its sum
-    is d x p, 0 x p before its first row)."""
+    """X_l (d x p), C with M_l ~ X_l C X_l^T (p x p) and the rows of M_l, or what they weigh together; the block under
+    way (its sum is d x p, 0 x p before its first row)."""
 
     step: int  # blocks that are complete
     rows: int  # rows of these
@@ -51,6 +51,7 @@ class StreamPowerState:
     basis: Block
     core: Block
     partial: Block
+    filled_weight: float | None = None  # of the rows in it, once a row was weighted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,14 +109,20 @@ class StreamPower:
         """Any batch: it is cut where a block ends."""
         return RowsQuery(None)
 
-    def update(self, state: StreamPowerState, batch: np.ndarray) -> tuple[StreamPowerState, StreamInfo]:
-        """Line 2 for all rows of the batch."""
+    def update(
+        self, state: StreamPowerState, batch: np.ndarray, weights: np.ndarray | None = None
+    ) -> tuple[StreamPowerState, StreamInfo]:
+        """Line 2 for all rows of the batch.
+
+        ``weights`` (n): how much each row counts, by whose root it is multiplied already.
+        """
         rows = checked_batch(batch, len(state.basis))
         before, start = state.step, 0
         while start < len(rows):
-            part = rows[start : start + self.block_rows - state.filled]
-            state = self._absorb(state, part)
-            start += len(part)
+            here = slice(start, min(start + self.block_rows - state.filled, len(rows)))
+            weight = None if weights is None else float(weights[here].sum())
+            state = self._absorb(state, rows[here], weight)
+            start = here.stop
         info = StreamInfo(
             rows=len(rows),
             rank=self.iteration_rank,
@@ -124,8 +131,11 @@ class StreamPower:
         )
         return state, info
 
-    def _absorb(self, state: StreamPowerState, part: Block) -> StreamPowerState:
-        """Line 2a for rows of one block."""
+    def _absorb(self, state: StreamPowerState, part: Block, weight: float | None) -> StreamPowerState:
+        """Line 2a for rows of one block, of this weight together."""
+        if weight is not None or state.filled_weight is not None:
+            before = float(state.filled) if state.filled_weight is None else state.filled_weight
+            state = replace(state, filled_weight=before + (len(part) if weight is None else weight))
         partial = part.T @ (part @ state.basis)
         if state.filled:
             partial += state.partial
@@ -146,7 +156,9 @@ class StreamPower:
             step=state.step + 1,
             rows=state.rows + self.block_rows,
             filled=0,
-            weight=self.memory * state.weight + self.block_rows,
+            weight=self.memory * state.weight
+            + (self.block_rows if state.filled_weight is None else state.filled_weight),
+            filled_weight=None if state.filled_weight is None else 0.0,
             basis=basis,
             core=half @ half.T,
             partial=np.zeros((0, self.iteration_rank)),

@@ -99,19 +99,22 @@ def require_count(value: Any, name: str) -> int:
 
 
 class Piece(NamedTuple):
-    """Rows that follow each other in the stream: an array or a CSR matrix, and what row i is called in a sentence.
+    """Rows that follow each other in the stream: an array or a CSR matrix, what row i is called in a sentence, and how
+    much each counts.
 
     The memory of ``values`` need not outlive the next piece.
     """
 
     values: Any
     name: Callable[[int], str]
+    weights: np.ndarray | None = None
 
 
 class BatchedStream(ABC):
     """The loop over pieces that all streams share. ``_cursor`` is immutable and all that a read moves."""
 
     _cursor: Any
+    weights: np.ndarray | None = None  # of the rows that were read last, where rows are weighted
     header: tuple[str, ...] | None = None  # the line of text that was taken for names; of several files, of the first
 
     def __init__(self, columns: int, non_finite: str, gaps: str = "refuse") -> None:
@@ -147,7 +150,7 @@ class BatchedStream(ABC):
         rows, before = require_count(rows, "rows"), self._cursor
         try:
             self._begin()
-            batch, skipped = self._assemble(rows)
+            batch, skipped, weights = self._assemble(rows)
             self._settle()
         except BaseException:
             self._restore(before)
@@ -156,23 +159,29 @@ class BatchedStream(ABC):
             self._restore(before)
             return None
         self._rows_read, self._skipped = self._rows_read + len(batch), self._skipped + skipped
+        self.weights = weights
         return batch if len(batch) else None
 
-    def _assemble(self, rows: int) -> tuple[np.ndarray, int]:
-        batch = _room_for(rows, self._columns)
+    def _assemble(self, rows: int) -> tuple[np.ndarray, int, np.ndarray | None]:
+        batch, weights = _room_for(rows, self._columns), list[np.ndarray]()
         filled = skipped = 0
         while filled < rows and (piece := self._take(rows - filled)) is not None:
             part = batch[filled : filled + piece.values.shape[0]]
             _fill(part, piece.values)
             self._filled(part)
-            kept = len(part) if _all_finite(part) else self._keep_finite(part, piece)
+            good = None if _all_finite(part) else self._good(part, piece)
+            if piece.weights is not None:
+                good = (piece.weights > 0) & (True if good is None else good)
+                weights.append(piece.weights[good])
+            kept = len(part) if good is None else _kept(part, good)
             filled, skipped = filled + kept, skipped + len(part) - kept
+        whole = np.concatenate(weights) if weights else None
         if filled < rows // 2:
-            return batch[:filled].copy(), skipped  # a few rows must not hold the memory of many
-        return batch[:filled], skipped
+            return batch[:filled].copy(), skipped, whole  # a few rows must not hold the memory of many
+        return batch[:filled], skipped, whole
 
-    def _keep_finite(self, part: np.ndarray, piece: Piece) -> int:
-        """Move the finite rows of ``part`` to its top, and say how many they are."""
+    def _good(self, part: np.ndarray, piece: Piece) -> np.ndarray:
+        """Which rows of ``part`` are given."""
         good = np.isfinite(part).all(axis=1) if self._gaps == "refuse" else ~np.isinf(part).any(axis=1)
         if self._non_finite == "refuse" and not good.all():
             held = "NaN or infinity" if self._gaps == "refuse" else "infinity"
@@ -182,9 +191,7 @@ class BatchedStream(ABC):
             )
         if self._gaps == "give-some":
             good &= ~np.isnan(part).all(axis=1)
-        kept = int(good.sum())
-        part[:kept] = part[good]
-        return kept
+        return np.asarray(good)
 
     @abstractmethod
     def _take(self, limit: int) -> Piece | None:
@@ -205,6 +212,13 @@ class BatchedStream(ABC):
 
     def _restore(self, cursor: Any) -> None:
         self._cursor = cursor
+
+
+def _kept(part: np.ndarray, good: np.ndarray) -> int:
+    """Move the rows that are ``good`` to the top of ``part``, and say how many they are."""
+    kept = int(good.sum())
+    part[:kept] = part[good]
+    return kept
 
 
 def _room_for(rows: int, columns: int) -> np.ndarray:

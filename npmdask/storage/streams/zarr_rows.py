@@ -187,6 +187,9 @@ class ZarrRows(BatchedStream):
     permutations follow from ``seed``, epoch and chunk, so that any position is found again by reading one chunk.
     This is not a uniform shuffle of all rows: rows of one chunk stay together.
 
+    ``weights``: of the rows (of all, in their order), those of the last batch in ``weights``; rows of weight 0 are left
+    out and counted as skipped.
+
     No batch crosses the border between two epochs. One row of chunks is held, and up to once more what reading it
     takes (``buffer_bytes``).
     """
@@ -200,6 +203,7 @@ class ZarrRows(BatchedStream):
         epochs: int = 1,
         non_finite: str = "refuse",
         gaps: str = "refuse",
+        weights: np.ndarray | None = None,
     ) -> None:
         super().__init__(source.shape[1], non_finite, gaps)
         if order not in ORDERS:
@@ -209,6 +213,7 @@ class ZarrRows(BatchedStream):
         source = _leaving_gaps(source) if gaps != "refuse" or non_finite == "skip" else source
         assert not isinstance(source.reader, TensorReader)  # it has no rows: refused before
         self._source, self._shuffled, self._seed = source, order == "shuffled", seed
+        self._weights = weights
         self._epochs, self._units = require_count(epochs, "epochs"), units_of(source.reader)
         self._sizes = np.diff(self._units.bounds)
         self._cursor = _At(0, 0, 0)
@@ -325,7 +330,8 @@ class ZarrRows(BatchedStream):
         self._cursor = self._after(at, unit, stop)
         first, path = int(self._units.bounds[unit]), self._source.path
         inside = np.arange(at.row, stop) if permutation is None else which
-        return Piece(values[which], lambda i: f"row {first + int(inside[i])} of {path}")
+        weights = None if self._weights is None else self._weights[first + inside]
+        return Piece(values[which], lambda i: f"row {first + int(inside[i])} of {path}", weights)
 
     def _after(self, at: _At, unit: int, row: int) -> _At:
         if row < self._sizes[unit]:

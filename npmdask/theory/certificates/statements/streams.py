@@ -59,16 +59,17 @@ def of_stream(
     the answer, where components of the third moment are found."""
     if history and history[-1].moment == 3:
         return of_third_moment(weights, facts, int(spec["data"]["columns"]), history[-1].max_sin_theta)
-    return of_directions(history, spec["run"].get("half_life"))
+    return of_directions(history, spec["run"].get("half_life"), spec["run"].get("worth", 1.0))
 
 
-def of_directions(history: Sequence[Measured], half_life: float | None = None) -> Assurance:
+def of_directions(history: Sequence[Measured], half_life: float | None = None, worth: float = 1.0) -> Assurance:
     """Of principal directions of a stream, after its last measurement.
 
     Parameters
     ----------
     history : the measurements, oldest first; an answer has at least one.
     half_life : rows after which a row counts half; None: nothing is forgotten.
+    worth : how many equal rows a row is worth on average, of weighted ones.
     """
     last = next((m for m in reversed(history) if m.values is not None), None)
     if last is None:
@@ -93,7 +94,7 @@ def of_directions(history: Sequence[Measured], half_life: float | None = None) -
     elif last.max_sin_theta is not None:
         said, more = "", {}
     else:
-        said, more = _turned(history, last, half_life)
+        said, more = _turned(history, last, half_life, worth)
     parts += [said] if said else []
     if empty:
         parts.append(f"the last {empty} of {len(values)} found capture nothing, and mean nothing")
@@ -118,10 +119,12 @@ def _held_out(share: float, reach: Mapping[str, float], k: int) -> tuple[str, di
     return said, {"share": share, "low": low, "high": high, "best": best, "sine_limit": reach["sine"]}
 
 
-def _turned(history: Sequence[Measured], last: Measured, half_life: float | None) -> tuple[str, dict[str, Any]]:
+def _turned(
+    history: Sequence[Measured], last: Measured, half_life: float | None, worth: float
+) -> tuple[str, dict[str, Any]]:
     """From the answers alone: a lower bound, what even a perfect method could not know, and the remedy."""
     rows = last.rows if half_life is None else min(float(last.rows), 2 * half_life / math.log(2))
-    floor = 2 * math.sqrt(2 / max(rows, 2.0))
+    floor = 2 * math.sqrt(2 / max(rows * worth, 2.0))
     given = last.suboptimality is not None
     said = f"the error was not measured, as {TOO_FEW if given else 'no rows were held out'}"
     numbers: dict[str, Any] = {"floor": floor}
