@@ -19,13 +19,15 @@ from urllib.parse import quote, unquote, urlsplit
 
 from npmdask.errors import RefusedError
 from npmdask.prefect.settings import auth_string
+from npmdask.report.render import script_policy
 
 URL, BELOW = "NPMDASK_REPORTS", "NPMDASK_REPORTS_BELOW"  # where they are served, and of which folder
 HERE = ("127.0.0.1", "localhost")
 HEADERS = {
     "Content-Type": "text/html; charset=utf-8",
-    # Reports have no script, and are shown in no page of others.
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'",
+    # Reports run the one script that they are written with, and are shown in no page of others.
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'; "
+    f"script-src {script_policy()}",
     "Cross-Origin-Resource-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-cache",  # the page of a run is rewritten

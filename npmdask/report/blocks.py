@@ -30,7 +30,10 @@ class Text:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Rows of cells below a head. ``style``: "tiles" shows two columns, names and values, as a grid."""
+    """Rows of cells below a head; with JavaScript a click on a name in the head sorts them.
+
+    ``style``: "tiles" shows two columns, names and values, as a grid.
+    """
 
     rows: tuple[tuple[Cell, ...], ...]
     head: tuple[str, ...] = ()
@@ -42,7 +45,7 @@ class Series:
     """Points of a plot, by ``x``. ``spread``: one standard deviation up and down; ``right``: to the axis on the right.
 
     ``style``: "line" has a mark at every point; "dashed" likewise; "thin" is for many points; "steps" stay until the
-    next one.
+    next one. ``labels``: what the points are called, for who hovers over them.
     """
 
     x: tuple[Number, ...]
@@ -51,6 +54,7 @@ class Series:
     style: Literal["line", "dashed", "thin", "points", "bars", "steps"] = "line"
     spread: tuple[Number, ...] | None = None
     right: bool = False
+    labels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +71,9 @@ class Plot:
     """Series against one another.
 
     ``log``: the axis on the left is logarithmic, else ``bottom`` and ``top`` are its ends where they are given. The
-    axis on the right begins at 0 and ends at ``right_top``. ``counts``: x are many rows (20k, 3M), not a few numbers.
+    axis on the right begins at 0 and ends at ``right_top``. ``x_is``: "whole" numbers like components; "count": many
+    rows (20k, 3M); "value": any numbers; "time": seconds since 1970, UTC. ``about``: what the plot shows, in a
+    sentence, for who does not see it.
     """
 
     title: str
@@ -80,17 +86,26 @@ class Plot:
     top: float | None = None
     right_top: float | None = None
     rules: tuple[Rule, ...] = ()
-    counts: bool = False
+    x_is: Literal["whole", "count", "value", "time"] = "whole"
+    about: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bars:
-    """A few named shares as bars, like the words of a topic; ``most`` is the share that fills the width."""
+    """A few named numbers as bars, like the words of a topic; ``most`` is the size that fills the width.
+
+    Where one is negative, bars begin in the middle.
+    """
 
     title: str
     notes: tuple[str, ...]
     bars: tuple[tuple[str, float], ...]
     most: float
+
+    @property
+    def signed(self) -> bool:
+        """Whether some are negative."""
+        return any(value < 0 for _, value in self.bars)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,9 +119,11 @@ class Image:
 
 @dataclass(frozen=True, kw_only=True)
 class Map:
-    """Values on a grid, like a component over latitude and longitude, by rows from the first ``y`` on.
+    """Values on a grid, by rows from the first ``y`` on: a component over latitude and longitude, a density of rows.
 
-    A value that is not there is None. Colours are symmetric about 0.
+    A value that is not there (land, say) is None, and drawn grey. ``colours``: "signed" are symmetric about 0;
+    "amount" grow from 0, as the logarithm. ``pixels``: square cells without axes, the first row on top, as an image
+    has them. ``about``: as of a :class:`Plot`.
     """
 
     title: str
@@ -115,6 +132,9 @@ class Map:
     y: tuple[float, ...]
     x_name: str = ""
     y_name: str = ""
+    colours: Literal["signed", "amount"] = "signed"
+    pixels: bool = False
+    about: str = ""
 
 
 Block = Text | Table | Plot | Bars | Image | Map
@@ -134,7 +154,8 @@ class Report:
 
     Parameters
     ----------
-    title : what the run is called.
+    title : what was asked of which data, or what the run is called.
+    about : more of the same in a sentence: sizes, units, what was done to the data first.
     outcome : the status, in a sentence.
     good : whether it has an answer.
     error_statement : how wrong the answer can be, in a sentence; "" where there is no answer yet.
@@ -164,6 +185,7 @@ class Report:
     good: bool
     sections: tuple[Section, ...]
     error_statement: str = ""
+    about: str = ""
 
 
 def section(title: str, *blocks: Block | None) -> Section:

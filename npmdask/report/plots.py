@@ -1,15 +1,41 @@
-"""Plots of the reports: a figure with the house's axes, its SVG, and the plots that are data drawn on them."""
+"""Static pictures of a report: plots and maps as SVG that suits a light page and a dark one.
+
+Text and axes take the colour of the page around them, series have colours that are seen on both, and what has no
+value is transparent. They are drawn once, without a browser; a page makes them interactive (``page.js``).
+"""
 
 from __future__ import annotations
 
 import io
+import re
+from datetime import UTC, datetime
 from typing import Any
 
 from npmdask.errors import extra
 from npmdask.report.blocks import Map, Plot, Series
 
-BLUE, ORANGE, GREY = "#2166ac", "#d6604d", "#777777"
-COLOURS = (BLUE, ORANGE)  # of the series of a plot, in order
+BLUE, ORANGE, GREY = "#2166ac", "#d6604d", "#777777"  # of pictures in the documentation
+# Of the series of a plot, in order: each has a contrast of 3 and more to white and to the sheet of a dark page (WCAG
+# 2.2, 1.4.11; a test computes it).
+COLOURS = (
+    "#2f7ec4",
+    "#d0651e",
+    "#2f9a55",
+    "#9a62c8",
+    "#d9485f",
+    "#17938f",
+    "#a2703f",
+    "#cc5aa5",
+    "#8a8a24",
+    "#6f8199",
+)
+BELOW, ABOVE, AMOUNT = COLOURS[0], COLOURS[4], COLOURS[5]  # of maps, by sign
+ABSENT = "#8888888c"  # a value that is not there
+LINES = "#7f8895"  # axes and rules
+INK = "#0a0b0c"  # stands for the colour of the text around a picture, until it is written
+ALONE = "#717a86"  # that of a picture with nothing around it: seen on white and on black
+MARKS = "os^Dv"
+MANY = 400  # points: they are drawn as an image inside of the SVG
 
 
 def axes(title: str, x: str, y: str) -> tuple[Any, Any]:
@@ -34,17 +60,51 @@ def svg(figure: Any) -> str:
     return text.getvalue()[text.getvalue().index("<svg") :]
 
 
-def draw(plot: Plot) -> str:
-    """Draw a plot as an SVG element."""
-    figure, left = axes(plot.title, plot.x, plot.y)
+def themed(figure: Any) -> str:
+    """Write a figure likewise, without a background, its text as text and in the colour of what is around it."""
+    from matplotlib import rc_context
+    from matplotlib.axes import Axes
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):
+        text.set_color(INK if text.get_color() == "black" else text.get_color())
+    for axis in figure.findobj(Axes):
+        axis.spines[:].set_color(LINES)
+        axis.tick_params(which="both", color=LINES, labelcolor=INK)
+        axis.patch.set_alpha(0)
+    figure.patch.set_alpha(0)
+    with rc_context({"svg.fonttype": "none"}):
+        found = svg(figure)
+    found = re.sub(r" *<metadata>.*?</metadata>\n", "", found, flags=re.DOTALL)
+    found = re.sub(r"font: ([0-9.]+px) [^;\"]*", r"font: \1 system-ui, sans-serif", found)
+    return found.replace(INK, "currentColor")
+
+
+def draw(block: Plot | Map) -> str:
+    """Draw a plot or a map as an SVG element that goes with any background, its title in it."""
+    return _drawn(block, block.title).replace("<svg", f'<svg color="{ALONE}"', 1)
+
+
+def draw_for_page(block: Plot | Map) -> str:
+    """Draw it in the colours of the page around it, which writes its title."""
+    return _drawn(block, "")
+
+
+def _drawn(block: Plot | Map, title: str) -> str:
+    return themed(_map(block, title) if isinstance(block, Map) else _plot(block, title))
+
+
+def _plot(plot: Plot, title: str) -> Any:
+    """A plot as a figure."""
+    figure, left = axes(title, plot.x, plot.y)
     right = left.twinx() if any(series.right for series in plot.series) else None
     named = []
     for number, series in enumerate(plot.series):
-        line = _add(right if series.right else left, series, number, many=plot.counts)
+        line = _add(right if series.right else left, series, number, plot.x_is)
         named += [(line, series.name)] if series.name else []
     for rule in plot.rules:
         line = (left.axvline if rule.y is None else left.axhline)(
-            rule.x if rule.y is None else rule.y, color=GREY, linestyle="--", linewidth=1
+            rule.x if rule.y is None else rule.y, color=LINES, linestyle="--", linewidth=1
         )
         named += [(line, rule.name)] if rule.name else []
     if plot.log:
@@ -55,61 +115,96 @@ def draw(plot: Plot) -> str:
         _finish_right(right, plot)
     if named:
         left.legend(*zip(*named, strict=True), frameon=False, fontsize=8)
-    finish_below(left, counts=plot.counts)
-    return svg(figure)
+    finish_below(left, plot.x_is)
+    return figure
 
 
-def _add(axis: Any, series: Series, number: int, *, many: bool) -> Any:
+def _add(axis: Any, series: Series, number: int, x_is: str) -> Any:
     """Draw a series; returns its entry in the legend."""
-    colour, mark = COLOURS[number % len(COLOURS)], "os"[number % 2]
-    x, y = list(series.x), list(series.y)
+    colour, mark = COLOURS[number % len(COLOURS)], MARKS[number % len(MARKS)]
+    x, y = [_instant(at) for at in series.x] if x_is == "time" else list(series.x), list(series.y)
     match series.style:
         case "bars":
             return axis.bar(x, y, color=colour)
         case "steps":
             return axis.step(x, y, where="post", color=colour, linewidth=1)[0]
         case "points":
-            mark = "." if many else "o"
+            mark = "." if x_is == "count" or len(x) > MANY else "o"
             if series.spread is not None:
                 return axis.errorbar(x, y, yerr=list(series.spread), fmt=mark, color=colour, capsize=3)
-            return axis.plot(x, y, mark, color=colour)[0]
+            size = {"markersize": 3 if len(x) > MANY else 5, "rasterized": len(x) > MANY}
+            return axis.plot(x, y, mark, color=colour, **size)[0]
         case "thin":
-            return axis.plot(x, y, ".-", color=colour, linewidth=1)[0]
+            return axis.plot(x, y, "-" if len(x) > MANY else ".-", color=colour, linewidth=1)[0]
         case "dashed":
             return axis.plot(x, y, f"{mark}--", color=colour)[0]
     return axis.plot(x, y, ".-" if series.right else f"{mark}-", color=colour)[0]
 
 
+def _instant(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
 def _finish_right(axis: Any, plot: Plot) -> None:
     """Begin the axis on the right at 0, in the colour of its series; whole numbers where it has steps."""
-    axis.set_ylabel(plot.right, color=next(COLOURS[i % 2] for i, one in enumerate(plot.series) if one.right))
+    colour = next(COLOURS[i % len(COLOURS)] for i, one in enumerate(plot.series) if one.right)
+    axis.set_ylabel(plot.right, color=colour)
     axis.set_ylim(0, plot.right_top)
     axis.spines["top"].set_visible(False)
     if any(series.right and series.style == "steps" for series in plot.series):
         axis.yaxis.get_major_locator().set_params(integer=True)
 
 
-def finish_below(axis: Any, *, counts: bool) -> None:
-    """Mark whole numbers, or of many rows a few, as 20k or 3M."""
-    if not counts:
+def finish_below(axis: Any, x_is: str) -> None:
+    """Mark whole numbers, of many rows a few, as 20k or 3M; values and times as matplotlib does."""
+    if x_is == "whole":
         axis.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)  # of one step, one mark
-        return
-    from matplotlib.ticker import EngFormatter, MaxNLocator
+    elif x_is == "time":
+        axis.tick_params(axis="x", rotation=30)
+    elif x_is == "count":
+        from matplotlib.ticker import EngFormatter, MaxNLocator
 
-    axis.xaxis.set_major_locator(MaxNLocator(5))
-    axis.xaxis.set_major_formatter(EngFormatter(sep=""))
+        axis.xaxis.set_major_locator(MaxNLocator(5))
+        axis.xaxis.set_major_formatter(EngFormatter(sep=""))
 
 
-def draw_map(field: Map) -> str:
-    """Draw a map as an SVG element, blue below 0 and red above it."""
+def largest(field: Map) -> float:
+    """Compute the size of the largest value of a map; 1 where there is none."""
+    return max((abs(value) for row in field.values for value in row if value is not None), default=0.0) or 1.0
+
+
+def _map(field: Map, title: str) -> Any:
+    """A map as a figure: blue below 0 and red above it, or one colour that grows with the amount."""
     import numpy as np
 
-    figure, axis = axes(field.title, field.x_name, field.y_name)
+    figure, axis = axes(title, field.x_name, field.y_name)
+    from matplotlib.colors import LinearSegmentedColormap, LogNorm, Normalize
+
     values = np.array([[np.nan if value is None else value for value in row] for row in field.values], dtype=float)
-    most = float(np.nanmax(np.abs(values))) if np.isfinite(values).any() else 1.0
+    most = largest(field)
+    if field.colours == "signed":
+        ends, norm = [BELOW, f"{BELOW}00", f"{ABOVE}00", ABOVE], Normalize(-most, most)
+        steps: list[float] = [0, 0.5, 0.5, 1]
+    else:
+        ends, steps = [f"{AMOUNT}30", AMOUNT], [0, 1]
+        norm, values = LogNorm(1, max(most, 2)), np.where(values > 0, values, np.nan)
+    shades = LinearSegmentedColormap.from_list("shades", list(zip(steps, ends, strict=True)))
+    shades = shades.with_extremes(bad=ABSENT if field.colours == "signed" else "#00000000")
     drawn = axis.pcolormesh(
-        field.x, field.y, values, cmap="RdBu_r", vmin=-most, vmax=most, shading="nearest", rasterized=True
+        field.x,
+        field.y,
+        np.ma.masked_invalid(values),
+        cmap=shades,
+        norm=norm,
+        shading="nearest",
+        rasterized=True,
+        antialiased=False,
     )
     axis.grid(False)
+    if field.pixels:
+        figure.set_size_inches(2.6, 2.2)
+        axis.set_aspect("equal")
+        axis.invert_yaxis()
+        axis.set_axis_off()
     figure.colorbar(drawn, ax=axis)
-    return svg(figure)
+    return figure

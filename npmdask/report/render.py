@@ -1,13 +1,20 @@
 """The three forms of a report: one self-contained HTML page, Markdown, and JSON.
 
 All text is escaped by the form, never by who builds a report: names of files, labels and words may hold anything.
+
+A page holds a still picture of every plot and map, and their numbers as data. Its one script (``page.js`` over uPlot,
+docs/decisions/0050-report-page.md) makes them interactive; without it, the pictures stay.
 """
 
 from __future__ import annotations
 
 import base64
+import hashlib
+import json
+import math
 import os
 import re
+from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from functools import lru_cache
@@ -18,10 +25,12 @@ from urllib.parse import quote
 
 from npmdask.errors import extra
 from npmdask.report.blocks import Bars, Block, Image, Map, Plot, Report, Section, Table, Text
-from npmdask.report.plots import draw, draw_map
+from npmdask.report.plots import draw, draw_for_page, largest
 
+HERE = Path(__file__).parent
 TEMPLATE = "page.html"
 SIDE_BY_SIDE = {Plot: "plots", Map: "plots", Image: "plots", Bars: "cards"}  # blocks that share a row
+MOST_ROWS = 200  # of numbers behind a picture
 QUESTION = "How wrong can it be?"
 SIGNS = ":/?#@!$&*+,;=%~"  # that stay as they are in an address
 
@@ -42,12 +51,20 @@ def as_html(report: Report, links: Mapping[str, str | Path] | None = None, folde
     """
     here = folder or Path()
     others = {title: quote(os.path.relpath(path, here)) for title, path in (links or {}).items()}
-    return _template().render(report=report, question=QUESTION, links=others, groups=_groups, picture=_picture)
+    how = {"groups": _groups, "picture": _picture, "caption": _caption, "behind": behind, "live": _live}
+    return _template().render(report=report, question=QUESTION, links=others, style=_style(), script=_script(), **how)
+
+
+def script_policy() -> str:
+    """Return what a Content-Security-Policy must allow, so that pages run the script that they are written with, and
+    no other: its digest.
+    """
+    return f"'sha256-{base64.b64encode(hashlib.sha256(_script().encode()).digest()).decode()}'"
 
 
 def as_markdown(report: Report) -> str:
     """Write a report as Markdown, its plots as pictures inside of the text."""
-    parts = [f"# {_marked(report.title)}", _marked(report.outcome)]
+    parts = [f"# {_marked(report.title)}", *([_marked(report.about)] if report.about else []), _marked(report.outcome)]
     if report.error_statement:
         parts.append(f"**{QUESTION}** {_marked(report.error_statement)}")
     return "\n\n".join([*parts, *(part for section in report.sections for part in _section(section))]) + "\n"
@@ -57,7 +74,7 @@ def as_json(report: Report) -> dict[str, Any]:
     """Turn a report into plain values for ``json.dumps``; every block says in ``block`` what it is."""
     sections = [{"title": s.title, "blocks": [_plain(block) for block in s.blocks]} for s in report.sections]
     facts = {"title": report.title, "outcome": report.outcome, "good": report.good}
-    return {**facts, "error_statement": report.error_statement, "sections": sections}
+    return {**facts, "about": report.about, "error_statement": report.error_statement, "sections": sections}
 
 
 @lru_cache
@@ -65,11 +82,28 @@ def _template() -> Any:
     """The page; loaded once."""
     with extra("report"):
         from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    loader = FileSystemLoader(Path(__file__).parent)
+    loader = FileSystemLoader(HERE)
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     return environment.get_template(TEMPLATE)
+
+
+@lru_cache
+def _script() -> Any:
+    """The script of a page: uPlot with its licence, and what uses it."""
+    from markupsafe import Markup  # of Jinja2
+
+    licence = (HERE / "uplot" / "LICENSE").read_text()
+    parts = ((HERE / "uplot" / "uPlot.iife.min.js").read_text(), (HERE / "page.js").read_text())
+    return Markup("\n".join((f"/* uPlot\n{licence}*/", *parts)))
+
+
+@lru_cache
+def _style() -> Any:
+    from markupsafe import Markup
+
+    return Markup((HERE / "uplot" / "uPlot.min.css").read_text() + (HERE / "page.css").read_text())
 
 
 def _groups(section: Section) -> Iterator[tuple[str, list[Block]]]:
@@ -85,19 +119,85 @@ def _group(block: Block) -> str:
             return block.style
         case Table():
             return block.style
+        case Map(pixels=True):
+            return "pixels"
     return SIDE_BY_SIDE[type(block)]
+
+
+def _caption(block: Plot | Map | Image) -> str:
+    return block.about if isinstance(block, Image) else block.title
+
+
+def described(block: Plot | Map) -> str:
+    """Say in words what a picture shows: its title, its axes, and what whoever made it has to say of it."""
+    if isinstance(block, Map):
+        rows, columns = len(block.y), len(block.x)
+        drawn = f"image of {rows} by {columns}" if block.pixels else f"map, {block.x_name} by {block.y_name}"
+    else:
+        names = ", ".join(one.name for one in block.series if one.name)
+        drawn = f"plot of {block.y or 'values'} by {block.x or 'number'}" + (f": {names}" if names else "")
+    return f"{block.title}, {drawn}" + (f". {block.about}" if block.about else "")
+
+
+def behind(block: Block) -> Table | None:
+    """Return the numbers of a plot as a table; None of what is no plot, or of more than MOST_ROWS points."""
+    if not isinstance(block, Plot) or not block.series:
+        return None
+    places = sorted({x for one in block.series for x in one.x})
+    if len(places) > MOST_ROWS or any(len(set(one.x)) < len(one.x) for one in block.series):
+        return None
+    columns = [dict(zip(one.x, one.y, strict=True)) for one in block.series]
+    names = [one.name or (block.right if one.right else block.y) or "value" for one in block.series]
+    rows = tuple((_number(x), *(_number(column.get(x)) for column in columns)) for x in places)
+    return Table(rows=rows, head=(block.x or "number", *names))
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None or not math.isfinite(value) else f"{value:.6g}"
 
 
 def _picture(block: Plot | Map | Image) -> Any:
     """Markup of a picture: an SVG that is drawn here, or an image whose content is in its address."""
-    from markupsafe import Markup  # of Jinja2
+    from markupsafe import Markup, escape
 
-    match block:
-        case Plot():
-            return Markup('<figure class="plot">{}</figure>').format(Markup(draw(block)))
-        case Map():
-            return Markup("<figure>{}</figure>").format(Markup(draw_map(block)))
-    return Markup('<figure><img alt="{}" src="{}"></figure>').format(block.about, _address(block))
+    if isinstance(block, Image):
+        return Markup('<img alt="{}" src="{}">').format(block.about, _address(block))
+    named = f'<svg role="img" aria-label="{escape(described(block))}"'
+    return Markup(draw_for_page(block).replace("<svg", named, 1))
+
+
+def _live(block: Plot | Map | Image) -> Any:
+    """The numbers of a picture for the script, as JSON that ends no tag; "" of an image, which has none."""
+    from markupsafe import Markup
+
+    if isinstance(block, Image) or (isinstance(block, Plot) and not any(one.x for one in block.series)):
+        return ""
+    facts = {"block": type(block).__name__.lower()} | asdict(block)
+    for name in ("title", "about"):
+        del facts[name]
+    if isinstance(block, Map):
+        facts |= {"cells": _cells(block), "most": largest(block)}
+        del facts["values"]
+    else:
+        facts["series"] = [
+            {name: _short(held, whole=name == "x") for name, held in one.items() if held not in (None, (), "", False)}
+            for one in facts["series"]
+        ]
+    return Markup(json.dumps(facts, separators=(",", ":")).replace("<", "\\u003c"))
+
+
+def _short(held: Any, *, whole: bool) -> Any:
+    """Numbers with six digits, instants with all of theirs."""
+    if not isinstance(held, tuple) or not held or isinstance(held[0], str):
+        return held
+    digits = 10 if whole and abs(held[-1]) > 1e6 else 6
+    return [None if not math.isfinite(one) else float(f"{one:.{digits}g}") for one in held]
+
+
+def _cells(field: Map) -> str:
+    """All values of a map, as float32 in base64; NaN where there is none."""
+    values = [math.nan if value is None else value for row in field.values for value in row]
+    return base64.b64encode(array("f", values).tobytes()).decode()
 
 
 def _address(image: Image) -> str:
@@ -126,10 +226,8 @@ def markdown(block: Block) -> str:
         case Bars():
             words = ", ".join(f"{name} {share:.4f}" for name, share in block.bars)
             return _marked(f"{block.title}: {' · '.join((*block.notes, words))}")
-        case Plot():
-            return _embedded(Image(content=draw(block).encode(), kind="svg+xml", about=block.title))
-        case Map():
-            return _embedded(Image(content=draw_map(block).encode(), kind="svg+xml", about=block.title))
+        case Plot() | Map():
+            return _embedded(Image(content=draw(block).encode(), kind="svg+xml", about=described(block)))
     return _embedded(block)
 
 

@@ -158,7 +158,7 @@ def _known(
 
 def _falling(title: str, y: str, lines: list[tuple[str, list[int], list[float]]]) -> Plot | None:
     drawn = tuple(series(rows, values, label, style="thin") for label, rows, values in lines if values)
-    return Plot(title=title, x="rows", y=y, series=drawn, log=True, counts=True) if drawn else None
+    return Plot(title=title, x="rows", y=y, series=drawn, log=True, x_is="count") if drawn else None
 
 
 def _steps_plot(history: tuple[Measurement, ...], name: str) -> Plot | None:
@@ -180,7 +180,7 @@ def _steps_plot(history: tuple[Measurement, ...], name: str) -> Plot | None:
         log=log,
         bottom=None if log else 0.0,
         right_top=max(ranks) + 1,
-        counts=True,
+        x_is="count",
     )
 
 

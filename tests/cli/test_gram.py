@@ -176,7 +176,7 @@ def test_a_plot_of_one_step_marks_that_step(folder: Path) -> None:
 
     drawn = axes("", "step", "")[1]
     drawn.plot([1], [2.0])
-    finish_below(drawn, counts=False)
+    finish_below(drawn, "whole")
     low, high = drawn.get_xlim()
     assert [mark for mark in drawn.get_xticks() if low <= mark <= high] == [1]
     assert draw(Plot(title="", x="step", y="", series=(series([1], [2.0]),)))

@@ -24,6 +24,7 @@ from npmdask.manage.kinds import KINDS
 from npmdask.manage.report import report_of, write_report
 from npmdask.privacy.mechanisms import EntriesGaussian
 from npmdask.report import Bars, Image, Map, Plot, Report, Section, Series, Table, Text
+from npmdask.report.render import _script
 
 EVIL = "<script>alert('1')</script>[x](http://e.vil)|&"
 LABELS = ("a", EVIL)
@@ -153,15 +154,21 @@ def test_it_is_exported(store: Path, tmp_path: Path) -> None:
 
 
 class Tags(HTMLParser):
-    """The tags and attributes of a page."""
+    """The tags and attributes of a page, and the text of its scripts."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
         self.seen: set[str] = set()
+        self.scripts: list[str] = []
         self.feed(page)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.seen |= {tag, *(name for name, _ in attrs)}
+        self.scripts += [""] if tag == "script" else []
+
+    def handle_data(self, data: str) -> None:
+        if self.lasttag == "script":
+            self.scripts[-1] += data
 
 
 @pytest.mark.slow
@@ -170,8 +177,11 @@ def test_it_is_reported_and_all_text_is_escaped(store: Path, tmp_path: Path) -> 
     npmdask.resume(store)
     assert main(["report", str(store)]) == 0
     page = (store / "report.html").read_text()
-    found = Tags(page).seen
-    assert "script" not in found and "onload" not in found and "a" not in found
+    found = Tags(page)
+    assert "onload" not in found.seen and "a" not in found.seen
+    drawn, field, program = found.scripts
+    assert json.loads(drawn)["series"][0]["name"] == EVIL and json.loads(field)["block"] == "map"
+    assert program.strip() == _script().strip() and EVIL not in page, "the data end no tag, and there is no other script"
     assert page.count("&lt;script&gt;") >= 14 and page.count("<svg") == 2 and "data:image/svg+xml;base64," in page
     text = write_report(store, tmp_path / "x.md").read_text()
     outside = "".join(line for line in text.splitlines(keepends=True) if not line.startswith("    "))

@@ -75,7 +75,7 @@ class Reader(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] != "style":
+        if self.open and self.open[-1] not in ("style", "script"):
             self.text += data + "\n"
 
 
@@ -83,7 +83,7 @@ class Reader(HTMLParser):
 def test_every_word_is_escaped_and_every_tag_closed() -> None:
     """Fails when a word of the vocabulary, or anything else that is given, gets into the page as HTML."""
     read = Reader(page := full_page())
-    assert not read.open and "script" not in read.tags and "<script" not in page
+    assert not read.open and EVIL not in page and page.count("<script") == page.count("<figure") + 1
     assert read.text.count(EVIL) >= 8
 
 
@@ -93,7 +93,7 @@ def test_what_the_page_says() -> None:
     for said in ("1,410", "2,184", "1,234", "1,500", "c_npmi 0.111", "u_mass -2.50", "negative 4.4%", "weight 75.0%"):
         assert said in text, said
     assert "npmdask transform 'runs/my topics; rm -rf' DOCUMENTS shares.zarr" in text
-    cards = text[text.index("Topics\n") :]
+    cards = text[text.rindex("\nTopics\n") :]
     assert cards.index("edge") < cards.index(EVIL), "the heaviest topic first"
     assert "0.6000" in cards and "0.0000" not in cards, "no word of probability 0"
 
