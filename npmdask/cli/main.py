@@ -435,7 +435,8 @@ def _report(a: argparse.Namespace) -> int:
 def _add_export(commands: Any) -> None:
     p = commands.add_parser(
         "export",
-        help="write the results to a file: all arrays (.npz), or named components (.csv, .parquet, .nc, .h5ad)",
+        help="write the results to a file: all arrays (.npz), or named components (.csv, .parquet, .nc, .h5ad), or "
+        "topics for pyLDAvis (.json)",
     )
     p.add_argument("store", help="folder or URL of the run")
     p.add_argument("output", metavar="OUT", help="file to write; its suffix chooses the format")

@@ -154,6 +154,19 @@ class RunKind:
         for name, array in self.answer(store).items():
             sink.array(name, array)
 
+    def export_pyldavis(self, store: Path, sink: Sink) -> None:
+        """Write what ``pyLDAvis.prepare`` takes, under the names of its arguments.
+
+        Raises
+        ------
+        BadInputError
+            Runs of this kind have no topics.
+        """
+        raise BadInputError(
+            f"{store} is a run of kind {self.name}: a .json file is what pyLDAvis reads of topics. Export all arrays "
+            "as .npz, or components with their names as .csv or .parquet"
+        )
+
     def export_turned(self, store: Path, sink: Sink, rotate: str | None, align_to: str | None) -> bool:
         """Write components that are rotated or aligned into ``sink``; False: none are asked for.
 

@@ -42,6 +42,7 @@ def report_of(store: str | Path) -> Report:
     return kind_of(spec).report(run, spec)
 
 
+PYLDAVIS = ".json"  # the ending of topics that are exported as pyLDAvis reads them
 FORMS = ("", ".html", ".htm", ".md", ".json")
 
 
@@ -95,8 +96,9 @@ def export(
 
     ``target`` ends in ``.npz`` for all arrays, in ``.csv`` or ``.parquet`` for a table with a line for each column of
     the data, in ``.nc`` (NetCDF, as ``Solution.to_xarray``) or in ``.h5ad`` (AnnData, as scanpy has it) for the
-    components with their names. ``left_basis`` (m x k) is in an ``.npz`` only, and may be larger than memory: it is
-    streamed, a row of chunks at a time.
+    components with their names, in ``.json`` for topics as pyLDAvis reads them (one pass over the documents).
+    ``left_basis`` (m x k) is in an ``.npz`` only, and may be larger than memory: it is streamed, a row of chunks at a
+    time.
 
     ``rotate`` ("varimax", "promax", "procrustes", "none") and ``align_to`` (the store of an earlier run) turn the
     components of rows (npmdask.runs.presentation). A run that was reported turned is exported so, unless ``rotate`` is
@@ -107,7 +109,7 @@ def export(
     ------
     BadInputError
         The run is not finished; the stream has not committed rows enough for an answer; or a chunk of the left
-        vectors is missing or damaged (resuming the run makes it again).
+        vectors is missing or damaged (resuming the run makes it again). A ``.json`` file is asked of other than topics.
     CommitError
         The file cannot be written.
     """
@@ -116,16 +118,25 @@ def export(
     spec = RunStore(store).read_spec()
     if spec is None:
         raise not_finished(store)
-    archive: Any = LABELLED.get(target.suffix.lower(), Archive)(target)
+    suffix = target.suffix.lower()
+    archive: Any = JsonFile(target) if suffix == PYLDAVIS else LABELLED.get(suffix, Archive)(target)
     try:
         kind = kind_of(spec)
-        if not kind.export_turned(store, archive, rotate, align_to):
+        if suffix == PYLDAVIS:
+            _require_unturned(target, rotate, align_to)
+            kind.export_pyldavis(store, archive)
+        elif not kind.export_turned(store, archive, rotate, align_to):
             kind.export(store, archive)
         with written(target):
             archive.publish()
     finally:
         archive.drop()
     return archive.names
+
+
+def _require_unturned(target: Path, rotate: str | None, align_to: str | None) -> None:
+    if rotate is not None or align_to is not None:
+        raise BadInputError(f"{target}: topics are not rotated or aligned; leave rotate and align_to out")
 
 
 class Archive:
@@ -172,6 +183,50 @@ class Archive:
                 self._zip = zipfile.ZipFile(self._aside, "w", allowZip64=True)
             with self._zip.open(f"{name}.npy", "w", force_zip64=True) as file:
                 yield file
+        self.names.append(name)
+
+
+class JsonFile:
+    """The JSON object at ``target``, whole (:meth:`publish`) or not at all; a matrix is a list of its rows.
+
+    Numbers have all their digits. ``names``: what is in it.
+    """
+
+    def __init__(self, target: Path) -> None:
+        self.names: list[str] = []
+        self._target = target
+        self._aside = target.with_name(f".writing-{target.name}-{os.getpid()}")
+        self._file: IO[str] | None = None
+
+    def array(self, name: str, array: np.ndarray) -> None:
+        """Write an array that is in memory."""
+        self._member(name, [array])
+
+    def rows(self, name: str, shape: tuple[int, int], blocks: Iterable[np.ndarray]) -> None:
+        """Write a matrix from its rows, a block after the other."""
+        self._member(name, blocks)
+
+    def publish(self) -> None:
+        """Put the file in its place."""
+        if self._file is not None:
+            self._file.write("}\n")
+            self._file.close()
+        os.replace(self._aside, self._target)
+
+    def drop(self) -> None:
+        """Remove what was not published; after that nothing."""
+        if self._file is not None:
+            self._file.close()
+        self._aside.unlink(missing_ok=True)
+
+    def _member(self, name: str, blocks: Iterable[np.ndarray]) -> None:
+        with written(self._target):
+            if self._file is None:
+                self._file = open(self._aside, "w", encoding="utf-8")
+            self._file.write(f"{',' if self.names else '{'}{json.dumps(name)}: [")
+            for number, block in enumerate(block for block in blocks if len(block)):
+                self._file.write(("," if number else "") + json.dumps(block.tolist())[1:-1])
+            self._file.write("]")
         self.names.append(name)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
-from npmdask.manage.kinds import RunKind, Spec, named
+from npmdask.manage.kinds import RunKind, Sink, Spec, named
 from npmdask.manage.matrix import progress, under_way
 from npmdask.numerics.units import parse_memory
 from npmdask.report import Report
@@ -106,6 +106,20 @@ class TopicsKind(StagedKind):
         if "words" in arrays:
             arrays["vocabulary"] = np.array(words_of_array(arrays.pop("words")))
         return arrays
+
+    def export_pyldavis(self, store: Path, sink: Sink) -> None:
+        """Write topics, heaviest first, and from one pass over the documents their lengths, shares and words."""
+        from npmdask.models.topics.model import TopicModel
+        from npmdask.models.topics.run import TRAINING
+        from npmdask.models.topics.transform import DocumentShares
+
+        model = TopicModel.load(store)
+        documents = DocumentShares(store / TRAINING, model)
+        sink.array("topic_term_dists", model.topics[:, model.by_weight].T)
+        sink.rows("doc_topic_dists", (documents.rows, model.k), documents.shares())
+        sink.array("doc_lengths", documents.lengths)
+        sink.array("vocab", np.array(model.vocabulary))
+        sink.array("term_frequency", documents.word_counts)
 
     def summary(self, answer: Any) -> dict[str, Any]:
         from npmdask.models.topics.run import topics_summary

@@ -229,6 +229,41 @@ def _write_all(
             observer.on_rows(writer.next_row, tally.wordless, writer.next_row / tell.total)
 
 
+class DocumentShares:
+    """Documents (a store of them, in the words of ``model``) and their topics, read once by :meth:`shares`.
+
+    What is counted on the way is complete when all shares are read: ``lengths`` (n words of each document) and
+    ``word_counts`` (V, of all documents), whole numbers.
+    """
+
+    def __init__(self, documents: Any, model: TopicModel) -> None:
+        self._documents, self._model = for_model(documents_of(documents), model), model
+        self._lengths: list[np.ndarray] = []
+        self.word_counts = np.zeros(model.words, np.int64)
+
+    @property
+    def rows(self) -> int:
+        """Documents."""
+        assert self._documents.rows is not None  # of a store
+        return self._documents.rows
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Words of each document that was read."""
+        return np.concatenate(self._lengths)
+
+    def shares(self) -> Iterator[Block]:
+        """Yield the shares (b x k, rows sum to 1) of the topics, heaviest topic first, in batches of documents."""
+        for batch in self._documents.read():
+            counts = batch.data.astype(np.int64)
+            whole = csr_matrix((counts, batch.indices, batch.indptr), shape=batch.shape)
+            self._lengths.append(np.asarray(whole.sum(axis=1)).ravel())
+            self.word_counts += np.asarray(whole.sum(axis=0)).ravel()
+            with single_threaded_blas():
+                found = shares_of(batch, self._model.topics, self._model.alpha).shares
+            yield found[:, self._model.by_weight]
+
+
 def for_model(documents: Documents, model: TopicModel) -> Documents:
     """The documents in the words of the model; those that were left out when it was found are left out again.
 
