@@ -296,6 +296,11 @@ def add_components(commands: Any) -> None:
         help="for a Gram matrix with groups of rows: also show 95 %% bootstrap intervals of K components",
     )
     p.add_argument(
+        "--jackknife",
+        action="store_true",
+        help="with --intervals: leave each group out instead of drawing groups again (for fewer than 8 groups)",
+    )
+    p.add_argument(
         "--independent-rows",
         type=int,
         metavar="N",
@@ -304,6 +309,11 @@ def add_components(commands: Any) -> None:
     p.add_argument("--seed", type=int, default=0, help="seed of parallel analysis and of the bootstrap (default: 0)")
     p.add_argument("--json", action="store_true", help="print one JSON object")
     p.set_defaults(command=_components)
+
+
+def _intervals(store: Any, a: argparse.Namespace) -> Any:
+    how = {"center": not a.no_center, "scale": a.scale}
+    return store.jackknife(a.intervals, **how) if a.jackknife else store.bootstrap(a.intervals, seed=a.seed, **how)
 
 
 def _components(a: argparse.Namespace) -> int:
@@ -315,6 +325,8 @@ def _components(a: argparse.Namespace) -> int:
     from npmdask.runs.gram_store import GramStore
     from npmdask.runs.solution import Solution
 
+    if a.jackknife and a.intervals is None:
+        raise BadInputError("--jackknife is a way to find --intervals K: say of how many components")
     run = RunStore(a.store)
     spec, sampling = run.read_spec(), None
     if spec is None or spec["data"].get("kind") == STORED_GRAM:
@@ -324,7 +336,7 @@ def _components(a: argparse.Namespace) -> int:
             )
         store, how = GramStore(a.store), {"center": not a.no_center, "scale": a.scale, "seed": a.seed}
         found = store.component_counts(share=a.share, noise=a.noise, **how)
-        sure = None if a.intervals is None else store.bootstrap(a.intervals, **how)
+        sure = None if a.intervals is None else _intervals(store, a)
     else:
         if a.no_center or a.scale:
             raise BadInputError(f"{a.store} is a run, centred and scaled as it was: leave --no-center and --scale out")

@@ -1,4 +1,4 @@
-"""How far eigenvalues of a sample may be off, and which components such errors mix. NumPy only."""
+"""How far what is computed of a sample may be off, and which components such errors mix."""
 
 from __future__ import annotations
 
@@ -59,3 +59,57 @@ def mixed_groups(values: np.ndarray, errors: np.ndarray, also: np.ndarray | None
         else:
             found.append([place + 1])
     return tuple(tuple(group) for group in found if len(group) > 1)
+
+
+def student_factor(confidence: float, groups: int, replicates: int | None = None) -> float:
+    """
+    Compute how many standard errors an interval reaches to each side, where groups of rows tell the standard error.
+
+    Student's quantile. The squared error of g groups has g - 1 degrees of freedom, and that of r replicates about it
+    r - 1 more: together as many as Satterthwaite, Biometrics Bulletin 2 (1946) 110, gives a sum of such errors,
+    ``1 / (1 / (g - 1) + 1 / (r - 1))``.
+
+    Parameters
+    ----------
+    confidence : float
+        Nominal coverage, between 0 and 1.
+    groups : int
+        2 at least.
+    replicates : int, optional
+        That the error was estimated from, 2 at least; left out where it follows from the groups exactly.
+
+    Returns
+    -------
+    float
+        1.96 for 0.95 and very many of both.
+    """
+    from scipy.special import stdtrit
+
+    unsure = 1 / (groups - 1) + (0.0 if replicates is None else 1 / (replicates - 1))
+    return float(stdtrit(1 / unsure, (1 + confidence) / 2))
+
+
+def jackknifed(whole: np.ndarray, left_out: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """
+    Compute bias and standard errors from what is found without each group of rows.
+
+    The delete-m_j jackknife of Busing, Meijer and van der Leeden, Statistics and Computing 9 (1999) 3, eq. 3 and 4.
+
+    Parameters
+    ----------
+    whole : array, shape (k,)
+        What all rows give.
+    left_out : array, shape (groups, k)
+        What all rows but those of one group give.
+    sizes : array, shape (groups,)
+        Rows of each group.
+
+    Returns
+    -------
+    bias, errors : numpy.ndarray, shape (k,)
+        ``whole`` less the bias is corrected.
+    """
+    count, times = len(sizes), (sizes.sum() / sizes)[:, None]
+    mean = count * whole - ((1 - 1 / times) * left_out).sum(axis=0)
+    pseudo = times * whole - (times - 1) * left_out
+    return whole - mean, np.sqrt((np.square(pseudo - mean) / (times - 1)).mean(axis=0))

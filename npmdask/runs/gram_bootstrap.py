@@ -9,7 +9,7 @@ that is off.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ import numpy as np
 from npmdask.errors import BadInputError
 from npmdask.numerics.domains import whole_seed
 from npmdask.numerics.random import generator
-from npmdask.numerics.sampling_errors import Groups, mixed_groups
+from npmdask.numerics.sampling_errors import Groups, mixed_groups, student_factor
 
 LEAST_GROUPS = 8  # of fewer the standard errors themselves are off by a quarter
 LEAST_REPLICATES = 50
@@ -86,10 +86,7 @@ class Bootstrap:
         dict
             None stands for an interval that is not claimed.
         """
-        ends = {
-            name: [[float(end) if np.isfinite(end) else None for end in ends] for ends in getattr(self, name).T]
-            for name in ("value_intervals", "share_intervals")
-        }
+        ends = {name: plain_intervals(getattr(self, name)) for name in ("value_intervals", "share_intervals")}
         plain = {name: getattr(self, name) for name in ("mixed", "groups", "replicates", "confidence", "checked_error")}
         lists = {name: getattr(self, name).tolist() for name in ("values", "shares", "value_errors")}
         return {**lists, **ends, **plain}
@@ -103,20 +100,37 @@ class Bootstrap:
         list of str
             A line for each component, and what the intervals rest on.
         """
-        found = []
-        for i, value in enumerate(self.values):
-            among = next((group for group in self.mixed if i in group), None)
-            (low, high), (least, most) = self.value_intervals[:, i], self.share_intervals[:, i]
-            said = f"{low:.6g} to {high:.6g}, {least:.2%} to {most:.2%} of the variance"
-            if among is not None:
-                names = ", ".join(str(j + 1) for j in among)
-                said = f"mixed: sampling does not tell components {names} apart, and nothing is claimed of one alone"
-            found.append(f"component {i + 1:3}  {value:.6g}: {said}")
+        shares = [f", {least:.2%} to {most:.2%} of the variance" for least, most in self.share_intervals.T]
+        found = interval_lines(self.values, self.value_intervals, self.mixed, shares)
         found.append(
             f"{self.confidence:.0%} intervals of {self.replicates} bootstrap replicates over {self.groups} groups of "
             "rows, assuming that the groups are independent and alike"
         )
         return found
+
+
+def plain_intervals(ends: np.ndarray) -> list[list[float | None]]:
+    """Ends (2 x k) for JSON, a pair for each component."""
+    return [[float(end) if np.isfinite(end) else None for end in pair] for pair in ends.T]
+
+
+def interval_lines(values: np.ndarray, ends: np.ndarray, mixed: Groups, more: Sequence[str] = ()) -> list[str]:
+    """A line for each component: its value and interval, and ``more``; or which others it is mixed with."""
+    found = []
+    for i, value in enumerate(values):
+        among = next((group for group in mixed if i in group), None)
+        said = f"{ends[0, i]:.6g} to {ends[1, i]:.6g}{more[i] if more else ''}"
+        if among is not None:
+            names = ", ".join(str(j + 1) for j in among)
+            said = f"mixed: sampling does not tell components {names} apart, and nothing is claimed of one alone"
+        found.append(f"component {i + 1:3}  {value:.6g}: {said}")
+    return found
+
+
+def require_confidence(confidence: float) -> None:
+    """Raise BadInputError for a coverage that is none."""
+    if not 0 < confidence < 1:
+        raise BadInputError(f"confidence = {confidence} must be between 0 and 1, like 0.95")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,11 +169,9 @@ def bootstrapped(grouped: Grouped, k: int, *, replicates: int, confidence: float
         )
     if not isinstance(k, int | np.integer) or not 1 <= k <= d:
         raise BadInputError(f"k = {k} is not possible: there are {d} columns")
-    if replicates < LEAST_REPLICATES or not 0 < confidence < 1:
-        raise BadInputError(
-            f"replicates = {replicates} and confidence = {confidence}: give {LEAST_REPLICATES} replicates or more, and "
-            "a confidence between 0 and 1, like 0.95"
-        )
+    if replicates < LEAST_REPLICATES:
+        raise BadInputError(f"replicates = {replicates} are too few: give {LEAST_REPLICATES} replicates or more")
+    require_confidence(confidence)
     spectrum, basis = (array[..., ::-1] for array in np.linalg.eigh(grouped.whole))
     usable = int((spectrum > max(spectrum[0], 0.0) * d * np.finfo(float).eps).sum())
     if usable < k:
@@ -264,10 +276,9 @@ def _difference(full: _Drawn, short: _Drawn, k: int, mixed: Groups) -> float:
 def _judged(
     drawn: _Drawn, spectrum: np.ndarray, basis: np.ndarray, k: int, count: int, confidence: float, error: float
 ) -> Bootstrap:
-    from scipy.special import stdtrit
-
-    # A sample of g groups varies by (g - 1) / g of what it should; few groups know their own spread badly.
-    wide = float(stdtrit(count - 1, (1 + confidence) / 2)) * np.sqrt(count / (count - 1))
+    # Replicates of g groups vary by (g - 1) / g of what samples do, and r of them leave 1 / r of that in their mean.
+    wide = student_factor(confidence, count, len(drawn.values)) * np.sqrt(count / (count - 1))
+    wide *= np.sqrt(1 + 1 / len(drawn.values))
     values, total = spectrum[:k], float(np.maximum(spectrum, 0.0).sum())
     found = _mixed(drawn, spectrum[: drawn.values.shape[1]])
     mixed = tuple(tuple(i for i in group if i <= k) for group in found if group[0] < k)

@@ -29,7 +29,8 @@ from npmdask.privacy.mechanisms import REGISTRY as MECHANISMS
 from npmdask.runs import build
 from npmdask.runs.build import ranks_of
 from npmdask.runs.component_counts import CountAdvice, KnownSpectrum, advise
-from npmdask.runs.gram_bootstrap import Bootstrap, Grouped, bootstrapped
+from npmdask.runs.gram_bootstrap import Bootstrap, Grouped, bootstrapped, require_confidence
+from npmdask.runs.gram_jackknife import Jackknife
 from npmdask.runs.gram_parts import (
     PREFIX,
     Begun,
@@ -56,44 +57,6 @@ from npmdask.storage.source import IN_MEMORY, Source
 
 FOLDS = 10  # into which groups of rows are joined to be left out in turn
 SHOWN = 3  # names or numbers that a sentence shows
-
-
-@dataclass(frozen=True, kw_only=True)
-class Jackknife:
-    """
-    Hold what leaving out a group of rows does to leading values.
-
-    Attributes
-    ----------
-    values : numpy.ndarray, shape (k,)
-        Of all rows: eigenvalues of the mean of x x^T (of the covariance, where it is centred), or singular values.
-    standard_errors : numpy.ndarray, shape (k,)
-        Of the values, by the delete-a-group jackknife.
-    bias : numpy.ndarray, shape (k,)
-        Estimate of it; the values less this are corrected.
-    left_out : numpy.ndarray, shape (groups, k)
-        Values without each group, in the order of ``groups``.
-    groups : tuple of str
-        Their names.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> import numpy as np
-    >>> import npmdask
-    >>> rows = np.random.default_rng(0).standard_normal((4096, 5)) * [5, 3, 1, 1, 1]
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     store = npmdask.gram(rows, folder + "/G", kind="samples", by_chunks=1)
-    ...     found = store.jackknife(2)
-    >>> len(found.groups), found.standard_errors.shape
-    (4, (2,))
-    """
-
-    values: np.ndarray
-    standard_errors: np.ndarray
-    bias: np.ndarray
-    left_out: np.ndarray
-    groups: tuple[str, ...]
 
 
 class GramStore:
@@ -404,7 +367,7 @@ class GramStore:
             raise BadInputError(f"name a group of {self.store} at least; it has {_some(self.groups)}")
         return self._with(parts=tuple(part for part in self.parts if part.group in names))
 
-    def jackknife(self, k: int, *, center: bool = True, scale: bool = False) -> Jackknife:
+    def jackknife(self, k: int, *, confidence: float = 0.95, center: bool = True, scale: bool = False) -> Jackknife:
         """
         Estimate how far leading values depend on the groups of rows, from their Grams alone.
 
@@ -412,13 +375,15 @@ class GramStore:
         ----------
         k : int
             How many values.
+        confidence : float, default 0.95
+            Nominal coverage of the intervals.
         center, scale : bool
             As for :func:`npmdask.top_k`; scaled by the deviations of the rows that are left.
 
         Returns
         -------
         Jackknife
-            Values, standard errors, bias, and the values without each group.
+            Values, standard errors, bias, intervals, and the values without each group.
 
         Raises
         ------
@@ -429,7 +394,8 @@ class GramStore:
         -----
         The delete-m_j jackknife of Busing, Meijer and van der Leeden, Statistics and Computing 9 (1999) 3, eq. 4, for
         groups of any sizes; of equal ones it is the delete-a-group jackknife. Rows of one group may depend on each
-        other, rows of different groups may not. Nothing is subtracted: the Grams of the others are joined.
+        other, rows of different groups may not. Nothing is subtracted: the Grams of the others are joined. Intervals
+        are Student's with g - 1 degrees of freedom, of logarithms of the values less their bias.
 
         Examples
         --------
@@ -450,22 +416,14 @@ class GramStore:
             )
         if not 1 <= k <= self.columns:
             raise BadInputError(f"k = {k} is not possible: there are {self.columns} columns")
+        require_confidence(confidence)
+        more = min(k + 1, self.columns)
         sizes = np.array([sum(part.rows for part in self.parts if part.group == name) for name in groups])
-        whole = self._leading(self._sums, k, center=center, scale=scale)
-        left_out = np.empty((len(groups), k))
+        whole = self._leading(self._sums, more, center=center, scale=scale)
+        left_out = np.empty((len(groups), more))
         for place, sums in self._without_each(list(range(len(groups))), None):
-            left_out[place] = self._leading(sums, k, center=center, scale=scale)
-        count, rows, times = len(groups), int(sizes.sum()), self.rows / sizes
-        mean = count * whole - ((1 - sizes / rows)[:, None] * left_out).sum(axis=0)
-        pseudo = times[:, None] * whole - (times - 1)[:, None] * left_out
-        variance = (np.square(pseudo - mean) / (times - 1)[:, None]).mean(axis=0)
-        return Jackknife(
-            values=whole,
-            standard_errors=np.sqrt(variance),
-            bias=whole - mean,
-            left_out=left_out,
-            groups=groups,
-        )
+            left_out[place] = self._leading(sums, more, center=center, scale=scale)
+        return Jackknife.of(whole, left_out, sizes, groups, k, confidence)
 
     def bootstrap(
         self,

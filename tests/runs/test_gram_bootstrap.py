@@ -8,14 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.signal import lfilter
 
 import npmdask
 from npmdask.cli.main import main
 from npmdask.errors import BadInputError
 from npmdask.numerics.random import generator
-from npmdask.numerics.sampling_errors import APART, mixed_groups, north_errors
+from npmdask.numerics.sampling_errors import APART, jackknifed, mixed_groups, north_errors, student_factor
 from npmdask.runs import gram_bootstrap
 from npmdask.runs.gram_bootstrap import Grouped, _Drawn, _mixed, bootstrapped
+from npmdask.runs.gram_jackknife import Jackknife
 from tests.conftest import write_zarr
 
 SPIKES = np.array([20.0, 9.0, 4.0])
@@ -27,14 +29,15 @@ def planted(seed: int, n: int = 2000, d: int = 20, spikes: np.ndarray = SPIKES) 
     return rng.standard_normal((n, d)) + (rng.standard_normal((n, len(spikes))) * np.sqrt(spikes)) @ v.T, v
 
 
-def grouped(x: np.ndarray, groups: int) -> Grouped:
+def grouped(x: np.ndarray, groups: int | np.ndarray) -> Grouped:
+    """So many groups, or those between these rows."""
     mean = x.mean(axis=0)
     sums = [
         (float(len(part)), part.mean(axis=0) - mean, (part - part.mean(axis=0)).T @ (part - part.mean(axis=0)))
         for part in np.array_split(x, groups)
     ]
     return Grouped(
-        names=tuple(map(str, range(groups))),
+        names=tuple(map(str, range(len(sums)))),
         whole=np.cov(x.T, bias=True),
         each=lambda: iter(sums),
         covariance=lambda rows, mean, gram: gram / rows - np.outer(mean, mean),
@@ -64,6 +67,8 @@ def test_full_replicates_are_those_of_the_rows_themselves(tmp_path: Path, center
         rows = (rows - rows.mean(axis=0) * center) / (deviation if scale else 1)
         values.append(np.linalg.eigvalsh(rows.T @ rows / len(rows))[:-4:-1])
     np.testing.assert_allclose(found.value_errors, np.std(values, axis=0, ddof=1) * np.sqrt(10 / 9), rtol=1e-8)
+    wide = student_factor(0.95, 10, 50) * np.sqrt(10 / 9 * 51 / 50) * np.std(np.log(values), axis=0, ddof=1)
+    np.testing.assert_allclose(np.diff(np.log(found.value_intervals), axis=0)[0], 2 * wide, rtol=1e-6)
     assert found.checked_error == 0
 
 
@@ -100,22 +105,87 @@ def test_as_wide_as_the_jackknife_says(tmp_path: Path) -> None:
     )
 
 
+# Rows of a problem: how many, of how many columns, with which variances above the noise, in groups of unlike sizes.
+PROBLEMS: dict[str, tuple[int, int, list[float], bool]] = {
+    "normal": (2000, 20, [20, 9, 4], False),
+    "few rows": (240, 12, [20, 9, 4], False),
+    "weak": (1000, 40, [5, 2.5, 1], False),
+    "t with 6 degrees of freedom": (2000, 12, [20, 9, 4], False),
+    "exponential": (1000, 12, [20, 9, 4], False),
+    "rows that remember": (4000, 12, [20, 9, 4], False),
+    "unequal groups": (2000, 12, [20, 9, 4], True),
+}
+
+
+def problem(family: str, seed: int, groups: int) -> tuple[Grouped, np.ndarray, np.ndarray, float]:
+    """Groups of rows of this family, and what is true of all rows that there could be: values, vectors, variance."""
+    n, d, spikes, unequal = PROBLEMS[family]
+    rng = np.random.default_rng([list(PROBLEMS).index(family), seed])
+    draw: Any = rng.standard_normal
+    if family.startswith("t"):
+        draw = lambda shape: rng.standard_t(6, shape) / np.sqrt(1.5)  # noqa: E731
+    if family == "exponential":
+        draw = lambda shape: rng.standard_exponential(shape) - 1  # noqa: E731
+    series = draw((n, 3))
+    if family == "rows that remember":
+        series = lfilter([np.sqrt(1 - 0.49)], [1, -0.7], series, axis=0)
+    v = np.linalg.qr(rng.standard_normal((d, 3)))[0]
+    x = draw((n, d)) + (series * np.sqrt(spikes)) @ v.T
+    shares = rng.uniform(0.5, 1.5, groups) if unequal else np.ones(groups)
+    cuts = np.round(np.cumsum(shares)[:-1] / shares.sum() * n).astype(int)
+    return grouped(x, cuts), 1 + np.array(spikes), v, d + sum(spikes)
+
+
+def left_out(made: Grouped, k: int) -> Jackknife:
+    """As :meth:`GramStore.jackknife` finds it, of values."""
+    sums = list(made.each())
+    sizes, means = np.array([rows for rows, _, _ in sums]), np.array([mean for _, mean, _ in sums])
+    about = np.array([gram + rows * np.outer(mean, mean) for rows, mean, gram in sums])
+    others = [np.delete(np.arange(len(sums)), i) for i in range(len(sums))]
+    values = [
+        np.linalg.eigvalsh(made.covariance(sizes[i].sum(), sizes[i] @ means[i] / sizes[i].sum(), about[i].sum(axis=0)))[
+            : -k - 2 : -1
+        ]
+        for i in others
+    ]
+    whole = np.linalg.eigvalsh(made.whole)[: -k - 2 : -1]
+    return Jackknife.of(whole, np.array(values), sizes, made.names, k, 0.95)
+
+
+def covered(family: str, groups: int, seeds: range) -> dict[str, list[float]]:
+    """Whether intervals hold the truth, of all that something is claimed of."""
+    hits: dict[str, list[float]] = {"values": [], "shares": [], "entries": [], "jackknife": []}
+    for seed in seeds:
+        made, true, v, total = problem(family, seed, groups)
+        found = bootstrapped(made, 3, replicates=200, confidence=0.95, seed=seed, exact=False)
+        turned = v * np.sign((v * found.vectors).sum(axis=0))
+        for name, ends, aim in (
+            ("values", found.value_intervals, true),
+            ("shares", found.share_intervals, true / total),
+            ("entries", found.vector_intervals, turned),
+            ("jackknife", left_out(made, 3).value_intervals, true),
+        ):
+            told = np.isfinite(ends[0])
+            hits[name] += ((ends[0] <= aim) & (aim <= ends[1]))[told].tolist()
+    return hits
+
+
 @pytest.mark.heavy
 def test_intervals_cover_planted_truth_as_often_as_they_say() -> None:
-    """A hundred data sets of 20 groups; too short intervals (percentiles, normal quantiles) cover 90 % or so."""
-    values, shares, entries = [], [], []
-    for seed in range(100):
-        x, v = planted(seed)
-        found = bootstrapped(grouped(x, 20), 3, replicates=200, confidence=0.95, seed=seed, exact=False)
-        true = 1 + SPIKES
-        turned = v * np.sign((v * found.vectors).sum(axis=0))
-        for hits, (low, high), aim in (
-            (values, found.value_intervals, true),
-            (shares, found.share_intervals, true / (20 + SPIKES.sum())),
-            (entries, found.vector_intervals, turned),
-        ):
-            hits.append(np.mean((low <= aim) & (aim <= high)))
-    assert 0.91 <= np.mean(values) <= 0.985 and 0.91 <= np.mean(shares) <= 0.985 and 0.92 <= np.mean(entries) <= 0.98
+    """Of 150 data sets of each family. Too short intervals (percentiles, normal quantiles) cover 90 % or so."""
+    every: dict[str, list[float]] = {}
+    for family in PROBLEMS:
+        for name, hits in covered(family, 20, range(150)).items():
+            assert 0.90 <= np.mean(hits) <= 0.985, (family, name)
+            every.setdefault(name, []).extend(hits)
+    assert all(0.93 <= np.mean(hits) <= 0.97 for hits in every.values()), {n: np.mean(h) for n, h in every.items()}
+
+
+@pytest.mark.slow
+def test_intervals_of_few_groups_are_not_too_short() -> None:
+    """Of 8, of unlike sizes. Mutants: quantiles of the normal distribution; degrees of freedom of replicates alone."""
+    for name, hits in covered("unequal groups", 8, range(40)).items():
+        assert np.mean(hits) >= 0.92, (name, np.mean(hits))
 
 
 @pytest.mark.slow
@@ -168,9 +238,12 @@ def test_too_few_groups_and_impossible_questions(tmp_path: Path) -> None:
     for k in (0, 21, 1.5):
         with pytest.raises(BadInputError, match="20 columns"):
             store.bootstrap(k)  # type: ignore[arg-type]
-    for bad in ({"replicates": 49}, {"confidence": 1.0}, {"confidence": np.nan}):
-        with pytest.raises(BadInputError, match="50 replicates or more"):
-            store.bootstrap(2, **bad)  # type: ignore[arg-type]
+    with pytest.raises(BadInputError, match="50 replicates or more"):
+        store.bootstrap(2, replicates=49)
+    for ask in (store.bootstrap, store.jackknife):
+        for confidence in (0.0, 1.0, np.nan):
+            with pytest.raises(BadInputError, match="must be between 0 and 1"):
+                ask(2, confidence=confidence)
     with pytest.raises(BadInputError, match="seed = -1 must be a whole number, 0 or more"):
         store.bootstrap(2, seed=-1)
 
@@ -186,6 +259,32 @@ def test_on_the_command_line(tmp_path: Path, capsys: Any) -> None:
     assert facts["value_intervals"][1] == [None, None] and facts["mixed"] == [[1, 2]]
     assert main(("components", place, "--intervals", "3")) == 0
     assert "does not tell components 2, 3 apart" in capsys.readouterr().out
+    assert main(("components", place, "--intervals", "3", "--jackknife", "--json")) == 0
+    facts, held = json.loads(capsys.readouterr().out)["intervals"], npmdask.GramStore(place).jackknife(3)
+    assert facts["groups"] == 10 and facts["value_intervals"][1:] == [[None, None]] * 2 and facts["mixed"] == [[1, 2]]
+    np.testing.assert_array_equal(facts["value_intervals"][0], held.value_intervals[:, 0])
+    assert main(("components", place, "--intervals", "3", "--jackknife")) == 0
+    said = capsys.readouterr().out
+    assert "does not tell components 2, 3 apart" in said and "leaves out one of 10 groups" in said
+    assert main(("components", place, "--jackknife")) == 2
+    assert "say of how many components" in capsys.readouterr().err
+
+
+def test_few_groups_and_few_replicates_widen_intervals() -> None:
+    """Satterthwaite: an error of 19 degrees of freedom, estimated with 199, has 17.3. Between tabled quantiles."""
+    assert abs(student_factor(0.95, 10**6) - 1.95996) < 1e-4 and abs(student_factor(0.95, 10) - 2.26216) < 1e-4
+    assert 2.1009 < student_factor(0.95, 20, 200) < 2.1098
+
+
+def test_jackknife_of_a_mean_and_of_a_square() -> None:
+    """A mean has no bias and its usual error, and the square of it a bias of that error squared."""
+    x = np.random.default_rng(0).standard_normal(30) + 2
+    left = np.array([np.delete(x, i).mean() for i in range(30)])[:, None]
+    bias, errors = jackknifed(np.array([x.mean()]), left, np.ones(30))
+    np.testing.assert_allclose(errors, x.std(ddof=1) / np.sqrt(30), rtol=1e-10)
+    np.testing.assert_allclose(bias, 0, atol=1e-12)
+    bias = jackknifed(np.array([x.mean() ** 2]), left**2, np.ones(30))[0]
+    np.testing.assert_allclose(bias, x.var(ddof=1) / 30, rtol=1e-9)
 
 
 def test_north_and_which_components_overlap() -> None:
