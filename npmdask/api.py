@@ -28,6 +28,7 @@ from npmdask.runs.gram_store import GramStore, form_gram
 from npmdask.runs.missing import find_fill
 from npmdask.runs.observers import Observer
 from npmdask.runs.problem import Locked, Problem, Request
+from npmdask.runs.progress import with_progress
 from npmdask.runs.restore import identity_of, keep_locked, locked_result, problem_of
 from npmdask.runs.solution import Resources, Solution, TemporaryStore
 from npmdask.runs.warm_start import find_start, keep_start
@@ -77,6 +78,7 @@ def top_k(
     certificates: str | Path | None = None,
     commit_seconds: float = COMMIT_SECONDS,
     observer: Observer | None = None,
+    progress: bool = False,
 ) -> Solution:
     """
     Compute the k leading singular vectors or eigenvectors of data that need not fit in memory.
@@ -192,6 +194,8 @@ def top_k(
         Seconds between two commits inside a pass: what a kill costs at most, beside the tasks under way.
     observer : Observer, optional
         Told of plan, passes and steps.
+    progress : bool, default False
+        Show how far it is and how long it takes: on stderr, or below the cell of a notebook.
 
     Returns
     -------
@@ -257,7 +261,8 @@ def top_k(
         commit_seconds=commit_seconds,
     )
     problem = posed(request, opened, resources, store, begun)
-    return solve(problem, store, resources, observer)
+    with with_progress(observer, progress) as told:
+        return solve(problem, store, resources, told)
 
 
 def singular_triplets(
@@ -277,6 +282,7 @@ def singular_triplets(
     threads: int | None = None,
     commit_seconds: float = COMMIT_SECONDS,
     observer: Observer | None = None,
+    progress: bool = False,
 ) -> Triplets:
     """
     Compute the k leading singular triplets of a stored matrix, small ones as well as large, from its dilation.
@@ -318,6 +324,8 @@ def singular_triplets(
         Seconds between two commits inside a pass.
     observer : Observer, optional
         Told of plan, passes and steps.
+    progress : bool, default False
+        Show how far it is and how long it takes: on stderr, or below the cell of a notebook.
 
     Returns
     -------
@@ -351,7 +359,8 @@ def singular_triplets(
     request = Request(target_rank=k, algorithm=algorithm, tol=tol, max_steps=max_steps, seed=seed)
     problem = dilated(opened, request, iteration_rank)
     resources = Resources(memory=parse_memory(memory), threads=threads, workers=workers, commit_seconds=commit_seconds)
-    return triplets_of(solve(problem, store, resources, observer), opened.shape[0], k)
+    with with_progress(observer, progress) as told:
+        return triplets_of(solve(problem, store, resources, told), opened.shape[0], k)
 
 
 def gram(
@@ -371,6 +380,7 @@ def gram(
     certificates: str | Path | None = None,
     commit_seconds: float = COMMIT_SECONDS,
     observer: Observer | None = None,
+    progress: bool = False,
 ) -> GramStore:
     """
     Form the Gram of all columns in one pass and keep it: every later question about them reads no row.
@@ -412,6 +422,8 @@ def gram(
         Seconds between two commits inside a pass.
     observer : Observer, optional
         Told of plan and passes.
+    progress : bool, default False
+        Show how far it is and how long it takes: on stderr, or below the cell of a notebook.
 
     Returns
     -------
@@ -453,7 +465,8 @@ def gram(
     )
     labels = None if groups is None else RowGroups.of_labels(labels_called(groups, source, opened))
     request = GramRequest(by_chunks=by_chunks, groups=labels, precision=precision, seed=seed)
-    return form_gram(opened, store, request, resources, observer)
+    with with_progress(observer, progress) as told:
+        return form_gram(opened, store, request, resources, told)
 
 
 def solve(
@@ -493,6 +506,7 @@ def resume(
     tol: float | None = None,
     low_rank_tol: float | None = None,
     observer: Observer | None = None,
+    progress: bool = False,
 ) -> Solution | StreamSolution | TopicAnswer | LatentAnswer:
     """
     Go on with the run in ``store`` from its last commit; a finished one answers without a pass.
@@ -524,6 +538,8 @@ def resume(
         How much more than the least may be left over.
     observer : Observer, optional
         Told of plan, passes and steps.
+    progress : bool, default False
+        Show how far it is and how long it takes: on stderr, or below the cell of a notebook.
 
     Returns
     -------
@@ -572,7 +588,8 @@ def resume(
     kind = kind_of(spec)
     if not given.keys() <= kind.may_change:
         raise BadInputError(kind.refusal(path))
-    answer: Solution = kind.resume(path, given, observer)
+    with with_progress(observer, progress) as told:
+        answer: Solution = kind.resume(path, given, told)
     return answer
 
 
@@ -679,6 +696,7 @@ def deflate(
     workers: int = 0,
     threads: int | None = None,
     observer: Observer | None = None,
+    progress: bool = False,
 ) -> Solution:
     """
     Find further components of a finished run without starting over.
@@ -705,6 +723,8 @@ def deflate(
         Threads of each process.
     observer : Observer, optional
         Told of plan, passes and steps.
+    progress : bool, default False
+        Show how far it is and how long it takes: on stderr, or below the cell of a notebook.
 
     Returns
     -------
@@ -759,4 +779,6 @@ def deflate(
     else:
         locked = Locked(result=locked_result(arrays), identity=identity_of(arrays))
         problem = make_problem(base.source, request, locked)
-    return solve(problem, store, Resources(memory=parse_memory(memory), threads=threads, workers=workers), observer)
+    resources = Resources(memory=parse_memory(memory), threads=threads, workers=workers)
+    with with_progress(observer, progress) as told:
+        return solve(problem, store, resources, told)

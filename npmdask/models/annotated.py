@@ -29,6 +29,7 @@ def pca(
     store: str | Path | None = None,
     tol: float | None = None,
     random_state: int = 0,
+    progress: bool = False,
     copy: bool = False,
 ) -> Any:
     """
@@ -67,6 +68,8 @@ def pca(
         Relative residual to reach; 1e-9, or 1e-6 for float32 data, by default.
     random_state : int, default 0
         Seed of the start, which the result does not depend on beyond ``tol``.
+    progress : bool, default False
+        Show how far it is and how long it takes: on stderr, or below the cell of a notebook.
     copy : bool, default False
         Return a copy with the results, and leave ``adata`` as it is.
 
@@ -100,6 +103,7 @@ def pca(
     most = min(rows.shape) - 1
     asked = min(50, most) if n_comps is None else n_comps
     settings: dict[str, Any] = {"tol": tol, "memory": memory, "store": store, "random_state": random_state}
+    settings["progress"] = progress
     columns = _weights(adata.var, "column_weights", column_weights)
     columns = columns if columns is None or used is None or len(columns) != len(used) else columns[used]
     model: Any = (PCA if zero_center else TruncatedSVD)(asked, column_weights=columns, **settings)

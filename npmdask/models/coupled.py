@@ -30,6 +30,7 @@ class _Coupled:
         store: str | Path | None = None,
         tol: float | None = None,
         random_state: int = 0,
+        progress: bool = False,
     ) -> None:
         self.n_modes = n_modes
         self.standardize = standardize
@@ -39,6 +40,7 @@ class _Coupled:
         self.store = store
         self.tol = tol
         self.random_state = random_state
+        self.progress = progress
 
     def fit(
         self,
@@ -91,6 +93,7 @@ class _Coupled:
             seed=self.random_state,
             store=self.store,
             memory=self.memory,
+            progress=self.progress,
         )
         return self
 
@@ -268,6 +271,8 @@ class MCA(_Coupled):
         Relative residual to reach; 1e-9, or 1e-6 for float32 data, by default.
     random_state : int, default 0
         Seed of the start.
+    progress : bool, default False
+        Show how far it is and how long it takes: on stderr, or below the cell of a notebook.
 
     Attributes
     ----------
@@ -342,6 +347,8 @@ class CCA(_Coupled):
         Relative residual of the components to reach; 1e-9, or 1e-6 for float32 data, by default.
     random_state : int, default 0
         Seed of the start.
+    progress : bool, default False
+        Show how far it is and how long it takes: on stderr, or below the cell of a notebook.
 
     Attributes
     ----------
@@ -373,6 +380,7 @@ class CCA(_Coupled):
         store: str | Path | None = None,
         tol: float | None = None,
         random_state: int = 0,
+        progress: bool = False,
     ) -> None:
         super().__init__(
             n_modes,
@@ -383,6 +391,7 @@ class CCA(_Coupled):
             store=store,
             tol=tol,
             random_state=random_state,
+            progress=progress,
         )
         self.n_pca_modes = n_pca_modes
 

@@ -15,6 +15,7 @@ from npmdask.planning.plan import posed
 from npmdask.planning.predicted_steps import drive
 from npmdask.runs.components import AS_RUN
 from npmdask.runs.problem import Request
+from npmdask.runs.progress import with_progress
 from npmdask.runs.solution import Resources, Solution
 from npmdask.runs.weights import LATITUDES, Weights, cosines, places_of, require_same_places
 from npmdask.storage.readers.gaps import COUNTED, DROP
@@ -52,6 +53,8 @@ class EOF:
         Relative residual to reach; 1e-9, or 1e-6 for float32 data, by default.
     random_state : int, default 0
         Seed of the start, which the result does not depend on beyond ``tol``.
+    progress : bool, default False
+        Show how far it is and how long it takes: on stderr, or below the cell of a notebook.
 
     Attributes
     ----------
@@ -83,6 +86,7 @@ class EOF:
         store: str | Path | None = None,
         tol: float | None = None,
         random_state: int = 0,
+        progress: bool = False,
     ) -> None:
         self.n_modes = n_modes
         self.use_coslat = use_coslat
@@ -92,6 +96,7 @@ class EOF:
         self.store = store
         self.tol = tol
         self.random_state = random_state
+        self.progress = progress
 
     def fit(self, X: Any, dim: str = "time", weights: Any = None, sample_weights: Any = None) -> Self:
         """
@@ -143,8 +148,8 @@ class EOF:
         source, resources = open_source(self._fitted, "samples", dim), Resources(memory=parse_memory(self.memory))
         with run_store(self.store) as store:
             problem = posed(request, source, resources, store)
-            with RunStore(store) as run:
-                self.solution_ = drive(problem, run, resources, None)
+            with RunStore(store) as run, with_progress(None, self.progress) as told:
+                self.solution_ = drive(problem, run, resources, told)
         self._signs = fix_signs(self.solution_.basis)
         found = self.solution_.missing
         self._seen = np.arange(self._grid.size) if found is None else np.flatnonzero(found.counts < found.rows)

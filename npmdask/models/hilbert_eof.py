@@ -21,6 +21,7 @@ from npmdask.operators.view import column_scale
 from npmdask.planning.plan import posed
 from npmdask.planning.predicted_steps import drive
 from npmdask.runs.problem import Request
+from npmdask.runs.progress import with_progress
 from npmdask.runs.solution import Resources, Solution
 from npmdask.runs.weights import Weights
 from npmdask.storage.readers.dense import ReadStats
@@ -59,6 +60,8 @@ class HilbertEOF:
         Relative residual to reach; 1e-9, or 1e-6 for float32 data, by default.
     random_state : int, default 0
         Seed of the start, which the result does not depend on beyond ``tol``.
+    progress : bool, default False
+        Show how far it is and how long it takes: on stderr, or below the cell of a notebook.
 
     Attributes
     ----------
@@ -100,6 +103,7 @@ class HilbertEOF:
         store: str | Path | None = None,
         tol: float | None = None,
         random_state: int = 0,
+        progress: bool = False,
     ) -> None:
         self.n_modes = n_modes
         self.padding = padding
@@ -110,6 +114,7 @@ class HilbertEOF:
         self.store = store
         self.tol = tol
         self.random_state = random_state
+        self.progress = progress
 
     def fit(self, X: Any, dim: str = "time") -> Self:
         """
@@ -154,8 +159,8 @@ class HilbertEOF:
         source, resources = self._opened(), Resources(memory=parse_memory(self.memory))
         with run_store(self.store) as store:
             problem = posed(request, source, resources, store)
-            with RunStore(store) as run:
-                self.solution_ = drive(problem, run, resources, None)
+            with RunStore(store) as run, with_progress(None, self.progress) as told:
+                self.solution_ = drive(problem, run, resources, told)
                 found = self.solution_.left_basis().conj()
         phases = fix_phases(found)
         self._patterns, self._scores = found * phases, self.solution_.basis.conj() * phases

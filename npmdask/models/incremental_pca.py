@@ -14,6 +14,7 @@ from npmdask.errors import BadInputError, closest
 from npmdask.execution.executor import single_threaded_blas
 from npmdask.models.components import CentredComponents, shares_of_variance
 from npmdask.numerics.subspaces import Block, fix_signs
+from npmdask.runs.progress import with_progress
 from npmdask.storage.containers import is_sparse
 from npmdask.storage.kinds import real_array
 from npmdask.storage.writers.dense import Moments
@@ -47,6 +48,8 @@ class IncrementalPCA(CentredComponents):
     missing : {"refuse", "impute"}, default "refuse"
         Missing values (NaN) are refused, or become what the components so far let expect there, given what is observed
         of their rows (docs/missing.md). Rows without any value are passed over then.
+    progress : bool, default False
+        Show how far it is and how long it takes: on stderr, or below the cell of a notebook.
 
     Attributes
     ----------
@@ -98,11 +101,13 @@ class IncrementalPCA(CentredComponents):
         whiten: bool = False,
         batch_size: int | None = None,
         missing: str = REFUSE,
+        progress: bool = False,
     ) -> None:
         self.n_components = n_components
         self.whiten = whiten
         self.batch_size = batch_size
         self.missing = missing
+        self.progress = progress
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """
@@ -130,11 +135,14 @@ class IncrementalPCA(CentredComponents):
         """
         held = self._looked_at(X, first=True, least=2, dtype=REAL, gaps=self._imputes)
         reading = Reading(gaps="give-some" if self._imputes else REFUSE)
-        stream = open_stream(held, reading, row_weights=sample_weight).stream
-        self.batch_size_ = self._batch_size(stream.columns)
+        opened = open_stream(held, reading, row_weights=sample_weight)
+        self.batch_size_ = self._batch_size(opened.stream.columns)
         self._forget()
-        for rows, weights in weighted_batches(stream, self.batch_size_):
-            self._learn(rows, weights)
+        with with_progress(None, self.progress) as told:
+            told.on_begin(0, opened.rows, "row")
+            for rows, weights in weighted_batches(opened.stream, self.batch_size_):
+                self._learn(rows, weights)
+                told.on_rows(opened.stream.rows_read, opened.stream.skipped, 0.0)
         self._require_fit()
         return self
 

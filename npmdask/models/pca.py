@@ -19,6 +19,7 @@ from npmdask.numerics.units import parse_memory
 from npmdask.planning.plan import posed
 from npmdask.planning.predicted_steps import drive
 from npmdask.runs.problem import Request
+from npmdask.runs.progress import with_progress
 from npmdask.runs.solution import Resources, Solution
 from npmdask.runs.weights import find_weights, total_of
 from npmdask.storage.containers import is_sparse
@@ -97,8 +98,8 @@ class _OfRun(Components):
             )
             resources = Resources(memory=parse_memory(self.memory))
             problem = posed(request, opened, resources, store)
-            with RunStore(store) as run:
-                solution = drive(problem, run, resources, None)
+            with RunStore(store) as run, with_progress(None, self.progress) as told:
+                solution = drive(problem, run, resources, told)
         if not solution.answered:
             warnings.warn(solution.outcome.sentence, RuntimeWarning, stacklevel=2)
         self.components_ = np.ascontiguousarray((solution.basis * fix_signs(solution.basis)).T)
@@ -160,6 +161,8 @@ class PCA(CentredComponents, _OfRun):
         Folder of the run, which a killed fit goes on from; a temporary one by default.
     random_state : int, RandomState or None, default None
         Of the random start, which the result does not depend on beyond ``tol``. None is always the same.
+    progress : bool, default False
+        Show how far it is and how long it takes: on stderr, or below the cell of a notebook.
 
     Attributes
     ----------
@@ -207,6 +210,7 @@ class PCA(CentredComponents, _OfRun):
         memory: str | int | None = None,
         store: str | Path | None = None,
         random_state: Any = None,
+        progress: bool = False,
     ) -> None:
         self.n_components = n_components
         self.whiten = whiten
@@ -217,6 +221,7 @@ class PCA(CentredComponents, _OfRun):
         self.memory = memory
         self.store = store
         self.random_state = random_state
+        self.progress = progress
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -255,6 +260,8 @@ class TruncatedSVD(_OfRun):
         Folder of the run, which a killed fit goes on from; a temporary one by default.
     random_state : int, RandomState or None, default None
         Of the random start, which the result does not depend on beyond ``tol``. None is always the same.
+    progress : bool, default False
+        Show how far it is and how long it takes: on stderr, or below the cell of a notebook.
 
     Attributes
     ----------
@@ -292,6 +299,7 @@ class TruncatedSVD(_OfRun):
         memory: str | int | None = None,
         store: str | Path | None = None,
         random_state: Any = None,
+        progress: bool = False,
     ) -> None:
         self.n_components = n_components
         self.column_weights = column_weights
@@ -299,6 +307,7 @@ class TruncatedSVD(_OfRun):
         self.memory = memory
         self.store = store
         self.random_state = random_state
+        self.progress = progress
 
     def _finish(self, held: Any, solution: Solution, row_weight: np.ndarray | None) -> None:
         """One look at all rows: the variance of scores and of columns, about means that the fit had no need of."""

@@ -24,6 +24,7 @@ from npmdask.privacy.request import Privacy, unprotected
 from npmdask.runs.components import AS_RUN
 from npmdask.runs.missing import find_fill
 from npmdask.runs.problem import Request
+from npmdask.runs.progress import with_progress
 from npmdask.runs.solution import Resources
 from npmdask.runs.weights import find_weights
 from npmdask.storage.containers import values_of
@@ -76,6 +77,8 @@ class PrivatePCA(Components):
         Limit for the fit, like "1GiB".
     random_state : int, RandomState or None, default None
         Of the public start, not of the noise, whose key is secret. None is always the same.
+    progress : bool, default False
+        Show how far it is and how long it takes: on stderr, or below the cell of a notebook.
 
     Attributes
     ----------
@@ -142,6 +145,7 @@ class PrivatePCA(Components):
         dataset: str | None = None,
         memory: str | int | None = None,
         random_state: Any = None,
+        progress: bool = False,
     ) -> None:
         self.n_components = n_components
         self.epsilon = epsilon
@@ -157,6 +161,7 @@ class PrivatePCA(Components):
         self.dataset = dataset
         self.memory = memory
         self.random_state = random_state
+        self.progress = progress
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """
@@ -218,8 +223,8 @@ class PrivatePCA(Components):
         )
         resources = Resources(memory=parse_memory(self.memory))
         problem = posed(request, opened, resources, self.store)
-        with RunStore(self.store, private=True) as run:
-            released = drive(problem, run, resources, None)
+        with RunStore(self.store, private=True) as run, with_progress(None, self.progress) as told:
+            released = drive(problem, run, resources, told)
         for said in released.warnings:
             warnings.warn(said, RuntimeWarning, stacklevel=2)
         # Functions of the release alone, from here on.

@@ -51,7 +51,10 @@ class Observer:
         """A step was committed: it survives whatever happens now."""
 
     def on_rows(self, rows: int, skipped: int, rate: float) -> None:
-        """About once a second of a stream: rows taken and left out so far, and rows per second of this call."""
+        """About once a second of a stream: rows taken and left out so far, and rows per second of this call.
+
+        ``rate`` is 0 where nobody has measured it.
+        """
 
     def on_measurement(self, measurement: Measurement) -> None:
         """The model of a stream was measured; nothing says that this is committed yet."""

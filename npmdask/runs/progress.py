@@ -112,7 +112,8 @@ class Work:
 
     def reach(self, done: int, nbytes: int = 0) -> None:
         """So many units are done, of work that is not made of passes."""
-        self.done, self.bytes = done, nbytes
+        with self.lock:
+            self.done, self.bytes = done, nbytes
 
     # What is known.
 
@@ -539,6 +540,7 @@ class ProgressBar(Observer):
         self.close()
 
     def on_stream_end(self, solution: Any) -> None:
+        self.work.reach(solution.rows + solution.skipped)
         self.close()
 
     def close(self, said: str = "") -> None:

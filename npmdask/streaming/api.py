@@ -13,6 +13,7 @@ from npmdask.errors import BadInputError
 from npmdask.execution.reduction import COMMIT_SECONDS
 from npmdask.numerics.units import parse_memory
 from npmdask.runs.observers import Observer
+from npmdask.runs.progress import with_progress
 from npmdask.runs.solution import Resources
 from npmdask.runs.weights import find_weights
 from npmdask.storage.containers import values_of
@@ -51,6 +52,7 @@ def stream_pca(
     measure_rows: int | None = None,
     commit_seconds: float = COMMIT_SECONDS,
     observer: Observer | None = None,
+    progress: bool = False,
 ) -> StreamSolution:
     """
     Learn the k leading principal directions of rows that come once, or once in each epoch.
@@ -116,6 +118,8 @@ def stream_pca(
         Seconds between two commits: what a kill costs at most.
     observer : Observer, optional
         Told of steps.
+    progress : bool, default False
+        Show how far it is and how long it takes: on stderr, or below the cell of a notebook.
 
     Returns
     -------
@@ -171,7 +175,9 @@ def stream_pca(
     if dim is not None and weights is not None:  # which may be a coordinate, that only the labelled data have
         weights = find_weights(open_source(source, dim=dim, gaps=missing != "refuse"), weights, None, source)
     problem = make_stream_problem(rows, request, reading, held_out, row_weights=weights)
-    return run_stream(problem, store, Resources(memory=parse_memory(memory), commit_seconds=commit_seconds), observer)
+    resources = Resources(memory=parse_memory(memory), commit_seconds=commit_seconds)
+    with with_progress(observer, progress) as told:
+        return run_stream(problem, store, resources, told)
 
 
 def stream_components(

@@ -16,6 +16,7 @@ from npmdask.errors import BadInputError
 from npmdask.execution.executor import single_threaded_blas
 from npmdask.numerics.subspaces import Block
 from npmdask.runs.components import AS_RUN, LEAST_SQUARES, StoredComponents, require_rule
+from npmdask.runs.progress import with_progress
 from npmdask.storage.bundle import write_bundle
 from npmdask.storage.kinds import real_array
 from npmdask.storage.paths import local_path
@@ -53,6 +54,8 @@ class StreamingPCA(*TRANSFORMER, Estimator):  # type: ignore[misc]
     missing : {"refuse", "impute"}, default "refuse"
         Missing values (NaN) are refused, or become what the model so far expects there, given what is observed of
         their rows (docs/missing.md). Rows without any value are passed over then.
+    progress : bool, default False
+        Show how far it is and how long it takes: on stderr, or below the cell of a notebook.
 
     Attributes
     ----------
@@ -92,6 +95,7 @@ class StreamingPCA(*TRANSFORMER, Estimator):  # type: ignore[misc]
         unit: float | None = None,
         seed: int = 0,
         missing: str = REFUSE,
+        progress: bool = False,
     ) -> None:
         self.target_rank = target_rank
         self.algorithm = algorithm
@@ -101,6 +105,7 @@ class StreamingPCA(*TRANSFORMER, Estimator):  # type: ignore[misc]
         self.unit = unit
         self.seed = seed
         self.missing = missing
+        self.progress = progress
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """
@@ -132,8 +137,11 @@ class StreamingPCA(*TRANSFORMER, Estimator):  # type: ignore[misc]
         opened = open_stream(held, reading, seed=request.seed, row_weights=sample_weight)
         stream = opened.stream
         model = self._begin(make_model(request, stream.columns, opened.rows))
-        while (rows := stream.read(model.wanted(self._known()[1], BATCH_ROWS))) is not None:
-            self._learn(rows, weights_of(stream))
+        with with_progress(None, self.progress) as told:
+            told.on_begin(0, opened.rows, "row")
+            while (rows := stream.read(model.wanted(self._known()[1], BATCH_ROWS))) is not None:
+                self._learn(rows, weights_of(stream))
+                told.on_rows(stream.rows_read, stream.skipped, 0.0)
         return self
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:

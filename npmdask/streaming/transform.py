@@ -274,5 +274,6 @@ def _write_all(opened: Opened, scorer: _Scorer, writer: DenseWriter, batch_rows:
         writer.write(scorer.scores(rows))
         if tell.is_time():
             observer.on_rows(stream.rows_read, scorer.skipped, stream.rows_read / tell.total)
+    observer.on_rows(stream.rows_read, scorer.skipped, stream.rows_read / tell.total)
     if not writer.next_row:
         raise BadInputError(f"{opened.name} holds no rows to transform ({scorer.skipped} were left out)")

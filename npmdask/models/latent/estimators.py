@@ -12,6 +12,7 @@ from npmdask.errors import BadInputError
 from npmdask.models.latent.fit import GaussianMixture, IndependentComponents, fit_independent_components, fit_mixture
 from npmdask.numerics.subspaces import Block
 from npmdask.numerics.units import parse_memory
+from npmdask.runs.progress import with_progress
 from npmdask.runs.solution import Resources
 from npmdask.storage.containers import is_sparse
 from npmdask.storage.kinds import real_array
@@ -31,12 +32,14 @@ class _OfSamples(Estimator):
         store: str | Path | None = None,
         random_state: Any = 0,
         refine: int | None = None,
+        progress: bool = False,
     ) -> None:
         self.n_components = n_components
         self.memory = memory
         self.store = store
         self.random_state = random_state
         self.refine = refine
+        self.progress = progress
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """
@@ -62,9 +65,9 @@ class _OfSamples(Estimator):
             The memory does not suffice, or ``store`` is of another run.
         """
         held = self._dense(X, first=True, least=2)
-        with run_store(self.store) as store:
+        with run_store(self.store) as store, with_progress(None, self.progress) as told:
             resources, seed = Resources(memory=parse_memory(self.memory)), seed_of(self.random_state)
-            asked = {"seed": seed, "refine": self.refine}
+            asked = {"seed": seed, "refine": self.refine, "observer": told}
             self.model_ = self._fit(held, self.n_components, store=store, resources=resources, **asked)
         self.n_features_in_ = self._columns()
         return self
@@ -106,6 +109,8 @@ class Mixture(*DENSITY, _OfSamples):  # type: ignore[misc]
     refine : int, optional
         Most passes of EM after the moments; 0 for the moments alone. By default 3, or of a ``store`` that was begun
         before as many as it was begun with.
+    progress : bool, default False
+        Show how far it is and how long it takes: on stderr, or below the cell of a notebook.
 
     Attributes
     ----------
@@ -217,6 +222,8 @@ class ICA(*TRANSFORMER, _OfSamples):  # type: ignore[misc]
     refine : int, optional
         Most passes of FastICA after the moments; 0 for the moments alone. By default 3, or of a ``store`` that was
         begun before as many as it was begun with. Of a single pass nothing is taken but a step that is negligible.
+    progress : bool, default False
+        Show how far it is and how long it takes: on stderr, or below the cell of a notebook.
 
     Attributes
     ----------

@@ -17,6 +17,7 @@ from npmdask.models.topics.transform import MAX_ITERATIONS, TOL, for_model, shar
 from npmdask.numerics.subspaces import Block
 from npmdask.numerics.units import parse_memory
 from npmdask.operators.word_moments import HALF_LENGTH
+from npmdask.runs.progress import with_progress
 from npmdask.runs.solution import Resources
 from npmdask.storage.containers import values_of
 from npmdask.streaming.estimator import TRANSFORMER, Estimator, in_memory, run_store, seed_of
@@ -51,6 +52,8 @@ class Topics(*TRANSFORMER, Estimator):  # type: ignore[misc]
         Change of the shares at which they end.
     random_state : int, RandomState or None, default 0
         Of the random starts; None is always the same.
+    progress : bool, default False
+        Show how far it is and how long it takes: on stderr, or below the cell of a notebook.
 
     Attributes
     ----------
@@ -85,6 +88,7 @@ class Topics(*TRANSFORMER, Estimator):  # type: ignore[misc]
         max_doc_update_iter: int = MAX_ITERATIONS,
         doc_update_tol: float = TOL,
         random_state: Any = 0,
+        progress: bool = False,
     ) -> None:
         self.n_components = n_components
         self.alpha0 = alpha0
@@ -96,6 +100,7 @@ class Topics(*TRANSFORMER, Estimator):  # type: ignore[misc]
         self.max_doc_update_iter = max_doc_update_iter
         self.doc_update_tol = doc_update_tol
         self.random_state = random_state
+        self.progress = progress
 
     def fit(self, X: Any, y: Any = None, *, vocabulary: Sequence[str] | str | Path | None = None) -> Self:
         """
@@ -123,7 +128,7 @@ class Topics(*TRANSFORMER, Estimator):  # type: ignore[misc]
             The memory does not suffice, or ``store`` is of another run.
         """
         held = self._looked_at(X, first=True)
-        with run_store(self.store) as store:
+        with run_store(self.store) as store, with_progress(None, self.progress) as told:
             answer = run_topics(
                 held,
                 self.n_components,
@@ -131,6 +136,7 @@ class Topics(*TRANSFORMER, Estimator):  # type: ignore[misc]
                 store=store,
                 cut=CorpusFilter(held_out=0.0, min_df=self.min_df, max_df=self.max_df),
                 resources=Resources(memory=parse_memory(self.memory)),
+                observer=told,
                 alpha0=self.alpha0,
                 half_length=self.half_length,
                 seed=seed_of(self.random_state),

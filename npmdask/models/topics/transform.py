@@ -227,6 +227,7 @@ def _write_all(
         tally.add(shares)
         if tell.is_time():
             observer.on_rows(writer.next_row, tally.wordless, writer.next_row / tell.total)
+    observer.on_rows(writer.next_row, tally.wordless, writer.next_row / tell.total)
 
 
 class DocumentShares:

@@ -22,6 +22,7 @@ from npmdask.runs.components import StoredComponents
 from npmdask.runs.missing import Missing, missing_of
 from npmdask.runs.observers import Observer
 from npmdask.runs.problem import DEFAULT_STEPS
+from npmdask.runs.progress import with_progress
 from npmdask.runs.solution import Resources
 from npmdask.runs.weights import kept_weights
 from npmdask.streaming.estimator import run_store
@@ -203,6 +204,7 @@ def mca(
     certificates: str | Path | None = None,
     commit_seconds: float = COMMIT_SECONDS,
     observer: Observer | None = None,
+    progress: bool = False,
 ) -> CoupledModes:
     """
     Find the k pairs of patterns of two fields whose scores vary most together (maximum covariance analysis, PLS-SVD).
@@ -251,6 +253,8 @@ def mca(
         Seconds between two commits inside a pass.
     observer : Observer, optional
         Told of stages, passes and steps.
+    progress : bool, default False
+        Show how far it is and how long it takes: on stderr, or below the cell of a notebook.
 
     Returns
     -------
@@ -292,7 +296,8 @@ def mca(
     weights = {"row_weights": row_weights, "left_weights": left_weights, "right_weights": right_weights}
     fields = open_fields(left, right, request.of_field(), dims=_dims(dim), **weights)
     resources = _resources(memory, threads, workers, cluster, certificates, commit_seconds)
-    return _found(fields, request, store, resources, observer)
+    with with_progress(observer, progress) as told:
+        return _found(fields, request, store, resources, told)
 
 
 def cca(
@@ -320,6 +325,7 @@ def cca(
     certificates: str | Path | None = None,
     commit_seconds: float = COMMIT_SECONDS,
     observer: Observer | None = None,
+    progress: bool = False,
 ) -> CoupledModes:
     """
     Find the k pairs of weights of two fields whose scores are most correlated (canonical correlation analysis).
@@ -374,6 +380,8 @@ def cca(
         Seconds between two commits inside a pass.
     observer : Observer, optional
         Told of stages, passes and steps.
+    progress : bool, default False
+        Show how far it is and how long it takes: on stderr, or below the cell of a notebook.
 
     Returns
     -------
@@ -420,7 +428,8 @@ def cca(
     weights = {"row_weights": row_weights, "left_weights": left_weights, "right_weights": right_weights}
     fields = open_fields(left, right, request.of_field(), dims=_dims(dim), **weights)
     resources = _resources(memory, threads, workers, cluster, certificates, commit_seconds)
-    return _found(fields, request, store, resources, observer)
+    with with_progress(observer, progress) as told:
+        return _found(fields, request, store, resources, told)
 
 
 def _dims(dim: Any) -> tuple[Any, Any]:
