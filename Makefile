@@ -10,7 +10,7 @@ tests = folder=$$(mktemp -d -p $(SCRATCH) npmdask-tests-XXXXXX) && chmod 711 "$$
   TMPDIR="$$folder" $(BIN)/python -m pytest $(1)
 unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes: each would compile every module
 
-.PHONY: env lanes peers run serve private test check full bench papers certificates kills matrix soak audit audit-deps format lock lock-peers clean
+.PHONY: env docs lanes peers run serve private test check full bench papers certificates kills matrix soak audit audit-deps format lock lock-peers clean
 
 env: $(STAMP)
 
@@ -38,6 +38,9 @@ check: env          ## the fast loop: format, lint, types, fast tests
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(call tests,-m "not slow and not heavy" -x -n 2 tests)
+
+docs: env           ## the site, in build/site: pages, API, gallery; offline; a warning or a broken link is an error
+	@$(BIN)/python -m sphinx --builder html --nitpicky --fail-on-warning --keep-going --quiet docs build/site
 
 lanes: env          ## tests of the core with the oldest and the newest versions that the metadata allow; needs the network
 	@$(BIN)/python -m infra.lanes $(if $(PYTHON_NEWEST),--python $(PYTHON_NEWEST))
@@ -81,7 +84,7 @@ format: env
 	@$(BIN)/ruff check --fix .
 
 lock:               ## resolve again (needs uv); the result carries names, versions and hashes only
-	uv pip compile pyproject.toml --group dev --extra all --universal --python-version 3.11 \
+	uv pip compile pyproject.toml --group dev --group docs --extra all --universal --python-version 3.11 \
 	  --no-strip-extras --generate-hashes --no-emit-index-url --no-annotate --no-header \
 	  --output-file infra/requirements.lock
 	$(BIN)/python infra/make_locks.py
@@ -92,4 +95,4 @@ lock-peers:
 	  --output-file infra/peers.lock
 
 clean:              ## what runs and builds leave
-	rm -rf .venv .venv-peers runs data/generated .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-peers build docs/gallery runs data/generated .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -5,8 +5,8 @@ orthonormal v_i (k of them, in d dimensions), lambda_min the least weight; T + E
 
 Theorem 2.2 is not sound as printed where k is small: it asks for epsilon <= C_1 lambda_min / sqrt(k), but a random
 start has v_i^T u of order 1 / sqrt(d) only, the first product has a signal of lambda / d and may have noise of epsilon
-beside it, and without epsilon <= c lambda_min / sqrt(d) the signal is lost (:func:`hiding_product`). Here that
-condition is added.
+beside it, and without epsilon <= c lambda_min / sqrt(d) the signal is lost
+(:func:`npmdask.theory.tensor.hiding_product`). Here that condition is added.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ def tpm_restarts(k: int, *, least: float = 2.0, constant: float = 1.0) -> Predic
     Compute how many random starts the tensor power method needs for each component.
 
     L of Theorems 2.1 and 2.2 of Wang and Anandkumar 2016: constant max(K_0, k) ln max(K_0, k), rounded up, at least 1;
-    :func:`restarts` with what it assumes.
+    :func:`npmdask.theory.tensor.restarts` with what it assumes.
 
     Parameters
     ----------
@@ -209,7 +209,7 @@ def tpm_iterations(lambda_max: float, d: int, epsilon: float, *, constant: float
     Compute how many iterations the tensor power method needs from each start.
 
     R of Theorem 2.2 of Wang and Anandkumar 2016: constant ln(lambda_max d / epsilon), rounded up, at least 1;
-    :func:`iterations` with what it assumes. The theorem is for epsilon < 1/2.
+    :func:`npmdask.theory.tensor.iterations` with what it assumes. The theorem is for epsilon < 1/2.
 
     Parameters
     ----------
@@ -259,7 +259,8 @@ def dp_tpm_min_eps(
     Compute the least epsilon at which the private tensor power method is proved to work.
 
     Theorem 4.2 of Wang and Anandkumar 2016: constant mu_0 k^2 ln(lambda_max d / delta) / lambda_min, proved for the
-    first component only; :func:`private_epsilon` with what it assumes. No incoherence is outside 1 to d / k.
+    first component only; :func:`npmdask.theory.tensor.private_epsilon` with what it assumes. No incoherence is outside
+    1 to d / k.
 
     Parameters
     ----------
