@@ -58,8 +58,8 @@ def completed(
     """Rows (n x d, each with a value) without gaps, and the levels after them.
 
     ``learnt``: None while nothing is; then gaps are at the mean, as they are in a column that has had no value yet.
-    ``fade``: what one row leaves of the weight of those before it. ``weights`` (n): how much each counts. Rows without gaps
-    stay as they are, bit for bit.
+    ``fade``: what one row leaves of the weight of those before it. ``weights`` (n): how much each counts. Rows without
+    gaps stay as they are, bit for bit.
     """
     count, moved, lacking = (np.zeros(rows.shape[1]) for _ in range(3))
     for part, known in _pieces(rows, weights):
