@@ -189,12 +189,12 @@ def _map(field: Map, title: str) -> Any:
         ends, steps = [f"{AMOUNT}30", AMOUNT], [0, 1]
         norm, values = LogNorm(1, max(most, 2)), np.where(values > 0, values, np.nan)
     shades = LinearSegmentedColormap.from_list("shades", list(zip(steps, ends, strict=True)))
-    shades = shades.with_extremes(bad=ABSENT if field.colours == "signed" else "#00000000")
+    shown = shades.with_extremes(bad=ABSENT if field.colours == "signed" else "#00000000")
     drawn = axis.pcolormesh(
         field.x,
         field.y,
         np.ma.masked_invalid(values),
-        cmap=shades,
+        cmap=shown,
         norm=norm,
         shading="nearest",
         rasterized=True,

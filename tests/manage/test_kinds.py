@@ -181,7 +181,7 @@ def test_it_is_reported_and_all_text_is_escaped(store: Path, tmp_path: Path) -> 
     assert "onload" not in found.seen and "a" not in found.seen
     drawn, field, program = found.scripts
     assert json.loads(drawn)["series"][0]["name"] == EVIL and json.loads(field)["block"] == "map"
-    assert program.strip() == _script().strip() and EVIL not in page, "the data end no tag, and there is no other script"
+    assert program.strip() == _script().strip() and EVIL not in page, "the data end no tag; there is no other script"
     assert page.count("&lt;script&gt;") >= 14 and page.count("<svg") == 2 and "data:image/svg+xml;base64," in page
     text = write_report(store, tmp_path / "x.md").read_text()
     outside = "".join(line for line in text.splitlines(keepends=True) if not line.startswith("    "))

@@ -1,8 +1,8 @@
 """Rows of streams that count by weights, beside rows that are there as often.
 
-Mutants that these tests kill: the mean of equal rows; values divided by the number of rows; weights of the rows before
-a shuffle; a reflection about the first row whatever it weighs; roots left out; rows of weight 0 that fill a block; means
-of gaps over equal rows; weights that are not in the store.
+Mutants that these tests kill: the mean of equal rows; values divided by the number of rows; weights of the rows
+before a shuffle; a reflection about the first row whatever it weighs; roots left out; rows of weight 0 that fill a
+block; means of gaps over equal rows; weights that are not in the store.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def test_the_store_keeps_the_weights_and_goes_on_by_itself(tmp_path: Path) -> No
     np.testing.assert_array_equal(again.basis, whole.basis)
     np.testing.assert_array_equal(again.values, whole.values)
     for other in (WORTH + 1, None):
-        with pytest.raises(RefusedError, match="weights.rows"):
+        with pytest.raises(RefusedError, match=r"weights\.rows"):
             stream_pca(path, 2, store=tmp_path / "whole", **{**how, "row_weights": other})
 
 
