@@ -144,11 +144,14 @@ def npmdask_top_k(job: dict[str, Any], tol: float) -> tuple[np.ndarray, dict[str
 
 
 def sklearn_incremental(job: dict[str, Any], n_components: int) -> np.ndarray:
-    """scikit-learn IncrementalPCA on a memory map; keeps more components than asked for, to lose less."""
+    """scikit-learn IncrementalPCA by blocks of the store; keeps more components than asked for, to lose less."""
+    import zarr
     from sklearn.decomposition import IncrementalPCA
 
-    x = np.load(job["npy"], mmap_mode="r")
-    return IncrementalPCA(n_components, batch_size=1024).fit(x).components_[: job["k"]].T
+    x, model = zarr.open_array(job["zarr"], mode="r"), IncrementalPCA(n_components)
+    for start in range(0, x.shape[0], x.chunks[0]):
+        model.partial_fit(x[start : start + x.chunks[0]])
+    return model.components_[: job["k"]].T
 
 
 def gensim_lsi(job: dict[str, Any], power_iters: int) -> np.ndarray:
