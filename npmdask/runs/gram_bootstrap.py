@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.linalg import eigh
 
 from npmdask.errors import BadInputError
 from npmdask.numerics.domains import whole_seed
@@ -204,24 +205,34 @@ def _short(grouped: Grouped, weights: np.ndarray, spectrum: np.ndarray, basis: n
     centres = weights @ means / drawn_rows[:, None] * grouped.moves
     total = weights @ totals / drawn_rows - np.square(centres).sum(axis=1)
     values, vectors = np.empty((len(weights), m)), np.empty((len(weights), d, m))
-    flat, rest = columns.reshape(count, -1), spectrum[q:]
+    flat, rest = columns.reshape(count, -1), spectrum[q:, None]
     for place, weight in enumerate(weights):
         block = (weight @ flat).reshape(d, q) / drawn_rows[place] - np.outer(centres[place], centres[place, :q])
-        inner, outer = (block[:q] + block[:q].T) / 2, block[q:]
-        start = np.linalg.eigvalsh(inner)[::-1]
-        for i in range(m):
-            value = start[i]
-            for _ in range(2):
-                with np.errstate(divide="ignore", invalid="ignore"):
-                    far = outer / np.maximum(value - rest, np.finfo(float).tiny)[:, None]
-                shorter = inner + outer.T @ far
-                if not np.isfinite(shorter).all():  # of a flat spectrum: the check finds it
-                    shorter, far = inner, np.zeros_like(outer)
-                found, turned = np.linalg.eigh(shorter)
-                value, inside = found[-1 - i], turned[:, -1 - i]
-            vector = np.concatenate([inside, far @ inside])
-            values[place, i], vectors[place, :, i] = value, vector / np.linalg.norm(vector)
+        values[place], vectors[place] = _leading_pairs((block[:q] + block[:q].T) / 2, block[q:], rest, m)
     return _aligned(values, total, vectors)
+
+
+def _leading_pairs(inner: np.ndarray, outer: np.ndarray, rest: np.ndarray, m: int) -> tuple[np.ndarray, np.ndarray]:
+    """The m leading eigenpairs of [[inner, outer^T], [outer, diag(rest)]], to the second order in ``outer``.
+
+    Those of inner + outer^T (value - rest)^-1 outer, each by first-order perturbation of those of ``inner``, which is
+    as exact: the second term is of second order. A flat spectrum may give anything, which the check finds.
+    """
+    found, turned = np.linalg.eigh(inner)
+    found, turned = found[::-1], turned[:, ::-1]
+    across = outer @ turned
+    values = found[:m].copy()
+    tiny = np.finfo(float).tiny
+    for _ in range(2):
+        far = across[:, :m] / np.maximum(values - rest, tiny)
+        added = across.T @ far  # in the basis of the eigenvectors of ``inner``
+        values = found[:m] + added.diagonal()
+    with np.errstate(over="ignore", invalid="ignore"):
+        apart = values - found[:, None]
+        inside = np.where(np.eye(len(found), m) > 0, 1.0, added / np.where(apart == 0, tiny, apart))
+        whole = np.concatenate([turned @ inside, far + across @ (inside - np.eye(len(found), m)) / (values - rest)])
+        whole /= np.linalg.norm(whole, axis=0)
+    return values, np.nan_to_num(whole, nan=0.0, posinf=0.0, neginf=0.0)
 
 
 def _full(grouped: Grouped, weights: np.ndarray, basis: np.ndarray, m: int) -> _Drawn:
@@ -239,9 +250,9 @@ def _full(grouped: Grouped, weights: np.ndarray, basis: np.ndarray, m: int) -> _
                 grams[one] += some[one, place] * about
         for number, gram in enumerate(grams):
             covariance = grouped.covariance(rows[number], means[number] / rows[number], gram)
-            found, turned = np.linalg.eigh(covariance)
-            values[first + number], totals[first + number] = found[::-1][:m], np.trace(covariance)
-            vectors[first + number] = basis.T @ turned[:, ::-1][:, :m]
+            found, turned = eigh(covariance, subset_by_index=[d - m, d - 1], check_finite=False)
+            values[first + number], totals[first + number] = found[::-1], np.trace(covariance)
+            vectors[first + number] = basis.T @ turned[:, ::-1]
     return _aligned(values, totals, vectors)
 
 
