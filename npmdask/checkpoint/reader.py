@@ -111,6 +111,7 @@ NO_LINKS = (
     "weights",
     "missing",
     "presentation",
+    "row_scores",
     "result",
     "locked",
     "start",

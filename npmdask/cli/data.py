@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 from typing import Any
 
 from npmdask.cli.models import add_output, print_answer, progress_of
@@ -224,22 +223,10 @@ def add_gram(commands: Any) -> None:
 OF_PASS = ("kind", "dim", "by_chunks", "groups", "precision", "seed", "memory", "threads", "workers", "cluster")
 
 
-def _labels_of(given: str) -> Any:
-    """The labels of a file, one a line, or the name that was given."""
-    import numpy as np
-
-    path = Path(given)
-    if not path.is_file():
-        return given
-    try:
-        return np.load(path, allow_pickle=False) if path.suffix == ".npy" else path.read_text().splitlines()
-    except (OSError, EOFError, ValueError) as error:
-        raise BadInputError(f"{path} has no labels to read ({error}): write one for each row, one a line") from error
-
-
 def _gram(a: argparse.Namespace) -> int:
     from npmdask.api import gram
     from npmdask.runs.gram_store import GramStore
+    from npmdask.storage.labels import labels_in_file
 
     given = {name: getattr(a, name) for name in OF_PASS if getattr(a, name) is not None}
     made = a.merge or a.remove is not None
@@ -263,7 +250,7 @@ def _gram(a: argparse.Namespace) -> int:
         return print_answer(GramStore(sources[0]).remove(a.remove, dest), a)
     a.held_store = dest
     if "groups" in given:
-        given["groups"] = _labels_of(given["groups"])
+        given["groups"] = labels_in_file(given["groups"])
     return print_answer(gram(sources[0], dest, observer=progress_of(a), **given), a)
 
 

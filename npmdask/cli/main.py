@@ -422,14 +422,30 @@ def _add_report(commands: Any) -> None:
         "--output",
         help="file to write: .html, .md or .json (default: STORE/report.html; for a URL, in its local copy)",
     )
+    p.add_argument(
+        "--colour",
+        metavar="COLUMN|FILE",
+        help="colour rows by a column (its name, or its number from 0), or by a file with a value for each row",
+    )
+    p.add_argument("--grid", metavar="RxC", help="show components as images of R rows and C columns, like 28x28")
+    p.add_argument("--scores", action="store_true", help="draw scores of rows also where that reads more than 1 GiB")
     p.set_defaults(command=_report)
 
 
 def _report(a: argparse.Namespace) -> int:
+    from npmdask.manage.kinds import PageOptions
     from npmdask.manage.report import write_report
 
-    print(write_report(a.store, a.output))
+    grid = None if a.grid is None else _grid(a.grid)
+    print(write_report(a.store, a.output, page=PageOptions(colour=a.colour, grid=grid, scores=a.scores)))
     return 0
+
+
+def _grid(given: str) -> tuple[int, int]:
+    rows, _, columns = given.lower().partition("x")
+    if not (rows.isdigit() and columns.isdigit() and int(rows) and int(columns)):
+        raise BadInputError(f"--grid {given}: give rows x columns, like 28x28")
+    return int(rows), int(columns)
 
 
 def _add_export(commands: Any) -> None:

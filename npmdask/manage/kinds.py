@@ -8,6 +8,7 @@ something is. Private and federated runs are no kinds: they are ordinary runs wh
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
 from typing import Any, Literal, Protocol
@@ -34,6 +35,25 @@ class Sink(Protocol):
 
     def rows(self, name: str, shape: tuple[int, int], blocks: Iterable[np.ndarray]) -> None:
         """Write a matrix of float64 from its rows, a block after the other."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageOptions:
+    """What a report shows beyond what it does by itself.
+
+    Parameters
+    ----------
+    colour : a value for each row, by which score plots are coloured: a file (text, one a line, or .npy) or the name or
+        number (from 0) of a column.
+    grid : rows and columns of the images that the columns of the data are.
+    scores : find scores also where that reads more than 1 GiB.
+    data : the data of the run, where they were given in memory, so that they can be scored.
+    """
+
+    colour: str | Path | None = None
+    grid: tuple[int, int] | None = None
+    scores: bool = False
+    data: Any = field(default=None, compare=False)
 
 
 class RunKind:
@@ -148,6 +168,21 @@ class RunKind:
             Nothing was committed yet.
         """
         raise NotImplementedError
+
+    def report_with(self, run: RunStore, spec: Spec, page: PageOptions) -> Report:
+        """Report the run so; ``page`` is what was asked for beyond the report.
+
+        Raises
+        ------
+        BadInputError
+            Runs of this kind have no scores.
+        """
+        if page == PageOptions() and page.data is None:
+            return self.report(run, spec)
+        raise BadInputError(
+            f"{run.place} is a run of kind {self.name}: only runs over samples or a matrix have a page with scores, a "
+            "grid and colours"
+        )
 
     def export(self, store: Path, sink: Sink) -> None:
         """Write the answer into ``sink``."""

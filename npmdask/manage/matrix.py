@@ -16,7 +16,7 @@ from npmdask.checkpoint.reader import is_store
 from npmdask.checkpoint.store import RunStore, not_finished
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.execution.clusters import SchedulerAddress
-from npmdask.manage.kinds import Keeps, RunKind, Sink, Spec, last_error, memory_text, named, shares_text
+from npmdask.manage.kinds import Keeps, PageOptions, RunKind, Sink, Spec, last_error, memory_text, named, shares_text
 from npmdask.numerics.units import parse_memory
 from npmdask.planning.forecast import seconds_left
 from npmdask.planning.predicted_steps import drive
@@ -179,9 +179,13 @@ class MatrixKind(RunKind):
         return found | progress(run, spec, found["state"], self.folders)
 
     def report(self, run: RunStore, spec: Spec) -> Report:
+        return self.report_with(run, spec, PageOptions())
+
+    def report_with(self, run: RunStore, spec: Spec, page: PageOptions) -> Report:
+        """Report the run, its data first."""
         from npmdask.manage.run_report import run_report
 
-        return run_report(run, dict(spec))
+        return run_report(run, dict(spec), page)
 
     def keeps(self, run: RunStore, spec: Spec) -> Keeps:
         """Keep everything of a node, whose centre may ask again."""

@@ -118,7 +118,7 @@ def presentation_sections(run: RunStore) -> list[Section]:
     labels = run.read_part("labels")
     found = []
     if "basis" in arrays:
-        names = _names(None if labels is None else Labels.of_bundle(*labels), len(arrays["basis"]))
+        names = names_of_columns(None if labels is None else Labels.of_bundle(*labels), len(arrays["basis"]))
         found.append(_turned(arrays, meta, names))
     if "bootstrap" in meta["facts"]:
         found.append(_bootstrap(meta["facts"]["bootstrap"]))
@@ -162,7 +162,7 @@ def _turned(arrays: dict[str, np.ndarray], meta: dict[str, Any], names: list[str
     return section(title, *warnings(meta["warnings"]), Text(text=about), table(rows, tuple(columns)), plot)
 
 
-def _names(labels: Labels | None, d: int) -> list[str]:
+def names_of_columns(labels: Labels | None, d: int) -> list[str]:
     """What columns are called: of a grid the places along all axes."""
     axes = [] if labels is None else labels.columns
     if not axes or np.prod([axis.size for axis in axes]) != d:

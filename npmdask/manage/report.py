@@ -15,7 +15,7 @@ import numpy as np
 
 from npmdask.checkpoint.store import RunStore, folder_of, not_finished
 from npmdask.errors import BadInputError, CommitError
-from npmdask.manage.kinds import kind_of, kind_of_answer
+from npmdask.manage.kinds import PageOptions, kind_of, kind_of_answer
 from npmdask.manage.labelled_files import LABELLED
 from npmdask.report import Report, as_html, as_json, as_markdown
 from npmdask.storage.bundle import write_file_atomically
@@ -27,8 +27,8 @@ def summary(answer: Any) -> dict[str, Any]:
     return kind_of_answer(answer).summary(answer)
 
 
-def report_of(store: str | Path) -> Report:
-    """Report a run, finished or not, as data.
+def report_of(store: str | Path, page: PageOptions | None = None) -> Report:
+    """Report a run, finished or not, as data; ``page``: as :func:`write_report`.
 
     Raises
     ------
@@ -39,7 +39,7 @@ def report_of(store: str | Path) -> Report:
     spec = run.read_spec()
     if spec is None:
         raise not_finished(run.path)
-    return kind_of(spec).report(run, spec)
+    return kind_of(spec).report_with(run, spec, page or PageOptions())
 
 
 PYLDAVIS = ".json"  # the ending of topics that are exported as pyLDAvis reads them
@@ -47,7 +47,10 @@ FORMS = ("", ".html", ".htm", ".md", ".json")
 
 
 def write_report(
-    store: str | Path, output: str | Path | None = None, links: Mapping[str, str | Path] | None = None
+    store: str | Path,
+    output: str | Path | None = None,
+    links: Mapping[str, str | Path] | None = None,
+    page: PageOptions | None = None,
 ) -> Path:
     """Write the report of a run (finished or not) and return its path.
 
@@ -57,6 +60,7 @@ def write_report(
     output : ``report.html`` in the store if None. A name that ends in ``.md`` or ``.json`` is written in that form, one
         that ends in ``.html`` or has no ending as a page.
     links : other pages to name at the end of a page, by title.
+    page : what it shows beyond what it does by itself: colours of rows, a grid of columns, scores of large data.
 
     Raises
     ------
@@ -67,7 +71,7 @@ def write_report(
     target = given or RunStore(store).path.absolute() / "report.html"
     if target.suffix not in FORMS:
         raise BadInputError(f"{target}: a report is written as .html, .md or .json; give a name that ends so")
-    found = report_of(store)
+    found = report_of(store, page)
     if not target.parent.is_dir():
         raise BadInputError(f"{target.parent} is no folder, so that no report can be written there; make it first")
     match target.suffix:

@@ -1,4 +1,4 @@
-"""The report of a run over stored data: how it converged, what it found, how wrong that can be, and what it cost."""
+"""The report of a run over stored data: what it found, how wrong that can be, how it converged, and what it cost."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import numpy as np
 from npmdask.algorithms.stopping import Outcome
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
-from npmdask.manage.kinds import flat
+from npmdask.manage.data_report import about, data_sections, headline
+from npmdask.manage.kinds import PageOptions, flat
 from npmdask.manage.presented import Sampling, presentation_sections, sampling_of
 from npmdask.privacy.account import budget_left
 from npmdask.privacy.mechanisms.symmetric import RELEASE_KIND
@@ -257,8 +258,8 @@ HEAD = (
 LOW_RANK = {"symmetric": "||A − V Vᵀ A||", "samples": "variance left in any direction"}
 
 
-def run_report(run: RunStore, spec: dict[str, Any]) -> Report:
-    """Report a run, private or not, finished or not.
+def run_report(run: RunStore, spec: dict[str, Any], page: PageOptions) -> Report:
+    """Report a run, private or not, finished or not: first what it found in its data, then how it went.
 
     Raises
     ------
@@ -270,41 +271,49 @@ def run_report(run: RunStore, spec: dict[str, Any]) -> Report:
         raise BadInputError(f"there is no run with a committed step in {run.place}")
     result = run.read_part("result")
     if "privacy" in spec:
+        if page.colour is not None or page.scores or page.data is not None:
+            raise BadInputError(f"{run.place}: scores are data of single rows, and a private run releases none of them")
         return private_report(run.path, spec, history, result)
     telemetry = run.telemetry()
     outcome = result[1]["outcome"] if result else {"name": "unfinished", "sentence": "not finished: go on with resume"}
     values = result[0]["values"] if result else np.array(history[-1]["ritz_values"])
     sampling = sampling_of(run, spec) if result else None
-    head = section(
-        "",
-        *warnings(unprotected(spec.get("budget"))),
+    went = section(
+        "How the run went",
         _tiles(history, telemetry, result),
         convergence(history, spec["stop"]["tol"], passes=not _without_a_pass(history, result)),
-        spectrum_plot(
-            np.asarray(values),
-            VALUES.get("" if "operator" in spec else spec["data"]["kind"], "|eigenvalue|"),
-            errors=None if sampling is None else sampling.errors,
-            mixed=() if sampling is None else sampling.numbers,
-        ),
         _cost(telemetry) if telemetry and not _without_a_pass(history, result) else None,
     )
+    spectrum = spectrum_plot(
+        np.asarray(values),
+        VALUES.get("" if "operator" in spec else spec["data"]["kind"], "|eigenvalue|"),
+        errors=None if sampling is None else sampling.errors,
+        mixed=() if sampling is None else sampling.numbers,
+    )
     sections = [
-        head,
-        section("Components", _components(values, result, sampling), _phases(spec)),
+        section("", *warnings(unprotected(spec.get("budget")))),
+        *(data_sections(run, spec, result, page) if result else []),
+        section("Values", spectrum, _components(values, result, sampling), _phases(spec)),
+        *([] if sampling is None else [sampling.section()]),
+        *(presentation_sections(run) if result else []),
         *_weights(run, spec),
         *_missing(run, result),
+        went,
     ]
     if result:
-        sections += [] if sampling is None else [sampling.section()]
-        sections += presentation_sections(run)
         sections += _bounds(result[1].get("certificate"), str(spec["data"]["kind"]), history[-1]["max_sin_theta"])
         sections += nodes_sections(result[1]["statement"]) if "statement" in result[1] else []
     return Report(
-        title=run.path.name,
+        title=headline(spec, len(values)),
+        about=about(run, spec),
         outcome=outcome["sentence"],
         good=Outcome(**outcome).answered,
         error_statement=assurance_of(spec, result),
-        sections=(*sections, *_prediction(telemetry, history), *_memory(telemetry), parameters(spec, TABLES)),
+        sections=tuple(
+            one
+            for one in (*sections, *_prediction(telemetry, history), *_memory(telemetry), parameters(spec, TABLES))
+            if one.blocks
+        ),
     )
 
 

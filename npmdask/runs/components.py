@@ -7,6 +7,7 @@ Rows with missing values are scored as the run treated its own (``AS_RUN``), or 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -182,6 +183,33 @@ class StoredComponents:
         BadInputError
             Rows of another width, or scores that are not finite.
         """
+        opened, fit = self.opened(source, dim, missing), missing == LEAST_SQUARES
+        dtype = np.result_type(dtype, np.complex64) if self.of_complex else dtype
+        found, fits = np.empty((opened.shape[0], self.k), dtype), Fits()
+        for first, part in self.rows_of(opened):
+            scores, amplified = self.fitted(part) if fit else (self.scores(part), np.ones(part.shape[0]))
+            bad = np.flatnonzero(~np.isfinite(scores).all(axis=1) & np.isfinite(amplified))
+            if len(bad):
+                raise BadInputError(
+                    f"row {first + bad[0]} of {opened.path} has values that are not finite: fill them in, "
+                    f"or leave it out{self._remedy(fit)}"
+                )
+            fits.add(amplified)
+            found[first : first + len(scores)] = scores
+        for said in fits.warnings:
+            warnings.warn(said, RuntimeWarning, stacklevel=3)
+        return found
+
+    def opened(
+        self, source: Any, dim: str | int | None = None, missing: str = AS_RUN, kind: str | None = None
+    ) -> Source:
+        """Open rows to be scored, their gaps read as the run read its own, or as NaN.
+
+        Raises
+        ------
+        BadInputError
+            They are no rows, or rows of another width.
+        """
         fit = require_rule(missing) == LEAST_SQUARES
         if fit and self.of_complex:
             raise BadInputError(
@@ -189,7 +217,7 @@ class StoredComponents:
                 "values in before"
             )
         gaps = fit or self.missing is not None or self.fill is not None
-        opened = open_source(source, dim=dim, gaps=gaps, of_complex=self.of_complex)
+        opened = open_source(source, kind, dim, gaps=gaps, of_complex=self.of_complex)
         opened = self._read_with_gaps(opened, missing)
         if opened.reader.layout == "matrix-free":
             raise BadInputError(
@@ -201,26 +229,16 @@ class StoredComponents:
                 f"{opened.path} has {opened.shape[-1]} columns and the components have {self.d}: give rows of the "
                 "columns that they were found of"
             )
-        dtype = np.result_type(dtype, np.complex64) if self.of_complex else dtype
-        units, found = units_of(opened.reader), np.empty((opened.shape[0], self.k), dtype)  # type: ignore[arg-type]
-        step, fits = max(1, AT_ONCE // (8 * self.d)), Fits()
+        return opened
+
+    def rows_of(self, opened: Source) -> Iterator[tuple[int, Any]]:
+        """Read all rows, some at a time, each with the number of the first; valid until the next."""
+        units, step = units_of(opened.reader), max(1, AT_ONCE // (8 * self.d))  # type: ignore[arg-type]
         for unit in range(len(units.bounds) - 1):
             first, rows = int(units.bounds[unit]), units.load(unit)
             rows = rows.view(opened.dtype) if opened.parts == 2 else rows
             for start in range(0, rows.shape[0], step):
-                part = rows[start : start + step]
-                scores, amplified = self.fitted(part) if fit else (self.scores(part), np.ones(part.shape[0]))
-                bad = np.flatnonzero(~np.isfinite(scores).all(axis=1) & np.isfinite(amplified))
-                if len(bad):
-                    raise BadInputError(
-                        f"row {first + start + bad[0]} of {opened.path} has values that are not finite: fill them in, "
-                        f"or leave it out{self._remedy(fit)}"
-                    )
-                fits.add(amplified)
-                found[first + start : first + start + len(scores)] = scores
-        for said in fits.warnings:
-            warnings.warn(said, RuntimeWarning, stacklevel=3)
-        return found
+                yield first + start, rows[start : start + step]
 
     def _remedy(self, fit: bool) -> str:
         return "" if fit else f"; scores(rows, missing={LEAST_SQUARES!r}) takes rows with missing values"

@@ -6,11 +6,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from npmdask.errors import extra
+from npmdask.errors import BadInputError, extra
 
 LONGEST = 256  # characters of a name that are kept: an array of names is as wide as the longest
 
@@ -55,6 +56,8 @@ class Labels:
     ----------
     rows, columns : tuple of Axis
         Several where the values of a grid are a row: the last varies fastest. Empty: numbered.
+    grid : tuple of Axis
+        Those of all columns, where some were left out of a grid, as land is; else empty.
 
     Examples
     --------
@@ -65,6 +68,7 @@ class Labels:
 
     rows: tuple[Axis, ...] = ()
     columns: tuple[Axis, ...] = ()
+    grid: tuple[Axis, ...] = ()
 
     def fitting(self, shape: tuple[int, ...]) -> Labels | None:
         """Leave out axes that are not of data of this shape; None: nothing is left."""
@@ -72,11 +76,11 @@ class Labels:
             axes if axes and prod(axis.size for axis in axes) == size else ()
             for axes, size in zip((self.rows, self.columns), shape[:2], strict=True)
         )
-        return Labels(rows, columns) if rows or columns else None
+        return Labels(rows, columns, self.grid) if rows or columns else None
 
     def bundle(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """The arrays, and what is to be known of them, as a part of a store keeps them."""
-        sides = {"rows": self.rows, "columns": self.columns}
+        sides = {"rows": self.rows, "columns": self.columns} | ({"grid": self.grid} if self.grid else {})
         named = {f"{side}-{i}": axis.values for side, axes in sides.items() for i, axis in enumerate(axes)}
         facts = {side: [[axis.name, axis.size] for axis in axes] for side, axes in sides.items()}
         return {name: values for name, values in named.items() if values is not None}, facts
@@ -85,8 +89,8 @@ class Labels:
     def of_bundle(cls, arrays: dict[str, np.ndarray], facts: dict[str, Any]) -> Labels:
         """The inverse of :meth:`bundle`."""
         sides = {
-            side: tuple(Axis(name, size, arrays.get(f"{side}-{i}")) for i, (name, size) in enumerate(facts[side]))
-            for side in ("rows", "columns")
+            side: tuple(Axis(name, size, arrays.get(f"{side}-{i}")) for i, (name, size) in enumerate(axes))
+            for side, axes in facts.items()
         }
         return cls(**sides)
 
@@ -107,6 +111,23 @@ class Labels:
         found = json.loads(array.tobytes())
         arrays = {name: _unlisted(dtype, values) for name, (dtype, values) in found["arrays"].items()}
         return cls.of_bundle(arrays, found["facts"])
+
+
+def labels_in_file(given: str | Path) -> Any:
+    """The labels in a file (text, one a line, or an array in .npy), or what was given where that is no file.
+
+    Raises
+    ------
+    BadInputError
+        The file cannot be read so.
+    """
+    path = Path(given)
+    if not path.is_file():
+        return str(given)
+    try:
+        return np.load(path, allow_pickle=False) if path.suffix == ".npy" else path.read_text().splitlines()
+    except (OSError, EOFError, ValueError) as error:
+        raise BadInputError(f"{path} has no labels to read ({error}): write one for each row, one a line") from error
 
 
 def of_columns(names: Sequence[str]) -> Labels:

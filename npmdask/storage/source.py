@@ -275,7 +275,8 @@ def with_missing(
         return source
     names = axes[0].values if len(axes) == 1 else None
     called = Axis(axes[0].name, len(kept), names[kept]) if names is not None else axis_of("column", kept)
-    return replace(source, labels=Labels(() if source.labels is None else source.labels.rows, (called,)))
+    grid = axes if len(axes) > 1 else ()
+    return replace(source, labels=Labels(() if source.labels is None else source.labels.rows, (called,), grid))
 
 
 _COUNTED: dict[Any, np.ndarray] = {}  # of the sources looked at last: a run is planned before it is begun

@@ -1,0 +1,340 @@
+"""What a report says of the data: explained variance, loadings, components as images and maps, scores of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from math import ceil, prod, sqrt
+from typing import Any
+
+import numpy as np
+
+from npmdask.checkpoint.store import RunStore
+from npmdask.errors import BadInputError
+from npmdask.manage.kinds import PageOptions
+from npmdask.manage.presented import names_of_columns
+from npmdask.manage.row_scores import SAMPLED, RowScores, row_scores
+from npmdask.report import Bars, Map, Plot, Rule, Section, Series
+from npmdask.report.blocks import Text, section, series
+from npmdask.report.plots import COLOURS
+from npmdask.storage.labels import Axis, Labels
+
+SHOWN = 10  # loadings of a component
+CARDS, IMAGES, MAPS, TIMES = 6, 12, 6, 4  # components that are shown so
+CELLS = 120_000  # of all maps of a page together: it stays below 1 MB
+CLASSES = len(COLOURS)  # colours of rows
+LATITUDES, LONGITUDES = ("lat", "y", "nav_lat", "rlat"), ("lon", "x", "nav_lon", "rlon")
+
+
+def headline(spec: dict[str, Any], k: int) -> str:
+    """Say what was asked of which data: the title of a page."""
+    data, name = spec["data"], str(spec.get("source", "")).rstrip("/").rsplit("/", 1)[-1] or "data"
+    many = f"{k} component{'s'[: k != 1]}"
+    if "operator" in spec:
+        return f"{many} of {name}"
+    match data["kind"]:
+        case "symmetric":
+            return f"Eigenvectors of {name}: {many}"
+        case "tensor" | "matrices":
+            return f"Decomposition of {name}: {many}"
+    if data["center"]:
+        return f"PCA of {name}: {many}" + (", columns standardized" if data["scale"] else "")
+    return f"SVD of {name}: {many}"
+
+
+def about(run: RunStore, spec: dict[str, Any]) -> str:
+    """Say how large the data are, what was done to them first, and what was asked for."""
+    data, algorithm, said = spec["data"], spec["algorithm"], []
+    shape = data.get("shape")
+    if shape and len(shape) == 2:
+        said.append(f"{shape[0]:,} rows × {shape[1]:,} columns")
+    elif shape:
+        said.append(" × ".join(f"{size:,}" for size in shape))
+    if data["kind"] in ("samples", "matrix", "sparse"):
+        done = [word for word, asked in (("centred", data["center"]), ("scaled to variance 1", data["scale"])) if asked]
+        said.append("columns " + " and ".join(done) if done else "columns as they are, not centred")
+    share = algorithm.get("share")
+    wanted = f"{share:.3g} of the variance" if share else f"{algorithm['target_rank']} components"
+    said.append(f"asked for: {wanted}")
+    return f"{'; '.join(said)}. Run {run.path.name}."
+
+
+def data_sections(run: RunStore, spec: dict[str, Any], result: Any, page: PageOptions) -> list[Section]:
+    """Show what a finished run found in its data.
+
+    Raises
+    ------
+    BadInputError
+        A grid or a colour was asked for that does not fit.
+    """
+    part, missing = run.read_part("labels"), run.read_part("missing")
+    labels = Labels() if part is None else Labels.of_bundle(*part)
+    kept = None if missing is None else missing[0]["kept"]
+    arrays, meta = result
+    found = [explained(spec, arrays["values"], meta.get("explained_share"))]
+    if spec["data"]["kind"] not in ("tensor", "matrices") and arrays["basis"].dtype.kind != "c":
+        found.append(components(arrays["basis"], labels, kept, page.grid))
+        scores = row_scores(run, spec, page)
+        if isinstance(scores, str):
+            found.append(section("Scores of rows", Text(text=scores[0].upper() + scores[1:])) if scores else None)
+        else:
+            found += [scores_section(scores, labels, page), times_section(scores, labels)]
+    return [one for one in found if one is not None and one.blocks]
+
+
+def explained(spec: dict[str, Any], values: np.ndarray, share: float | None) -> Section | None:
+    """Show what each component explains and what they explain together, beside what was asked for."""
+    data = spec["data"]
+    squares = np.maximum(values, 0.0) if data["kind"] == "samples" else np.asarray(values, float) ** 2
+    if share is None or not squares.sum() > 0 or "operator" in spec or data["kind"] in ("tensor", "matrices"):
+        return None
+    shares = squares / squares.sum() * share
+    what = "variance" if data["center"] else "sum of squares"
+    k, asked = len(values), spec["algorithm"].get("share")
+    rule = (Rule(y=100 * asked, name=f"asked for: {100 * asked:.3g} %"),) if asked else ()
+    said = f"The {k} components explain {share:.1%} of the {what} of all columns; the first {shares[0]:.1%}."
+    numbers = range(1, k + 1)
+    each = Plot(
+        title=f"Share of the {what}, each component",
+        x="component",
+        y=f"% of the {what}",
+        series=(series(numbers, 100 * shares, style="bars"),),
+        bottom=0.0,
+        about=said,
+    )
+    total = Plot(
+        title="All components up to this one",
+        x="component",
+        y=f"% of the {what}",
+        series=(series(numbers, 100 * np.cumsum(shares)),),
+        rules=rule,
+        bottom=0.0,
+        top=105.0 if max(share, asked or 0) > 0.6 else None,
+        about=said,
+    )
+    return section("Explained variance" if data["center"] else "Explained sum of squares", Text(text=said), each, total)
+
+
+def components(basis: np.ndarray, labels: Labels, kept: np.ndarray | None, grid: tuple[int, int] | None) -> Section:
+    """Show components as maps or images where columns form a grid, and else by their largest entries."""
+    axes = _grid(labels, grid, len(basis), kept)
+    if axes is None:
+        names = names_of_columns(labels, len(basis))
+        cards = tuple(_card(basis[:, i], i, names) for i in range(min(CARDS, basis.shape[1])))
+        said = f"The {min(SHOWN, len(basis))} largest entries of each component, which has length 1. " + _sign(cards)
+        return section("Strongest loadings", Text(text=said.strip()), *cards)
+    rows, columns = axes
+    places = np.arange(rows.size * columns.size) if kept is None or len(kept) != len(basis) else kept
+    pixels = rows.values is None or rows.values.dtype.kind not in "iuf"
+    shown = min(IMAGES if pixels else MAPS, basis.shape[1])
+    maps = []
+    for i in range(shown):
+        field = np.full(rows.size * columns.size, np.nan)
+        field[places] = basis[:, i]
+        maps.append(_map(field.reshape(rows.size, columns.size), rows, columns, f"Component {i + 1}", pixels, shown))
+    said = "Entries of each component: red above 0, blue below. "
+    said += "Grey: left out, no values." if len(places) < rows.size * columns.size else ""
+    return section("Components as images" if pixels else "Components as maps", Text(text=said.strip()), *maps)
+
+
+def _sign(cards: Sequence[Bars]) -> str:
+    return "The sign of a component as a whole means nothing." if any(card.signed for card in cards) else ""
+
+
+def _card(entries: np.ndarray, i: int, names: list[str]) -> Bars:
+    """The largest entries of a component, by size."""
+    order = [j for j in np.argsort(-np.abs(entries), kind="stable")[:SHOWN] if entries[j] != 0]
+    part = float((entries[order] ** 2).sum())
+    return Bars(
+        title=f"Component {i + 1}",
+        notes=(f"{part:.0%} of its square",),
+        bars=tuple((names[j] if not names[j].isdigit() else f"column {names[j]}", float(entries[j])) for j in order),
+        most=float(np.abs(entries).max()) or 1.0,
+    )
+
+
+def _grid(labels: Labels, asked: tuple[int, int] | None, d: int, kept: np.ndarray | None) -> tuple[Axis, Axis] | None:
+    """The two axes that columns lie along, if they do."""
+    if asked is not None:
+        all_columns = d if kept is None or not len(kept) else max(d, int(kept[-1]) + 1)
+        if prod(asked) < all_columns or (prod(asked) != d and all_columns == d):
+            raise BadInputError(
+                f"--grid {asked[0]}x{asked[1]} has {prod(asked)} cells and the data have {all_columns} columns: give "
+                "rows x columns of the images"
+            )
+        return Axis("row", asked[0]), Axis("column", asked[1])
+    axes = labels.grid or labels.columns
+    if len(axes) != 2 or min(axis.size for axis in axes) < 2:
+        return None
+    return axes[0], axes[1]
+
+
+def _map(field: np.ndarray, rows: Axis, columns: Axis, title: str, pixels: bool, shown: int) -> Map:
+    """A field as a map, of means of neighbouring cells where it has too many for a page."""
+    step = max(1, ceil(sqrt(field.size * shown / CELLS)))
+    down, across = rows.places, columns.places
+    across = across if across.dtype.kind in "iuf" else np.arange(columns.size)
+    about = ""
+    if step > 1:
+        field, down, across = _means(field, step), down[step // 2 :: step], across[step // 2 :: step]
+        about = f"Drawn are means of {step} by {step} cells."
+        down, across = (_padded(at, size) for at, size in zip((down, across), field.shape, strict=True))
+    return Map(
+        title=title,
+        values=tuple(tuple(None if np.isnan(v) else float(f"{v:.4g}") for v in row) for row in field),
+        x=tuple(map(float, across)),
+        y=tuple(map(float, np.arange(len(down)) if pixels else down)),
+        x_name="column" if pixels else columns.name,
+        y_name="row" if pixels else rows.name,
+        pixels=pixels,
+        about=about,
+    )
+
+
+def _means(field: np.ndarray, step: int) -> np.ndarray:
+    """Means over blocks of cells, of those that have a value."""
+    tall, wide = (ceil(size / step) for size in field.shape)
+    whole = np.full((tall * step, wide * step), np.nan)
+    whole[: field.shape[0], : field.shape[1]] = field
+    blocks = whole.reshape(tall, step, wide, step)
+    known = np.isfinite(blocks).sum(axis=(1, 3))
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.where(known > 0, np.nansum(blocks, axis=(1, 3)) / np.maximum(known, 1), np.nan))
+
+
+def _padded(at: np.ndarray, size: int) -> np.ndarray:
+    """Coordinates of so many blocks: the last block may be narrower, and have no middle."""
+    if len(at) == size:
+        return at
+    return np.append(at, at[-1] + (at[-1] - at[-2] if len(at) > 1 else 1))
+
+
+# Scores
+
+
+def scores_section(found: RowScores, labels: Labels, page: PageOptions) -> Section:
+    """Draw rows by their scores along components 1 and 2, and 3 and 4: a sample of them, and the density of all."""
+    names = _row_names(found, labels)
+    many = found.count > len(found.rows) + found.skipped
+    blocks: list[Any] = []
+    for i, j in found.densities:
+        blocks.append(
+            Plot(
+                title=f"Components {i + 1} and {j + 1}",
+                x=f"score on component {i + 1}",
+                y=f"score on component {j + 1}",
+                x_is="value",
+                series=_classes(found, i, j, names),
+                about="A point for each row" + (f" of a sample of {len(found.rows):,}." if many else "."),
+            )
+        )
+        blocks += [_density(found, i, j)] if many else []
+    if not blocks:
+        blocks.append(_histogram(found))
+    said = f"{found.count:,} rows"
+    said += f"; points are {len(found.rows):,} of them at random, the density is of all." if many else ", all drawn."
+    said += f" {found.skipped:,} rows without a finite score are left out." if found.skipped else ""
+    said += f" Colours: {page.colour}." if page.colour is not None and found.colour is not None else ""
+    return section("Scores of rows", Text(text=said), *blocks)
+
+
+def _row_names(found: RowScores, labels: Labels) -> tuple[str, ...]:
+    axes = labels.rows
+    if len(axes) == 1 and axes[0].values is not None and axes[0].size == found.count:
+        values = axes[0].values[found.rows]
+        return tuple(str(v).removesuffix("T00:00:00.000000000") for v in values)
+    return tuple(f"row {row}" for row in found.rows)
+
+
+def _classes(found: RowScores, i: int, j: int, names: tuple[str, ...]) -> tuple[Series, ...]:
+    """The points as a series for each class of their colour."""
+    classes = [("", np.arange(len(found.rows)))] if found.colour is None else grouped(found.colour)
+    return tuple(
+        Series(
+            x=tuple(float(f"{v:.5g}") for v in found.scores[which, i]),
+            y=tuple(float(f"{v:.5g}") for v in found.scores[which, j]),
+            name=name,
+            style="points",
+            labels=tuple(names[at] for at in which),
+        )
+        for name, which in classes
+    )
+
+
+def grouped(values: np.ndarray) -> list[tuple[str, np.ndarray]]:
+    """Divide rows into at most CLASSES classes: those of its values, fifths of numbers, or the commonest texts."""
+    kinds, of_row, counts = np.unique(values, return_inverse=True, return_counts=True)
+    numbers = _numbers(values)
+    if len(kinds) <= CLASSES:
+        written = [f"{kind:g}" if kind.dtype.kind in "fiu" else str(kind) for kind in kinds]
+        return [(name, np.flatnonzero(of_row == at)) for at, name in enumerate(written)]
+    if numbers is not None:
+        known = np.isfinite(numbers)
+        edges = np.unique(np.quantile(numbers[known], [0, 0.2, 0.4, 0.6, 0.8, 1]))
+        place = np.where(known, np.clip(np.searchsorted(edges, numbers, side="right") - 1, 0, len(edges) - 2), -1)
+        ranges = [f"{low:.4g} to {high:.4g}" for low, high in pairwise(edges)]
+        classes = [(name, np.flatnonzero(place == at)) for at, name in enumerate(ranges)]
+        return classes if known.all() else [*classes, ("no value", np.flatnonzero(~known))]
+    common = np.sort(np.argsort(-counts, kind="stable")[: CLASSES - 1])
+    classes = [(str(kinds[at]), np.flatnonzero(of_row == at)) for at in common]
+    return [*classes, ("others", np.flatnonzero(~np.isin(of_row, common)))]
+
+
+def _numbers(values: np.ndarray) -> np.ndarray | None:
+    """Values as numbers, if they all are, some of them finite."""
+    try:
+        numbers = np.asarray(values, dtype=float)
+    except (TypeError, ValueError):
+        return None
+    return numbers if len(np.unique(numbers[np.isfinite(numbers)])) > 1 else None
+
+
+def _density(found: RowScores, i: int, j: int) -> Map:
+    one = found.densities[i, j]
+    filled = np.argwhere(one.counts)
+    (top, left), (bottom, right) = filled.min(axis=0), filled.max(axis=0)
+    counts = one.counts[top : bottom + 1, left : right + 1]
+    half = len(one.counts) // 2
+    return Map(
+        title=f"Density of all rows, components {i + 1} and {j + 1}",
+        values=tuple(tuple(float(v) for v in row) for row in counts),
+        x=tuple(float(f"{(at - half + 0.5) * one.width:.5g}") for at in range(left, right + 1)),
+        y=tuple(float(f"{(at - half + 0.5) * one.width:.5g}") for at in range(top, bottom + 1)),
+        x_name=f"score on component {i + 1}",
+        y_name=f"score on component {j + 1}",
+        colours="amount",
+        about=f"{int(counts.sum()):,} rows, at most {int(counts.max()):,} in a cell.",
+    )
+
+
+def _histogram(found: RowScores) -> Plot:
+    counts, edges = np.histogram(found.scores[:, 0], bins=min(40, max(5, len(found.rows) // 20)))
+    return Plot(
+        title="Scores along component 1",
+        x="score",
+        y="rows",
+        x_is="value",
+        series=(series((edges[:-1] + edges[1:]) / 2, counts, style="bars"),),
+        bottom=0.0,
+    )
+
+
+def times_section(found: RowScores, labels: Labels) -> Section | None:
+    """Draw scores over time, where rows have times."""
+    axes = labels.rows
+    if len(axes) != 1 or axes[0].values is None or axes[0].values.dtype.kind != "M" or axes[0].size != found.count:
+        return None
+    seconds = axes[0].values[found.rows].astype("M8[s]").astype(np.int64)
+    order = np.argsort(seconds, kind="stable")
+    plots = [
+        Plot(
+            title=f"Component {i + 1} over time",
+            x=axes[0].name,
+            y="score",
+            x_is="time",
+            series=(series(seconds[order], found.scores[order, i], style="thin"),),
+        )
+        for i in range(min(TIMES, found.scores.shape[1]))
+    ]
+    said = f"A point for {SAMPLED:,} of the times." if found.count > SAMPLED else "A point for each time."
+    return section("Scores over time", Text(text=said), *plots)

@@ -1,0 +1,226 @@
+"""Scores of the rows of a run for its report: those of a sample of rows, and how densely all rows lie.
+
+One pass over the data finds both. They are kept in the store, so that the next report of the run reads nothing::
+
+    STORE/row_scores      rows, scores (of the sample), colour, counts-0-1, width-0-1, ...; what was asked for
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from npmdask.checkpoint.store import RunStore
+from npmdask.errors import BadInputError, NpmdaskError
+from npmdask.manage.kinds import PageOptions
+from npmdask.runs.components import StoredComponents
+from npmdask.runs.restore import OF_ROWS, solution_of
+from npmdask.runs.solution import Solution
+from npmdask.storage.containers import is_sparse
+from npmdask.storage.labels import Labels, labels_in_file
+from npmdask.storage.source import Source, open_source
+
+PART = "row_scores"
+SAMPLED = 2000  # rows
+SCORED = 6  # components
+BINS = 128  # of a density, a side; even: 0 is an edge
+UNASKED = 2**30  # bytes of data that a report reads once without being asked to
+
+
+@dataclass
+class Density:
+    """How many rows lie in each of BINS x BINS square cells around 0, which grow as rows come that lie outside."""
+
+    width: float
+    counts: np.ndarray = field(default_factory=lambda: np.zeros((BINS, BINS), np.int64))
+
+    def add(self, x: np.ndarray, y: np.ndarray) -> None:
+        """Count rows by their two scores."""
+        most = float(max(np.abs(x).max(initial=0.0), np.abs(y).max(initial=0.0)))
+        while most >= self.width * BINS / 2:
+            self._widen()
+        places = [np.floor(one / self.width).astype(np.int64) + BINS // 2 for one in (y, x)]
+        np.add.at(self.counts, tuple(places), 1)
+
+    def _widen(self) -> None:
+        """Make cells twice as wide: each takes in the counts of four."""
+        inner = self.counts.reshape(BINS // 2, 2, BINS // 2, 2).sum(axis=(1, 3))
+        self.counts, edge = np.zeros_like(self.counts), BINS // 4
+        self.counts[edge : BINS - edge, edge : BINS - edge] = inner
+        self.width *= 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowScores:
+    """``rows`` (s): numbers of the sampled rows, from 0; ``scores`` (s x c) along the first components; ``colour`` (s):
+    what they are coloured by, if anything; ``densities``: by pairs of components, from 0; ``count``: rows in all.
+    """
+
+    rows: np.ndarray
+    scores: np.ndarray
+    densities: dict[tuple[int, int], Density]
+    count: int
+    colour: np.ndarray | None = None
+    skipped: int = 0
+
+    def bundle(self, colour: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """The arrays and facts, as a store keeps them."""
+        arrays = {"rows": self.rows, "scores": self.scores}
+        arrays |= {} if self.colour is None else {"colour": self.colour}
+        for (i, j), one in self.densities.items():
+            arrays[f"counts-{i}-{j}"] = one.counts
+        widths = {f"{i}-{j}": one.width for (i, j), one in self.densities.items()}
+        return arrays, {"colour": colour, "count": self.count, "skipped": self.skipped, "widths": widths}
+
+    @classmethod
+    def of_bundle(cls, arrays: dict[str, np.ndarray], facts: dict[str, Any]) -> RowScores:
+        """The inverse of :meth:`bundle`."""
+        densities = {}
+        for name, width in facts["widths"].items():
+            i, j = map(int, name.split("-"))
+            densities[i, j] = Density(width=width, counts=arrays[f"counts-{name}"])
+        how = {"count": facts["count"], "skipped": facts["skipped"], "colour": arrays.get("colour")}
+        return cls(rows=arrays["rows"], scores=arrays["scores"], densities=densities, **how)
+
+
+def row_scores(run: RunStore, spec: dict[str, Any], page: PageOptions) -> RowScores | str:
+    """Return the scores of a finished run, kept or found now, or in a sentence why there are none.
+
+    Scores are data of rows: there are none of a private run, nor of data that have a privacy budget.
+
+    Raises
+    ------
+    BadInputError
+        Scores or a colour were asked for and cannot be had.
+    """
+    asked = page.scores or page.colour is not None or page.data is not None
+    said = _refusal(spec)
+    if said:
+        if asked:
+            raise BadInputError(f"{run.place}: {said}")
+        return said
+    kept, colour = run.read_part(PART), "" if page.colour is None else str(page.colour)
+    from_file = page.colour is not None and not isinstance(labels_in_file(page.colour), str)
+    if kept is not None and (not colour or (kept[1]["colour"] == colour and not from_file)):
+        return RowScores.of_bundle(*kept)
+    nbytes = int(np.prod(spec["data"]["shape"])) * np.dtype(spec["data"].get("dtype", "f8")).itemsize
+    if not asked and nbytes > UNASKED:
+        return (
+            "Scores are not drawn: finding them reads the data once more. `npmdask report STORE --scores` does, and "
+            "keeps them."
+        )
+    try:
+        found = _found(solution_of(run), spec, page)
+    except NpmdaskError as error:
+        if asked:
+            raise
+        return f"Scores are not drawn: {error}"
+    _keep(run, found, colour)
+    return found
+
+
+def _refusal(spec: dict[str, Any]) -> str:
+    """Why a run has no scores to show, if it has none."""
+    data = spec["data"]
+    if "privacy" in spec or "nodes" in spec:
+        return "scores are data of single rows, and this run releases none of them"
+    if spec.get("budget"):
+        return "scores are data of single rows, and these data have a privacy budget: a report shows none"
+    if data["kind"] not in OF_ROWS or "operator" in spec or "lens" in spec:
+        return f"a run of kind {data['kind']} has no scores of rows"
+    return "scores of complex data are not drawn" if np.dtype(data.get("dtype", "f8")).kind == "c" else ""
+
+
+def _found(solution: Solution, spec: dict[str, Any], page: PageOptions) -> RowScores:
+    """Read all rows once."""
+    components = solution.analysed.components
+    assert components is not None
+    given = spec["source"] if page.data is None else page.data
+    opened = components.opened(given, spec.get("dim"), kind=spec["data"]["kind"])
+    before = open_source(given, spec["data"]["kind"], spec.get("dim"), gaps=_gaps(components)).fingerprint
+    if before != spec["data"]["fingerprint"]:
+        raise BadInputError(
+            f"{opened.path} is not what the run was made of, or has changed since: scores are of the data of the run"
+        )
+    rows = _sample(opened.shape[0])
+    column, colour = _colour(page.colour, solution.labels, opened)
+    k = min(SCORED, components.k)
+    pairs = [(i, i + 1) for i in (0, 2) if i + 1 < k]
+    scores, taken, skipped = np.full((len(rows), k), np.nan), np.empty(len(rows)), 0
+    spread = np.sqrt(np.maximum(np.abs(solution.singular_values[:k]) ** 2 / opened.shape[0], 0.0))
+    densities = {pair: Density(width=float(spread[pair[0]]) / 8 or 1.0) for pair in pairs}
+    for first, part in components.rows_of(opened):
+        found = np.asarray(components.scores(part))[:, :k]
+        good = np.isfinite(found).all(axis=1)
+        skipped += int((~good).sum())
+        for (i, j), density in densities.items():
+            density.add(found[good, i], found[good, j])
+        low, high = np.searchsorted(rows, (first, first + len(found)))
+        scores[low:high] = found[rows[low:high] - first]
+        if column is not None:
+            held = part[rows[low:high] - first]
+            taken[low:high] = (held.toarray() if is_sparse(held) else np.asarray(held))[:, column]
+    good = np.isfinite(scores).all(axis=1)
+    colour = taken if column is not None else None if colour is None else colour[rows]
+    return RowScores(
+        rows=rows[good],
+        scores=scores[good],
+        densities=densities,
+        count=opened.shape[0],
+        colour=None if colour is None else colour[good],
+        skipped=skipped,
+    )
+
+
+def _gaps(components: StoredComponents) -> bool:
+    return components.missing is not None or components.fill is not None
+
+
+def _sample(count: int) -> np.ndarray:
+    """At most SAMPLED rows, one at random of each stretch of equal length: a period in the data is not met by them."""
+    if count <= SAMPLED:
+        return np.arange(count)
+    edges = np.linspace(0, count, SAMPLED + 1).astype(np.int64)
+    return edges[:-1] + (np.random.default_rng(0).random(SAMPLED) * np.diff(edges)).astype(np.int64)
+
+
+def _colour(asked: Any, labels: Labels, opened: Source) -> tuple[int | None, np.ndarray | None]:
+    """The number of the column that rows are coloured by, or a value for each row.
+
+    Raises
+    ------
+    BadInputError
+        There is no such column and no such file, or the file is of other rows.
+    """
+    if asked is None:
+        return None, None
+    held = labels_in_file(asked)
+    if not isinstance(held, str):
+        values = np.asarray(held).ravel()
+        if len(values) != opened.shape[0]:
+            raise BadInputError(
+                f"{asked} has {len(values)} values and the data have {opened.shape[0]} rows: give one for each row"
+            )
+        return None, values
+    for axis in labels.rows:
+        if axis.name == held:
+            return None, axis.places
+    names = [str(name) for name in labels.columns[0].places] if len(labels.columns) == 1 else []
+    if held in names:
+        return names.index(held), None
+    if held.isdigit() and int(held) < opened.shape[1]:
+        return int(held), None
+    raise BadInputError(
+        f"--colour {held}: there is no such file, and the data have no column of that name; give a file with a value "
+        "for each row, one a line, or the name or number (from 0) of a column"
+    )
+
+
+def _keep(run: RunStore, found: RowScores, colour: str) -> None:
+    """Keep what was found where the store can be written; else the next report finds it again."""
+    with suppress(NpmdaskError, OSError), RunStore(run.path) as held:
+        held.drop_part(PART)
+        held.write_part(PART, *found.bundle(colour))
