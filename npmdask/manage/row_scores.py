@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,17 +17,16 @@ import numpy as np
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, NpmdaskError
 from npmdask.manage.kinds import PageOptions
-from npmdask.runs.components import StoredComponents
 from npmdask.runs.restore import OF_ROWS, solution_of
 from npmdask.runs.solution import Solution
 from npmdask.storage.containers import is_sparse
 from npmdask.storage.labels import Labels, labels_in_file
-from npmdask.storage.source import Source, open_source
+from npmdask.storage.source import Source
 
 PART = "row_scores"
 SAMPLED = 2000  # rows
 SCORED = 6  # components
-BINS = 128  # of a density, a side; even: 0 is an edge
+BINS = 192  # of a density, a side; a multiple of 4: it is halved around 0
 UNASKED = 2**30  # bytes of data that a report reads once without being asked to
 
 
@@ -139,9 +139,9 @@ def _found(solution: Solution, spec: dict[str, Any], page: PageOptions) -> RowSc
     components = solution.analysed.components
     assert components is not None
     given = spec["source"] if page.data is None else page.data
-    opened = components.opened(given, spec.get("dim"), kind=spec["data"]["kind"])
-    before = open_source(given, spec["data"]["kind"], spec.get("dim"), gaps=_gaps(components)).fingerprint
-    if before != spec["data"]["fingerprint"]:
+    dim = spec.get("dim") or (solution.labels.rows[0].name if page.data is not None and solution.labels.rows else None)
+    opened = components.opened(given, dim if _named(given) else None, kind=spec["data"]["kind"])
+    if opened.fingerprint != spec["data"]["fingerprint"]:
         raise BadInputError(
             f"{opened.path} is not what the run was made of, or has changed since: scores are of the data of the run"
         )
@@ -151,7 +151,7 @@ def _found(solution: Solution, spec: dict[str, Any], page: PageOptions) -> RowSc
     pairs = [(i, i + 1) for i in (0, 2) if i + 1 < k]
     scores, taken, skipped = np.full((len(rows), k), np.nan), np.empty(len(rows)), 0
     spread = np.sqrt(np.maximum(np.abs(solution.singular_values[:k]) ** 2 / opened.shape[0], 0.0))
-    densities = {pair: Density(width=float(spread[pair[0]]) / 8 or 1.0) for pair in pairs}
+    densities = {pair: Density(width=float(spread[pair[0]]) / 14 or 1.0) for pair in pairs}
     for first, part in components.rows_of(opened):
         found = np.asarray(components.scores(part))[:, :k]
         good = np.isfinite(found).all(axis=1)
@@ -175,8 +175,9 @@ def _found(solution: Solution, spec: dict[str, Any], page: PageOptions) -> RowSc
     )
 
 
-def _gaps(components: StoredComponents) -> bool:
-    return components.missing is not None or components.fill is not None
+def _named(given: Any) -> bool:
+    """Whether data say along which dimension their rows lie."""
+    return isinstance(given, str | Path) or hasattr(given, "dims")
 
 
 def _sample(count: int) -> np.ndarray:

@@ -286,7 +286,9 @@ def run_report(run: RunStore, spec: dict[str, Any], page: PageOptions) -> Report
     )
     spectrum = spectrum_plot(
         np.asarray(values),
-        VALUES.get("" if "operator" in spec else spec["data"]["kind"], "|eigenvalue|"),
+        "variance"
+        if spec["data"]["kind"] == "samples" and spec["data"]["center"]
+        else VALUES.get("" if "operator" in spec else spec["data"]["kind"], "|eigenvalue|"),
         errors=None if sampling is None else sampling.errors,
         mixed=() if sampling is None else sampling.numbers,
     )

@@ -67,6 +67,7 @@
 
   /* Marks of a plot */
   function draws(facts, shown) {
+    const many = facts.series.reduce((sum, series) => sum + series.x.length, 0) > MANY;
     return (u) => {
       const { ctx, bbox } = u, ratio = uPlot.pxRatio;
       ctx.save();
@@ -80,7 +81,7 @@
       });
       facts.series.forEach((series, number) => {
         if (!shown[number]) return;
-        const scale = series.right ? "r" : "y", many = series.x.length > MANY;
+        const scale = series.right ? "r" : "y";
         const x = series.x.map((v) => u.valToPos(v, "x", true)), y = series.y.map((v) => facts.log && !series.right && !(v > 0) ? NaN : u.valToPos(v, scale, true));
         ctx.strokeStyle = ctx.fillStyle = COLOURS[number % COLOURS.length];
         ctx.lineWidth = (series.style === "thin" || series.style === "steps" ? 1.2 : 2) * ratio;

@@ -6,9 +6,13 @@ value is transparent. They are drawn once, without a browser; a page makes them 
 
 from __future__ import annotations
 
+import base64
 import io
 import re
+import struct
+import zlib
 from datetime import UTC, datetime
+from html import escape
 from typing import Any
 
 from npmdask.errors import extra
@@ -91,6 +95,8 @@ def draw_for_page(block: Plot | Map) -> str:
 
 
 def _drawn(block: Plot | Map, title: str) -> str:
+    if isinstance(block, Map) and block.pixels:
+        return _image(block, title)
     return themed(_map(block, title) if isinstance(block, Map) else _plot(block, title))
 
 
@@ -99,8 +105,9 @@ def _plot(plot: Plot, title: str) -> Any:
     figure, left = axes(title, plot.x, plot.y)
     right = left.twinx() if any(series.right for series in plot.series) else None
     named = []
+    many = plot.x_is == "count" or sum(len(series.x) for series in plot.series) > MANY
     for number, series in enumerate(plot.series):
-        line = _add(right if series.right else left, series, number, plot.x_is)
+        line = _add(right if series.right else left, series, number, plot.x_is, many=many)
         named += [(line, series.name)] if series.name else []
     for rule in plot.rules:
         line = (left.axvline if rule.y is None else left.axhline)(
@@ -119,7 +126,7 @@ def _plot(plot: Plot, title: str) -> Any:
     return figure
 
 
-def _add(axis: Any, series: Series, number: int, x_is: str) -> Any:
+def _add(axis: Any, series: Series, number: int, x_is: str, *, many: bool) -> Any:
     """Draw a series; returns its entry in the legend."""
     colour, mark = COLOURS[number % len(COLOURS)], MARKS[number % len(MARKS)]
     x, y = [_instant(at) for at in series.x] if x_is == "time" else list(series.x), list(series.y)
@@ -129,11 +136,10 @@ def _add(axis: Any, series: Series, number: int, x_is: str) -> Any:
         case "steps":
             return axis.step(x, y, where="post", color=colour, linewidth=1)[0]
         case "points":
-            mark = "." if x_is == "count" or len(x) > MANY else "o"
+            mark = "." if many else "o"
             if series.spread is not None:
                 return axis.errorbar(x, y, yerr=list(series.spread), fmt=mark, color=colour, capsize=3)
-            size = {"markersize": 3 if len(x) > MANY else 5, "rasterized": len(x) > MANY}
-            return axis.plot(x, y, mark, color=colour, **size)[0]
+            return axis.plot(x, y, mark, color=colour, markersize=3 if many else 5, rasterized=many)[0]
         case "thin":
             return axis.plot(x, y, "-" if len(x) > MANY else ".-", color=colour, linewidth=1)[0]
         case "dashed":
@@ -173,6 +179,34 @@ def largest(field: Map) -> float:
     return max((abs(value) for row in field.values for value in row if value is not None), default=0.0) or 1.0
 
 
+def _image(field: Map, title: str) -> str:
+    """An image as an SVG element of square pixels, without a figure around it: a page has a dozen."""
+    rows, columns, most = len(field.y), len(field.x), largest(field)
+    absent = bytes.fromhex(ABSENT[1:])
+    sides = [bytes.fromhex(colour[1:]) for colour in (BELOW, ABOVE)]
+    lines = b"".join(
+        b"\0" + b"".join(absent if v is None else sides[v > 0] + bytes([round(255 * abs(v) / most)]) for v in row)
+        for row in field.values
+    )
+    chunks = (
+        (b"IHDR", struct.pack(">2I5B", columns, rows, 8, 6, 0, 0, 0)),
+        (b"IDAT", zlib.compress(lines)),
+        (b"IEND", b""),
+    )
+    png = b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in chunks
+    )
+    top = 20 * rows / 200 if title else 0.0
+    said = f'<text x="0" y="{0.7 * top:g}" font-size="{0.7 * top:g}" fill="currentColor">{escape(title)}</text>' * bool(
+        title
+    )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {columns} {rows + top:g}">{said}<image y="{top:g}" '
+        f'width="{columns}" height="{rows}" style="image-rendering: pixelated" preserveAspectRatio="none" '
+        f'href="data:image/png;base64,{base64.b64encode(png).decode()}"/></svg>'
+    )
+
+
 def _map(field: Map, title: str) -> Any:
     """A map as a figure: blue below 0 and red above it, or one colour that grows with the amount."""
     import numpy as np
@@ -188,23 +222,18 @@ def _map(field: Map, title: str) -> Any:
     else:
         ends, steps = [f"{AMOUNT}30", AMOUNT], [0, 1]
         norm, values = LogNorm(1, max(most, 2)), np.where(values > 0, values, np.nan)
-    shades = LinearSegmentedColormap.from_list("shades", list(zip(steps, ends, strict=True)))
-    shown = shades.with_extremes(bad=ABSENT if field.colours == "signed" else "#00000000")
+    shades: Any = LinearSegmentedColormap.from_list("shades", list(zip(steps, ends, strict=True)))
+    shades = shades.with_extremes(bad=ABSENT if field.colours == "signed" else "#00000000")
     drawn = axis.pcolormesh(
         field.x,
         field.y,
         np.ma.masked_invalid(values),
-        cmap=shown,
+        cmap=shades,
         norm=norm,
         shading="nearest",
         rasterized=True,
         antialiased=False,
     )
     axis.grid(False)
-    if field.pixels:
-        figure.set_size_inches(2.6, 2.2)
-        axis.set_aspect("equal")
-        axis.invert_yaxis()
-        axis.set_axis_off()
     figure.colorbar(drawn, ax=axis)
     return figure

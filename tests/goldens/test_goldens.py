@@ -62,8 +62,10 @@ def world(request: pytest.FixtureRequest, sources: Path, tmp_path: Path, monkeyp
 
 
 def expected(name: str) -> dict[str, Any]:
-    """What was said when the golden was made."""
-    return dict(json.loads((FIXTURES / f"{name}.json").read_text()))
+    """What was said when the golden was made; but for how many plots a page had, which is no promise."""
+    found = dict(json.loads((FIXTURES / f"{name}.json").read_text()))
+    found.get("finished", {}).get("report", {}).pop("plots", None)
+    return found
 
 
 def test_every_kind_has_its_goldens() -> None:
