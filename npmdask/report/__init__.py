@@ -5,7 +5,7 @@
 True
 """
 
-from npmdask.report.blocks import Bars, Image, Map, Plot, Report, Rule, Section, Series, Table, Text
+from npmdask.report.blocks import Bars, Image, Map, Plot, Report, Rule, Section, Series, Table, Text, TopicMap
 from npmdask.report.render import as_html, as_json, as_markdown
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "Series",
     "Table",
     "Text",
+    "TopicMap",
     "as_html",
     "as_json",
     "as_markdown",

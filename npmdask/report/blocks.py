@@ -137,7 +137,22 @@ class Map:
     about: str = ""
 
 
-Block = Text | Table | Plot | Bars | Image | Map
+@dataclass(frozen=True, kw_only=True)
+class TopicMap:
+    """Topics as circles on a map, and with JavaScript the words of the topic that a reader chooses.
+
+    ``topics``: name, x, y and share of all words of each. ``words``: each with its share of all words and its
+    probability in topics, by their numbers from 0; a topic has the words that list it. ``about``: what the map shows,
+    in sentences.
+    """
+
+    title: str
+    topics: tuple[tuple[str, float, float, float], ...]
+    words: tuple[tuple[str, float, tuple[tuple[int, float], ...]], ...]
+    about: str = ""
+
+
+Block = Text | Table | Plot | Bars | Image | Map | TopicMap
 
 
 @dataclass(frozen=True, kw_only=True)

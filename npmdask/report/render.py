@@ -24,12 +24,19 @@ from typing import Any
 from urllib.parse import quote
 
 from npmdask.errors import extra
-from npmdask.report.blocks import Bars, Block, Image, Map, Plot, Report, Section, Table, Text
-from npmdask.report.plots import draw, draw_for_page, largest
+from npmdask.report.blocks import Bars, Block, Image, Map, Plot, Report, Section, Table, Text, TopicMap
+from npmdask.report.plots import ALONE, draw, draw_for_page, largest
+from npmdask.report.topic_map import drawn, live
 
 HERE = Path(__file__).parent
-TEMPLATE = "page.html"
-SIDE_BY_SIDE = {Plot: "plots", Map: "plots", Image: "plots", Bars: "cards"}  # blocks that share a row
+TEMPLATE, SCRIPTS = "page.html", ("page.js", "topics.js")
+SIDE_BY_SIDE = {
+    Plot: "plots",
+    Map: "plots",
+    Image: "plots",
+    Bars: "cards",
+    TopicMap: "topics",
+}  # blocks that share a row
 MOST_ROWS = 200  # of numbers behind a picture
 QUESTION = "How wrong can it be?"
 SIGNS = ":/?#@!$&*+,;=%~"  # that stay as they are in an address
@@ -51,7 +58,8 @@ def as_html(report: Report, links: Mapping[str, str | Path] | None = None, folde
     """
     here = folder or Path()
     others = {title: quote(os.path.relpath(path, here)) for title, path in (links or {}).items()}
-    how = {"groups": _groups, "picture": _picture, "caption": _caption, "behind": behind, "live": _live}
+    how: dict[str, Any] = {"groups": _groups, "picture": _picture, "caption": _caption, "behind": behind, "live": _live}
+    how |= {"topic_map": _topic_map, "topic_words": _topic_words}
     return _template().render(report=report, question=QUESTION, links=others, style=_style(), script=_script(), **how)
 
 
@@ -95,7 +103,7 @@ def _script() -> Any:
     from markupsafe import Markup  # of Jinja2
 
     licence = (HERE / "uplot" / "LICENSE").read_text()
-    parts = ((HERE / "uplot" / "uPlot.iife.min.js").read_text(), (HERE / "page.js").read_text())
+    parts = ((HERE / "uplot" / "uPlot.iife.min.js").read_text(), *((HERE / name).read_text() for name in SCRIPTS))
     return Markup("\n".join((f"/* uPlot\n{licence}*/", *parts)))
 
 
@@ -186,6 +194,18 @@ def _live(block: Plot | Map | Image) -> Any:
     return Markup(json.dumps(facts, separators=(",", ":")).replace("<", "\\u003c"))
 
 
+def _topic_map(block: TopicMap) -> Any:
+    from markupsafe import Markup
+
+    return Markup(drawn(block))
+
+
+def _topic_words(block: TopicMap) -> Any:
+    from markupsafe import Markup
+
+    return Markup(live(block))
+
+
 def _short(held: Any, *, whole: bool) -> Any:
     """Numbers with six digits, instants with all of theirs."""
     if not isinstance(held, tuple) or not held or isinstance(held[0], str):
@@ -228,6 +248,8 @@ def markdown(block: Block) -> str:
             return _marked(f"{block.title}: {' · '.join((*block.notes, words))}")
         case Plot() | Map():
             return _embedded(Image(content=draw(block).encode(), kind="svg+xml", about=described(block)))
+        case TopicMap():
+            return _embedded(Image(content=drawn(block, ALONE).encode(), kind="svg+xml", about=block.title))
     return _embedded(block)
 
 

@@ -23,7 +23,7 @@ from npmdask.manage import RunKind, forget_kind, kind_of, kind_of_answer, regist
 from npmdask.manage.kinds import KINDS
 from npmdask.manage.report import report_of, write_report
 from npmdask.privacy.mechanisms import EntriesGaussian
-from npmdask.report import Bars, Image, Map, Plot, Report, Section, Series, Table, Text
+from npmdask.report import Bars, Image, Map, Plot, Report, Section, Series, Table, Text, TopicMap
 from npmdask.report.render import _script
 
 EVIL = "<script>alert('1')</script>[x](http://e.vil)|&"
@@ -100,6 +100,7 @@ class Sums(RunKind):
                 Plot(title=EVIL, x=EVIL, y=EVIL, series=(drawn,)),
                 Map(title="field", values=((1.0, None), (-1.0, 0.5)), x=(0.0, 1.0), y=(10.0, 20.0)),
                 Image(content=b"<svg xmlns='http://www.w3.org/2000/svg'/>", kind="svg+xml", about=f'{EVIL}" onload="'),
+                TopicMap(title=EVIL, topics=((EVIL, 0, 0, 1),), words=((EVIL, 1, ((0, 1),)),), about=f'{EVIL}" x="'),
             ),
         )
         return Report(title=EVIL, outcome=EVIL, good=True, error_statement=EVIL, sections=(numbers, pictures))
@@ -179,20 +180,23 @@ def test_it_is_reported_and_all_text_is_escaped(store: Path, tmp_path: Path) -> 
     page = (store / "report.html").read_text()
     found = Tags(page)
     assert "onload" not in found.seen and "a" not in found.seen
-    drawn, field, program = found.scripts
+    drawn, field, topics, program = found.scripts
+    assert json.loads(topics)["words"] == [[EVIL, 1, [[0, 1]]]]
     assert json.loads(drawn)["series"][0]["name"] == EVIL and json.loads(field)["block"] == "map"
-    assert program.strip() == _script().strip() and EVIL not in page, "the data end no tag; there is no other script"
-    assert page.count("&lt;script&gt;") >= 14 and page.count("<svg") == 2 and "data:image/svg+xml;base64," in page
+    assert program.strip() == _script().strip() and EVIL not in page, (
+        "the data end no tag, and there is no other script"
+    )
+    assert page.count("&lt;script&gt;") >= 14 and page.count("<svg") == 3 and "data:image/svg+xml;base64," in page
     text = write_report(store, tmp_path / "x.md").read_text()
     outside = "".join(line for line in text.splitlines(keepends=True) if not line.startswith("    "))
     assert "<script" not in outside and "&lt;script>" in outside and "](http" not in outside.replace("\\[x](http", "")
-    assert text.count("](data:image/svg+xml;base64,") == 3 and "\n    rm <script" in text, "code is code"
+    assert text.count("](data:image/svg+xml;base64,") == 4 and "\n    rm <script" in text, "code is code"
     row = next(line for line in text.splitlines() if line.endswith("| 6.0 |") and "script" in line)
     assert row.count("|") == 3
     facts = json.loads(write_report(store, tmp_path / "x.json").read_text())
     assert facts["title"] == EVIL and facts["error_statement"] == EVIL
     kinds = [block["block"] for section in facts["sections"] for block in section["blocks"]]
-    assert kinds == ["text"] * 4 + ["table"] * 2 + ["bars", "plot", "map", "image"]
+    assert kinds == ["text"] * 4 + ["table"] * 2 + ["bars", "plot", "map", "image", "topicmap"]
     plot = facts["sections"][1]["blocks"][0]
     assert plot["series"][0]["y"] == [6.0, 6.0] and report_of(store).sections[0].blocks[0] == Text(text=f"of {EVIL}")
 

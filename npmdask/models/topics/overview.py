@@ -14,7 +14,7 @@ STRIP_BYTES = 8 * 2**20  # of the words that all topics are compared in at once
 LAMBDAS = np.linspace(0, 1, 21)  # at which words are ranked: a slider in steps of 0.05
 
 
-class TopicMap(NamedTuple):
+class Plane(NamedTuple):
     """Topics as points of a plane: ``places`` (k x 2), and the share (0 to 1) of their squared distances that is seen
     in it."""
 
@@ -42,7 +42,7 @@ def jensen_shannon(topics: Block) -> Block:
     return np.asarray(np.sqrt(np.maximum(squares + squares.T, 0.0)))  # less than 0 by rounding only
 
 
-def classical_scaling(distances: Block) -> TopicMap:
+def classical_scaling(distances: Block) -> Plane:
     """Points of a plane whose distances are as near to those given (k x k) as one projection makes them.
 
     The two leading eigenvectors of the centred matrix of ``-distances^2 / 2`` (Torgerson 1952). Of each axis the point
@@ -58,10 +58,10 @@ def classical_scaling(distances: Block) -> TopicMap:
         column = vectors[:, i] * np.sqrt(values[i])
         places[:, axis] = column * (1 if column[np.argmax(np.abs(column).round(12))] > 0 else -1)
     total = float(values[values > 0].sum())
-    return TopicMap(places, float(values[largest].sum()) / total if total else 1.0)
+    return Plane(places, float(values[largest].sum()) / total if total else 1.0)
 
 
-def topic_map(topics: Block) -> TopicMap:
+def topic_map(topics: Block) -> Plane:
     """Where topics (V x k) are put on a page."""
     return classical_scaling(jensen_shannon(topics))
 

@@ -12,13 +12,19 @@ import numpy as np
 from npmdask.checkpoint.store import RunStore
 from npmdask.models.latent.fit import decomposition_history
 from npmdask.models.topics.model import TopicModel
+from npmdask.models.topics.overview import relevant_words, topic_map
 from npmdask.models.topics.quality import Coherence, Perplexity
 from npmdask.models.topics.run import read_topics
-from npmdask.report import Bars, Plot, Report, Rule, Section, Series, Table, Text
+from npmdask.report import Bars, Plot, Report, Rule, Section, Series, Table, Text, TopicMap
 from npmdask.report.blocks import section, series, spans_a_decade, table, tiles, warnings
 
 HIGH_CONDITION = 10.0  # above: the warning of SpectralLDA-Spark, the implementation that users know
 SHOWN = 10
+ON_MAP, RANKED = (
+    100,
+    30,
+)  # topics on the map, heaviest first, and words of each for every lambda: a page stays below 1 MB
+SEEN_IN = 0.005  # share of a word's occurrences from which on the map shows that a topic has it, too
 ALPHA0_TOLERANCE = 0.1
 TABLES = ("data", "algorithm", "stop", "run", "version", "environment")
 
@@ -84,7 +90,10 @@ def topics_report(run: RunStore, spec: dict[str, Any]) -> Report:
             alpha0_given=spec["algorithm"]["alpha0"] or None,
             documents=facts["documents"],
             skipped={"fewer than three words": facts["skipped"]},
-            numbers=[("passes over the documents", str(facts["passes"])), ("words", str(facts["word_count"]))],
+            numbers=[
+                ("passes over the documents", str(facts["passes"])),
+                ("words in them", f"{facts['word_count']:,}"),
+            ],
             warnings=[text for text in answer.warnings if not text.startswith("the condition number")],
             parameters={f"{name}.{key}": value for name in TABLES for key, value in spec.get(name, {}).items()},
         )
@@ -95,7 +104,7 @@ def report_from_facts(facts: TopicFacts) -> Report:
     """Build the report from what is known."""
     sections = [
         section("", *warnings([*facts.warnings, *_doubts(facts)]), tiles(_tiles(facts))),
-        section("Topics", *_cards(facts), *_plots(facts)),
+        section("Topics", _map(facts.model), *_cards(facts), *_plots(facts)),
         section("Numbers", _numbers(facts)),
     ]
     if facts.skipped:
@@ -145,18 +154,50 @@ def _doubts(facts: TopicFacts) -> list[str]:
 def _tiles(facts: TopicFacts) -> list[tuple[str, str]]:
     model, known, worst = facts.model, facts.coherence, condition(facts)
     skipped = sum(facts.skipped.values())
-    found = [("topics", str(model.k)), ("words", f"{model.words:,}")]
+    found = [("topics", str(model.k)), ("different words", f"{model.words:,}")]
     found += [] if facts.documents is None else [("documents", f"{facts.documents:,}")]
     found += [("documents left out", f"{skipped:,}")] if facts.skipped else []
     if known is not None:
         found += [("coherence c_npmi", f"{known.means[1]:.3f}"), ("coherence u_mass", f"{known.means[0]:.2f}")]
     if facts.perplexity is not None:
         found += [("held-out perplexity", f"{facts.perplexity.model:,.0f}")]
-        found += [("of the unigram model", f"{facts.perplexity.unigram:,.0f}")]
+        found += [("perplexity by word frequencies alone", f"{facts.perplexity.unigram:,.0f}")]
     found += [("topic diversity, 25 words", f"{model.diversity():.0%}")]
     found += [] if worst is None else [("condition of M2", f"{worst:.1f}")]
     found += [] if facts.negative_mass is None else [("negative mass, mean", f"{facts.negative_mass.mean():.1%}")]
     return [*found, *facts.numbers]
+
+
+def _map(model: TopicModel) -> TopicMap:
+    """Topics on a map, heaviest first, and the words that are relevant for one of them."""
+    shown = model.by_weight[:ON_MAP]
+    found = topic_map(model.topics[:, shown])
+    relevant = [relevant_words(model, int(topic), RANKED) for topic in shown]
+    listed = np.zeros((model.words, len(shown)), bool)
+    for number, words in enumerate(relevant):
+        listed[words, number] = True
+    overall = model.topics @ model.weights
+    chosen = np.flatnonzero(listed.any(axis=1))
+    share = model.topics[np.ix_(chosen, shown)] * model.weights[shown] / overall[chosen, None]
+    listed[chosen] |= share >= SEEN_IN
+    left_out = f" Shown are the {len(shown)} heaviest of {model.k} topics." if len(shown) < model.k else ""
+    return TopicMap(
+        title="Map of the topics",
+        topics=tuple(
+            (str(number), float(x), float(y), float(model.weights[topic]))
+            for number, (topic, (x, y)) in enumerate(zip(shown, found.places, strict=True), 1)
+        ),
+        words=tuple(
+            (
+                model.vocabulary[word],
+                float(overall[word]),
+                tuple((int(n), float(model.topics[word, shown[n]])) for n in np.flatnonzero(listed[word])),
+            )
+            for word in chosen
+        ),
+        about="The area of a circle is the topic's share of all words. Topics with similar words lie close together: "
+        f"the map shows {found.seen:.0%} of their squared Jensen-Shannon distances.{left_out}",
+    )
 
 
 def _cards(facts: TopicFacts) -> list[Bars]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import html
+import json
+import re
 from dataclasses import replace
 from functools import lru_cache
 from html.parser import HTMLParser
@@ -13,8 +16,10 @@ import pytest
 from npmdask.models.topics.model import TopicModel
 from npmdask.models.topics.quality import Coherence, Perplexity
 from npmdask.models.topics.report import TopicFacts, condition, report_from_facts, text_of
-from npmdask.report import as_html
-from tests.models.topics.made import a_model
+from npmdask.numerics.random import generator
+from npmdask.report import TopicMap, as_html, as_json, as_markdown
+from npmdask.report.topic_map import HEIGHT, WIDTH, drawn, live
+from tests.models.topics.made import a_model, words
 
 EVIL = '<script>alert("1")</script>&'
 MODEL = TopicModel(
@@ -124,9 +129,64 @@ def test_doubts_are_said(change: dict[str, Any], said: str | None) -> None:
 def test_a_page_of_a_model_alone() -> None:
     """Fails where something that is not known is needed after all."""
     page = page_of(TopicFacts(name="few", sentence="done", model=a_model()))
-    assert not Reader(page).open and "c_npmi" not in page and page.count("<svg") == 1
-    assert full_page().count("<svg") == 3
+    assert not Reader(page).open and "c_npmi" not in page and page.count("<svg") == 2
+    assert full_page().count("<svg") == 4
     assert condition(TopicFacts(name="few", sentence="done", model=a_model(), spectrum=np.ones(2))) is None
+
+
+def block_of(model: TopicModel) -> TopicMap:
+    found = report_from_facts(TopicFacts(name="few", sentence="done", model=model)).sections[1].blocks[0]
+    assert isinstance(found, TopicMap)
+    return found
+
+
+def test_the_map_and_its_words_are_those_of_the_model() -> None:
+    """Mutants: topics in the order of the model; words of one topic listed for another; p(w) without the weights."""
+    block = block_of(MODEL)
+    assert [(name, share) for name, _, _, share in block.topics] == [("1", 0.75), ("2", 0.25)]
+    assert [x for _, x, _, _ in block.topics] == pytest.approx([-block.topics[1][1], block.topics[1][1]])
+    assert block.words == (
+        (EVIL, 0.125, ((1, 0.5),)),
+        ("bayes", pytest.approx(0.225), ((0, 0.2), (1, 0.3))),
+        ("graph", pytest.approx(0.2), ((0, 0.2), (1, 0.2))),
+        ("edge", pytest.approx(0.45), ((0, 0.6),)),
+    )
+
+
+@pytest.mark.slow
+def test_of_many_topics_and_words_the_page_stays_small() -> None:
+    """120 topics of 5,000 words: the heaviest are shown, and the page says so."""
+    topics = generator(0, "many").dirichlet(np.full(5_000, 0.02), 120).T
+    model = TopicModel(topics=topics, alpha=np.linspace(1, 2, 120), vocabulary=words(5_000))
+    block = block_of(model)
+    assert len(block.topics) == 100 and "the 100 heaviest of 120 topics" in block.about
+    assert len(live(block)) < 600_000
+    heaviest = block.topics[0]
+    assert heaviest[0] == "1" and heaviest[3] == model.weights.max()
+    for number in (0, 99):
+        listed = {word for word, _, of in block.words if any(topic == number for topic, _ in of)}
+        assert {word for word, _ in model.top_words(30)[model.by_weight[number]]} <= listed
+
+
+@pytest.mark.parametrize("k", [1, 2, 5])
+def test_every_circle_is_inside_of_the_map(k: int) -> None:
+    """Also that of a single topic, and those of topics that are the same. Mutant: one scale for each axis."""
+    same = np.tile(a_model(k=1).topics, (1, k))
+    for topics in (a_model(k=k).topics, same, np.eye(60)[:, :k]):
+        block = block_of(TopicModel(topics=topics, alpha=np.ones(k), vocabulary=words(60)))
+        circles = re.findall(r'cx="([-\d.]+)" cy="([-\d.]+)" r="([\d.]+)"', drawn(block))
+        assert len(circles) == k
+        for x, y, r in np.array(circles, dtype=float):
+            assert r <= x <= WIDTH - r and r <= y <= HEIGHT - r
+
+
+def test_nothing_that_a_word_holds_ends_the_data_or_a_tag() -> None:
+    block = block_of(MODEL)
+    assert json.loads(live(block))["words"][0][0] == EVIL and "<" not in live(block)
+    assert html.unescape(drawn(block)).count(EVIL) == 1 and "<script" not in drawn(block)
+    assert as_json(report_from_facts(FULL))["sections"][1]["blocks"][0]["block"] == "topicmap"
+    page = as_markdown(report_from_facts(FULL))
+    assert "![Map of the topics](data:image/svg+xml;base64," in page and "<script" not in page
 
 
 def test_the_table_for_a_terminal() -> None:
