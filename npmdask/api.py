@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 def top_k(
     source: Any,
-    k: int | float,
+    k: int | float | Literal["auto"],
     *,
     kind: str | None = None,
     dim: str | int | None = None,
@@ -94,9 +94,10 @@ def top_k(
         (docs/complex.md).
         Values of a Zarr array are decoded by the CF conventions (scale_factor, add_offset, _FillValue, ...), as
         xarray does; missing values, also masked ones, are treated as ``missing`` says.
-    k : int or float
+    k : int, float or "auto"
         How many, 1 <= k <= min(m, d). A float strictly between 0 and 1 is the share of the variance that they are to
-        explain (of the trace of the operator: for a matrix of the sum of squares), and k is found.
+        explain (of the trace of the operator: for a matrix of the sum of squares), and k is found. "auto", with
+        ``missing="em"``: as many as predict entries that are held out (docs/missing.md).
     kind : {"samples", "symmetric", "matrix", "sparse", "matrices"}, optional
         What is asked of the data: eigenpairs of ``X^T X / m`` ("samples"), of a symmetric (complex: Hermitian) matrix,
         singular triplets of a dense or singular pairs of a CSR matrix, eigenpairs of the mean of matrices (private

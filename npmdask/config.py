@@ -145,8 +145,9 @@ class AlgorithmTable(ConfigTable):
         "streams: spm (auto), oja, msg, rmsg, mb-msg, ..., for their third moment online-tensor-power",
         json_schema_extra=lambda schema: schema.update({"enum": [*algorithm_names()]}),
     )
-    target_rank: Annotated[int, Field(ge=1)] | Annotated[float, Field(gt=0, lt=1)] = Field(
-        description="number of components k, or fraction of the variance to explain (e.g. 0.95)"
+    target_rank: Annotated[int, Field(ge=1)] | Annotated[float, Field(gt=0, lt=1)] | Literal["auto"] = Field(
+        description="number of components k, or fraction of the variance to explain (e.g. 0.95); with source.missing "
+        '= "em" also "auto": chosen by held-out entries'
     )
     iteration_rank: Annotated[int, Field(ge=1)] | Literal["auto"] | None = Field(
         None,
@@ -173,10 +174,11 @@ class AlgorithmTable(ConfigTable):
 
     @field_validator("target_rank", mode="before")
     @classmethod
-    def _rank_or_share(cls, rank: Any) -> int | float:
-        if checked_rank(rank) < 0.0 or rank == 0:
+    def _rank_or_share(cls, rank: Any) -> int | float | str:
+        checked = checked_rank(rank)
+        if not isinstance(checked, str) and checked <= 0:
             raise ValueError("at least 1 component is needed, or a share strictly between 0 and 1")
-        return checked_rank(rank)
+        return checked
 
     @field_validator("iteration_rank", mode="before")
     @classmethod
@@ -560,7 +562,7 @@ class RunConfig(ConfigTable):
             if getattr(self.source, name) is not None:
                 raise RefusedError(f"a node answers with products of its rows as they are: leave source.{name} out")
         rank = self.algorithm.target_rank
-        if self.algorithm.max_steps is None or isinstance(rank, float) or self.algorithm.iteration_rank == "auto":
+        if self.algorithm.max_steps is None or not isinstance(rank, int) or self.algorithm.iteration_rank == "auto":
             raise BadInputError(
                 "a node says what may be asked for: max_steps, and whole numbers for target_rank and iteration_rank"
             )

@@ -70,7 +70,11 @@ def _add_what(p: Any) -> None:
         metavar="CONFIG.toml|SOURCE",
         help="a TOML configuration; or, with -k, the data: a Zarr store, a file, a URL, or - for standard input",
     )
-    p.add_argument("-k", metavar="K", help="number of components, or fraction of the variance to explain (e.g. 0.95)")
+    p.add_argument(
+        "-k",
+        metavar="K",
+        help="number of components, or fraction of the variance to explain (e.g. 0.95); with --missing em also auto",
+    )
     p.add_argument(
         "--kind", help="kind of data: samples, matrix, symmetric, sparse (default: as recorded in the store)"
     )

@@ -18,13 +18,13 @@ from npmdask.numerics.subspaces import fix_signs
 from npmdask.numerics.units import parse_memory
 from npmdask.planning.plan import posed
 from npmdask.planning.predicted_steps import drive
-from npmdask.runs.problem import Request
+from npmdask.runs.problem import AUTO, Request
 from npmdask.runs.progress import with_progress
 from npmdask.runs.solution import Resources, Solution
 from npmdask.runs.weights import find_weights, total_of
 from npmdask.storage.containers import is_sparse
 from npmdask.storage.kinds import real_array
-from npmdask.storage.readers.gaps import COUNTED, REFUSE, checked_marks
+from npmdask.storage.readers.gaps import COUNTED, EM, REFUSE, checked_marks
 from npmdask.storage.source import open_source
 from npmdask.storage.writers.dense import Moments
 from npmdask.streaming.estimator import REAL, batches, in_memory, run_store, seed_of
@@ -110,11 +110,13 @@ class _OfRun(Components):
         self._finish(held, solution, None if request.weights is None else request.weights.rows)
         return self
 
-    def _asked(self, n: int, d: int) -> int | float:
+    def _asked(self, n: int, d: int) -> int | float | str:
         """How many components, or what share of the variance."""
         asked, most = self.n_components, min(n, d)
         if asked is None:
             return most
+        if asked == AUTO and self.missing == EM:
+            return AUTO
         if isinstance(asked, str):
             raise BadInputError(f"n_components = {asked!r} is not known: give a number, or a share of the variance")
         if isinstance(asked, float | np.floating) and 0 < asked < 1:
@@ -140,8 +142,9 @@ class PCA(CentredComponents, _OfRun):
 
     Parameters
     ----------
-    n_components : int or float, optional
-        How many, 1 to min(n, d), or the share of the variance (0 to 1) that they are to explain; by default all.
+    n_components : int, float or "auto", optional
+        How many, 1 to min(n, d), or the share of the variance (0 to 1) that they are to explain; by default all. With
+        ``missing="em"`` also "auto": as many as predict entries that are held out.
     whiten : bool, default False
         Divide scores by their standard deviations.
     column_weights : array_like, shape (d,), optional

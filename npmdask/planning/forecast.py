@@ -157,7 +157,8 @@ def look_ahead(
     predicted = predict_steps(problem, eigenvalues, p)
     sizes = np.sort(np.abs(eigenvalues))[::-1]
     by_rank = steps_by_rank(sizes, k, p, problem.rule.tol)
-    share = problem.request.target_rank if problem.searches else None
+    asked = problem.request.target_rank
+    share = asked if isinstance(asked, float) else None
     better_rank = _gap_near(sizes[:known], k, wide) if share is None else None
     better = _better(problem, eigenvalues, predicted.steps, better_rank, wide, seconds)
     gap, rank, for_tol = _noise(sizes, k, p, problem.d, problem.rule.tol)

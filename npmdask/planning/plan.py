@@ -29,7 +29,7 @@ from npmdask.planning.row_sample import SampleBudget, sample_said, why_too_small
 from npmdask.planning.sample_error import ShareError, shares_said
 from npmdask.planning.throughput import MOST_COLUMNS, Throughput, measure_throughput
 from npmdask.runs.build import ELSEWHERE, default_rank, make_problem, prepared
-from npmdask.runs.problem import Problem, Request, Start
+from npmdask.runs.problem import DEFAULT_STEPS, Problem, Request, Start
 from npmdask.runs.session import memory_for, needs_of
 from npmdask.runs.solution import Resources
 from npmdask.storage.chunk_advice import ChunkReading, LayoutAdvice, advise, how_read
@@ -62,7 +62,8 @@ class Plan:
     ``passes`` counts everything that reads the data: ``other_passes`` are the survey of the columns and the left
     singular vectors. Bytes are of the decoded data. ``free_rank``: up to there, columns cost no time here. ``routes``:
     by which the answer can be had, that of ``algorithm`` first, and ``why`` it is taken. ``shares``: what a run on some
-    of the rows would be off by; empty where no sample says so.
+    of the rows would be off by; empty where no sample says so. ``chooses``: the number of components is to be found by
+    what is held out, and figures are of one.
     """
 
     source: str
@@ -96,6 +97,7 @@ class Plan:
     routes: tuple[Route, ...] = ()
     why: str = ""
     shares: tuple[ShareError, ...] = ()
+    chooses: bool = False
 
     @property
     def passes(self) -> int | None:
@@ -148,7 +150,7 @@ def plan_run(problem: Problem, resources: Resources, spectrum: Spectrum | None =
     wide = widest(problem, memory, base)
     others = _other_routes(problem, resources, base)
     forming = next((p for p in (problem, *others) if isinstance(p.algorithm, GramKrylov)), None)
-    alone = not problem.searches and problem.locked is None and problem.derived is None
+    alone = not (problem.searches or problem.chooses) and problem.locked is None and problem.derived is None
     allowed = SampleBudget(judged=problem.algorithm.target_rank if alone and spectrum is None else 0)
     measured = measure_throughput(problem, memory, wide, forming=forming, allowed=allowed)
     with single_threaded_blas():  # small matrices
@@ -254,6 +256,7 @@ def make_plan(
         outlook=outlook,
         algorithm=algorithm.name,
         shares=measured.sample.errors if measured.sample else (),
+        chooses=problem.chooses,
     )
 
 
@@ -434,7 +437,7 @@ def _with_rank(request: Request, source: Source, resources: Resources, store: st
     """
     if request.iteration_rank != "auto" or request.privacy is not None or source.kind == "tensor":
         return request  # of a private run nothing is measured: make_problem says why "auto" is refused
-    if isinstance(request.target_rank, float):
+    if not isinstance(request.target_rank, int):
         return replace(request, iteration_rank=None)  # a share: the search decides
     held = _held_run(store)
     if held is not None:
@@ -621,6 +624,11 @@ def _data(plan: Plan) -> str:
 
 def _passes(plan: Plan) -> str:
     limit = f"at most {plan.max_steps + plan.other_passes} (max_steps = {plan.max_steps})"
+    if plan.chooses:
+        return (
+            f"not known before the run: 1, 2, 4, ... components are tried, at most {DEFAULT_STEPS + plan.other_passes} "
+            "passes each, before the run that answers; all that is said here is of one component"
+        )
     if plan.steps is None:
         return f"not known before the run; {limit}"
     assert plan.outlook is not None

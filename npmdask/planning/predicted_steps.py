@@ -33,7 +33,7 @@ from npmdask.runs.observers import Observer, Observers
 from npmdask.runs.predictions import FORESEEN, HINDSIGHT, logged_prediction
 from npmdask.runs.presentation import presenter_of
 from npmdask.runs.problem import FIRST_STAGE, Problem, Request
-from npmdask.runs.rank_search import solve_share
+from npmdask.runs.rank_search import solve_auto, solve_share
 from npmdask.runs.session import Session
 from npmdask.runs.solution import Resources, Solution
 from npmdask.runs.stopping_rules import STAGE_STEPS, LowRankRule, ShareRule, next_columns, smallest_rank
@@ -303,7 +303,7 @@ def rehearse_search(
     ``trace``: of the operator, in the units of the eigenvalues.
     """
     sizes = np.abs(eigenvalues)
-    share, most = problem.share or 0.0, min(problem.source.shape)
+    share, most = float(problem.share or 0.0), min(problem.source.shape)
     expected = smallest_rank(sizes, share * trace)
     if expected is None:
         return None
@@ -367,5 +367,6 @@ def drive(problem: Problem, held: RunStore, resources: Resources, observer: Obse
     told = Observers(Predictor(), observer or Observer())
     session = Session(held, resources, told, problem.disclosure)
     presenter = presenter_of(problem, held)
-    solution = solve_share(problem, session) if problem.searches else solve_in(problem, session)
+    solve = solve_share if problem.searches else solve_auto if problem.chooses else solve_in
+    solution = solve(problem, session)
     return solution if presenter is None else presenter.present(held, solution)

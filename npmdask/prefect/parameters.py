@@ -100,7 +100,7 @@ def run_folder(folder: str, run_id: str) -> str:
 
 def configuration(
     config: Any,
-    k: int | float | None = None,
+    k: int | float | str | None = None,
     *,
     store: str | None = None,
     changes: dict[str, Any] | None = None,

@@ -3,7 +3,7 @@
 No ``from __future__ import annotations`` here: Prefect could not read the parameters of a served flow.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from prefect import flow
 
@@ -58,7 +58,8 @@ PREVIOUS = "previous"
 def npm(
     config: Source,
     k: Annotated[
-        int | float | None, said("number of components, or fraction of the variance to explain (e.g. 0.95)")
+        int | float | Literal["auto"] | None,
+        said("number of components, or fraction of the variance to explain (e.g. 0.95); with missing = em also auto"),
     ] = None,
     *,
     kind: Annotated[str | None, said("kind of data: samples, matrix, symmetric, sparse")] = None,
@@ -99,8 +100,9 @@ def npm(
         With ``k``, data: the path or URL of what :func:`npmdask.top_k` takes by its path. Otherwise a configuration:
         the path of a file for ``npmdask run`` (.toml), or its tables. Relative paths are those of the working directory
         of the process; in a file, those of its folder.
-    k : int or float, optional
-        How many components, or, strictly between 0 and 1, the share of the variance that they are to explain.
+    k : int, float or "auto", optional
+        How many components, or, strictly between 0 and 1, the share of the variance that they are to explain; with
+        missing = "em" also "auto".
     kind : str, optional
         How to read the data: "samples", "matrix", "symmetric" or "sparse"; what the store says if left out.
     center : bool, optional

@@ -309,7 +309,7 @@ def table_of_plan(config: RunConfig) -> tuple[Rows, int | None]:
 
 def planned_rank(config: RunConfig, rank: int | None) -> RunConfig:
     """The configuration with the ``iteration_rank`` of its plan, so that the run is the one that was planned."""
-    if rank is None or isinstance(config.algorithm.target_rank, float):
+    if rank is None or not isinstance(config.algorithm.target_rank, int):
         return config
     return config.model_copy(update={"algorithm": config.algorithm.model_copy(update={"iteration_rank": rank})})
 

@@ -23,7 +23,7 @@ from npmdask.privacy.power_release import make_power
 from npmdask.privacy.public_rule import PublicRule, require_public_rule
 from npmdask.privacy.request import Privacy
 from npmdask.privacy.tensor_release import make_tensor
-from npmdask.runs.problem import DEFAULT_STEPS, FIRST_STAGE, OPERATORS, Locked, Problem, Request, Start
+from npmdask.runs.problem import AUTO, DEFAULT_STEPS, FIRST_STAGE, OPERATORS, Locked, Problem, Request, Start
 from npmdask.runs.stopping_rules import low_rank_rule, refuse_low_rank
 from npmdask.runs.weights import Weights, columns_read
 from npmdask.storage.kinds import for_matrices_only, for_tensors_only
@@ -131,7 +131,7 @@ def make_problem(
     request: Request,
     locked: Locked | None = None,
     start: Start | None = None,
-    share: float | None = None,
+    share: float | str | None = None,
 ) -> Problem:
     """Check a request against its source and choose what was left open.
 
@@ -164,7 +164,8 @@ def make_problem(
     if source.kind == "tensor":
         return _tensor_problem(source, request, locked or start)
     if request.missing == EM:
-        return _factor_problem(source, request, locked or start or share)
+        return _factor_problem(source, request, locked or start, share)
+    assert not isinstance(share, str)  # "auto" is of no other
     if request.missing == PAIRWISE:
         _require_pairwise(request)
         request = replace(request, algorithm="gram")
@@ -268,6 +269,11 @@ def prepared(source: Source, request: Request) -> Source:
     BadInputError, RefusedError
         No such rule, or a run that has none.
     """
+    if request.target_rank == AUTO and request.missing != EM:
+        raise BadInputError(
+            f"target_rank = {AUTO!r} is for missing = {EM!r}, where entries that are held out choose it: give a "
+            "number, or a share of the variance like 0.95 (`npmdask components STORE` says what criteria advise)"
+        )
     if request.privacy is not None:
         if request.missing_limit is not None:
             raise RefusedError(
@@ -351,6 +357,7 @@ def _public_rule(source: Source, request: Request, privacy: Privacy) -> PublicRu
 
 EM_TOL = 1e-5  # what may be left to go by default: sampling errors are larger, and every digit takes passes
 WITHHELD = 0.02  # of the entries that are held out by default
+CHOOSING = 0.1  # where they choose the number of components
 MOST_WITHHELD = 0.5
 
 
@@ -365,14 +372,15 @@ class FactorOptions:
             raise ValueError(f"held_out = {self.held_out} must be a share from 0 to {MOST_WITHHELD}")
 
 
-def _factor_problem(source: Source, request: Request, other: object) -> Problem:
-    """The problem of rows with gaps as a factor model sees them."""
-    k, (rows, d) = request.target_rank, source.shape
-    if isinstance(k, float) or other is not None:
-        asked = f"target_rank = {k}" if isinstance(k, float) else "a start or deflation"
+def _factor_problem(source: Source, request: Request, other: object, share: float | str | None) -> Problem:
+    """The problem of rows with gaps as a factor model sees them; with one component, where entries held out choose."""
+    auto = AUTO in (request.target_rank, share)
+    k, (rows, d) = 1 if request.target_rank == AUTO else request.target_rank, source.shape
+    if not isinstance(k, int) or other is not None:
+        asked = "a start or deflation" if isinstance(k, int) else f"target_rank = {k}"
         raise RefusedError(
             f"{asked} with missing = {EM!r}: the model is of a whole number of components, from its own start. Give "
-            "one; `facts` of the answer say how well entries that were held out are predicted, to compare several"
+            f"one, or {AUTO!r}: then entries that are held out choose it"
         )
     if request.algorithm not in ("auto", EM) or request.iteration_rank not in (None, k + 1):
         raise BadInputError(
@@ -386,6 +394,10 @@ def _factor_problem(source: Source, request: Request, other: object) -> Problem:
             f"a direction for noise alone, so at most {min(rows, d) - 1}"
         )
     options: FactorOptions = _options_of(EM, FactorOptions, request.options)
+    if auto and "held_out" not in (request.options or {}):
+        options = FactorOptions(held_out=CHOOSING)
+    if auto and not options.held_out:
+        raise BadInputError(f"target_rank = {AUTO!r} is chosen by entries that are held out: leave held_out = 0 out")
     tol = EM_TOL if request.tol is None else request.tol
     return Problem(
         source=source,
@@ -393,6 +405,7 @@ def _factor_problem(source: Source, request: Request, other: object) -> Problem:
         algorithm=MissingEM(target_rank=k, withheld=options.held_out),
         mechanism=MECHANISMS["none"](),
         rule=UntilStationary(tol=tol, max_steps=DEFAULT_STEPS if request.max_steps is None else request.max_steps),
+        share=AUTO if auto else None,
     )
 
 
@@ -454,7 +467,11 @@ def _derived_problem(source: Source, request: Request, earlier: object) -> Probl
             "call npmdask.runs.problem.register_operator in this process first"
         )
     others = (request.privacy, earlier, request.low_rank_tol, request.center or None, request.scale or None)
-    if any(one is not None for one in others) or isinstance(request.target_rank, float) or request.mechanism != "none":
+    if (
+        any(one is not None for one in others)
+        or not isinstance(request.target_rank, int)
+        or request.mechanism != "none"
+    ):
         raise RefusedError(
             f"the operator {name!r} is not of npmdask: privacy, noise, center, scale, a share of the variance, "
             "low_rank_tol, warm starts and deflation are of the data's own; leave them out"
@@ -574,14 +591,16 @@ def _algorithm(request: Request, question: Question) -> Algorithm[Any]:
     return made
 
 
-def checked_rank(rank: Any) -> int | float:
-    """A number of components (int), or a share of the variance (float strictly between 0 and 1).
+def checked_rank(rank: Any) -> int | float | str:
+    """A number of components (int), a share of the variance (float strictly between 0 and 1), or "auto".
 
     Raises
     ------
     BadInputError
-        Neither.
+        None of these.
     """
+    if isinstance(rank, str) and rank == AUTO:
+        return AUTO
     if isinstance(rank, int | np.integer) and not isinstance(rank, bool):
         return int(rank)
     if isinstance(rank, float | np.floating) and 0 < rank < 1:
@@ -722,7 +741,7 @@ def ranks_of(source: Source, request: Request, locked: int) -> tuple[int, int]:
     """k and p, in columns of the data; ``locked``: how many components are found already."""
     width = source.dimension // source.parts
     smallest = min(source.shape[0], width)
-    if isinstance(request.target_rank, float):
+    if not isinstance(request.target_rank, int):
         return min(FIRST_STAGE, smallest), min(FIRST_STAGE, smallest)
     k = request.target_rank
     if k < 1 or k + locked > smallest:

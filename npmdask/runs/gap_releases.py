@@ -14,7 +14,7 @@ from npmdask.numerics.factor_model import ModelSums
 from npmdask.operators.pairwise_gram import FACTS
 from npmdask.privacy.release import Answer, Released
 from npmdask.runs.plain_release import PlainRelease
-from npmdask.runs.problem import Problem
+from npmdask.runs.problem import CHOSEN, Problem
 from npmdask.runs.session import Session
 from npmdask.storage.readers.gaps import EM, PAIRWISE, GapReader
 from npmdask.theory.certificates.statements.models import of_factor_model
@@ -52,6 +52,13 @@ class FactorRelease(PlainRelease):
             counted &= reader.observed > 0
         times = self._operator.view.on_columns(np.ones((self._problem.d, 1)))[:, 0]
         counted &= times > 0
+        chosen = self._session.store.part_meta(CHOSEN)
+        if chosen is not None:
+            shares = chosen["shares"]
+            result = replace(result, facts=result.facts | {"held_out_shares": shares})
+            k, tried = len(result.values), ", ".join(f"{share:.3g} with {name}" for name, share in shares.items())
+            said = f"{k} component{'s' * (k > 1)} chosen by entries held out, of whose variance is left over {tried}"
+            outcome = replace(outcome, sentence=f"{outcome.sentence}; {said}")
         self._trace = float((result.values - noise).sum() + noise * counted.sum())
         made = super().answer(state, result, view, outcome, history)
         back = np.divide(state.found.mean, times, out=np.zeros_like(times), where=times > 0)

@@ -239,7 +239,8 @@ class PlainRelease:
         if type(problem.algorithm) not in OURS:
             result, view, outcome = self._verified(result, view, outcome)
             passes += 1
-        result, explained, outcome = settle(result, outcome, self._trace, problem.share)
+        share = problem.share if isinstance(problem.share, float) else None
+        result, explained, outcome = settle(result, outcome, self._trace, share)
         real, pairs = result, closed(result) if problem.source.parts == 2 else None
         result = pairs or result
         arrays = self._in_units(result)
@@ -354,7 +355,7 @@ class PlainRelease:
         self._operator = replace(self._problem, source=self._source).operator(mean, std, first=step == 0)
         keep_missing(store, self._source, part, self._problem.request.missing_limit)
         if self._problem.derived is None:
-            whatever_it_takes = self._problem.share is not None
+            whatever_it_takes = isinstance(self._problem.share, float)
             self._trace = trace_of(self._source, self._operator, whatever_it_takes=whatever_it_takes)
 
     def _keep_survey(self, record: ReadStats, statistics: dict[str, np.ndarray]) -> None:

@@ -45,6 +45,8 @@ from npmdask.storage.source import Source
 
 STORED_GRAM = "gram"  # the kind of data in the parameters of a store that holds a Gram, and no run
 DEFAULT_STEPS = 200
+AUTO = "auto"  # in place of a number of components
+CHOSEN = "chosen"  # part of a store that says how that was found
 FIRST_STAGE = 16  # columns of the first stage of a search for the rank
 
 
@@ -66,7 +68,7 @@ class Presentation:
 class Request:
     """What is asked for: public, printable, the same words as the configuration file."""
 
-    target_rank: int | float  # k; or, strictly between 0 and 1, the share of the variance that k is to explain
+    target_rank: int | float | str  # k; a share of the variance that k is to explain, in (0, 1); or "auto", of "em"
     iteration_rank: int | Literal["auto"] | None = None  # auto: see planning.resolve_rank
     algorithm: str = "auto"  # auto: see planning.posed; or an oracle of records
     options: dict[str, Any] | None = None  # of an oracle of records, or of the tensor power method
@@ -177,7 +179,7 @@ class Problem:
     rule: StoppingRule
     locked: Locked | None = None
     start: Start | None = None
-    share: float | None = None  # of the variance, that was asked for in place of a number of components
+    share: float | str | None = None  # of the variance, asked for in place of a number of components; or "auto"
     recipe: Recipe | None = None  # of what is released: by a private run, or by nodes; None: products as they are
     derived: DerivedOperator | None = None  # through which the data are seen
 
@@ -212,6 +214,11 @@ class Problem:
     def searches(self) -> bool:
         """Whether the number of components is still to be found (rank_search.py)."""
         return isinstance(self.request.target_rank, float)
+
+    @property
+    def chooses(self) -> bool:
+        """Whether it is to be chosen by entries that are held out (rank_search.py)."""
+        return self.request.target_rank == AUTO
 
     @property
     def d(self) -> int:
@@ -345,8 +352,8 @@ class Problem:
             },
             "algorithm": {
                 "name": self.algorithm.name,
-                "target_rank": self.request.target_rank if self.searches else self.ranks[0],
-                "iteration_rank": None if self.searches else self.ranks[1],
+                "target_rank": self.request.target_rank if self.searches or self.chooses else self.ranks[0],
+                "iteration_rank": None if self.searches or self.chooses else self.ranks[1],
                 "share": self.share,
                 **({} if self.request.options is None else {"options": self.request.options}),
             },

@@ -1,4 +1,4 @@
-"""How many components explain a share of the variance: a search by stages, each a run that can be resumed.
+"""How many components explain a share of the variance, or predict best: a search by stages that can be resumed.
 
 ::
 
@@ -7,6 +7,11 @@
 
 A stage takes few steps: it ends as soon as the share is reached or seen to be out of reach (share.ShareRule).
 The run that answers gives the fewest of its components that reach the share, and these are certified.
+
+Of EM for rows with gaps stages are of 1, 2, 4, ... components, for as long as twice as many predict the entries that
+are held out better by 1 %, and then between them: the fewest within 1 % of the best are the answer; of few entries
+within what chance can do. Of h entries of variance 1, predictions that know nothing of them, of mean square q, leave
+over 1 + q on average, with a deviation of ``2 sqrt(q / h)``: whatever q is, below ``1 - z^2 / h`` is z deviations off.
 """
 
 from __future__ import annotations
@@ -16,14 +21,15 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from npmdask.algorithms import PowerMethod
+from npmdask.algorithms.missing_em import LEAST_HELD
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, MemoryRefusedError, RefusedError
 from npmdask.runs.build import default_rank, make_problem
 from npmdask.runs.loop import solve_in
-from npmdask.runs.observers import StageObserver
+from npmdask.runs.observers import Observer, StageObserver
 from npmdask.runs.plain_release import PlainRelease
 from npmdask.runs.predictions import SEARCHED
-from npmdask.runs.problem import FIRST_STAGE, Problem, Start
+from npmdask.runs.problem import AUTO, CHOSEN, FIRST_STAGE, Problem, Start
 from npmdask.runs.restore import bind
 from npmdask.runs.session import Session, needs_of
 from npmdask.runs.solution import Solution
@@ -31,6 +37,11 @@ from npmdask.runs.stopping_rules import STAGE_STEPS, ShareRule, next_columns
 from npmdask.runs.warm_start import RANDOM_COLUMNS, keep_start, read_start, start_of
 from npmdask.runs.weights import total_of
 from npmdask.storage.source import Source
+
+NEARLY = 0.01  # more of what is left over is worth fewer components
+CHANCE = 3.0  # deviations
+LOOKED_AT = 4  # components, which are tried before more are taken to be of no use
+ROUGHLY = 1e-3  # of each value may be left to go in a stage: of what is held out, far less than NEARLY
 
 
 @dataclass
@@ -50,6 +61,19 @@ class _Search:
         self.bytes_read += solution.bytes_read or 0
         self.seconds += solution.seconds or 0.0
         self.peak = max(self.peak, solution.peak_rss_bytes or 0)
+
+    def ended(self, solution: Solution, told: Observer) -> Solution:
+        """The answer, at the cost of the whole search, as the observer of the whole is told it."""
+        self.spend(solution)
+        solution = replace(
+            solution,
+            data_passes=self.passes,
+            bytes_read=self.bytes_read,
+            seconds=self.seconds,
+            peak_rss_bytes=self.peak,
+        )
+        told.on_end(solution)
+        return solution
 
 
 class _StageOfSearch(StageObserver):
@@ -81,16 +105,86 @@ def solve_share(problem: Problem, session: Session) -> Solution:
     if final is None:
         final = _bound(search, *_find(search))
     solution = solve_in(final, search.session)
+    return search.ended(solution, session.told)
+
+
+def solve_auto(problem: Problem, session: Session) -> Solution:
+    """Find how many components predict best what is held out of rows with gaps, and find them.
+
+    Raises
+    ------
+    BadInputError
+        Too few entries are held out, or no component predicts them better than means do.
+    RefusedError
+        The memory does not suffice.
+    """
+    search = _Search(problem, Session(session.store, session.resources, StageObserver(session.told)))
+    final = _chosen(problem, session.store)
+    if final is None:
+        with search.session as outer:
+            bind(problem, outer.store, outer.resources)
+        rank, shares = _best_rank(search)
+        final = _final(problem, rank, rank + 1, None)
+        store = session.store
+        store.drop_part(CHOSEN)  # of an attempt that was killed
+        store.write_part(CHOSEN, {}, {"shares": {str(k): share for k, share in sorted(shares.items())}})
+        store.write_spec((store.read_spec() or {}) | final.spec())
+    solution = solve_in(final, search.session)
+    return search.ended(solution, session.told)
+
+
+def _best_rank(search: _Search) -> tuple[int, dict[int, float]]:
+    """The fewest components that are nearly as good as the best, and what each number that was tried leaves over."""
+    k, most = 1, min(search.problem.source.shape) - 1
+    first, held = _left_over(search, k)
+    shares, nearly = {k: first}, max(NEARLY, CHANCE**2 / held)
+    while k < most:
+        before, k = min(shares.values()), min(2 * k, most)
+        shares[k] = _left_over(search, k)[0]
+        if k >= LOOKED_AT and shares[k] > (1 - nearly) * before:
+            break
+    while True:
+        near = (1 + nearly) * min(shares.values())
+        enough = min(k for k, share in shares.items() if share <= near)
+        too_few = max((k for k in shares if k < enough), default=0)
+        if enough - too_few <= 1:
+            break
+        middle = (enough + too_few) // 2
+        shares[middle] = _left_over(search, middle)[0]
+    if near >= 1:  # that of no component
+        raise BadInputError(
+            f"{search.problem.source.path}: no number of components (of {', '.join(map(str, sorted(shares)))}) "
+            "predicts entries that are held out clearly better than the means of their columns: these data show none. "
+            "Give target_rank as a number, if they are to be described by some all the same"
+        )
+    return enough, shares
+
+
+def _left_over(search: _Search, k: int) -> tuple[float, float]:
+    """The share of the variance of the entries held out that k components leave over, and how many these are."""
+    request = replace(search.problem.request, target_rank=k, tol=ROUGHLY, max_steps=None)
+    stage = make_problem(search.problem.source, request, share=AUTO)
+    search.session.told.on_stage(f"search: how well do {k} components predict what is held out?")
+    with search.session.stage(f"search/{k:04d}", _StageOfChoice(search.session.told)) as inner:
+        solution = solve_in(stage, inner)
     search.spend(solution)
-    solution = replace(
-        solution,
-        data_passes=search.passes,
-        bytes_read=search.bytes_read,
-        seconds=search.seconds,
-        peak_rss_bytes=search.peak,
-    )
-    session.told.on_end(solution)
-    return solution
+    held, share = solution.facts["held_out_entries"], solution.facts["held_out_share"]
+    if held < LEAST_HELD or share is None:
+        raise BadInputError(
+            f"target_rank = {AUTO!r}: only {held:.0f} entries are held out, too few to choose by (less than "
+            f"{LEAST_HELD}): give a number, or hold out more (options, held_out = 0.3)"
+        )
+    return float(share), float(held)
+
+
+class _StageOfChoice(StageObserver):
+    """Reports a stage, of which nothing is predicted and no answer is drawn."""
+
+    def on_ready(self, problem: Problem, session: Session) -> None:
+        """Not passed on: how many steps EM takes no sample tells."""
+
+    def on_answer(self, problem: Problem, values: np.ndarray, session: Session) -> None:
+        """Not passed on: what a stage finds is not the answer."""
 
 
 def _chosen(problem: Problem, held: RunStore) -> Problem | None:
@@ -169,7 +263,12 @@ def _stage(problem: Problem, source: Source, columns: int, trace: float, start: 
     )
     stage = make_problem(source, request, start=start)
     rule = ShareRule(
-        tol=stage.rule.tol, max_steps=STAGE_STEPS, d=stage.d, share=problem.share or 0.0, trace=trace, squared=False
+        tol=stage.rule.tol,
+        max_steps=STAGE_STEPS,
+        d=stage.d,
+        share=float(problem.share or 0.0),
+        trace=trace,
+        squared=False,
     )
     # Its own source, whose moments are of weighted rows: those that are recorded with data are not, and are left out.
     return replace(stage, source=source, algorithm=PowerMethod(target_rank=columns, iteration_rank=columns), rule=rule)
