@@ -404,6 +404,7 @@ class RunConfig(ConfigTable):
             seed=self.run.seed,
             measure_rows=how.measure_rows,
             missing=self.source.missing,
+            missing_values=checked_marks(self.source.missing_values),
         )
         reading = Reading(**how.model_dump(include=set(Reading.__dataclass_fields__)))
         return make_stream_problem(
@@ -423,7 +424,6 @@ class RunConfig(ConfigTable):
             "source.scale": self.source.scale,
             "source.missing": self.source.missing not in ("refuse", "impute"),
             "source.missing_fill": self.source.missing_fill is not None,
-            "source.missing_values": self.source.missing_values,
             "source.missing_limit": self.source.missing_limit is not None,
             "source.operator": self.source.operator,
             "source.column_weights": self.source.column_weights,

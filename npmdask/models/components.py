@@ -14,6 +14,7 @@ from npmdask.runs.missing import Missing
 from npmdask.runs.weights import in_units_of_data
 from npmdask.storage.containers import is_sparse
 from npmdask.storage.kinds import real_array
+from npmdask.storage.readers.gaps import Marks
 from npmdask.streaming.estimator import REAL, TRANSFORMER, Estimator, in_memory
 
 
@@ -21,9 +22,15 @@ class Components(*TRANSFORMER, Estimator):  # type: ignore[misc]
     """``components_`` (k x d), and ``mean_`` (d) where they are ``centred``."""
 
     centred = False
-    _column_weight: np.ndarray | None = None  # those of the fit
+    _column_weight: np.ndarray | None = None  # those of the fit, of the columns that were kept
+    _kept: np.ndarray | None = None  # numbers of these, where others were left out
     missing_: Missing | None = None
     _model: FactorModel | None = None  # of rows with gaps, where the fit found one
+
+    @property
+    def _marks(self) -> Marks:
+        """Numbers that mark missing values, where ``missing_`` does not say them."""
+        return ()
 
     def transform(self, X: Any, *, missing: str = AS_RUN) -> Block:
         """
@@ -63,13 +70,15 @@ class Components(*TRANSFORMER, Estimator):  # type: ignore[misc]
             return components.all_scores(held, dtype=dtype)
         rows = held if is_sparse(held) else np.asarray(real_array(held, "X"), np.float64)
         self._require_width(rows.shape)
-        if self.missing_ is not None:
+        if self.missing_ is not None or self._marks:
             return components.all_scores(rows, dtype=dtype)
         return components.scores(rows).astype(dtype, copy=False)
 
     def _stored(self, basis: Block, mean: np.ndarray | None) -> StoredComponents:
         weight, found = self._column_weight, self.missing_
-        return StoredComponents(basis=basis, mean=mean, column_weight=weight, missing=found, model=self._model)
+        basis, mean = self._of_kept(basis), None if mean is None else self._of_kept(mean)
+        known: dict[str, Any] = {"missing": found, "model": self._model, "marks": self._marks}
+        return StoredComponents(basis=basis, mean=mean, column_weight=weight, **known)
 
     def inverse_transform(self, X: Any) -> Block:
         """
@@ -94,8 +103,21 @@ class Components(*TRANSFORMER, Estimator):  # type: ignore[misc]
         scores = np.asarray(real_array(X, "the scores"), np.float64)
         if scores.ndim != 2 or scores.shape[1] != len(self.components_):
             raise BadInputError(f"scores of shape {scores.shape}: {len(self.components_)} columns are needed")
-        rows = (scores * self._scale()) @ in_units_of_data(self.components_.T, self._column_weight).T
-        return rows + self.mean_ if self.centred else rows
+        patterns = in_units_of_data(self._of_kept(self.components_.T), self._column_weight)
+        rows = (scores * self._scale()) @ patterns.T
+        return self._whole(rows + self._of_kept(self.mean_) if self.centred else rows, np.nan)
+
+    def _of_kept(self, values: np.ndarray) -> np.ndarray:
+        """Of numbers of all columns (d or d x k) those of the columns that were kept."""
+        return values if self._kept is None else values[self._kept]
+
+    def _whole(self, values: np.ndarray, others: float) -> np.ndarray:
+        """Numbers of the columns that were kept (d' or n x d') as those of all, with ``others`` elsewhere."""
+        if self._kept is None:
+            return np.ascontiguousarray(values)
+        whole = np.full((*values.shape[:-1], self.n_features_in_), others)
+        whole[..., self._kept] = values
+        return whole
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -17,6 +17,7 @@ from npmdask.numerics.subspaces import Block, fix_signs
 from npmdask.runs.progress import with_progress
 from npmdask.storage.containers import is_sparse
 from npmdask.storage.kinds import real_array
+from npmdask.storage.readers.gaps import Marks, checked_marks, unmarked
 from npmdask.storage.writers.dense import Moments
 from npmdask.streaming.estimator import BATCH_BYTES, REAL, weighed, weighted_batches
 from npmdask.streaming.source import Reading, open_stream
@@ -48,6 +49,8 @@ class IncrementalPCA(CentredComponents):
     missing : {"refuse", "impute"}, default "refuse"
         Missing values (NaN) are refused, or become what the components so far let expect there, given what is observed
         of their rows (docs/missing.md). Rows without any value are passed over then.
+    missing_values : float or list of float, optional
+        Numbers that mark missing values, beside NaN, like -9999.
     progress : bool, default False
         Show how far it is and how long it takes: on stderr, or below the cell of a notebook.
 
@@ -101,12 +104,14 @@ class IncrementalPCA(CentredComponents):
         whiten: bool = False,
         batch_size: int | None = None,
         missing: str = REFUSE,
+        missing_values: Any = None,
         progress: bool = False,
     ) -> None:
         self.n_components = n_components
         self.whiten = whiten
         self.batch_size = batch_size
         self.missing = missing
+        self.missing_values = missing_values
         self.progress = progress
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
@@ -134,7 +139,7 @@ class IncrementalPCA(CentredComponents):
             The rows, the weights or a parameter are wrong.
         """
         held = self._looked_at(X, first=True, least=2, dtype=REAL, gaps=self._imputes)
-        reading = Reading(gaps="give-some" if self._imputes else REFUSE)
+        reading = Reading(gaps="give-some" if self._imputes else REFUSE, missing_values=self._marks)
         opened = open_stream(held, reading, row_weights=sample_weight)
         self.batch_size_ = self._batch_size(opened.stream.columns)
         self._forget()
@@ -174,7 +179,7 @@ class IncrementalPCA(CentredComponents):
         rows = real_array(held.toarray() if is_sparse(held) else held, "the rows")
         if not first:
             self._require_width(rows.shape)
-        rows, weights = weighed(rows, sample_weight, gaps=self._imputes)
+        rows, weights = weighed(unmarked(rows, self._marks), sample_weight, gaps=self._imputes)
         if first or len(rows):
             self._learn(rows, weights)
         return self
@@ -184,6 +189,16 @@ class IncrementalPCA(CentredComponents):
         if self.missing not in GAPS:
             raise BadInputError(f"missing = {self.missing!r}: {closest(str(self.missing), list(GAPS))}")
         return bool(self.missing == IMPUTE)
+
+    @property
+    def _marks(self) -> Marks:
+        marks = checked_marks(self.missing_values)
+        if marks and not self._imputes:
+            raise BadInputError(
+                f"missing_values = {list(marks)} say what is missing, and not what is done with it: say missing = "
+                f"{IMPUTE!r}, too"
+            )
+        return marks
 
     def _forget(self) -> None:
         """Be as before the first batch; the first one tells which parameters are wrong."""

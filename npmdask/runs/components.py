@@ -25,7 +25,7 @@ from npmdask.runs.missing import Fill, Missing, kept_fill, missing_of
 from npmdask.runs.weights import Weights, in_units_of_data, kept_weights
 from npmdask.storage.containers import is_sparse
 from npmdask.storage.readers.dense import DenseReader
-from npmdask.storage.readers.gaps import DROP, EM, FILL, MEAN, GapReader, as_nan, over_observed
+from npmdask.storage.readers.gaps import DROP, EM, FILL, MEAN, GapReader, Marks, as_nan, over_observed
 from npmdask.storage.source import Source, open_source, with_missing
 from npmdask.storage.streams.zarr_rows import units_of
 
@@ -83,7 +83,8 @@ class Fits:
 class StoredComponents:
     """Scores of a row are those of ``(row - mean) / scale * sqrt(column_weight)`` along the ``basis`` (d x k).
 
-    All three (d) may be None. ``model``: of such rows, which says what is expected where one has no value.
+    All three (d) may be None. ``model``: of such rows, which says what is expected where one has no value. ``marks``:
+    numbers that mark missing values, where ``missing`` does not say them.
     """
 
     basis: Block
@@ -93,6 +94,7 @@ class StoredComponents:
     fill: Fill | None = None
     column_weight: np.ndarray | None = None
     model: FactorModel | None = None
+    marks: Marks = ()
 
     @property
     def d(self) -> int:
@@ -158,10 +160,10 @@ class StoredComponents:
         found, reader = self.missing, opened.reader
         if self.fill is not None and missing == AS_RUN and isinstance(reader, DenseReader):
             return with_missing(opened, FILL, self.fill.values)
-        if not isinstance(reader, DenseReader) or (missing == AS_RUN and found is None):
+        if not isinstance(reader, DenseReader) or (missing == AS_RUN and found is None and not self.marks):
             return opened
         if found is None:
-            inner = GapReader(inner=as_nan(reader), rule=MEAN, checksums=reader.checksums)
+            inner = GapReader(inner=as_nan(reader), rule=MEAN, checksums=reader.checksums, marks=self.marks)
             return replace(opened, reader=inner)
         kept = found.kept if opened.shape[1] == len(found.counts) > len(found.kept) else None
         if opened.shape[1] not in (len(found.counts), len(found.kept)):

@@ -17,6 +17,7 @@ from npmdask.runs.progress import with_progress
 from npmdask.runs.solution import Resources
 from npmdask.runs.weights import find_weights
 from npmdask.storage.containers import values_of
+from npmdask.storage.readers.gaps import checked_marks
 from npmdask.storage.source import open_source
 from npmdask.streaming.loop import StreamDriver
 from npmdask.streaming.problem import BATCH_ROWS, StreamProblem, StreamRequest, make_stream_problem, problem_of_store
@@ -39,6 +40,7 @@ def stream_pca(
     epochs: int = 1,
     non_finite: str = "refuse",
     missing: str = "refuse",
+    missing_values: Any = None,
     row_weights: Any = None,
     pattern: str = "*",
     full_batches: bool = False,
@@ -90,6 +92,8 @@ def stream_pca(
     missing : {"refuse", "impute"}, default "refuse"
         What happens to missing values (NaN): they are not finite, or become what the model so far expects there, given
         what is observed of their rows (docs/missing.md). Rows without any value are skipped and counted then.
+    missing_values : float or list of float, optional
+        Numbers that mark missing values, beside NaN, like -9999.
     row_weights : array_like, shape (n,), or str or Path, optional
         How much each row counts, not negative: with 2 like two equal rows, with 0 like none. Of a stored array, or one
         in memory, as for :func:`npmdask.top_k`; "spm" and "frequent-directions" know weights.
@@ -159,6 +163,7 @@ def stream_pca(
         seed=seed,
         measure_rows=measure_rows,
         missing=missing,
+        missing_values=checked_marks(missing_values),
     )
     reading = Reading(
         order=order,

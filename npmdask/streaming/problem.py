@@ -22,6 +22,7 @@ from npmdask.numerics.subspaces import Block
 from npmdask.numerics.units import from_table
 from npmdask.runs.weights import kept_weights
 from npmdask.storage.kinds import for_matrices_only, for_tensors_only, real_array
+from npmdask.storage.readers.gaps import Marks, checked_marks
 from npmdask.storage.source import open_source
 from npmdask.storage.streams import ZarrRows
 from npmdask.streaming.metrics import FIRST_BATCHES, HeldOut, require_directions
@@ -60,10 +61,17 @@ class StreamRequest:
     seed: int = 0
     measure_rows: int | None = None
     missing: str = REFUSE
+    missing_values: Marks = ()
 
     def __post_init__(self) -> None:
         for f in fields(self):  # what NumPy counted is as good as what Python did
             object.__setattr__(self, f.name, _plain(getattr(self, f.name)))
+        object.__setattr__(self, "missing_values", checked_marks(self.missing_values))
+        if self.missing_values and self.missing == REFUSE:
+            raise BadInputError(
+                f"missing_values = {list(self.missing_values)} say what is missing, and not what is done with it: say "
+                f"missing = {IMPUTE!r}, too"
+            )
         if not isinstance(self.options, Mapping):
             raise BadInputError(f"options = {self.options!r}: a table of names and values is needed")
         object.__setattr__(self, "options", {name: _plain(value) for name, value in self.options.items()})
@@ -111,6 +119,7 @@ def make_model(request: StreamRequest, d: int, rows: int | None = None) -> Model
         half_life=request.half_life,
         seed=request.seed,
         missing=request.missing,
+        missing_values=request.missing_values,
     )
     model.init()  # says what does not fit
     return model
@@ -229,6 +238,7 @@ class StreamProblem:
                 "kind": "stream",
                 "center": self.request.center,
                 **({} if self.request.missing == REFUSE else {"missing": self.request.missing}),
+                **({"missing_values": list(self.request.missing_values)} if self.request.missing_values else {}),
             },
             "algorithm": facts["algorithm"],
             "mechanism": {"mechanism": "none"},
@@ -250,8 +260,13 @@ class StreamProblem:
         """What ``reopened`` needs, beside the name of the source."""
         asked = asdict(self.request) | {"options": dict(self.request.options)}
         reading = asdict(self.reading)
-        for table, name in ((asked, "missing"), (reading, "gaps")):
-            if table[name] == REFUSE:  # as stores of earlier versions
+        del reading["missing_values"]  # which are asked for
+        for table, name, plain in (
+            (asked, "missing", REFUSE),
+            (asked, "missing_values", ()),
+            (reading, "gaps", REFUSE),
+        ):
+            if table[name] == plain:  # as stores of earlier versions
                 del table[name]
         if self.opened.named and self.opened.grows:  # whose files may all be gone by then
             reading["columns"] = self.model.d
@@ -269,7 +284,8 @@ def make_stream_problem(
     BadInputError
         The source or a parameter cannot be.
     """
-    reading = replace(reading, gaps="give-some" if request.missing == IMPUTE else REFUSE)
+    gaps = "give-some" if request.missing == IMPUTE else REFUSE
+    reading = replace(reading, gaps=gaps, missing_values=request.missing_values)
     opened = open_stream(source, reading, seed=request.seed, row_weights=row_weights)
     d, k = opened.stream.columns, request.target_rank
     model = make_model(request, d, opened.rows)

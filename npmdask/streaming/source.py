@@ -18,10 +18,12 @@ from npmdask.storage.formats.tables import taken_for_names
 from npmdask.storage.kinds import for_matrices_only, for_tensors_only
 from npmdask.storage.object_url import SCHEMES, is_remote
 from npmdask.storage.paths import local_path
+from npmdask.storage.readers.gaps import Marks
 from npmdask.storage.readers.lazy import BlockRows
 from npmdask.storage.snapshots import is_of_icechunk
 from npmdask.storage.source import Source, open_source
 from npmdask.storage.streams import Directory, IteratorRows, Stream, ZarrRows, standard_input
+from npmdask.storage.streams.base import BatchedStream
 from npmdask.storage.streams.directory import is_complete
 
 STANDARD_INPUT = "-"
@@ -35,7 +37,7 @@ class Reading:
     ``format`` ("csv", "npy", "float32"), ``columns``: of standard input; ``columns`` also of an empty directory.
     ``header``: of CSV. ``non_finite``: "refuse" rows that are not finite, or "skip" and count them. ``gaps``:
     rows with missing values (NaN) are not finite ("refuse"), or given: all ("give"), or those that have a value
-    ("give-some"; the others are skipped and counted).
+    ("give-some"; the others are skipped and counted). ``missing_values``: what marks missing values, beside NaN.
     """
 
     order: str = "sequential"
@@ -47,12 +49,15 @@ class Reading:
     columns: int | None = None
     header: bool | None = None
     gaps: str = "refuse"
+    missing_values: Marks = ()
 
     def refuse_others(self, allowed: tuple[str, ...], source: str) -> None:
         """Raise BadInputError for an option that ``source`` does not know."""
         plain = Reading()
         for name in self.__dataclass_fields__:
-            if name not in (*allowed, "non_finite", "gaps") and getattr(self, name) != getattr(plain, name):
+            if name not in (*allowed, "non_finite", "gaps", "missing_values") and getattr(self, name) != getattr(
+                plain, name
+            ):
                 raise BadInputError(f"{name} = {getattr(self, name)!r} means nothing for {source}: leave it out")
 
 
@@ -88,6 +93,15 @@ def open_stream(source: Any, reading: Reading, *, seed: int = 0, row_weights: An
     BadInputError
         Nothing there, or options that the source does not know.
     """
+    opened = _opened(source, reading, seed, row_weights)
+    if reading.missing_values:
+        if not isinstance(opened.stream, BatchedStream):
+            raise BadInputError("missing_values are not known to a stream that is open already: let it give NaN")
+        opened.stream.marks = reading.missing_values
+    return opened
+
+
+def _opened(source: Any, reading: Reading, seed: int, row_weights: Any) -> Opened:
     given = source
     source = values_of(source, gaps=reading.gaps != "refuse")
     if is_linear_operator(source):  # which could be called, as what makes an iterator

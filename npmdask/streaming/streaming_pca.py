@@ -20,6 +20,7 @@ from npmdask.runs.progress import with_progress
 from npmdask.storage.bundle import write_bundle
 from npmdask.storage.kinds import real_array
 from npmdask.storage.paths import local_path
+from npmdask.storage.readers.gaps import checked_marks, unmarked
 from npmdask.streaming.estimator import TRANSFORMER, Estimator, NotFittedError, in_memory, weighed
 from npmdask.streaming.metrics import HeldOut, Measurement, last_step, measure_model
 from npmdask.streaming.problem import BATCH_ROWS, StreamRequest, make_model
@@ -54,6 +55,8 @@ class StreamingPCA(*TRANSFORMER, Estimator):  # type: ignore[misc]
     missing : {"refuse", "impute"}, default "refuse"
         Missing values (NaN) are refused, or become what the model so far expects there, given what is observed of
         their rows (docs/missing.md). Rows without any value are passed over then.
+    missing_values : float or list of float, optional
+        Numbers that mark missing values, beside NaN, like -9999.
     progress : bool, default False
         Show how far it is and how long it takes: on stderr, or below the cell of a notebook.
 
@@ -95,6 +98,7 @@ class StreamingPCA(*TRANSFORMER, Estimator):  # type: ignore[misc]
         unit: float | None = None,
         seed: int = 0,
         missing: str = REFUSE,
+        missing_values: Any = None,
         progress: bool = False,
     ) -> None:
         self.target_rank = target_rank
@@ -105,6 +109,7 @@ class StreamingPCA(*TRANSFORMER, Estimator):  # type: ignore[misc]
         self.unit = unit
         self.seed = seed
         self.missing = missing
+        self.missing_values = missing_values
         self.progress = progress
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
@@ -133,7 +138,7 @@ class StreamingPCA(*TRANSFORMER, Estimator):  # type: ignore[misc]
         """
         request = self._asked(BATCH_ROWS)
         held = self._looked_at(X, first=True, gaps=self._imputes)
-        reading = Reading(gaps="give-some" if self._imputes else REFUSE)
+        reading = Reading(gaps="give-some" if self._imputes else REFUSE, missing_values=request.missing_values)
         opened = open_stream(held, reading, seed=request.seed, row_weights=sample_weight)
         stream = opened.stream
         model = self._begin(make_model(request, stream.columns, opened.rows))
@@ -173,7 +178,8 @@ class StreamingPCA(*TRANSFORMER, Estimator):  # type: ignore[misc]
                 raise BadInputError(f"a first batch of shape {rows.shape}: give rows x columns, at least one of each")
             # The half life counts rows, the memory of a step follows from its rows: those of the first batch.
             self._begin(make_model(self._asked(len(rows)), rows.shape[1]))
-        given = len(rows)
+        assert self._model is not None
+        given, rows = len(rows), unmarked(rows, self._model.missing_values)
         rows, weights = weighed(rows, sample_weight, gaps=self._imputes)
         if given and not len(rows):  # none of them says anything
             return self
@@ -196,6 +202,7 @@ class StreamingPCA(*TRANSFORMER, Estimator):  # type: ignore[misc]
             unit=self.unit,
             seed=self.seed,
             missing=self.missing,
+            missing_values=checked_marks(self.missing_values),
         )
 
     def _begin(self, model: Model) -> Model:
@@ -306,8 +313,9 @@ class StreamingPCA(*TRANSFORMER, Estimator):  # type: ignore[misc]
         model, state = self._known()
         fit = require_rule(missing) == LEAST_SQUARES
         basis, held = self.basis, self._looked_at(X, first=False, gaps=fit)
-        if fit:
-            return StoredComponents(basis=basis, mean=self.mean).all_scores(held, missing=missing)
+        if fit or model.missing_values:
+            components = StoredComponents(basis=basis, mean=self.mean, marks=model.missing_values)
+            return components.all_scores(held, missing=missing)
         if in_memory(held):
             return model.project(state, basis, _as_rows(held))
         return np.concatenate([model.project(state, basis, rows) for rows in self._in_batches(held)])
@@ -390,6 +398,7 @@ class StreamingPCA(*TRANSFORMER, Estimator):  # type: ignore[misc]
             unit=model.unit,
             seed=model.seed,
             missing=model.missing,
+            missing_values=list(model.missing_values) or None,
         )
         made._begin(model)
         made._state, made._info, made._results = state, info, []

@@ -20,10 +20,10 @@ from npmdask.numerics.subspaces import Block
 from npmdask.runs.components import AS_RUN, LEAST_SQUARES, Fits, StoredComponents, components_of_run, require_rule
 from npmdask.runs.observers import Observer
 from npmdask.storage.paths import local_path, locked
-from npmdask.storage.readers.gaps import MEAN, is_marked
+from npmdask.storage.readers.gaps import unmarked
 from npmdask.storage.writers.dense import DenseWriter
 from npmdask.streaming.loop import TELL_SECONDS, Stopwatch
-from npmdask.streaming.solution import answer_of, is_stream
+from npmdask.streaming.solution import answer_of, is_stream, read_model
 from npmdask.streaming.source import STANDARD_INPUT, Opened, Reading, open_stream, said_of_header
 
 # Rows along the components that a store holds: of a stream, a model that was saved, a finished run or a release.
@@ -41,8 +41,8 @@ def components_of(store: str | Path) -> StoredComponents:
     held = RunStore(store)
     spec = held.read_spec()
     if spec is None or is_stream(spec):
-        arrays = answer_of(store)
-        return StoredComponents(basis=arrays["basis"], mean=arrays.get("mean"))
+        arrays, model = answer_of(store), read_model(store)[0]
+        return StoredComponents(basis=arrays["basis"], mean=arrays.get("mean"), marks=model.missing_values)
     result = held.read_part("result")
     if result is None:
         raise not_finished(store)
@@ -116,9 +116,10 @@ def transform(
         a kill the same call begins again.
     batch_rows : rows in memory at once; by default 16 MiB of them.
     non_finite : "refuse" rows that are not finite, or "skip" and count them: then the rows of ``dest`` move up.
-    missing : of rows with missing values (NaN): "as-run" treats them as the run treated its own ("mean" fills them in,
-        others are not finite), "least-squares" fits scores to what is observed (docs/missing.md). Rows that do not
-        determine their scores then count as not finite. Either way columns that the run left out are left out.
+    missing : of rows with missing values (NaN): "as-run" treats them as ``Solution.scores`` does ("mean" and "pairwise"
+        fill in means, "em" what the model expects; others are not finite), "least-squares" fits scores to what is
+        observed (docs/missing.md). Rows that do not determine their scores then count as not finite. Either way columns
+        that the run left out are left out.
     pattern : of a directory: which files. format : of standard input: "csv", "npy" or "float32".
     header : of CSV: whether a first line holds names.
     overwrite : replace what is at ``dest``.
@@ -186,10 +187,10 @@ class _Scorer:
         found = components.missing
         wide = found is not None and opened.stream.columns == len(found.counts)
         self._kept = found.kept if wide and found is not None and len(found.kept) < len(found.counts) else None
-        self._fill: Any = None if found is None or found.rule != MEAN or self._fit else found.fill
+        self._fill: Any = None if found is None or self._fit else found.fill
         if components.fill is not None and not self._fit:
             self._fill = components.fill.values
-        self._marks = () if found is None else found.values
+        self._marks = components.marks if found is None else found.values
         self._fits, self._left_out = Fits(), 0
         self.rows_with_gaps = 0
 
@@ -201,17 +202,22 @@ class _Scorer:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What a reader of the scores must know."""
-        if self._fill is None or self._components.missing is None or not self.rows_with_gaps:
+        if self._fit or self._components.missing is None or not self.rows_with_gaps:
             return self._fits.warnings
+        if self._components.model is not None:
+            return (
+                f"{self.rows_with_gaps} rows have missing values: their scores are what the model of the run expects "
+                "of the complete rows, given what is observed, and so nearer to 0 the less that is",
+            )
         return (
-            f"{self.rows_with_gaps} rows have missing values, which count as means, as in the run: their scores come "
+            f"{self.rows_with_gaps} rows have missing values, which count as means: their scores come "
             f"out too small. missing = {LEAST_SQUARES!r} fits them to what is observed",
         )
 
     def scores(self, rows: Block) -> Block:
         """Scores of the next rows of the stream, those left out that have none."""
         rows = rows if self._kept is None else rows[:, self._kept]
-        rows = np.where(is_marked(rows, self._marks), np.nan, rows) if self._marks else rows
+        rows = unmarked(rows, self._marks)
         gappy = np.isnan(rows).any(axis=1)
         if self._fill is not None and gappy.any():
             rows = np.where(np.isnan(rows), self._fill, rows)

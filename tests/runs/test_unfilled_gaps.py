@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zarr
 
 import npmdask
 import npmdask.operators._protocol as protocol
@@ -28,6 +29,7 @@ from npmdask.planning.plan import plan_run, posed
 from npmdask.runs.problem import Request
 from npmdask.runs.solution import Resources
 from npmdask.storage.source import open_source
+from npmdask.streaming.transform import transform
 from tests.conftest import same_bytes, write_zarr
 
 M, D, K = 400, 10, 2
@@ -336,3 +338,16 @@ def test_from_the_command_line_with_a_plan_and_a_report(
     request = Request(target_rank=K, center=True, missing=rule)
     plan = plan_run(posed(request, open_source(source, "samples"), Resources()), Resources(threads=1))
     assert plan.steps == (None if rule == "em" else 1) and plan.memory.predicted_peak > 0
+
+
+@pytest.mark.parametrize("rule", ["em", "pairwise"])
+def test_scores_that_are_written_are_those_of_python(rule: str, tmp_path: Path) -> None:
+    """Gaps are what the model expects, or means, which is said."""
+    rows, few = planted()[0], planted(seed=3, share=0.4)[0][:50]
+    found = npmdask.top_k(rows, K, missing=rule, store=tmp_path / "run", **HOW)
+    told = transform(tmp_path / "run", few, tmp_path / "scores", batch_rows=7)
+    written = np.asarray(zarr.open_group(tmp_path / "scores", mode="r")["data"][...])
+    np.testing.assert_allclose(written, found.scores(few), rtol=1e-10, atol=1e-10)
+    assert told.rows_with_gaps == np.isnan(few).any(axis=1).sum()
+    assert {"em": "expects of the complete rows", "pairwise": "count as means"}[rule] in told.warnings[0]
+    assert "count as means" not in told.warnings[0] or "too small" in told.warnings[0]

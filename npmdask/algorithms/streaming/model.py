@@ -138,6 +138,7 @@ class Model:
     all but the scale-free algorithms are meant for rows of norm about 1; None: the root mean square norm of the first
     batch that is not zero. ``half_life``: rows after which a row counts half in the mean (None: for ever).
     ``missing``: "refuse" rows with missing values (NaN), or "impute" these by what was learnt so far.
+    ``missing_values``: what marks them in the data, which whoever reads them makes NaN.
     """
 
     algorithm: StreamAlgorithm[Any]
@@ -147,6 +148,7 @@ class Model:
     half_life: float | None = None
     seed: int = 0
     missing: str = REFUSE
+    missing_values: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if self.missing not in GAPS:
@@ -308,6 +310,7 @@ class Model:
             "seed": self.seed,
         }
         own |= {} if self.missing == REFUSE else {"missing": self.missing}
+        own |= {"missing_values": list(self.missing_values)} if self.missing_values else {}
         return own | {"algorithm": {"name": self.algorithm.name, **asdict(self.algorithm)}}  # type: ignore[call-overload]
 
     @classmethod
@@ -315,7 +318,8 @@ class Model:
         """The model that ``facts`` describe."""
         options = dict(facts["algorithm"])
         algorithm = STREAM_REGISTRY[options.pop("name")](**options)
-        return cls(**(facts | {"algorithm": algorithm}))
+        marks = tuple(facts.get("missing_values", ()))
+        return cls(**(facts | {"algorithm": algorithm, "missing_values": marks}))
 
     def saved(self, state: ModelState) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Arrays and plain numbers: all that a checkpoint holds of a state."""

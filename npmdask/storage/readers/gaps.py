@@ -48,6 +48,12 @@ def is_marked(values: np.ndarray, marks: Marks) -> np.ndarray:
     return found
 
 
+def unmarked(rows: np.ndarray, marks: Marks) -> np.ndarray:
+    """Rows with NaN in place of what is one of the ``marks``; themselves where nothing is."""
+    found = is_marked(rows, marks) if marks else np.zeros(0, bool)
+    return np.where(found, np.nan, rows) if found.any() else rows
+
+
 @dataclass(frozen=True, kw_only=True)
 class GapReader(InTiles):
     """A dense reader of rows with missing values, as operators read rows without.

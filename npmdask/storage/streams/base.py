@@ -14,6 +14,7 @@ import numpy as np
 from scipy.sparse import issparse
 
 from npmdask.errors import BadInputError, RefusedError, closest
+from npmdask.storage.readers.gaps import Marks, is_marked
 
 Position = dict[str, Any]
 NON_FINITE = ("refuse", "skip")
@@ -115,6 +116,7 @@ class BatchedStream(ABC):
 
     _cursor: Any
     weights: np.ndarray | None = None  # of the rows that were read last, where rows are weighted
+    marks: Marks = ()  # numbers that mark missing values, which are given as NaN
     header: tuple[str, ...] | None = None  # the line of text that was taken for names; of several files, of the first
 
     def __init__(self, columns: int, non_finite: str, gaps: str = "refuse") -> None:
@@ -168,6 +170,8 @@ class BatchedStream(ABC):
         while filled < rows and (piece := self._take(rows - filled)) is not None:
             part = batch[filled : filled + piece.values.shape[0]]
             _fill(part, piece.values)
+            if self.marks:
+                part[is_marked(part, self.marks)] = np.nan
             self._filled(part)
             good = None if _all_finite(part) else self._good(part, piece)
             if piece.weights is not None:
