@@ -18,7 +18,7 @@ from npmdask.runs.problem import Request
 from npmdask.runs.progress import with_progress
 from npmdask.runs.solution import Resources, Solution
 from npmdask.runs.weights import LATITUDES, Weights, cosines, places_of, require_same_places
-from npmdask.storage.readers.gaps import COUNTED, DROP
+from npmdask.storage.readers.gaps import COUNTED, DROP, checked_marks, unmarked
 from npmdask.storage.readers.lazy import rows_of_a_block
 from npmdask.storage.source import open_source
 from npmdask.streaming.estimator import run_store
@@ -45,6 +45,10 @@ class EOF:
         What is done with a grid point that has data at some times only: refused; or its gaps count as its mean over
         time; or a model is fitted to what is there; or covariances are of common times. Points without data at any
         time are left out in any case.
+    missing_values : float or list of float, optional
+        Numbers that mark missing values, beside NaN, like -9999.
+    missing_limit : float, optional
+        With "mean": leave out points that lack more than this share of their values, which a pass before counts.
     memory : str or int, optional
         Limit for the fit, like "2GiB".
     store : str or Path, optional
@@ -82,6 +86,8 @@ class EOF:
         use_coslat: bool = False,
         standardize: bool = False,
         missing: str = DROP,
+        missing_values: Any = None,
+        missing_limit: float | None = None,
         memory: str | int | None = None,
         store: str | Path | None = None,
         tol: float | None = None,
@@ -92,6 +98,8 @@ class EOF:
         self.use_coslat = use_coslat
         self.standardize = standardize
         self.missing = missing
+        self.missing_values = missing_values
+        self.missing_limit = missing_limit
         self.memory = memory
         self.store = store
         self.tol = tol
@@ -132,8 +140,9 @@ class EOF:
         columns = squares_of(weights, self._grid) if weights is not None else None
         if self.use_coslat:
             columns = coslat_of(self._grid) * (1.0 if columns is None else columns)
+        marks = checked_marks(self.missing_values)
         if columns is not None and self.missing == DROP and np.isnan(columns).any():  # over land, which is left out
-            columns = np.where(np.isnan(columns) & np.isnan(self._grid.values), 0.0, columns)
+            columns = np.where(np.isnan(columns) & np.isnan(unmarked(self._grid.values, marks)), 0.0, columns)
         weighted = Weights(rows=sample_weights, columns=None if columns is None else columns.ravel())
         self._fitted = self._rows(X)
         request = Request(
@@ -141,6 +150,8 @@ class EOF:
             center=True,
             scale=self.standardize,
             missing=self.missing,
+            missing_values=marks,
+            missing_limit=self.missing_limit,
             tol=self.tol,
             seed=self.random_state,
             weights=weighted if weighted.spec() else None,
@@ -152,7 +163,9 @@ class EOF:
                 self.solution_ = drive(problem, run, resources, told)
         self._signs = fix_signs(self.solution_.basis)
         found = self.solution_.missing
-        self._seen = np.arange(self._grid.size) if found is None else np.flatnonzero(found.counts < found.rows)
+        self._seen = np.arange(self._grid.size)
+        if found is not None:
+            self._seen = found.kept[found.counts[found.kept] < found.rows]
         return self
 
     def components(self) -> Any:

@@ -37,6 +37,7 @@ class _OfRun(Components):
     n_components: Any
     missing = REFUSE
     missing_values: Any = None
+    missing_limit: float | None = None
     column_weights: Any = None
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
@@ -92,6 +93,7 @@ class _OfRun(Components):
                 center=self.centred,
                 missing=self.missing,
                 missing_values=checked_marks(self.missing_values),
+                missing_limit=self.missing_limit,
                 tol=self.tol,
                 seed=seed_of(self.random_state),
                 weights=find_weights(opened, sample_weight, self.column_weights),
@@ -102,8 +104,10 @@ class _OfRun(Components):
                 solution = drive(problem, run, resources, told)
         if not solution.answered:
             warnings.warn(solution.outcome.sentence, RuntimeWarning, stacklevel=2)
-        self.components_ = np.ascontiguousarray((solution.basis * fix_signs(solution.basis)).T)
-        self.singular_values_, self.n_samples_, self.missing_ = solution.singular_values, n, solution.missing
+        found = solution.missing
+        self._kept = None if found is None or len(found.kept) == d else found.kept
+        self.components_ = self._whole((solution.basis * fix_signs(solution.basis)).T, 0.0)
+        self.singular_values_, self.n_samples_, self.missing_ = solution.singular_values, n, found
         assert solution.analysed.components is not None
         self._column_weight = solution.analysed.components.column_weight
         self._model = solution.analysed.components.model
@@ -156,6 +160,9 @@ class PCA(CentredComponents, _OfRun):
         elsewhere. "pairwise": each covariance is of the rows that have both columns (docs/missing.md).
     missing_values : float or list of float, optional
         Numbers that mark missing values, beside NaN, like -9999.
+    missing_limit : float, optional
+        With "mean": leave out columns that lack more than this share of their values, which a pass before counts.
+        Their entries in ``components_`` are 0, in ``mean_`` and what ``inverse_transform`` gives NaN.
     tol : float, optional
         Relative residual to reach; 1e-9, or 1e-6 for float32 data, by default.
     memory : str or int, optional
@@ -209,6 +216,7 @@ class PCA(CentredComponents, _OfRun):
         column_weights: Any = None,
         missing: str = REFUSE,
         missing_values: Any = None,
+        missing_limit: float | None = None,
         tol: float | None = None,
         memory: str | int | None = None,
         store: str | Path | None = None,
@@ -220,6 +228,7 @@ class PCA(CentredComponents, _OfRun):
         self.column_weights = column_weights
         self.missing = missing
         self.missing_values = missing_values
+        self.missing_limit = missing_limit
         self.tol = tol
         self.memory = memory
         self.store = store
@@ -232,8 +241,9 @@ class PCA(CentredComponents, _OfRun):
         return tags
 
     def _finish(self, held: Any, solution: Solution, row_weight: np.ndarray | None) -> None:
-        k, most = len(self.singular_values_), min(self.n_samples_, self.n_features_in_)
-        self.mean_, self.n_components_ = solution.mean, k
+        k, most = len(self.singular_values_), min(self.n_samples_, len(solution.basis))
+        assert solution.mean is not None
+        self.mean_, self.n_components_ = self._whole(solution.mean, np.nan), k
         self.explained_variance_ = solution.explained_variance
         self.explained_variance_ratio_ = solution.explained_variance_ratio
         share, kept = solution.explained_share, float(self.explained_variance_.sum())
