@@ -28,6 +28,7 @@ from npmdask.runs.progress import with_progress
 from npmdask.runs.solution import Resources
 from npmdask.runs.weights import find_weights
 from npmdask.storage.containers import values_of
+from npmdask.storage.readers.gaps import Marks, checked_marks
 from npmdask.storage.source import open_source
 from npmdask.streaming.estimator import in_memory, seed_of
 from npmdask.streaming.source import Reading, open_stream
@@ -64,6 +65,8 @@ class PrivatePCA(Components):
         (docs/private-gaps.md).
     missing_fill : float, array_like, str or Path, shape (d,), optional
         Public: one number, one for each column, or the path of them. Never a statistic of the data.
+    missing_values : float or list of float, optional
+        Public: numbers that mark missing values, beside NaN, like -9999.
     column_weights : array_like, str or Path, shape (d,), optional
         Public: what columns weigh, as in :class:`npmdask.PCA`; ``row_norm`` is of the weighted rows.
     max_steps : int, optional
@@ -139,6 +142,7 @@ class PrivatePCA(Components):
         store: str | Path,
         missing: str = "refuse",
         missing_fill: Any = None,
+        missing_values: Any = None,
         column_weights: Any = None,
         max_steps: int | None = None,
         ledger: str | None = None,
@@ -155,6 +159,7 @@ class PrivatePCA(Components):
         self.store = store
         self.missing = missing
         self.missing_fill = missing_fill
+        self.missing_values = missing_values
         self.column_weights = column_weights
         self.max_steps = max_steps
         self.ledger = ledger
@@ -217,6 +222,7 @@ class PrivatePCA(Components):
             privacy=promise,
             max_steps=self.max_steps,
             missing=self.missing,
+            missing_values=self._marks,
             fill=find_fill(self.missing, self.missing_fill),
             weights=find_weights(opened, None, self.column_weights, X),
             seed=seed_of(self.random_state),
@@ -234,6 +240,10 @@ class PrivatePCA(Components):
         self._column_weight = None if request.weights is None else request.weights.columns
         self.n_components_, self.n_features_in_ = self.components_.shape
         return self
+
+    @property
+    def _marks(self) -> Marks:
+        return checked_marks(self.missing_values)
 
     def transform(self, X: Any, *, missing: str = AS_RUN) -> Block:
         """

@@ -34,18 +34,21 @@ class PublicRule:
     ----------
     fill : what missing entries count as: one number for all columns, or one for each (d).
     filled : the same as it is written down: the number, or the SHA-256 of the array.
+    marks : public numbers that mark missing entries, beside NaN.
     view : weights of rows (m) and of columns (d), whose roots records are multiplied by.
     weights : their SHA-256, by "rows" and "columns".
     """
 
     fill: float | np.ndarray | None = None
     filled: float | str | None = None
+    marks: tuple[float, ...] = ()
     view: View = AS_STORED
     weights: dict[str, str] | None = None
 
     def spec(self) -> dict[str, Any]:
         """What a ledger writes down of it; empty of a rule that does nothing."""
-        filled = {} if self.filled is None else {"missing_fill": self.filled}
+        filled: dict[str, Any] = {} if self.filled is None else {"missing_fill": self.filled}
+        filled |= {"missing_values": list(self.marks)} if self.marks else {}
         return filled | {f"{side.removesuffix('s')}_weights": digest for side, digest in (self.weights or {}).items()}
 
     @property
@@ -63,7 +66,8 @@ def said_of(spec: dict[str, Any]) -> str:
         what = (
             f"{filled:g}" if isinstance(filled, float) else f"the public number of its column (SHA-256 {filled[:HEX]})"
         )
-        said.append(f"a missing value counts as {what}")
+        marks = "".join(f" or {mark:g}" for mark in spec.get("missing_values", ()))
+        said.append(f"a missing value{f' (NaN{marks})' if marks else ''} counts as {what}")
     for side in ("row", "column"):
         digest = spec.get(f"{side}_weights")
         if digest is not None:
@@ -84,6 +88,11 @@ def require_public_rule(rule: PublicRule, privacy: Privacy, *, oracle: bool) -> 
         return
     if rule.fill is not None and relation not in RECORDS:
         _require_wide(relation, rule.fill, privacy)
+    if relation == "record_zero_out" and 0.0 in rule.marks:
+        raise RefusedError(
+            "missing_values with 0 and record_zero_out: a record of zeros, which stands for nobody, would count as "
+            "one of missing values, and move the sum. Mark missing values by another number, or choose record_replace"
+        )
     if rule.view.column_weight is not None and relation not in RECORDS:
         raise RefusedError(
             f"column_weights with {relation}: an entry of a weighted column moves by another number than change, so "

@@ -279,10 +279,10 @@ def prepared(source: Source, request: Request) -> Source:
             raise RefusedError(
                 "missing_limit looks at the data, which no budget of a private run pays for: leave it out"
             )
-        if request.missing_values:
-            raise RefusedError(
-                f"missing_values = {list(request.missing_values)} are not known to private runs: leave them out, and "
-                "write NaN in their place when the data are ingested"
+        if request.missing_values and request.missing == REFUSE:
+            raise BadInputError(
+                f"missing_values = {list(request.missing_values)} say what is missing, and not what is done with it: "
+                f"say missing = {FILL!r} with a public missing_fill, too"
             )
         return _privately_filled(source, request)
     if request.missing == FILL:
@@ -339,7 +339,8 @@ def _privately_filled(source: Source, request: Request) -> Source:
             f"{source.path} was ingested so that it may hold missing values (whether it does was not looked at): say "
             f"missing = {FILL!r} with a public missing_fill that they count as"
         )
-    return with_missing(source, request.missing, None if request.fill is None else request.fill.values)
+    fill = None if request.fill is None else request.fill.values
+    return with_missing(source, request.missing, fill, request.missing_values)
 
 
 def _public_rule(source: Source, request: Request, privacy: Privacy) -> PublicRule:
@@ -348,6 +349,7 @@ def _public_rule(source: Source, request: Request, privacy: Privacy) -> PublicRu
     rule = PublicRule(
         fill=None if fill is None else fill.values,
         filled=None if fill is None else fill.spec,
+        marks=request.missing_values,
         view=AS_STORED if weights is None else View(row_weight=weights.rows, column_weight=weights.columns),
         weights=None if weights is None else weights.spec(),
     )

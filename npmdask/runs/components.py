@@ -159,7 +159,7 @@ class StoredComponents:
         """Rows of the columns that were kept. Their gaps are NaN, or as the run read those of its own."""
         found, reader = self.missing, opened.reader
         if self.fill is not None and missing == AS_RUN and isinstance(reader, DenseReader):
-            return with_missing(opened, FILL, self.fill.values)
+            return with_missing(opened, FILL, self.fill.values, self.marks)
         if not isinstance(reader, DenseReader) or (missing == AS_RUN and found is None and not self.marks):
             return opened
         if found is None:
@@ -261,7 +261,9 @@ def components_of_run(
     columns = None if weights is None else weights.columns
     columns = columns if columns is None or missing is None else columns[missing.kept]
     if not (data["center"] or data["scale"]):
-        return StoredComponents(basis=basis, missing=missing, fill=kept_fill(held, data), column_weight=columns)
+        marks = tuple(data.get("missing_values", ())) if missing is None else ()
+        fill = kept_fill(held, data)
+        return StoredComponents(basis=basis, missing=missing, fill=fill, column_weight=columns, marks=marks)
     mean, std = _statistics(held, spec, source)
     model = None
     if data.get("missing") == EM:

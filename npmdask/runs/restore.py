@@ -203,6 +203,7 @@ def _private_of(held: RunStore, spec: dict[str, Any]) -> Problem:
         seed=spec["run"]["seed"],
         privacy=Privacy(**spec["privacy"]),
         missing=spec["data"].get("missing", REFUSE),
+        missing_values=tuple(spec["data"].get("missing_values", ())),
         fill=kept_fill(held, spec["data"]),
         weights=kept_weights(held, spec),
     )

@@ -149,7 +149,7 @@ def operator_of(instance: Instance, data: NDArray[np.float64]) -> Any:
     """The private operator of the product's own code for data of this kind, in memory."""
     relation, rule, source = instance.relation, instance.public_rule, open_source(data, instance.kind)
     if rule.fill is not None:
-        source = with_missing(source, FILL, rule.fill)
+        source = with_missing(source, FILL, rule.fill, rule.marks)
     reader: Any = source.reader
     if isinstance(reader, TensorReader):
         return BoundedTensor(reader=reader, clip_norm=relation.clip_norm, change=relation.unit)

@@ -24,6 +24,7 @@ from npmdask.models.private_pca import PrivatePCA
 from npmdask.operators import ClippedGram
 from npmdask.privacy.account import bound_to
 from npmdask.privacy.neighbors import make_relation
+from npmdask.privacy.public_rule import PublicRule
 from npmdask.privacy.request import Privacy
 from npmdask.runs.build import make_problem
 from npmdask.runs.missing import Fill, find_fill
@@ -89,8 +90,11 @@ class Plain:
         return self.made
 
 
+@pytest.mark.parametrize("marks", [(), (-7.0, 1e9)])
 @pytest.mark.parametrize("relation", ["record_replace", "record_zero_out", "record_add_remove"])
-def test_neighbours_with_gaps_and_weights_are_no_further_apart_than_the_sensitivity(relation: str) -> None:
+def test_neighbours_with_gaps_and_weights_are_no_further_apart_than_the_sensitivity(
+    relation: str, marks: tuple[float, ...]
+) -> None:
     """A record that has gaps in one world and none, or others, in the other; wild sizes; some pairs come near."""
     rng, d, nearest = np.random.default_rng(0), 5, 0.0
     rel = make_relation(relation, clip_norm=0.8)
@@ -108,7 +112,9 @@ def test_neighbours_with_gaps_and_weights_are_no_further_apart_than_the_sensitiv
         block = np.linalg.qr(rng.standard_normal((d, 2)))[0]
         sums = []
         for data in (x, other):
-            reader: Any = with_missing(open_source(data, "samples"), "fill", fill).reader
+            if marks:
+                data = np.where(np.isnan(data), rng.choice(marks, data.shape), data)
+            reader: Any = with_missing(open_source(data, "samples"), "fill", fill, marks).reader
             operator = ClippedGram(reader=reader, clip_norm=0.8, view=view)
             X = operator.prepare(block)
             sums.append(operator.finish(operator.partial(range(operator.units), X), X) * operator.rounding(2).grid)
@@ -145,6 +151,43 @@ def test_an_entry_may_be_missing_where_it_may_change_as_far(tmp_path: Path) -> N
     assert max(moved) <= allowed_move
 
 
+def test_marked_values_count_as_missing_ones(store: Path, tmp_path: Path) -> None:
+    """The very sums of the store with NaN, of floats and of integers; what is not a mark is a value."""
+    marked, whole = np.where(np.isnan(gappy(60)), -99.0, gappy(60)), np.arange(60 * COLUMNS).reshape(60, COLUMNS) % 7
+    gaps = np.where(whole == 3, np.nan, whole)
+    for name, values in {"marked": marked, "whole": whole, "gaps": gaps}.items():
+        np.save(tmp_path / f"{name}.npy", values)
+        ingest(tmp_path / f"{name}.npy", tmp_path / f"{name}.zarr", kind="samples", non_finite="missing")
+    block = np.linalg.qr(np.random.default_rng(0).standard_normal((COLUMNS, 4)))[0]
+    for one, other, mark in (
+        (tmp_path / "marked.zarr", store, -99.0),
+        (*(tmp_path / f"{n}.zarr" for n in ("whole", "gaps")), 3.0),
+    ):
+        wanted = exact(asked(other, "record_replace", **FILL), block)
+        found = asked(one, "record_replace", **FILL, missing_values=(mark,))
+        np.testing.assert_array_equal(exact(found, block), wanted)
+        assert (exact(asked(one, "record_replace", **FILL, missing_values=(-5.5,)), block) != wanted).any()
+        assert found.recipe.tables()["privacy"] is not None and found.spec()["data"]["missing_values"] == [mark]
+
+
+def test_marks_are_in_the_rule_that_is_written_down() -> None:
+    rule = PublicRule(fill=0.5, filled=0.5, marks=(-9.0, -8.0))
+    assert rule.spec() == {"missing_fill": 0.5, "missing_values": [-9.0, -8.0]}
+    assert rule.clause == "; before that a missing value (NaN or -9 or -8) counts as 0.5"
+    assert PublicRule(fill=0.5, filled=0.5).clause == "; before that a missing value counts as 0.5"
+    assert len({bound_to("print", {"public_rule": r.spec()}) for r in (rule, replace(rule, marks=(-9.0,)))}) == 2
+
+
+def test_a_record_of_zeros_that_is_marked_as_missing_would_move_the_sum(tmp_path: Path) -> None:
+    """Of record_zero_out a record of zeros is nobody: made one of fills it would be somebody."""
+    np.save(tmp_path / "x.npy", gappy(60))
+    ingest(tmp_path / "x.npy", tmp_path / "x.zarr", non_finite="missing")
+    how = {"missing": "fill", "fill": Fill(values=1.0), "missing_values": (0.0,)}
+    asked(tmp_path / "x.zarr", "record_replace", **how)
+    with pytest.raises(RefusedError, match="missing_values with 0 and record_zero_out"):
+        asked(tmp_path / "x.zarr", "record_zero_out", **how)
+
+
 FILL = {"missing": "fill", "fill": Fill(values=0.0)}
 COLUMN, ROW = Weights(columns=np.ones(COLUMNS)), Weights(rows=np.ones(60))
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
@@ -157,6 +200,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("record_add_remove", FILL | {"weights": ROW}, "shifts all records behind it to other weights"),
     ("record_replace", FILL | {"weights": ROW, "algorithm": "k-dp-pca", "options": {}}, "means over batches of equal"),
     ("record_replace", FILL | {"weights": Weights(columns=np.ones(3))}, "there are 3 column_weights"),
+    ("record_replace", {"missing_values": (-9.0,)}, "say missing = 'fill' with a public missing_fill"),
+    ("entry", FILL | {"kind": "matrix", "max_steps": 2, "missing_values": (-9.0,)}, r"Say change = 1\.5"),
     ("record_replace", FILL | {"center": True}, "does not centre or scale"),
     ("record_replace", {"missing": "fill", "fill": Fill(values=np.ones(3))}, "missing_fill has shape"),
     ("entry", FILL | {"kind": "matrix", "max_steps": 2}, r"entry and change = 1: .*Say change = 1\.5"),
@@ -275,6 +320,26 @@ def test_every_face_reaches_the_same_release(tmp_path: Path, capsys: Any) -> Non
     assert "counts as the public number of its column" in page
     count = str(int(np.isnan(gappy(4000)).sum()))
     assert count not in page and count not in json.dumps(found.statement)
+
+
+@pytest.mark.slow
+def test_a_run_keeps_its_marks(tmp_path: Path) -> None:
+    """Resumed, scored and in the ledger; other marks are another run."""
+    world = make_world(tmp_path / "world", np.where(np.isnan(gappy(4000)), -99.0, gappy(4000)))
+    how: dict[str, Any] = {"privacy": world.privacy, "missing": "fill", "missing_fill": 0, "max_steps": 2}
+    found = npmdask.top_k(world.data, RANK, store=tmp_path / "run", missing_values=-99, **how)
+    again = resume(tmp_path / "run")
+    np.testing.assert_array_equal(again.basis, found.basis)
+    assert again.statement is not None and "(NaN or -99) counts as 0" in again.statement["public_rule"]
+    (run, *_) = world.ledger.status("people").runs
+    assert run.event["public_rule"] == {"missing_fill": 0.0, "missing_values": [-99.0]}
+    rows, marked = gappy(60), np.where(np.isnan(gappy(60)), -99.0, gappy(60))
+    wanted = np.where(np.isnan(rows), 0.0, rows) @ found.basis
+    np.testing.assert_allclose(again.scores(marked), wanted)
+    transform(tmp_path / "run", marked, tmp_path / "scores")
+    np.testing.assert_allclose(zarr.open_group(tmp_path / "scores")["data"][...], wanted)
+    with pytest.raises(RefusedError, match=r"data\.missing_values"):
+        npmdask.top_k(world.data, RANK, store=tmp_path / "run", missing_values=-98, **how)
 
 
 @pytest.mark.slow
