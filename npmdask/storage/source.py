@@ -247,9 +247,11 @@ def with_missing(
             "csr": "sparse, whose entries that are not stored are zeros",
         }
         what = others.get(reader.layout, f"of kind {source.kind}")
+        remedy = "leave it out, and fill missing values in before"
+        if reader.layout == "csr":
+            remedy = "leave it out; or, where they mean missing, give rows with NaN there (docs/missing.md: ratings)"
         raise RefusedError(
-            f"missing = {rule!r} is for samples and dense matrices, and {source.path} is {what}: leave it "
-            "out, and fill missing values in before"
+            f"missing = {rule!r} is for samples and dense matrices, and {source.path} is {what}: {remedy}"
         )
     if not marks and ((source.registered and not source.gaps) or reader.dtype.kind != "f"):
         return source
