@@ -19,7 +19,15 @@ from npmdask.algorithms import STREAM_REGISTRY
 from npmdask.api import solve
 from npmdask.checkpoint.remote.mirror import place_of_store
 from npmdask.checkpoint.store import PRIVATE
-from npmdask.errors import BadInputError, MemoryRefusedError, RefusedError, closest
+from npmdask.errors import (
+    LONGEST_VALUE,
+    BadInputError,
+    MemoryRefusedError,
+    RefusedError,
+    closest,
+    shown_value,
+    wrong_value,
+)
 from npmdask.execution.clusters import is_scheduler_file, scheduler_of
 from npmdask.execution.memory import tree_rss
 from npmdask.federated.centre import open_nodes
@@ -605,7 +613,7 @@ def load_config(
     try:
         if file.stat().st_size > LARGEST:
             raise BadInputError(f"{file} is too large for a configuration{data}")
-        content = tomllib.loads(file.read_text())
+        content = parse_toml(file.read_text(), f"{file}", data)
     except FileNotFoundError:
         raise BadInputError(
             f"there is no configuration {file}; write one with `npmdask init {file.stem}`{data}"
@@ -614,9 +622,37 @@ def load_config(
         raise BadInputError(
             f"{file} is a folder; a configuration is a file, which `npmdask init` writes{data}"
         ) from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise BadInputError(f"{file} is not a TOML file: {error}{data}") from error
+    except UnicodeDecodeError:
+        raise BadInputError(f"{file} is not a TOML file: it is no text in UTF-8{data}") from None
+    except OSError as error:
+        raise BadInputError(f"{file} cannot be read: {error.strerror}{data}") from error
     return _placed(content, str(file), file.absolute().parent, file.stem, store, start, changes or {})
+
+
+def parse_toml(text: str, name: str, more: str = "") -> dict[str, Any]:
+    """The tables of a text. Raises BadInputError, which says where it is not TOML; ``more``: the end of that sentence.
+
+    Examples
+    --------
+    >>> parse_toml("[run]\\nmemory = 1GiB", "nightly.toml")
+    Traceback (most recent call last):
+    npmdask.errors.BadInputError: nightly.toml is not a TOML file: line 2 (memory = 1GiB) is neither [TABLE] nor KEY =
+    VALUE, with quotation marks around text
+    """
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        place = re.search(r"at line (\d+)", str(error))
+        lines = text.splitlines()
+        number = min(int(place[1]), len(lines)) if place else len(lines)
+        line = lines[number - 1].strip()[:LONGEST_VALUE] if lines else ""
+        twice = "overwrite" in str(error) or "twice" in str(error)
+        wrong = (
+            "says again what was said"
+            if twice
+            else "is neither [TABLE] nor KEY = VALUE, with quotation marks around text"
+        )
+        raise BadInputError(f"{name} is not a TOML file: line {number} ({line}) {wrong}{more}") from None
 
 
 def config_of_source(
@@ -734,16 +770,25 @@ def _value_of(key: str, text: str) -> Any:
         parsed = tomllib.loads(f"value = {text}")
         # a line break or a comment would end the value early, and the rest be lost without a word
         whole = list(parsed) == ["value"] and (isinstance(parsed["value"], str | list | dict) or "#" not in text)
-    except tomllib.TOMLDecodeError as error:
+    except tomllib.TOMLDecodeError:
         if text[0] in "[{\"'":
             raise BadInputError(
-                f"{key} = {text}: it is not TOML ({error}); strings in it need quotation marks"
+                f"{key} = {text}: it is not TOML: close what is opened, and put quotation marks around text in it"
             ) from None
         whole = False
     only_text = str in (annotation, *get_args(annotation)) and not {int, float} & {*get_args(annotation)}
     if not whole or (only_text and not isinstance(parsed["value"], str | list | dict)):
         return text  # a word, or of what can only be text (a size, a name) something that looks like a number
     return parsed["value"]
+
+
+def known_keys() -> dict[str, Any]:
+    """The type of every key, by its dotted name."""
+    return {
+        f"{table}.{name}": option.annotation
+        for table, field in RunConfig.model_fields.items()
+        for name, option in table_of(field.annotation).model_fields.items()
+    }
 
 
 def _field_of(key: str) -> Any:
@@ -754,8 +799,7 @@ def _field_of(key: str) -> Any:
     BadInputError
         There is no such key.
     """
-    known = {f"{t}.{n}": o.annotation for t, f in RunConfig.model_fields.items()
-             for n, o in table_of(f.annotation).model_fields.items()}  # fmt: skip
+    known = known_keys()
     if key in known:
         return known[key]
     parent = key.rpartition(".")[0]
@@ -820,33 +864,70 @@ def validate_config(content: dict[str, Any], name: str = "the configuration") ->
     try:
         config = RunConfig.model_validate(content)
     except ValidationError as error:
-        raise BadInputError(f"{name}: " + "; ".join(_sentence(e) for e in error.errors())) from None
+        raise BadInputError(f"{name}: {sentences(error, RunConfig)}") from None
     parse_memory(config.run.memory)
     return config
 
 
-def _sentence(error: Any) -> str:
-    where = ".".join(str(part) for part in error["loc"])
-    if error["type"] == "extra_forbidden":
-        known = list(_model_at(error["loc"][:-1]).model_fields)
-        return f"unknown key {where!r}: {closest(str(error['loc'][-1]), known)}"
-    if error["type"] == "missing":
-        return f"{where} is missing: {_description(error['loc']) or 'see `npmdask init`'}"
-    given, said = f"{where} = {error.get('input')!r}", error["msg"].removeprefix("Value error, ")
-    named = f"{where.rpartition('.')[2]} = {error.get('input')!r} "  # a sentence that says so itself goes on from there
-    return f"{given} {said.removeprefix(named)}" if said.startswith(named) else f"{given}: {said}"
+def sentences(error: ValidationError, model: type[BaseModel]) -> str:
+    """What is wrong with tables that were to be a ``model``: a clause for each key, joined by semicolons."""
+    found: dict[str, list[str]] = {}
+    for one in error.errors(include_url=False):
+        fields = _fields_at(model, one["loc"])
+        # below a key that may be of several types pydantic names each of them
+        where = ".".join(str(part + 1) if isinstance(part, int) else part for part, _ in fields)
+        found.setdefault(where, []).append(_clause(one, where, fields, model))
+    return "; ".join(" or ".join(_without_repeats(clauses)) for clauses in found.values())
 
 
-def _model_at(location: tuple[Any, ...]) -> type[BaseModel]:
-    model: type[BaseModel] = RunConfig
-    for part in location:
-        model = table_of(model.model_fields[part].annotation)
-    return model
+def _without_repeats(clauses: list[str]) -> list[str]:
+    """Of several clauses on one value only the first names it."""
+    first, *rest = dict.fromkeys(clauses)
+    return [first, *(clause.rpartition(": ")[2] for clause in rest)]
 
 
-def _description(location: tuple[Any, ...]) -> str | None:
-    field = _model_at(location[:-1]).model_fields.get(str(location[-1]))
-    return field.description if field else None
+def _fields_at(model: Any, location: tuple[Any, ...]) -> list[tuple[Any, Any]]:
+    """The parts of a location that are keys or places in a list, with the field of each (None: there is none)."""
+    found: list[tuple[Any, Any]] = []
+    for number, part in enumerate(location):
+        fields = getattr(model, "model_fields", {})
+        if part in fields:
+            found.append((part, fields[part]))
+            model = table_of(fields[part].annotation)
+        elif isinstance(part, int):
+            found.append((part, None))
+        elif fields and number == len(location) - 1:
+            found.append((part, None))  # a key that does not exist
+    return found
+
+
+def _clause(error: Any, where: str, fields: list[tuple[Any, Any]], model: type[BaseModel]) -> str:
+    kind, value = error["type"], error.get("input")
+    if not fields:
+        return wrong_value(error)
+    name, field = fields[-1]
+    if kind == "extra_forbidden":
+        return f"unknown key {where!r}: {_closest_key(model, fields)}"
+    if kind == "missing":
+        return f"{where} is missing: {(field.description if field else None) or 'see `npmdask init`'}"
+    given = f"{where} = {shown_value(value)}"
+    if kind == "value_error":  # a sentence of ours, which may name the key itself
+        said = wrong_value(error)
+        named = f"{name} = {value!r} "
+        return f"{given} {said.removeprefix(named)}" if said.startswith(named) else f"{given}: {said}"
+    return f"{given}: {wrong_value(error)}"
+
+
+def _closest_key(model: type[BaseModel], fields: list[tuple[Any, Any]]) -> str:
+    """The key of the same table that is nearly called so; or the same key of another table; or what there is."""
+    table, name = model, str(fields[-1][0])
+    for _, field in fields[:-1]:
+        table = table_of(field.annotation) if field is not None else table
+    here = closest(name, [*getattr(table, "model_fields", ())])
+    if table is not RunConfig and model is RunConfig:
+        elsewhere = [key for key in known_keys() if key.endswith(f".{name}")]
+        return f"did you mean {elsewhere[0]!r}?" if elsewhere else here
+    return here
 
 
 # A configuration as text: commented TOML, and the file that ``npmdask init`` writes.
@@ -879,6 +960,16 @@ def _toml(value: Any) -> str:
     return repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
 
 
+def schema_text() -> str:
+    """The JSON schema of configurations, as the file beside this module has it: editors complete keys and values."""
+    made = RunConfig.model_json_schema()
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Configuration of a run of npmdask"}
+    return json.dumps(head | {key: value for key, value in made.items() if key != "title"}, indent=2) + "\n"
+
+
+SCHEMA = Path(__file__).with_name("config.schema.json")
+
+
 # what most runs say; the rest has good defaults
 FIRST_KEYS = (
     "source.path",
@@ -901,7 +992,7 @@ def starter(file: Path, source: str | None = None) -> str:
         The source cannot be opened, or no plain run of it is possible.
     """
     name, store = file.stem, f"runs/{file.stem}"
-    head = f"# npmdask run {file.name}\n\n"
+    head = f"#:schema {SCHEMA.as_uri()}\n# npmdask run {file.name}\n\n"
     if source is None:
         table = SourceTable(path=f"{name}.zarr")
         run = RunTable(memory="1GiB", store=store)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -168,11 +169,64 @@ def require(holds: bool, sentence: str) -> None:
         raise BadInputError(sentence)
 
 
+MOST_NAMES = 20  # that a sentence lists
+
+
 def closest(word: str, known: list[str]) -> str:
-    """A ready ``did you mean`` tail for an unknown ``word``, or the list of what is known."""
+    """A ready ``did you mean`` tail for an unknown ``word``, or the list of what is known.
+
+    Of dotted names the last part alone is compared too: ``tol`` means ``stop.tol``.
+    """
     from difflib import get_close_matches
 
-    match = get_close_matches(word, known, n=1, cutoff=0.5)
+    ends = {name.rpartition(".")[2]: name for name in reversed(known) if "." in name}
+    last = word.rpartition(".")[2]
+    match = [ends[last]] if last in ends else get_close_matches(word, known, n=1, cutoff=0.5)
+    match = match or [ends[name] for name in get_close_matches(last, [*ends], n=1, cutoff=0.6)]
     if match:
         return f"did you mean {match[0]!r}?"
-    return "known: " + ", ".join(sorted({*known}))
+    names = sorted({*known})
+    more = f", ... ({len(names) - MOST_NAMES} more)" if len(names) > MOST_NAMES else ""
+    return "known: " + ", ".join(names[:MOST_NAMES]) + more
+
+
+LONGEST_VALUE = 100  # characters of a value in a sentence
+WRONG = {  # what a value is not, by pydantic's name of the mistake
+    "bool_type": "write true or false",
+    "bool_parsing": "write true or false",
+    "int_type": "a whole number is needed",
+    "int_parsing": "a whole number is needed",
+    "int_from_float": "a whole number is needed",
+    "float_type": "a number is needed",
+    "float_parsing": "a number is needed",
+    "string_type": "text in quotation marks is needed",
+    "list_type": 'a list is needed, like [1, 2] or ["a", "b"]',
+    "dict_type": "a table is needed, like {{ gap = 0.1 }}",
+    "model_type": "a table is needed, with keys of its own",
+    "model_attributes_type": "a table is needed, with keys of its own",
+    "finite_number": "a finite number is needed",
+    "greater_than": "a number above {gt:g} is needed",
+    "greater_than_equal": "at least {ge:g} is needed",
+    "less_than": "a number below {lt:g} is needed",
+    "less_than_equal": "at most {le:g} is possible",
+    "string_pattern_mismatch": "only letters, digits, dots, dashes and underscores are possible",
+}
+
+
+def wrong_value(error: Mapping[str, Any]) -> str:
+    """What is wrong with a value, in our words: of one of the errors that a ``ValidationError`` of pydantic lists."""
+    kind, context = error["type"], error.get("ctx", {})
+    if kind in ("value_error", "assertion_error"):
+        return str(context.get("error", "the value does not fit"))  # a sentence of ours
+    if kind == "literal_error":
+        known = re.findall(r"'([^']*)'", context["expected"])
+        given = error.get("input")
+        return closest(given, known) if isinstance(given, str) else f"one of {', '.join(known)} is needed"
+    return WRONG.get(kind, "the value does not fit").format_map(context)
+
+
+def shown_value(value: Any) -> str:
+    """A value as a person wrote it, and not all of one that is long."""
+    text = value.isoformat() if hasattr(value, "isoformat") else repr(value)
+    text = text.lower() if isinstance(value, bool) else text
+    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}..."

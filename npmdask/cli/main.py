@@ -34,6 +34,7 @@ from npmdask.cli.models import (
     progress_of,
 )
 from npmdask.cli.operate import add_gc, add_metrics, add_serve, add_status
+from npmdask.cli.parser import Parser, add_completion, add_schema, complete
 from npmdask.cli.privacy import add_audit, add_ledger, add_perturb
 from npmdask.errors import BadInputError, NpmdaskError
 from npmdask.runs.progress import stop_bars
@@ -208,7 +209,10 @@ INTERRUPTED = 130
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
-    arguments = _parser().parse_args(argv)
+    parser = _parser()
+    complete(parser, SHORT)
+    arguments = parser.parse_args(argv)
+    arguments.given = list(sys.argv[1:] if argv is None else argv)
     end_when_asked()
     try:
         open_log(getattr(arguments, "log", None))
@@ -283,8 +287,8 @@ class Version(argparse.Action):
         parser.exit()
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="npmdask",
         description="Compute PCA, SVD, tensor decompositions and topics of data larger than memory; also under "
         "differential privacy.",
@@ -526,6 +530,8 @@ COMMANDS = (
     add_audit,
     _add_node,
     add_serve,
+    add_schema,
+    add_completion,
 )
 
 if __name__ == "__main__":

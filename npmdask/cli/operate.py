@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 RUNS = "runs"
@@ -114,15 +115,32 @@ def _gc(a: argparse.Namespace) -> int:
 
 
 def add_serve(commands: Any) -> None:
+    """``npmdask serve``."""
     p = commands.add_parser(
-        "serve",
-        help="run schedules: start a Prefect server and a worker on this machine, until stopped",
-        add_help=False,
-        prefix_chars="\0",  # its options are not ours
+        "serve", help="run schedules: start a Prefect server and a worker on this machine, until stopped"
     )
-    p.add_argument("arguments", nargs="*")
+    add_serve_options(p)
     p.set_defaults(command=_serve)
 
 
+def add_serve_options(p: Any) -> None:
+    """Options of the program that serves, which is another one."""
+    p.add_argument(
+        "schedules", nargs="?", type=Path, help="what runs when: a TOML file (schedules.toml in the working folder)"
+    )
+    p.add_argument(
+        "--example",
+        nargs="?",
+        const="",
+        metavar="FOLDER",
+        help="make small data and a schedule that runs at once, and serve them; in a temporary folder if none is named",
+    )
+    p.add_argument("--port", type=int, help="of the Prefect server and its pages (4200, or a free one)")
+    p.add_argument("--folder", type=Path, help="logs and process numbers (runs/.serve)")
+    p.add_argument("--metrics-port", type=int, help="also answer scrapes of Prometheus at this port")
+    p.add_argument("--check", action="store_true", help="read the schedules, say what is wrong, start nothing")
+
+
 def _serve(a: argparse.Namespace) -> int:
-    os.execv(sys.executable, [sys.executable, "-m", "npmdask.prefect.serve", *a.arguments])
+    given = a.given[a.given.index("serve") + 1 :]
+    os.execv(sys.executable, [sys.executable, "-m", "npmdask.prefect.serve", *given])

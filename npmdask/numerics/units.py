@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, wrong_value
 
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
@@ -78,6 +78,6 @@ def from_table(name: str, kind: type[Any], values: Mapping[str, Any]) -> Any:
     except ValidationError as error:
         first = error.errors()[0]
         if not first["loc"]:  # what the class itself says of all of them
-            raise BadInputError(f"{name}: {first['msg'].removeprefix('Value error, ')}") from None
+            raise BadInputError(f"{name}: {wrong_value(first)}") from None
         at = ".".join(str(part) for part in first["loc"])
-        raise BadInputError(f"{name} option {at} = {first['input']!r}: {first['msg']}") from None
+        raise BadInputError(f"{name} option {at} = {first['input']!r}: {wrong_value(first)}") from None

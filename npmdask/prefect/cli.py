@@ -10,6 +10,7 @@ from typing import Any
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
 from npmdask.cli.models import NOT_CONVERGED, add_set
+from npmdask.cli.parser import Parser
 from npmdask.config import RunConfig, load_config, parse_changes
 from npmdask.errors import BadInputError
 from npmdask.manage.kinds import in_lines
@@ -59,8 +60,8 @@ def main_of_parameters(flow: Any, argv: Sequence[str] | None = None) -> int:
     return exit_code(run)
 
 
-def _parser(flow: Any) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=flow.description, formatter_class=argparse.RawDescriptionHelpFormatter)
+def _parser(flow: Any) -> Parser:
+    parser = Parser(description=flow.description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="the last line of stdout is one JSON object")
     return parser
 

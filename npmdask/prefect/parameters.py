@@ -3,13 +3,14 @@
 import os
 import re
 from collections.abc import Callable, Mapping
+from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import parse_qs, urlsplit
 
-from prefect.exceptions import ParameterBindError, ParameterTypeError
+from prefect.exceptions import ParameterTypeError
 from prefect.utilities.callables import get_call_parameters
-from pydantic import Field, WrapValidator
+from pydantic import Field, ValidationError, WrapValidator
 from pydantic.json_schema import SkipJsonSchema
 
 from npmdask.algorithms.stopping import Outcome
@@ -17,7 +18,7 @@ from npmdask.checkpoint.remote.mirror import place_of_store
 from npmdask.checkpoint.store import RunStore
 from npmdask.cli.main import SHORT, is_source
 from npmdask.config import RunConfig, config_of_source, config_of_tables, load_config, validate_config
-from npmdask.errors import BadInputError, RefusedError, closest
+from npmdask.errors import BadInputError, RefusedError, closest, shown_value, wrong_value
 from npmdask.privacy.account import KEY
 from npmdask.runs.presentation import PART
 from npmdask.storage.paths import NAME, is_url, require_name, require_no_link
@@ -83,11 +84,19 @@ def checked(flow: Any, asked: dict[str, Any]) -> dict[str, Any]:
     BadInputError
         One is unknown, missing or out of range.
     """
+    wrong = f"the parameters do not fit the flow {flow.name}"
+    known = signature(flow.fn).parameters
+    if (unknown := next((name for name in asked if name not in known), None)) is not None:
+        raise BadInputError(f"{wrong}: it has no parameter {unknown!r}: {closest(unknown, [*known])}")
+    if missing := [name for name, one in known.items() if one.default is one.empty and name not in asked]:
+        raise BadInputError(f"{wrong}: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing")
     try:
         flow.validate_parameters(get_call_parameters(flow.fn, (), asked, apply_defaults=False))
-    except (ParameterBindError, ParameterTypeError) as error:
-        said = str(error).partition("\nFunction")[0].replace("\n", " ")
-        raise BadInputError(f"the parameters do not fit the flow {flow.name}: {said}") from None
+    except ParameterTypeError as error:
+        found = error.__context__  # what Prefect made its sentence of
+        told = found.errors(include_url=False) if isinstance(found, ValidationError) else []
+        said = "; ".join(f"{one['loc'][0]} = {shown_value(one.get('input'))}: {wrong_value(one)}" for one in told)
+        raise BadInputError(f"{wrong}: {said or 'one of them is of another type'}") from None
     run_folder(asked.get("folder", "runs"), asked.get("run_id", flow.name))
     return asked
 

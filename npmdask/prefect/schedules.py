@@ -16,7 +16,6 @@
 """
 
 import json
-import tomllib
 from dataclasses import dataclass
 from hashlib import sha256
 from os.path import normpath
@@ -28,7 +27,7 @@ from prefect import Flow
 from prefect.schedules import Cron, Interval, Schedule
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from npmdask.config import RunConfig, load_config
+from npmdask.config import RunConfig, load_config, parse_toml, sentences
 from npmdask.errors import BadInputError, closest
 from npmdask.prefect.benchmark import benchmark
 from npmdask.prefect.parameters import at_store, checked, run_folder
@@ -124,24 +123,18 @@ def read_schedules(path: Path | str) -> list[Planned]:
     """
     path = Path(path).absolute()
     try:
-        file = File.model_validate(tomllib.loads(path.read_text()))
+        file = File.model_validate(parse_toml(path.read_text(), str(path)))
     except OSError as error:
         raise BadInputError(f"{path} cannot be read: {error.strerror}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise BadInputError(f"{path} is not TOML: {error}") from error
+    except UnicodeDecodeError:
+        raise BadInputError(f"{path} is not a TOML file: it is no text in UTF-8") from None
     except ValidationError as error:
-        raise BadInputError(f"{path}: {_said(error)}") from error
+        raise BadInputError(f"{path}: {sentences(error, File)}") from error
     names = [entry.name for entry in file.schedule]
     for name in names:
         if names.count(name) > 1:
             raise BadInputError(f"{path}: two schedules are called {name!r}; rename one")
     return [_planned(entry, path.parent) for entry in file.schedule]
-
-
-def _said(error: ValidationError) -> str:
-    first = error.errors(include_url=False)[0]
-    where = ".".join(str(part + 1 if isinstance(part, int) else part) for part in first["loc"])
-    return f"{where}: {first['msg'].removeprefix('Value error, ')}" if where else first["msg"]
 
 
 def _planned(entry: ScheduleEntry, folder: Path) -> Planned:

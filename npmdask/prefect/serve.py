@@ -25,6 +25,8 @@ from typing import Any
 import psutil
 
 from npmdask.checkpoint.logging import open_log
+from npmdask.cli.operate import add_serve_options
+from npmdask.cli.parser import Parser
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.manage.prometheus import require_client
 from npmdask.prefect import reports
@@ -42,23 +44,8 @@ FRESH = 30.0  # seconds since the keeper's last look
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve until SIGINT or SIGTERM; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="npmdask serve", description=__doc__)
-    parser.add_argument(
-        "schedules", nargs="?", type=Path, help=f"what runs when: a TOML file ({SCHEDULES} in the working folder)"
-    )
-    parser.add_argument(
-        "--example",
-        nargs="?",
-        const="",
-        metavar="FOLDER",
-        help="make small data and a schedule that runs at once, and serve them; in a temporary folder if none is named",
-    )
-    parser.add_argument(
-        "--port", type=int, default=None, help=f"of the Prefect server and its pages ({PORT}, or a free one)"
-    )
-    parser.add_argument("--folder", type=Path, help="logs and process numbers (runs/.serve)")
-    parser.add_argument("--metrics-port", type=int, help="also answer scrapes of Prometheus at this port")
-    parser.add_argument("--check", action="store_true", help="read the schedules, say what is wrong, start nothing")
+    parser = Parser(prog="npmdask serve", description=__doc__)
+    add_serve_options(parser)
     a = parser.parse_args(argv)
     return exit_code(lambda: _serve(a))
 
