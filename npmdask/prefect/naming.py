@@ -1,4 +1,4 @@
-"""Names of flow and task runs that say what runs: ``pca of samples.zarr, k = 10``.
+"""Names of flow and task runs that say what runs: ``PCA of samples.zarr, k = 10``; those of flows also say when.
 
 Prefect keeps and shows them, so they are made of public parameters alone: of a path or URL the last part, without a
 query or a login; no value of the data.
@@ -15,7 +15,8 @@ from npmdask.cli.main import SHORT
 from npmdask.config import RunConfig
 from npmdask.prefect.parameters import configuration
 
-ASKED = {"samples": "pca", "matrix": "svd", "sparse": "svd", "symmetric": "eigenvectors", "tensor": "tensor"}
+ASKED = {"samples": "PCA", "matrix": "SVD", "sparse": "SVD", "symmetric": "eigenvectors", "tensor": "tensor"}
+WHEN = "%Y-%m-%d %H:%M"
 LONGEST = 100  # characters of the name of a source
 
 
@@ -43,10 +44,10 @@ def what_runs(config: RunConfig) -> str:
     >>> from npmdask.config import RunConfig
     >>> source = {"path": "/data/samples.zarr", "kind": "samples"}
     >>> what_runs(RunConfig.model_validate({"source": source, "algorithm": {"target_rank": 10}}))
-    'pca of samples.zarr, k = 10'
+    'PCA of samples.zarr, k = 10'
     """
     source, rank = config.source, config.algorithm.target_rank
-    word = ASKED.get(source.kind or "", "pca" if source.center or config.streams else "components")
+    word = ASKED.get(source.kind or "", "PCA" if source.center or config.streams else "components")
     nodes = len(source.nodes or ())
     where = f"{nodes} node{'s' if nodes > 1 else ''}" if nodes else data_name(source.path)
     private = "private " if config.privacy is not None else ""
@@ -78,16 +79,20 @@ def _of_a_job(parameters: Mapping[str, Any]) -> str:
 
 
 def run_name(default: str) -> Callable[[], str]:
-    """Return what Prefect calls for the name of a flow run; ``default`` where its parameters are wrong, which it says.
+    """Return what Prefect calls for the name of a flow run: what it does, and the time for which it is scheduled.
+
+    ``default`` : what it does where its parameters are wrong, which the run itself says.
 
     Examples
     --------
-    >>> run_name("npm")()  # outside a flow run there are no parameters
-    'npm'
+    >>> run_name("npm")()  # outside a flow run there are no parameters, and the time is now
+    'Npm, 20...'
     """
 
     def name() -> str:
-        return _whatever_comes(default, flow_run.parameters)
+        what = _whatever_comes(default, flow_run.parameters)
+        when = flow_run.scheduled_start_time.astimezone().strftime(WHEN)  # in the time zone of this machine
+        return f"{what[:1].upper()}{what[1:]}, {when}"
 
     return name
 

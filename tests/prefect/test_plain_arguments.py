@@ -1,5 +1,7 @@
 """What the flow npm and its steps take in place of a configuration, and the names of their runs."""
 
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -85,13 +87,13 @@ def test_steps_refuse_what_prefect_may_not_see(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("parameters", "name"),
     [
-        ({"config": TABLES}, "pca of a.zarr, k = 3"),
+        ({"config": TABLES}, "PCA of a.zarr, k = 3"),
         (
             {"config": "s3://key:hidden@bucket/x/b.zarr?token=hidden", "k": 0.9, "kind": "matrix"},
-            "svd of b.zarr, 90 % of the variance",
+            "SVD of b.zarr, 90 % of the variance",
         ),
         ({"config": "/data/b.zarr/", "k": 5}, "components of b.zarr, k = 5"),
-        ({"config": PRIVATE}, "private pca of a.zarr, k = 3"),
+        ({"config": PRIVATE}, "private PCA of a.zarr, k = 3"),
         ({"config": NODES}, "components of 2 nodes, k = 2"),
         ({"documents": "/x/docword.txt.gz?hidden", "count": 20}, "20 topics of docword.txt.gz?hidden"),
         ({"kind": "ica", "samples": "https://u:hidden@h/x.zarr", "count": 3}, "3 independent components in x.zarr"),
@@ -113,8 +115,16 @@ def test_names_say_what_runs_and_nothing_else(
         pass
 
     Run.parameters = parameters  # type: ignore[attr-defined]
+    Run.scheduled_start_time = datetime(2026, 11, 25, 13, 40, 59, tzinfo=UTC)  # type: ignore[attr-defined]
     monkeypatch.setattr(naming, "flow_run", Run)
-    assert naming.run_name("npm")() == name
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        made = naming.run_name("npm")()
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert made == f"{name[0].upper()}{name[1:]}, 2026-11-25 14:40"
 
 
 def test_a_sub_flow_leaves_the_process_of_its_parent_alone(monkeypatch: pytest.MonkeyPatch) -> None:
