@@ -2,8 +2,9 @@
 
 Browsers follow no ``file://`` link from an ``http://`` page, and Prefect strips a page that is put into an artifact.
 So ``npmdask serve`` has this beside it: ``python -m npmdask.prefect.reports FOLDER PORT`` answers GET for ``*.html``
-files below FOLDER (``runs``), and for nothing else: no listing, no link followed, no other name of this machine than
-127.0.0.1. It asks for the same login as Prefect's pages: 127.0.0.1 is also where other users of the machine are.
+files of runs below FOLDER (``runs``) and, at /, for a page of all runs and schedules
+(:mod:`npmdask.prefect.index`); for nothing else: no link is followed, and it has no other name than 127.0.0.1. It asks for the same login as Prefect's
+pages: 127.0.0.1 is also where other users of the machine are.
 """
 
 import argparse
@@ -18,6 +19,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
 from npmdask.errors import RefusedError
+from npmdask.prefect.index import SCRIPT_DIGEST, index_page
 from npmdask.prefect.settings import auth_string
 from npmdask.report.render import script_policy
 
@@ -31,6 +33,12 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-cache",  # the page of a run is rewritten
+}
+# The page of all runs renews itself, with a script of its own.
+POLICY = HEADERS["Content-Security-Policy"]
+INDEX_HEADERS = {
+    "Content-Security-Policy": f"{POLICY} {SCRIPT_DIGEST}; connect-src 'self'",
+    "Cache-Control": "no-store",
 }
 
 
@@ -49,7 +57,7 @@ def page_at(root: Path, path: str) -> bytes | None:
     """What is asked for, if it is a page below ``root`` (whose own links are resolved) with no link on the way."""
     named = unquote(urlsplit(path).path)
     asked = Path(os.path.normpath(root / named.lstrip("/")))
-    if asked.suffix != ".html" or "\0" in named or not asked.is_relative_to(root):
+    if asked.suffix != ".html" or "\0" in named or not asked.is_relative_to(root) or not _of_a_run(root, asked.parent):
         return None
     try:
         return asked.read_bytes() if asked.resolve(strict=True) == asked and asked.is_file() else None
@@ -57,9 +65,15 @@ def page_at(root: Path, path: str) -> bytes | None:
         return None
 
 
+def _of_a_run(root: Path, folder: Path) -> bool:
+    """Whether ``folder``, below ``root``, is that of a run or lies in one."""
+    return any((one / "run.json").is_file() for one in (folder, *folder.parents) if one.is_relative_to(root))
+
+
 class _Pages(BaseHTTPRequestHandler):
     root: Path
     login: str
+    auth: str
 
     def do_GET(self) -> None:
         if self.headers.get("Host", "") not in {f"{name}:{self.connection.getsockname()[1]}" for name in HERE}:
@@ -71,12 +85,13 @@ class _Pages(BaseHTTPRequestHandler):
             self.send_header("Content-Length", "0")
             self.end_headers()
             return
-        found = page_at(self.root, self.path)
+        first = urlsplit(self.path).path == "/"
+        found = index_page(self.root, self.auth) if first else page_at(self.root, self.path)
         if found is None:
             self.send_error(404, "there is no such page")
             return
         self.send_response(200)
-        for name, value in HEADERS.items():
+        for name, value in (HEADERS | INDEX_HEADERS if first else HEADERS).items():
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(found)))
         self.end_headers()
@@ -95,7 +110,7 @@ def server_of(folder: Path | str, port: int, auth: str) -> ThreadingHTTPServer:
         The port is taken.
     """
     login = base64.b64encode(auth.encode()).decode()
-    handler = type("Pages", (_Pages,), {"root": Path(folder).resolve(), "login": f"Basic {login}"})
+    handler = type("Pages", (_Pages,), {"root": Path(folder).resolve(), "login": f"Basic {login}", "auth": auth})
     try:
         return ThreadingHTTPServer(("127.0.0.1", port), handler)
     except OSError as error:

@@ -1,7 +1,8 @@
 """``npmdask serve``: a Prefect server, its keeper and a worker on this machine, with the schedules of one file.
 
-Beside them are the reports of the runs below ``runs`` (:mod:`npmdask.prefect.reports`; at the port after that of
-Prefect), so that Prefect's pages can link them, and with --metrics-port the status of the runs, for Prometheus.
+Beside them, at the port after that of Prefect, are a page of all runs and schedules and the reports of the runs below
+``runs`` (:mod:`npmdask.prefect.reports`), which Prefect's pages link; and with --metrics-port the status of the
+runs, for Prometheus.
 
 Everything is on loopback; the database is SQLite in PREFECT_HOME (``runs/.prefect``), or what
 PREFECT_SERVER_DATABASE_CONNECTION_URL names. What is killed comes back; a run that was killed goes on by itself. Pages
@@ -93,7 +94,8 @@ def _serve_file(a: argparse.Namespace, schedules: Path) -> int:
         stack.enter_context(supervisor)
         took = time.monotonic() - began
         say(f"Prefect at http://127.0.0.1:{port}, {len(planned)} schedules, ready after {took:.0f} s; Ctrl-C stops all")
-        say(f"its pages ask for a password: {_where_it_is()}")
+        say(f"all runs and schedules at http://127.0.0.1:{pages}")
+        say(f"these pages ask for a password: {_where_it_is()}")
         try:
             supervisor.watch(lambda: False)
         except KeyboardInterrupt:

@@ -21,7 +21,7 @@ from npmdask.prefect.heartbeat import require_progress
 from npmdask.prefect.naming import step_name
 from npmdask.prefect.parameters import configuration, name_of_run, require_no_other_flow
 from npmdask.prefect.publish import Publisher, artifact_key, try_to
-from npmdask.prefect.reports import link_to
+from npmdask.prefect.reports import URL, link_to
 from npmdask.report import Report, Text, as_markdown
 from npmdask.report.blocks import section, table
 from npmdask.report.render import markdown
@@ -112,7 +112,8 @@ def publish_report(run_id: str, facts: dict[str, Any]) -> str:
     """Write the page of the run beside its checkpoints; an artifact links it (or says where), with the figures."""
     page = str(write_report(facts["store"]))
     link = link_to(page)
-    where = section("Report", Text(text=link, address=link) if link else None, Text(text=page, style="code"))
+    index = Text(text="All runs and schedules", address=f"{os.environ[URL]}/") if link else None
+    where = section("Report", Text(text=link, address=link) if link else None, Text(text=page, style="code"), index)
     rows = ((name, value) for name, value in facts.items() if not isinstance(value, list))
     shown = Report(
         title=run_id,

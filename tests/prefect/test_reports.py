@@ -27,6 +27,8 @@ def root(tmp_path: Path) -> Path:
     (runs / "link.html").symlink_to(tmp_path / "outside.html")
     (runs / "inside.html").symlink_to(runs / "a b" / "report.html")
     (runs / "up").symlink_to(tmp_path)
+    (runs / "no-run").mkdir()
+    (runs / "no-run" / "report.html").write_text("of no run")
     return runs
 
 
@@ -68,7 +70,9 @@ def test_a_page_is_served_as_it_is_now(root: Path, port: int) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "/",
+        "/.",
+        "/index.html",
+        "/no-run/report.html",
         "/a%20b",
         "/a%20b/",
         "/a%20b/run.json",

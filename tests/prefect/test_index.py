@@ -1,0 +1,98 @@
+"""The page of all runs and schedules: what it says, what it must not, and that it renews itself in a real browser."""
+
+import re
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import npmdask
+from npmdask.manage.report import write_report
+from npmdask.manage.status import RunStatus, status_below
+from npmdask.prefect import index, reports
+from npmdask.report import as_markdown
+from tests.prefect.test_reports import AUTH, asked
+
+SCHEDULE = index.ScheduleStatus(
+    name="nightly", flow="npm of a.npy", store=None, paused=False, due=datetime(2026, 11, 26, 1, tzinfo=UTC),
+    last="COMPLETED", address="http://127.0.0.1:4200/deployments/deployment/x",
+)  # fmt: skip
+PREFECT = "http://127.0.0.1:4200"
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("index").resolve()
+    np.save(folder / "a.npy", np.random.default_rng(0).standard_normal((200, 8)))
+    npmdask.top_k(folder / "a.npy", 2, center=True, store=folder / "runs" / "one & <two>")
+    write_report(folder / "runs" / "one & <two>")
+    return folder / "runs"
+
+
+@pytest.fixture
+def port(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    with reports.server_of(root, 0, AUTH) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.slow
+def test_the_page_links_the_report_of_a_run_which_is_served(root: Path, port: int) -> None:
+    status, text, headers = asked(port, "/")
+    assert status == 200
+    assert "1 run, 0 running" in text and "Run one &amp; &lt;two&gt;" in text and "<two>" not in text
+    assert "Explains" in text and "% of the variance." in text and "at most" in text, "answer, and its error"
+    assert "Prefect does not answer" in text
+    (link,) = re.findall(r'href="(/[^"]+report\.html)"', text)
+    assert asked(port, link)[0] == 200
+    assert asked(port, "/", auth=None)[0] == asked(port, "/", auth="npmdask:wrong")[0] == 401
+    assert asked(port, "/", host="elsewhere:80")[0] == 403
+    policy = headers["Content-Security-Policy"]
+    assert index.SCRIPT_DIGEST in policy and "unsafe-inline'; script" not in policy and "connect-src 'self'" in policy
+    assert index.SCRIPT_DIGEST not in asked(port, link)[2]["Content-Security-Policy"]
+    assert index.SCRIPT in text and '<meta http-equiv="refresh"' in text
+
+
+def shown(root: Path, runs: list[RunStatus], schedules: list[index.ScheduleStatus]) -> str:
+    return as_markdown(index.runs_report(root, runs, schedules, PREFECT))
+
+
+@pytest.mark.slow
+def test_schedules_name_their_next_tick_and_their_last_answer(root: Path) -> None:
+    (run,) = status_below(root)
+    text = shown(root, [run], [replace(SCHEDULE, store=root)])
+    assert "## Schedule nightly" in text and "next tick 2026-11-2" in text and "last run: completed" in text
+    assert "Last answer, of one &amp; &lt;two>: Explains" in text and SCHEDULE.address in text
+    paused = shown(root, [run], [replace(SCHEDULE, paused=True, store=root / "elsewhere")])
+    assert "paused" in paused and "next tick" not in paused and "Last answer" not in paused
+
+
+@pytest.mark.slow
+def test_a_run_that_is_private_or_unknown_shows_no_time_and_no_error(root: Path) -> None:
+    (run,) = status_below(root)
+    told = "chunk 3 of 7 rows"
+    private = replace(
+        run, state="crashed", what="power", error=told, last_commit=None, seconds_since_commit=None, residual=None
+    )
+    unknown = replace(run, state="unfinished", what="?", error=told, seconds_since_commit=77.0)
+    for one in (private, unknown, replace(private, state="finished")):
+        text = shown(root, [one], [])
+        assert told not in text and "ago" not in text and "Explains" not in text
+    assert told in shown(root, [replace(run, state="crashed", error=told)], []), "of others it is said"
+
+
+def test_what_prefect_keeps_of_a_schedule_says_where_its_runs_are() -> None:
+    config: dict[str, Any] = {"source": {"path": "s3://k:hidden@b/x.zarr?t=hidden"}, "run": {"store": "/runs/x"}}
+    assert index._store({"config": config}) == Path("/runs/x") and index._data({"config": config}) == "x.zarr"
+    topics = {"documents": "/d/docword.txt", "folder": "/runs", "run_id": "papers"}
+    assert index._store(topics) == Path("/runs/papers") and index._data(topics) == "docword.txt"
+    assert index._store({}) is None and index._data({}) == ""
