@@ -55,6 +55,7 @@ sphinx_gallery_conf = {
     "download_all_examples": False,
     "show_signature": False,
     "show_memory": False,
+    "write_computation_times": False,
     "min_reported_time": 5,
     "remove_config_comments": True,
     "plot_gallery": True,
@@ -98,6 +99,9 @@ def link_files(app: Any, docname: str, source: list[str]) -> None:
 
     def link(found: re.Match[str]) -> str:
         text, target = found[1], (folder / found[2]).resolve()
+        if target.is_relative_to(docs / "examples"):  # GitHub shows the program, the site its page in the gallery
+            page = docs / "gallery" / ("index.rst" if target.is_dir() else target.with_suffix(".rst").name)
+            return f"[{text}]({os.path.relpath(page, folder)})"
         if target.is_dir():
             index = target / "index.md"
             return f"[{text}]({found[2].rstrip('/')}/index.md)" if index.is_file() else f"{text} (`{found[2]}`)"

@@ -1,4 +1,4 @@
-"""The blocks of the README for users of xarray, AnnData and scikit-learn, as printed, on data as people have them."""
+"""First blocks of the pages for users of xarray, AnnData and scikit-learn, as printed, on data as people have them."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ from sklearn.decomposition import PCA
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def block(beginning: str) -> str:
-    """The Python block of the README with this first line; at most five lines of code."""
-    found = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
-    (one,) = [text for text in found if text.startswith(beginning)]
+def block(page: str) -> str:
+    """The first Python block of a how-to page; at most five lines of code."""
+    one = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "howto" / page).read_text(), re.S)[0]
     assert len([line for line in one.splitlines() if line.strip()]) <= 5
     return one
 
@@ -33,7 +32,7 @@ def block(beginning: str) -> str:
 def run(code: str, **given: Any) -> dict[str, Any]:
     mpl.use("Agg")
     names = dict(given)
-    exec(compile(code, "README.md", "exec"), names)
+    exec(compile(code, "page", "exec"), names)
     return names
 
 
@@ -49,7 +48,7 @@ def test_sea_surface_temperatures_to_a_map(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     data = next(path for path in Path(str(files("eofs"))).rglob("*.nc") if "sst" in path.name)
     shutil.copy(data, tmp_path / "sst.nc")
-    names = run(block("import xarray as xr") + "\nmodel = EOF(n_modes=3, use_coslat=True).fit(field, dim='time')\n")
+    names = run(block("climate.md") + "\nmodel = EOF(n_modes=3, use_coslat=True).fit(field, dim='time')\n")
     require_picture(tmp_path / "eof.png")
     field, model = names["field"], names["model"]
     assert isinstance(field, xr.DataArray)
@@ -68,7 +67,7 @@ def test_a_file_of_cells_to_the_places_of_scanpy(tmp_path: Path, monkeypatch: py
     with anndata.settings.override(allow_write_nullable_strings=True):
         cells.write_h5ad(tmp_path / "cells.h5ad")
     # The process of all tests may hold the two gigabytes of the page already.
-    adata = run(block("import anndata, matplotlib").replace('"2GiB"', '"16GiB"'))["adata"]
+    adata = run(block("cells.md").replace('"2GiB"', '"16GiB"'))["adata"]
     require_picture(tmp_path / "pca.png")
     oracle = PCA(50, svd_solver="full").fit(digits.data)
     np.testing.assert_allclose(adata.uns["pca"]["variance_ratio"], oracle.explained_variance_ratio_, rtol=1e-5)
@@ -92,7 +91,7 @@ def test_blood_cells_as_scanpy_finds_them(counts: bool, tmp_path: Path, monkeypa
     for place, name in ((cells.obsm, "X_pca"), (cells.varm, "PCs"), (cells.uns, "pca")):
         place.pop(name, None)  # of another run, on other genes
     cells.write_h5ad(tmp_path / "cells.h5ad")
-    adata = run(block("import anndata, matplotlib").replace('"2GiB"', '"16GiB"'))["adata"]
+    adata = run(block("cells.md").replace('"2GiB"', '"16GiB"'))["adata"]
     require_picture(tmp_path / "pca.png")
     sc.pp.pca(cells, 50)
     found, wanted = adata.obsm["X_pca"], cells.obsm["X_pca"]
@@ -127,7 +126,7 @@ def test_raw_strings_to_topics(capsys: pytest.CaptureFixture[str]) -> None:
     told = {inspect.getdoc(getattr(m, name, None)) or "" for m in modules for name in sorted(dir(m))}
     texts = sorted(text for text in told if len(text) > 400)
     assert len(texts) > 800
-    code = block("import npmdask\nfrom sklearn.feature_extraction.text")
+    code = block("text.md")
     names = run(code, texts=texts)
     shown = capsys.readouterr().out
     found = names["topics"].model_.top_words(15)
