@@ -1,4 +1,4 @@
-"""``python -m benchmarks.page_pictures``: the pictures of docs/components.md and docs/weights.md, of planted data.
+"""``python -m benchmarks.page_pictures``: the pictures of README.md, docs/components.md and docs/weights.md.
 
 Half a minute. Each function draws what the executed example beside its picture computes.
 """
@@ -138,7 +138,49 @@ def areas() -> Any:
     return figure
 
 
-PICTURES = {"components-count": counted, "components-errors": sure, "components-nights": nights, "weights-areas": areas}
+def overview() -> Any:
+    """A field, cells and images: the data of docs/examples, side by side."""
+    import warnings
+    from importlib.resources import files
+    from importlib.util import find_spec
+    from pathlib import Path
+
+    import anndata
+    import xarray as xr
+    from matplotlib.figure import Figure
+    from sklearn.datasets import load_digits
+
+    import npmdask.anndata
+    from npmdask.xarray import EOF
+
+    figure = Figure(figsize=(11.0, 2.9), layout="constrained")
+    left, middle, right = figure.subfigures(1, 3, width_ratios=(1.3, 1, 1.3))
+    path = next(path for path in Path(str(files("eofs"))).rglob("*.nc") if "sst" in path.name)
+    mode = EOF(n_modes=1, use_coslat=True).fit(xr.open_dataset(path)["sst"], dim="time").components()[0]
+    mode.plot(ax=left.subplots(), cmap="RdBu_r", add_colorbar=False, rasterized=True)
+    left.axes[0].set(title="EOF: El Niño", xlabel="longitude", ylabel="latitude")
+    with warnings.catch_warnings(action="ignore"):  # the file is of an early anndata
+        cells = anndata.read_h5ad(Path(str(find_spec("scanpy").origin)).parent / "datasets/10x_pbmc68k_reduced.h5ad")
+    npmdask.anndata.pca(cells, 2)
+    middle.subplots().scatter(
+        *cells.obsm["X_pca"].T, c=cells.obs["bulk_labels"].cat.codes, cmap="tab10", s=3, rasterized=True
+    )
+    middle.axes[0].set(title="cells by type", xlabel="component 1", ylabel="component 2", xticks=[], yticks=[])
+    found = npmdask.top_k(load_digits().data, 6, kind="samples", center=True)
+    for axis, component in zip(right.subplots(2, 3).flat, found.components, strict=True):
+        axis.imshow(component.reshape(8, 8), cmap="RdBu_r", vmin=-0.4, vmax=0.4)
+        axis.set(xticks=[], yticks=[])
+    right.suptitle("components of digits")
+    return figure
+
+
+PICTURES = {
+    "overview": overview,
+    "components-count": counted,
+    "components-errors": sure,
+    "components-nights": nights,
+    "weights-areas": areas,
+}
 
 
 def main() -> None:

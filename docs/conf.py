@@ -42,6 +42,7 @@ myst_enable_extensions = ["colon_fence"]
 # The API: numpydoc says the types; pages are in docs/reference/api.
 autosummary_generate = False
 autodoc_typehints = "none"
+toc_object_entries_show_parents = "hide"
 autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True, "inherited-members": "object,Exception"}
 numpydoc_show_class_members = False

@@ -83,7 +83,7 @@ def type_name(kind: Any) -> str:
     if origin is Annotated:
         return type_name(get_args(kind)[0])
     if origin is Literal:
-        return ", ".join(f'"{value}"' for value in get_args(kind))
+        return ", ".join(code(json.dumps(value)) for value in get_args(kind))
     if origin in (Union, UnionType):
         return " or ".join(dict.fromkeys(type_name(one) for one in get_args(kind) if one is not type(None)))
     if origin is list:
@@ -115,7 +115,7 @@ def configuration() -> str:
         lines += [f"## \\[{name}\\]", "", f"{cell(told[:1].upper() + told[1:])}.".replace("..", "."), ""]
         lines += ["| key | type | default | meaning |", "|---|---|---|---|"]
         for key, one in table.model_fields.items():
-            kind = cell(type_name(one.rebuild_annotation()))
+            kind = type_name(one.rebuild_annotation())
             lines.append(f"| `{key}` | {kind} | {default_of(one)} | {cell(one.description or '')} |")
         lines.append("")
     return "\n".join(lines)
