@@ -7,7 +7,7 @@ import os
 import threading
 from bisect import bisect_left
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import psutil
 
@@ -222,6 +222,17 @@ GROWTH = 24 * 2**20  # modules loaded and freed memory not given back after the 
 WORKER_BASE = 190 * 2**20  # measured: a distributed worker process with its nanny, NumPy, SciPy and zarr loaded
 
 
+class Chosen(NamedTuple):
+    """What a person chooses, so that a block gets its columns: ``each`` for one of them, and ``beside`` for all."""
+
+    name: str
+    each: int = 1
+    beside: int = 0
+
+
+ITERATION_RANK = Chosen("an iteration_rank")
+
+
 def plan_memory(
     operator: Operator,
     p: int,
@@ -232,12 +243,12 @@ def plan_memory(
     threads: int | None,
     workers: int,
     locked: int = 0,
-    columns: str = "an iteration_rank",
+    chosen: Chosen | None = ITERATION_RANK,
 ) -> MemoryPlan:
     """Choose the number of threads that fits the limit (the result has the same bits with any number).
 
     ``state_blocks``: how many d x (p + locked) blocks of float64 the algorithm and its checkpoint hold at once.
-    ``columns``: what a person calls p, in a sentence.
+    ``chosen``: what p follows from; None: nobody chooses it.
 
     Raises
     ------
@@ -248,7 +259,7 @@ def plan_memory(
         plan = _needed(operator, p + locked, state_blocks, limit, base, count, workers)
         if limit is None or plan.predicted_peak <= limit:
             return plan
-    raise MemoryRefusedError(_too_little(plan, operator, p, state_blocks, base, locked, columns))
+    raise MemoryRefusedError(_too_little(plan, operator, p, state_blocks, base, locked, chosen))
 
 
 def _needed(
@@ -279,7 +290,7 @@ def largest_rank(plan: MemoryPlan, operator: Operator, p: int, state_blocks: int
 
 
 def _too_little(
-    plan: MemoryPlan, operator: Operator, p: int, state_blocks: int, base: int, locked: int, columns: str
+    plan: MemoryPlan, operator: Operator, p: int, state_blocks: int, base: int, locked: int, chosen: Chosen | None
 ) -> str:
     """What does not fit, and everything that would: memory, ranks, chunks, processes."""
     mib, limit = 2**20, plan.limit or 0
@@ -300,13 +311,13 @@ def _too_little(
         remedies.append(f'or algorithm = "krylov", which forms no matrix of {side}')
     elif isinstance(operator, PairwiseGram):
         remedies.append('or missing = "em" or "mean", which sum no pairs of columns')
-    rank = 0 if formed else largest_rank(plan, operator, p, state_blocks, base, locked)
-    if rank:
+    rank = 0 if formed or chosen is None else largest_rank(plan, operator, p, state_blocks, base, locked)
+    if chosen is not None and (number := (rank - chosen.beside) // chosen.each) > 0:
         # As posing.default_rank chooses p when it is left out: max(k + 10, min(2 k, 64)).
         default = rank - 10 if rank >= 64 else min(rank // 2, rank - 10)
         room = f"target_rank up to {default} if it is left out, " if default > 0 else ""
-        room = f" ({room}up to {rank} if it is given)" if columns == "an iteration_rank" else ""
-        remedies.append(f"or {columns} of at most {rank}{room}")
+        room = f" ({room}up to {rank} if it is given)" if chosen == ITERATION_RANK else ""
+        remedies.append(f"or {chosen.name} of at most {number}{room}")
     rows = 0 if formed else _chunk_rows_that_fit(plan, operator, p + locked, state_blocks, base)
     if rows:
         remedies.append(f"or chunks of at most {rows} rows (`npmdask ingest SRC DEST --chunks {rows} COLUMNS`)")

@@ -24,6 +24,9 @@ WEIGHTS = 5
 # Imports inside of functions: other runs save the time that models take to load.
 
 
+STOP = ("max_steps", "tol")  # of coupled modes: decide when a stage stops, not what its steps are
+
+
 class StagedKind(RunKind):
     """A job whose stages are runs in folders below its own. Its kind is that of its data."""
 
@@ -201,8 +204,13 @@ class LatentKind(StagedKind):
 class CoupledKind(StagedKind):
     """Coupled modes of two fields; ``name`` says by which criterion."""
 
+    may_change = StagedKind.may_change | {*STOP}
+
     def __init__(self, name: str) -> None:
         self.name = name
+
+    def refusal(self, store: Path) -> str:
+        return f"{store} is a job of several stages: only memory, workers, threads, max_steps and tol may be given"
 
     def gave(self, answer: Any) -> bool:
         from npmdask.models.two_fields.answers import CoupledModes
@@ -213,6 +221,16 @@ class CoupledKind(StagedKind):
         from npmdask.models.two_fields.answers import resume_coupled
 
         return resume_coupled(store, resources, observer)
+
+    def resume(self, store: Path, changes: Mapping[str, Any], observer: Observer | None) -> Any:
+        """Go on with the job; of its stopping rule what is given takes the place of what was."""
+        from npmdask.models.two_fields.answers import restop_coupled
+
+        stop = {name: changes[name] for name in STOP if name in changes}
+        if stop:
+            restop_coupled(store, stop)
+        rest = {name: value for name, value in changes.items() if name not in stop}
+        return super().resume(store, rest, observer)
 
     def read(self, store: Path) -> Any:
         from npmdask.models.two_fields.answers import read_coupled

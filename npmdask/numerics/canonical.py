@@ -9,6 +9,7 @@ import numpy as np
 
 from npmdask.numerics.subspaces import Block, fix_signs
 
+CONSTANT = 4.0  # times what rounding leaves of the variance of a constant: a variable of less is one
 LEAST = 1e-9  # of the largest variance of a direction of variables of variance 1: smaller ones are rounding, or nearly
 
 
@@ -19,7 +20,7 @@ class Canonical(NamedTuple):
     the variables; each score has mean square 1 (with a ridge: 1 with the ridge counted in), and is uncorrelated with
     the others. ``ranks``: directions of either side that count. ``left_out``: directions of either side that vary, and
     by so little beside the others that they do not count. ``least``: the smallest share of the largest variance among
-    those that count.
+    those that count. ``rounded``: what rounding adds to the variables that vary, as a share of the largest variance.
     """
 
     values: np.ndarray
@@ -28,14 +29,18 @@ class Canonical(NamedTuple):
     ranks: tuple[int, int]
     left_out: tuple[int, int]
     least: float
+    rounded: float
 
 
-def canonical_pairs(moments: np.ndarray, p: int, k: int, ridge: float = 0.0) -> Canonical:
+def canonical_pairs(
+    moments: np.ndarray, p: int, k: int, ridge: float = 0.0, rounding: np.ndarray | None = None
+) -> Canonical:
     """The k leading canonical pairs of p variables and the others, of their second moments (p + q square).
 
     Without a ridge variables are brought to variance 1 at first, which changes no correlation, and makes directions
     comparable whose units are not. ``ridge``: added to the variance of every direction, as a share of the mean
-    variance of the variables of its side (Vinod 1976).
+    variance of the variables of its side (Vinod 1976). ``rounding`` (p + q): what of the variance of each variable may
+    be rounding of its mean, which was taken off.
 
     Hotelling (1936); whitening by the eigenvectors of either side, then the singular value decomposition of what is
     left of the moments across (Golub and Van Loan, 6.4.3, of the moments instead of the variables).
@@ -50,6 +55,9 @@ def canonical_pairs(moments: np.ndarray, p: int, k: int, ridge: float = 0.0) -> 
     >>> bool(abs(found.values[0] - 1) < 1e-12)
     True
     """
+    rounding = np.zeros(len(moments)) if rounding is None else rounding
+    varies = np.diagonal(moments) > CONSTANT * rounding
+    moments = moments * np.outer(varies, varies)
     scale = np.sqrt(np.diagonal(moments)) if not ridge else np.ones(len(moments))
     scale = np.where(scale > 0, scale, 1.0)
     scaled = moments / np.outer(scale, scale)
@@ -61,6 +69,8 @@ def canonical_pairs(moments: np.ndarray, p: int, k: int, ridge: float = 0.0) -> 
     left = (first.turn @ u[:, :k]) / scale[:p, None]
     right = (second.turn @ vt[:k].T) / scale[p:, None]
     signs = fix_signs(left)
+    off = float((rounding * varies / scale**2).sum())
+    largest = min(first.largest, second.largest)
     return Canonical(
         values=values[:k],
         left=left * signs,
@@ -68,6 +78,7 @@ def canonical_pairs(moments: np.ndarray, p: int, k: int, ridge: float = 0.0) -> 
         ranks=(first.turn.shape[1], second.turn.shape[1]),
         left_out=(first.left_out, second.left_out),
         least=min(first.least, second.least),
+        rounded=off / largest if largest > 0 else 0.0,
     )
 
 
@@ -77,6 +88,7 @@ class _Whitened(NamedTuple):
     turn: Block
     left_out: int
     least: float
+    largest: float
 
 
 def _whitened(moments: np.ndarray, ridge: float) -> _Whitened:
@@ -90,19 +102,20 @@ def _whitened(moments: np.ndarray, ridge: float) -> _Whitened:
         turn=directions[:, kept] / np.sqrt(variances[kept]),
         left_out=int((~kept & (variances > rounding)).sum()),
         least=float(variances[kept].min() / largest) if kept.any() else 0.0,
+        largest=largest,
     )
 
 
-def correlation_error(least: float, d: int) -> float:
+def correlation_error(found: Canonical, d: int) -> float:
     """How far rounding of second moments can move a canonical correlation, of directions that count.
 
     Moments of variables of variance 1 are off by e in norm, by their rounding: then whitened ones by eta = e / lambda,
-    and correlations, as eigenvalues of a pencil, by 2 eta / (1 - eta) at most (Stewart and Sun 1990, VI.3).
-    ``least``: lambda over the largest variance of a direction.
+    and correlations, as eigenvalues of a pencil, by 2 eta / (1 - eta) at most (Stewart and Sun 1990, VI.3). Means that
+    are off by m, of variables of deviation s, add m_i m_j / (s_i s_j) to moments, whose norm is the sum of (m / s)^2.
     """
-    if least <= 0:
+    if found.least <= 0:
         return math.inf
-    eta = _rounding(d) / least
+    eta = (_rounding(d) + found.rounded) / found.least
     return 2 * eta / (1 - eta) if eta < 1 else math.inf
 
 

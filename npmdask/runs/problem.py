@@ -20,6 +20,7 @@ from npmdask.algorithms import (
 from npmdask.algorithms.stopping import StoppingRule
 from npmdask.checkpoint.store import CHECKPOINT_FORMAT
 from npmdask.errors import BadInputError
+from npmdask.execution.memory import ITERATION_RANK, Chosen
 from npmdask.numerics.complex_parts import moduli
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import (
@@ -182,6 +183,7 @@ class Problem:
     share: float | str | None = None  # of the variance, asked for in place of a number of components; or "auto"
     recipe: Recipe | None = None  # of what is released: by a private run, or by nodes; None: products as they are
     derived: DerivedOperator | None = None  # through which the data are seen
+    chosen: Chosen | None = ITERATION_RANK  # what the columns of a block follow from; None: nothing that was asked for
 
     @property
     def private(self) -> Any:

@@ -19,7 +19,7 @@ import numpy as np
 from npmdask.algorithms import MissingEM
 from npmdask.checkpoint.store import RunStore
 from npmdask.execution.executor import Executor, make_executor, single_threaded_blas
-from npmdask.execution.memory import MemoryPlan, PeakMeter, ProcessPeak, give_back, plan_memory, tree_rss
+from npmdask.execution.memory import Chosen, MemoryPlan, PeakMeter, ProcessPeak, give_back, plan_memory, tree_rss
 from npmdask.execution.reduction import PassCheckpoint, TreeNode, pack, runs_of, unpack
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import LeftProduct, Operator, Partial
@@ -40,14 +40,14 @@ GATHERED = 4  # blocks of a pass whose product is kept: the block, the product, 
 class Need(NamedTuple):
     """What memory is planned for: blocks of ``p`` columns, ``state_blocks`` of them, beside ``locked`` ones.
 
-    ``noun``: what a person calls p, in a sentence.
+    ``chosen``: what p follows from; None: nobody chooses it.
     """
 
     operator: Operator
     p: int
     state_blocks: int
     locked: int = 0
-    noun: str = "an iteration_rank"
+    chosen: Chosen | None = None
 
 
 CLOSING = 8  # blocks that making complex pairs of real ones takes, after each step
@@ -55,12 +55,20 @@ CLOSING = 8  # blocks that making complex pairs of real ones takes, after each s
 
 def needs_of(problem: Problem) -> list[Need]:
     """What a run of ``problem`` needs: of each operator that it may ask."""
-    noun = "restarts" if problem.kind == "tensor" else "an iteration_rank"
-    noun = "a target_rank + 1" if isinstance(problem.algorithm, MissingEM) else noun
     blocks = problem.algorithm.state_blocks + (problem.start is not None)
     blocks += CLOSING if problem.source.parts == 2 else 0
     locked = problem.locked.result.vectors.shape[1] if problem.locked else 0
-    return [Need(operator, problem.algorithm.iteration_rank, blocks, locked, noun) for operator in problem.sides()]
+    return [
+        Need(operator, problem.algorithm.iteration_rank, blocks, locked, _chosen(problem))
+        for operator in problem.sides()
+    ]
+
+
+def _chosen(problem: Problem) -> Chosen | None:
+    """What the columns of a block of ``problem`` follow from."""
+    if problem.kind == "tensor":
+        return Chosen("restarts")
+    return Chosen("a target_rank", beside=1) if isinstance(problem.algorithm, MissingEM) else problem.chosen
 
 
 def memory_for(needs: Iterable[Need], resources: Resources, base: int) -> MemoryPlan:
@@ -81,7 +89,7 @@ def memory_for(needs: Iterable[Need], resources: Resources, base: int) -> Memory
             threads=1 if resources.cluster else resources.threads,  # the tasks are elsewhere
             workers=resources.workers,
             locked=need.locked,
-            columns=need.noun,
+            chosen=need.chosen,
         )
         for need in needs  # what fits all takes fewer threads, or more memory
     ]

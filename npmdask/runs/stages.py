@@ -140,6 +140,7 @@ class Stages:
             mechanism=MECHANISMS["none"](),
             rule=ResidualRule(tol=tol, max_steps=DEFAULT_STEPS, d=d),
             derived=derived,
+            chosen=None,
         )
         return self._run("whitening", problem)
 

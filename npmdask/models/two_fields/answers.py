@@ -11,11 +11,11 @@ import numpy as np
 
 from npmdask.algorithms.stopping import Outcome
 from npmdask.checkpoint.store import RunStore
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, RefusedError
 from npmdask.execution.clusters import scheduler_of
 from npmdask.execution.reduction import COMMIT_SECONDS
 from npmdask.models.two_fields.fields import Fields, open_fields
-from npmdask.models.two_fields.fit import ANSWER, CCA, MCA, CoupledRequest, run_coupled
+from npmdask.models.two_fields.fit import AFTER_STAGES, ANSWER, CCA, MCA, STAGES, CoupledRequest, run_coupled
 from npmdask.numerics.subspaces import Block
 from npmdask.numerics.units import parse_memory
 from npmdask.runs.components import StoredComponents
@@ -503,6 +503,34 @@ def resume_coupled(store: str | Path, resources: Resources, observer: Observer) 
     kept = kept_weights(held, spec)
     fields = open_fields(spec["source"], spec["other_source"], request.of_field(), dims=dims, kept=kept)
     return _found(fields, request, store, resources, observer)
+
+
+def restop_coupled(store: str | Path, stop: Mapping[str, Any]) -> None:
+    """Put another ``tol`` or ``max_steps`` in the place of what was asked for: steps stay, the answer is made again.
+
+    Raises
+    ------
+    RefusedError
+        The steps are gone, and it has its answer.
+    """
+    with RunStore(store) as held:
+        spec = held.read_spec() or {}
+        if spec["stop"] == spec["stop"] | dict(stop):
+            return
+        for folder in STAGES:
+            if (held.path / folder).is_dir():
+                with held.stage(folder) as stage:
+                    if stage.last_meta() is None and stage.part_meta("result") is not None:
+                        raise RefusedError(
+                            f"the steps of {held.place} were cleared away (`npmdask gc`): it has its answer, and "
+                            "cannot go on to another stopping rule. Begin again in a new store"
+                        )
+                    stage.drop_result()
+                    found = stage.read_spec() or {}
+                    stage.write_spec(found | {"stop": found.get("stop", {}) | dict(stop)})
+        for part in (ANSWER, *AFTER_STAGES):
+            held.drop_part(part)
+        held.write_spec(spec | {"stop": spec["stop"] | dict(stop)})
 
 
 def read_coupled(store: str | Path) -> CoupledModes:

@@ -21,6 +21,7 @@ from npmdask.algorithms import BlockKrylov
 from npmdask.algorithms.stopping import DOUBLE_EPS, ResidualRule, StepView, default_tol
 from npmdask.checkpoint.store import CHECKPOINT_FORMAT, RunStore
 from npmdask.errors import BadInputError, closest
+from npmdask.execution.memory import Chosen
 from npmdask.models.dilation import of_one_sign, triplets_of
 from npmdask.models.two_fields.fields import Fields
 from npmdask.numerics.canonical import Canonical, canonical_pairs, chance_correlation, correlation_error
@@ -47,6 +48,8 @@ from npmdask.theory.certificates.statements import of_coupled
 
 MCA, CCA = KINDS = ("mca", "cca")
 ANSWER = "result"
+STAGES = ("pairs", "left", "right")
+AFTER_STAGES = ("measured", "scores")  # parts that are made of their answers
 MORE = 10  # columns beside two for each mode: twice as many save hardly a pass, and take a third more memory
 PROBES = 16  # random columns of either field, by which the covariance that no mode has is estimated
 MEANS_OFF = 8 * DOUBLE_EPS  # of a mean, by rounding: rows less it are all off by as much
@@ -291,16 +294,22 @@ class _Job:
     def _reach(self, mean: np.ndarray) -> float:
         """A bound of what is rounded: the deviations of both fields, and what their means are off, multiplied."""
         reach = math.sqrt(self._variances[0] * self._variances[1])
-        if not self._request.center:
-            return reach
-        away = self._of_sides((MEANS_OFF * mean) ** 2)
+        away = self._of_sides(self._off(mean))
         return reach + math.sqrt(away[0] * away[1]) / (4 * DOUBLE_EPS * len(mean) ** 0.5)
+
+    def _off(self, mean: np.ndarray) -> np.ndarray:
+        """The squares of what the means of columns are off by, where they are taken off."""
+        return np.asarray((MEANS_OFF * mean) ** 2 * self._request.center)
+
+    def _seen(self, squares: np.ndarray) -> np.ndarray:
+        """Squares of columns as they are seen."""
+        view = self._view
+        seen = squares / (1.0 if view.scale is None else view.scale) ** 2
+        return seen if view.column_weight is None else seen * view.column_weight
 
     def _of_sides(self, squares: np.ndarray) -> tuple[float, float]:
         """Sums of squares of columns as they are seen, of either field."""
-        view = self._view
-        seen = squares / (1.0 if view.scale is None else view.scale) ** 2
-        seen = seen if view.column_weight is None else seen * view.column_weight
+        seen = self._seen(squares)
         return float(seen[: self._split].sum()), float(seen[self._split :].sum())
 
     def _constant(self, std: np.ndarray) -> list[str]:
@@ -326,6 +335,7 @@ class _Job:
             mechanism=MECHANISMS["none"](),
             rule=rule,
             derived=self._cross,
+            chosen=Chosen("k", each=2, beside=MORE),
         )
         solution = self._stage("pairs", "pairs of patterns: leading pairs of the cross-covariance", problem)
         found = triplets_of(solution, p, k)
@@ -343,9 +353,9 @@ class _Job:
             **measured.of_scores(),
         }
         assured = of_coupled(solution.certificate, of_one_sign(solution.values, k)[0], values)
-        ended = solution.outcome.sentence.partition("; continue with")[0]
-        if not solution.converged:
-            ended += "; run it again with more of them (max_steps), in another store"
+        ended, more, _ = solution.outcome.sentence.partition("; continue with")
+        ended = ended.replace("raise iteration_rank, or tol", "ask for more modes (k), or raise tol")
+        ended += "; continue with `npmdask resume STORE --max-steps N`" if more else ""
         meta = {
             "outcome": {"name": solution.outcome.name, "sentence": ended},
             "assurance": assured.sentence + self._of_filled,
@@ -383,11 +393,14 @@ class _Job:
     def _correlations(self) -> tuple[Arrays, dict[str, Any]]:
         request, p, d = self._request, self._split, int(self._source.shape[1])
         warnings: list[str] = []
+        assert self._source.column_mean is not None
+        off = self._off(self._source.column_mean)
         if request.pcs is None:
             self._session.told.on_stage("moments of all columns of both fields")
             formed: Operator = GramMatrix(reader=self._source.reader, weight=self._weight, view=self._view)
             moments = self._session.gather("gram", self._source, formed, np.zeros((d, 0)))[:, :d]
             moments, split, passes, stands = (moments + moments.T) / 2, p, 1, None
+            rounding = self._seen(off)
         else:
             left, right = (self._components(side, n) for side, n in zip(("left", "right"), request.pcs, strict=True))
             for side, solution in (("left", left), ("right", right)):
@@ -395,7 +408,8 @@ class _Job:
                     warnings.append(f"{side} field: {solution.outcome.sentence}")
             moments, split = self._moments_of(left.basis, right.basis)
             passes, stands = left.total_data_passes + right.total_data_passes + 1, (left, right)
-        found = canonical_pairs(moments, split, request.k, request.ridge)
+            rounding = np.repeat(self._of_sides(off), (split, len(moments) - split))
+        found = canonical_pairs(moments, split, request.k, request.ridge, rounding)
         weights = [found.left, found.right]
         loadings = [moments[:split, :split] @ found.left, moments[split:, split:] @ found.right]
         if stands is not None:
@@ -405,7 +419,7 @@ class _Job:
         arrays |= {"left_basis": _wide(weights[0], request.k), "right_basis": _wide(weights[1], request.k)}
         arrays |= {"left_loadings": _wide(loadings[0], request.k), "right_loadings": _wide(loadings[1], request.k)}
         rows = self._source.shape[0]
-        error = correlation_error(found.least, len(moments))
+        error = correlation_error(found, len(moments))
         chance = chance_correlation(*found.ranks, rows)
         warnings += _of_correlations(found, request, rows, chance)
         name, sentence = "converged", "correlations from the second moments of both fields"
