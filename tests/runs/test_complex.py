@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,9 @@ from npmdask.runs.build import make_problem
 from npmdask.runs.problem import Presentation, Request
 from npmdask.runs.solution import Solution
 from npmdask.storage.source import open_source
+from tests.algorithms.answers import ROUNDING, fault
+from tests.algorithms.test_gram import FAMILIES, Rows
+from tests.algorithms.test_row_gram import copies, far, steep, tied, turned
 from tests.conftest import often, write_zarr
 
 K = 3
@@ -70,6 +74,67 @@ def require_svd(solution: Solution, a: np.ndarray, rows: float, tol: float = 1e-
         left = solution.left_basis()
         np.testing.assert_allclose(a @ solution.basis, left * solution.values, atol=10 * tol * s[0])
         np.testing.assert_allclose(left.conj().T @ left, np.eye(k), atol=1e-10)
+
+
+def in_complex(rows: Rows) -> Callable[[np.random.Generator, int, int], np.ndarray]:
+    """Rows of real numbers in complex directions, or as the real part of complex ones."""
+
+    def family(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
+        x = rows(rng, n, d)
+        if rng.random() < 0.3:
+            return x + 1j * rows(rng, n, d)
+        turn = np.linalg.qr(rng.standard_normal((d, d)) + 1j * rng.standard_normal((d, d)))[0]
+        return x * np.exp(2j * np.pi * rng.random((n, 1))) if rng.random() < 0.3 else x @ turn
+
+    family.__name__ = rows.__name__
+    return family
+
+
+def levels(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
+    """Values that are the same: more than are asked for, or fewer, and the others far below or zero."""
+    r = min(n, d)
+    sizes = np.where(np.arange(r) < rng.integers(1, 8), 1.0, rng.choice([0.0, 1e-12, 1e-4, 0.9]))
+    return planted(n, d, sizes * 10.0 ** rng.uniform(-6, 6), seed=int(rng.integers(2**31)))
+
+
+KINDS_OF_ROWS = (*map(in_complex, (*FAMILIES, tied, copies, far, turned(steep))), levels)
+
+
+def wrong(seed: int) -> str:
+    """What is wrong about the run on problem ``seed``; nothing, if nothing is."""
+    rng = np.random.default_rng([47, seed])
+    family, algorithm = KINDS_OF_ROWS[seed % len(KINDS_OF_ROWS)], ROUTES[seed % len(ROUTES)]
+    d = int(rng.integers(7, 40))
+    n = int(rng.integers(d, 200))
+    x = family(rng, n, d).astype(rng.choice(["c8", "c16"]))
+    kind, center, tol = str(rng.choice(["samples", "matrix"])), bool(rng.random() < 0.6), 10 ** -rng.uniform(3, 10)
+    k = int(rng.integers(1, 6))
+    about = f"{seed}: {family.__name__}, {algorithm}, {kind}, {n} x {d}, {x.dtype}, k {k}, tol {tol:.0e}, {center}"
+    asked: dict[str, Any] = {"kind": kind, "algorithm": algorithm, "center": center, "tol": tol, "seed": seed}
+    found = npmdask.top_k(x, k, max_steps=60, threads=1, **asked)
+    wide = x.astype(np.clongdouble)
+    rows = n if kind == "samples" else 1
+    a = wide - wide.mean(axis=0) * center
+    matrix = np.asarray(a.conj().T @ a / rows, np.complex128)
+    values = np.linalg.eigvalsh(matrix)[::-1]
+    size = float((np.abs(wide) ** 2).sum()) / rows * center
+    how = {"tol": tol, "floor": ROUNDING * (values[0] + size), "samples": kind == "samples"}
+    said = fault(found, matrix @ found.basis, values, **how)
+    return said and f"{about}: {said}"
+
+
+@pytest.mark.slow
+def test_no_random_problem_is_wrong_and_called_converged() -> None:
+    """Of every route: ties, copies, far means, ranks below k, steep falls, in complex directions."""
+    found = [said for seed in range(45) if (said := wrong(seed))]
+    assert not found, found
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("part", range(10))
+def test_none_of_thousands_is(part: int) -> None:
+    found = [said for seed in range(300 * part, 300 * part + 300) if (said := wrong(seed))]
+    assert not found, found
 
 
 CASES = list(itertools.product(ROUTES, ("samples", "matrix"), ("plain", "centred", "scaled", "weighted")))

@@ -14,6 +14,7 @@ from npmdask import GramStore
 from npmdask.algorithms.stopping import ResidualRule, StepView
 from npmdask.errors import RefusedError
 from npmdask.operators.view import column_scale
+from tests.algorithms.answers import ROUNDING, fault
 from tests.algorithms.test_gram import FAMILIES
 from tests.conftest import write_zarr
 
@@ -96,22 +97,10 @@ def wrong(seed: int, folder: Path) -> str:
     size = float(np.square(a).sum()) / weight
     matrix = np.asarray((a - mean * center).T @ (a - mean * center) / weight, dtype=np.float64)
     values = np.linalg.eigvalsh(matrix)[::-1]
-    found = solution.values if kind == "samples" else solution.values**2
-    floor = 1e-13 * (values[0] + (size if kind == "sparse" and center else 0))
-    if solution.converged:
-        off = np.linalg.norm(matrix @ solution.basis - solution.basis * found, axis=0)
-        if (off > 1.01 * tol * np.maximum(found, 0) + floor).any():
-            return f"{about}: residuals {off / found}"
-        if (found < values[:k] * (1 - 2 * tol) - floor).any():
-            return f"{about}: values {found} of {values[:k]}"
-    certificate: Any = solution.certificate
-    for level in certificate["levels"] if certificate else ():
-        errors = [np.inf if error is None else error for error in level["value_errors"]]
-        best = values[:k] if kind == "samples" else np.sqrt(np.maximum(values[:k], 0))
-        least = max(float(np.sqrt(floor)), np.finfo(float).tiny)  # of a matrix of zeros there is no floor
-        slack = floor if kind == "samples" else floor / np.maximum(best, least)
-        if (np.abs(solution.values - best) > np.array(errors) + slack).any():
-            return f"{about}: {level['ground']} claims {errors} of {solution.values - best}"
+    floor = ROUNDING * (values[0] + (size if kind == "sparse" and center else 0))
+    said = fault(solution, matrix @ solution.basis, values, tol=tol, floor=floor, samples=kind == "samples")
+    if said:
+        return f"{about}: {said}"
     return "" if solution.converged or tol < 1e-3 else about
 
 
