@@ -315,7 +315,7 @@ class ResidualRule:
             limit = 4 * DOUBLE_EPS * self.d**0.5
             below = f"{limit**0.5 if self.squared else limit:.0e}"
             said += f"; the data have numerical rank {rank}, fewer than the {len(view.ritz_values)} asked for"
-            said += f" (a value below {below} of the largest cannot be told from zero)"
+            said += f" (a value below {below} of the largest cannot be distinguished from zero)"
         return said
 
     def _floor(self, view: StepView) -> str:

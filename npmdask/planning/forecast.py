@@ -70,39 +70,39 @@ class Forecast:
     no_noise: str = ""
 
     def lines(self) -> dict[str, str]:
-        """By name, what a person decides by."""
-        return {"steps": self._steps_line(), "bears": self._noise_line(), "suggest": self._advice()}
+        """Return the lines for people, by name."""
+        return {"steps": self._steps_line(), "noise": self._noise_line(), "advice": self._advice()}
 
     def _steps_line(self) -> str:
-        how = {"rehearsed": "rehearsed on the spectrum", "formed": "the matrix is formed in the first"}
-        where = how.get(self.how, "by formula")
+        how = {"rehearsed": "simulated on the spectrum", "formed": "the matrix is formed in the first"}
+        where = how.get(self.how, "by a formula")
         noisy = f", relative residual {self.residual:.1e} there" if self.residual is not None else ""
-        forms = f"the gap at k = {self.target_rank} alone: {_count(self.gap_steps)}, "
-        forms += f"with p = {self.columns} columns (q = {self.best_rank}): {_count(self.rank_steps)}"
-        return f"{self.steps} ({where}{noisy}); of the power method by formula, {forms}"
+        forms = f"{_count(self.gap_steps)} by the gap at k = {self.target_rank} alone, "
+        forms += f"{_count(self.rank_steps)} with p = {self.columns} columns (q = {self.best_rank})"
+        return f"{self.steps} ({where}{noisy}); formulas for the power method: {forms}"
 
     def _noise_line(self) -> str:
         if not max(self.noise_gap, self.noise_rank) > 0:
             return self.no_noise
         best = max(self.noise_gap, self.noise_rank)
         return (
-            f"noise of stddev {best:.1e} of the largest eigenvalue on every entry of a product, for a sine of "
-            f"{ACCURACY} (gap at k: {self.noise_gap:.1e}, q-dependent: {self.noise_rank:.1e}); for the tolerance "
-            f"{self.noise_tol:.1e}"
+            f"tolerance: stddev {best:.1e} x lambda_1 per entry of a product for sin(theta) <= {ACCURACY} "
+            f"(gap at k: {self.noise_gap:.1e}, q-dependent: {self.noise_rank:.1e}); {self.noise_tol:.1e} x lambda_1 "
+            "for tol"
         )
 
     def _advice(self) -> str:
         k = self.target_rank
         if self.share is not None:
-            return f"target_rank = {self.share:g}: as a share it leaves ranks, columns and steps to the search"
+            return f"target_rank = {self.share:g}: a fraction, for which the search chooses ranks, columns and steps"
         rank = f"target_rank = {k}"
         if self.better_rank is not None:
-            rank = f"target_rank = {self.better_rank} (where the spectrum falls most; at {k} it hardly does)"
+            rank = f"target_rank = {self.better_rank} (where the spectrum drops most; at {k} it hardly drops)"
         if self.how == "formed":
             return rank
         if self.better_columns is None:
             return f"{rank}; iteration_rank = {self.columns}; max_steps = {self.steps}"
-        took = "" if self.better_seconds is None else f", {time_text(self.better_seconds)} in all"
+        took = "" if self.better_seconds is None else f", {time_text(self.better_seconds)} in total"
         return f"{rank}; iteration_rank = {self.better_columns}{took}; max_steps = {self.better_steps}"
 
 
@@ -205,10 +205,10 @@ def _noise(sizes: np.ndarray, k: int, p: int, d: int, tol: float) -> tuple[float
 def _why_no_noise(sizes: np.ndarray, k: int, p: int) -> str:
     """Where :func:`_noise` is 0: what keeps the theorems from speaking."""
     if len(sizes) <= p:
-        return "unknown: every direction is iterated, and the theorems compare with one that is not"
+        return "unknown: every direction is iterated, and the theorems need one that is not"
     if not sizes[k - 1] > 0:
-        return f"no noise at all: value {k} of the spectrum is zero"
-    return "no noise at all: the spectrum has no gap from k to p"
+        return f"tolerance: none, value {k} of the spectrum is zero"
+    return "tolerance: none, the spectrum has no gap from k to p"
 
 
 def _gap_near(sizes: np.ndarray, k: int, wide: int) -> int | None:

@@ -547,18 +547,18 @@ class TensorPlan:
         return asdict(self) | {"memory": asdict(self.memory) | {"predicted_peak": self.memory.predicted_peak}}
 
     def lines(self) -> list[str]:
-        """One line for every thing that a person decides by."""
+        """Return the plan as lines for people."""
         about = "1 to 2" if self.harvest else "5 to 30"  # measured without and with noise, d = 100
         limit = "none" if self.memory.limit is None else f"{self.memory.limit / MIB:.0f} MiB"
         table = {
             "data": f"{self.source}: {self.side} x {self.side} x {self.side} {self.dtype}, blocks of {self.block}",
-            "products": f"as many as it takes: {about} a component"
+            "products": f"depends on the data: {about} per component"
             if self.products is None
-            else f"{self.products}, k (R + 1) and one that measures",
-            "bytes": f"{self.pass_bytes / 1e9:.3g} GB a product, {self.pass_bytes / self.dense_bytes:.2f} of the whole",
-            "work": f"{self.pass_gflop:.3g} Gflop a product, {self.restarts} restarts at once",
+            else f"{self.products}: k (R + 1) and one to measure the result",
+            "bytes": f"{self.pass_bytes / 1e9:.3g} GB per product, {self.pass_bytes / self.dense_bytes:.2f} of dense",
+            "work": f"{self.pass_gflop:.3g} Gflop per product, {self.restarts} restarts at once",
             "memory": f"{self.memory.predicted_peak / MIB:.0f} MiB in {self.memory.threads} threads; limit {limit}",
-            "runs as": f"{self.runs} task{'s' * (self.runs != 1)} a product",
+            "tasks": f"{self.runs} task{'s' * (self.runs != 1)} per product",
         }
         return [f"{name:9} {said}" for name, said in table.items()]
 
@@ -596,7 +596,7 @@ def plan_tensor(problem: Problem, resources: Resources) -> TensorPlan:
 
 
 def plan_lines(plan: Plan | TensorPlan) -> list[str]:
-    """One line for every thing that a person decides by."""
+    """Return the plan as lines for people."""
     if isinstance(plan, TensorPlan):
         return plan.lines()
     table = {
@@ -605,12 +605,12 @@ def plan_lines(plan: Plan | TensorPlan) -> list[str]:
         "bytes": _bytes(plan),
         "seconds": _seconds(plan),
         "memory": _memory(plan),
-        "runs as": _runs(plan),
+        "tasks": _runs(plan),
         "reading": f"{plan.reading.how}: {plan.reading.why}",
         "chunks": _chunks(plan),
         "columns": _columns(plan),
         **({"routes": "; ".join(map(str, plan.routes))} if plan.routes else {}),
-        **({"takes": plan.why} if plan.why else {}),
+        **({"method": plan.why} if plan.why else {}),
         **({} if plan.outlook is None else plan.outlook.lines()),
         **({"sampling": shares_said(plan.shares, plan.target_rank)} if plan.shares else {}),
     }
@@ -630,7 +630,7 @@ def _passes(plan: Plan) -> str:
             "passes each, before the run that answers; all that is said here is of one component"
         )
     if plan.steps is None:
-        return f"not known before the run; {limit}"
+        return f"unknown before the run; {limit}"
     assert plan.outlook is not None
     sample = plan.outlook.source
     more = f", {plan.other_passes} of them for column means or left vectors" if plan.other_passes else ""
@@ -640,16 +640,16 @@ def _passes(plan: Plan) -> str:
 
 
 def _bytes(plan: Plan) -> str:
-    whole = "" if plan.total_bytes is None else f", about {_gb(plan.total_bytes)} in all"
-    return f"{_gb(plan.pass_bytes)} a pass{whole}"
+    whole = "" if plan.total_bytes is None else f", about {_gb(plan.total_bytes)} in total"
+    return f"{_gb(plan.pass_bytes)} per pass{whole}"
 
 
 def _seconds(plan: Plan) -> str:
-    whole = "" if plan.seconds is None else f", about {time_text(plan.seconds)} in all"
+    whole = "" if plan.seconds is None else f", about {time_text(plan.seconds)} in total"
     where = "the data fit into the free memory of this machine" if plan.cached else "from disk in every pass"
     return (
         f"{time_text(plan.pass_seconds)} for the first pass, "
-        f"{time_text(plan.later_pass_seconds)} for a later one ({where})"
+        f"{time_text(plan.later_pass_seconds)} for each later one ({where})"
         f"{whole}; measured here in {plan.measured_seconds:.1f} s"
     )
 
@@ -659,7 +659,7 @@ def _memory(plan: Plan) -> str:
     limit = f"of {m.limit / MIB:.0f} MiB" if m.limit else "(no limit set)"
     return (
         f"predicted peak {m.predicted_peak / MIB:.0f} MiB {limit}: {m.base / MIB:.0f} for the processes, "
-        f"{m.state / MIB:.0f} for the blocks of the algorithm, {m.task / MIB:.0f} for each of "
+        f"{m.state / MIB:.0f} for the algorithm, {m.task / MIB:.0f} for each of "
         f"{m.threads * max(1, m.workers)} tasks"
     )
 
@@ -667,12 +667,12 @@ def _memory(plan: Plan) -> str:
 def _runs(plan: Plan) -> str:
     m = plan.memory
     where = f"{m.workers} processes x {m.threads} threads" if m.workers else f"{m.threads} threads of one process"
-    return f"{where}; a pass is {plan.runs} {'task' if plan.runs == 1 else 'tasks'}"
+    return f"{where}; {plan.runs} {'task' if plan.runs == 1 else 'tasks'} per pass"
 
 
 def _chunks(plan: Plan) -> str:
     if not plan.layout.reasons:
-        return f"fine as they are ({plan.layout.chunk_bytes / MIB:.3g} MiB each)"
+        return f"no change needed ({plan.layout.chunk_bytes / MIB:.3g} MiB each)"
     shape = f", chunks of {plan.layout.chunks[0]} x {plan.layout.chunks[1]}" if plan.layout.chunks else ""
     return f"{'; '.join(plan.layout.reasons)}. Better{shape}: `{plan.layout.command}`"
 
@@ -680,15 +680,15 @@ def _chunks(plan: Plan) -> str:
 def _columns(plan: Plan) -> str:
     now, free = f"iteration_rank = {plan.iteration_rank}", plan.free_rank
     if plan.algorithm in FORMED:
-        return f"{now}, of which the number of passes does not depend where the matrix is formed"
+        return f"{now}; the number of passes does not depend on it, because the matrix is formed"
     if free <= plan.iteration_rank:
-        return f"{now}; more would cost time: the arithmetic takes as long as the reading, or memory is short"
-    costs = "the arithmetic takes no longer than the reading" if plan.cached else "costs no time here"
+        return f"{now}; more would take longer: arithmetic takes as long as reading, or memory is short"
+    costs = "arithmetic takes no longer than reading" if plan.cached else "takes no extra time here"
     said = f"{now}; up to p = {free} {costs}"
     if plan.free_rank_steps is None or plan.free_rank_seconds is None:
         return said
     passes, seconds = plan.free_rank_steps + plan.other_passes, time_text(plan.free_rank_seconds)
-    return f"{said}: iteration_rank = {free} would need about {passes} passes, {seconds} in all"
+    return f"{said}: iteration_rank = {free} would need about {passes} passes, {seconds} in total"
 
 
 def _gb(n: int) -> str:

@@ -30,7 +30,7 @@ from npmdask.runs.session import memory_for, needs_of
 from npmdask.runs.solution import Resources
 
 MIB = 2**20
-UNASKED = "nothing without a spectrum: guess one (--spectrum power:1) or give a public one (--spectrum FILE)"
+UNASKED = "none without a spectrum: guess one (--spectrum power:1) or give a public one (--spectrum FILE)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,9 +140,9 @@ def _of_budget(status: Status, charge: Charge, reserved: Run | None) -> Expense:
     if not covered:
         said = words.exceeded(status.dataset, budget, status.spent, charge, status.left_epsilon)
     elif reserved:
-        said = f"this run is reserved already; {words.left(left)} is left for another"
+        said = f"this run is already reserved; {words.left(left)} is left for others"
     else:
-        said = f"costs {words.cost(charge, budget)} of {words.amount(budget)}; then {words.left(left)} is left"
+        said = f"costs {words.cost(charge, budget)} of {words.amount(budget)}, which leaves {words.left(left)}"
     return Expense(
         said=said,
         covered=covered,
@@ -162,9 +162,9 @@ def _reserved(ledger: Ledger, store: str | Path | None) -> Run | None:
 
 
 def private_lines(plan: PrivatePlan) -> list[str]:
-    """One line for every thing that a person decides by."""
+    """Return the plan as lines for people."""
     table = {
-        "data": f"{plan.source}: kind {plan.kind}; nothing was read of it",
+        "data": f"{plan.source}: kind {plan.kind}; the data were not read",
         "promise": plan.promise,
         "releases": _releases_line(plan),
         "noise": _noise_line(plan),
@@ -175,33 +175,35 @@ def private_lines(plan: PrivatePlan) -> list[str]:
         "memory": _memory_line(plan.memory),
     }
     if plan.ways:
-        table["ways"] = "; ".join(map(str, plan.ways))
+        table["options"] = "; ".join(map(str, plan.ways))
     if plan.outlook is not None:
         table |= plan.outlook.lines()
     elif plan.algorithm not in (*RECORD_ORACLES, TENSOR_POWER):
-        table["predicts"] = UNASKED
+        table["forecast"] = UNASKED
     return [f"{name:9} {said}" for name, said in table.items()]
 
 
 def _releases_line(plan: PrivatePlan) -> str:
     if plan.algorithm in RECORD_ORACLES:
-        return (
-            f"{plan.releases} ranges and means at most, a pass over their records each, and no other look at the data"
-        )
+        return f"at most {plan.releases} ranges and means, one pass over their records each; nothing else uses the data"
     if plan.algorithm == TENSOR_POWER:
-        return f"{plan.releases} noisy contractions of {plan.iteration_rank} columns, a pass each, and no other look"
+        return (
+            f"{plan.releases} noisy contractions of {plan.iteration_rank} columns, one pass each; nothing else uses "
+            "the data"
+        )
     if plan.algorithm == COVARIANCE:
-        return "1 noisy covariance matrix, in one pass, and no other look at the data"
-    return f"{plan.releases} noisy products, a pass each, and no other look at the data"
+        return "1 noisy covariance matrix, in one pass; nothing else uses the data"
+    return f"{plan.releases} noisy products, one pass each; nothing else uses the data"
 
 
 def _signal_line(plan: PrivatePlan) -> str:
     if plan.smallest_value is None:
-        return "not known before the ranges are released"
+        return "unknown before the ranges are released"
     if plan.algorithm in RECORD_ORACLES:
-        return f"values below {plan.smallest_value:.3g} drown at worst ({plan.values_are})"
+        return f"noise floor at most {plan.smallest_value:.3g}: smaller values cannot be recovered ({plan.values_are})"
     which = "the noise" if plan.algorithm == COVARIANCE else "the last noise"
-    return f"values below {plan.smallest_value:.3g} drown ({plan.values_are}): the norm of {which}"
+    floor = f"noise floor {plan.smallest_value:.3g}, the norm of {which}"
+    return f"{floor}: smaller values cannot be recovered ({plan.values_are})"
 
 
 def _columns_line(plan: PrivatePlan) -> str:
@@ -210,21 +212,21 @@ def _columns_line(plan: PrivatePlan) -> str:
     if plan.algorithm == TENSOR_POWER:
         return f"target_rank = {plan.target_rank}, restarts = {plan.iteration_rank}"
     if plan.algorithm == COVARIANCE:
-        return f"target_rank = {plan.target_rank}; what is released answers for every other number of components too"
+        return f"target_rank = {plan.target_rank}; the same release also serves any other number of components"
     return f"target_rank = {plan.target_rank}, iteration_rank = {plan.iteration_rank}"
 
 
 def _noise_line(plan: PrivatePlan) -> str:
     if plan.noise_stddev is None or plan.first_noise_stddev is None:
-        return "follows the ranges that are released before the means"
+        return "depends on the ranges that are released before the means"
     if plan.algorithm in RECORD_ORACLES:
-        return f"stddev {plan.noise_stddev:.4g} at most on every entry of a mean; mu = {plan.mu:.4g} for the whole run"
+        return f"stddev at most {plan.noise_stddev:.4g} on every entry of a mean; mu = {plan.mu:.4g} for the whole run"
     if plan.algorithm == COVARIANCE:
         return (
             f"stddev {plan.noise_stddev:.4g} on the diagonal, {plan.noise_stddev / sqrt(2):.4g} off it, the same on "
             f"both sides; mu = {plan.mu:.4g}"
         )
-    mu = f"; mu = {plan.mu:.4g} for all of them together" if plan.mu else ""
+    mu = f"; mu = {plan.mu:.4g} for all products together" if plan.mu else ""
     said = f"stddev {plan.noise_stddev:.4g} on every entry of a product with the (public) start block{mu}"
     if plan.first_noise_stddev > 0.999 * plan.noise_stddev:
         return said
@@ -233,6 +235,6 @@ def _noise_line(plan: PrivatePlan) -> str:
 
 def _memory_line(m: MemoryPlan | None) -> str:
     if m is None:
-        return "it fits; how much is not said, as it follows the number of rows, which is private"
+        return "it fits; the amount is not shown, because it depends on the number of rows, which is private"
     limit = f"of {m.limit / MIB:.0f} MiB" if m.limit else "(no limit set)"
     return f"predicted peak {m.predicted_peak / MIB:.0f} MiB {limit}, {m.threads} threads"

@@ -70,18 +70,21 @@ class PrivateForecast:
     best_algorithm: str
 
     def lines(self) -> dict[str, str]:
-        """By name, what a person decides by."""
+        """Return the lines for people, by name."""
         bound = f"below {self.bound:.2g}" if self.bound < 1 else "nothing"
-        sines = f"{self.likely:.2g} likely, {bound} promised in 9 of 10"
+        sines = f"{self.likely:.2g} likely, {bound} guaranteed in 9 of 10 runs"
         return {
-            "predicts": f"sine of the largest angle {sines} ({self.spectrum})",
+            "forecast": f"sine of the largest angle {sines} ({self.spectrum})",
             "epsilon": self._epsilon_line(),
-            "suggest": self._suggestion(),
+            "advice": self._suggestion(),
         }
 
     def _suggestion(self) -> str:
         if self.best_sine > MEANINGLESS:
-            return f"a larger epsilon, or more records: no releases and columns bring the sine below {MEANINGLESS}"
+            return (
+                "a larger epsilon, or more records: no choice of releases and columns brings the sine below "
+                f"{MEANINGLESS}"
+            )
         if self.best_algorithm == COVARIANCE:
             return f'algorithm = "covariance": sine {self.best_sine:.2g} likely'
         return (

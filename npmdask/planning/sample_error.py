@@ -204,6 +204,8 @@ def shares_said(errors: Sequence[ShareError], rank: int) -> str:
 def _said(one: ShareError, rank: int) -> str:
     run = f"a run on {percent(one.share)} of the rows ({one.rows:,})"
     if one.lost is None:
-        return f"{run}: not known, {one.why}"
+        return f"{run}: unknown, {one.why}"
     angle = f"by any angle ({one.why})" if one.sine is None else f"by at most {degrees(one.sine, least=0)}"
-    return f"{run} tilts {components(rank)} {angle} and loses at most {at_most_percent(one.lost)} of what they explain"
+    return (
+        f"{run} changes {components(rank)} {angle} and loses at most {at_most_percent(one.lost)} of what they explain"
+    )

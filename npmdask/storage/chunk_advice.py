@@ -157,13 +157,15 @@ def _packing_reasons(array: Any) -> list[str]:
     shuffled = any("shuffle" in name and "noshuffle" not in name for name in names)
     if names and array.dtype.kind == "f" and ratio is not None and ratio < WORTH:
         how = "" if shuffled else " without shuffle"
-        reasons.append(f"{', '.join(names)}{how} shrinks these real numbers by {ratio:.2f} only and costs its decoding")
+        reasons.append(
+            f"{', '.join(names)}{how} shrinks these real numbers by a factor {ratio:.2f} only, and decoding takes time"
+        )
     elif names and array.dtype.kind in "iub" and not shuffled:
         reasons.append(f"{', '.join(names)} without shuffle is slow to decode: LZ4 with bitshuffle suits integers")
     if getattr(array, "shards", None):
         reasons.append("shards are read whole: chunks in files of their own are read in part")
     if big_endian(array):
-        reasons.append("big-endian values are turned around in every pass")
+        reasons.append("big-endian values are byte-swapped in every pass")
     return reasons
 
 

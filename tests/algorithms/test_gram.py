@@ -165,7 +165,7 @@ def test_one_pass_finds_means_and_components(kind: str, center: bool) -> None:
     np.testing.assert_allclose(solution.values, other.values, rtol=1e-9)
     np.testing.assert_allclose(solution.scores(x), other.scores(x), atol=1e-6)
     assert solution.certificate is not None and solution.certificate["ground"] in ("always", "random start")
-    assert "right to 1" in solution.assurance
+    assert "accurate to 1" in solution.assurance
 
 
 def test_slow_spectra_take_no_more_passes() -> None:

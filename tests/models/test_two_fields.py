@@ -68,7 +68,7 @@ def test_the_singular_vectors_of_the_covariances(scale: bool) -> None:
     found = npmdask.mca(a, b, 3, scale=scale)
     c = covariance(a, b, scale=scale)
     agrees(found, c, 3)
-    assert found.converged and "right to" in found.assurance and not found.warnings
+    assert found.converged and "accurate to" in found.assurance and not found.warnings
     left, right = found.left.scores(a), found.right.scores(b)
     np.testing.assert_allclose(np.diag(left.T @ right) / len(a), found.values, rtol=1e-9)
     np.testing.assert_allclose(left.var(axis=0), found.left.variance, rtol=1e-9)
@@ -163,7 +163,7 @@ def wrong(seed: int) -> str:
             return f"{seed}: {found.values} of {exact}, and {errors} are claimed"
         if found.converged and value and abs(value - true) > 2e-9 * true + rounding:
             return f"{seed}: converged, {found.values} of {exact}"
-    if seed % 7 == 5 and (found.values.any() or "cannot be told from zero" not in found.assurance):
+    if seed % 7 == 5 and (found.values.any() or "cannot be distinguished from zero" not in found.assurance):
         return f"{seed}: fields that do not vary together: {found.values}, {found.assurance}"
     return _wrong_correlations(a, b, k, weights, seed)
 
@@ -209,7 +209,7 @@ def test_fewer_modes_than_asked_for_and_a_field_of_constants() -> None:
     b[:, 0] += a[:, 0]
     found = npmdask.mca(a, b, 3)
     assert found.values[0] > 0.1 and not found.values[1:].any() and not found.left.basis[:, 1:].any()
-    assert "2 of them cannot be told from zero" in found.assurance and np.isnan(found.correlations[1:]).all()
+    assert "2 of them cannot be distinguished from zero" in found.assurance and np.isnan(found.correlations[1:]).all()
     nothing = npmdask.mca(np.full((50, 4), 3.0), b[:50], 2)
     assert nothing.converged and not nothing.values.any() and "do not vary together" in nothing.assurance
     assert npmdask.mca(np.full((50, 4), 3.0), b[:50], 2, scale=True).converged

@@ -248,7 +248,7 @@ def test_a_plan_by_a_given_spectrum_says_what_the_run_takes(tmp_path: Path, caps
     assert told["noise_tol"] == pytest.approx(told["noise_rank"] * 1e-3)  # both are proportional to the accuracy
     assert main(["plan", str(config), "--spectrum", "flat"]) == 0
     said = capsys.readouterr().out
-    assert "flat, guessed" in said and "bears     noise of stddev" in said and "suggest   target_rank = 4" in said
+    assert "flat, guessed" in said and "noise     tolerance: stddev" in said and "advice    target_rank = 4" in said
 
 
 @pytest.mark.slow
@@ -277,7 +277,7 @@ def test_what_is_suggested_at_another_rank_is_foretold_for_that_rank() -> None:
 
     told = tell(values)
     assert told.better_rank == 6 <= told.better_columns
-    assert f"iteration_rank = {told.better_columns}" in told.lines()["suggest"]
+    assert f"iteration_rank = {told.better_columns}" in told.lines()["advice"]
     solution = npmdask.top_k(data, told.better_rank, iteration_rank=told.better_columns)
     assert solution.converged and solution.steps <= told.better_steps
     assert tell(values, wide=5).better_rank is None, "columns for it would not fit"
@@ -287,7 +287,7 @@ def test_of_a_share_no_rank_is_suggested() -> None:
     values = np.r_[np.full(20, 20.0), np.linspace(0.1, 0.01, 40)]
     problem = make_problem(open_source(planted(200, 60, values)[0]), Request(target_rank=0.95))
     told = look_ahead(problem, values**2, "", known=60, wide=60, seconds=lambda steps, p: float(steps or 0))
-    assert told.better_rank is None and told.lines()["suggest"].startswith("target_rank = 0.95: as a share")
+    assert told.better_rank is None and told.lines()["advice"].startswith("target_rank = 0.95: a fraction")
 
 
 def test_why_no_noise_is_told_of() -> None:
@@ -299,7 +299,7 @@ def test_why_no_noise_is_told_of() -> None:
         (np.array([3.0, 2, 1]), "every direction is iterated"),
     ):
         told = look_ahead(problem, values, "", known=len(values), wide=20, seconds=lambda steps, p: None)
-        assert why in told.lines()["bears"]
+        assert why in told.lines()["noise"]
 
 
 # Private runs
@@ -349,7 +349,7 @@ def test_a_private_plan_by_a_guess(tmp_path: Path) -> None:
     lost = private_outlook(problem, read_spectrum("exponential:0.3,largest=1e-9", problem.most_values))
     assert lost.meaningless_epsilon is None and lost.likely > 0.9 and lost.bound == 1
     assert "meaningless at any epsilon" in lost.lines()["epsilon"]
-    assert "max_steps" in told.lines()["suggest"] and "a larger epsilon" in lost.lines()["suggest"]
+    assert "max_steps" in told.lines()["advice"] and "a larger epsilon" in lost.lines()["advice"]
 
 
 @pytest.mark.slow

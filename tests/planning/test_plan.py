@@ -87,8 +87,8 @@ def test_the_lines_for_people(tmp_path: Path, capsys: Any) -> None:
     assert main(["plan", str(configure(tmp_path))]) == 0
     out = capsys.readouterr().out
     assert [line.split("  ")[0] for line in out.splitlines()] == [
-        "data", "passes", "bytes", "seconds", "memory", "runs as", "reading", "chunks", "columns", "routes", "takes",
-        "steps", "bears", "suggest", "sampling",
+        "data", "passes", "bytes", "seconds", "memory", "tasks", "reading", "chunks", "columns", "routes", "method",
+        "steps", "noise", "advice", "sampling",
     ]  # fmt: skip
     assert re.search(r"about \d+ \(estimated from a sample of \d+ rows from \d+ places?, 1 of them", out)
     assert "at most 201 (max_steps = 200)" in out
@@ -480,4 +480,4 @@ def test_a_plan_shows_every_way_and_why_one_is_taken(tmp_path: Path) -> None:
     assert gram.passes == 1 < krylov.passes < power.passes
     ratio = gram.seconds / krylov.seconds
     assert plan.why.startswith("krylov: gram is expected to take" if ratio >= 1 else "krylov, although gram is")
-    assert f"{ratio:.2g}" in plan.why and any(line.startswith("takes     krylov") for line in plan_lines(plan))
+    assert f"{ratio:.2g}" in plan.why and any(line.startswith("method    krylov") for line in plan_lines(plan))

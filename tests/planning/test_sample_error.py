@@ -151,7 +151,7 @@ def test_a_plan_says_it(tmp_path: Path) -> None:
         assert one.sine is not None and one.lost is not None
         assert sine < one.sine < 4 * sine and lost < one.lost < 10 * lost
     (line,) = (line for line in plan_lines(plan) if line.startswith("sampling"))
-    assert "a run on 1 % of the rows (200) tilts the 3 components by at most" in line and "in 9 of 10 problems" in line
+    assert "1 % of the rows (200) changes the 3 components by at most" in line and "in 9 of 10 problems" in line
     for rows, kind, rank in ((x, "samples", 0.9), (x.T @ x, "symmetric", 3)):
         other = plan_run(make_problem(open_source(rows, kind), Request(target_rank=rank)), Resources())
         assert isinstance(other, Plan) and not other.shares

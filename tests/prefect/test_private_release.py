@@ -183,7 +183,7 @@ def test_what_prefect_is_told(place: Place, server: str) -> None:
 
     assert given_away(place, server) == []
     text = told(server, read_auth_string(place.home / AUTH))
-    assert "noisy products, a pass each, and no other look at the data" in text, "the plan"
+    assert "noisy products, one pass each; nothing else uses the data" in text, "the plan"
     assert "release 3 of 3 is made" in text and first["sentence"] in text and "daily-report" in text
     assert "the budget of 'people' does not suffice" in text
     states = {run["state_name"] for run in _runs(text)}

@@ -110,9 +110,9 @@ def test_the_last_word_is_how_wrong_the_answer_can_be(monkeypatch: pytest.Monkey
     monkeypatch.setattr(publisher, "_advance", lambda *_: None)
     monkeypatch.setattr(publisher, "_plot", lambda said, _: shown.append(said))
     outcome = SimpleNamespace(sentence="converged after 3 steps")
-    for assurance in ("The values are right to 9 digits.", ""):
+    for assurance in ("The values are accurate to 9 digits.", ""):
         publisher.on_end(SimpleNamespace(outcome=outcome, answered=True, assurance=assurance))  # type: ignore[arg-type]
     assert shown == [
-        "converged after 3 steps\n\n**How wrong can it be?** The values are right to 9 digits.",
+        "converged after 3 steps\n\n**How wrong can it be?** The values are accurate to 9 digits.",
         "converged after 3 steps",
     ]

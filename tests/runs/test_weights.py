@@ -524,7 +524,7 @@ def test_columns_that_weigh_nothing_are_not_counted_by_the_criteria() -> None:
 
 @pytest.mark.parametrize("size", [1e-200, 1e200])
 def test_weights_whose_products_float64_cannot_hold_are_refused(size: float) -> None:
-    """They were answered with zeros that "cannot be told from zero"."""
+    """They were answered with zeros that "cannot be distinguished from zero"."""
     with pytest.raises(BadInputError, match="divide all by the largest"):
         npmdask.top_k(np.eye(4), 1, kind="samples", row_weights=np.full(4, size), column_weights=np.full(4, size))
 

@@ -204,11 +204,11 @@ class CrossRule(ResidualRule):
         said = f"converged after {steps}: every relative residual is at most {worst:.1e} (tol {self.tol:.1e})"
         if rank < k:
             said += f"; the fields have {rank} modes in common, fewer than the {k} asked for (a covariance below "
-            said += f"{self._rounding(view):.1e} cannot be told from zero)"
+            said += f"{self._rounding(view):.1e} cannot be distinguished from zero)"
         return said
 
     def zeros(self, values: np.ndarray) -> np.ndarray:
-        """Which of these values cannot be told from zero."""
+        """Which of these values cannot be distinguished from zero."""
         largest = max(float(np.abs(values).max(initial=0.0)), self.reach)
         return np.asarray(np.abs(values) <= 4 * DOUBLE_EPS * self.d**0.5 * largest)
 

@@ -1,4 +1,4 @@
-"""A certificate in one sentence for everybody, and the health of a run in a word and a sentence."""
+"""State a certificate, and the health of a run, in one sentence for non-specialists."""
 
 from __future__ import annotations
 
@@ -79,14 +79,12 @@ def sentence(certificate: Certificate, *, singular: bool = False) -> str:
     It speaks of the data as they are: rows drawn again from where they come from would have another answer.
     """
     level, k = certificate.best, len(certificate.values)
-    noise = ", with the noise of the run counted in" if certificate.noisy else ""
+    noise = ", including the noise of the run" if certificate.noisy else ""
     if not bounds_values(certificate, singular=singular):
         return _little(certificate, noise, singular=singular)
     if not _told(certificate).any():
         subject = "the value" if k == 1 else f"the {k} values"
-        return (
-            f"For these data {subject} cannot be told from zero, so that other components are as good as these{noise}."
-        )
+        return f"For these data {subject} cannot be distinguished from zero: other components are equally good{noise}."
     values = _values(certificate, level, singular=singular)
     parts = _components(certificate, level, k)
     return f"{values}, {parts}{_condition(certificate, level)}{noise}."
@@ -105,9 +103,7 @@ def _little(certificate: Certificate, noise: str, *, singular: bool) -> str:
     within = float((certificate.nearest / np.where(sizes > 0, sizes, np.inf)).max())
     noun = "the value given is" if k == 1 else f"each of the {k} values given is"
     near = f"{noun} within {at_most_percent(within / (2 if singular and within < 0.1 else 1))} of a true one"
-    return (
-        f"Too little is known to say how wrong the answer can be: {near}, but not necessarily of a largest one{noise}."
-    )
+    return f"The error of the answer cannot be bounded: {near}, but not necessarily of one of the largest{noise}."
 
 
 def _values(certificate: Certificate, level: Level, *, singular: bool) -> str:
@@ -117,7 +113,7 @@ def _values(certificate: Certificate, level: Level, *, singular: bool) -> str:
     error = relative_errors(certificate, level, singular=singular)[told].max()
     said = f"{subject} {_accuracy(float(error))}"
     zeros = int(k - told.sum())
-    return said if not zeros else f"{said} (but {zeros} of them cannot be told from zero)"
+    return said if not zeros else f"{said} (but {zeros} of them cannot be distinguished from zero)"
 
 
 def _told(certificate: Certificate) -> np.ndarray:
@@ -137,18 +133,18 @@ def relative_errors(certificate: Certificate, level: Level, *, singular: bool) -
 def _accuracy(error: float) -> str:
     if error > 0.05:
         return f"at most {at_most_percent(error)} off"
-    return f"right to {min(15, math.floor(-math.log10(max(error, 1e-300))))} digits".replace(" 1 digits", " 1 digit")
+    return f"accurate to {min(15, math.floor(-math.log10(max(error, 1e-300))))} digits".replace(" 1 digits", " 1 digit")
 
 
 def _components(certificate: Certificate, level: Level, k: int) -> str:
     if math.isfinite(level.sine):
-        what = "the component is" if k == 1 else f"the space of the {k} components is"
-        return f"and {what} tilted by at most {degrees(level.sine, least=0)}"
+        what = "the component" if k == 1 else f"the subspace of the {k} components"
+        return f"and {what} is off by at most {degrees(level.sine, least=0)}"
     sizes = np.abs(certificate.values)
     least = float(sizes.sum() / (sizes.sum() + level.lost)) if sizes.sum() + level.lost > 0 else 1.0
     what = "component itself" if k == 1 else "components themselves"
     return (
-        f"but the {what} cannot be told from others as good, as the "
+        f"but the {what} cannot be distinguished from equally good ones, because the "
         f"{_ordinal(k + 1)} value may be as large as the {_ordinal(k)}: "
         f"what they capture is at least {_floor_percent(least)} of the most that {k} can"
     )
@@ -157,9 +153,9 @@ def _components(certificate: Certificate, level: Level, k: int) -> str:
 def _condition(certificate: Certificate, level: Level) -> str:
     if level.ground == START:
         chance = at_most_percent(1 - certificate.confidence)
-        return f", unless the random start missed a direction (chance below {chance})"
+        return f", assuming the random start missed no direction (probability of a miss below {chance})"
     if level.ground == SEEN:
-        return ", unless a larger value was missed, which this run found no sign of but cannot rule out"
+        return ", assuming no larger value was missed (none was detected, but this run cannot rule it out)"
     return ""
 
 
@@ -192,15 +188,15 @@ def health(
     sizes, k = np.abs(certificate.values), len(certificate.values)
     rank = int((sizes > certificate.perturbation).sum())
     if rank < k:
-        some = f"only {rank} of {k} components carry anything: the others cannot be told from nothing"
-        return Health("collapsed", some if rank else "no component carries anything: all of it is zero, or rounding")
+        some = f"only {rank} of {k} components are nonzero: the others cannot be distinguished from zero"
+        return Health("collapsed", some if rank else "no component is nonzero: everything is zero or rounding")
     if not residuals or residuals[-1] <= tol:
         return Health("good", "every residual has reached the tolerance")
     if not rows:
-        return Health("short", "what the Gram was formed with does not show more: a pass over the rows does")
+        return Health("short", "the stored Gram matrix cannot give more accuracy: a pass over the rows can")
     window = list(residuals[-WINDOW - 1 :])
     if len(window) > WINDOW and min(window[1:]) > FALL * window[0]:
-        promised = "" if rate is None else f" (the values promise a factor of {rate:.2g} a step)"
+        promised = "" if rate is None else f" (the values predict a factor of {rate:.2g} a step)"
         return Health(
             "stagnating", f"the residual has not fallen in {WINDOW} steps{promised}: more steps will not help"
         )

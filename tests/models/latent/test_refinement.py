@@ -215,7 +215,7 @@ def test_weights_of_no_mixture_are_still_seen(tmp_path: Path) -> None:
         arrays, meta = held.read_part("result") or ({}, {})
         held.drop_part("result")
         held.write_part("result", arrays, meta | {"facts": meta["facts"] | {"weights_sum": 1.7}})
-    assert "Nothing can be relied on: the weights found sum to 1.7" in read_latent(store).assurance
+    assert "The result is not reliable: the weights sum to 1.7" in read_latent(store).assurance
 
 
 def test_unlikely_moments_are_no_place_to_start_from(tmp_path: Path) -> None:
@@ -309,7 +309,7 @@ def test_of_noise_alone_nothing_is_refined(tmp_path: Path) -> None:
     after = fit_independent_components(rows, 2, store=tmp_path / "after")
     assert (after.mixing == before.mixing).all() and (after.kurtoses == before.kurtoses).all()
     assert "changed nothing" in read_latent(tmp_path / "after").refinement
-    assert "Nothing can be relied on" in read_latent(tmp_path / "after").assurance
+    assert "The result is not reliable" in read_latent(tmp_path / "after").assurance
 
 
 def test_a_step_that_nothing_measured_is_not_taken(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_the_covariance_is_suggested_where_nothing_else_does(tmp_path: Path) -> 
     problem, truth, values = posed(tmp_path, x, 0.7, target_rank=2, iteration_rank=4, max_steps=3)
     told = private_outlook(problem, read_spectrum(values, problem.most_values))
     assert told.likely > MEANINGLESS > told.best_sine
-    assert told.best_algorithm == "covariance" in told.lines()["suggest"]
+    assert told.best_algorithm == "covariance" in told.lines()["advice"]
     better = make_problem(
         problem.source, replace(problem.request, algorithm="covariance", iteration_rank=None, max_steps=None)
     )

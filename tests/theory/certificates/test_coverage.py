@@ -137,4 +137,4 @@ def test_runs_on_a_cluster_that_no_block_holds(
         true = np.linalg.norm(turn[:, :k] - run.basis @ (run.basis.T @ turn[:, :k]), 2)
         assert told["sine"] is None or (p != k and told["sine"] >= true - 1e-14 / (values[k - 1] - values[k])), width
         assert told["sine"] is None or width >= 1e-7
-        assert ("cannot be told from others as good" in run.assurance) == (told["sine"] is None)
+        assert ("cannot be distinguished from equally good ones" in run.assurance) == (told["sine"] is None)

@@ -92,29 +92,33 @@ def test_ties_are_not_told_apart_but_what_they_capture_is() -> None:
     best = certify(tied).best
     assert best.sine == math.inf and math.isfinite(best.component_sines[0]) and best.component_sines[1] == math.inf
     said = sentence(certify(tied))
-    assert "the components themselves cannot be told from others as good, as the 3rd value may be" in said
-    assert "99.99" in said and "right to" in said
+    assert (
+        "the components themselves cannot be distinguished from equally good ones, because the 3rd value may be" in said
+    )
+    assert "99.99" in said and "accurate to" in said
 
 
 def test_sentences() -> None:
     always = sentence(certify(replace(EXACT, rounding=1e-12)))
-    tilt = "the space of the 2 components is tilted by at most 5.8e-11 degrees"
-    assert always == f"For these data the 2 values are right to 12 digits, and {tilt}."
+    tilt = "the subspace of the 2 components is off by at most 5.8e-11 degrees"
+    assert always == f"For these data the 2 values are accurate to 12 digits, and {tilt}."
     seen = sentence(certify(replace(EXACT, trace=None, gram=1e-8 * np.eye(3), rounding=1e-15)))
-    assert seen.endswith(", unless a larger value was missed, which this run found no sign of but cannot rule out.")
+    assert seen.endswith(", assuming no larger value was missed (none was detected, but this run cannot rule it out).")
     start = replace(EXACT, trace=None, gram=1e-8 * np.eye(3), columns=3, degree=60, powers=True, rounding=1e-15)
-    assert sentence(certify(start)).endswith(", unless the random start missed a direction (chance below 1 %).")
-    assert "the value is" in sentence(certify(replace(EXACT, k=1))) and "the component is tilted" in sentence(
+    assert sentence(certify(start)).endswith(
+        ", assuming the random start missed no direction (probability of a miss below 1 %)."
+    )
+    assert "the value is" in sentence(certify(replace(EXACT, k=1))) and "the component is off by" in sentence(
         certify(replace(EXACT, k=1))
     )
     little = sentence(certify(replace(EXACT, trace=None, multiplied=0, gram=np.eye(3))))
-    assert little.startswith("Too little is known") and "within 50 % of a true one" in little
+    assert little.startswith("The error of the answer cannot be bounded") and "within 50 % of a true one" in little
 
 
 def test_roots_have_half_the_relative_error() -> None:
     evidence = replace(EXACT, rounding=0.04 * 4.0)
     assert "at most 8 % off" in sentence(certify(replace(evidence, k=2)))
-    assert "right to 1 digit" in sentence(certify(replace(evidence, k=2)), singular=True)
+    assert "accurate to 1 digit" in sentence(certify(replace(evidence, k=2)), singular=True)
 
 
 def test_health() -> None:

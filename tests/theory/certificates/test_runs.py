@@ -101,7 +101,7 @@ def test_bounds_of_runs_hold_and_cost_no_pass(tmp_path: Path, kind: str, algorit
 def test_a_converged_run_says_how_many_digits_are_right(tmp_path: Path) -> None:
     solution = npmdask.top_k(put(tmp_path, "samples", matrix("samples")), K, store=tmp_path / "run")
     assert solution.certificate is not None and solution.certificate["health"]["word"] == "good"
-    assert "right to 1" in solution.assurance and "tilted by at most" in solution.assurance
+    assert "accurate to 1" in solution.assurance and "off by at most" in solution.assurance
     assert solution.certificate["levels"][-1]["value_errors"][0] > 0, "never that nothing is wrong at all"
     page = write_report(tmp_path / "run").read_text()
     assert "How wrong can it be" in page and "State of the iteration" in page and solution.assurance[:30] in page
@@ -124,7 +124,7 @@ def test_the_noise_of_a_run_is_counted_in(tmp_path: Path) -> None:
     values, vectors = exact("samples", a, False)
     sine = np.linalg.norm(vectors[:, :2] - solution.basis @ (solution.basis.T @ vectors[:, :2]), 2)
     last = certificate["levels"][-1]
-    assert "with the noise of the run counted in" in solution.assurance
+    assert "including the noise of the run" in solution.assurance
     assert sine <= last["sine"] and (np.abs(solution.values - values[:2]) <= last["value_errors"]).all()
     assert last["value_errors"][0] > 1e-7 * math.sqrt(40)
     assert [level["ground"] for level in certificate["levels"]] == ["always", "none missed"]

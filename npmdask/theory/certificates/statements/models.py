@@ -27,7 +27,7 @@ def of_factor_model(facts: Mapping[str, Any], k: int) -> Assurance:
     if facts["went_back"]:
         said = f"The model of {which} is not the likeliest: EM was stopped where it predicts best."
     elif left is None:
-        said = "EM has made no two steps: how near its end it is cannot be told."
+        said = "EM has made fewer than two steps: its distance from convergence is unknown."
     else:
         said = (
             f"EM changed the values of {which} by at most {at_most_percent(facts['last_change'])} in its last step, "
@@ -35,12 +35,12 @@ def of_factor_model(facts: Mapping[str, Any], k: int) -> Assurance:
         )
     if facts["held_out_share"] is not None:
         said += (
-            f" Of the variance of {facts['held_out_entries']:,.0f} entries that were held out at first "
-            f"{percent(min(facts['held_out_share'], 1.0))} is left over by their prediction."
+            f" The prediction of {facts['held_out_entries']:,.0f} entries that were held out at first leaves "
+            f"{percent(min(facts['held_out_share'], 1.0))} of their variance unexplained."
         )
     said += (
         " There is no certificate: the likelihood can have other maxima, and the error against complete data is not "
-        "known; values that are missing because of what they are bend the answer unseen."
+        "known; values whose absence depends on their size bias the answer undetected."
     )
     return Assurance(said, {name: facts[name] for name in ("left_to_go", "last_change", "held_out_share")})
 
@@ -86,19 +86,22 @@ def of_mixture(
     total = float(np.sum(weights)) if total is None else total
     if not SUMS[0] <= total <= SUMS[1]:
         return Assurance(
-            f"Nothing can be relied on: the weights found sum to {total:.2g} in place of 1, so that the rows are no "
-            f"mixture of {len(sizes)} round clouds of one size. Ask for another number of components, or look whether "
-            "there are clouds at all.",
+            f"The result is not reliable: the weights sum to {total:.2g} instead of 1, so the rows are not a mixture "
+            "of "
+            f"{len(sizes)} round clouds of one size. Try another number of components, or check whether there are "
+            "clouds at all.",
             numbers,
         )
     deviation = float(np.sqrt(np.average(variances, weights=sizes)))
     said = (
         f"Each mean typically lies within {spread(float(lengths.max()))} of the true one (for comparison: entries "
         f"scatter around their mean by {spread(deviation)}), and each weight within "
-        f"{at_most_percent(float(shares.max()))} of all rows, if these are round clouds of one size as the model says"
+        f"{at_most_percent(float(shares.max()))} of all rows, assuming round clouds of one size, as in the model"
     )
     if abs(total - 1) > SUM_TOLERANCE:
-        said += f"; here they are not quite (the weights sum to {total:.2g} in place of 1), so that it may be more"
+        said += (
+            f"; this does not quite hold here (the weights sum to {total:.2g} instead of 1), so the error may be larger"
+        )
     return Assurance(f"{said}. {_missing(asked - len(sizes))}{FROM_MORE.capitalize()}.", numbers)
 
 
@@ -111,8 +114,9 @@ def of_independent(kurtoses: np.ndarray, mixing: Block, n: int, *, asked: int) -
     numbers: dict[str, Any] = {"sines": sines.tolist(), "told": told.tolist()}
     if not told.any():
         return Assurance(
-            f"Nothing can be relied on: in {n:,} rows {_none(len(kurtosis))} differs enough from a bell curve to be "
-            "told from noise. More rows are needed, or fewer components.",
+            f"The result is not reliable: in {n:,} rows {_none(len(kurtosis))} differs enough from a normal "
+            "distribution "
+            "to be distinguished from noise. Use more rows or fewer components.",
             numbers,
         )
     count = int(told.sum())
@@ -125,13 +129,13 @@ def of_independent(kurtoses: np.ndarray, mixing: Block, n: int, *, asked: int) -
     )
     verb = "are" if 1 < count < len(told) else "is"
     best, worst = (degrees(float(sine)) for sine in (sines[told].min(), sines[told].max()))
-    surest = f" (the surest less than {best})" if best != worst else ""
+    surest = f" (the best less than {best})" if best != worst else ""
     said = (
-        f"{which} {verb} typically less than {worst} off{surest}, if the rows are sums of independent sources as the "
-        "model says, without noise of their own"
+        f"{which} {verb} typically less than {worst} off{surest}, assuming the rows are sums of independent sources "
+        "without additional noise, as in the model"
     )
     others = len(told) - count
-    more = f" The other {others} are too near to a bell curve to be told apart." if others else ""
+    more = f" The other {others} are too close to a normal distribution to be separated." if others else ""
     return Assurance(f"{said}.{more} {_missing(asked - len(told))}{FROM_MORE.capitalize()}.", numbers)
 
 
@@ -150,7 +154,7 @@ def _none(count: int) -> str:
 
 
 def _missing(count: int) -> str:
-    return f"Of {count} more that were asked for nothing is known. " if count > 0 else ""
+    return f"Nothing is known about {count} more that were asked for. " if count > 0 else ""
 
 
 # How wrong the components of a tensor can be, from what they leave of it.
@@ -183,7 +187,7 @@ def of_tensor(values: Sequence[float], residual_norms: Sequence[float], facts: M
         clause = "does not stand out or has not settled" if len(status) == 1 else "stands out and has settled"
         rest = f"{percent(left)} of the tensor's size is left unexplained"
         return Assurance(
-            f"Nothing can be relied on: {which} asked for {clause}, and "
+            f"The result is not reliable: {which} asked for {clause}, and "
             f"{rest if left > 0 else 'the tensor holds nothing but zeros or rounding'}.",
             {"left": left, "found": 0},
         )
@@ -199,19 +203,20 @@ def _sentence(left: float, sines: Sequence[float], offs: Sequence[float], asked:
     verb = "is" if asked == 1 else "are"
     if left < EXACT:
         return (
-            f"Of the tensor nothing but rounding is left unexplained: {which} {verb} right to less than "
+            f"The components explain the tensor up to rounding: {which} {verb} accurate to less than "
             f"{degrees(worst)}, and {'its weight' if asked == 1 else 'their weights'} to +-{spread(max(offs))}."
         )
     rest = f"The components leave {percent(left)} of the tensor's size unexplained"
     if worst >= LOST:
         return (
-            f"{rest}; if that is like noise, it is as strong as the weakest of them, and how far its direction is off "
-            "cannot be told: ask for fewer components, or for a tensor from more data."
+            f"{rest}; if that is noise, it is as strong as the weakest of them, whose direction may be anything: ask "
+            "for "
+            "fewer components, or use a tensor from more data."
         )
     return (
-        f"{rest}; if that is like noise, {which} {verb} likely less than {degrees(worst)} off, and "
-        f"{'its weight' if asked == 1 else 'their weights'} right to +-{spread(max(offs))} (an estimate, not a bound). "
-        "If it holds more components, or some that are far from orthogonal, it can be more: ask for more and see."
+        f"{rest}; assuming that is noise, {which} {verb} likely less than {degrees(worst)} off, and "
+        f"{'its weight' if asked == 1 else 'their weights'} accurate to +-{spread(max(offs))} (an estimate, not a "
+        "bound). If the tensor has more components, or some far from orthogonal, errors can be larger: ask for more."
     )
 
 
@@ -219,14 +224,10 @@ def _others(status: Sequence[str], left: float, noise: float) -> str:
     """A surplus is one beside noise as large as what is left: where much is left, it is not taken for nothing."""
     said, level = [], "rounding" if left < EXACT else f"noise as large as what is left would show (up to {noise:.2g})"
     if "open" in status:
-        said.append(f"{status.count('open')} open: still moving, and of unknown error")
+        said.append(f"{status.count('open')} open (not converged): still moving, error unknown")
     if "surplus" in status:
-        so = (
-            "take it for nothing"
-            if left < EXACT
-            else "take it for nothing if what is left is noise, which it need not be"
-        )
-        said.append(f"{status.count('surplus')} surplus: no larger than {level}, {so}")
+        so = "ignore it" if left < EXACT else "ignore it if what is left is noise, which it need not be"
+        said.append(f"{status.count('surplus')} surplus (spurious): no larger than {level}; {so}")
     return f" The others: {'; '.join(said)}." if said else ""
 
 
@@ -270,36 +271,42 @@ def of_topics(
     numbers: dict[str, Any] = {"l1": errors.tolist(), "misplaced": worst}
     if unigram is not None and unigram[0] >= unigram[1]:
         return Assurance(
-            "Take the topics for nothing: they predict held-out words no better than the plain frequencies of words.",
+            "Ignore these topics: they predict held-out words no better than the plain frequencies of words.",
             numbers | {"unigram": unigram},
         )
-    said = f"{_misplaced(len(errors), best, worst)}, if the documents are mixtures of so many topics as the model says"
+    said = (
+        f"{_misplaced(len(errors), best, worst)}, assuming the documents are mixtures of that many topics, as in "
+        "the model"
+    )
     said += _of_frequencies(unigram)
     found, given = float(facts.get("weights_sum", math.nan)), alpha0 or 1.0
     if abs(found - given) > ALPHA0_TOLERANCE * given:
         said += (
-            f"; here they are not quite (the alphas sum to {found:.2g} in place of {given:.2g}), so that it may be more"
+            f"; this does not quite hold here (the alphas sum to {found:.2g} instead of {given:.2g}), so the error may "
+            "be "
+            "larger"
         )
     lost = int(facts.get("asked", len(errors))) - len(errors)
-    more = f" Of {lost} more that were asked for nothing is known." if lost > 0 else ""
-    return Assurance(f"{said}. More documents make it less: four times as many halve it.{more}", numbers)
+    more = f" Nothing is known about {lost} more that were asked for." if lost > 0 else ""
+    return Assurance(f"{said}. Four times as many documents halve the error.{more}", numbers)
 
 
 def _misplaced(k: int, best: float, worst: float) -> str:
     if 2 * best >= TOLD:
         return (
-            f"Little can be relied on: each topic typically has more than {percent(best)} of its weight on wrong words"
+            f"The topics are hardly reliable: each topic typically has more than {percent(best)} of its weight on "
+            "wrong words"
         )
     if k == 1:
         return f"The topic typically has less than {at_most_percent(worst)} of its weight on wrong words"
     return (
-        f"Each topic typically has less than {at_most_percent(worst)} of its weight on wrong words (the surest "
+        f"Each topic typically has less than {at_most_percent(worst)} of its weight on wrong words (the best "
         f"less than {at_most_percent(best)})"
     )
 
 
 def _of_frequencies(unigram: tuple[float, float] | None) -> str:
     if unigram is None:
-        return "; that they fit words held out was not measured (held_out)"
+        return "; the fit to held-out words was not measured (held_out)"
     model, plain = (f"{perplexity:,.0f}" for perplexity in unigram)
-    return f"; held-out words are as hard to guess as among {model} words, by their frequencies alone {plain}"
+    return f"; the perplexity of held-out words is {model}, by their frequencies alone {plain}"

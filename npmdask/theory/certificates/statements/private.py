@@ -16,8 +16,8 @@ from npmdask.theory.certificates.wording import LOST, Assurance, components, deg
 from npmdask.theory.private import predicted_sine
 
 ALONG = 3.0  # stddevs of v^T Z v: by so much a value of a noisy covariance may be off
-MORE = "more records or a larger epsilon make it less"
-REMEDY = "more records, a larger epsilon or fewer releases make it less"
+MORE = "more records or a larger epsilon reduce the error"
+REMEDY = "more records, a larger epsilon or fewer releases reduce the error"
 TURNED = 1.5  # times the likely sine of a component of a tensor
 BENT = 1.5  # times w sine^2, by which a weight may be too small as its vector is off
 NEXT = 2.0  # times residual / value of a direction of records, where the next eigenvalue is half of it at most
@@ -55,19 +55,19 @@ def of_plane(
     numbers: dict[str, Any] = {"sine": sine, "value_spread": spreads}
     if p is not None and p <= k:
         said = (
-            f"How far {components(k)} may be tilted cannot be told from what was released: as many columns were "
-            "iterated as are asked for, and so nothing shows how much larger these are than the next. An "
-            "iteration_rank of a few more shows it"
+            f"The error of {components(k)} cannot be estimated from what was released: only as many columns were "
+            "iterated as components are asked for, so that the gap to the next value is unknown. A slightly larger "
+            "iteration_rank shows it"
         )
         return Assurance(f"{said}.{known} {_limits(whose)}", numbers | {"sine": None})
     if sine >= LOST:
         said = (
             f"The released values tell nothing reliable about the directions of {components(k)}: the noise is as "
-            f"large as what sets them apart, and they may be anything; {REMEDY}"
+            f"large as the differences between them, and they may be anything; {REMEDY}"
         )
         return Assurance(f"{said}. {_limits(whose)}", numbers)
-    what = "the component is" if k == 1 else f"the plane of the {k} components is"
-    said = f"By the released values {what} likely tilted by less than {degrees(sine)} (an estimate, not a bound)"
+    what = "the component" if k == 1 else f"the subspace of the {k} components"
+    said = f"By the released values {what} is likely less than {degrees(sine)} off (an estimate, not a bound)"
     return Assurance(f"{said}; {REMEDY}.{known} {_limits(whose)}", numbers)
 
 
@@ -77,20 +77,20 @@ def _of_covariance(arrays: Mapping[str, np.ndarray], statement: Mapping[str, Any
     sine, k, d = float(statement["predicted_error"]), len(arrays["values"]), int(statement["columns"])
     off, limits = ALONG * float(np.max(arrays["value_stddevs"])), _limits("the clipped data")
     numbers: dict[str, Any] = {"sine": sine, "value_spread": off}
-    along = f"What the released directions explain is likely right to +-{spread(off)}."
+    along = f"What the released directions explain is likely accurate to +-{spread(off)}."
     if k == d:
         return Assurance(f"All {d} directions were asked for, and together they explain everything. {limits}", numbers)
     if not statement["above_noise"]:
-        said = f"Nothing that was released is above the noise, and so {components(k)} may be anything"
+        said = f"No released value is above the noise, so {components(k)} may be anything"
         return Assurance(f"{said}; {MORE}. {limits}", numbers | {"value_spread": None})
     if sine >= LOST:
         said = (
             f"{statement['above_noise']} of {k} values are above the noise, but the gap to the next value is hardly "
-            f"larger than the noise, if at all: the plane of the true {components(k)} may be a different one"
+            f"larger than the noise, if at all: the subspace of the true {components(k)} may be a different one"
         )
         return Assurance(f"{said}; {MORE}. {limits}", numbers | {"value_spread": None})
-    what = "the component is" if k == 1 else f"the plane of the {k} components is"
-    said = f"By the released values {what} likely tilted by less than {degrees(sine)} (an estimate, not a bound)"
+    what = "the component" if k == 1 else f"the subspace of the {k} components"
+    said = f"By the released values {what} is likely less than {degrees(sine)} off (an estimate, not a bound)"
     return Assurance(f"{said}; {MORE}. {along} {limits}", numbers)
 
 
@@ -139,11 +139,11 @@ def _values(arrays: Mapping[str, np.ndarray], sine: float) -> tuple[str, float |
     if "value_stddevs" not in arrays or sine >= LOST:
         return "", None
     off = 2 * float(np.max(arrays["value_stddevs"])) + float(np.max(np.abs(arrays["values"]))) * sine**2
-    return f" The values are likely right to +-{spread(off)}.", off
+    return f" The values are likely accurate to +-{spread(off)}.", off
 
 
 def _limits(whose: str) -> str:
-    return f"Meant are those of {whose}: what clipping changed, and how other records would differ, is not in it."
+    return f"This refers to {whose}: the effect of clipping, and how other records would differ, are not included."
 
 
 def _of_alternating(arrays: Mapping[str, np.ndarray], statement: Mapping[str, Any]) -> Assurance:
@@ -166,18 +166,19 @@ def _of_records(arrays: Mapping[str, np.ndarray], statement: Mapping[str, Any]) 
     ]
     worst = max(tangents) if len(statement["noise_stddev"]) >= FEW * k else math.inf
     sine = 1.0 if worst == math.inf else worst / math.hypot(1, worst)
-    low = "Values are too low where much was clipped; how other records would differ is not in it."
+    low = "Values are too low where much was clipped; how other records would differ is not included."
     if sine >= LOST:
         return Assurance(
-            f"The releases tell nothing reliable about the directions of {components(k)}: they were too few, or "
-            f"the last, noise included, still turned away from them; {REMEDY}, and so may more steps. {low}",
+            f"The releases tell nothing reliable about the directions of {components(k)}: there were too "
+            f"few, or the last, including its noise, still turned away from them; {REMEDY}, and so may more steps. "
+            f"{low}",
             {"sine": sine},
         )
-    what = "the component is" if k == 1 else f"the plane of the {k} components is"
+    what = "the component" if k == 1 else f"the subspace of the {k} components"
     return Assurance(
-        f"If no further direction has more than half of the last value, {what} likely tilted by less than "
-        f"{degrees(sine)} (an estimate from the last releases, not a bound); that it has not cannot be seen, unless "
-        f"one component more is asked for. {low}",
+        f"Assuming no further direction has more than half of the last value, {what} is likely less than "
+        f"{degrees(sine)} off (an estimate from the last releases, not a bound); only a run for one more component "
+        f"can check the assumption. {low}",
         {"sine": sine},
     )
 
@@ -198,9 +199,10 @@ def _of_tensor(arrays: Mapping[str, np.ndarray], statement: Mapping[str, Any]) -
         )
     said = f"By the released values {_found(found, status)} likely less than {_each(sines, found)} off"
     said += (
-        f", and their weights right to +-{spread(max(spreads[i] for i in found))} (an estimate, not a bound); {REMEDY}"
+        f", and their weights accurate to +-{spread(max(spreads[i] for i in found))} (an estimate, not a bound); "
+        f"{REMEDY}"
     )
-    return Assurance(f"{said}.{_others(status)} Entries that were clipped are not in it.", numbers)
+    return Assurance(f"{said}.{_others(status)} The effect of clipping is not included.", numbers)
 
 
 def _found(found: Sequence[int], status: Sequence[str]) -> str:
@@ -216,9 +218,11 @@ def _others(status: Sequence[str]) -> str:
     """What is meant by those that are not found."""
     said = []
     if "open" in status:
-        said.append(f"{status.count('open')} open: noise turned it too far, or it was still moving, at the end")
+        said.append(
+            f"{status.count('open')} open (not converged): noise turned it too far, or it was still moving at the end"
+        )
     if "surplus" in status:
-        said.append(f"{status.count('surplus')} surplus: no larger than noise, take it for nothing")
+        said.append(f"{status.count('surplus')} surplus (spurious): no larger than noise; ignore it")
     return f" The others: {'; '.join(said)}." if said else ""
 
 
@@ -228,8 +232,8 @@ def of_copy(stddevs: Sequence[float]) -> Assurance:
     return Assurance(
         f"Nearly every entry of the copy is off by about +-{spread(most)}, 19 of 20 by less than {spread(2 * most)}; "
         f"those with two equal indices by +-{spread(some)}, those on the diagonal by +-{spread(diagonal)} (the noise "
-        "is known exactly, and independent from entry to entry). Smaller entries are lost in it, and what was clipped "
-        "before is not in it.",
+        "is known exactly, and independent from entry to entry). Smaller entries are lost in the noise; the effect of "
+        "clipping is not included.",
         {"stddevs": [most, some, diagonal], "likely": 2 * most},
     )
 
@@ -265,15 +269,15 @@ def of_nodes(
     values, norms = np.abs(arrays["values"]), np.asarray(arrays["residual_norms"])
     k, off = len(values), float(np.max(norms))
     said = (
-        f"Every value is right to +-{spread(off)}: so near lies an exact one of the data of all nodes together (proved "
-        "by the residuals, whatever the data are)"
+        f"Every value is accurate to +-{spread(off)}: an exact value of the data of all nodes together lies that close "
+        "(proved by the residuals, for any data)"
     )
     sine = _sine(values, norms, np.sort(np.abs(ritz_values))[::-1], singular=singular)
     if sine is None or sine >= LOST:
-        said += f"; how far {components(k)} may be tilted cannot be told, as the next value is as large or was not seen"
+        said += f"; the error of {components(k)} is unknown, because the next value is as large or was not seen"
     else:
         said += f"; {components(k)} {'is' if k == 1 else 'are'} likely less than {degrees(max(sine, SHARPEST))} off"
-    return Assurance(f"{said}. How other data would differ is not in it.", {"value": off, "sine": sine})
+    return Assurance(f"{said}. How other data would differ is not included.", {"value": off, "sine": sine})
 
 
 def _sine(values: np.ndarray, norms: np.ndarray, ritz: np.ndarray, *, singular: bool) -> float | None:

@@ -26,7 +26,7 @@ DEVIATIONS = 2.0  # of a share, on either side; a few rows know the deviation it
 FEW = 5.0
 EMPTY = 1e-12  # of the largest value: a direction that captures no more captures rounding
 ACROSS = 0.5  # deviation of (x^T v)^2 x^T u over that of (x^T v)^3: 0.45 for Gaussian rows, less where v is skewed
-TOO_FEW = "the rows held out are fewer than two, or all alike or zero"
+TOO_FEW = "fewer than two rows were held out, or they are all alike or zero"
 
 
 class Measured(Protocol):
@@ -78,8 +78,8 @@ def of_directions(history: Sequence[Measured], half_life: float | None = None, w
     empty = sum(not value > EMPTY * max(values) for value in values)
     if values and empty == len(values):
         return Assurance(
-            f"Nothing can be relied on: the {last.rows:,} rows so far have no variance, so that directions mean "
-            "nothing. See whether they are the rows that were meant.",
+            f"The result is not reliable: the {last.rows:,} rows so far have no variance, so directions are "
+            "meaningless. Check that these are the intended rows.",
             {"empty": empty},
         )
     parts, numbers = [], {}
@@ -97,7 +97,7 @@ def of_directions(history: Sequence[Measured], half_life: float | None = None, w
         said, more = _turned(history, last, half_life, worth)
     parts += [said] if said else []
     if empty:
-        parts.append(f"the last {empty} of {len(values)} found capture nothing, and mean nothing")
+        parts.append(f"the last {empty} of {len(values)} found capture no variance and are meaningless")
     return Assurance(f"{_sentence(parts)}.{_not_covered(half_life)}", numbers | more)
 
 
@@ -110,12 +110,12 @@ def _held_out(share: float, reach: Mapping[str, float], k: int) -> tuple[str, di
     said = (
         f"on {reach['rows']:,.0f} rows held out {few} {percent(share)} of the variance, which on other rows like "
         f"them is {percent(low)} to {percent(high)} in 9 of 10 cases; no {any_} more than {percent(best)} of those "
-        f"rows, so that about {at_most_percent(max(best - share, 0.0))} at most can still be gained"
+        f"rows, so at most about {at_most_percent(max(best - share, 0.0))} can still be gained"
     )
     if reach["sine"] < LOST:
         said += f", and the directions themselves are likely less than {degrees(reach['sine'])} off"
     else:
-        said += "; which directions are the true ones cannot be told, as others capture nearly as much"
+        said += "; the true directions cannot be determined, because others capture nearly as much"
     return said, {"share": share, "low": low, "high": high, "best": best, "sine_limit": reach["sine"]}
 
 
@@ -126,21 +126,22 @@ def _turned(
     rows = last.rows if half_life is None else min(float(last.rows), 2 * half_life / math.log(2))
     floor = 2 * math.sqrt(2 / max(rows * worth, 2.0))
     given = last.suboptimality is not None
-    said = f"the error was not measured, as {TOO_FEW if given else 'no rows were held out'}"
+    said = f"the error was not measured, because {TOO_FEW if given else 'no rows were held out'}"
     numbers: dict[str, Any] = {"floor": floor}
     turned = _last_turn(history)
     if turned is not None:
         before, after, sine = turned
         half = math.sin(math.asin(min(sine, 1.0)) / 2)
         said += (
-            f"; from {before:,} to {after:,} rows the answer turned by {degrees(sine)}, so that one of the two was at "
-            f"least half of that from the truth, and how much more cannot be told"
+            f"; from {before:,} to {after:,} rows the answer turned by {degrees(sine)}, so one of the two was off by "
+            "at "
+            f"least half of that, possibly by much more"
         )
         numbers["at_least"] = half
     said += (
-        "; from so many rows even a perfect method would know a variance to about "
-        f"+-{at_most_percent(min(floor, 1.0))} only (of rows that scatter like a bell curve); with "
-        f"{'more' if given else 'held_out'} rows {'held out ' if given else ''}it would be measured"
+        "; with this many rows even a perfect method would know a variance only to about "
+        f"+-{at_most_percent(min(floor, 1.0))} (for normally distributed rows); with "
+        f"{'more' if given else 'held_out'} rows {'held out ' if given else ''}the error would be measured"
     )
     return said, numbers
 
@@ -164,8 +165,12 @@ def _sentence(parts: Sequence[str]) -> str:
 
 
 def _not_covered(half_life: float | None) -> str:
-    drift = "" if half_life is None else f" Older rows fade (half_life {half_life:g}): the truth meant is that of now."
-    return f"{drift} Data that change their nature are not covered."
+    drift = (
+        ""
+        if half_life is None
+        else f" Older rows fade (half_life {half_life:g}): this refers to the current directions."
+    )
+    return f"{drift} Changes in the data are not covered."
 
 
 def of_third_moment(
@@ -189,7 +194,7 @@ def of_third_moment(
     ]
     if not sound:
         return Assurance(
-            "Nothing can be said for any component yet: none has a weight beyond what noise alone would give. More "
+            "Nothing is known about any component yet: no weight exceeds what noise alone would give. More "
             "rows are needed.",
             {"found": 0},
         )
@@ -199,16 +204,16 @@ def of_third_moment(
     if truth is not None:
         parts.append(f"the truth is known here: the farthest component is {degrees(truth)} from what was found")
     which = "the component found" if len(sound) == 1 else f"each of {len(sound)} components found"
-    parts.append(f"the weight of {which} is likely right to +-{at_most_percent(off)}")
+    parts.append(f"the weight of {which} is likely accurate to +-{at_most_percent(off)}")
     if sine < LOST:
         parts.append(f"the direction to {degrees(sine)}")
     else:
-        parts.append("the direction is hardly known yet, and more rows make it so")
+        parts.append("the direction is hardly known yet; more rows are needed")
     others = len(status) - len(sound)
     if others:
-        parts.append(f"of the other {others} asked for nothing can be said")
-    said = _sentence(parts) + " (the spread of the rows, as it was seen)."
+        parts.append(f"nothing is known about the other {others} asked for")
+    said = _sentence(parts) + " (from the observed spread of the rows)."
     return Assurance(
-        f"{said} Rows that are no sum of such components are not covered.",
+        f"{said} Rows that are not sums of such components are not covered.",
         {"sine": sine, "weight": off, "found": len(sound), "truth": truth},
     )
