@@ -207,14 +207,14 @@ class UntilStationary(UntilSettled):
         if now.finished:
             return Outcome(name="held_out", sentence=now.said)
         if now.left <= self.tol:
-            said = f"about {now.left:.1e} of a value is left to go (tol {self.tol:.1e})"
+            said = f"values are within about {now.left:.1e} (relative) of their limit (tol {self.tol:.1e})"
             return Outcome(name="converged", sentence=f"converged after {now.step} steps: {said}")
         if now.step < self.max_steps:
             return None
         return Outcome(
             name="max_steps",
             sentence=f"not converged: max_steps = {self.max_steps} reached, and the last step changed values by up to "
-            f"{float(self.relative(now).max()):.1e} of them; continue with `npmdask resume STORE --max-steps N`",
+            f"{float(self.relative(now).max()):.1e} (relative); continue with `npmdask resume STORE --max-steps N`",
         )
 
 
@@ -315,7 +315,7 @@ class ResidualRule:
             limit = 4 * DOUBLE_EPS * self.d**0.5
             below = f"{limit**0.5 if self.squared else limit:.0e}"
             said += f"; the data have numerical rank {rank}, fewer than the {len(view.ritz_values)} asked for"
-            said += f" (a value below {below} of the largest cannot be distinguished from zero)"
+            said += f" (values below {below} of the largest cannot be distinguished from zero)"
         return said
 
     def _floor(self, view: StepView) -> str:
@@ -336,13 +336,14 @@ class ResidualRule:
         if self._open(now).size == 0 and self._may_miss(now):
             return (
                 f"not converged: max_steps = {self.max_steps} reached; every pair has a relative residual of at most "
-                f"{worst:.1e}, but the random columns beside the start have not yet ruled out a larger value in a "
-                "direction that the start did not hold; continue with `npmdask resume STORE --max-steps N` or leave "
+                f"{worst:.1e}, but the random columns added to the start have not yet ruled out a larger value in "
+                "a direction that the start does not contain; continue with `npmdask resume STORE --max-steps N` or "
+                "leave "
                 "`start` out"
             )
         said = (
             f"not converged: max_steps = {self.max_steps} reached with {self._open(now).size} of "
-            f"{len(now.ritz_values)} pairs open, worst relative residual {worst:.1e} (tol {self.tol:.1e}); "
+            f"{len(now.ritz_values)} pairs not converged, worst relative residual {worst:.1e} (tol {self.tol:.1e}); "
             "continue with `npmdask resume STORE --max-steps N` or raise iteration_rank"
         )
         return said

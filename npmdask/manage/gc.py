@@ -1,11 +1,11 @@
-"""What of old runs may go: ``npmdask gc``.
+"""Delete what old runs no longer need: ``npmdask gc``.
 
-Of a finished run the checkpoints (its steps, those of its stages, what is left of a pass): report, inspect, export, a
-resume that answers, deflation and warm starts need only the answer. If asked for, whole finished runs, and whole runs
-that were never finished.
+Of a finished run it deletes the checkpoints (its steps, those of its stages, a partial pass): report, inspect, export,
+a resume that returns the answer, deflation and warm starts need only the answer. If asked, it also deletes whole
+finished runs, and whole runs that were never finished.
 
-Never: what a process has, or may have; streams, which go on from their steps; private runs as a whole (their answer was
-paid for, their key may be needed); what lies in a store and is no part of one; anything behind a link.
+It never deletes what a process uses, or may use; streams, which continue from their steps; whole private runs (their
+answer was paid for, and their key may be needed); files in a store that are not part of it; anything behind a link.
 """
 
 from __future__ import annotations
@@ -89,14 +89,14 @@ def sweep(folder: str | Path, rule: Retention, *, dry: bool = False) -> GcReport
         if place.name.endswith(PARTIAL):
             broom.visit_partial(place)
         elif place.name == GOING:
-            broom.remove(place, "what an earlier gc was removing")
+            broom.remove(place, "left by an interrupted gc")
     return GcReport(gone=tuple(broom.gone), left=tuple(broom.left))
 
 
 def _require_modest(folder: Path) -> Path:
     root = folder.resolve()
     if Path.home().resolve().is_relative_to(root):
-        raise RefusedError(f"{root} is / or holds your home: name the folder that your runs lie in")
+        raise RefusedError(f"{root} is / or contains your home: name the folder of your runs")
     return root
 
 
@@ -145,7 +145,7 @@ class _Broom:
             if holder is None or holder.gone:
                 work(store)
             else:
-                self.left.append(f"{store} is held by {holder}")
+                self.left.append(f"{store} is in use by {holder}")
             return
         try:
             with RunStore(store).open(take_over=False):
@@ -161,13 +161,13 @@ class _Broom:
             whole = self.rule.results and not private
             return self._whole("a finished run") if whole and self._only_ours(store) else self._checkpoints
         if keeps == "run" and self.rule.unfinished and not private and self._only_ours(store):
-            return self._whole("a run that was not finished")
+            return self._whole("an unfinished run")
         return None
 
     def _only_ours(self, store: Path) -> bool:
         others = sorted(path.name for path in store.iterdir() if not _is_ours(path))
         if others:
-            self.left.append(f"{store} holds {', '.join(others)}, which is no part of a run")
+            self.left.append(f"{store} holds {', '.join(others)}, which does not belong to a run")
         return not others
 
     def _whole(self, why: str) -> Callable[[Path], None]:

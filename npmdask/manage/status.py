@@ -1,4 +1,4 @@
-"""The status of every run below a folder, held by a process or not, without taking a lock or reading an array."""
+"""Show the status of every run below a folder, in use or not, without taking a lock or reading an array."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from npmdask.storage.source import Source, is_registered, open_source
 
 
 def inspect(path: str | Path) -> dict[str, Any]:
-    """Facts of a data store or of a run store (held by a process or not).
+    """Return facts of a data store or of a run store (in use by a process or not).
 
     Raises
     ------
@@ -54,7 +54,7 @@ def _inspect_data(path: str | Path) -> dict[str, Any]:
         "chunk_grid": [reader.grid] * 3 if reader.layout == "tensor" else list(reader.grid),
         "stored": _stored(reader),
         "fingerprint": source.fingerprint,
-        "checksums": "recorded" if source.registered else "none (a plain store: taken in the first pass of a run)",
+        "checksums": "recorded" if source.registered else "none (a plain store: computed in the first pass of a run)",
         "truth_rank": source.truth.basis.shape[1] if source.truth else None,
     }
 
@@ -86,7 +86,7 @@ class RunStatus:
     is), "crashed" (its last ``crashes`` starts died without a commit, at ``crashed_at``), "unfinished" or "damaged".
     ``residual``: worst relative one of the last step. ``predicted_steps``: before the first pass, by a sample; None if
     there is none, or only one for a random start that the run had not. ``seconds_left``, ``seconds_since_commit``,
-    ``last_commit`` (Unix time): None if not known; of a private run they are not told, since they follow its rows.
+    ``last_commit`` (Unix time): None if not known; of a private run not shown, as they depend on its rows.
     ``bytes``: on disk. ``error``: what ended the last process that worked on it, or what is wrong with the store.
     ``assurance``: how wrong the answer can be, where there is one.
     """
@@ -168,7 +168,7 @@ def _state_of(holder: Holder | None, crashes: int) -> str:
 
 
 def runs_as_lines(found: Sequence[RunStatus]) -> list[str]:
-    """A table for people; below a run what has to be known of it."""
+    """Return the status as a table for people, with notes below a run."""
     rows = [HEAD, *map(_row, found)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(HEAD))]
     table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
@@ -193,11 +193,12 @@ def _notes(s: RunStatus) -> list[str]:
         named = f", for {s.holder['owner']}" if s.holder["owner"] else ""
         seen = time_text(s.holder["silent_seconds"])
         notes.append(
-            f"process {s.holder['pid']} on {s.holder['host']} since {s.holder['since']}{named}; sign of life {seen} ago"
+            f"process {s.holder['pid']} on {s.holder['host']} since {s.holder['since']}{named}; last heartbeat {seen} "
+            "ago"
         )
     if s.crashes:
         times = "once" if s.crashes == 1 else f"{s.crashes} times in a row"
-        notes.append(f"died {times} without a commit, at {s.crashed_at}")
+        notes.append(f"crashed {times} without a checkpoint, at {s.crashed_at}")
     if s.predicted_steps is not None and s.state in ("running", "unfinished"):
-        notes.append(f"predicted before its first pass: {s.predicted_steps} steps")
+        notes.append(f"predicted before the first pass: {s.predicted_steps} steps")
     return [*notes, *([s.error] if s.error else [])]

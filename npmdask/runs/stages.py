@@ -107,7 +107,7 @@ class Decomposed:
         asked, kept, outcome = len(self.solution.values), len(self.kept), self.solution.outcome
         said = [] if outcome.converged else [outcome.sentence]
         if kept < asked:
-            said.append(f"{asked - kept} of {asked} {what} are surplus: the data do not tell them from noise")
+            said.append(f"{asked - kept} of {asked} {what} are surplus: indistinguishable from noise")
         return said
 
 

@@ -483,6 +483,6 @@ def test_a_surplus_beside_much_that_is_left_is_not_called_nothing() -> None:
     assert "all of the tensor is left unexplained, and none can be seen above noise as large" in noise.outcome.sentence
     exact = planted(10, np.ones(1), seed=2)
     run = drive(method(exact.tensor, 3), exact.tensor)
-    assert run.outcome.sentence.endswith("the other 2 asked for are surplus: their weights are rounding")
+    assert run.outcome.sentence.endswith("the other 2 asked for are surplus (spurious): their weights are rounding")
     nothing = drive(method(np.zeros((8, 8, 8)), 3), np.zeros((8, 8, 8)))
     assert nothing.outcome.sentence.endswith(": the tensor is zero")

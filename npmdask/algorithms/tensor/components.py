@@ -456,10 +456,13 @@ def ending_of(state: TensorState, tol: float, order: int, *, measured: bool = Tr
         return f"{said}: {rest}, and none can be seen above noise as large as what is left{_perhaps(status)}"
     said += f": every relative residual is at most {worst:.1e} (tol {tol:.1e}); {rest}"
     if surplus and not _resolved(state):
-        said += f"; the other {surplus} asked for are surplus: their weights are rounding"
+        said += f"; the other {surplus} asked for are surplus (spurious): their weights are rounding"
     elif surplus:
         level = _noise_of(state, order)
-        said += f"; the other {surplus} asked for are surplus: their weights are what noise as large as what is left "
+        said += (
+            f"; the other {surplus} asked for are surplus (spurious): their weights are what noise as large as what "
+            "is left "
+        )
         said += f"would give alone (up to {level:.2g}), or rounding{_perhaps(status)}"
     return said
 

@@ -57,7 +57,7 @@ def show_lines(ledger: Ledger, dataset: str | None = None) -> list[str]:
     statuses = ledger.statuses() if dataset is None else [ledger.status(dataset)]
     head = f", the last is {said['head'][:16]}" if said["head"] else ""
     count = said["entries"]
-    lines = [f"{ledger.where}: {count} {'entry' if count == 1 else 'entries'}, chain whole{head}"]
+    lines = [f"{ledger.where}: {count} {'entry' if count == 1 else 'entries'}, chain intact{head}"]
     for status in statuses:
         lines += ["", *status_lines(status)]
     return lines
@@ -76,7 +76,7 @@ def status_lines(status: Status) -> list[str]:
 
 
 def _run_line(run: Run, status: Status) -> str:
-    state = "finished" if run.finished else "under way or given up (stays spent)"
+    state = "finished" if run.finished else "running or abandoned (stays spent)"
     by = f"{run.witness['time']}, process {run.witness['pid']} on {run.witness['host']}"
     return (
         f"  run {run.run_id}: {text.cost(run.charge, status.grant.budget)}, {len(run.committed)} of {run.releases} "

@@ -38,7 +38,7 @@ def test_what_is_kept(status: list[str], weights: list[float], cosine: float, ke
     assert found.kept == kept
     lost = 3 - len(kept)
     assert found.warnings("topics") == (
-        [f"{lost} of 3 topics are surplus: the data do not tell them from noise"] if lost else []
+        [f"{lost} of 3 topics are surplus: indistinguishable from noise"] if lost else []
     )
 
 

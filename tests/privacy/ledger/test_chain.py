@@ -102,12 +102,12 @@ def test_an_export_is_the_beginning_of_every_later_one(used: Ledger) -> None:
 
 
 def test_one_entry_is_no_entries(ledger: Ledger) -> None:
-    assert "1 entry, chain whole" in show_lines(ledger)[0]
+    assert "1 entry, chain intact" in show_lines(ledger)[0]
 
 
 def test_what_is_shown(used: Ledger) -> None:
     lines = "\n".join(show_lines(used))
-    assert "6 entries, chain whole" in lines
+    assert "6 entries, chain intact" in lines
     assert "granted  epsilon = 3 at delta = 1e-08" in lines
     assert "by 2 runs" in lines
     assert "1 of 3 releases committed, finished" in lines
