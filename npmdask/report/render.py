@@ -137,7 +137,7 @@ def _caption(block: Plot | Map | Image) -> str:
 
 
 def described(block: Plot | Map) -> str:
-    """Say in words what a picture shows: its title, its axes, and what whoever made it has to say of it."""
+    """Say in words what a picture shows: its title, its axes, and the note of its author."""
     if isinstance(block, Map):
         rows, columns = len(block.y), len(block.x)
         drawn = f"image of {rows} by {columns}" if block.pixels else f"map, {block.x_name} by {block.y_name}"

@@ -53,7 +53,7 @@ class Observer:
     def on_rows(self, rows: int, skipped: int, rate: float) -> None:
         """About once a second of a stream: rows taken and left out so far, and rows per second of this call.
 
-        ``rate`` is 0 where nobody has measured it.
+        ``rate`` is 0 where it was not measured.
         """
 
     def on_measurement(self, measurement: Measurement) -> None:
