@@ -478,8 +478,8 @@ def solve(
     """
     if store is None and problem.private is not None:
         raise BadInputError(
-            "a private run needs a store: what it spends of the budget is spent for good, and only the store of the "
-            "run can go on with it after a crash"
+            "a private run needs a store: the budget that it spends is gone for good, and only the store can resume it "
+            "after a crash"
         )
     if store is None and problem.source.kind == "matrix":
         kept = TemporaryStore()  # the left singular vectors may be asked for

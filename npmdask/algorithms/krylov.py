@@ -130,12 +130,13 @@ class BlockKrylov:
             raise BadInputError(f"unknown option {name!r} of krylov: {closest(name, ['basis_blocks', 'precision'])}")
         blocks, precision = options.get("basis_blocks", cls.basis_blocks), options.get("precision", "float64")
         if not isinstance(blocks, int) or isinstance(blocks, bool):
-            raise BadInputError(f"basis_blocks = {blocks!r} is no whole number; use 8, or 3 for less memory")
+            raise BadInputError(f"basis_blocks = {blocks!r} is not a whole number; use 8, or 3 for less memory")
         if precision not in ("float64", "mixed"):
             raise BadInputError(f'precision = {precision!r} is not known; use "mixed" or "float64"')
         if precision == "mixed" and not question.rounded:
             raise RefusedError(
-                'precision = "mixed" is of dense samples and matrices in float32, without noise, weights of rows, '
+                'precision = "mixed" is only for dense samples and matrices in float32, without noise, weights of '
+                "rows, "
                 'deflation or an earlier run to start from: use "float64"'
             )
         return cls(

@@ -49,7 +49,7 @@ def stores_below(folder: Path) -> list[Path]:
         There is no such folder.
     """
     if not folder.is_dir():
-        raise BadInputError(f"there is no folder {folder}; name the one that your runs lie in")
+        raise BadInputError(f"there is no folder {folder}; name the folder of your runs")
     return sorted(path for path in folders_below(folder) if is_store(path))
 
 

@@ -234,7 +234,7 @@ def _gram(a: argparse.Namespace) -> int:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         raise BadInputError(f"a merge or a removal reads no rows: leave {flags} out")
     if a.merge and a.remove is not None:
-        raise BadInputError("give --merge or --remove, one after the other")
+        raise BadInputError("give either --merge or --remove, not both")
     if a.distinct and not a.merge:
         raise BadInputError("--distinct is for a merge: leave it out")
     if a.merge and len(a.paths) < 3:
@@ -333,7 +333,7 @@ def _components(a: argparse.Namespace) -> int:
                 "--by-chunks 1`, and ask it for --intervals"
             )
         if run.read_part("result") is None:
-            raise BadInputError(f"the run in {a.store} is not finished: go on with `npmdask resume`, and ask then")
+            raise BadInputError(f"the run in {a.store} is not finished: finish it with `npmdask resume` first")
         if str(spec["source"]).startswith("memory"):
             raise BadInputError(
                 f"the data of the run in {a.store} lay in the memory of a program: ask there, with "
@@ -341,7 +341,7 @@ def _components(a: argparse.Namespace) -> int:
             )
         solution = resume(a.store)
         if not isinstance(solution, Solution):
-            raise BadInputError(f"the run in {a.store} is of no rows whose components could be counted")
+            raise BadInputError(f"the run in {a.store} has no rows, so its components cannot be counted")
         found, sure = solution.component_counts(share=a.share, noise=a.noise), None
         sampling = sampling_of(run, spec, a.independent_rows)
     if a.json:

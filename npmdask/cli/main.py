@@ -227,8 +227,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except OSError as error:
         print(
-            f"npmdask: {error.filename or 'the system'}: {error.strerror or error}; when that is mended run the same "
-            "command again: what was committed before is intact",
+            f"npmdask: {error.filename or 'the system'}: {error.strerror or error}; once that is fixed, run the same "
+            "command again: everything committed is intact",
             file=sys.stderr,
         )
         return BadInputError.exit_code

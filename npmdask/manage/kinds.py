@@ -257,7 +257,7 @@ def kind_of_answer(answer: Any) -> RunKind:
     for kind in reversed(KINDS):  # the oldest is the commonest, and costs no import
         if kind.gave(answer):
             return kind
-    raise BadInputError(f"{type(answer).__name__} is no answer of a run")
+    raise BadInputError(f"{type(answer).__name__} is not the result of a run")
 
 
 def place_of(answer: Any) -> str:

@@ -73,7 +73,7 @@ def write_report(
         raise BadInputError(f"{target}: a report is written as .html, .md or .json; give a name that ends so")
     found = report_of(store, page)
     if not target.parent.is_dir():
-        raise BadInputError(f"{target.parent} is no folder, so that no report can be written there; make it first")
+        raise BadInputError(f"{target.parent} is not a folder, so no report can be written there; create it first")
     match target.suffix:
         case ".md":
             text = as_markdown(found)

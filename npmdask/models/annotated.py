@@ -129,7 +129,7 @@ def _mask(adata: Any, asked: Mask) -> tuple[np.ndarray | None, str | None]:
         return None, None
     if isinstance(asked, str):
         if asked not in adata.var:
-            raise BadInputError(f"mask_var = {asked!r} is no column of adata.var: {closest(asked, list(adata.var))}")
+            raise BadInputError(f"mask_var = {asked!r} is not a column of adata.var: {closest(asked, list(adata.var))}")
         asked, name = adata.var[asked].to_numpy(), asked
     else:
         asked, name = np.asarray(asked), None

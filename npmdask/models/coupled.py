@@ -203,7 +203,7 @@ class _Coupled:
 
     def _require_fit(self) -> None:
         if not hasattr(self, "modes_"):
-            raise BadInputError(f"{type(self).__name__} knows nothing yet: call fit first")
+            raise BadInputError(f"{type(self).__name__} is not fitted yet: call fit first")
 
     @property
     def _sides(self) -> tuple[FieldModes, FieldModes]:

@@ -84,7 +84,7 @@ def dilated(source: Source, request: Request, iteration_rank: int | None) -> Pro
     p = default_rank(2 * k, d) if iteration_rank is None else iteration_rank
     if not 2 * k <= p <= d:
         raise BadInputError(
-            f"iteration_rank = {p} is of the dilation, which has two columns for a triplet: give {2 * k} to {d}, or "
+            f"iteration_rank = {p} applies to the dilation, which has two columns per triplet: give {2 * k} to {d}, or "
             "leave it out"
         )
     return replace(

@@ -274,7 +274,7 @@ class EOF:
 
     def _require_fit(self) -> None:
         if not hasattr(self, "solution_"):
-            raise BadInputError("EOF knows nothing yet: call fit first")
+            raise BadInputError("EOF is not fitted yet: call fit first")
 
     @property
     def _solved(self) -> Solution:
@@ -317,7 +317,7 @@ def grid_of(X: Any, dim: str) -> Any:
     if type(X).__name__ != "DataArray":
         raise BadInputError(f"a DataArray of xarray is needed, not a {type(X).__name__}: give one, as ds['name']")
     if dim in X.dims and not X.sizes[dim]:
-        raise BadInputError(f"the DataArray has nothing along {dim!r}: there is nothing to analyse")
+        raise BadInputError(f"the DataArray has nothing along {dim!r}: there are no data to analyse")
     if dim not in X.dims or X.ndim < 2:
         raise BadInputError(f"dim = {dim!r} and others are needed; the DataArray has {', '.join(map(str, X.dims))}")
     return X.isel({dim: 0}, drop=True)

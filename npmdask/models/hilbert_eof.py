@@ -317,7 +317,7 @@ class HilbertEOF:
 
     def _require_fit(self) -> None:
         if not hasattr(self, "solution_"):
-            raise BadInputError("HilbertEOF knows nothing yet: call fit first")
+            raise BadInputError("HilbertEOF is not fitted yet: call fit first")
 
     def _opened(self) -> Source:
         return open_source(self._points, "matrix", of_complex=True)

@@ -195,7 +195,7 @@ class PrivatePCA(Components):
         """
         if in_memory(values_of(X)):
             raise BadInputError(
-                "private rows are not taken from memory, as their budget is bound to what was ingested: run `npmdask "
+                "private rows cannot come from memory, because their budget belongs to ingested data: run `npmdask "
                 "ingest` and `npmdask ledger grant`, and give the path of the store"
             )
         if self.neighboring_relation not in RELATIONS:
@@ -205,7 +205,8 @@ class PrivatePCA(Components):
             )
         if self.store is None:
             raise BadInputError(
-                "store = None: name a folder; what a fit spends is spent for good, and only its store can go on with it"
+                "store = None: name a folder; the budget that a fit spends is gone for good, and only its store can "
+                "resume it"
             )
         promise = Privacy(
             epsilon=self.epsilon,

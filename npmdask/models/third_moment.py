@@ -182,7 +182,7 @@ def _maker(
             f"{source.path} is of kind {source.kind}: third moments are of samples (dense rows) or of documents"
         )
     if alpha0:
-        raise BadInputError("alpha0 is of documents: leave it out for samples")
+        raise BadInputError("alpha0 applies only to documents: leave it out for samples")
     if center and source.column_mean is None:
         raise BadInputError(f"{source.path} has no recorded means: ingest it, or leave center out")
     mean = source.column_mean if center else None

@@ -65,7 +65,7 @@ def _file_of(a: argparse.Namespace) -> Path:
     """The schedules that are asked for."""
     if a.schedules is None and not Path(SCHEDULES).exists():
         raise BadInputError(
-            f"there is no {SCHEDULES} in {Path.cwd()}: name the file of what runs when; "
+            f"there is no {SCHEDULES} in {Path.cwd()}: name a file of schedules; "
             "`npmdask serve --example FOLDER` writes one that runs"
         )
     return Path(a.schedules or SCHEDULES).absolute()
@@ -87,7 +87,9 @@ def _serve_file(a: argparse.Namespace, schedules: Path) -> int:
             stack.enter_context(alone(held, "end it first, or name another --folder and set another PREFECT_HOME"))
         port, runs = _port(a.port or PORT), Path("runs").absolute()
         if a.port not in (None, port):
-            raise RefusedError(f"port {a.port} of 127.0.0.1 is taken: end what has it, or name another --port")
+            raise RefusedError(
+                f"port {a.port} of 127.0.0.1 is taken: stop the program that uses it, or name another --port"
+            )
         pages, scratch = _port(port + 1), stack.enter_context(_scratch(folder))
         all_of_them = services(folder, port, schedules, runs, pages, scratch)
         supervisor = Supervisor(folder, [*all_of_them, *_metrics(runs, a.metrics_port)], announce)

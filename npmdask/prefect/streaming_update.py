@@ -68,7 +68,8 @@ def open_problem(config: RunConfig) -> StreamProblem:
     if not config.streams:
         name = "flows.npm" if config.privacy is None else "flows.private_release"
         raise BadInputError(
-            f"the configuration is not of a stream: run it with `python -m {name}`, or choose a streaming algorithm "
+            f"the configuration does not describe a stream: run it with `python -m {name}`, or choose a streaming "
+            "algorithm "
             "like spm"
         )
     return config.stream_problem()
@@ -85,7 +86,7 @@ def for_ticks(config: RunConfig) -> RunConfig:
     problem = open_problem(config)
     if problem.opened.forwards:
         raise BadInputError(
-            "standard input cannot be read by a schedule, it is there only once: run it once, or let what writes it "
+            "a schedule cannot read standard input, which is available only once: run it once, or let what writes it "
             "put files into a directory and name that as source.path"
         )
     if not problem.opened.grows:

@@ -35,7 +35,7 @@ class FactorRelease(PlainRelease):
         table = released.product
         layout = ModelSums(query.block.shape[1] - 1)
         if not table[:-2, layout.triangle + layout.rank + 1].any():
-            raise BadInputError(f"no column of {self._problem.source.path} varies: there is nothing to analyse")
+            raise BadInputError(f"no column of {self._problem.source.path} varies: there are no data to analyse")
         if step == 1:  # of no model yet
             return released
         facts = layout.facts(table)

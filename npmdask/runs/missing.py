@@ -202,7 +202,7 @@ def filled(source: Source, survey: dict[str, np.ndarray]) -> Source:
         return source
     if not survey["column_observed"].any():
         raise BadInputError(
-            f"all values of {source.path} are missing, or all that have weight: there is nothing to analyse. Check "
+            f"all values of {source.path} are missing, or all that have weight: there are no data to analyse. Check "
             "what marks missing values (NaN, _FillValue, missing_value, valid_range)"
         )
     fill = survey["column_fill"].astype(source.reader.dtype)

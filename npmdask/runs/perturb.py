@@ -169,7 +169,9 @@ def _checked(source: Source, privacy: Privacy) -> tuple[Source, EntriesGaussian]
         raise BadInputError(f"{source.path} is of kind {source.kind}: perturb is for tensors (kind = 'tensor')")
     require_registered(source)
     if privacy.calibration != "exact":
-        raise BadInputError("calibration = 'paper' is of private runs: the noise of a copy is calibrated exactly")
+        raise BadInputError(
+            "calibration = 'paper' applies only to private runs: the noise of a copy is calibrated exactly"
+        )
     budget = Budget(privacy.epsilon, privacy.delta)
     return source, EntriesGaussian(relation=tensor_relation(source, privacy), budget=budget)
 

@@ -272,7 +272,7 @@ class PlainRelease:
         if given.shape != (problem.d, k) or given.dtype.kind != "f" or not np.isfinite(given).all():
             raise BadInputError(
                 f"{name} answers with vectors of shape {given.shape} and dtype {given.dtype}, where {problem.d} x {k} "
-                "finite numbers are wanted: mend the algorithm, or choose another"
+                "finite numbers are expected: fix the algorithm, or choose another"
             )
         basis = orth(given.astype(np.float64), generator(0, "verification"))
         product = self._session.one_pass("verification", self._operator, basis)[0]

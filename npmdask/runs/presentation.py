@@ -159,8 +159,8 @@ def presenter_of(problem: Problem, held: RunStore) -> Presenter | None:
         return None
     if problem.recipe is not None:
         raise RefusedError(
-            "what was released is reported as it was released: leave the [report] table out, and turn the components "
-            "afterwards with `npmdask export STORE OUT --align-to EARLIER`"
+            "a release is reported unchanged: leave the [report] table out, and rotate the components afterwards "
+            "with `npmdask export STORE OUT --align-to EARLIER`"
         )
     if problem.kind not in ("samples", "matrix", "sparse") or problem.derived is not None:
         raise BadInputError(f"a run of kind {problem.kind} has no components of rows: leave the [report] table out")

@@ -228,9 +228,7 @@ def solution_of(run: RunStore, *, scores: bool = True) -> Solution:
     if spec is None:
         raise not_finished(run.path)
     if result is None:
-        raise BadInputError(
-            f"{run.place} is no run of samples or of a matrix: only those have components of rows, which can be turned"
-        )
+        raise BadInputError(f"{run.place} is not a run on samples or a matrix: only their components can be rotated")
     arrays, meta = result
     public = "privacy" not in spec and "nodes" not in spec
     weights, labels = kept_weights(run, spec), run.read_part("labels")

@@ -143,7 +143,7 @@ def rotated(solution: Solution, method: str, k: int | None, power: float, normal
     most = len(variances)
     k = most if k is None else k
     if not isinstance(k, int | np.integer) or not 1 <= k <= most:
-        raise BadInputError(f"k = {k} components are to be rotated, and the run has {most}: take 1 to {most}")
+        raise BadInputError(f"k = {k} components cannot be rotated, because the run has {most}: take 1 to {most}")
     basis, variances = found.basis[:, :k], variances[:k]
     usable = int((variances > NO_VARIANCE * variances[0]).sum())
     if usable < k:

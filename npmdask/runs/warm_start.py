@@ -38,7 +38,7 @@ def find_start(earlier: str | Path, store: str | Path | None) -> Start:
     store = None if store is None else folder_of(store)
     if store is not None and path.resolve() == store.resolve():
         raise RefusedError(
-            f"start and store are both {path}: to go on with a run leave `start` out, to begin again use another store"
+            f"start and store are both {path}: to resume a run leave `start` out, to start again use another store"
         )
     if not (path / "run.json").exists():
         kept = read_start(RunStore(store)) if store is not None and store.is_dir() else None

@@ -114,7 +114,9 @@ def _require_plain_names(path: Path, names: list[str]) -> None:
         if any("/" in require_below(name) for name in names):
             raise ValueError("it names a file of another folder")
     except ValueError as error:
-        raise BadInputError(f"{path / MANIFEST} is not ours ({error}): do not use what came with it") from error
+        raise BadInputError(
+            f"{path / MANIFEST} was not written by npmdask ({error}): do not use the files that came with it"
+        ) from error
 
 
 @contextmanager

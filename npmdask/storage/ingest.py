@@ -503,7 +503,7 @@ def _fill_dense(
             if progress:
                 progress(writer.next_row, source.rows, writer.next_row * wide)
     if not writer.next_row:
-        raise BadInputError(f"{path} has no rows: there is nothing in it to analyse")
+        raise BadInputError(f"{path} has no rows: it has no data to analyse")
     if isinstance(writer, PackedWriter):  # it has compared every entry with its mirror image
         return writer.next_row, writer.finish(record, _named(source))
     before = require_symmetric if writer.kind == "symmetric" else None

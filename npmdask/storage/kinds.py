@@ -56,7 +56,7 @@ def require_square_matrices(shape: Sequence[int], where: str) -> tuple[int, int]
             "kind='symmetric' or kind='matrix'"
         )
     if 0 in shape:
-        raise BadInputError(f"{where} has shape {tuple(shape)}: there is nothing in it to analyse")
+        raise BadInputError(f"{where} has shape {tuple(shape)}: it has no data to analyse")
     if shape[1] != shape[2]:
         raise BadInputError(f"{where} has shape {tuple(shape)}, and {shape[1]} x {shape[2]} is not square: {MATRICES}")
     return int(shape[0]), int(shape[1])
@@ -73,7 +73,7 @@ def require_cube(shape: Sequence[int], where: str) -> int:
     if len(shape) != 3:
         raise BadInputError(f"{where} has shape {tuple(shape)}: {TENSOR}; leave kind out for rows of numbers")
     if 0 in shape:
-        raise BadInputError(f"{where} has shape {tuple(shape)}: there is nothing in it to analyse")
+        raise BadInputError(f"{where} has shape {tuple(shape)}: it has no data to analyse")
     if len(set(shape)) != 1:
         matrices = "; square matrices, one for each record, are kind='matrices'" if shape[1] == shape[2] else ""
         raise BadInputError(f"{where} has shape {tuple(shape)}, which is not a cube: {TENSOR}{matrices}")

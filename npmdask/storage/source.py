@@ -271,7 +271,7 @@ def with_missing(
         kept = columns_with_values(GapReader(inner=reader, rule=rule, marks=marks))
     if not len(kept):
         why = "a value in the first row" if limit is None else f"as many values as missing_limit = {limit:g} asks for"
-        raise BadInputError(f"no column of {reader.where} has {why}: there is nothing to analyse")
+        raise BadInputError(f"no column of {reader.where} has {why}: there are no data to analyse")
     source = replace(source, reader=GapReader(inner=reader, rule=rule, kept=kept, **known))
     if len(kept) == reader.shape[1]:
         return source

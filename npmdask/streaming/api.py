@@ -278,7 +278,7 @@ def resume_stream(store: str | Path, *, memory: int | None = None, observer: Obs
     """
     spec = RunStore(store).read_spec() or {}
     if "stream" not in spec:
-        raise BadInputError(f"{store} is no store of a stream: name the folder that one was begun with as store")
+        raise BadInputError(f"{store} is not the store of a stream: name the folder in which the stream was started")
     resources = Resources(**spec.get("resources", {}))
     problem = problem_of_store(spec, str(store))
     return run_stream(problem, store, resources if memory is None else replace(resources, memory=memory), observer)

@@ -229,7 +229,7 @@ class Estimator(*ESTIMATOR):  # type: ignore[misc]
 
     def _require_fit(self, name: str = "components_") -> None:
         if not hasattr(self, name):
-            raise NotFittedError(f"{type(self).__name__} knows nothing yet: call fit first")
+            raise NotFittedError(f"{type(self).__name__} is not fitted yet: call fit first")
 
     def _fitted(self) -> Any:
         """The model. Raises NotFittedError before ``fit``."""

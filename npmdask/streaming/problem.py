@@ -80,7 +80,7 @@ class StreamRequest:
             if not (name == "measure_rows" and value is None) and (type(value) is not int or value < 1):
                 raise BadInputError(f"{name} = {value!r}: a whole number of at least 1 is needed")
         if type(self.seed) is not int or self.seed < 0:
-            raise BadInputError(f"seed = {self.seed!r}: a whole number that is not negative is needed")
+            raise BadInputError(f"seed = {self.seed!r}: a whole number of 0 or more is needed")
         if type(self.center) is not bool:
             raise BadInputError(f"center = {self.center!r}: True subtracts the mean of the rows, False does not")
         for name, meaning in (("half_life", "number of rows"), ("unit", "number, the typical norm of a row")):

@@ -289,7 +289,9 @@ def read_model(path: str | Path) -> tuple[Model, ModelState, StreamInfo]:
     path = folder_of(path)
     found = RunStore(path).last_step() if (path / "steps").is_dir() else read_bundle(path) if path.is_dir() else None
     if found is None or "model" not in found[1]:
-        raise BadInputError(f"{path} holds no model of a stream: name what `save` wrote, or the store of a stream")
+        raise BadInputError(
+            f"{path} does not hold a streaming model: name a file that `save` wrote, or the store of a stream"
+        )
     arrays, meta = found
     model = Model.of(meta["model"])
     state = model.load({name: array for name, array in arrays.items() if name != "measured_basis"}, meta["state"])

@@ -115,7 +115,7 @@ def _opened(source: Any, reading: Reading, seed: int, row_weights: Any) -> Opene
         return _stored(opened, reading, seed, weights, named=not _in_memory(source))
     if row_weights is not None:
         raise BadInputError(
-            "row_weights are of rows whose number is known, of a stored array or one in memory: ingest the rows first "
+            "row_weights need a known number of rows, in a stored array or in memory: ingest the rows first "
             "(npmdask ingest), or feed batches with their weights to StreamingPCA.partial_fit(rows, sample_weight=...)"
         )
     if isinstance(source, str | Path):

@@ -245,11 +245,11 @@ def test_further_components_are_found_in_float64(tmp_path: Path) -> None:
     [
         ({"options": {"blocks": 8}}, BadInputError, "unknown option 'blocks' of krylov"),
         ({"options": {"basis_blocks": 1}}, BadInputError, "basis_blocks = 1 is too small"),
-        ({"options": {"basis_blocks": 2.5}}, BadInputError, "basis_blocks = 2.5 is no whole number"),
+        ({"options": {"basis_blocks": 2.5}}, BadInputError, "basis_blocks = 2.5 is not a whole number"),
         ({"options": {"precision": "float32"}}, BadInputError, "precision = 'float32' is not known"),
         ({"kind": "symmetric"}, RefusedError, 'use "float64"'),
         ({"kind": "sparse"}, RefusedError, 'use "float64"'),
-        ({"dtype": np.float64}, RefusedError, "is of dense samples and matrices in float32"),
+        ({"dtype": np.float64}, RefusedError, "is only for dense samples and matrices in float32"),
     ],
 )
 def test_what_it_cannot_do(asked: dict[str, Any], error: type[Exception], said: str) -> None:

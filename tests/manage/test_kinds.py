@@ -239,14 +239,14 @@ def test_every_kind_is_looked_up_once(store: Path) -> None:
         assert [kind.name for kind in KINDS if kind.matches(spec) and kind.name != "matrix"] in ([], [name])
     with pytest.raises(BadInputError, match="no kind of run knows"):
         kind_of({"data": {"kind": "of a plug-in"}})
-    with pytest.raises(BadInputError, match="no answer of a run"):
+    with pytest.raises(BadInputError, match="is not the result of a run"):
         kind_of_answer(3)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("page.pdf", "written as .html, .md or .json"), ("gone/page.md", "is no folder, so that no report")],
+    [("page.pdf", "written as .html, .md or .json"), ("gone/page.md", "is not a folder, so no report")],
 )
 def test_a_report_that_cannot_be_written_so_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, said: str

@@ -84,7 +84,7 @@ def test_how_many_by_default() -> None:
 @pytest.mark.parametrize(
     ("ask", "said"),
     [
-        ({"mask_var": "variable"}, "no column of adata.var"),
+        ({"mask_var": "variable"}, "not a column of adata.var"),
         ({"mask_var": np.zeros(D, bool)}, "True for some"),
         ({"mask_var": np.arange(D)}, "give a truth value for each of the 40"),
         ({"layer": "thrice"}, "layer = 'thrice' is not there"),

@@ -159,7 +159,7 @@ def test_sentences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (source, {"alpha0": -1.0}, "alpha0 = -1"),
         (source, {"block": 0}, "block = 0"),
         (source, {"resources": Resources(workers=-1)}, "workers must be"),
-        (plain, {"alpha0": 1.0}, "alpha0 is of documents"),
+        (plain, {"alpha0": 1.0}, "alpha0 applies only to documents"),
         (plain, {"center": True}, "no recorded means"),
     ):
         with pytest.raises(BadInputError, match=said):

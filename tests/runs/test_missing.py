@@ -432,7 +432,7 @@ def test_nothing_but_gaps_is_no_answer(algorithm: str, weights: np.ndarray | Non
     rows = np.full((M, D), np.nan)
     if weights is not None:
         rows[: M // 2] = np.random.default_rng(0).standard_normal((M // 2, D))
-    with pytest.raises(BadInputError, match="are missing, or all that have weight: there is nothing to analyse"):
+    with pytest.raises(BadInputError, match="are missing, or all that have weight: there are no data to analyse"):
         npmdask.top_k(rows, K, kind="samples", center=True, missing="mean", algorithm=algorithm, row_weights=weights)
 
 

@@ -192,7 +192,7 @@ def test_runs_without_components_of_rows_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="a run of kind symmetric has no components of rows"):
         config_of_source(str(tmp_path / "s.zarr"), store=str(tmp_path / "s"), changes=changes).solve()
     npmdask.top_k(str(tmp_path / "s.zarr"), 2, kind="symmetric", store=tmp_path / "t")
-    with pytest.raises(BadInputError, match="is no run of samples or of a matrix"):
+    with pytest.raises(BadInputError, match="is not a run on samples or a matrix"):
         export(tmp_path / "t", tmp_path / "t.npz", rotate="varimax")
     npmdask.gram(np.ones((20, 3)) + np.eye(20, 3), tmp_path / "G")
     with pytest.raises(BadInputError, match="is a run of kind gram: only components of rows"):

@@ -319,7 +319,7 @@ def test_infinities_are_refused(rule: str) -> None:
     rows[77, 8] = np.inf
     with pytest.raises(BadInputError, match="inf at row 77, column 8"):
         npmdask.top_k(rows, K, missing=rule, **HOW)
-    with pytest.raises(BadInputError, match="there is nothing to analyse"):
+    with pytest.raises(BadInputError, match="there are no data to analyse"):
         npmdask.top_k(rows * np.nan, K, missing=rule, **HOW)
 
 

@@ -126,7 +126,7 @@ def test_a_manifest_names_files_of_its_own_folder(name: str, part: str, tmp_path
     content[part] = {name: crc if part == "files" else ["<f8", [1], "00" * 8]}
     text = json.dumps(content).encode()
     (tmp_path / "model" / MANIFEST).write_bytes(text + b"\n" + f"{crc32c_bytes(text):08x}\n".encode())
-    with pytest.raises(BadInputError, match=r"manifest.json is not ours .*: do not use what came with it"):
+    with pytest.raises(BadInputError, match=r"manifest.json was not written by npmdask .*: do not use the files"):
         read_bundle(tmp_path / "model")
 
 

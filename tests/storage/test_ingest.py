@@ -654,9 +654,9 @@ def test_bad_arguments(tmp_path: Path) -> None:
     refused(tmp_path, tmp_path / "a.npy", "leave out dataset", dataset="x")
     refused(tmp_path, tmp_path / "a.npy", "at least 1", chunks=(0, 3))
     (tmp_path / "a.xyz").write_text("hello")
-    refused(tmp_path, tmp_path / "a.xyz", "no known format", ".parquet")
+    refused(tmp_path, tmp_path / "a.xyz", "has no known format", ".parquet")
     (tmp_path / "a").write_bytes(b"")
-    refused(tmp_path, tmp_path / "a", "no known format")
+    refused(tmp_path, tmp_path / "a", "has no known format")
     shutil.copy(tmp_path / "a.npy", tmp_path / "nameless")
     check_dense(tmp_path, tmp_path / "nameless", dense())
     with pytest.raises(RefusedError, match="overwrite"):

@@ -285,7 +285,7 @@ def test_what_cannot_be_resumed_is_said(tmp_path: Path) -> None:
             resume_stream(tmp_path / name)
     (tmp_path / "folder").mkdir()
     for name in ("folder", "nothing"):
-        with pytest.raises(BadInputError, match=r"is no store of a stream: name the folder"):
+        with pytest.raises(BadInputError, match=r"is not the store of a stream: name the folder"):
             resume_stream(tmp_path / name)
     learn(path, tmp_path / "good", held_out=path)
     assert resume_stream(tmp_path / "good").last.suboptimality is not None

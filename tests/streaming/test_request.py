@@ -46,7 +46,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"unit": 0}, "unit = 0: a positive number, the typical norm of a row; or leave it out"),
     ({"unit": "1"}, "unit = '1'"),
     ({"unit": float("inf")}, "unit = inf"),
-    ({"seed": -1}, "seed = -1: a whole number that is not negative"),
+    ({"seed": -1}, "seed = -1: a whole number of 0 or more"),
     ({"seed": "a"}, "seed = 'a'"),
     ({"center": "no"}, "center = 'no': True subtracts"),
 ]

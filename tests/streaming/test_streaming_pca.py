@@ -86,7 +86,9 @@ def test_what_holds_no_model_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     (tmp_path / "folder").mkdir()
     for name in ("empty", "file", "nothing"):
-        with pytest.raises(BadInputError, match=r"holds no model of a stream: name what `save` wrote, or the store"):
+        with pytest.raises(
+            BadInputError, match=r"does not hold a streaming model: name a file that `save` wrote, or the store"
+        ):
             StreamingPCA.load(tmp_path / name)
     with pytest.raises(BadInputError, match=r"manifest.json is missing"):
         StreamingPCA.load(tmp_path / "folder")

@@ -220,7 +220,7 @@ def test_rows_that_are_not_finite_are_left_out_and_counted(store: Path, tmp_path
 
 
 def test_what_holds_no_components_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInputError, match="holds no model of a stream"):
+    with pytest.raises(BadInputError, match="does not hold a streaming model"):
         transform(tmp_path / "nothing", X, tmp_path / "scores")
     top_k(X, K, kind="samples", store=tmp_path / "run")
     (tmp_path / "run" / "result").rename(tmp_path / "gone")

@@ -229,7 +229,7 @@ class MSG:
     def finalize(self, state: ConvexState) -> StreamResult:
         """The k leading eigenvectors of P_t. Raises BadInputError before the first row."""
         if not state.rows:
-            raise BadInputError("no rows were streamed: there is nothing to answer with yet")
+            raise BadInputError("no rows were streamed yet, so there is no result")
         k = self.target_rank
         pairs = leading_eigenpairs(state.vectors[:, :k], state.moment[:k, :k], k)
         return StreamResult(vectors=pairs.vectors, values=pairs.values, rows=state.rows)

@@ -222,5 +222,5 @@ def require_whole(batch: csr_matrix, row: int, name: str) -> None:
         document = row + int(np.searchsorted(batch.indptr, entry, side="right"))
         raise BadInputError(
             f"{name}: document {document} has {batch.data[entry]:g} times the word of column "
-            f"{batch.indices[entry] + 1}, which is no count: give whole numbers, not shares or weights (tf-idf)"
+            f"{batch.indices[entry] + 1}, which is not a count: give whole numbers, not shares or weights (tf-idf)"
         )

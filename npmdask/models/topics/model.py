@@ -55,7 +55,7 @@ class TopicModel:
         require_words(self.vocabulary, len(topics), "the vocabulary of the model")
         if not (np.isfinite(topics).all() and topics.min() >= 0 and abs(topics.sum(axis=0) - 1).max() <= SUM_ERROR):
             raise BadInputError(
-                "a topic is no distribution over the words: give columns without negative entries that sum to 1 "
+                "a topic must be a distribution over the words: give columns without negative entries that sum to 1 "
                 "(project them on the simplex first)"
             )
         if not (np.isfinite(alpha).all() and alpha.min() > 0):
@@ -118,7 +118,7 @@ class TopicModel:
     def of(cls, arrays: Arrays, meta: Mapping[str, Any]) -> TopicModel:
         """The inverse of :meth:`saved`."""
         if meta.get("topic_model") != 1:
-            raise BadInputError("this is no topic model, or of a later version of npmdask")
+            raise BadInputError("this is not a topic model, or was written by a later version of npmdask")
         return cls(
             topics=arrays["topics"],
             alpha=arrays["alpha"],

@@ -30,7 +30,7 @@ def read_vocabulary(path: str | Path, columns: int | None = None) -> tuple[str, 
     try:
         words = data.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
-        raise BadInputError(f"{path} is no text in UTF-8 ({error.reason} at byte {error.start}); convert it") from None
+        raise BadInputError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start}); convert it") from None
     return require_words([word.strip() for word in words], columns, str(path))
 
 

@@ -475,7 +475,7 @@ def fit_coupled(
     """Run a job of one kind in its store, for a command or a flow; ``asked``: fields of :class:`CoupledRequest`."""
     pcs = asked.pop("pcs", None)
     if kind == MCA and (pcs is not None or asked.get("ridge")):
-        raise BadInputError("pcs and ridge are of canonical correlations: leave them out, or use cca")
+        raise BadInputError("pcs and ridge apply only to canonical correlations: leave them out, or use cca")
     request = CoupledRequest(kind=kind, k=k, pcs=None if pcs is None else tuple(pcs), **asked)
     weights = {"row_weights": row_weights, "left_weights": left_weights, "right_weights": right_weights}
     fields = open_fields(left, right, request.of_field(), dims=_dims(dim), **weights)

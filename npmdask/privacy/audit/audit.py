@@ -262,7 +262,7 @@ def audit(
         An unknown relation or mechanism, a mechanism that knows none of the relations, too few runs.
     """
     if runs < LEAST_RUNS:
-        raise BadInputError(f"{runs} runs show nothing: ask for at least {LEAST_RUNS}, better 10000")
+        raise BadInputError(f"{runs} runs are too few: use at least {LEAST_RUNS}, better 10000")
     _require_known(mechanisms)
     chosen = [_relation(relation) for relation in relations]
     _require_offered(mechanisms, chosen)
@@ -292,7 +292,7 @@ def _require_known(mechanisms: Sequence[str]) -> None:
 def _require_offered(mechanisms: Sequence[str], relations: Sequence[Relation]) -> None:
     if PATHS.keys() >= set(mechanisms) and not any(offered(m, r.name) for m in mechanisms for r in relations):
         for_it = [name for name in REGISTRY if offered(mechanisms[0], name)]
-        raise BadInputError(f"{mechanisms[0]} promises nothing for these relations: choose {' or '.join(for_it)}")
+        raise BadInputError(f"{mechanisms[0]} has no guarantee for these relations: choose {' or '.join(for_it)}")
     if set(mechanisms) == {"covariance"} and not any(_offered_for("covariance", relation) for relation in relations):
         raise BadInputError("a covariance is released of records and of symmetric matrices: choose such a relation")
     if "gaussian" not in mechanisms and all(isinstance(relation, TensorRelation) for relation in relations):

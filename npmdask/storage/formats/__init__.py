@@ -106,7 +106,7 @@ def tell_format(path: Path) -> str:
             f"xarray.open_dataset({path.name!r})[NAME].to_zarr('name.zarr'); or as NetCDF 4, with `nccopy -k nc4`"
         )
     if not found:
-        raise BadInputError(f"{path} is of no known format; supported are {SUPPORTED}")
+        raise BadInputError(f"{path} has no known format; supported are {SUPPORTED}")
     return found
 
 

@@ -81,8 +81,8 @@ def reading(path: Path) -> Iterator[None]:
         if isinstance(error, OSError) and errno and not isinstance(error, FileNotFoundError):
             # The device or the network failed, not the content: what is written so far stays good.
             raise RefusedError(
-                f"{path} cannot be read ({error.strerror or error}); when that is mended run the same "
-                "command again: it goes on from what is written"
+                f"{path} cannot be read ({error.strerror or error}); once that is fixed, run the same "
+                "command again: it continues from what is written"
             ) from error
         raise BadInputError(
             f"{path} cannot be read ({type(error).__name__}: {error}): it is truncated, corrupt or not "
@@ -133,7 +133,7 @@ def require_2d(shape: Sequence[int], where: str) -> tuple[int, int]:
             f"and save it again, for example with array.reshape(len(array), -1){more}"
         )
     if 0 in shape:
-        raise BadInputError(f"{where} has shape {tuple(shape)}: there is nothing in it to analyse")
+        raise BadInputError(f"{where} has shape {tuple(shape)}: it has no data to analyse")
     return (int(shape[0]), int(shape[1]))
 
 

@@ -113,7 +113,7 @@ def _csv_layout(path: Path, header: bool | None, delimiter: str | None) -> tuple
     delimiter = delimiter or next((d for d in ",;\t" if d in text), ",")
     fields = [field.strip() for field in next(csv.reader([text], delimiter=delimiter), [])]
     if not fields:
-        raise BadInputError(f"{path} is empty: there is nothing in it to analyse")
+        raise BadInputError(f"{path} is empty: it has no data to analyse")
     counted = [str(i) for i in range(len(fields))]
     if header is None and fields == counted and len(fields) > 2:
         # What pandas writes above nameless columns; taking it for data would go unnoticed.
@@ -275,7 +275,7 @@ def _parquet_schema(parts: list[Path]) -> tuple[list[str], np.dtype, list[list[i
             raise BadInputError(f"{part} has columns {here} and {parts[0]} has {names}: write them alike first")
         dtypes += [_parquet_dtype(field, part) for field in fields]
     if not names or not sum(map(sum, counts)):
-        raise BadInputError(f"{parts[0]} has no numeric rows: there is nothing in it to analyse")
+        raise BadInputError(f"{parts[0]} has no numeric rows: it has no data to analyse")
     return names, np.result_type(*dtypes), counts
 
 

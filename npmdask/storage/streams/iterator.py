@@ -105,7 +105,7 @@ class IteratorRows(BatchedStream):
         if columns is None:
             first = self._drawn.draw(None)
             if first is None:
-                raise BadInputError(f"{name} holds no rows: there is nothing in it to analyse")
+                raise BadInputError(f"{name} holds no rows: it has no data to analyse")
             columns, self._pending = int(first.shape[1]), [first]
         super().__init__(columns, non_finite, gaps)
         self._cursor = _AT_ONCE

@@ -57,9 +57,9 @@ def test_parameters_and_what_is_not_known_yet() -> None:
     assert model.set_params(n_components=2).n_components == 2
     with pytest.raises(BadInputError, match=r"Mixture has no parameter 'components'.*n_components"):
         model.set_params(components=2)
-    with pytest.raises(BadInputError, match="Mixture knows nothing yet: call fit first"):
+    with pytest.raises(BadInputError, match="Mixture is not fitted yet: call fit first"):
         model.predict(np.ones((2, 3)))
-    with pytest.raises(BadInputError, match="ICA knows nothing yet"):
+    with pytest.raises(BadInputError, match="ICA is not fitted yet"):
         ICA().transform(np.ones((2, 3)))
 
 

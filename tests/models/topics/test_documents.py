@@ -138,6 +138,6 @@ def test_vocabulary_files(tmp_path: Path) -> None:
     assert read_vocabulary(tmp_path / "packed") == ("one", "two")
     (tmp_path / "latin").write_bytes("naïve".encode("latin-1"))
     (tmp_path / "empty").write_bytes(b"")
-    for name, said in (("latin", "no text in UTF-8"), ("empty", "holds no words"), ("gone", "no vocabulary file")):
+    for name, said in (("latin", "not UTF-8 text"), ("empty", "holds no words"), ("gone", "no vocabulary file")):
         with pytest.raises(BadInputError, match=said):
             read_vocabulary(tmp_path / name)

@@ -35,8 +35,8 @@ def test_words_weights_and_diversity() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"topics": SMALL.topics * 2}, "no distribution over the words"),
-        ({"topics": SMALL.topics - np.array([[0.6, 0], [-0.6, 0], [0, 0], [0, 0]])}, "no distribution"),
+        ({"topics": SMALL.topics * 2}, "must be a distribution over the words"),
+        ({"topics": SMALL.topics - np.array([[0.6, 0], [-0.6, 0], [0, 0], [0, 0]])}, "must be a distribution"),
         ({"alpha": np.array([0.5, 0.0])}, "must be positive"),
         ({"alpha": np.ones(3)}, "an alpha for each topic"),
         ({"vocabulary": words(3)}, "has 3 words and the documents have 4 columns"),

@@ -118,7 +118,7 @@ def test_rows_in_memory_are_refused(world: World) -> None:
         of_world(world).fit(da.from_array(x))
 
 
-IN_MEMORY = "it fits arrays, and private rows are not taken from memory"
+IN_MEMORY = "it fits arrays, and private rows cannot come from memory"
 OF_ARRAYS = """
 check_fit_score_takes_y check_estimators_overwrite_params check_dont_overwrite_parameters
 check_estimators_fit_returns_self check_readonly_memmap_input check_n_features_in_after_fitting
