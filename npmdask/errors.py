@@ -1,4 +1,4 @@
-"""What can go wrong, as sentences with a remedy. Each class carries the exit code of the command line."""
+"""Report errors as sentences with a remedy. Each class carries the exit code of the command line."""
 
 from __future__ import annotations
 

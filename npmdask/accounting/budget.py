@@ -1,4 +1,4 @@
-"""What may be spent (:class:`Budget`) and what releases cost (:class:`Charge`), and when the one covers the other."""
+"""Compare what may be spent (:class:`Budget`) with what releases cost (:class:`Charge`)."""
 
 from __future__ import annotations
 

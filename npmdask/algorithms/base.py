@@ -1,4 +1,4 @@
-"""What every algorithm is: touch the data once, perturb what came out, post-process, remember.
+"""Define an algorithm: touch the data once, perturb the product, post-process, remember.
 
 ``query`` is the only method that sees the data; ``update`` sees only what a mechanism released, so everything
 after the release is post-processing by construction. A ``State`` is arrays and numbers of constant shape: a

@@ -1,4 +1,4 @@
-"""Who has a run store: one process at a time, seen to be alive, replaced when it hangs.
+"""Lease a run store to one process at a time, which shows that it is alive and is replaced when it hangs.
 
 ::
 

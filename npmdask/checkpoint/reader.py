@@ -1,4 +1,4 @@
-"""What a run store says to anybody who looks, without a lock; :mod:`npmdask.checkpoint.store` says what lies where in
+"""Read a run store without a lock; :mod:`npmdask.checkpoint.store` says what lies where in
 it.
 """
 

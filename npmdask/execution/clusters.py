@@ -1,4 +1,4 @@
-"""What people have of their cluster: an address, a file that a scheduler wrote, a client, or a cluster object.
+"""Accept a cluster as an address, a file that a scheduler wrote, a client, or a cluster object.
 
 All of them become one thing: the address of the scheduler, as a text that may know how to reach it. What keeps it (the
 record of a run) keeps the text alone.

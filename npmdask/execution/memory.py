@@ -1,4 +1,4 @@
-"""How much memory a run will need before it starts, what would fit where it does not, and how much it really took."""
+"""Predict the memory of a run, say what would fit where it does not, and measure what it took."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pass is cut into, in which order its parts are summed, and what of it survives a kill.
+"""Cut a pass into parts, sum them in a fixed order, and keep what survives a kill.
 
 A pass is a row of *runs* (some consecutive units of the stored layout each), joined pairwise in a fixed binary
 tree. Runs and tree are functions of the stored layout only: the same sums are formed in the same order by any

@@ -1,4 +1,4 @@
-"""What crosses between a centre and a node: blocks as ``.npy``, public facts as JSON, refusals as sentences.
+"""Encode what is sent between a coordinator and a node: blocks as ``.npy``, public facts as JSON, refusals as text.
 
 A body is read by what it must be (a float64 matrix of a known shape), so that no header of it decides how much memory
 is taken or what is done.

@@ -1,4 +1,4 @@
-"""What the centre of a distributed run makes of what its nodes announce and release: all of it is public.
+"""Combine what the nodes of a distributed run announce and release: all of it is public.
 
 Nodes whose noise is calibrated announce the event of their mechanism. The centre makes the same mechanism of it and
 so knows, without asking, how much noise each release carries: independent in every node, so the variances add up.

@@ -1,4 +1,4 @@
-"""What a run did, for people and for scripts: a table of facts, and its report as a page, as Markdown or as JSON."""
+"""Summarise a run for people and scripts: a table of facts, and a report as HTML, Markdown or JSON."""
 
 from __future__ import annotations
 

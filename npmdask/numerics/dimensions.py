@@ -1,4 +1,4 @@
-"""How many components mean something: criteria of the spectrum alone, each with what it assumes. NumPy only.
+"""Choose the number of components by criteria of the spectrum alone, each with its assumptions. NumPy only.
 
 ``values`` are all eigenvalues of the covariance of n rows of d columns, falling; n counts degrees of freedom: n - 1
 where the rows were centred. Noise is what all directions have alike.

@@ -1,4 +1,4 @@
-"""How far what is computed of a sample may be off, and which components such errors mix."""
+"""Estimate sampling errors of values, and which components such errors mix."""
 
 from __future__ import annotations
 

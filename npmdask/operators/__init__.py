@@ -1,4 +1,4 @@
-"""What can be applied to a block of p vectors in ONE pass over the stored bytes.
+"""Apply operators to a block of p vectors in ONE pass over the stored bytes.
 
 An operator is public configuration plus a reader. It says how a run of slabs acts on a block (``partial``),
 how two neighbouring partial products join (``join``) and how the last one becomes ``A @ block`` (``finish``).

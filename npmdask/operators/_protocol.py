@@ -1,4 +1,4 @@
-"""What every operator is, and what they share: reading in one dtype, memory of a task, the look for NaN."""
+"""Define an operator and what all share: reading in one dtype, memory of a task, the check for NaN."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a question sees the stored data: centred, scaled, its rows and columns weighted."""
+"""View the stored data as centred, scaled, with weights of rows and columns."""
 
 from __future__ import annotations
 

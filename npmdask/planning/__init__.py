@@ -1,1 +1,1 @@
-"""What a run will need and how far it will come, said before its first pass: memory, passes, steps, privacy."""
+"""Predict what a run will need before its first pass: memory, passes, steps, privacy."""

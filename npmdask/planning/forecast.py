@@ -1,4 +1,4 @@
-"""What a spectrum says of a run without privacy: its steps, the noise that it could bear, and better parameters."""
+"""Predict a non-private run from a spectrum: its steps, its tolerance to noise, and better parameters."""
 
 from __future__ import annotations
 

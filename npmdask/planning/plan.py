@@ -1,4 +1,4 @@
-"""What a run will do and need, said before it starts: facts put together, and the choice of what is "auto".
+"""Plan a run before it starts: collect the facts, and choose what is "auto".
 
 ``make_plan`` is pure. ``plan_run`` measures for it, ``posed`` chooses algorithm and p once: what a store's run.json
 holds is kept, whatever a later measurement says, because both decide the bits of the result.

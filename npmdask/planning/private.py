@@ -1,4 +1,4 @@
-"""What a private run will promise, cost and resolve, said before it starts: from public numbers alone.
+"""Plan a private run before it starts, from public numbers alone: its guarantee, cost and noise floor.
 
 No sample is drawn and no pass is timed: a spectrum of the data that decided on rank, steps or clip_norm would be a
 look that no budget has paid for. The start block is public, so the noise of its release is known exactly.

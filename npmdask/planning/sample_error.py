@@ -1,4 +1,4 @@
-"""What a run on a share of the rows would be off by, told from a sample of them: is a sample enough?
+"""Bound the error of a run on a fraction of the rows, from a sample of them: is a sample enough?
 
 Two halves of a sample know nothing of each other, and each is as far from all rows as the other. So half of what their
 answers differ by is the error of one of them. To more rows it is carried on by the laws of sampling: squared tangents

@@ -1,4 +1,4 @@
-"""How many steps a run will need, found by rehearsing it: its own algorithm and stopping rule on a diagonal matrix.
+"""Predict the steps of a run by simulating its algorithm and stopping rule on a diagonal matrix.
 
 A Gaussian start looks alike in every orthonormal basis. In that of the eigenvectors the operator is diagonal, so a run
 on the diagonal matrix of its eigenvalues takes as many steps, up to the luck of the start, and costs milliseconds. What

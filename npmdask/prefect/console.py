@@ -1,4 +1,4 @@
-"""What the programs of this room say to the person at the terminal, and their exit codes; no Prefect in here."""
+"""Print the messages of these programs on the terminal, and return their exit codes; no Prefect in here."""
 
 import signal
 import sys

@@ -1,4 +1,4 @@
-"""What ``npmdask serve --example`` shows: small data, a configuration and a schedule, in a folder of their own."""
+"""Write the example of ``npmdask serve --example``: small data, a configuration and a schedule, in their own folder."""
 
 import os
 import tempfile

@@ -1,4 +1,4 @@
-"""What the Prefect UI shows of a run: live artifacts. A server that is gone costs the run a warning, nothing else."""
+"""Publish a run in the Prefect UI as live artifacts. A server that is gone costs the run only a warning."""
 
 import base64
 import math

@@ -1,4 +1,4 @@
-"""What Prefect may be told of a private run: public numbers and releases. No path of a key, no bytes, no rows.
+"""Limit what Prefect learns of a private run to public numbers and releases. No path of a key, no bytes, no rows.
 
 Of an error only its kind is shown, unless it is the sentence of a budget.
 """

@@ -1,4 +1,4 @@
-"""What runs when: ``schedules.toml``, read, checked and made known to the Prefect server.
+"""Read and check ``schedules.toml``, and register its schedules with the Prefect server.
 
 ::
 

@@ -1,4 +1,4 @@
-"""What public numbers alone say of a private run before its budget is charged: a weak promise, or an answer of noise.
+"""Warn of a private run before its budget is charged, from public numbers: a weak guarantee, or a result of noise.
 
 The noise is that of the product's own calibration, at the public start block. What depends on the kind of release
 comes from its recipe (:class:`npmdask.privacy.release.Recipe`).

@@ -1,4 +1,4 @@
-"""What makes a run of k-DP-PCA or one of its relatives: oracle, operator of records, releases, rule, and the answer.
+"""Assemble a run of k-DP-PCA or one of its relatives: oracle, operator of records, releases, rule, and the answer.
 
 The counterpart of :mod:`npmdask.privacy.power_release` for oracles that see images of single records
 (npmdask.privacy.dp_pca). Nothing here looks at the data.

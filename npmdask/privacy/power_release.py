@@ -1,4 +1,4 @@
-"""What makes a run private, put together from public numbers: relation, operator, mechanism, rule, and the answer.
+"""Assemble a private run from public numbers: relation, operator, mechanism, rule, and the answer.
 
 Nothing here looks at the data. What the answer contains is made of releases and public numbers only.
 """

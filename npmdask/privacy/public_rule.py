@@ -1,4 +1,4 @@
-"""What is done to records by public numbers before they are clipped: gaps filled, rows and columns weighted.
+"""Transform records by public numbers before they are clipped: gaps filled, rows and columns weighted.
 
 A public rule is a map F_i of the i-th record alone: it fills missing entries with public constants and multiplies
 entries by public roots of weights. A data set D counts as F(D). The mechanism releases sums over the *clipped* records

@@ -1,4 +1,4 @@
-"""What is asked of a private run: public, printable, the same words as the ``[privacy]`` table of a configuration."""
+"""Describe a private run: public, printable, with the names of the ``[privacy]`` table of a configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What makes a private run on a tensor: relation, operator of bounded entries, noise column by column, and the answer.
+"""Assemble a private run on a tensor: relation, operator of bounded entries, noise column by column, and the answer.
 
 The counterpart of :mod:`npmdask.privacy.power_release` for the tensor power method (Wang and Anandkumar 2016, Algorithm
 3). Nothing here looks at the data: what the answer contains is made of releases and public numbers only.

@@ -1,4 +1,4 @@
-"""How many components each criterion advises, of a stored Gram or of a finished run, and why they differ."""
+"""Count the components that each criterion recommends, from a stored Gram or a finished run, and explain differences."""
 
 from __future__ import annotations
 

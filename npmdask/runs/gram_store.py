@@ -124,22 +124,22 @@ class GramStore:
 
     @property
     def made(self) -> str:
-        """How it came to be: ``"formed"`` of rows, ``"merged"`` or ``"reduced"``."""
+        """Return how it was made: ``"formed"`` from rows, ``"merged"`` or ``"reduced"``."""
         return str(self._spec["algorithm"]["made"])
 
     @property
     def rows(self) -> int:
-        """How many rows are summed."""
+        """Return the number of rows that are summed."""
         return sum(part.rows for part in self.parts)
 
     @property
     def columns(self) -> int:
-        """How many columns there are, d."""
+        """Return the number of columns, d."""
         return int(self._spec["data"]["columns"]) if self._chosen is None else len(self._chosen)
 
     @property
     def kind(self) -> str:
-        """What was asked of the rows: "samples", "matrix", or "sparse"."""
+        """Return the kind of the rows: "samples", "matrix" or "sparse"."""
         return str(self._spec["data"]["of"])
 
     @property
@@ -149,7 +149,7 @@ class GramStore:
 
     @property
     def labels(self) -> Labels:
-        """What the columns are called, as far as the data said so."""
+        """Return the names of the columns, as far as the data have them."""
         if self._labels is None or self._chosen is None:
             return self._labels or Labels()
         axis = self._labels.columns[0]

@@ -1,4 +1,4 @@
-"""What a run tells its observers, as lines of the log (:mod:`npmdask.checkpoint.logging`)."""
+"""Write what a run reports to its observers as lines of the log (:mod:`npmdask.checkpoint.logging`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is told while it runs. Observers learn of it after the fact and can change nothing."""
+"""Observe a run. Observers learn of events afterwards and can change nothing."""
 
 from __future__ import annotations
 

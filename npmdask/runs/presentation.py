@@ -1,4 +1,4 @@
-"""How an answer is presented: rotated, aligned with an earlier run, with what sampling may move. No pass over the data.
+"""Present results: rotated, aligned with an earlier run, with their sampling errors. No pass over the data.
 
 It changes no bit of the answer. What is asked for is in run.json (``report``), so that a resumed run does it, too; what
 comes of it is the part ``presentation`` of the store::

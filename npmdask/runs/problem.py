@@ -1,4 +1,4 @@
-"""What is asked for, and everything that determines the answer, bit for bit."""
+"""Define the problem, with everything that determines the result, bit for bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many components explain a share of the variance, or predict best: a search by stages that can be resumed.
+"""Find how many components explain a share of the variance, or predict best: a search in stages that can be resumed.
 
 ::
 

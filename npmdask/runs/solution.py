@@ -1,4 +1,4 @@
-"""What a run may use, what it tells while it goes, and what it leaves: the nouns of the driver."""
+"""Define the resources of a run, the events that it reports, and its solution."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ class Solution:
 
     @property
     def converged(self) -> bool:
-        """Every component reached the tolerance."""
+        """Return whether every component reached the tolerance."""
         return self.outcome.converged
 
     @property
@@ -227,12 +227,12 @@ class Solution:
 
     @property
     def components(self) -> Block:
-        """The vectors as rows (k x d), as scikit-learn has them: ``basis.T``."""
+        """Return the vectors as rows (k x d), as scikit-learn does: ``basis.T``."""
         return self.basis.T
 
     @property
     def labels(self) -> Labels:
-        """What rows and columns are called, as far as the data said so; of a private run nothing."""
+        """Return the names of rows and columns, as far as the data have them; none for a private run."""
         return self.analysed.labels or Labels()
 
     @property
@@ -312,7 +312,7 @@ class Solution:
 
     @property
     def mean(self) -> np.ndarray | None:
-        """What is taken off rows before they are scored (d); None of a run that was not centred."""
+        """Return the mean that is subtracted from rows before scoring (d); None if the run was not centred."""
         return self._found.mean
 
     def scores(self, source: Any, *, dim: str | int | None = None, missing: str = AS_RUN) -> Block:

@@ -1,1 +1,1 @@
-"""Where data and results live: Zarr layouts, ingest, generation, and folders that appear whole or not at all."""
+"""Store data and results: Zarr layouts, ingest, generation, and folders that appear whole or not at all."""

@@ -1,4 +1,4 @@
-"""How the chunks of an array are read: as plain bytes, decoded here, or by zarr; and what is held against them.
+"""Read the chunks of an array as plain bytes, decoded here, or by zarr, and check them.
 
 zarr-python copies every chunk about three times and hands it from thread to thread: 2.5 to 5 times slower than
 reading the file where the data are in the page cache (docs/decisions/0015). What is not understood here is left

@@ -1,4 +1,4 @@
-"""How the chunks of a store are read, why not faster, and the layout that would be better. Nothing is read here.
+"""Explain how the chunks of a store are read, why not faster, and which layout is better. Nothing is read here.
 
 The figures behind the rules are those of docs/decisions/0002 and 0013: chunks of 4 to 32 MiB, rows of full width,
 no compression of real-valued floats, plain files. They are advice: every layout gives the right answer.

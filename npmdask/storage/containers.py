@@ -1,4 +1,4 @@
-"""What people hold their numbers in, opened: tables, labelled arrays, annotated and sparse matrices in memory.
+"""Open the containers of programs: tables, labelled arrays, annotated and sparse matrices in memory.
 
 No library of tables is imported here to find out whether something is of it: who holds a table has imported it.
 """

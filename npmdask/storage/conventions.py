@@ -1,4 +1,4 @@
-"""What stored numbers mean: the CF conventions of NetCDF, which xarray follows in every Zarr store that it writes.
+"""Decode stored numbers by the CF conventions of NetCDF, which xarray follows in every Zarr store that it writes.
 
 An array may be *packed* (its values are ``stored * scale_factor + add_offset``), hold signed integers that are meant
 unsigned (``_Unsigned``), and mark missing values (``_FillValue``, ``missing_value``, limits of what is valid). Values

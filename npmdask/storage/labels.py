@@ -1,4 +1,4 @@
-"""What the rows and columns of data are called: samples, genes, words, the coordinates of a grid."""
+"""Keep the names of rows and columns: samples, genes, words, the coordinates of a grid."""
 
 from __future__ import annotations
 

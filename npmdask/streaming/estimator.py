@@ -1,4 +1,4 @@
-"""What the estimators in the manner of scikit-learn share.
+"""Share what the scikit-learn-like estimators need.
 
 With scikit-learn installed they are estimators of its own: for pipelines, searches, ``clone`` and ``set_output``. It is
 no dependency: without it they have the same methods. They lie in this room because StreamingPCA is one of them. No

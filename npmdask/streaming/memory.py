@@ -1,4 +1,4 @@
-"""What a stream will need of memory, refused before the first row where it is more than is allowed."""
+"""Predict the memory of a stream, and refuse it before the first row if it is over the limit."""
 
 from __future__ import annotations
 

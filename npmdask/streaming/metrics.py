@@ -1,4 +1,4 @@
-"""What is known of a model while it runs: against held-out rows, against the truth, and against itself."""
+"""Measure a streaming model while it runs: on held-out rows, against the truth, and against itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a stream leaves: the model's answer so far, and what is known of it."""
+"""Hold the results of a stream so far, and what is known of their accuracy."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class StreamSolution:
 
     @property
     def rows_waiting(self) -> int:
-        """Rows that wait for the step that they will be used in."""
+        """Return the number of rows that wait for the next step."""
         return self.rows - self.rows_used
 
     @property

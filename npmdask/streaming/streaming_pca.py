@@ -264,23 +264,23 @@ class StreamingPCA(*TRANSFORMER, Estimator):  # type: ignore[misc]
 
     @property
     def basis(self) -> Block:
-        """The k leading directions, d x k, orthonormal."""
+        """Return the k leading directions, d x k, orthonormal."""
         return self.result().vectors
 
     @property
     def values(self) -> np.ndarray:
-        """The mean squares of the rows along the basis (variances, where the model is centred), falling."""
+        """Return the mean squares of the rows along the basis (variances, if the model is centred), descending."""
         return self.result().values
 
     @property
     def mean(self) -> np.ndarray | None:
-        """The mean of the rows so far (d), of a centred model."""
+        """Return the mean of the rows so far (d), of a centred model."""
         model, state = self._known()
         return state.mean if model.center else None
 
     @property
     def rows(self) -> int:
-        """Rows given so far."""
+        """Return the number of rows given so far."""
         return 0 if self._state is None else self._state.rows
 
     @property

@@ -1,4 +1,4 @@
-"""How the random matrices of a stream are spread about their mean: the numbers of Assumption A, from what was drawn.
+"""Measure how the random matrices of a stream spread about their mean: the numbers of Assumption A, from samples.
 
 A matrix is A_i = x_i x_i^T, or that plus a part which all have in common, and is never formed. A few passes over the
 records; d x d numbers for every direction that is looked at, and counts of sizes, however many records there are.

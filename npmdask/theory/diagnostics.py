@@ -1,4 +1,4 @@
-"""How good an answer is where the truth is known, and how hard a matrix or a data set is: measures, not bounds.
+"""Measure errors against a known truth, and how hard a matrix or a data set is: measures, not bounds.
 
 Everything here takes matrices in memory, but for ``assumption_a``, which asks for records batch by batch. Measures that
 are defined elsewhere are named here too: ``zeta``, ``incoherence`` (theory), ``match`` (moments), ``assumption_a``

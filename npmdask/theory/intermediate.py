@@ -437,7 +437,7 @@ class Form(NamedTuple):
 
     @property
     def valid(self) -> bool:
-        """Whether every condition holds."""
+        """Return whether every condition holds."""
         return all(self.flags.values())
 
 

@@ -1,4 +1,4 @@
-"""What a symmetric matrix with Gaussian noise tells of the matrix without: values, and the tilt of its leading plane.
+"""Estimate a symmetric matrix from a copy with Gaussian noise: its values, and the error of its leading subspace.
 
 Given is M = A + Z, Z of the Gaussian orthogonal ensemble: entries off the diagonal have stddev sigma, those on it
 sqrt(2) sigma. The eigenvalues of M are further apart than those of A, the leading ones too large, and what lies within

@@ -1,4 +1,4 @@
-"""What every function of :mod:`npmdask.theory` returns: a number, what was assumed, which conditions hold."""
+"""Define what functions of :mod:`npmdask.theory` return: a number, its assumptions, which conditions hold."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Prediction(NamedTuple):
 
     @property
     def valid(self) -> bool:
-        """Whether every condition holds."""
+        """Return whether every condition holds."""
         return all(self.flags.values())
 
 
@@ -65,5 +65,5 @@ class Predictions(NamedTuple, Generic[Values]):
 
     @property
     def valid(self) -> bool:
-        """Whether every condition holds."""
+        """Return whether every condition holds."""
         return all(self.flags.values())

@@ -1,4 +1,4 @@
-"""How far a random start is from the leading eigenvectors (Hardt and Price 2014, Lemma 2.5).
+"""Bound how far a random start is from the leading eigenvectors (Hardt and Price 2014, Lemma 2.5).
 
 U are the top k eigenvectors (d x k), X_0 a random block (d x p) with orthonormal columns.
 """

@@ -1,4 +1,4 @@
-"""What every streaming algorithm is: ask for rows, take one batch, remember, answer at any time.
+"""Define a streaming algorithm: ask for rows, take one batch, remember, give components at any time.
 
 ``update`` is pure: its only randomness is named by the step, it keeps no reference to the batch (a stream may reuse its
 buffer), and a batch that it refuses leaves the state as it was. A ``State`` is arrays and plain numbers, so that a

@@ -256,13 +256,13 @@ class ICA(*TRANSFORMER, _OfSamples):  # type: ignore[misc]
 
     @property
     def mixing_(self) -> Block:
-        """What mixes the sources into a row, d x k."""
+        """Return the matrix that mixes the sources into a row, d x k."""
         mixing: Block = self._fitted().mixing
         return mixing
 
     @property
     def components_(self) -> Block:
-        """What takes a row apart into its sources, k x d."""
+        """Return the matrix that unmixes a row into its sources, k x d."""
         return np.ascontiguousarray(self._fitted().unmixing.T)
 
     def transform(self, X: Any) -> Block:

@@ -170,7 +170,7 @@ class Topics(*TRANSFORMER, Estimator):  # type: ignore[misc]
 
     @property
     def vocabulary_(self) -> tuple[str, ...]:
-        """The V words that were not left out."""
+        """Return the V words that were not left out."""
         return self._known().vocabulary
 
     def transform(self, X: Any) -> Block:

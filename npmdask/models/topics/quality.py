@@ -1,4 +1,4 @@
-"""How good topics are: coherence of their top words, and perplexity of words that were held out.
+"""Measure the quality of topics: coherence of their top words, and perplexity of held-out words.
 
 A bag of words has no order, so that words occur together when they are in one document: that is what is called a window
 of the length of the document elsewhere.

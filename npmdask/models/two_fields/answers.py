@@ -1,4 +1,4 @@
-"""What two fields have in common: the answer, the functions that give it, and going on with a job."""
+"""Compute what two fields have in common (MCA, CCA), return the results, and resume a run."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class FieldModes:
     @property
     def patterns(self) -> Block:
         """
-        What the field gains, in the units of its data, where a score grows by 1 (p x k).
+        Return the change of the field, in the units of its data, per unit of a score (p x k).
 
         Of maximum covariance the basis, of canonical correlations the covariance of every column with the score. Not a
         number in columns that weigh nothing.
@@ -172,7 +172,7 @@ class CoupledModes:
 
     @property
     def converged(self) -> bool:
-        """Whether the run reached its tolerance."""
+        """Return whether the run reached its tolerance."""
         return self.outcome.converged
 
     @property

@@ -1,4 +1,4 @@
-"""What the Dirichlet prior of LDA adds to raw moments of words, taken off again.
+"""Subtract what the Dirichlet prior of LDA adds to raw moments of words.
 
 With ``E2 = E[x1 x2^T]``, ``E3 = E[x1 (x) x2 (x) x3]`` and ``M1 = E[x1]`` (Anandkumar et al. 2014, theorem 3.5):
 

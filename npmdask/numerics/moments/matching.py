@@ -1,4 +1,4 @@
-"""How well components were recovered, whatever their order, their number or (in even orders) their signs."""
+"""Measure how well components were recovered, regardless of order, number or (in even orders) signs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the adversary does with a transcript. It knows A, A', the program, and all that became durable; not the key.
+"""Attack a transcript as the adversary. It knows A, A', the program, and all that became durable; not the key.
 
 The likelihood ratio of the claimed noise is the strongest test there is if the noise is what it says (Neyman and
 Pearson). The second attack looks for what the first presumes: that the noise of two publications is independent. Both

@@ -1,4 +1,4 @@
-"""What one release of an oracle tells of two data sets, from the law of its noise: per mechanism, nothing shared.
+"""Compute the privacy loss of one release of an oracle from the law of its noise: per mechanism, nothing shared.
 
 ``spent`` believes what the mechanism says of its noise, and has no sampling error; ``evidence`` is the log-likelihood
 ratio of what was published, the strongest test there is (Neyman and Pearson). The centre, the batch, w and U of a query

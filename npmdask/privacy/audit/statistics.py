@@ -1,4 +1,4 @@
-"""What scores in two worlds prove: exact bounds on mu and on epsilon, whatever the attack was.
+"""Bound mu and epsilon exactly from scores on two neighbouring data sets, for any attack.
 
 An attack gives every run a score, high where the neighbour A' looks more likely. A threshold t that was fixed before
 the runs makes a test of it, with FPR = P(score > t | A) and TPR = P(score > t | A'). Of a mu-GDP mechanism every test

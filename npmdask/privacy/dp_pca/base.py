@@ -1,4 +1,4 @@
-"""What an oracle of the deflation meta-theorem is, and the border between what touched the data and what is public.
+"""Define an oracle of the deflation meta-theorem, and the border between private data and public releases.
 
     query   = what an oracle asks in this state                        public: w, U, which records, what is released
     summary = query.mechanism.summary(images, query.centre)            private: from images g_i = P A_i P w (b x d)

@@ -1,4 +1,4 @@
-"""What was granted and spent of each data set's privacy: one book across runs, processes and machines."""
+"""Record the privacy budget granted and spent of each data set: one ledger for runs, processes and machines."""
 
 from npmdask.privacy.ledger.format import export_lines
 from npmdask.privacy.ledger.granting import default_address

@@ -1,4 +1,4 @@
-"""Where the book lies: a SQLite file, or PostgreSQL. One connection a transaction, so that none outlives a fork.
+"""Keep the ledger in a SQLite file or PostgreSQL. One connection a transaction, so that none outlives a fork.
 
 Every transaction that writes holds the one row of ``npmdask_ledger`` (PostgreSQL) or the write lock of the file
 (SQLite) from before its first read to its commit: what it decided on cannot have changed when it writes. When a

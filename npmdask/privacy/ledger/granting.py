@@ -1,4 +1,4 @@
-"""What ``npmdask ledger grant`` does: a budget for the data in a store, known by their fingerprint and their people.
+"""Grant a budget (``npmdask ledger grant``) for the data in a store, known by their fingerprint and their people.
 
 The data are read once, every chunk compared with its SHA-256, for a sketch of their records: the same people with
 other bytes (another order, dtype or layout, some of them, some more) have a budget already.

@@ -1,4 +1,4 @@
-"""What the ledger says to people: why it refuses, and what to do."""
+"""Word the messages of the ledger: why it refuses, and what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a ledger keeps of the records of a data set, to find the same people under another name.
+"""Sketch the records of a data set, to find the same people under another name.
 
 A record is known by the direction of its image: seven weighted sums of its entries, rounded to 2^-12 of their length.
 The order of records, chunks, dtype and a common factor leave it as it is; the last digits of the entries hardly ever

@@ -1,4 +1,4 @@
-"""What the entries add up to: grants, runs, balances. Reads only."""
+"""Add up the entries of a ledger: grants, runs, balances. Reads only."""
 
 from __future__ import annotations
 

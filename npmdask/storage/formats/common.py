@@ -1,4 +1,4 @@
-"""What every format shares: the two kinds of source, the sentences of their errors, what may be analysed."""
+"""Share what every format needs: the two kinds of source, their error messages, the shapes that are accepted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every stream is: rows in an order that does not change, and a position that finds the next one again.
+"""Define a stream: rows in a fixed order, and a position that finds the next one again.
 
 A position is a dictionary of public numbers and names that JSON can hold: a checkpoint keeps it beside the state
 of the algorithm, and a new stream of the same source, sought to it, gives the same rows from there on.

@@ -1,4 +1,4 @@
-"""What a random start cannot have missed: upper bounds of eigenvalues that hold with a stated probability.
+"""Bound eigenvalues that a random start cannot have missed, with a stated probability.
 
 A start Omega (d x p, Gaussian) contains, for every q <= p, a block U_1 + U_2 F over the q leading eigenvectors, and
 ``tangents`` bounds ||F||. A polynomial of A applied to it shrinks F; Courant and Fischer's theorem makes of that

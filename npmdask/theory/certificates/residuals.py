@@ -1,4 +1,4 @@
-"""What residuals say once something is known of the eigenvalues beyond: sharp bounds without any constant.
+"""Bound errors by residuals, given bounds on the further eigenvalues: sharp, without any constant.
 
 Notation: A V = V Theta + R with V^T R = 0 for m Ritz pairs, C what A is outside of range(V), sizes a_i = |theta_i|, and
 tau >= |lambda_{m+1}| with tau < a_m. Then A has exactly m eigenvalues beyond tau, and

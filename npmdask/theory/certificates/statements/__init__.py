@@ -1,4 +1,4 @@
-"""How wrong an answer can be, in a sentence for everybody: facts that a run has anyway go in, a sentence comes out.
+"""State how wrong a result can be, in a sentence for non-specialists, from facts that a run has anyway.
 
 A small module a kind of run; pure functions, no pass over the data, no clock, no randomness. A sentence says how large
 the error is likely to be, on what that rests, and what is not covered; what it claims in numbers is in ``numbers``, and

@@ -1,4 +1,4 @@
-"""How wrong the patterns of two fields can be, in a sentence: that of the dilation of their cross-covariance."""
+"""State how wrong the patterns of two fields can be, from the dilation of their cross-covariance."""
 
 from __future__ import annotations
 

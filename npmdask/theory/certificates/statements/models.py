@@ -1,4 +1,4 @@
-"""How wrong mixtures, independent components, tensors and topics can be, in a sentence."""
+"""State how wrong mixtures, independent components, tensors and topics can be."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How wrong a private answer can be, from released values and public numbers alone: post-processing, at no cost.
+"""State how wrong a private result can be, from released values and public numbers alone: post-processing, at no cost.
 
 Every function here takes what was released and what is public, and nothing else: the same releases give the same
 sentence, whatever the data are.

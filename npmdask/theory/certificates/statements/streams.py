@@ -1,4 +1,4 @@
-"""How wrong the model of a stream can be: from rows held out, from the truth where it is known, or from how it turns.
+"""State how wrong a streaming model can be: from held-out rows, from a known truth, or from how it turns.
 
 Rows that were never learnt from are a fair sample, so that a share of them comes with error bars (the delta method),
 and what the best directions of these very rows capture is more than any directions do in the mean: both hold for any
