@@ -77,6 +77,29 @@ def without_code(page: str) -> str:
     return re.sub(r"`[^`\n]*`|\]\([^)]*\)", " ", page)
 
 
+TOPICS = re.compile(r"PCA|SVD|topic|singular v|principal|npmdask", re.IGNORECASE)
+# pages about the project, made by programs, or written while this test was
+OF_PROJECT = {
+    "architecture.md",
+    "benchmarks.md",
+    "checklist.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "start.md",
+    "index.md",
+}
+
+
+def first_paragraph(page: str) -> str:
+    """What follows the title."""
+    return next(part for part in page.partition("\n")[2].split("\n\n") if part.strip())
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if p.parent.name == "docs"], ids=lambda page: page.name)
+def test_the_first_paragraph_says_pca_svd_or_topics(page: Path) -> None:
+    assert page.name in OF_PROJECT or TOPICS.search(first_paragraph(page.read_text()))
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_no_page_has_a_banned_word(page: Path) -> None:
     found = [m.group() for m in WORDS.finditer(without_code(page.read_text()))]

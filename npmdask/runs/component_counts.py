@@ -1,4 +1,4 @@
-"""Count the components that each criterion recommends, from a stored Gram or a finished run, and explain differences."""
+"""Count the components that each criterion recommends, from a stored Gram or a finished run, and why they differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Count the rows that the streaming power method needs (Hardt and Price 2014, section 3; Balcan et al. 2016, section 4).
+"""Count the rows that the streaming power method needs (Hardt and Price 2014, section 3; Balcan et al. 2016, 4).
 
 A distribution of rows z in R^d is (B, p)-round if Pr{||z|| > t} <= e^-t and Pr{||P z|| > t sqrt(B p / d)} <= e^-t for
 every projection P to p dimensions and all t >= 1. Eigenvalues sigma_1 >= sigma_2 >= ... are those of E z z^T, n counts
