@@ -77,7 +77,7 @@ def without_code(page: str) -> str:
     return re.sub(r"`[^`\n]*`|\]\([^)]*\)", " ", page)
 
 
-TOPICS = re.compile(r"PCA|SVD|topic|singular v|principal|npmdask", re.IGNORECASE)
+TOPICS = re.compile(r"PCA|SVD|topic|singular v|principal", re.IGNORECASE)
 # pages about the project, made by programs, or written while this test was
 OF_PROJECT = {
     "architecture.md",

@@ -2,9 +2,9 @@
 
 Browsers follow no ``file://`` link from an ``http://`` page, and Prefect strips a page that is put into an artifact.
 So ``npmdask serve`` has this beside it: ``python -m npmdask.prefect.reports FOLDER PORT`` answers GET for ``*.html``
-files of runs below FOLDER (``runs``) and, at /, for a page of all runs and schedules
-(:mod:`npmdask.prefect.index`); for nothing else: no link is followed, and it has no other name than 127.0.0.1. It asks for the same login as Prefect's
-pages: 127.0.0.1 is also where other users of the machine are.
+files of runs below FOLDER (``runs``) and, at /, for a page of all runs and schedules (:mod:`npmdask.prefect.index`);
+for nothing else: no link is followed, and it has no other name than 127.0.0.1. It asks for the same login as
+Prefect's pages: 127.0.0.1 is also where other users of the machine are.
 """
 
 import argparse
