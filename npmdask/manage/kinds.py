@@ -248,7 +248,7 @@ def kind_of(spec: Spec | None) -> RunKind:
         if kind.matches(spec or {}):
             return kind
     raise BadInputError(
-        f"no kind of run knows these parameters: {sorted(spec or {})}; load the package that wrote them"
+        f"these parameters belong to no known kind of run: {sorted(spec or {})}; load the package that wrote them"
     )
 
 

@@ -304,7 +304,7 @@ def _restop(held: RunStore, problem: Problem, changed: dict[str, Any]) -> Proble
     """The problem under another stopping rule; the steps stay, the answer is made again."""
     if problem.protected:
         raise RefusedError(
-            "a private run cannot go on for longer, or stop earlier, than was fixed before its first release: the "
+            "a private run cannot run longer, or stop earlier, than was fixed before its first release: the "
             "noise of every step depends on their number; start a new run, on a new budget"
         )
     request = replace(problem.request, **changed)

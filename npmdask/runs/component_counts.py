@@ -21,7 +21,7 @@ from npmdask.numerics.dimensions import (
 )
 from npmdask.numerics.domains import whole_seed
 
-ASK_A_GRAM = "form a Gram (`npmdask gram SOURCE G`) and ask it"
+ASK_A_GRAM = "form a Gram matrix (`npmdask gram SOURCE G`) and use that"
 WEIGHTED = (
     "the rows are weighted, and what noise makes of them depends on how many of them count alike, which weights do not "
     "say: run without row_weights"
@@ -218,13 +218,14 @@ def differences(advice: tuple[CountAdvice, ...]) -> str:
     """Why they differ, in a sentence."""
     told = [one for one in advice if one.components is not None]
     if not told:
-        return "nothing can be told from what is known"
+        return "the known values do not allow an answer"
     least, most = (pick(one.components or 0 for one in told) for pick in (min, max))
     if least == most:
-        return f"all that can be told agree on {least}"
+        return f"all applicable criteria agree on {least}"
     return (
         f"they differ ({least} to {most}) as they ask different questions: a share counts noise as well, the broken "
-        "stick ignores the number of rows, the Marchenko-Pastur edge asks what can be told from noise, Gavish-Donoho "
+        "stick ignores the number of rows, the Marchenko-Pastur edge asks what can be distinguished from noise, "
+        "Gavish-Donoho "
         "what is worth keeping, parallel analysis what correlations of independent columns do not explain, the "
         "likelihood what predicts other rows. Where noise is correlated or has heavy tails, the Marchenko-Pastur edge, "
         "Gavish-Donoho and parallel analysis find too many; where it is unlike in columns, the likelihood does"

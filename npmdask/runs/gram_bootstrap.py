@@ -123,7 +123,7 @@ def interval_lines(values: np.ndarray, ends: np.ndarray, mixed: Groups, more: Se
         said = f"{ends[0, i]:.6g} to {ends[1, i]:.6g}{more[i] if more else ''}"
         if among is not None:
             names = ", ".join(str(j + 1) for j in among)
-            said = f"mixed: sampling does not tell components {names} apart, and nothing is claimed of one alone"
+            said = f"mixed: sampling cannot separate components {names}, so nothing is claimed about a single one"
         found.append(f"component {i + 1:3}  {value:.6g}: {said}")
     return found
 

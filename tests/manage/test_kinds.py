@@ -237,7 +237,7 @@ def test_every_kind_is_looked_up_once(store: Path) -> None:
     for name, spec in specs.items():
         assert kind_of(spec).name == name
         assert [kind.name for kind in KINDS if kind.matches(spec) and kind.name != "matrix"] in ([], [name])
-    with pytest.raises(BadInputError, match="no kind of run knows"):
+    with pytest.raises(BadInputError, match="belong to no known kind of run"):
         kind_of({"data": {"kind": "of a plug-in"}})
     with pytest.raises(BadInputError, match="is not the result of a run"):
         kind_of_answer(3)

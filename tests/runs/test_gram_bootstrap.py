@@ -258,14 +258,14 @@ def test_on_the_command_line(tmp_path: Path, capsys: Any) -> None:
     np.testing.assert_array_equal(facts["value_intervals"][0], found.value_intervals[:, 0])
     assert facts["value_intervals"][1] == [None, None] and facts["mixed"] == [[1, 2]]
     assert main(("components", place, "--intervals", "3")) == 0
-    assert "does not tell components 2, 3 apart" in capsys.readouterr().out
+    assert "sampling cannot separate components 2, 3" in capsys.readouterr().out
     assert main(("components", place, "--intervals", "3", "--jackknife", "--json")) == 0
     facts, held = json.loads(capsys.readouterr().out)["intervals"], npmdask.GramStore(place).jackknife(3)
     assert facts["groups"] == 10 and facts["value_intervals"][1:] == [[None, None]] * 2 and facts["mixed"] == [[1, 2]]
     np.testing.assert_array_equal(facts["value_intervals"][0], held.value_intervals[:, 0])
     assert main(("components", place, "--intervals", "3", "--jackknife")) == 0
     said = capsys.readouterr().out
-    assert "does not tell components 2, 3 apart" in said and "leaves out one of 10 groups" in said
+    assert "sampling cannot separate components 2, 3" in said and "leaves out one of 10 groups" in said
     assert main(("components", place, "--jackknife")) == 2
     assert "say of how many components" in capsys.readouterr().err
 

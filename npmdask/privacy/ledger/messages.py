@@ -22,7 +22,7 @@ def no_ledger(where: str) -> str:
 
 def unusable(where: str, error: BaseException) -> str:
     said = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    remedy = "mend that and run the same command again"
+    remedy = "fix that and run the same command again"
     if "locked" in said or "lock timeout" in said or "busy" in said:
         remedy = "another process holds it; look for one that hangs, then run the same command again"
     elif "malformed" in said or "not a database" in said:
@@ -32,7 +32,7 @@ def unusable(where: str, error: BaseException) -> str:
 
 def damaged(where: str, what: str) -> str:
     return (
-        f"the ledger {where} was changed by something else than npmdask: {what}; {NOTHING}. Put back a copy that is "
+        f"the ledger {where} was changed by another program than npmdask: {what}; {NOTHING}. Put back a copy that is "
         "whole (compare it with the last `npmdask ledger export` that was kept elsewhere)"
     )
 

@@ -45,7 +45,7 @@ def used(ledger: Ledger) -> Ledger:
 def test_changes_by_hand_are_found(used: Ledger, address: str, statement: str) -> None:
     assert len(used.entries()) == 6
     execute(address, statement)
-    with pytest.raises(RefusedError, match="was changed by something else than npmdask"):
+    with pytest.raises(RefusedError, match="was changed by another program than npmdask"):
         show_lines(used)
     with pytest.raises(RefusedError, match="was changed by something else"):
         list(export_lines(used))
