@@ -262,10 +262,10 @@ def test_a_kill_in_the_middle_leaves_no_half_of_a_run(tmp_path: Path, monkeypatc
 @pytest.mark.parametrize("folder", ["/", "~", "~/.."])
 def test_a_home_is_no_folder_of_runs(folder: str, tmp_path: Path) -> None:
     place = Path(folder).expanduser()
-    with pytest.raises(RefusedError, match="is / or holds your home"):
+    with pytest.raises(RefusedError, match="is / or contains your home"):
         sweep(place, OLD, dry=True)
     (tmp_path / "link").symlink_to(place)
-    with pytest.raises(RefusedError, match="is / or holds your home"):
+    with pytest.raises(RefusedError, match="is / or contains your home"):
         sweep(tmp_path / "link", OLD, dry=True)
 
 

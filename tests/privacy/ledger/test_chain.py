@@ -111,7 +111,7 @@ def test_what_is_shown(used: Ledger) -> None:
     assert "granted  epsilon = 3 at delta = 1e-08" in lines
     assert "by 2 runs" in lines
     assert "1 of 3 releases committed, finished" in lines
-    assert "0 of 3 releases committed, under way or given up (stays spent)" in lines
+    assert "0 of 3 releases committed, running or abandoned (stays spent)" in lines
     assert FINGERPRINT not in lines
     told = facts(used, "visits")
     (account,) = told["datasets"]

@@ -152,7 +152,7 @@ def test_rows_without_variance_have_no_directions(tmp_path: Path) -> None:
         "The result is not reliable: the 500 rows so far have no variance"
     )
     constant = streamed(tmp_path, np.full((500, 6), 3.0))
-    assert "the last 1 of 2 found capture nothing" in constant
+    assert "the last 1 of 2 found capture no variance" in constant
 
 
 def test_nodes_whose_next_value_is_not_seen_are_not_given_an_angle() -> None:
