@@ -160,12 +160,12 @@ def _why_not(problem: Problem) -> str:
     if problem.derived is not None:
         return "the operator is made of moments, of which there is no sample"
     if source.reader.layout == "gram":
-        return "the matrix is stored, and no step reads any data"
+        return "the matrix is stored, so no step reads data"
     if isinstance(problem.algorithm, GramKrylov):
         return "one pass forms the matrix, whatever its spectrum"
     played = getattr(problem.algorithm, "can_be_played", False)
     if type(problem.rule) not in (ResidualRule, LowRankRule) or not played:
-        return "it stops by more than residuals"
+        return "it stops by more criteria than residuals"
     if 4 * _columns(problem) > LARGEST_SIDE:
         return f"{_columns(problem)} columns need a larger sample than is drawn for a prediction"
     return too_large(source.reader)

@@ -122,7 +122,7 @@ def row_facts(lines: list[dict[str, Any]], store: str) -> dict[str, Any]:
 def _known() -> list[str]:
     if find_spec("benchmarks") is None:
         raise RefusedError(
-            "the benchmarks are not here: they are no part of the installed package; run this flow in a checkout of "
+            "the benchmarks are not part of the installed package: run this flow in a checkout of "
             "the project, after `make peers`"
         )
     from benchmarks.registry import all_rows

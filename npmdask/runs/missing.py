@@ -293,7 +293,7 @@ def _empty_columns(found: Missing) -> list[str]:
     numbers = ", ".join(str(number) for number in few[:NAMED]) + (", ..." if len(few) > NAMED else "")
     return [
         f"{len(few)} column{'s have' if len(few) > 1 else ' has'} one value or none (number {numbers}, from 0) and "
-        "say nothing: such a column counts as constant"
+        "carry no information: such a column counts as constant"
     ]
 
 
@@ -315,7 +315,7 @@ def _without_fill(found: Missing, facts: Mapping[str, Any]) -> list[str]:
             "much, and directions of small variance mean nothing"
         )
     if found.rule == PAIRWISE and facts.get("least_pairs", FEW_PAIRS) < FEW_PAIRS:
-        said.append(f"a covariance is of {facts['least_pairs']:.0f} rows only that have both columns: it may be chance")
+        said.append(f"a covariance is of {facts['least_pairs']:.0f} rows only that have both columns: it is unreliable")
     return said
 
 

@@ -155,7 +155,7 @@ def mixture_warnings(facts: dict[str, Any]) -> list[str]:
         )
     if facts["largest_change"] > FAR:
         said.append(
-            f"the likelihood moved a component by {facts['largest_change']:.2g} times its sampling error from where "
+            f"EM moved a component by {facts['largest_change']:.2g} times its sampling error from where "
             "the moments had it: it is rare, or the rows are no round clouds"
         )
     if facts["single_rows"]:
@@ -220,7 +220,7 @@ def refine_sources(
             return (
                 found,
                 None,
-                skipped("FastICA", "no contrast tells a source from Gaussian noise") | {"passes": passes},
+                skipped("FastICA", "no contrast distinguishes a source from Gaussian noise") | {"passes": passes},
             )
         candidate = step.basis
         if step.change.max() <= SETTLED or passes == most:

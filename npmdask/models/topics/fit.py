@@ -164,7 +164,7 @@ def _spec(source: Source, request: TopicRequest) -> dict[str, Any]:
 def _fitted(job: Stages, reader: CsrReader, request: TopicRequest) -> TopicModel:
     k, d = request.topics, reader.shape[1]
     if k > d:
-        raise BadInputError(f"topics = {k} of {d} words: at most as many topics as words can be told apart")
+        raise BadInputError(f"topics = {k} of {d} words: there can be at most as many topics as words")
     totals = WordTotals(reader=reader, half_length=request.half_length)
     sums = totals.sums_of(job.gather("totals", totals, np.zeros((d, 1))))
     pairs = job.leading_pairs(_pairs_operator(sums, request), k, MATRIX_TOL)

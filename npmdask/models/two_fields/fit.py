@@ -515,11 +515,11 @@ def _statement(found: Canonical, error: float, request: CoupledRequest) -> str:
     """How wrong correlations can be, in a sentence."""
     of = "the columns of both fields" if request.pcs is None else "the leading components, as they were found"
     if not len(found.values):
-        return "One of the fields does not vary: there is nothing that could be correlated."
+        return "One of the fields does not vary, so there are no correlations."
     if not error < 0.05:
         return (
-            f"Too little is known to say how wrong the correlations can be: some directions of {of} vary so little "
-            "beside the others that rounding decides. Use a ridge, or fewer components (pcs)."
+            f"The error of the correlations cannot be bounded: some directions of {of} vary so little "
+            "compared with the others that rounding decides. Use a ridge, or fewer components (pcs)."
         )
     kind = "regularised correlations" if request.ridge else "correlations"
     return (
