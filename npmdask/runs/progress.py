@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 LINE_SECONDS = 10.0  # between two lines where there is no terminal
 PAGE_SECONDS = 0.5  # between two changes of a notebook's output, each of which is a message to the browser
 DRAWN = 4  # times a second on a terminal
-PASSES = 5  # the last ones, whose median says how long a pass takes
+PASSES = 9  # the last ones, whose mean says how long a pass takes
 ENOUGH, LEAST_SECONDS = 0.05, 2.0  # of the first pass, before anything is said of the time left
 CALM = 0.2  # of the time left: how fast what is said of it follows what is measured
 RELEASE = "release"  # the unit of private runs, of which no size and no time is told
@@ -135,7 +135,7 @@ class Work:
         return min((self.done + self.part) / self.expected, 1.0)
 
     def _per_pass(self) -> float | None:
-        return sorted(self._seconds)[len(self._seconds) // 2] if self._seconds else self._this_pass()
+        return sum(self._seconds) / len(self._seconds) if self._seconds else self._this_pass()
 
     def _this_pass(self) -> float | None:
         """Seconds of the whole pass that is under way, as far as it came by now."""
@@ -408,7 +408,7 @@ class _Page:
             self._put(work.line(), work.fraction)
 
     def say(self, text: str) -> None:
-        self._put(text, 1.0)
+        self._put(text, 1.0 if text.startswith("done") else self._work.fraction)
 
     def close(self) -> None:
         pass
@@ -562,7 +562,7 @@ def with_progress(observer: Observer | None, progress: bool) -> Iterator[Observe
     try:
         yield Observers(given, bar)
     except BaseException as error:
-        bar.close(f"stopped ({type(error).__name__})" if in_notebook() else "")
+        bar.close(f"stopped at {bar.work.head()} ({type(error).__name__})" if in_notebook() else "")
         raise
     bar.close(bar.work.summary())
 

@@ -226,8 +226,8 @@ def _write_all(
         writer.write(shares.shares)
         tally.add(shares)
         if tell.is_time():
-            observer.on_rows(writer.next_row, tally.wordless, writer.next_row / tell.total)
-    observer.on_rows(writer.next_row, tally.wordless, writer.next_row / tell.total)
+            observer.on_rows(writer.next_row, 0, writer.next_row / tell.total)
+    observer.on_rows(writer.next_row, 0, writer.next_row / tell.total)
 
 
 class DocumentShares:
