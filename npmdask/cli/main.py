@@ -217,9 +217,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         open_log(getattr(arguments, "log", None))
         with _telling(quiet=getattr(arguments, "quiet", False)):
-            return int(arguments.command(arguments))
+            try:
+                return int(arguments.command(arguments))
+            finally:
+                stop_bars()  # so that whatever is said of an error is the last line
     except NpmdaskError as error:
-        stop_bars()
         print(f"npmdask: {error}", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
@@ -233,7 +235,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         return BadInputError.exit_code
     except KeyboardInterrupt:
-        stop_bars()
         store = getattr(arguments, "held_store", None)
         remedy = f"; go on with `npmdask resume {store}`" if store else "; run the same command again"
         print(f"npmdask: interrupted, everything committed is kept{remedy}", file=sys.stderr)

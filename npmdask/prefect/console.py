@@ -17,7 +17,10 @@ def exit_code(run: Callable[[], int]) -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's `&` leaves it ignored
     end_when_asked()
     try:
-        return run()
+        try:
+            return run()
+        finally:
+            stop_bars()
     except NpmdaskError as error:
         say(str(error))
         return error.exit_code
@@ -25,7 +28,6 @@ def exit_code(run: Callable[[], int]) -> int:
         say(f"the Prefect server is gone ({error}); everything committed is kept; run the same command again")
         return INTERRUPTED
     except KeyboardInterrupt:
-        stop_bars()
         say("interrupted, everything committed is kept; run the same command again to go on")
         return INTERRUPTED
 

@@ -29,8 +29,7 @@ from npmdask.prefect.parameters import (
 )
 from npmdask.prefect.publish import LivePublisher
 from npmdask.prefect.tasks import end_state, report, said_in_a_sentence, step
-from npmdask.runs.observers import Observers
-from npmdask.runs.progress import ProgressBar
+from npmdask.runs.progress import with_progress
 from npmdask.runs.solution import Resources, Step
 
 
@@ -415,10 +414,11 @@ def find_topics(
     ...     report("news", find_topics("docword.txt.gz", 20, "vocab.txt", store="runs/news", memory="1GiB"))
     """
     shown = StagePublisher(run_id or last_part(store), 3)
-    given = {"cut": cut or CorpusFilter(), "observer": Observers(ProgressBar(), shown), **options}
+    given = {"cut": cut or CorpusFilter(), **options}
     require_progress(store)
     resources = Resources(memory=parse_memory(memory), threads=threads, workers=workers)
-    answer = run_topics(documents, count, vocabulary, store=store, resources=resources, **given)
+    with with_progress(shown, True) as told:
+        answer = run_topics(documents, count, vocabulary, store=store, resources=resources, observer=told, **given)
     shown.close(answer.outcome.sentence)
     return summary(answer) | {"answered": answer.answered}
 
@@ -476,10 +476,10 @@ def find_components(
     ...     report("points", find_components("mixture", "points.zarr", 3, store="runs/points"))
     """
     shown = StagePublisher(run_id or last_part(store), 2)
-    given = {"observer": Observers(ProgressBar(), shown), **options}
     require_progress(store)
     resources = Resources(memory=parse_memory(memory), threads=threads, workers=workers)
-    answer = fit_latent(kind, samples, count, store=store, resources=resources, **given)
+    with with_progress(shown, True) as told:
+        answer = fit_latent(kind, samples, count, store=store, resources=resources, observer=told, **options)
     shown.close(answer.outcome.sentence)
     return summary(answer) | {"answered": answer.answered}
 
@@ -542,7 +542,7 @@ def find_modes(
     shown = StagePublisher(run_id or last_part(store), 2 if options.get("pcs") else 1)
     require_progress(store)
     resources = Resources(memory=parse_memory(memory), threads=threads, workers=workers)
-    observer = Observers(ProgressBar(), shown)
-    answer = fit_coupled(kind, left, right, count, store=store, resources=resources, observer=observer, **options)
+    with with_progress(shown, True) as told:
+        answer = fit_coupled(kind, left, right, count, store=store, resources=resources, observer=told, **options)
     shown.close(answer.outcome.sentence)
     return summary(answer) | {"answered": answer.answered}

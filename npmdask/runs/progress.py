@@ -319,7 +319,7 @@ class _Bars:
                     transient=True,
                     redirect_stdout=sys.stdout.isatty(),  # what is piped elsewhere must get there
                 )
-                self._live.start()
+                self._live.start(refresh=True)
                 self._console.show_cursor(True)
 
     def hide(self, work: Work) -> None:

@@ -192,8 +192,15 @@ def test_no_line_is_wider_than_the_terminal(ascii_only: bool) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "said"),
-    [(3, "a few seconds"), (47, "about 50 s"), (56, "about 1 min"), (130, "about 2 min"), (3590, "about 1 h")]
-    + [(3600 * 1.5, "about 1 h 30 min"), (3600 * 11.7, "about 12 h")],
+    [
+        (3, "a few seconds"),
+        (47, "about 50 s"),
+        (56, "about 1 min"),
+        (130, "about 2 min"),
+        (3590, "about 1 h"),
+        (3600 * 1.5, "about 1 h 30 min"),
+        (3600 * 11.7, "about 12 h"),
+    ],
 )
 def test_times_that_are_estimates_are_coarse(seconds: float, said: str) -> None:
     assert about(seconds) == said
@@ -291,7 +298,7 @@ def test_an_estimator_shows_its_fit(capsys: Any) -> None:
 
 
 def test_a_notebook_gets_one_output_that_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of an IPython with a kernel; the real one is tried by hand (docs/observing.md)."""
+    """Of an IPython with a kernel; the real one was tried by hand, with nbclient."""
     shown = list[tuple[str, dict[str, str]]]()
 
     class Handle:
