@@ -15,6 +15,23 @@ from npmdask.storage.readers.gaps import COUNTED, GapReader
 from npmdask.storage.readers.sparse import Fragment
 from npmdask.storage.writers.dense import Moments, ObservedMoments
 
+OF_GAPS = ("column_mean", "column_std", "column_fill", "column_missing", "column_observed", "rows_missing")
+
+
+def filled_moments(sums: Sums, weight: float, dtype: Any) -> np.ndarray:
+    """``OF_GAPS`` (6 x d) of columns whose gaps count as means, in the ``dtype`` of the data.
+
+    ``sums``: of what is observed, by column (d): ``count``, ``mean``, ``m2`` (squares about it), ``absent``; and
+    ``rows_with`` gaps, the same in every place. ``weight``: of all rows.
+    """
+    observed = np.where(sums["absent"] > 0, sums["count"] / weight, 1.0)
+    fill = sums["mean"].astype(dtype).astype(np.float64)  # what a tile of the data can hold
+    # Gaps hold that rounded number: mean and deviation of a filled column are beside those over what is observed.
+    away = fill - sums["mean"]
+    mean = sums["mean"] + (1 - observed) * away
+    std = np.sqrt(sums["m2"] / weight + observed * (1 - observed) * away**2)
+    return np.stack([mean, std, fill, sums["absent"], observed, sums["rows_with"]])
+
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnMoments(BySlabs):
@@ -110,14 +127,7 @@ class ColumnMoments(BySlabs):
         return self.unstacked(np.concatenate([merged.table(), rows_with[None]]), range(0))
 
     def _finish_with_gaps(self, sums: Sums) -> Block:
-        weight = self.view.weight_of_rows(self.reader.shape[0])
-        observed = np.where(sums["absent"] > 0, sums["count"] / weight, 1.0)
-        fill = sums["mean"].astype(self.reader.dtype).astype(np.float64)  # what a tile of the data can hold
-        # Gaps hold that rounded number: mean and deviation of a filled column are beside those over what is observed.
-        away = fill - sums["mean"]
-        mean = sums["mean"] + (1 - observed) * away
-        std = np.sqrt(sums["m2"] / weight + observed * (1 - observed) * away**2)
-        return np.stack([mean, std, fill, sums["absent"], observed, sums["rows_with"]])
+        return filled_moments(sums, self.view.weight_of_rows(self.reader.shape[0]), self.reader.dtype)
 
     def finish(self, total: Partial, block: Block) -> Block:
         if self._with_gaps:

@@ -21,11 +21,15 @@ from npmdask.operators._protocol import (
     split_rows,
     strip_rows,
 )
-from npmdask.operators.view import View
+from npmdask.operators.column_moments import OF_GAPS, filled_moments
+from npmdask.operators.view import View, column_scale
+from npmdask.storage.checksum import crc32c
 from npmdask.storage.readers.dense import ReadStats, scratch
+from npmdask.storage.readers.gaps import nothing_there, over_observed
 
 LEAST_PAIRS = 2  # rows that a covariance is of, at least: a single one has none
 SUMS = ("products", "totals", "counts")
+GAPPY = "rows_with"  # how many rows have a gap: one more row of the sums
 FINISHING = 5  # d x d arrays beside the sums: means, the matrix, its vectors, what is made of them
 FACTS = ("clipped", "most_negative", "trace", "least_pairs")  # a number each, in rows of one column of the product
 ROUNDING = 1e-14  # of the largest eigenvalue: a negative one so near to 0 is none
@@ -38,13 +42,15 @@ class PairwiseGram(BySlabs):
     Covariance (i, j) is over the rows that have both, about their own means over these rows, with their number in the
     denominator. Such a matrix can have negative eigenvalues. ``finish`` gives its product with the block, after these
     are set to 0; where the ``whole`` is asked for also the matrix before it, and behind it a column of ``FACTS`` (how
-    much was taken off: the sum and the largest negative eigenvalue; the trace; the least number of rows of a pair):
-    d x (d + p + 1).
+    much was taken off: the sum and the largest negative eigenvalue; the trace; the least number of rows of a pair) and
+    the moments of the columns: d x (d + p + 7).
 
     Parameters
     ----------
-    reader, view : as of :class:`npmdask.operators.Gram`, with a ``shift`` (sums far from zero have few digits) and no
-        weights of rows. Columns of weight 0 are not looked at.
+    reader, view : as of :class:`npmdask.operators.Gram`, with a ``shift`` near the means (sums far from zero have few
+        digits) and no weights of rows. Columns of weight 0 are not looked at.
+    scaled : columns are divided by their deviations over what is observed, as the sums have them; a ``scale`` of the
+        view is not looked at.
 
     Notes
     -----
@@ -53,10 +59,16 @@ class PairwiseGram(BySlabs):
 
     reader: Any
     view: View
+    scaled: bool = False
     weight: float = 1.0
     whole: str | None = None
 
     answers: ClassVar[tuple[str, ...]] = ("whole",)
+
+    @property
+    def arithmetic(self) -> str:  # type: ignore[override]  # read alike of a class and of an instance
+        """What sums are about, by checksum: parts of a pass about something else are no parts of this one."""
+        return f"about {crc32c(np.asarray(self.view.shift, np.float64)):08x}"
 
     @property
     def run_bytes(self) -> int:
@@ -66,7 +78,7 @@ class PairwiseGram(BySlabs):
 
     def partial(self, slabs: range, block: Block) -> Partial:
         record, d = ReadStats(), self.block_rows
-        sums = {name: np.zeros((d, d)) for name in SUMS}
+        sums = {name: np.zeros((d, d)) for name in SUMS} | {GAPPY: np.zeros((1, d))}
         for slab in self.reader.ahead(slabs):
             for rows, tile in self.reader.tiles(slab, record):
                 height, count = strip_rows(2 * d, np.float64), rows.stop - rows.start
@@ -84,6 +96,7 @@ class PairwiseGram(BySlabs):
                 stored[part], self.view.shift[columns], out=values[:, columns], dtype=np.float64, casting="unsafe"
             )
         gaps = np.isnan(values)
+        sums[GAPPY] += int(gaps.any(axis=1).sum())
         values[gaps] = 0.0
         np.copyto(there, ~gaps)
         product = scratch("pairs", (d, d), np.float64)
@@ -91,12 +104,19 @@ class PairwiseGram(BySlabs):
             sums[name] += np.matmul(left.T, right, out=product)
 
     def unstacked(self, stacked: np.ndarray, units: range) -> Sums:
-        return split_rows(stacked, dict.fromkeys(SUMS, self.block_rows))
+        return split_rows(stacked, dict.fromkeys(SUMS, self.block_rows) | {GAPPY: 1})
 
     def finish(self, total: Partial, block: Block) -> Block:
         products, totals, counts = (total.sums[name] for name in SUMS)
-        used = self.view.on_columns(np.ones((self.block_rows, 1)))[:, 0]
+        moments, used = self._moments(total.sums), np.ones(self.block_rows)
+        if self.view.column_weight is not None:
+            used = np.sqrt(self.view.column_weight)
+        if self.scaled:
+            mean, std, observed = moments[0], moments[1], moments[4]
+            used = used / column_scale(mean, over_observed(std, observed), sparse=False)
         used = np.where(np.diagonal(counts) > 0, used, 0.0)  # a column without any value counts as constant
+        if not used.any():
+            raise nothing_there(self.reader.where)
         least = self._require_pairs(counts, used > 0)
         counts = np.maximum(counts, 1.0)
         means = totals / counts
@@ -113,11 +133,21 @@ class PairwiseGram(BySlabs):
             return image
         facts = np.zeros(self.block_rows)
         facts[: len(FACTS)] = [negative.sum(), negative[0], np.trace(matrix), least][: len(facts)]
-        return np.concatenate([matrix, image, facts[:, None]], axis=1)
+        return np.concatenate([matrix, image, facts[:, None], moments.T], axis=1)
+
+    def _moments(self, sums: Sums) -> np.ndarray:
+        """``OF_GAPS`` (6 x d), of the sums of each column with itself."""
+        assert self.view.shift is not None
+        squares, totals, counts = (np.diagonal(sums[name]) for name in SUMS)
+        away = totals / np.maximum(counts, 1.0)
+        found = {"count": counts, "mean": self.view.shift + away, "m2": np.maximum(squares - totals * away, 0.0)}
+        found |= {"absent": self.reader.shape[0] - counts, "rows_with": sums[GAPPY][0]}
+        return filled_moments(found, float(self.reader.shape[0]), self.reader.dtype)
 
     def apart(self, product: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """What ``finish`` has made, and no moments of columns: they are known before."""
-        return product, {}
+        """The matrix, its product and the column of facts; and the moments of columns by name."""
+        last = len(OF_GAPS)
+        return product[:, :-last], dict(zip(OF_GAPS, product[:, -last:].T.copy(), strict=True))
 
     def _require_pairs(self, counts: np.ndarray, used: np.ndarray) -> int:
         """The least number of rows of a pair of columns; raises BadInputError where that is none."""

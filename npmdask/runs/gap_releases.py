@@ -16,7 +16,8 @@ from npmdask.privacy.release import Answer, Released
 from npmdask.runs.plain_release import PlainRelease
 from npmdask.runs.problem import CHOSEN, Problem
 from npmdask.runs.session import Session
-from npmdask.storage.readers.gaps import EM, PAIRWISE, GapReader
+from npmdask.storage.readers.dense import ReadStats
+from npmdask.storage.readers.gaps import EM, PAIRWISE, GapReader, over_observed
 from npmdask.theory.certificates.statements.models import of_factor_model
 
 
@@ -67,22 +68,66 @@ class FactorRelease(PlainRelease):
         return Answer(arrays=arrays, meta={**made.meta, "assurance": assurance})
 
 
+SHIFT, PASSES = "pair_shift", "pair_passes"  # of the survey: what sums of pairs are about, and in how many passes
+FAR = 100.0  # deviations of a column, by which the shift may be off its mean: 4 of 16 digits are lost then
+
+
 class PairwiseRelease(PlainRelease):
-    """The matrix of pairwise covariances: what its projection took off is kept beside it."""
+    """The matrix of pairwise covariances: what its projection took off is kept beside it.
+
+    Its one pass sums deviations from the means of the first rows, and finds the means on the way. Where these turn out
+    to be far from that, as deviations go, it is made again about the means.
+    """
 
     _facts: dict[str, float] | None = None
 
     def product(self, query: Query, step: int) -> Released:
         """The product; the history keeps ``FACTS`` of the matrix."""
+        passes = self._passes
         released = super().product(query, step)
         if query.whole is None:
             return released
+        if passes == 0 and self._source.column_mean is None and self._is_far():
+            passes = 2
+            self._keep_moments(self._moments["column_mean"], passes)
+            self._survey(step)
+            released = super().product(query, step)
+        if passes == 2:  # what the first pass found has lost digits
+            self._session.store.drop_part("survey")
+        self._keep_moments(self._operator.view.shift, max(passes, 1))
         column = np.append(released.product[:, -1], np.zeros(len(FACTS)))
         self._facts = dict(zip(FACTS, (float(value) for value in column), strict=False))
         return replace(released, product=released.product[:, :-1], said=self._facts)
 
+    @property
+    def _kept(self) -> dict[str, np.ndarray]:
+        """The survey, empty before there is one."""
+        part = self._session.store.read_part("survey")
+        return {} if part is None else part[0]
+
+    @property
+    def _passes(self) -> int:
+        """How many passes the sums take; 0 before that is known."""
+        return int(self._kept[PASSES][0]) if PASSES in self._kept else 0
+
+    def _keep_moments(self, shift: Any, passes: int) -> None:
+        """Keep what the pass found of the columns, unless it was recorded with the data."""
+        self._moments |= {SHIFT: shift, PASSES: np.array([passes])}
+        if self._problem.source.column_mean is None:
+            self._keep_survey(self._record, self._moments)
+
+    def _is_far(self) -> bool:
+        """Whether the sums of a column have lost digits, which they have not about means."""
+        found = self._moments
+        away = np.abs(found["column_mean"] - self._operator.view.shift)
+        return bool((away > FAR * over_observed(found["column_std"], found["column_observed"])).any())
+
     def _survey(self, step: int) -> None:
         super()._survey(step)
+        shift = self._kept.get(SHIFT, self._source.column_mean)
+        if shift is None:
+            shift = means_of_first_rows(self._source.reader)
+        self._operator = replace(self._operator, view=replace(self._operator.view, shift=shift))
         if self._facts is None and self._history:
             self._facts = {name: self._history[0][name] for name in FACTS}
         self._trace = None if self._facts is None else self._facts["trace"]
@@ -93,7 +138,17 @@ class PairwiseRelease(PlainRelease):
         """The answer, with what is to be known of the matrix."""
         assert self._facts is not None
         facts = dict(self._facts)
-        return super().answer(state, replace(result, facts=result.facts | facts), view, outcome, history)
+        made = super().answer(state, replace(result, facts=result.facts | facts), view, outcome, history)
+        total = made.meta["total_data_passes"] + (self._passes == 2)
+        return replace(made, meta=made.meta | {"total_data_passes": total})
+
+
+def means_of_first_rows(reader: Any) -> np.ndarray:
+    """Means of the columns (d) over the values of the first rows; 0 where these have none."""
+    _, tile = next(iter(reader.tiles(0, ReadStats())))
+    rows = np.concatenate([np.asarray(values, np.float64) for _, values in tile], axis=1)
+    there = np.isfinite(rows)
+    return np.asarray(np.where(there, rows, 0.0).sum(axis=0) / np.maximum(there.sum(axis=0), 1))
 
 
 OF_RULE: dict[str, type[PlainRelease]] = {EM: FactorRelease, PAIRWISE: PairwiseRelease}

@@ -14,7 +14,7 @@ import numpy as np
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.storage.kinds import real_array
-from npmdask.storage.readers.gaps import DROP, EM, FILL, MEAN, PAIRWISE, GapReader
+from npmdask.storage.readers.gaps import DROP, EM, FILL, MEAN, PAIRWISE, GapReader, nothing_there
 from npmdask.storage.safe_open import numbers_in
 from npmdask.storage.source import Source
 
@@ -201,10 +201,7 @@ def filled(source: Source, survey: dict[str, np.ndarray]) -> Source:
     if not isinstance(source.reader, GapReader) or "column_fill" not in survey:
         return source
     if not survey["column_observed"].any():
-        raise BadInputError(
-            f"all values of {source.path} are missing, or all that have weight: there are no data to analyse. Check "
-            "what marks missing values (NaN, _FillValue, missing_value, valid_range)"
-        )
+        raise nothing_there(source.path)
     fill = survey["column_fill"].astype(source.reader.dtype)
     reader = replace(source.reader, observed=survey["column_observed"])
     return replace(source, reader=replace(reader, fill=fill) if reader.rule == MEAN else reader)

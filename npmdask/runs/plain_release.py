@@ -18,6 +18,7 @@ from npmdask.numerics.complex_parts import moduli
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block, orth, rayleigh_ritz
 from npmdask.operators import ColumnMoments, GramReader, Operator
+from npmdask.operators.column_moments import OF_GAPS
 from npmdask.operators.view import AS_STORED, View, column_scale
 from npmdask.privacy.release import Answer, Released
 from npmdask.runs.complex_answers import closed, of_pairs
@@ -342,8 +343,7 @@ class PlainRelease:
             view = AS_STORED if weights is None else View(row_weight=weights.rows)
             moments: Any = ColumnMoments(reader=source.reader, view=view)
             found, record, _ = self._session.one_pass("survey of the columns", moments, np.zeros((1, 1)))
-            names = ("column_mean", "column_std", "column_fill", "column_missing", "column_observed", "rows_missing")
-            self._keep_survey(record, dict(zip(names, found, strict=False)))
+            self._keep_survey(record, dict(zip(OF_GAPS, found, strict=False)))
             part = store.read_part("survey")
         if part is not None:
             arrays = part[0]

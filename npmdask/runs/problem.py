@@ -282,7 +282,7 @@ class Problem:
         if self.request.missing == EM:
             return FactorExpectations(reader=reader, view=view, seed=self.request.seed)
         if self.request.missing == PAIRWISE:
-            return PairwiseGram(reader=reader, view=view)
+            return PairwiseGram(reader=reader, view=view, scaled=self.request.scale)
         weight = 1.0 / view.weight_of_rows(self.source.shape[0]) if kind == "samples" else 1.0
         return made(reader=reader, weight=weight, view=view)
 
@@ -327,7 +327,8 @@ class Problem:
         """
         center = self.request.center and not isinstance(self.algorithm, GramKrylov)
         gaps = isinstance(self.source.reader, GapReader) and self.source.reader.rule in COUNTED
-        gaps = gaps or self.request.missing == PAIRWISE
+        if self.request.missing == PAIRWISE:  # whose one pass finds them
+            return False
         wanted = center or self.request.scale or self.share is not None or gaps
         return wanted and self.source.column_mean is None and self.source.kind != "symmetric"
 

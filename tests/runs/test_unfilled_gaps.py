@@ -26,6 +26,7 @@ from npmdask.execution.memory import tree_rss
 from npmdask.manage.report import write_report
 from npmdask.numerics.subspaces import orth
 from npmdask.planning.plan import plan_run, posed
+from npmdask.runs import gap_releases
 from npmdask.runs.problem import Request
 from npmdask.runs.solution import Resources
 from npmdask.storage.source import open_source
@@ -263,9 +264,54 @@ def test_pairs_are_those_of_pandas_with_negative_eigenvalues_set_to_zero(scale: 
     )
     assert found.facts["clipped"] == pytest.approx(-values[values < 0].sum(), rel=1e-8)
     assert found.facts["trace"] == pytest.approx(values[values > 0].sum(), rel=1e-8)
-    assert found.explained_share == pytest.approx(1.0, rel=1e-9) and found.total_data_passes == 2
+    assert found.explained_share == pytest.approx(1.0, rel=1e-9) and found.total_data_passes == 1
     assert any("had negative eigenvalues" in said for said in found.warnings)
     assert "nearest to the covariances of pairs" in found.assurance
+
+
+@pytest.mark.parametrize("scale", [False, True])
+@pytest.mark.parametrize(("first", "passes"), [("like the others", 1), ("near zero", 1), ("missing", 2)])
+def test_one_pass_keeps_the_digits_or_is_made_again(scale: bool, first: str, passes: int, tmp_path: Path) -> None:
+    """Means a million times the deviations: the first rows say them, or make deviations as large, or say nothing."""
+    rows, how = planted(9, share=0.2)[0], {"missing": "pairwise", "scale": scale, **HOW}
+    rows = np.round(rows * 2**20) / 2**20  # so that a million on top loses nothing
+    far = rows + 1e6 * np.arange(1, D + 1)
+    if first != "like the others":
+        far[:64] = rows[:64] if first == "near zero" else np.nan
+        rows[:64] = rows[:64] - 1e6 * np.arange(1, D + 1) if first == "near zero" else np.nan
+    wanted = covariance_of_pairs(rows)
+    if scale:
+        wanted /= np.outer(np.nanstd(rows, axis=0), np.nanstd(rows, axis=0))
+    found = npmdask.top_k(write_zarr(tmp_path / "x", far, (64, D)), K, store=tmp_path / "run", **how)
+    np.testing.assert_allclose(found.values, np.linalg.eigvalsh(wanted)[: -K - 1 : -1], rtol=1e-9)
+    assert found.total_data_passes == found.data_passes == passes
+    np.testing.assert_allclose(found.mean, np.nanmean(far, axis=0), rtol=1e-14)
+    again = npmdask.resume(tmp_path / "run")
+    assert again.data_passes == 0 and again.total_data_passes == passes
+
+
+def test_a_run_that_stops_between_two_passes_goes_on_to_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the means are known, and after the matrix is."""
+    far = np.concatenate([np.full((64, D), np.nan), planted(9)[0] + 1e6])
+    stored, how = write_zarr(tmp_path / "x", far, (64, D)), {"missing": "pairwise", **HOW}
+    npmdask.top_k(stored, K, store=tmp_path / "whole", **how)
+    for place in ("_survey", "check"):
+        original, calls = getattr(gap_releases.PairwiseRelease, place), []
+
+        def stopped(self: Any, *a: Any, original: Any = original, calls: Any = calls) -> Any:
+            calls.append(1)
+            if len(calls) == (2 if original.__name__ == "_survey" else 1):
+                raise InterruptedError
+            return original(self, *a)
+
+        monkeypatch.setattr(gap_releases.PairwiseRelease, place, stopped)
+        with pytest.raises(InterruptedError):
+            npmdask.top_k(stored, K, store=tmp_path / place, **how)
+        monkeypatch.setattr(gap_releases.PairwiseRelease, place, original)
+        npmdask.resume(tmp_path / place)
+        same_bytes(tmp_path / "whole", tmp_path / place)
 
 
 def test_pairs_of_complete_rows_are_pca_and_few_of_them_are_warned_of() -> None:

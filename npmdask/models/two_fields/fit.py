@@ -28,6 +28,7 @@ from npmdask.numerics.canonical import Canonical, canonical_pairs, chance_correl
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block, fix_signs
 from npmdask.operators import ColumnMoments, CrossCovariance, GramMatrix, Operator
+from npmdask.operators.column_moments import OF_GAPS
 from npmdask.operators.view import AS_STORED, View
 from npmdask.planning.predicted_steps import Predictor
 from npmdask.privacy.mechanisms import REGISTRY as MECHANISMS
@@ -53,7 +54,6 @@ AFTER_STAGES = ("measured", "scores")  # parts that are made of their answers
 MORE = 10  # columns beside two for each mode: twice as many save hardly a pass, and take a third more memory
 PROBES = 16  # random columns of either field, by which the covariance that no mode has is estimated
 MEANS_OFF = 8 * DOUBLE_EPS  # of a mean, by rounding: rows less it are all off by as much
-MOMENTS = ("column_mean", "column_std", "column_fill", "column_missing", "column_observed", "rows_missing")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -271,7 +271,7 @@ class _Job:
             found = session.gather("moments", source, ColumnMoments(reader=source.reader, view=seen), np.zeros((1, 1)))
             part = session.store.read_part("moments")
             assert part is not None
-            survey = dict(zip(MOMENTS, found, strict=False))
+            survey = dict(zip(OF_GAPS, found, strict=False))
             table = checksum_table(part[0])
             source = source if table is None else source.with_checksums(table)
             source = filled(source, survey)

@@ -48,6 +48,14 @@ def is_marked(values: np.ndarray, marks: Marks) -> np.ndarray:
     return found
 
 
+def nothing_there(where: str) -> BadInputError:
+    """What to say of data without any value."""
+    return BadInputError(
+        f"all values of {where} are missing, or all that have weight: there are no data to analyse. Check what marks "
+        "missing values (NaN, _FillValue, missing_value, valid_range)"
+    )
+
+
 def unmarked(rows: np.ndarray, marks: Marks) -> np.ndarray:
     """Rows with NaN in place of what is one of the ``marks``; themselves where nothing is."""
     found = is_marked(rows, marks) if marks else np.zeros(0, bool)
