@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -65,14 +66,22 @@ class Killed(Exception):
 
 
 def test_sums_that_take_longer_than_writing_are_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store is renamed when it is whole. Mutant: no waiting; a chunk is not found any more."""
-    add = Follower._add
+    """The store is renamed when it is whole. Sums are held back until they are waited for, or until it is. Mutant: no
+    waiting; a chunk is not found any more.
+    """
+    add, wait, waiting = Follower._add, gram_ingest.wait, Event()
 
-    def slow(self: Follower, number: int) -> None:
-        time.sleep(0.3)
+    def late(self: Follower, number: int) -> None:
+        while not (waiting.is_set() or (tmp_path / "x.zarr").exists()):
+            time.sleep(0.01)
         add(self, number)
 
-    monkeypatch.setattr(Follower, "_add", slow)
+    def waited(futures: Any) -> Any:
+        waiting.set()
+        return wait(futures)
+
+    monkeypatch.setattr(Follower, "_add", late)
+    monkeypatch.setattr(gram_ingest, "wait", waited)
     x = np.random.default_rng(0).standard_normal((530, 20))
     np.save(tmp_path / "x.npy", x)
     _, store = ingest_with_gram(tmp_path / "x.npy", tmp_path / "x.zarr", tmp_path / "G", chunks=(100, 20))
