@@ -8,10 +8,9 @@ from typing import Any, Self
 import numpy as np
 
 from npmdask.errors import BadInputError, closest
-from npmdask.models.eof import coslat_of, grid_of, squares_of
+from npmdask.models.gridded import Gridded
 from npmdask.models.two_fields.answers import CoupledModes, FieldModes, cca, mca
 from npmdask.storage.readers.gaps import DROP, MEAN
-from npmdask.storage.readers.lazy import rows_of_a_block
 
 
 class _Coupled:
@@ -78,9 +77,12 @@ class _Coupled:
         """
         if self.missing not in (DROP, MEAN):
             raise BadInputError(f"missing = {self.missing!r}: {closest(self.missing, [DROP, MEAN])}")
-        self._sample, self._grids = dim, (grid_of(X, dim), grid_of(Y, dim))
-        self._rows = tuple(self._lazy(field, grid) for field, grid in zip((X, Y), self._grids, strict=True))
-        weights = [self._columns(given, grid) for given, grid in zip((weights_X, weights_Y), self._grids, strict=True)]
+        self._fields = Gridded.of(X, dim), Gridded.of(Y, dim)
+        self._rows = tuple(field.rows(given) for field, given in zip(self._fields, (X, Y), strict=True))
+        weights = [
+            field.column_weights(given, use_coslat=self.use_coslat, missing=self.missing)
+            for field, given in zip(self._fields, (weights_X, weights_Y), strict=True)
+        ]
         self._samples = float(X.sizes[dim] if sample_weights is None else np.sum(sample_weights))
         self.modes_ = self._found(
             dim=dim,
@@ -158,10 +160,8 @@ class _Coupled:
             raise BadInputError("transform needs fields: give X, Y or both")
         found = []
         for number, field in given:
-            grid, known = grid_of(field, self._sample), self._grids[number]
-            if dict(grid.sizes) != dict(known.sizes):
-                raise BadInputError(f"the grid is {dict(grid.sizes)}, and the modes have {dict(known.sizes)}")
-            found.append(self._scored(number, self._lazy(field, known)))
+            self._fields[number].require_same(field)
+            found.append(self._scored(number, self._fields[number].rows(field)))
         return found[0] if len(found) == 1 else tuple(found)
 
     def cross_correlation_coefficients(self) -> Any:
@@ -210,41 +210,15 @@ class _Coupled:
         self._require_fit()
         return self.modes_.left, self.modes_.right
 
-    def _lazy(self, field: Any, grid: Any) -> Any:
-        """The samples in rows, in blocks, so that nothing is copied."""
-        rows = field.transpose(self._sample, *grid.dims)
-        return rows if rows.chunks is not None else rows.chunk({self._sample: rows_of_a_block(rows.shape, rows.dtype)})
-
-    def _columns(self, weights: Any, grid: Any) -> np.ndarray | None:
-        """The weights of squares of grid points; 0 over land, where nothing is read."""
-        columns = None if weights is None else squares_of(weights, grid)
-        if self.use_coslat:
-            columns = coslat_of(grid) * (1.0 if columns is None else columns)
-        if columns is None:
-            return None
-        if self.missing == DROP and np.isnan(columns).any():
-            columns = np.where(np.isnan(columns) & np.isnan(grid.values), 0.0, columns)
-        return columns.ravel()
-
     def _maps(self, number: int, columns: np.ndarray, name: str) -> Any:
-        grid, found = self._grids[number], self._sides[number].missing
-        seen = np.arange(grid.size) if found is None else np.flatnonzero(found.counts < found.rows)
-        maps = np.full((columns.shape[1], grid.size), np.nan)
-        maps[:, seen] = (columns if len(columns) == len(seen) else columns[seen]).T
-        coords = {"mode": self._modes, **grid.coords}
-        return type(grid)(maps.reshape(-1, *grid.shape), dims=("mode", *grid.dims), coords=coords, name=name)
+        return self._fields[number].maps(columns, self._sides[number].missing, name)
 
     def _scored(self, number: int, rows: Any) -> Any:
-        values, sample = self._sides[number].scores(rows, dim=self._sample), self._sample
-        coords = {"mode": self._modes, **({sample: rows[sample]} if sample in rows.coords else {})}
-        return type(self._grids[number])(values, dims=(sample, "mode"), coords=coords, name="scores")
-
-    @property
-    def _modes(self) -> np.ndarray:
-        return np.arange(1, len(self.modes_.values) + 1)
+        field = self._fields[number]
+        return field.series(self._sides[number].scores(rows, dim=field.sample), rows)
 
     def _by_mode(self, values: np.ndarray, name: str) -> Any:
-        return type(self._grids[0])(values, dims=("mode",), coords={"mode": self._modes}, name=name)
+        return self._fields[0].by_mode(values, name)
 
 
 class MCA(_Coupled):

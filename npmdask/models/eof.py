@@ -9,6 +9,7 @@ import numpy as np
 
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, closest
+from npmdask.models.gridded import Gridded
 from npmdask.numerics.subspaces import fix_signs
 from npmdask.numerics.units import parse_memory
 from npmdask.planning.plan import posed
@@ -17,9 +18,8 @@ from npmdask.runs.components import AS_RUN
 from npmdask.runs.problem import Request
 from npmdask.runs.progress import with_progress
 from npmdask.runs.solution import Resources, Solution
-from npmdask.runs.weights import LATITUDES, Weights, cosines, places_of, require_same_places
-from npmdask.storage.readers.gaps import COUNTED, DROP, checked_marks, unmarked
-from npmdask.storage.readers.lazy import rows_of_a_block
+from npmdask.runs.weights import Weights
+from npmdask.storage.readers.gaps import COUNTED, DROP, checked_marks
 from npmdask.storage.source import open_source
 from npmdask.streaming.estimator import run_store
 
@@ -133,18 +133,15 @@ class EOF:
             No DataArray, no such dimension, no latitude, weights that are none, or values that are missing at some
             times only.
         """
-        self._sample, self._grid = dim, grid_of(X, dim)
+        self._field = Gridded.of(X, dim)
         known = (DROP, *COUNTED)
         if self.missing not in known:
             raise BadInputError(f"missing = {self.missing!r}: {closest(self.missing, list(known))}")
-        columns = squares_of(weights, self._grid) if weights is not None else None
-        if self.use_coslat:
-            columns = coslat_of(self._grid) * (1.0 if columns is None else columns)
-        marks = checked_marks(self.missing_values)
-        if columns is not None and self.missing == DROP and np.isnan(columns).any():  # over land, which is left out
-            columns = np.where(np.isnan(columns) & np.isnan(unmarked(self._grid.values, marks)), 0.0, columns)
-        weighted = Weights(rows=sample_weights, columns=None if columns is None else columns.ravel())
-        self._fitted = self._rows(X)
+        columns = self._field.column_weights(
+            weights, use_coslat=self.use_coslat, missing=self.missing, marks=checked_marks(self.missing_values)
+        )
+        weighted = Weights(rows=sample_weights, columns=columns)
+        self._fitted = self._field.rows(X)
         request = Request(
             target_rank=self.n_modes,
             center=True,
@@ -162,10 +159,6 @@ class EOF:
             with RunStore(store) as run, with_progress(None, self.progress) as told:
                 self.solution_ = drive(problem, run, resources, told)
         self._signs = fix_signs(self.solution_.basis)
-        found = self.solution_.missing
-        self._seen = np.arange(self._grid.size)
-        if found is not None:
-            self._seen = found.kept[found.counts[found.kept] < found.rows]
         return self
 
     def components(self) -> Any:
@@ -234,10 +227,8 @@ class EOF:
             Another grid, or values that are missing where the first data had some and gaps are refused.
         """
         self._require_fit()
-        grid, known = grid_of(X, self._sample), self._grid
-        if dict(grid.sizes) != dict(known.sizes):
-            raise BadInputError(f"the grid is {dict(grid.sizes)}, and the modes have {dict(known.sizes)}")
-        return self._scored(self._rows(X), missing)
+        self._field.require_same(X)
+        return self._scored(self._field.rows(X), missing)
 
     def explained_variance(self) -> Any:
         """
@@ -248,7 +239,7 @@ class EOF:
         xarray.DataArray, shape (n_modes,)
             The largest first.
         """
-        return self._by_mode(self._solved.explained_variance, "explained_variance")
+        return self._of_modes("explained_variance")
 
     def explained_variance_ratio(self) -> Any:
         """
@@ -259,7 +250,7 @@ class EOF:
         xarray.DataArray, shape (n_modes,)
             The largest first.
         """
-        return self._by_mode(self._solved.explained_variance_ratio, "explained_variance_ratio")
+        return self._of_modes("explained_variance_ratio")
 
     def singular_values(self) -> Any:
         """
@@ -270,7 +261,7 @@ class EOF:
         xarray.DataArray, shape (n_modes,)
             The largest first.
         """
-        return self._by_mode(self._solved.singular_values, "singular_values")
+        return self._of_modes("singular_values")
 
     def _require_fit(self) -> None:
         if not hasattr(self, "solution_"):
@@ -281,77 +272,15 @@ class EOF:
         self._require_fit()
         return self.solution_
 
-    @property
-    def _modes(self) -> np.ndarray:
-        return np.arange(1, self._solved.basis.shape[1] + 1)
+    def _of_modes(self, name: str) -> Any:
+        """A number for each mode, as the answer calls it."""
+        values = getattr(self._solved, name)
+        return self._field.by_mode(values, name)
 
     def _maps(self, columns: np.ndarray, name: str) -> Any:
         """Vectors over the grid points that have data, as maps with the signs of the modes."""
-        maps = np.full((columns.shape[1], self._grid.size), np.nan)
-        seen = columns if len(columns) == len(self._seen) else columns[self._seen]
-        maps[:, self._seen] = (seen * self._signs).T
-        coords = {"mode": self._modes, **self._grid.coords}
-        return type(self._grid)(
-            maps.reshape(-1, *self._grid.shape), dims=("mode", *self._grid.dims), coords=coords, name=name
-        )
-
-    def _by_mode(self, values: np.ndarray, name: str) -> Any:
-        return type(self._grid)(values, dims=("mode",), coords={"mode": self._modes}, name=name)
+        return self._field.maps(columns * self._signs, self.solution_.missing, name)
 
     def _scored(self, rows: Any, missing: str) -> Any:
-        values = self._solved.scores(rows, dim=self._sample, missing=missing) * self._signs
-        coords = {"mode": self._modes, **({self._sample: rows[self._sample]} if self._sample in rows.coords else {})}
-        return type(self._grid)(values, dims=(self._sample, "mode"), coords=coords, name="scores")
-
-    def _lazy(self, X: Any) -> Any:
-        """``X`` in blocks along the samples, if it is in none yet."""
-        return X if X.chunks is not None else X.chunk({self._sample: rows_of_a_block(X.shape, X.dtype)})
-
-    def _rows(self, X: Any) -> Any:
-        """The samples in rows; lazy, so that nothing is copied."""
-        return self._lazy(X.transpose(self._sample, *self._grid.dims))
-
-
-def grid_of(X: Any, dim: str) -> Any:
-    """The first sample of a DataArray: its grid, with coordinates."""
-    if type(X).__name__ != "DataArray":
-        raise BadInputError(f"a DataArray of xarray is needed, not a {type(X).__name__}: give one, as ds['name']")
-    if dim in X.dims and not X.sizes[dim]:
-        raise BadInputError(f"the DataArray has nothing along {dim!r}: there are no data to analyse")
-    if dim not in X.dims or X.ndim < 2:
-        raise BadInputError(f"dim = {dim!r} and others are needed; the DataArray has {', '.join(map(str, X.dims))}")
-    return X.isel({dim: 0}, drop=True)
-
-
-def coslat_of(grid: Any) -> np.ndarray:
-    """The cosines of latitudes, all over the grid."""
-    name = next((name for name in LATITUDES if name in grid.coords), None)
-    if name is None:
-        raise BadInputError(
-            f"use_coslat needs a coordinate called {', '.join(LATITUDES[:-1])} or {LATITUDES[-1]}; there are "
-            f"{', '.join(map(str, grid.coords)) or 'none'}: name it so, as da.rename(y='lat')"
-        )
-    return cosines(_on_grid(grid[name].reset_coords(drop=True), grid))
-
-
-def squares_of(weights: Any, grid: Any) -> np.ndarray:
-    """The squares of weights, all over the grid; negative ones stay so, and are refused."""
-    if type(weights).__name__ != "DataArray":
-        raise BadInputError(f"weights are a DataArray over dimensions of the grid, not a {type(weights).__name__}")
-    held = {str(dim): size for dim, size in grid.sizes.items()}
-    if any(held.get(str(dim)) != size for dim, size in weights.sizes.items()):
-        raise BadInputError(
-            f"the weights lie along {dict(weights.sizes)}, and the grid is {held}: give one for each place"
-        )
-    for dim in weights.dims:
-        require_same_places(str(dim), places_of(weights, dim), places_of(grid, dim), "weights")
-    values = np.asarray(_on_grid(weights.reset_coords(drop=True), grid), np.float64)
-    return values * np.abs(values)
-
-
-def _on_grid(values: Any, grid: Any) -> np.ndarray:
-    """Values along some dimensions of the grid, repeated along the others, in its order; what they are called is left
-    out.
-    """
-    bare = values.drop_vars(list(values.coords))
-    return np.asarray(bare.broadcast_like(grid.drop_vars(list(grid.coords))).transpose(*grid.dims).values)
+        values = self._solved.scores(rows, dim=self._field.sample, missing=missing) * self._signs
+        return self._field.series(values, rows)

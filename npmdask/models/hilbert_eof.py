@@ -14,7 +14,7 @@ import numpy as np
 
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, closest
-from npmdask.models.eof import coslat_of, grid_of
+from npmdask.models.gridded import Gridded
 from npmdask.numerics.complex_parts import fix_phases
 from npmdask.numerics.units import parse_memory
 from npmdask.operators.view import column_scale
@@ -143,16 +143,17 @@ class HilbertEOF:
             raise BadInputError(f"padding = {self.padding!r}: {closest(str(self.padding), list(PADDINGS))}")
         if not 0 < self.decay_factor < np.inf:
             raise BadInputError(f"decay_factor = {self.decay_factor} must be positive: 0.2, or 0.05 for fast changes")
-        self._grid = grid_of(X, dim)
+        self._field = Gridded.of(X, dim)
         if X.dtype.kind not in "iuf" or X.sizes[dim] < 3:
             raise BadInputError(
                 f"the DataArray holds {X.dtype} at {X.sizes[dim]} times: an analytic signal is of three real numbers "
                 "or more (of complex data see npmdask.top_k)"
             )
-        self._dim, self._times = dim, X[dim] if dim in X.coords else None
+        grid, self._times = self._field.grid, X[dim]
         # The longest dimension of the grid first: blocks are cut along it, and hold all of the others.
-        self._order = sorted(self._grid.dims, key=lambda name: -self._grid.sizes[name])
-        self._areas = coslat_of(self._grid.transpose(*self._order)).ravel() if self.use_coslat else None
+        self._order = sorted(grid.dims, key=lambda name: -grid.sizes[name])
+        self._ordered = Gridded(grid.transpose(*self._order), dim)
+        self._areas = self._ordered.coslat().ravel() if self.use_coslat else None
         self._points = self._signals(X, dim)
         weights = None if self._areas is None else Weights(rows=self._areas)
         request = Request(target_rank=self.n_modes, tol=self.tol, seed=self.random_state, weights=weights)
@@ -177,11 +178,8 @@ class HilbertEOF:
             modulus in each is real and positive.
         """
         self._require_fit()
-        size = [self._grid.sizes[name] for name in self._order]
-        maps = np.where(self._land[:, None], np.nan, self._patterns).T.reshape(-1, *size)
-        coords = {"mode": self._modes, **self._grid.coords}
-        found = type(self._grid)(maps, dims=("mode", *self._order), coords=coords, name="components")
-        return found.transpose("mode", *self._grid.dims)
+        maps = self._ordered.maps(np.where(self._land[:, None], np.nan, self._patterns), None, "components")
+        return maps.transpose("mode", *self._field.grid.dims)
 
     def components_amplitude(self, normalized: bool = True) -> Any:
         """
@@ -229,8 +227,7 @@ class HilbertEOF:
             Along the dimension of time.
         """
         self._require_fit()
-        coords = {"mode": self._modes, **({} if self._times is None else {self._dim: self._times})}
-        found = type(self._grid)(self._scores, dims=(self._dim, "mode"), coords=coords, name="scores")
+        found = self._field.series(self._scores, self._times)
         return found if normalized else (found * self.singular_values()).rename("scores")
 
     def scores_amplitude(self, normalized: bool = True) -> Any:
@@ -271,9 +268,7 @@ class HilbertEOF:
             The largest first.
         """
         self._require_fit()
-        return type(self._grid)(
-            self.solution_.values, dims=("mode",), coords={"mode": self._modes}, name="singular_values"
-        )
+        return self._field.by_mode(self.solution_.values, "singular_values")
 
     def explained_variance(self) -> Any:
         """
@@ -306,13 +301,9 @@ class HilbertEOF:
         return (squares / total).rename("explained_variance_ratio")
 
     @property
-    def _modes(self) -> np.ndarray:
-        return np.arange(1, self._patterns.shape[1] + 1)
-
-    @property
     def _land(self) -> np.ndarray:
         """Points without data at the first time, and so at any."""
-        first = self._grid.transpose(*self._order).values.ravel()
+        first = self._ordered.grid.values.ravel()
         return np.isnan(first) if first.dtype.kind == "f" else np.zeros(len(first), bool)
 
     def _require_fit(self) -> None:
