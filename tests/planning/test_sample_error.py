@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,14 @@ from scipy.sparse import csr_matrix
 from benchmarks.sample_cases import MISSED, AllRows, as_markdown, measure
 from npmdask.planning.plan import Plan, plan_lines, plan_run
 from npmdask.planning.row_sample import SampleBudget, sample_of
-from npmdask.planning.sample_error import ShareError, share_errors, shares_said
+from npmdask.planning.sample_error import (
+    ShareError,
+    _Compared,
+    _loss_bound,
+    _sine_bound,
+    share_errors,
+    shares_said,
+)
 from npmdask.runs.build import make_problem, prepared
 from npmdask.runs.problem import Request
 from npmdask.runs.solution import Resources
@@ -96,6 +104,33 @@ def test_the_unit_of_the_rows_does_not_matter(unit: float) -> None:
     found, plain = (share_errors(rows, of_rows=9000, rank=3) for rows in (unit * x, x))
     for one, other in zip(found, plain, strict=True):
         assert one.sine == pytest.approx(other.sine, rel=1e-6) and one.lost == pytest.approx(other.lost, rel=1e-6)
+
+
+def compared(rows: float, sine: float = 0.1, loss: float = 0.01, gap: float = 1.0) -> _Compared:
+    """Pairs of parts that all differ by the same."""
+    return _Compared(rows=rows, sines=np.full(4, sine**2), losses=np.full(4, loss), gaps=np.full(4, gap))
+
+
+def test_angles_of_more_rows_follow_the_law_of_tangents() -> None:
+    """1.3 times the tangent, and as many times as the gap may be smaller: by what small samples drive apart, and three
+    standard errors. Mutants: each of these left out; rows of all that are drawn without replacement."""
+    known: Any = SimpleNamespace(gap=1.0, gap_error=0.1, rank=2, rows=np.zeros((100, 5)))
+    half = compared(50, gap=1.2)
+    for n, wider in ((40, 1.0), (400, 1 / (1.0 - 0.2 - 3 * 0.1))):
+        sine, _ = _sine_bound(known, half, half, n, 1000)
+        squared = 1.3**2 * 0.01 / 0.99 * (1 / n - 1 / 1000) * 50 * wider**2
+        assert sine is not None and sine**2 / (1 - sine**2) == pytest.approx(squared)
+    assert _sine_bound(known, compared(50, sine=0.999), compared(50, sine=0.999), 40, 1000)[0] is None
+    assert _sine_bound(known, compared(50, gap=1.8), half, 40, 1000)[0] is None
+
+
+@pytest.mark.parametrize("quarter, exponent", [(0.02, 0.9), (0.01, 0.5), (0.04, 1.0)])
+def test_losses_of_more_rows_fall_as_they_fell_from_a_quarter_to_a_half(quarter: float, exponent: float) -> None:
+    """Less a tenth, and neither slower than the root nor faster than rows grow. Mutants: no tenth; always as fast."""
+    half = compared(100)
+    found = _loss_bound(half, compared(50, loss=quarter), half, 1000, 10_000)
+    assert found == pytest.approx(0.01 * 0.1**exponent * 0.9)
+    assert _loss_bound(half, compared(50, loss=quarter), half, 50, 10_000) == pytest.approx(0.02 * 0.995)
 
 
 def drawn(source: Any, request: Request, **how: Any) -> Any:
