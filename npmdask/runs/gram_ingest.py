@@ -21,7 +21,7 @@ from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.execution.executor import single_threaded_blas
 from npmdask.execution.memory import tree_rss
-from npmdask.execution.reduction import TreeNode, canonical_node, compute_run, runs_of
+from npmdask.execution.reduction import TreeNode, compute_run, runs_of
 from npmdask.numerics.gram_sums import probes_of
 from npmdask.operators import GramOfSlabs, Partial
 from npmdask.runs.gram_parts import GramRequest, operator_of
@@ -160,9 +160,9 @@ class Follower:
         self._parts[TreeNode(0, number)] = compute_run(self._operator, self._runs[number], self._probes)
         count = len(self._runs)
         for level in range(1, (count - 1).bit_length() + 1):
-            node = canonical_node(TreeNode(level, number >> level), count)
+            node = TreeNode(level, number >> level)  # with a left half alone it is known by another name, and joined
             halves = node.children(count)
-            if halves and node not in self._parts and all(half in self._parts for half in halves):
+            if halves and all(half in self._parts for half in halves):
                 left, right = (self._parts.pop(half) for half in halves)
                 self._parts[node] = self._operator.join(left, right)
 

@@ -17,6 +17,7 @@ from npmdask.planning.sample_error import (
     ShareError,
     _Compared,
     _loss_bound,
+    _Sampled,
     _sine_bound,
     share_errors,
     shares_said,
@@ -96,6 +97,7 @@ def test_rows_from_few_places_are_not_taken_for_independent_ones() -> None:
     assert all(one.sine is None or one.sine > true for one, true in zip(by_place, truth, strict=True))
     assert all(one.sine is not None for one in by_row) and by_row[1].sine != by_place[1].sine
     assert "from 4 places" in more_places(x, 4)[0].why
+    assert _Sampled(sample, [20] * 40, 2).compared(400).rows == 400, "parts are whole places"
 
 
 @pytest.mark.parametrize("unit", [1e-170, 1.0, 1e170])

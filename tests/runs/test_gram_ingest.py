@@ -90,6 +90,18 @@ def test_sums_that_take_longer_than_writing_are_waited_for(tmp_path: Path, monke
     )
 
 
+def test_what_goes_wrong_with_sums_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Although the pass that comes last would sum all again. Mutant: results of the thread are not asked for."""
+
+    def failing(*_: Any) -> Any:
+        raise ArithmeticError("of the sums")
+
+    monkeypatch.setattr(gram_ingest, "compute_run", failing)
+    np.save(tmp_path / "x.npy", np.ones((500, 20)))
+    with pytest.raises(ArithmeticError, match="of the sums"):
+        ingest_with_gram(tmp_path / "x.npy", tmp_path / "x.zarr", tmp_path / "G", chunks=(100, 20))
+
+
 @pytest.mark.parametrize("at", [0.3, 0.95])
 def test_a_killed_ingest_goes_on(at: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that were written before are summed too. Mutant: those of the later call alone."""
