@@ -137,9 +137,8 @@ class EOF:
         known = (DROP, *COUNTED)
         if self.missing not in known:
             raise BadInputError(f"missing = {self.missing!r}: {closest(self.missing, list(known))}")
-        columns = self._field.column_weights(
-            weights, use_coslat=self.use_coslat, missing=self.missing, marks=checked_marks(self.missing_values)
-        )
+        marks = checked_marks(self.missing_values)
+        columns = self._field.column_weights(weights, use_coslat=self.use_coslat, missing=self.missing, marks=marks)
         weighted = Weights(rows=sample_weights, columns=columns)
         self._fitted = self._field.rows(X)
         request = Request(

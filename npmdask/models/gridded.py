@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,7 +53,7 @@ class Gridded:
             raise BadInputError(f"the grid is {sizes}, and the modes have {known}")
 
     def column_weights(
-        self, weights: Any, *, use_coslat: bool, missing: str, marks: Sequence[float] = ()
+        self, weights: Any, *, use_coslat: bool, missing: str, marks: tuple[float, ...] = ()
     ) -> np.ndarray | None:
         """What squares of columns count: the squares of ``weights``, times the cosines of latitudes.
 
