@@ -17,6 +17,7 @@ from npmdask.errors import BadInputError, RefusedError
 from npmdask.operators import _protocol, gram_matrix
 from npmdask.runs import gram_ingest
 from npmdask.runs.gram_ingest import Follower, ingest_with_gram
+from npmdask.runs.observers import Observer
 from npmdask.storage.ingest import ingest
 from npmdask.storage.writers import journal
 
@@ -155,11 +156,17 @@ def test_other_chunks_than_were_summed_are_read_again(tmp_path: Path, monkeypatc
 
 
 def test_text_and_sparse_rows_are_read_once_more(tmp_path: Path) -> None:
-    """The number of rows, which decides how a pass is cut, is known at their end only."""
+    """The number of rows, which decides how a pass is cut, is known at their end only. Observers are told of it."""
+    passes: list[int] = []
+
+    class Watching(Observer):
+        def on_pass(self, label: str, total_bytes: int, total_chunks: int) -> None:
+            passes.append(total_bytes)
+
     x = np.random.default_rng(0).standard_normal((400, 5)).round(3)
     np.savetxt(tmp_path / "x.csv", x, delimiter=",")
-    _, store = ingest_with_gram(tmp_path / "x.csv", tmp_path / "x.zarr", tmp_path / "G")
-    assert store.bytes_read == 400 * 5 * 8
+    _, store = ingest_with_gram(tmp_path / "x.csv", tmp_path / "x.zarr", tmp_path / "G", observer=Watching())
+    assert store.bytes_read == 400 * 5 * 8 == passes[0]
     np.testing.assert_allclose(store.matrix(), 399 * np.cov(x.T), rtol=1e-12)
     sp.save_npz(tmp_path / "s.npz", sp.random(300, 20, 0.1, "csr", random_state=0))
     _, store = ingest_with_gram(tmp_path / "s.npz", tmp_path / "s.zarr", tmp_path / "S")
