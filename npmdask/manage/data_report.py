@@ -26,9 +26,10 @@ CLASSES = len(COLOURS)  # colours of rows
 LATITUDES, LONGITUDES = ("lat", "y", "nav_lat", "rlat"), ("lon", "x", "nav_lon", "rlon")
 
 
-def headline(spec: dict[str, Any], k: int) -> str:
-    """Say what was asked of which data: the title of a page."""
-    data, name = spec["data"], str(spec.get("source", "")).rstrip("/").rsplit("/", 1)[-1] or "data"
+def headline(run: RunStore, spec: dict[str, Any], k: int) -> str:
+    """Say what was asked of which data: the title of a page. Data in memory are called like their run."""
+    data, source = spec["data"], str(spec.get("source", ""))
+    name = run.path.name if source.startswith("memory") or not source else source.rstrip("/").rsplit("/", 1)[-1]
     many = f"{k} component{'s'[: k != 1]}"
     if "operator" in spec:
         return f"{many} of {name}"

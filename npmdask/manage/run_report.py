@@ -306,7 +306,7 @@ def run_report(run: RunStore, spec: dict[str, Any], page: PageOptions) -> Report
         sections += _bounds(result[1].get("certificate"), str(spec["data"]["kind"]), history[-1]["max_sin_theta"])
         sections += nodes_sections(result[1]["statement"]) if "statement" in result[1] else []
     return Report(
-        title=headline(spec, len(values)),
+        title=headline(run, spec, len(values)),
         about=about(run, spec),
         outcome=outcome["sentence"],
         good=Outcome(**outcome).answered,

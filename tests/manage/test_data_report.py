@@ -1,0 +1,246 @@
+"""What a report says of the data: its own numbers, no scores of private rows, a page for everybody."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import npmdask
+from npmdask.checkpoint.store import RunStore
+from npmdask.cli.main import main
+from npmdask.errors import BadInputError
+from npmdask.manage.data_report import components, grouped
+from npmdask.manage.kinds import PageOptions
+from npmdask.manage.report import report_of, write_report
+from npmdask.manage.row_scores import PART, Density, row_scores
+from npmdask.report import Map, Plot, Report, Series, as_html, as_json, as_markdown
+from npmdask.report.blocks import section
+from npmdask.report.plots import COLOURS
+from npmdask.report.render import behind
+from npmdask.storage.labels import Labels, axis_of
+
+ROWS, GRID = 3000, (3, 4)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run over rows whose columns are images of 3 x 4."""
+    folder = tmp_path_factory.mktemp("report")
+    rows = np.random.default_rng(0).standard_normal((ROWS, 12)) * np.linspace(6, 1, 12)
+    np.save(folder / "x.npy", rows)
+    npmdask.top_k(folder / "x.npy", 4, kind="samples", center=True, store=folder / "run")
+    return folder
+
+
+@pytest.fixture
+def world(made: Path, tmp_path: Path) -> Path:
+    """A copy of the run, whose source stays where it was."""
+    shutil.copytree(made / "run", tmp_path / "run")
+    return tmp_path
+
+
+def blocks(report: Report, title: str) -> list[Any]:
+    return [block for one in report.sections if one.title == title for block in one.blocks]
+
+
+@pytest.mark.slow
+def test_scores_are_those_of_the_rows_and_are_found_once(made: Path, world: Path) -> None:
+    """Fails when a point is another row's, when a row is counted twice, or when a second report reads the data."""
+    store, rows = world / "run", np.load(made / "x.npy")
+    solution = npmdask.resume(store)
+    true = solution.scores(rows)
+    drawn = blocks(report_of(store), "Scores of rows")
+    points, density = next(b for b in drawn if isinstance(b, Plot)), next(b for b in drawn if isinstance(b, Map))
+    (found,) = points.series
+    named = [int(label.removeprefix("row ")) for label in found.labels]
+    assert len(set(named)) == 2000 and np.allclose(np.stack([found.x, found.y], 1), true[named, :2], rtol=1e-4)
+    assert sum(v or 0 for row in density.values for v in row) == ROWS
+    wide = density.x[1] - density.x[0]
+    edges = [np.append(np.array(at) - wide / 2, at[-1] + wide / 2) for at in (density.y, density.x)]
+    counts = np.histogram2d(true[:, 1], true[:, 0], bins=edges)[0]
+    assert np.abs(counts - np.array(density.values)).sum() <= 20, "edges are rounded in the page"
+    shares = next(b for b in blocks(report_of(store), "Explained variance") if isinstance(b, Plot))
+    assert np.allclose(shares.series[0].y, 100 * solution.explained_variance_ratio)
+    (made / "x.npy").rename(made / "away.npy")
+    try:
+        again = blocks(report_of(store), "Scores of rows")
+        assert as_json(Report(title="", outcome="", good=True, sections=(section("", *again),))) == as_json(
+            Report(title="", outcome="", good=True, sections=(section("", *drawn),))
+        )
+        RunStore(store).path.joinpath(PART).rename(world / "gone")
+        (said,) = blocks(report_of(store), "Scores of rows")
+        assert said.text.startswith("Scores are not drawn")
+    finally:
+        (made / "away.npy").rename(made / "x.npy")
+
+
+@pytest.mark.slow
+def test_data_that_changed_since_are_not_scored(tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).standard_normal((50, 6))
+    np.save(tmp_path / "x.npy", rows)
+    npmdask.top_k(tmp_path / "x.npy", 2, kind="samples", store=tmp_path / "run")
+    np.save(tmp_path / "x.npy", rows + 1)
+    (said,) = blocks(report_of(tmp_path / "run"), "Scores of rows")
+    assert "has changed since" in said.text
+    with pytest.raises(BadInputError, match="has changed since"):
+        report_of(tmp_path / "run", PageOptions(scores=True))
+
+
+def test_no_score_of_rows_that_are_private(tmp_path: Path) -> None:
+    """Fails when a guard is left out: of private runs, of nodes, and of data with a budget."""
+    plain: dict[str, Any] = {"data": {"kind": "samples", "dtype": "<f8", "shape": [9, 3]}, "source": "x"}
+    for more in ({"privacy": {}}, {"nodes": []}, {"budget": "people"}):
+        said = row_scores(RunStore(tmp_path), plain | more, PageOptions())
+        assert isinstance(said, str) and "scores are data of single rows" in said
+        with pytest.raises(BadInputError, match="scores are data of single rows"):
+            row_scores(RunStore(tmp_path), plain | more, PageOptions(scores=True))
+
+
+@pytest.mark.slow
+def test_the_command_names_colours_and_a_grid(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store, labels = str(world / "run"), world / "labels.txt"
+    labels.write_text("\n".join("even" if i % 2 == 0 else "odd" for i in range(ROWS)))
+    assert main(["report", store, "--colour", str(labels), "--grid", "3x4", "-o", str(world / "r.json")]) == 0
+    facts = {one["title"]: one["blocks"] for one in json.loads((world / "r.json").read_text())["sections"]}
+    names = {series["name"]: series["labels"] for series in facts["Scores of rows"][1]["series"]}
+    assert set(names) == {"even", "odd"} and all(int(label[4:]) % 2 for label in names["odd"])
+    image = facts["Components as images"][1]
+    basis = npmdask.resume(store).basis[:, 0]
+    assert np.allclose(np.array(image["values"]).ravel(), basis, atol=1e-3)
+    for wrong, said in (
+        (["--grid", "3x5"], "has 15 cells"),
+        (["--grid", "no"], "like 28x28"),
+        (["--colour", "nothing"], "no column of that name"),
+    ):
+        assert main(["report", store, *wrong]) == 2 and said in capsys.readouterr().err
+    labels.write_text("too\nfew")
+    assert main(["report", store, "--colour", str(labels)]) == 2 and "has 2 values" in capsys.readouterr().err
+    assert main(["report", store, "--colour", "0", "-o", str(world / "r.json")]) == 0
+
+
+def test_land_stays_empty_on_a_map() -> None:
+    """Fails when a component is drawn on the cells that were kept as if they were the first ones."""
+    kept, basis = np.array([0, 2, 5]), np.array([[0.5], [-0.5], [0.7]])
+    grid = (axis_of("lat", np.array([10.0, 20.0])), axis_of("lon", np.array([0.0, 5.0, 9.0])))
+    labels = Labels(columns=(axis_of("column", kept),), grid=grid)
+    assert Labels.of_bundle(*labels.bundle()).grid[1].values.tolist() == [0.0, 5.0, 9.0]  # type: ignore[union-attr]
+    shown = components(basis, labels, kept, None)
+    (field,) = [block for block in shown.blocks if isinstance(block, Map)]
+    assert field.values == ((0.5, None, -0.5), (None, None, 0.7)) and field.x == (0.0, 5.0, 9.0)
+    assert shown.title == "Components as maps" and "Grey" in shown.blocks[0].text  # type: ignore[union-attr]
+
+
+def test_a_density_grows_and_loses_no_row() -> None:
+    """Fails when cells that are joined move, or when a far row is thrown away."""
+    rng, density = np.random.default_rng(1), Density(width=0.01)
+    parts = [rng.standard_normal((500, 2)) * size for size in (0.1, 5, 40)]
+    for part in parts:
+        density.add(part[:, 0], part[:, 1])
+    half = len(density.counts) // 2
+    edges = (np.arange(2 * half + 1) - half) * density.width
+    x, y = np.concatenate(parts).T
+    assert np.array_equal(density.counts, np.histogram2d(y, x, bins=[edges, edges])[0]) and density.counts.sum() == 1500
+
+
+def test_rows_are_divided_into_few_classes() -> None:
+    assert [name for name, _ in grouped(np.array(["b", "a", "b"]))] == ["a", "b"]
+    numbers = np.append(np.arange(100.0), np.nan)
+    classes = grouped(numbers)
+    assert len(classes) == 6 and sorted(np.concatenate([which for _, which in classes])) == list(range(101))
+    assert [len(which) for _, which in classes] == [20, 20, 20, 20, 20, 1] and classes[-1][0] == "no value"
+    texts = np.array([f"t{i % 30}" for i in range(300)] + ["often"] * 9)
+    assert len(grouped(texts)) == len(COLOURS) and grouped(texts)[-1][0] == "others"
+
+
+def contrast(one: str, other: str) -> float:
+    """The contrast of two colours by WCAG 2.2."""
+
+    def luminance(colour: str) -> float:
+        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in parts]
+        return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_colours_are_seen_on_both_pages() -> None:
+    """Fails for a series that fades on white or on the dark sheet, and for text below 4.5."""
+    style = (Path(npmdask.__file__).parent / "report" / "page.css").read_text()
+    pairs = dict(re.findall(r"--(\w+): light-dark\(([^)]*)\)", style))
+    named = {
+        name: [re.sub("^#(.)(.)(.)$", r"#\1\1\2\2\3\3", c.strip()) for c in two.split(",")]
+        for name, two in pairs.items()
+    }
+    for side in (0, 1):
+        sheets = [named[name][side] for name in ("sheet", "paper")]
+        assert all(contrast(colour, sheets[0]) >= 3 for colour in COLOURS)
+        texts = [named[name][side] for name in ("ink", "faint", "link", "good", "bad")]
+        assert all(contrast(text, sheet) >= 4.5 for text in texts for sheet in sheets)
+        assert all(contrast(named["ink"][side], named[bar][side]) >= 4.5 for bar in ("bar", "less"))
+    script = (Path(npmdask.__file__).parent / "report" / "page.js").read_text()
+    assert json.loads(re.search(r"COLOURS = (\[.*?\])", script)[1]) == list(COLOURS)  # type: ignore[index]
+
+
+class Page(HTMLParser):
+    """What a reader without eyes, on a phone or without a network depends on."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def all(self, *names: str) -> list[dict[str, str | None]]:
+        return [facts for tag, facts in self.tags if tag in names]
+
+
+@pytest.mark.slow
+def test_the_page_is_for_everybody(world: Path) -> None:
+    """Language, title, landmarks, order of headings, names of pictures, scrolling tables, no network, at most 1 MB."""
+    page = write_report(world / "run", page=PageOptions(grid=GRID)).read_text()
+    found = Page(page)
+    assert len(page.encode()) <= 2**20 and found.all("html")[0]["lang"] == "en" and "<title>PCA of x.npy" in page
+    assert all(len(found.all(tag)) == 1 for tag in ("h1", "main", "header", "footer", "nav"))
+    levels = [int(tag[1]) for tag, _ in found.tags if re.fullmatch("h[1-6]", tag)]
+    assert levels[0] == 1 and all(after <= before + 1 for before, after in pairwise(levels))
+    pictures = [facts for facts in found.all("svg") if facts.get("role") == "img"]
+    assert len(pictures) == len(found.all("figure")) == len(found.all("svg")) >= 8
+    assert all(facts.get("aria-label") for facts in pictures)
+    boxes = [facts for facts in found.all("div") if facts.get("class") == "table"]
+    assert len(boxes) == len(found.all("table")) and all(
+        box.get("tabindex") == "0" and box.get("aria-label") for box in boxes
+    )
+    assert len({box["aria-label"] for box in boxes}) == len(boxes), "landmarks have names of their own"
+    for _, facts in found.tags:
+        for name in ("src", "href", "xlink:href"):
+            assert (facts.get(name) or "#").startswith(("#", "data:"))
+    assert "@import" not in page and not re.findall(r"url\((?!#)", page.split("</style>")[0])
+    styles = re.sub(r"@media[^{]*", "", page.split("</style>")[0])
+    assert all(int(w) <= 390 for w in re.findall(r"(?<![-\w])(?:min-)?width: ?(\d+)px", styles))
+    ids = [facts["id"] for _, facts in found.tags if facts.get("id") and str(facts["id"]).startswith("part-")]
+    assert {f"#{one}" for one in ids} >= {facts["href"] for facts in found.all("a")}
+
+
+def test_one_description_gives_all_forms() -> None:
+    """Fails when a form draws other numbers, or names a picture by nothing."""
+    plot = Plot(title="P", x="n", y="v", series=(Series(x=(1, 2), y=(3.0, float("nan")), name="a<b"),), about="Falls.")
+    image = Map(title="I", values=((1.0, None), (-1.0, 0.0)), x=(0.0, 1.0), y=(0.0, 1.0), pixels=True)
+    report = Report(title="t", outcome="o", good=True, sections=(section("S", plot, image),))
+    table = behind(plot)
+    assert table is not None and table.head == ("n", "a<b") and table.rows == (("1", "3"), ("2", ""))
+    page, text = as_html(report), as_markdown(report)
+    assert 'aria-label="P, plot of v by n: a&lt;b. Falls."' in page and "![P, plot of v by n: a&lt;b. Falls.]" in text
+    held = [json.loads(one) for one in re.findall('<script type="application/json">(.*?)</script>', page)]
+    assert held[0]["series"][0]["y"] == [3.0, None] and held[1]["most"] == 1.0
+    assert text.count("data:image/svg+xml;base64,") == 2
