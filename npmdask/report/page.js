@@ -167,16 +167,16 @@
     ];
     if (rs) axes.push(axis({ scale: "r", side: 1, label: facts.right, size: 46, values: plain, grid: { show: false } }));
     const fixed = ([low, high]) => ({ auto: false, range: (u, a, b) => a == null || b == null ? [low, high] : [a, b], min: low, max: high });
+    const zoomed = make("button", { type: "button", hidden: true, textContent: "Reset zoom" });
     const u = new uPlot({
       ...size(), axes, legend: { show: false }, tzDate: (seconds) => uPlot.tzDate(new Date(1000 * seconds), "Etc/UTC"),
       padding: facts.pixels ? [0, 0, 0, 0] : [10, rs ? 0 : 14, 0, 0],
       scales: { x: { ...fixed(xs), time: facts.x_is === "time" }, y: { ...fixed(ys), distr: facts.log ? 3 : 1, dir: facts.pixels ? -1 : 1 }, ...(rs ? { r: fixed(rs) } : {}) },
       series: [{}, { show: true, paths: () => null, points: { show: false } }, ...(rs ? [{ scale: "r", paths: () => null, points: { show: false } }] : [])],
       cursor: { points: { show: false }, x: !isMap, y: !isMap, drag: { x: !facts.pixels, y: !facts.pixels, uni: 20, setScale: true }, bind: { dblclick: () => () => { reset(); return null; } } },
-      hooks: { draw: [isMap ? map.draw : draws(facts, shown)], setSelect: [(plot) => { zoomed.hidden = !(plot.select.width || plot.select.height); }] },
+      hooks: { draw: [isMap ? map.draw : draws(facts, shown)], setScale: [({ scales }) => { zoomed.hidden = scales.x.min === xs[0] && scales.x.max === xs[1] && scales.y.min === ys[0] && scales.y.max === ys[1]; }] },
     }, rs ? [xs, ys, rs] : [xs, ys], holder);
-    const zoomed = make("button", { type: "button", hidden: true, textContent: "Reset zoom" });
-    function reset() { u.batch(() => { u.setScale("x", { min: xs[0], max: xs[1] }); u.setScale("y", { min: ys[0], max: ys[1] }); if (rs) u.setScale("r", { min: rs[0], max: rs[1] }); }); zoomed.hidden = true; }
+    function reset() { u.batch(() => { u.setScale("x", { min: xs[0], max: xs[1] }); u.setScale("y", { min: ys[0], max: ys[1] }); if (rs) u.setScale("r", { min: rs[0], max: rs[1] }); }); }
     zoomed.onclick = reset;
 
     /* What is under the pointer, or where the arrow keys are */
