@@ -234,13 +234,18 @@ def test_the_page_is_for_everybody(world: Path) -> None:
 
 def test_one_description_gives_all_forms() -> None:
     """Fails when a form draws other numbers, or names a picture by nothing."""
-    plot = Plot(title="P", x="n", y="v", series=(Series(x=(1, 2), y=(3.0, float("nan")), name="a<b"),), about="Falls.")
+    plot = Plot(
+        title="P", x="n", y="v", series=(Series(x=(1, 2), y=(3.0, float("nan")), name="a</script>b"),), about="Falls."
+    )
     image = Map(title="I", values=((1.0, None), (-1.0, 0.0)), x=(0.0, 1.0), y=(0.0, 1.0), pixels=True)
     report = Report(title="t", outcome="o", good=True, sections=(section("S", plot, image),))
     table = behind(plot)
-    assert table is not None and table.head == ("n", "a<b") and table.rows == (("1", "3"), ("2", ""))
+    assert table is not None and table.head == ("n", "a</script>b") and table.rows == (("1", "3"), ("2", ""))
     page, text = as_html(report), as_markdown(report)
-    assert 'aria-label="P, plot of v by n: a&lt;b. Falls."' in page and "![P, plot of v by n: a&lt;b. Falls.]" in text
+    assert (
+        'aria-label="P, plot of v by n: a&lt;/script&gt;b. Falls."' in page
+        and "![P, plot of v by n: a&lt;/script>b. Falls.]" in text
+    )
     held = [json.loads(one) for one in re.findall('<script type="application/json">(.*?)</script>', page)]
     assert held[0]["series"][0]["y"] == [3.0, None] and held[1]["most"] == 1.0
     assert text.count("data:image/svg+xml;base64,") == 2
