@@ -14,8 +14,15 @@ from npmdask.errors import BadInputError
 from npmdask.manage.data_report import about, data_sections, headline
 from npmdask.manage.kinds import PageOptions, flat
 from npmdask.manage.presented import Sampling, presentation_sections, sampling_of
+from npmdask.manage.private_sections import (
+    above_noise,
+    counts,
+    heights,
+    in_plain_words,
+    norm_of_noise,
+    released_loadings,
+)
 from npmdask.privacy.account import budget_left
-from npmdask.privacy.mechanisms.symmetric import RELEASE_KIND
 from npmdask.privacy.request import unprotected
 from npmdask.report import Plot, Report, Rule, Section, Series, Table
 from npmdask.report.blocks import Text, bytes_text, parameters, section, series, spectrum_plot, table, tiles, warnings
@@ -23,8 +30,6 @@ from npmdask.runs.missing import missing_of, missing_warnings
 from npmdask.runs.predictions import comparison, prediction_facts
 from npmdask.runs.weights import kept_weights
 from npmdask.theory.certificates.statements import assurance_of
-from npmdask.theory.noisy_symmetric import noise_norm
-from npmdask.theory.start import gaussian_norm
 
 # The report of a private run: what was released, what is promised, what it cost, and what is not promised.
 #
@@ -65,7 +70,7 @@ def private_report(store: Path, spec: dict[str, Any], history: list[dict[str, An
         _values(arrays),
         _noise_plot(history, statement),
     )
-    left = budget_left(spec["privacy"], spec["source"])
+    left, found = budget_left(spec["privacy"], spec["source"]), heights(arrays, statement, history)
     return Report(
         title=name,
         outcome=meta["outcome"]["sentence"],
@@ -73,6 +78,9 @@ def private_report(store: Path, spec: dict[str, Any], history: list[dict[str, An
         error_statement=assurance_of(spec, result),
         sections=(
             head,
+            *([] if found is None else [above_noise(found)]),
+            in_plain_words(statement, left),
+            *released_loadings(arrays["basis"], found),
             section("Components", _about_values(arrays, statement), _released_components(arrays)),
             section("Releases", _releases(history)),
             section("What was promised", _facts(statement, left)),
@@ -152,11 +160,11 @@ def _values(arrays: dict[str, np.ndarray]) -> Plot:
 
 
 def _noise_plot(history: list[dict[str, Any]], statement: dict[str, Any]) -> Plot:
-    history = [h for h in history if not _counts(h)]
+    history = [h for h in history if not counts(h)]
     steps = [h["step"] for h in history]
     drawn = [series(steps, [max(abs(h["ritz_values"][0]), 1e-300) for h in history], "largest value")]
     if statement["noise_stddev"]:
-        norms = [_norm(h, statement["columns"], statement["iteration_rank"]) for h in history]
+        norms = [norm_of_noise(h, statement["columns"], statement["iteration_rank"]) for h in history]
         drawn.append(series(steps, norms, "norm of the noise, predicted", style="dashed"))
     return Plot(
         title="What was released, step by step",
@@ -165,14 +173,6 @@ def _noise_plot(history: list[dict[str, Any]], statement: dict[str, Any]) -> Plo
         series=tuple(drawn),
         log=True,
     )
-
-
-def _norm(released: dict[str, Any], d: int, p: int) -> float:
-    """Of the noise: as a matrix, or of a tensor, where every column is for itself, of one column or score."""
-    if released["release"] == RELEASE_KIND:
-        return noise_norm(released["noise_stddev"] / 2**0.5, d)
-    rows, columns = {"contraction": (d, 1), "scores": (1, 1)}.get(str(released["release"]), (d, p))
-    return gaussian_norm(released["noise_stddev"], rows, columns)
 
 
 def _released_components(arrays: dict[str, np.ndarray]) -> Table:
@@ -206,13 +206,8 @@ def _releases(history: list[dict[str, Any]]) -> Table:
     return table(rows, head)
 
 
-def _counts(released: dict[str, Any]) -> bool:
-    """Whether a release is of a histogram: its noise is on counts."""
-    return str(released["release"]).startswith("range")
-
-
 def _noise(released: dict[str, Any]) -> str:
-    return f"{released['noise_stddev']:.4g}{' records on a count' if _counts(released) else ''}"
+    return f"{released['noise_stddev']:.4g}{' records on a count' if counts(released) else ''}"
 
 
 def _clipped(image_norm: float | None) -> str:
