@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from npmdask.checkpoint.store import RunStore
+from npmdask.errors import BadInputError, NpmdaskError
 from npmdask.manage.kinds import Keeps, RunKind, Spec, memory_text, named
 from npmdask.numerics.units import parse_memory
 from npmdask.report import Report
 from npmdask.runs.observers import Observer
 from npmdask.runs.progress import duration
+from npmdask.storage.labels import Labels
 
 SHOWN = 5  # values
 MEASURED = {
@@ -22,6 +25,23 @@ MEASURED = {
 }
 
 # Imports inside of functions: with streams come the readers of every format, a tenth of a second that other runs save.
+
+
+def _names(spec: Spec) -> Labels:
+    """What columns are called, where the rows came from a store that is still there, unchanged, and says so."""
+    from npmdask.storage.source import open_source
+    from npmdask.streaming.source import Reading, open_stream
+
+    place = str(spec.get("source", ""))
+    if not Path(place, "zarr.json").is_file():
+        return Labels()
+    try:
+        found = open_stream(place, Reading(**spec["stream"]["reading"]), seed=spec["run"]["seed"])
+        labels = open_source(place).labels
+    except NpmdaskError:
+        return Labels()
+    same = found.stream.fingerprint == spec["data"]["fingerprint"]
+    return Labels(columns=labels.columns) if same and labels is not None else Labels()
 
 
 class StreamKind(RunKind):
@@ -110,9 +130,19 @@ class StreamKind(RunKind):
         return {"what": what, "state": state, "assurance": facts.get("assurance", ""), "step": facts.get("steps")}
 
     def report(self, run: RunStore, spec: Spec) -> Report:
+        from npmdask.manage.data_report import components
         from npmdask.streaming.report import stream_report
+        from npmdask.streaming.solution import answer_of
 
-        return stream_report(run)
+        found = stream_report(run)
+        try:
+            basis = answer_of(run.path)["basis"]
+        except BadInputError:  # too few rows so far
+            return found
+        if not basis.size:
+            return found
+        loadings = components(basis, _names(spec), None, None)
+        return replace(found, sections=(found.sections[0], loadings, *found.sections[1:]))
 
     def keeps(self, run: RunStore, spec: Spec) -> Keeps:
         """Keep everything: a stream goes on from its steps."""

@@ -14,6 +14,7 @@ from npmdask.errors import BadInputError
 from npmdask.privacy.request import unprotected
 from npmdask.report import Plot, Report, Section, Table
 from npmdask.report.blocks import (
+    Text,
     bytes_text,
     parameters,
     section,
@@ -28,6 +29,7 @@ from npmdask.streaming.metrics import Measurement
 from npmdask.streaming.solution import StreamStatus, stream_status
 from npmdask.streaming.source import Reading
 
+DRAWN = 8  # components whose values are drawn against the rows
 ROUNDING = 1e-14  # the angle of a basis to itself, where no step was made between two measurements
 TABLES = ("data", "algorithm", "run", "reading", "version", "environment")
 
@@ -53,10 +55,13 @@ def stream_report(store: RunStore) -> Report:
         "",
         *warnings(unprotected(found.spec.get("budget"))),
         _tiles(found, history, store.telemetry()),
-        gap_plot(history),
+        explained_plot(history),
+        drift_plot(history, name),
         angles_plot(history),
+        gap_plot(history),
         _steps_plot(history, _of_rank(found.moment)),
         sizes,
+        _forgetting(found.spec["run"]["half_life"], found.rows),
     )
     components = _weights(values, found.facts) if found.moment == 3 else _components(values, name)
     return Report(
@@ -70,6 +75,7 @@ def stream_report(store: RunStore) -> Report:
 
 def _tiles(found: StreamStatus, history: tuple[Measurement, ...], telemetry: list[dict[str, Any]]) -> Table:
     last = history[-1] if history else None
+    half_life = found.spec["run"]["half_life"]
     rate, peak, limit = _rate(telemetry), _peak(telemetry), _limit(telemetry)
     unknown, held = "not yet" if last is None else "truth unknown", "not yet" if last is None else "no held-out rows"
     facts: list[tuple[str, str]] = [
@@ -77,6 +83,7 @@ def _tiles(found: StreamStatus, history: tuple[Measurement, ...], telemetry: lis
         ("rows left out (not finite)", f"{found.skipped:,}"),
         ("rows that wait for their step", f"{found.rows_waiting:,}"),
         ("steps", f"{found.steps:,}"),
+        *([("half life, rows", f"{half_life:,.6g}")] if half_life else []),
         ("rows a step", _number(last, "mean_batch_rows", "not yet", ",.1f")),
         (_of_rank(found.moment), _number(last, "rank", "not yet", "d")),
         ("rows a second, last call", "not kept" if rate is None else f"{rate:,.0f}"),
@@ -135,6 +142,56 @@ def gap_plot(history: tuple[Measurement, ...]) -> Plot | None:
     """Plot the suboptimality on the held-out rows against the rows taken."""
     lines = [("best rank k less what is captured", *_known(history, lambda m: m.suboptimality))]
     return _falling("Objective gap on the held-out rows", "suboptimality", lines)
+
+
+def explained_plot(history: tuple[Measurement, ...]) -> Plot | None:
+    """Plot the share of the held-out rows' variance that the components explain, against the rows taken."""
+    rows, shares = _known(history, lambda m: m.explained)
+    if not rows:
+        return None
+    drawn = series(rows, [100 * share for share in shares], style="thin")
+    return Plot(
+        title="Explained variance of the held-out rows",
+        x="rows",
+        y="% of it",
+        series=(drawn,),
+        bottom=0.0,
+        top=100.0,
+        x_is="count",
+    )
+
+
+def drift_plot(history: tuple[Measurement, ...], name: str) -> Plot | None:
+    """Plot the value of each component against the rows taken, of a few components; ``name``: what a value is."""
+    known = [m for m in history if m.values]
+    if len(known) < 2:
+        return None
+    shown = min(DRAWN, max(len(m.values or ()) for m in known))
+    drawn = []
+    for i in range(shown):
+        points = [(m.rows, m.values[i]) for m in known if m.values is not None and len(m.values) > i]
+        drawn.append(series([x for x, _ in points], [y for _, y in points], f"component {i + 1}", style="thin"))
+    log = spans_a_decade([y for one in drawn for y in one.y])
+    return Plot(
+        title=f"{name[0].upper()}{name[1:]} along each component",
+        x="rows",
+        y=name,
+        series=tuple(drawn),
+        log=log,
+        bottom=None if log else min(0.0, *(y for one in drawn for y in one.y)),
+        x_is="count",
+        about="A line that keeps on rising or falling shows drift.",
+    )
+
+
+def _forgetting(half_life: float | None, rows: int) -> Text:
+    """Say how far back the model looks."""
+    if half_life is None:
+        return Text(text=f"All {rows:,} rows count alike: of data that drift the components are those of all times.")
+    return Text(
+        text=f"A row counts half after {half_life:,.6g} more rows, a quarter after twice as many: the components are "
+        "those of the latest rows, and the angle between two measurements stays above 0 even where nothing drifts."
+    )
 
 
 def angles_plot(history: tuple[Measurement, ...]) -> Plot | None:

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
-from npmdask.manage.report import write_report
+from npmdask.manage.report import report_of, write_report
+from npmdask.report import Bars
+from npmdask.storage.ingest import ingest
 from npmdask.storage.synthetic.generate import generate
 from npmdask.streaming import stream_pca
+from npmdask.streaming.metrics import Measurement
+from npmdask.streaming.report import drift_plot
 
 D, K = 12, 2
 
@@ -68,7 +74,13 @@ def test_all_that_is_known_is_on_the_page(planted: Path, tmp_path: Path) -> None
     assert tile(page, "max sin θ to the truth") == f"{last.max_sin_theta:.1e}"
     assert tile(page, "change, max sin θ") == f"{last.change:.1e}"
     assert tile(page, "memory limit") == "4 GiB" and tile(page, "peak memory").endswith("iB")
-    assert plots(page) == {"Objective gap on the held-out rows", "Largest principal angle", "Spectrum"}
+    assert plots(page) == {
+        "Explained variance of the held-out rows",
+        "Mean square along each component",
+        "Objective gap on the held-out rows",
+        "Largest principal angle",
+        "Spectrum",
+    }
     assert all(f"<td>{value:.10g}</td>" in page for value in found.values)
     assert "mean square along it" in page and "<td>run.batch_rows</td><td>50</td>" in page
     assert not re.findall(r"(?:src|href)=\"(?!#)([^\"]+)\"", page)
@@ -93,7 +105,47 @@ def test_of_a_stream_that_was_cut_short(tmp_path: Path) -> None:
     assert '<p class="outcome bad">not finished: run its own program again' in page
     assert tile(page, "rows taken") == "700" and tile(page, "max sin θ to the truth") == "truth unknown"
     assert tile(page, "explained, held-out rows") == "no held-out rows"
-    assert plots(page) == {"Largest principal angle", "Spectrum"} and ">Components</h2>" in page
+    assert (
+        plots(page) == {"Mean square along each component", "Largest principal angle", "Spectrum"}
+        and ">Components</h2>" in page
+    )
+
+
+@pytest.mark.slow
+def test_loadings_have_the_names_of_the_columns_of_the_same_data(tmp_path: Path) -> None:
+    """Mutants: names of whatever lies there now; no names; loadings of columns in another order."""
+
+    def stored(names: list[str], seed: int) -> None:
+        rows = pd.DataFrame(rows_of(600, seed), columns=names)
+        rows.to_parquet(tmp_path / "x.parquet")
+        shutil.rmtree(tmp_path / "x.zarr", ignore_errors=True)
+        ingest(tmp_path / "x.parquet", tmp_path / "x.zarr")
+
+    def first() -> list[str]:
+        loadings = next(one for one in report_of(tmp_path / "s").sections if one.title == "Strongest loadings")
+        return [block.bars[0][0] for block in loadings.blocks if isinstance(block, Bars)]
+
+    stored(["<b>wind", "rain", *(f"c{i}" for i in range(2, D))], 0)
+    stream_pca(tmp_path / "x.zarr", K, batch_rows=20, half_life=200, store=tmp_path / "s")
+    assert first() == ["<b>wind", "rain"] and "<b>wind" not in (page := page_of(tmp_path / "s"))
+    assert tile(page, "half life, rows") == "200" and "A row counts half after 200 more rows" in page
+    stored([f"other{i}" for i in range(D)], 1)
+    assert first() == ["column 0", "column 1"], "other data lie there now"
+    shutil.rmtree(tmp_path / "x.zarr")
+    assert first() == ["column 0", "column 1"]
+
+
+def test_values_are_drawn_from_where_there_are_some() -> None:
+    """Fewer components at first, more than are drawn later on, negative weights. Mutant: a zip that cuts them short."""
+
+    def at(rows: int, values: list[float] | None) -> Measurement:
+        sizes = {"batches": 1, "steps": 1, "rows_used": rows, "rank": 1, "batch_rows": 1, "mean_batch_rows": 1.0}
+        return Measurement(rows=rows, values=values, step_size=None, condition=None, **sizes)  # type: ignore[arg-type]
+
+    assert drift_plot((at(1, None), at(2, [3.0])), "weight") is None, "one point is no line"
+    found = drift_plot((at(1, None), at(2, [3.0]), at(3, [4.0, -1.0]), at(4, [float(i) for i in range(30)])), "weight")
+    assert found is not None and len(found.series) == 8 and not found.log and found.bottom == -1.0
+    assert found.series[0].x == (2, 3, 4) and found.series[1].y == (-1.0, 1.0) and found.series[7].x == (4,)
 
 
 def test_before_the_first_measurement(tmp_path: Path) -> None:
