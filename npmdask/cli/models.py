@@ -9,6 +9,7 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
+COUNTED = ("skipped", "rows_with_gaps", "wordless", "open", "unknown_words")  # of scores, where there are any
 NOT_CONVERGED = 4  # exit code of what came to its end without an answer
 
 
@@ -404,7 +405,7 @@ def _transform(a: argparse.Namespace) -> int:
         overwrite=a.overwrite,
         observer=progress_of(a),
     )
-    _say(scored, a.json)
+    _say(scored, a)
     return 0
 
 
@@ -420,13 +421,29 @@ def _transform_documents(a: argparse.Namespace) -> int:
             f"{a.store} holds topics; {', '.join(of_rows)} applies only to rows of numbers: leave it out"
         )
     observer = progress_of(a)
-    _say(transform_documents(a.store, a.source, a.dest, overwrite=a.overwrite, observer=observer), a.json)
+    _say(transform_documents(a.store, a.source, a.dest, overwrite=a.overwrite, observer=observer), a)
     return 0
 
 
-def _say(scored: Any, as_json: bool) -> None:
+def _say(scored: Any, a: argparse.Namespace) -> None:
+    from shlex import quote
+
+    from npmdask.runs.progress import duration, stop_bars
+
+    stop_bars()
     facts = asdict(scored)
     for warning in facts.get("warnings", ()):
         print(f"npmdask: warning: {warning}", file=sys.stderr)
-    lines = (f"{name:20} {value}" for name, value in facts.items() if name != "warnings")
-    print(json.dumps(facts) if as_json else "\n".join(lines))
+    if a.json:
+        print(json.dumps(facts))
+        return
+    if a.verbose:
+        print("\n".join(f"{name:20} {value}" for name, value in facts.items() if name != "warnings"), end="\n\n")
+    short = {
+        "found": f"{scored.rows:,} rows of {scored.columns} scores",
+        **{name.replace("_", " "): f"{facts[name]:,g}" for name in COUNTED if facts.get(name)},
+        "time": f"{duration(scored.seconds)}: {scored.rows_per_second:,.0f} rows a second",
+        "result": scored.dest,
+        "next": f"npmdask inspect {quote(scored.dest)}",
+    }
+    print("\n".join(f"{name:14} {said}" for name, said in short.items()))

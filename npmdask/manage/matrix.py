@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,18 @@ from npmdask.checkpoint.reader import is_store
 from npmdask.checkpoint.store import RunStore, not_finished
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.execution.clusters import SchedulerAddress
-from npmdask.manage.kinds import Keeps, PageOptions, RunKind, Sink, Spec, last_error, memory_text, named, shares_text
+from npmdask.manage.kinds import (
+    Keeps,
+    PageOptions,
+    RunKind,
+    Sink,
+    Spec,
+    last_error,
+    memory_text,
+    named,
+    place_of,
+    shares_text,
+)
 from npmdask.numerics.units import parse_memory
 from npmdask.planning.forecast import seconds_left
 from npmdask.planning.predicted_steps import drive
@@ -134,6 +146,14 @@ class MatrixKind(RunKind):
         each = f": {shares_text(answer.explained_variance_ratio)}" if answer.analysed.centred else ""
         of = "the variance" if answer.analysed.centred else "the sum of squares"
         return [("explained", f"{100 * share:.3g} % of {of}{each if len(answer.values) > 1 else ''}")]
+
+    def overview(self, answer: Solution, cost: Mapping[str, str]) -> list[tuple[str, str]]:
+        """Say it in eight lines; what did not converge is gone on with."""
+        lines = super().overview(answer, cost)
+        if answer.answered:
+            return lines
+        more = f"npmdask resume {quote(place_of(answer))} --max-steps N"
+        return [(name, more if name == "next" else said) for name, said in lines]
 
     def cost(self, answer: Solution, cost: Mapping[str, str]) -> Mapping[str, str]:
         """Say what the run took; of a private one what it spent, and neither time nor memory."""
