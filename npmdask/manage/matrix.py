@@ -213,10 +213,11 @@ class MatrixKind(RunKind):
 
 
 def privacy_text(statement: Mapping[str, Any]) -> str:
-    """Write what a private run promises and spent."""
-    budget = statement.get("mechanism", {}).get("budget", {})
-    spent = f"epsilon = {budget['epsilon']:g}, delta = {budget['delta']:g}; " if budget else ""
-    return f"{spent}{statement.get('protects', '')}"
+    """Write what a private run promises, and what of that it spent; "" of nodes, whose statements are their own."""
+    if "epsilon_spent" not in statement:
+        return ""
+    promise = f"epsilon = {statement['epsilon']:g}, delta = {statement['delta']:g}"
+    return f"{promise}, of which {statement['epsilon_spent']:.6g} is spent; {statement['protects']}"
 
 
 class SearchKind(MatrixKind):
