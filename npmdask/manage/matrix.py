@@ -51,6 +51,7 @@ from npmdask.storage.labels import Labels
 
 STOP = ("max_steps", "tol", "low_rank_tol")  # decide when a run stops, not what its steps are
 RELEASED = ("value_stddevs", "factor_left", "factor_right", "left_basis", "covariance")
+ROWS = ("samples", "matrix", "sparse")  # kinds whose data have rows that are not columns
 NOUNS = {"symmetric": "eigenpair", "matrix": "singular triplet", "sparse": "singular pair"}
 SHOWN = 5  # values
 STATES = {True: "finished", False: "unfinished"}
@@ -133,7 +134,7 @@ class MatrixKind(RunKind):
         """Say how many components of what, and the largest values."""
         k, kind = len(answer.values), answer.analysed.kind
         noun = NOUNS.get(kind, "component")
-        rows = f" and {answer.analysed.rows:,} rows" if answer.analysed.rows is not None and kind != "symmetric" else ""
+        rows = f" and {answer.analysed.rows:,} rows" if answer.analysed.rows is not None and kind in ROWS else ""
         values = ", ".join(f"{value:.4g}" for value in answer.values[:SHOWN])
         more = f" and {k - SHOWN} more" if k > SHOWN else ""
         return f"{k} {noun}{'s'[: k != 1]} of {answer.basis.shape[0]:,} columns{rows}; values {values}{more}"
