@@ -52,7 +52,7 @@ class Work:
         self._now = now
         self.lock = RLock()  # the terminal is drawn by a thread of its own
         self.start = now()
-        self.stage, self._stage_used = "", False
+        self.stage, self._stage_used, self._staged = "", False, False
         self.passes = self.bytes = 0  # of all stages, by this process
         self._reset("pass", 0, None)
 
@@ -79,7 +79,7 @@ class Work:
         """A part of a longer job begins."""
         with self.lock:
             self._reset("pass", 0, None)
-            self.stage, self._stage_used = label, False
+            self.stage, self._stage_used, self._staged = label, False, True
 
     def begin_pass(self, label: str, total: int) -> None:
         """A pass over ``total`` bytes begins (0: unknown)."""
@@ -227,6 +227,8 @@ class Work:
         took = duration(self._now() - self.start)
         if self.unit not in ("pass", RELEASE):
             return f"{took}: {self.done:,} {self.unit}{'s'[: self.done != 1]}"
+        if self._staged:  # passes over the documents and over a tensor in memory do not add up to a number
+            return f"{took}: {size_text(self.bytes)} read"
         return f"{took}: {passes_text(self.passes, self.bytes)}"
 
 
@@ -246,8 +248,12 @@ def about(seconds: float) -> str:
 
 def passes_text(passes: int, nbytes: int) -> str:
     """``7 passes, 2.50 GB read``."""
-    size = f"{nbytes / 1e9:.2f} GB" if nbytes >= 1e8 else f"{nbytes / 1e6:.1f} MB"
-    return f"{passes} pass{'es'[: 2 * (passes != 1)]}, {size} read"
+    return f"{passes} pass{'es'[: 2 * (passes != 1)]}, {size_text(nbytes)} read"
+
+
+def size_text(nbytes: int) -> str:
+    """``2.50 GB``, in the units that the rates are in."""
+    return f"{nbytes / 1e9:.2f} GB" if nbytes >= 1e8 else f"{nbytes / 1e6:.1f} MB"
 
 
 def duration(seconds: float) -> str:

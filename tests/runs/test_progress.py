@@ -143,6 +143,7 @@ def test_a_pass_of_its_own_after_a_stage_is_not_taken_for_a_step_of_it() -> None
     work.add(500)
     assert work.line().startswith("one pass (triples); 50 % of this pass")
     assert work.line().endswith("about 30 s left of this pass")
+    assert work.summary() == "done in 40.0 s: 0.0 MB read"
 
 
 def test_rows_are_counted() -> None:
