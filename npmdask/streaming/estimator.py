@@ -141,6 +141,7 @@ class Estimator(*ESTIMATOR):  # type: ignore[misc]
     """Parameters by name, what scikit-learn wants to see of data, and the model that ``fit`` leaves in ``model_``."""
 
     store: str | Path | None
+    progress = False  # of what was pickled before there was such a parameter
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """

@@ -47,7 +47,7 @@ def test_formed_merged_asked_and_removed(folder: Path, capsys: Any) -> None:
     code, out, err = run(capsys, "gram", "a.zarr", "Ga", "--quiet", "--json")
     assert json.loads(out)["bytes_read"] == 0 and "no new rows" in err
     assert run(capsys, "gram", "--merge", "Gb", "Ga", "G")[0] == 0
-    code, out, err = run(capsys, "run", "G", "-k", "0.9", "--center", "--store", "run", "--json")
+    code, out, err = run(capsys, "run", "G", "-k", "0.9", "--center", "--store", "run", "--json", "-v")
     facts, values = json.loads(out), np.linalg.eigvalsh(np.cov(both.T, bias=True))[::-1]
     assert code == 0 and facts["data_passes"] == facts["bytes_read"] == facts["total_data_passes"] == 0
     np.testing.assert_allclose(facts["values"], values[: len(facts["values"])], rtol=1e-11)

@@ -52,7 +52,7 @@ def test_independent_components_are_told_apart_up_to_sign_and_order() -> None:
 
 def test_parameters_and_what_is_not_known_yet() -> None:
     model = Mixture(4, random_state=3)
-    asked = {"n_components": 4, "memory": None, "store": None, "random_state": 3, "refine": None}
+    asked = {"n_components": 4, "memory": None, "store": None, "random_state": 3, "refine": None, "progress": False}
     assert model.get_params() == asked
     assert model.set_params(n_components=2).n_components == 2
     with pytest.raises(BadInputError, match=r"Mixture has no parameter 'components'.*n_components"):

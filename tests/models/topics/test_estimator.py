@@ -45,6 +45,7 @@ def test_parameters() -> None:
         "max_doc_update_iter": 1000,
         "doc_update_tol": 1e-5,
         "random_state": 3,
+        "progress": False,
     }
     with pytest.raises(BadInputError, match="did you mean 'max_df'"):
         found.set_params(max_fd=1)

@@ -278,10 +278,12 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: An
         code = main(arguments)
         return code, *capsys.readouterr()
 
-    asked = ("topics", "docword.small.txt", "vocab.txt", "--topics", "3", "--quiet")
-    code, out, err = run(*asked, "--words", "4")
-    assert code == 0 and out.splitlines()[0].split() == ["topic", "weight", "c_npmi", "u_mass", "words"]
-    assert len(out.splitlines()) == 4 and "found 3 of 3 topics" in err
+    asked = ("topics", "docword.small.txt", "vocab.txt", "--topics", "3")
+    code, out, err = run(*asked, "--words", "4", "-v")
+    table, _, short = out.partition("\n\n")
+    assert code == 0 and table.splitlines()[0].split() == ["topic", "weight", "c_npmi", "u_mass", "words"]
+    assert len(table.splitlines()) == 4 and "found 3 of 3 topics" in err and "quality: " in err
+    assert run(*asked, "--quiet")[1].splitlines()[1:2] == short.splitlines()[1:2]  # without the table
     code, out, _ = run(*asked, "--json")
     facts = json.loads(out)
     assert code == 0 and {"c_npmi", "u_mass", "perplexity", "spectrum", "condition", "skipped"} <= set(facts)
