@@ -15,15 +15,16 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from prefect import flow, get_run_logger
-from prefect.artifacts import create_progress_artifact, create_table_artifact
 
 from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.prefect.heartbeat import tended
 from npmdask.prefect.naming import run_name
 from npmdask.prefect.parameters import Folder, RunId, run_folder, said
-from npmdask.prefect.publish import artifact_key, try_to
+from npmdask.prefect.publish import progress_text, show, try_to
 from npmdask.prefect.server import ROOT, python_path
 from npmdask.prefect.tasks import end_state, said_in_a_sentence, step
+from npmdask.report.blocks import table
+from npmdask.report.render import markdown
 from npmdask.storage.bundle import write_file_atomically
 from npmdask.storage.paths import require_no_link
 
@@ -47,7 +48,7 @@ def benchmark(
     lines = []
     for name in names:
         lines.append(measure(name, scale, store))
-        show(run_id, lines, len(names))
+        show_figures(run_id, lines, len(names))
     return end_state(row_facts(lines, store))
 
 
@@ -89,22 +90,23 @@ def measure(name: str, scale: str, store: str) -> dict[str, Any]:
     return line
 
 
-def show(run_id: str, lines: list[dict[str, Any]], count: int) -> None:
+def show_figures(run_id: str, lines: list[dict[str, Any]], count: int) -> None:
     """A table of what is measured so far, and how far that is."""
-    table = [
-        {
-            "row": line["row"],
-            "figure": line["figure"],
-            "target": f"{'>=' if line['better'] == 'higher' else '<='} {line['target']}",
-            "holds": "yes" if line["holds"] else "no",
-            "seconds": line["seconds"],
-            "why not": line["why"],
-        }
+    head = ("row", "figure", "target", "holds", "seconds", "why not")
+    rows = (
+        (
+            line["row"],
+            str(line["figure"]),
+            f"{'>=' if line['better'] == 'higher' else '<='} {line['target']}",
+            "yes" if line["holds"] else "no",
+            str(line["seconds"]),
+            line["why"],
+        )
         for line in lines
-    ]
-    key, said = artifact_key(run_id), f"{len(lines)} of {count} rows, the last one {lines[-1]['row']}"
-    try_to(partial(create_table_artifact, table, key=f"{key}-figures", description=said))
-    try_to(partial(create_progress_artifact, 100 * len(lines) / count, key=f"{key}-progress", description=said))
+    )
+    said = f"{len(lines)} of {count} rows, the last one {lines[-1]['row']}"
+    text = f"{progress_text(said, 100 * len(lines) / count)}\n\n{markdown(table(rows, head))}"
+    try_to(partial(show, run_id, "progress", text, said))
 
 
 def row_facts(lines: list[dict[str, Any]], store: str) -> dict[str, Any]:

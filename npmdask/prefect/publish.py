@@ -1,26 +1,34 @@
-"""Publish a run in the Prefect UI as live artifacts. A server that is gone costs the run only a warning."""
+"""Publish a run in the Prefect UI: one artifact that is renewed while the run goes on, from plan to report.
+
+A server that is gone costs the run only a warning. Pictures have no background, and colours that are seen on
+white and on black, because Prefect's pages are either.
+"""
 
 import base64
 import math
 import re
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 from prefect import get_run_logger
-from prefect.artifacts import create_markdown_artifact, create_progress_artifact, update_progress_artifact
+from prefect.artifacts import create_markdown_artifact
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import ArtifactUpdate
 from prefect.context import SettingsContext, get_settings_context
+from prefect.runtime import flow_run
 from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, Settings
 
 from npmdask.checkpoint.store import RunStore
 from npmdask.report.blocks import table
-from npmdask.report.plots import BLUE, GREY, ORANGE, axes, draw, svg
+from npmdask.report.plots import ALONE, BLUE, GREY, LINES, ORANGE, axes, draw, svg
 from npmdask.report.render import markdown
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Solution, Step
@@ -39,7 +47,8 @@ WIDTH, HEIGHT = 520, 340
 LEFT, RIGHT, TOP, BOTTOM = 56, 12, 34, 42  # margins
 LEAST = 1e-17  # what is smaller is drawn here
 LABELS = 8  # along an axis, at most
-TEXT = 'font-family="sans-serif" font-size="11" fill="#333"'
+INK = ALONE  # of text: seen on white and on black
+TEXT = f'font-family="sans-serif" font-size="11" fill="{INK}"'
 
 Points = Sequence[tuple[int, float]]
 
@@ -57,10 +66,10 @@ def convergence_svg(history: list[dict[str, Any]], tol: float) -> str:
         up = (math.log10(y) - low) / max(high - low, 1)
         return LEFT + across * (WIDTH - LEFT - RIGHT), HEIGHT - BOTTOM - up * (HEIGHT - TOP - BOTTOM)
 
-    parts = [f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>', _text(WIDTH / 2, 16, "Convergence", "middle")]
+    parts = [_text(WIDTH / 2, 16, "Convergence", "middle")]
     for decade in range(low, high + 1, _every(high - low)):
         x, y = at(first, 10.0**decade)
-        parts += [_line(x, y, WIDTH - RIGHT, y, "#ddd"), _text(x - 6, y + 4, f"1e{decade}", "end")]
+        parts += [_line(x, y, WIDTH - RIGHT, y, LINES + "55"), _text(x - 6, y + 4, f"1e{decade}", "end")]
     for step in range(first, last + 1, _every(last - first)):
         x, y = at(step, 10.0**low)
         parts.append(_text(x, y + 16, str(step), "middle"))
@@ -84,8 +93,8 @@ def _every(span: int) -> int:
     return max(1, math.ceil(span / LABELS))
 
 
-def _text(x: float, y: float, said: str, anchor: str, colour: str = "#333") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" {TEXT.replace("#333", colour)}>{said}</text>'
+def _text(x: float, y: float, said: str, anchor: str, colour: str = INK) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" {TEXT.replace(INK, colour)}>{said}</text>'
 
 
 def _line(x: float, y: float, to_x: float, to_y: float, colour: str, *, dashed: bool = False) -> str:
@@ -106,16 +115,49 @@ ROWS = 100  # of the history that are drawn
 MUTE = 30.0  # seconds without another attempt after a failure
 
 
+PARTS = ("report", "progress", "plan")  # of the artifact of a run, from above
+
+
+@dataclass
+class _Page:
+    """The artifact of a run, as far as this process has written it."""
+
+    parts: dict[str, str] = field(default_factory=dict)
+    number: UUID | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+_pages: dict[tuple[str | None, str], _Page] = {}
+
+
+def show(name: str, part: str, text: str, said: str) -> None:
+    """Put ``text`` in place of a part of the artifact of the run ``name``, which is described as ``said``.
+
+    The first part makes it. A process that goes on with a run begins a new version of it, under the same key.
+    """
+    key = artifact_key(name)
+    page = _pages.setdefault((flow_run.get_id(), key), _Page())
+    with page.lock:
+        page.parts[part] = text
+        head = [] if "report" in page.parts else [f"# {name}"]
+        whole = "\n\n".join([*head, *(page.parts[one].strip() for one in PARTS if one in page.parts)]) + "\n"
+        if page.number is None:
+            page.number = cast(UUID, create_markdown_artifact(whole, key=key, description=said))
+        else:
+            with get_client(sync_client=True) as client:
+                client.update_artifact(page.number, ArtifactUpdate(data=whole, description=said))
+
+
 class LivePublisher(Observer):
-    """A progress artifact, and a page with a table and a plot that is renewed now and then and at the end.
+    """How far a run is, on its artifact, and a plot and a table that are renewed now and then and at the end.
 
     In a thread of its own: the run does not wait for a server or for a plot. What the thread is too late for is left
     out; the end is waited for.
     """
 
     def __init__(self, name: str) -> None:
-        self._key, self._log = artifact_key(name), get_run_logger()
-        self._progress: UUID | None = None
+        self._name, self._log = name, get_run_logger()
+        self._drawn = ""
         self._plotted, self._updated = time.monotonic() - PLOT_EVERY + FIRST_PLOT, -math.inf
         self._muted_until = -math.inf
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="publisher")
@@ -134,29 +176,21 @@ class LivePublisher(Observer):
 
     def _advance(self, said: str, percent: float) -> None:
         self._updated = time.monotonic()
-        if self._progress is None:
-            create = partial(create_progress_artifact, percent, key=f"{self._key}-progress", description=said)
-            self._progress = self._publish(create)
-        else:
-            self._publish(partial(update_progress_artifact, self._progress, progress=percent, description=said))
+        if self._updated < self._muted_until:  # after a failure nothing is tried for a while
+            return
+        text = progress_text(said, percent) + (f"\n\n{self._drawn}" if self._drawn else "")
+        done, _ = try_to(partial(show, self._name, "progress", text, said.partition("\n")[0]))
+        if not done:
+            self._muted_until = time.monotonic() + MUTE
 
     @property
     def _plot_is_due(self) -> bool:
         return time.monotonic() - self._plotted > PLOT_EVERY
 
-    def _show_page(self, said: str, picture: str, table: str) -> None:
-        text = f"{said}\n\n{picture}\n\n{table}\n"
-        self._publish(partial(create_markdown_artifact, text, key=f"{self._key}-convergence", description=said))
+    def _show_page(self, said: str, percent: float, picture: str, table: str) -> None:
+        self._drawn = f"{picture}\n\n{table}"
+        self._advance(said, percent)
         self._plotted = time.monotonic()
-
-    def _publish(self, publish: Callable[[], Any]) -> Any:
-        """After a failure nothing is tried for a while."""
-        if time.monotonic() < self._muted_until:
-            return None
-        done, made = try_to(publish)
-        if not done:
-            self._muted_until = time.monotonic() + MUTE
-        return made
 
 
 class Publisher(LivePublisher):
@@ -164,7 +198,7 @@ class Publisher(LivePublisher):
 
     def __init__(self, name: str, store: str, tol: float) -> None:
         super().__init__(name)
-        self._tol, self._reached, self._new = tol, False, False
+        self._tol = tol
         last = RunStore(store).last_step()
         self._history: list[dict[str, Any]] = last[1]["history"] if last else []
         said = "starting" if last is None else f"going on after step {len(self._history)}"
@@ -177,27 +211,26 @@ class Publisher(LivePublisher):
 
     def on_step(self, step: Step) -> None:
         self._history.append(asdict(step) | {"step": step.number})
-        self._new = True
         rate = step.bytes_read / max(step.seconds, 1e-9) / 1e9
         said = f"step {step.number}: residual {step.worst_residual:.2e} (tol {self._tol:.0e}), {rate:.2f} GB/s"
         self._log.info(said)
         self._later(self._show, said, list(self._history))
 
     def _show(self, said: str, history: list[dict[str, Any]]) -> None:
-        self._advance_now_and_then(said, progress_percent(history, self._tol))
+        percent = progress_percent(history, self._tol)
         if self._plot_is_due:
-            self._plot(said, history)
+            self._plot(said, percent, history)
+        else:
+            self._advance_now_and_then(said, percent)
 
     def on_end(self, solution: Solution) -> None:
         self._thread.shutdown()
-        self._reached = solution.answered
-        self._advance(solution.outcome.sentence, 100.0)
-        if self._new:  # a tick that finds its answer draws nothing
-            self._plot(ending_text(solution.outcome.sentence, solution.assurance), self._history)
+        percent = 100.0 if solution.answered else progress_percent(self._history, self._tol)
+        self._plot(ending_text(solution.outcome.sentence, solution.assurance), percent, self._history)
 
-    def _plot(self, said: str, history: list[dict[str, Any]]) -> None:
-        far = f"{bar(100.0 if self._reached else progress_percent(history, self._tol))}\n\n"
-        self._show_page(said, far + plot(history, self._tol), convergence_table(history))
+    def _plot(self, said: str, percent: float, history: list[dict[str, Any]]) -> None:
+        drawn = (plot(history, self._tol), convergence_table(history)) if history else ("", "")
+        self._show_page(said, percent, *drawn)
 
 
 def ending_text(sentence: str, assurance: str) -> str:
@@ -243,10 +276,10 @@ def progress_percent(history: list[dict[str, Any]], tol: float) -> float:
     return 99.0 if whole <= 0 else min(99.0, max(0.0, 100 * math.log(first / now) / whole))
 
 
-def bar(percent: float) -> str:
-    """How far a run is, in the Markdown of the page that has its plot and table."""
+def progress_text(said: str, percent: float) -> str:
+    """How far a run is, in Markdown."""
     full = round(percent / 5)
-    return f"`{'█' * full}{'░' * (20 - full)}` {percent:.0f} % of the way to the tolerance"
+    return f"## Progress\n\n{said}\n\n`{'█' * full}{'░' * (20 - full)}` {percent:.0f} %"
 
 
 def convergence_table(history: list[dict[str, Any]]) -> str:
@@ -281,7 +314,7 @@ class StreamPublisher(LivePublisher):
         found = stream_status(RunStore(store))
         self._history = found.history if found else ()
         self._rows = found.rows if found else 0
-        self._total, self._new = total, False
+        self._total = total
         self._plotted = time.monotonic()  # the first plot of a short tick is that of its end
         svg(axes("", "rows", "")[0])  # now: matplotlib's memory must be there when the memory of the stream is planned
         self._advance(f"looking for what is new after {self._rows} rows", self._percent())
@@ -292,24 +325,23 @@ class StreamPublisher(LivePublisher):
         self._later(self._advance_now_and_then, f"{rows} rows{left}, {rate:.0f} rows/s", self._percent())
 
     def on_measurement(self, measurement: Measurement) -> None:
-        self._history, self._rows, self._new = (*self._history, measurement), measurement.rows, True
+        self._history, self._rows = (*self._history, measurement), measurement.rows
         said = measurement_line(measurement)
         self._log.info(said)
         self._later(self._show, said, self._history)
 
     def _show(self, said: str, history: tuple[Measurement, ...]) -> None:
-        self._advance_now_and_then(said, self._percent())
         if self._plot_is_due:
-            self._plot(said, history)
+            self._plot(said, self._percent(), history)
+        else:
+            self._advance_now_and_then(said, self._percent())
 
     def on_stream_end(self, solution: StreamSolution) -> None:
         self._thread.shutdown()
-        self._advance(solution.outcome.sentence, 100.0)
-        if self._new:  # a tick that finds nothing draws nothing
-            self._plot(ending_text(solution.outcome.sentence, solution.assurance), self._history)
+        self._plot(ending_text(solution.outcome.sentence, solution.assurance), 100.0, self._history)
 
-    def _plot(self, said: str, history: tuple[Measurement, ...]) -> None:
-        self._show_page(said, pictures(history), measurements_table(history))
+    def _plot(self, said: str, percent: float, history: tuple[Measurement, ...]) -> None:
+        self._show_page(said, percent, *((pictures(history), measurements_table(history)) if history else ("", "")))
 
     def _percent(self) -> float:
         """Of what is there in all; of a source whose end is not known nothing can be said before it."""

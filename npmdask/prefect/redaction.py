@@ -8,12 +8,11 @@ from functools import partial, wraps
 from typing import Any
 
 from prefect import get_run_logger
-from prefect.artifacts import create_progress_artifact
 from prefect.states import Failed
 
 from npmdask.errors import BudgetError, CommitError, FencedOutError, HeldError, LostError, NpmdaskError
 from npmdask.prefect.console import say
-from npmdask.prefect.publish import artifact_key, try_to
+from npmdask.prefect.publish import progress_text, show, try_to
 from npmdask.prefect.tasks import Made, step
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Step
@@ -71,10 +70,10 @@ class Announcer(Observer):
     """Says which release was made, and nothing else."""
 
     def __init__(self, name: str, releases: int) -> None:
-        self._key, self._releases, self._log = artifact_key(name), releases, get_run_logger()
+        self._name, self._releases, self._log = name, releases, get_run_logger()
 
     def on_step(self, step: Step) -> None:
         said = f"release {step.number} of {self._releases} is made"
         self._log.info(said)
         percent = 100 * step.number / self._releases
-        try_to(partial(create_progress_artifact, percent, key=f"{self._key}-progress", description=said))
+        try_to(partial(show, self._name, "progress", progress_text(said, percent), said))

@@ -6,7 +6,6 @@ from functools import partial, wraps
 from typing import Any, ParamSpec, TypeVar
 
 from prefect import Task, get_run_logger
-from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.states import Completed, Failed, State
 
@@ -20,7 +19,7 @@ from npmdask.planning.plan import Plan, plan_lines
 from npmdask.prefect.heartbeat import require_progress
 from npmdask.prefect.naming import step_name
 from npmdask.prefect.parameters import configuration, name_of_run, require_no_other_flow
-from npmdask.prefect.publish import Publisher, artifact_key, try_to
+from npmdask.prefect.publish import Publisher, show, try_to
 from npmdask.prefect.reports import URL, link_to
 from npmdask.report import Report, Text, as_markdown
 from npmdask.report.blocks import section, table
@@ -123,7 +122,7 @@ def publish_report(run_id: str, facts: dict[str, Any]) -> str:
         sections=(where, section("Facts", table(rows, ("fact", "value")))),
     )
     text = as_markdown(shown)
-    try_to(partial(create_markdown_artifact, text, key=f"{artifact_key(run_id)}-report", description=page))
+    try_to(partial(show, run_id, "report", text, facts["sentence"]))
     return page
 
 
@@ -174,7 +173,7 @@ def validate(config: AnyConfig) -> dict[str, Any]:
 @step
 def plan(config: AnyConfig, run_id: str | None = None) -> RunConfig:
     """
-    Say what the run will do and need: in the log, and in the artifact NAME-plan.
+    Say what the run will do and need: in the log, and in the artifact of the run.
 
     A task of Prefect, for a flow of yours. A run that has begun was planned already, and is not planned again.
 
@@ -241,7 +240,7 @@ def iterate(config: AnyConfig, run_id: str | None = None) -> dict[str, Any]:
 @step
 def report(run_id: str, facts: dict[str, Any]) -> str:
     """
-    Write the HTML page of a run beside its checkpoints, and say where it is in the artifact NAME-report.
+    Write the HTML page of a run beside its checkpoints, and say where it is in the artifact of the run.
 
     A task of Prefect, for a flow of yours.
 
@@ -275,8 +274,8 @@ def show_plan(config: RunConfig, run_id: str) -> RunConfig:
         return config
     rows, rank = table_of_plan(config)
     get_run_logger().info("\n".join(f"{name}: {said}" for name, said in rows))
-    text = f"# Plan of {run_id}\n\n{markdown(table(rows, ('what', 'how')))}\n"
-    try_to(partial(create_markdown_artifact, text, key=f"{artifact_key(run_id)}-plan", description="before it starts"))
+    text = f"## Plan\n\n{markdown(table(rows, ('what', 'how')))}\n"
+    try_to(partial(show, run_id, "plan", text, "planned"))
     return planned_rank(config, rank)
 
 

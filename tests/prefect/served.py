@@ -66,7 +66,7 @@ class Served:
 
     def report(self, run: str) -> str:
         """What is at the address that the artifact of the report links."""
-        (text,) = self.shop.ask(f"select data from artifact where key = '{run}-report' order by created desc limit 1")
+        (text,) = self.shop.ask(f"select data from artifact where key = '{run}' order by created desc limit 1")
         (link,) = set(re.findall(r"\]\(<(http://[^>]*)>\)", text[0]))
         with suppress(HTTPError):
             urlopen(link, timeout=20)

@@ -32,9 +32,9 @@ def test_a_centre_releases_once_and_keeps_the_tokens(client: Shop, sites: Sites)
         assert len(open_ledger(site.folder / "ledger.sqlite").status("here").runs) == 1
 
     artifacts = client.artifacts()
-    assert set(artifacts) == {"centre-plan", "centre-progress", "centre-report"}
-    assert "each of 2 nodes promises epsilon = 2" in artifacts["centre-plan"]
-    assert "576 numbers" in artifacts["centre-plan"]  # 2 L s p d
+    assert set(artifacts) == {"centre"}
+    assert "each of 2 nodes promises epsilon = 2" in artifacts["centre"]
+    assert "576 numbers" in artifacts["centre"]  # 2 L s p d
     told = b"".join(path.read_bytes() for path in client.home.rglob("*") if path.is_file())
     for site in made:
         assert site.token.encode() not in told and site.token not in client.out + client.err

@@ -26,8 +26,8 @@ def test_topics_of_a_file(client: Shop) -> None:
     assert flow(client, "topics", asked) == 0, client.err
     facts, store = json.loads(client.out.splitlines()[-1]), client.folder / "runs" / "papers"
     assert facts["answered"] and len(facts["topics"]) == 4 and facts["store"] == str(store)
-    assert (store / "report.html").exists() and str(store / "report.html") in client.artifacts()["papers-report"]
-    assert client.states() == {"COMPLETED": 1} and "papers-progress" in client.artifacts()
+    assert (store / "report.html").exists() and str(store / "report.html") in client.artifacts()["papers"]
+    assert client.states() == {"COMPLETED": 1} and set(client.artifacts()) == {"papers"}
     documents, words = client.folder / "docword.txt", client.folder / "vocab.txt"
     run_topics(documents, 4, words, store=client.folder / "by-python")
     assert (read_topics(store).model.topics == read_topics(client.folder / "by-python").model.topics).all()
@@ -65,7 +65,7 @@ def test_a_mixture(client: Shop) -> None:
     asked = {"kind": "mixture", "samples": "made/x.zarr", "count": 4, "run_id": "four"}
     assert flow(client, "latent", asked) == 0, client.err
     facts = json.loads(client.out.splitlines()[-1])
-    assert len(facts["weights"]) == 4 and "four-report" in client.artifacts()
+    assert len(facts["weights"]) == 4 and "four" in client.artifacts()
     fit_latent(
         "mixture",
         client.folder / "made" / "x.zarr",

@@ -184,7 +184,7 @@ def test_what_prefect_is_told(place: Place, server: str) -> None:
     assert given_away(place, server) == []
     text = told(server, read_auth_string(place.home / AUTH))
     assert "noisy products, one pass each; nothing else uses the data" in text, "the plan"
-    assert "release 3 of 3 is made" in text and first["sentence"] in text and "daily-report" in text
+    assert "release 3 of 3 is made" in text and first["sentence"] in text and "daily" in text
     assert "the budget of 'people' does not suffice" in text
     states = {run["state_name"] for run in _runs(text)}
     assert states == {"Completed", "Failed"}
@@ -248,7 +248,7 @@ def test_what_prefect_writes_down_of_times(place: Place, running: Running, door:
     said = [text for (text,) in place.ask("select message from log where {since}")]
     assert any("Prefect writes down when this run and its steps begin and end" in text for text in said)
     assert not [text for text in said if "is made" in text], "the time of a pass"
-    assert set(place.artifacts()) == {"counted-plan", "counted-report"}
+    assert set(place.artifacts()) == {"counted"}
     during = place.ask(
         "select r.resource_id, e.event from events e join event_resources r on r.event_id = e.id join task_run t "
         "on e.occurred > t.start_time and e.occurred < t.end_time "

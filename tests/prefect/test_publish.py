@@ -28,10 +28,10 @@ def test_progress_is_logarithmic() -> None:
 
 
 def test_the_bar_says_how_far_it_is() -> None:
-    from npmdask.prefect.publish import bar
+    from npmdask.prefect.publish import progress_text
 
-    assert bar(50.0) == f"`{'█' * 10}{'░' * 10}` 50 % of the way to the tolerance"
-    assert bar(100.0).count("█") == 20 and bar(0.0).count("█") == 0
+    assert progress_text("x", 50.0) == f"## Progress\n\nx\n\n`{'█' * 10}{'░' * 10}` 50 %"
+    assert progress_text("x", 100.0).count("█") == 20 and progress_text("x", 0.0).count("█") == 0
 
 
 def test_keys_are_what_prefect_takes() -> None:
@@ -106,9 +106,8 @@ def test_the_last_word_is_how_wrong_the_answer_can_be(monkeypatch: pytest.Monkey
 
     publisher, shown = object.__new__(Publisher), list[str]()
     publisher._thread, publisher._history, publisher._tol = ThreadPoolExecutor(1), _history(3), 1e-9
-    publisher._new = True
     monkeypatch.setattr(publisher, "_advance", lambda *_: None)
-    monkeypatch.setattr(publisher, "_plot", lambda said, _: shown.append(said))
+    monkeypatch.setattr(publisher, "_plot", lambda said, *_: shown.append(said))
     outcome = SimpleNamespace(sentence="converged after 3 steps")
     for assurance in ("The values are accurate to 9 digits.", ""):
         publisher.on_end(SimpleNamespace(outcome=outcome, answered=True, assurance=assurance))  # type: ignore[arg-type]
