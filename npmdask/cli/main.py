@@ -34,7 +34,7 @@ from npmdask.cli.models import (
     progress_of,
 )
 from npmdask.cli.operate import add_gc, add_metrics, add_serve, add_status
-from npmdask.cli.parser import Parser, add_completion, add_schema, complete
+from npmdask.cli.parser import Parser, add_completion, add_schema, complete, port
 from npmdask.cli.privacy import add_audit, add_ledger, add_perturb
 from npmdask.errors import BadInputError, NpmdaskError
 from npmdask.runs.progress import stop_bars
@@ -480,7 +480,7 @@ def _add_node(commands: Any) -> None:
     p = commands.add_parser("node", help="serve this node's data to a coordinator (federated runs) until stopped")
     p.add_argument("config", help="a TOML file with the source, [privacy], and the most that a coordinator may ask for")
     add_set(p)
-    p.add_argument("--port", type=int, default=0, help="port to listen on (default: any free one, which is printed)")
+    p.add_argument("--port", type=port, default=0, help="port to listen on (default: any free one, which is printed)")
     p.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
     p.add_argument("--tls-cert", metavar="FILE", help="serve HTTPS with this certificate (PEM, with its chain)")
     p.add_argument("--tls-key", metavar="FILE", help="private key of the certificate (PEM, mode 0600)")

@@ -20,7 +20,14 @@ from npmdask.errors import BadInputError, closest
 
 SCHEMA = Path(__file__).parents[1] / "config.schema.json"  # of configurations: `npmdask schema` prints the same
 SHELLS = ("bash", "zsh", "fish")
-NEEDS = {"int": "a whole number", "float": "a number", "Path": "a path"}  # types of arguments
+NEEDS = {"int": "a whole number", "float": "a number", "port": "a number from 0 to 65535"}  # types of arguments
+
+
+def port(text: str) -> int:
+    """The number of a port. Raises ValueError, of which argparse makes a message with the name of this function."""
+    if not 0 <= (number := int(text)) < 65536:
+        raise ValueError
+    return number
 
 
 class NoColor(argparse.Action):

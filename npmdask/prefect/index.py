@@ -27,11 +27,13 @@ EVERY = 15  # seconds between two looks of an open page
 # The part that changes is put in place of the old one; where the reader is, and what has the focus, stay.
 SCRIPT = f"""setInterval(async () => {{
   if (document.hidden) return;
-  const answer = await fetch(location.pathname, {{cache: "no-store"}}).catch(() => null);
+  const answer = await fetch(location.origin + location.pathname, {{cache: "no-store"}}).catch(() => null);
   if (!answer || !answer.ok) return;
   const found = new DOMParser().parseFromString(await answer.text(), "text/html");
   const now = document.querySelector("main"), next = found.querySelector("main");
   if (!next || next.innerHTML === now.innerHTML) return;
+  const links = document.querySelector("header nav"), others = found.querySelector("header nav");
+  if (links && others) links.replaceChildren(...others.childNodes);
   const at = document.activeElement && document.activeElement.getAttribute("href"), top = scrollY;
   now.replaceChildren(...next.childNodes);
   const again = at && [...document.querySelectorAll("a")].find(a => a.getAttribute("href") === at);

@@ -142,7 +142,10 @@ def _planned(entry: ScheduleEntry, folder: Path) -> Planned:
     try:
         when = Cron(entry.cron, timezone=entry.timezone) if entry.cron else Interval(float(entry.every or 0))
     except ValueError as error:
-        raise BadInputError(f"schedule {entry.name}: it cannot be: {error}") from error
+        raise BadInputError(
+            f"schedule {entry.name}: cron = {entry.cron!r} names no time: write minute, hour, day, month and "
+            "day of the week, like '0 2 * * *'"
+        ) from error
     flow, parameters = FLOWS[entry.flow], {"run_id": entry.name, **entry.parameters}
     if entry.config is not None:
         store = folder / entry.store if entry.store else Path("runs", str(parameters["run_id"]))

@@ -622,9 +622,7 @@ def _open_node(source: Any) -> tuple[Any, str]:
     except BadInputError:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BadInputError(
-            f"{path} is not a Zarr store, or its zarr.json is damaged ({error or type(error).__name__}); {make}"
-        ) from error
+        raise BadInputError(f"{path} is not a Zarr store, or its zarr.json is damaged; {make}") from error
 
 
 def _in_memory(array: np.ndarray) -> Any:

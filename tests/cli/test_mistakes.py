@@ -47,6 +47,7 @@ FOREIGN = (
         ("run a.zarr --json=yes", "run: --json takes no value: leave =yes out"),
         ("run a.zarr --mi mean", "run: --mi may mean --missing, --missing-fill"),
         ("metrics --port 1 --textfile a", "metrics: --textfile and --port exclude each other"),
+        ("metrics --port 99999", "metrics: --port 99999: a number from 0 to 65535 is needed"),
         ("completion bsh", "completion: SHELL bsh: did you mean 'bash'?"),
         ("serve --chek", "serve: there is no option --chek: did you mean '--check'?"),
         ("run a.zarr -k 3 --kind smaples", "source.kind = 'smaples': did you mean 'samples'?"),

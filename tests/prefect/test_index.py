@@ -1,7 +1,9 @@
 """The page of all runs and schedules: what it says, what it must not, and that it renews itself in a real browser."""
 
 import re
+import shutil
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -16,6 +18,7 @@ from npmdask.manage.report import write_report
 from npmdask.manage.status import RunStatus, status_below
 from npmdask.prefect import index, reports
 from npmdask.report import as_markdown
+from tests.prefect.browser import browser, missing
 from tests.prefect.test_reports import AUTH, asked
 
 SCHEDULE = index.ScheduleStatus(
@@ -96,3 +99,31 @@ def test_what_prefect_keeps_of_a_schedule_says_where_its_runs_are() -> None:
     topics = {"documents": "/d/docword.txt", "folder": "/runs", "run_id": "papers"}
     assert index._store(topics) == Path("/runs/papers") and index._data(topics) == "docword.txt"
     assert index._store({}) is None and index._data({}) == ""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(missing()), reason="there is no chromium and chromium-driver here")
+def test_an_open_page_renews_itself_and_the_reader_keeps_the_place(root: Path, port: int, tmp_path: Path) -> None:
+    for number in range(8):  # higher than the window
+        shutil.copytree(root / "one & <two>", root / f"more-{number}")
+    try:
+        with browser(tmp_path) as page:
+            page.open(f"http://{AUTH}@127.0.0.1:{port}/")
+            assert "9 runs" in page.text
+            at = "[scrollY, document.activeElement.getAttribute('href'), window.mark || null]"
+            begun = page.run(
+                "window.mark = 7; const last = [...document.querySelectorAll('main a')].at(-1);"
+                f"last.focus(); scrollTo(0, 400); return {at}"
+            )
+            assert begun[0] == 400 and begun[2] == 7
+            shutil.copytree(root / "one & <two>", root / "a-new-one")
+            deadline = time.monotonic() + 4 * index.EVERY
+            while "10 runs" not in page.text:
+                assert time.monotonic() < deadline, page.text
+                time.sleep(0.5)
+            assert page.run(f"return {at}") == begun, "the same document, place and focus"
+            assert "Run a-new-one" in page.run("return document.querySelector('header nav').innerText")
+            assert page.run("return document.documentElement.scrollWidth - innerWidth") <= 0
+    finally:
+        for path in (*root.glob("more-*"), root / "a-new-one"):
+            shutil.rmtree(path, ignore_errors=True)

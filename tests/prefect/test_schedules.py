@@ -55,7 +55,11 @@ def test_paths_are_those_of_the_file_and_runs_are_in_the_working_folder(folder: 
     [
         ('name = "papers"', 'name = "nightly"', "two schedules are called 'nightly'"),
         ('name = "papers"', 'name = "../papers"', "use letters, digits, dots"),
-        ('cron = "0 2 * * *"', 'cron = "every night"', "schedule nightly: it cannot be"),
+        (
+            'cron = "0 2 * * *"',
+            'cron = "every night"',
+            "schedule nightly: cron = 'every night' names no time: write minute",
+        ),
         ('cron = "0 2 * * *"', "", "nightly: say when it runs, with either `every` or `cron`"),
         ("every = 600", 'every = 600\ncron = "0 2 * * *"', "papers: say when it runs"),
         ("every = 600", "every = 0", "schedule.2.every = 0: a number above 0 is needed"),

@@ -179,7 +179,9 @@ def _csv_error(path: Path, names: list[str], message: str) -> BadInputError:
             f"{path}: {line}column {names[int(found[1])]!r}: {found[3]!r} is not a number; drop or encode "
             "that column, then ingest again"
         )
-    return BadInputError(f"{path} is not a table of numbers with {len(names)} columns ({message}); correct it first")
+    wide = re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+)", message)
+    where = f": line {wide[1]} has {wide[3]}" if wide else ""
+    return BadInputError(f"{path} is not a table of numbers with {len(names)} columns{where}; correct it first")
 
 
 def open_parquet(path: Path, spool: Path, missing: str = "error") -> DenseSource:
