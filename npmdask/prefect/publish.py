@@ -19,7 +19,7 @@ from typing import Any, cast
 from uuid import UUID
 
 from prefect import get_run_logger
-from prefect.artifacts import create_markdown_artifact
+from prefect.artifacts import Artifact, create_markdown_artifact
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import ArtifactUpdate
 from prefect.context import SettingsContext, get_settings_context
@@ -115,6 +115,7 @@ ROWS = 100  # of the history that are drawn
 MUTE = 30.0  # seconds without another attempt after a failure
 
 
+PLAN = "## Plan\n"
 PARTS = ("report", "progress", "plan")  # of the artifact of a run, from above
 
 
@@ -138,6 +139,8 @@ def show(name: str, part: str, text: str, said: str) -> None:
     key = artifact_key(name)
     page = _pages.setdefault((flow_run.get_id(), key), _Page())
     with page.lock:
+        if page.number is None and not page.parts:
+            page.parts |= _plan_before(key)
         page.parts[part] = text
         head = [] if "report" in page.parts else [f"# {name}"]
         whole = "\n\n".join([*head, *(page.parts[one].strip() for one in PARTS if one in page.parts)]) + "\n"
@@ -146,6 +149,14 @@ def show(name: str, part: str, text: str, said: str) -> None:
         else:
             with get_client(sync_client=True) as client:
                 client.update_artifact(page.number, ArtifactUpdate(data=whole, description=said))
+
+
+def _plan_before(key: str) -> dict[str, str]:
+    """The plan of the version before, which stands at its end: a run that is begun is not planned again."""
+    latest: Any = Artifact.get  # whose types know no caller that is not asynchronous
+    before = latest(key, _sync=True)
+    _, title, plan = str(before.data if before else "").rpartition(PLAN)
+    return {"plan": f"{title}{plan}"} if title else {}
 
 
 class LivePublisher(Observer):

@@ -19,7 +19,7 @@ from npmdask.planning.plan import Plan, plan_lines
 from npmdask.prefect.heartbeat import require_progress
 from npmdask.prefect.naming import step_name
 from npmdask.prefect.parameters import configuration, name_of_run, require_no_other_flow
-from npmdask.prefect.publish import Publisher, show, try_to
+from npmdask.prefect.publish import PLAN, Publisher, show, try_to
 from npmdask.prefect.reports import URL, link_to
 from npmdask.report import Report, Text, as_markdown
 from npmdask.report.blocks import section, table
@@ -274,7 +274,7 @@ def show_plan(config: RunConfig, run_id: str) -> RunConfig:
         return config
     rows, rank = table_of_plan(config)
     get_run_logger().info("\n".join(f"{name}: {said}" for name, said in rows))
-    text = f"## Plan\n\n{markdown(table(rows, ('what', 'how')))}\n"
+    text = f"{PLAN}\n{markdown(table(rows, ('what', 'how')))}\n"
     try_to(partial(show, run_id, "plan", text, "planned"))
     return planned_rank(config, rank)
 

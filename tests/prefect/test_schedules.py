@@ -75,7 +75,7 @@ def test_paths_are_those_of_the_file_and_runs_are_in_the_working_folder(folder: 
             "counts = 5",
             "the parameters do not fit the flow topics: it has no parameter 'counts': did you mean 'count'",
         ),
-        ("at_once = 2", "at_once = 2\nretries = 3", "unknown key 'schedule.1.retries': known: "),
+        ("at_once = 2", "at_once = 2\nretries = 3", "unknown key 'schedule.1.retries': "),
         ("[[schedule]]", "[[schedules", "is not a TOML file: line "),
     ],
 )
