@@ -113,10 +113,10 @@ def configuration() -> str:
             continue
         told = field.description or ""
         lines += [f"## \\[{name}\\]", "", f"{cell(told[:1].upper() + told[1:])}.".replace("..", "."), ""]
-        lines += ["| key | type | default | meaning |", "|---|---|---|---|"]
+        lines += ["| key | meaning | type | default |", "|---|---|---|---|"]
         for key, one in table.model_fields.items():
             kind = type_name(one.rebuild_annotation())
-            lines.append(f"| `{key}` | {kind} | {default_of(one)} | {cell(one.description or '')} |")
+            lines.append(f"| `{key}` | {cell(one.description or '')} | {kind} | {default_of(one)} |")
         lines.append("")
     return "\n".join(lines)
 
