@@ -38,7 +38,7 @@ BANNED = {  # a word, and what to write instead
 }
 WORDS = re.compile(rf"\b({'|'.join(BANNED)})\b", re.IGNORECASE)
 # Decisions are a record of what was thought when; papers and theorems have words of their own.
-PAGES = [ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]
 PAGES += sorted(p for p in (ROOT / "docs").rglob("*.md") if "decisions" not in p.parts)
 MODULES = sorted([*(ROOT / "npmdask").rglob("*.py"), *(ROOT / "flows").rglob("*.py")])
 

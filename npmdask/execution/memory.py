@@ -248,7 +248,7 @@ def plan_memory(
     """Choose the number of threads that fits the limit (the result has the same bits with any number).
 
     ``state_blocks``: how many d x (p + locked) blocks of float64 the algorithm and its checkpoint hold at once.
-    ``chosen``: what p follows from; None: nobody chooses it.
+    ``chosen``: what p follows from; None: it is not chosen.
 
     Raises
     ------

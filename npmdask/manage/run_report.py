@@ -245,7 +245,7 @@ GROUNDS = {
 HEAD = (
     "assuming",
     "value off by",
-    "components tilted by",
+    "components off by",
     "one component by",
     "left out, at most",
     "captures of the best",

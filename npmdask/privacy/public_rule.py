@@ -90,7 +90,7 @@ def require_public_rule(rule: PublicRule, privacy: Privacy, *, oracle: bool) -> 
         _require_wide(relation, rule.fill, privacy)
     if relation == "record_zero_out" and 0.0 in rule.marks:
         raise RefusedError(
-            "missing_values with 0 and record_zero_out: a record of zeros, which stands for nobody, would count as "
+            "missing_values with 0 and record_zero_out: a record of zeros, which is of no person, would count as "
             "one of missing values, and move the sum. Mark missing values by another number, or choose record_replace"
         )
     if rule.view.column_weight is not None and relation not in RECORDS:

@@ -40,7 +40,7 @@ GATHERED = 4  # blocks of a pass whose product is kept: the block, the product, 
 class Need(NamedTuple):
     """What memory is planned for: blocks of ``p`` columns, ``state_blocks`` of them, beside ``locked`` ones.
 
-    ``chosen``: what p follows from; None: nobody chooses it.
+    ``chosen``: what p follows from; None: it is not chosen.
     """
 
     operator: Operator

@@ -138,7 +138,7 @@ class Model:
     all but the scale-free algorithms are meant for rows of norm about 1; None: the root mean square norm of the first
     batch that is not zero. ``half_life``: rows after which a row counts half in the mean (None: for ever).
     ``missing``: "refuse" rows with missing values (NaN), or "impute" these by what was learnt so far.
-    ``missing_values``: what marks them in the data, which whoever reads them makes NaN.
+    ``missing_values``: what marks them in the data, which the reader turns into NaN.
     """
 
     algorithm: StreamAlgorithm[Any]
