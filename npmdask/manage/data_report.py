@@ -54,10 +54,18 @@ def about(run: RunStore, spec: dict[str, Any]) -> str:
     if data["kind"] in ("samples", "matrix", "sparse"):
         done = [word for word, asked in (("centred", data["center"]), ("scaled to variance 1", data["scale"])) if asked]
         said.append("columns " + " and ".join(done) if done else "columns as they are, not centred")
-    share = algorithm.get("share")
+    share = asked_share(spec)
     wanted = f"{share:.3g} of the variance" if share else f"{algorithm['target_rank']} components"
+    if algorithm.get("share") == "auto":
+        wanted = "as many components as predict entries held out"
     said.append(f"asked for: {wanted}")
     return f"{'; '.join(said)}. Run {run.path.name}."
+
+
+def asked_share(spec: dict[str, Any]) -> float | None:
+    """Give the share of the variance that was asked for; None where a number of components was, or "auto"."""
+    share = spec["algorithm"].get("share")
+    return None if share is None or share == "auto" else float(share)
 
 
 def data_sections(run: RunStore, spec: dict[str, Any], result: Any, page: PageOptions) -> list[Section]:
@@ -91,7 +99,7 @@ def explained(spec: dict[str, Any], values: np.ndarray, share: float | None) -> 
         return None
     shares = squares / squares.sum() * share
     what = "variance" if data["center"] else "sum of squares"
-    k, asked = len(values), spec["algorithm"].get("share")
+    k, asked = len(values), asked_share(spec)
     rule = (Rule(y=100 * asked, name=f"asked for: {100 * asked:.3g} %"),) if asked else ()
     said = f"The {k} components explain {share:.1%} of the {what} of all columns; the first {shares[0]:.1%}."
     numbers = range(1, k + 1)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.algorithms import Algorithm, Result, state_fields
-from npmdask.algorithms.stopping import FixedSteps, Outcome, StepView, StoppingRule, remembered, view_of, views_of
+from npmdask.algorithms.stopping import Outcome, StepView, StoppingRule, remembered, view_of, views_of
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block
 from npmdask.privacy.release import Release, Released
@@ -107,7 +107,7 @@ def power_loop(facts: Facts, release: Release, session: Session) -> Result | Non
 
 def expected_of(facts: Facts, session: Session) -> tuple[int | None, str]:
     """How many passes the run is expected to take in all, None where nothing was predicted; and what one is called."""
-    if isinstance(facts.rule, FixedSteps):
+    if not facts.rule.tol:  # the number of steps was fixed in advance
         return facts.rule.max_steps, "pass" if session.disclosure.times else "release"
     steps = expected_steps(session.telemetry(), usual=getattr(facts.algorithm, "usual_steps", None))
     left = facts.kind == "matrix"  # one more pass makes the left singular vectors

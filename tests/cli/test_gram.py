@@ -97,7 +97,7 @@ def test_every_command_knows_it(folder: Path, capsys: Any) -> None:
         (("a.zarr",), 2, "1 path is given: write `npmdask gram SOURCE G`"),
         (("--merge", "Ga", "G"), 2, "two Grams or more, and the new store"),
         (("--merge", "Ga", "Gb", "G", "--memory", "1GiB"), 2, "reads no rows: leave --memory out"),
-        (("--merge", "--remove", "A", "Ga", "Gb", "G"), 2, "give --merge or --remove"),
+        (("--merge", "--remove", "A", "Ga", "Gb", "G"), 2, "give either --merge or --remove"),
         (("--distinct", "a.zarr", "G"), 2, "--distinct is for a merge"),
         (("--remove", "A", "G"), 2, "write `npmdask gram --remove A G DEST`"),
         (("--merge", "nothing", "b.zarr", "G"), 2, "there is no Gram in nothing"),

@@ -143,7 +143,7 @@ def test_values_are_toml_or_words() -> None:
         (["run.memory="], "has no value"),
         (["run.seed=1", "run.seed=2"], "run.seed is given twice"),
         (["stop.tol.x=1"], "unknown key 'stop.tol.x'"),
-        (['source.nodes=["a'], "strings in it need quotation marks"),
+        (['source.nodes=["a'], "put quotation marks around text in it"),
     ],
 )
 def test_a_change_that_cannot_be_gets_a_sentence(pairs: list[str], sentence: str) -> None:

@@ -293,7 +293,7 @@ def test_the_predicted_memory_is_enough(tmp_path: Path, kind: str) -> None:
         ({"k": 0.5}, "number of triplets"),
         ({"k": 6}, "at most 5"),
         ({"k": 2, "kind": "symmetric"}, "shape|square|symmetric"),
-        ({"k": 2, "iteration_rank": 3}, "two columns for a triplet: give 4 to 13"),
+        ({"k": 2, "iteration_rank": 3}, "two columns per triplet: give 4 to 13"),
         ({"k": 2, "iteration_rank": 14}, "give 4 to 13"),
         ({"k": 2, "tol": 2.0}, "between 0 and 1"),
         ({"k": 2, "algorithm": "lanczos"}, "unknown algorithm"),

@@ -106,7 +106,7 @@ def test_options_reach_the_algorithm(folder: Path, options: dict[str, Any], prod
 
 def test_a_plan_for_people(folder: Path, capsys: Any) -> None:
     code, out, _ = run(capsys, "plan", config("planned"))
-    assert code == 0 and "14 x 14 x 14 float64, blocks of 5" in out and "as many as it takes" in out
+    assert code == 0 and "14 x 14 x 14 float64, blocks of 5" in out and "depends on the data" in out
 
 
 @pytest.mark.slow

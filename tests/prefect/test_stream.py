@@ -100,7 +100,7 @@ def test_every_door_refuses_what_is_another_s(tmp_path: Path, handlers: None, ca
     plain = partial(cli.main, power_method.npm, check=parameters.check_plain)
     assert "`python -m flows.streaming_update`" in refused(plain, "stream")
     assert "`python -m flows.npm`" in refused(stream, "stored")
-    with pytest.raises(BadInputError, match="standard input cannot be read by a schedule"):
+    with pytest.raises(BadInputError, match="a schedule cannot read standard input"):
         streaming_update.for_ticks(load_config(tmp_path / "pipe"))
 
 

@@ -557,7 +557,7 @@ def test_cells_and_genes_are_weighted_by_columns_of_their_tables() -> None:
         model.fit(adata.X[:, used], sample_weight=adata.obs["worth"].to_numpy())
         np.testing.assert_allclose(adata.uns["pca"]["variance"], model.explained_variance_, rtol=1e-8)
         np.testing.assert_allclose(adata.varm["PCs"][used], model.components_.T, atol=1e-8)
-    with pytest.raises(BadInputError, match=r"column_weights = 'aera' is not a column of adata.var"):
+    with pytest.raises(BadInputError, match=r"column_weights = 'aera' is no column of adata.var: did you mean 'area'"):
         npmdask.anndata.pca(adata, 3, column_weights="aera")
 
 

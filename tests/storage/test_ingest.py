@@ -137,7 +137,7 @@ def test_npy_errors(tmp_path: Path) -> None:
     np.save(tmp_path / "three.npy", np.zeros((2, 3, 4)))
     refused(tmp_path, tmp_path / "three.npy", "(2, 3, 4)", "reshape")
     np.save(tmp_path / "empty.npy", np.zeros((0, 3)))
-    refused(tmp_path, tmp_path / "empty.npy", "nothing")
+    refused(tmp_path, tmp_path / "empty.npy", "no data")
     np.save(tmp_path / "object.npy", np.array([["a", 1]], object), allow_pickle=True)
     refused(tmp_path, tmp_path / "object.npy", "unpickled")
     np.save(tmp_path / "complex.npy", np.ones((2, 2), complex))

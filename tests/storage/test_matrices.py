@@ -158,7 +158,7 @@ def test_what_is_no_stack_of_square_matrices_is_refused(tmp_path: Path) -> None:
         "stored.zarr": "kind = 'matrices' is for n square matrices",
         "oblong.npy": "3 x 5 is not square",
         "four.npy": "(4, 3, 3, 3)",
-        "none.npy": "nothing in it",
+        "none.npy": "no data to analyse",
         "a.csv": "in a .npy file (without dataset) or in Zarr",
         "a.npz": "in a .npy file (without dataset) or in Zarr",
     }.items():

@@ -51,7 +51,7 @@ def test_the_command(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
 
 def test_options_of_rows_are_refused(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["transform", str(store), "x", str(tmp_path / "y"), "--batch-rows", "5", "--header"]) == 2
-    assert "--batch-rows, --header is of rows of numbers" in capsys.readouterr().err
+    assert "--batch-rows, --header applies only to rows of numbers" in capsys.readouterr().err
 
 
 def test_words_that_were_left_out_are_left_out_again(tmp_path: Path) -> None:

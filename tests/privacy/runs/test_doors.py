@@ -178,7 +178,7 @@ def test_a_plan_does_not_look_at_the_data(blind: World, capsys: Any) -> None:
     assert code == 0, err
     for line in ("promise", "releases", "noise", "signal", "budget", "memory"):
         assert re.search(rf"^{line} ", out, re.M), line
-    assert "then epsilon = 1.497 is left" in out
+    assert "which leaves epsilon = 1.497" in out
     assert sorted(blind.folder.rglob("*")) == before, "nothing was written"
     altered("iteration_rank = 4", 'iteration_rank = "auto"')
     for command in ("plan", "run"):

@@ -114,7 +114,7 @@ def test_no_convergence_while_a_larger_value_may_be_missed() -> None:
     stuck = [replace(view, missed=1.5, step=step) for step in range(1, 20)]
     outcome = rule(stuck)
     assert outcome is not None and outcome.name == "max_steps"
-    assert "the random columns beside the start have not yet ruled out" in outcome.sentence
+    assert "the random columns added to the start have not yet ruled out" in outcome.sentence
     assert replace(rule, max_steps=30)(stuck) is None, "no stagnation: they go on"
 
 
