@@ -203,7 +203,7 @@ def test_report_is_one_self_contained_page(folder: Path, capsys: Any) -> None:
     assert run(capsys, "report", "runs/g")[0] == 0
     page = Path("runs/g/report.html").read_text()
     assert page.count("<svg") >= 5
-    links = re.findall(r"(?:src|href)=\"(?!#)([^\"]+)\"", page)
+    links = re.findall(r"(?:src|href)=\"(?!#|data:)([^\"]+)\"", page)
     assert not links, links
     for said in (
         "converged after",
