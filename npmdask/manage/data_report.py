@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from math import ceil, prod, sqrt
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from npmdask.checkpoint.store import RunStore
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, NpmdaskError
 from npmdask.manage.kinds import PageOptions
 from npmdask.manage.presented import names_of_columns
 from npmdask.manage.row_scores import SAMPLED, RowScores, row_scores
@@ -18,6 +19,7 @@ from npmdask.report import Bars, Map, Plot, Rule, Section, Series
 from npmdask.report.blocks import Text, section, series
 from npmdask.report.plots import COLOURS
 from npmdask.storage.labels import Axis, Labels
+from npmdask.storage.source import open_source
 
 SHOWN = 10  # loadings of a component
 CARDS, IMAGES, MAPS, TIMES = 6, 12, 6, 4  # components that are shown so
@@ -66,6 +68,21 @@ def asked_share(spec: dict[str, Any]) -> float | None:
     """Give the share of the variance that was asked for; None where a number of components was, or "auto"."""
     share = spec["algorithm"].get("share")
     return None if share is None or share == "auto" else float(share)
+
+
+def names_in_source(spec: Mapping[str, Any], fingerprint: Callable[[str], str]) -> Labels:
+    """Look up what columns are called, where the data came from a store that is still there, unchanged, and says so.
+
+    ``fingerprint`` computes that of the data at a path, as the run keeps it.
+    """
+    place = str(spec.get("source", ""))
+    if not Path(place, "zarr.json").is_file():
+        return Labels()
+    try:
+        labels, same = open_source(place).labels, fingerprint(place) == spec["data"]["fingerprint"]
+    except NpmdaskError:
+        return Labels()
+    return Labels(columns=labels.columns) if same and labels is not None else Labels()
 
 
 def data_sections(run: RunStore, spec: dict[str, Any], result: Any, page: PageOptions) -> list[Section]:

@@ -196,9 +196,17 @@ class LatentKind(StagedKind):
         return f"{count} component{'s'[: count != 1]}; {answer.weight_name} {shown}{more}{refined}"
 
     def report(self, run: RunStore, spec: Spec) -> Report:
+        """Report what was found; of independent components also the columns in which each is strongest."""
+        from npmdask.manage.data_report import components, names_in_source
         from npmdask.models.latent.answers import latent_report
+        from npmdask.storage.source import open_source
 
-        return latent_report(run, dict(spec))
+        found, mixing = latent_report(run, dict(spec)), self.answer(run.path).get("mixing")
+        if mixing is None or not mixing.size:
+            return found
+        names = names_in_source(spec, lambda place: open_source(place).fingerprint)
+        loadings = components(mixing / np.linalg.norm(mixing, axis=0), names, None, None)
+        return replace(found, sections=(found.sections[0], loadings, *found.sections[1:]))
 
 
 class CoupledKind(StagedKind):

@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 
 from npmdask.checkpoint.store import RunStore
-from npmdask.errors import BadInputError, NpmdaskError
+from npmdask.errors import BadInputError
 from npmdask.manage.kinds import Keeps, RunKind, Spec, memory_text, named
 from npmdask.numerics.units import parse_memory
 from npmdask.report import Report
 from npmdask.runs.observers import Observer
 from npmdask.runs.progress import duration
-from npmdask.storage.labels import Labels
 
 SHOWN = 5  # values
 MEASURED = {
@@ -25,23 +24,6 @@ MEASURED = {
 }
 
 # Imports inside of functions: with streams come the readers of every format, a tenth of a second that other runs save.
-
-
-def _names(spec: Spec) -> Labels:
-    """What columns are called, where the rows came from a store that is still there, unchanged, and says so."""
-    from npmdask.storage.source import open_source
-    from npmdask.streaming.source import Reading, open_stream
-
-    place = str(spec.get("source", ""))
-    if not Path(place, "zarr.json").is_file():
-        return Labels()
-    try:
-        found = open_stream(place, Reading(**spec["stream"]["reading"]), seed=spec["run"]["seed"])
-        labels = open_source(place).labels
-    except NpmdaskError:
-        return Labels()
-    same = found.stream.fingerprint == spec["data"]["fingerprint"]
-    return Labels(columns=labels.columns) if same and labels is not None else Labels()
 
 
 class StreamKind(RunKind):
@@ -130,9 +112,14 @@ class StreamKind(RunKind):
         return {"what": what, "state": state, "assurance": facts.get("assurance", ""), "step": facts.get("steps")}
 
     def report(self, run: RunStore, spec: Spec) -> Report:
-        from npmdask.manage.data_report import components
+        from npmdask.manage.data_report import components, names_in_source
         from npmdask.streaming.report import stream_report
         from npmdask.streaming.solution import answer_of
+        from npmdask.streaming.source import Reading, open_stream
+
+        def fingerprint(place: str) -> str:
+            reading = Reading(**spec["stream"]["reading"])
+            return open_stream(place, reading, seed=spec["run"]["seed"]).stream.fingerprint
 
         found = stream_report(run)
         try:
@@ -141,7 +128,7 @@ class StreamKind(RunKind):
             return found
         if not basis.size:
             return found
-        loadings = components(basis, _names(spec), None, None)
+        loadings = components(basis, names_in_source(spec, fingerprint), None, None)
         return replace(found, sections=(found.sections[0], loadings, *found.sections[1:]))
 
     def keeps(self, run: RunStore, spec: Spec) -> Keeps:

@@ -296,7 +296,9 @@ def test_constants_far_from_zero_do_not_vary() -> None:
     assert not beside.right.basis[12:].any() and beside.certificate["correlation_error"] < 1e-9
     assert not npmdask.cca(a, c, 1, pcs=2).values.any()
     far = npmdask.cca(a, b + 3e12, 2).certificate["correlation_error"]
-    assert 1e-5 < far and npmdask.cca(a, b + 1e15, 2).assurance.startswith("The error of the correlations cannot be bounded")
+    assert 1e-5 < far and npmdask.cca(a, b + 1e15, 2).assurance.startswith(
+        "The error of the correlations cannot be bounded"
+    )
 
 
 def test_canonical_pairs_without_variance_are_none() -> None:
