@@ -105,15 +105,6 @@ def power_loop(facts: Facts, release: Release, session: Session) -> Result | Non
     return result if outcome.answered else None
 
 
-def expected_of(facts: Facts, session: Session) -> tuple[int | None, str]:
-    """How many passes the run is expected to take in all, None where nothing was predicted; and what one is called."""
-    if not facts.rule.tol:  # the number of steps was fixed in advance
-        return facts.rule.max_steps, "pass" if session.disclosure.times else "release"
-    steps = expected_steps(session.telemetry(), usual=getattr(facts.algorithm, "usual_steps", None))
-    left = facts.kind == "matrix"  # one more pass makes the left singular vectors
-    return None if steps is None else min(steps, facts.rule.max_steps) + left, "pass"
-
-
 def first_state(facts: Facts, session: Session) -> tuple[Any, list[dict[str, Any]]]:
     """The state after the last commit and its history, or the data-independent start (Figure 1, line 1)."""
     last = session.store.last_step()
@@ -122,6 +113,15 @@ def first_state(facts: Facts, session: Session) -> tuple[Any, list[dict[str, Any
         return facts.algorithm.init(facts.d, rng=rng, locked=facts.locked, start=facts.start), []
     arrays, meta = last
     return facts.algorithm.load(arrays, meta["state"]), meta["history"]
+
+
+def expected_of(facts: Facts, session: Session) -> tuple[int | None, str]:
+    """How many passes the run is expected to take in all, None where nothing was predicted; and what one is called."""
+    if isinstance(facts.rule, FixedSteps):
+        return facts.rule.max_steps, "pass" if session.disclosure.times else "release"
+    steps = expected_steps(session.telemetry(), usual=getattr(facts.algorithm, "usual_steps", None))
+    left = facts.kind == "matrix"  # one more pass makes the left singular vectors
+    return None if steps is None else min(steps, facts.rule.max_steps) + left, "pass"
 
 
 def line_of(view: StepView, released: Released, rule: StoppingRule, angle: float | None) -> dict[str, Any]:

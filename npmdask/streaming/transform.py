@@ -276,10 +276,13 @@ def writer_of_scores(dest: str | Path, columns: int, overwrite: bool) -> Iterato
 def _write_all(opened: Opened, scorer: _Scorer, writer: DenseWriter, batch_rows: int, observer: Observer) -> None:
     stream, tell = opened.stream, Stopwatch(TELL_SECONDS)
     observer.on_begin(0, opened.rows, "row")
+    told = 0
     while (rows := stream.read(batch_rows)) is not None:
         writer.write(scorer.scores(rows))
         if tell.is_time():
-            observer.on_rows(stream.rows_read, scorer.skipped, stream.rows_read / tell.total)
-    observer.on_rows(stream.rows_read, scorer.skipped, stream.rows_read / tell.total)
+            told = stream.rows_read
+            observer.on_rows(told, scorer.skipped, told / tell.total)
+    if told != stream.rows_read:
+        observer.on_rows(stream.rows_read, scorer.skipped, stream.rows_read / tell.total)
     if not writer.next_row:
         raise BadInputError(f"{opened.name} holds no rows to transform ({scorer.skipped} were left out)")

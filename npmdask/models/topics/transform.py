@@ -221,13 +221,16 @@ def _write_all(
 ) -> None:
     tell = Stopwatch(TELL_SECONDS)
     observer.on_begin(0, documents.rows, "document")
+    told = 0
     for batch in documents.read():
         shares = shares_of(batch, model.topics, model.alpha, max_iterations=until[0], tol=until[1])
         writer.write(shares.shares)
         tally.add(shares)
         if tell.is_time():
-            observer.on_rows(writer.next_row, 0, writer.next_row / tell.total)
-    observer.on_rows(writer.next_row, 0, writer.next_row / tell.total)
+            told = writer.next_row
+            observer.on_rows(told, 0, told / tell.total)
+    if told != writer.next_row:
+        observer.on_rows(writer.next_row, 0, writer.next_row / tell.total)
 
 
 class DocumentShares:

@@ -104,7 +104,7 @@ def test_what_is_shown_follows_from_the_releases(
         watchers.append(Watcher())
         seen.append(shown(world, watchers[-1]))
         caplog.clear()
-        world.solve("other", observer=ProgressBar())
+        world.solve("other", observer=ProgressBar(verbose=True))
         printed.append("".join(capfd.readouterr()).replace(str(world.folder), ""))
         logged.append(caplog.text.replace(str(world.folder), ""))
     assert seen[0].keys() == seen[1].keys() and len(seen[0]) > 8
