@@ -28,7 +28,7 @@ from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, Settings
 
 from npmdask.checkpoint.store import RunStore
 from npmdask.report.blocks import table
-from npmdask.report.plots import ALONE, BLUE, GREY, LINES, ORANGE, axes, draw, svg
+from npmdask.report.plots import ALONE, COLOURS, LINES, axes, draw, svg
 from npmdask.report.render import markdown
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Solution, Step
@@ -77,10 +77,13 @@ def convergence_svg(history: list[dict[str, Any]], tol: float) -> str:
     if tol > 0:
         x, y = at(first, tol)
         parts += [
-            _line(x, y, WIDTH - RIGHT, y, GREY, dashed=True),
-            _text(x + 6, y - 4, f"tol {tol:.0e}", "start", GREY),
+            _line(x, y, WIDTH - RIGHT, y, LINES, dashed=True),
+            _text(x + 6, y - 4, f"tol {tol:.0e}", "start", LINES),
         ]
-    series = [(residuals, BLUE, "worst relative residual"), (angles, ORANGE, "max sin θ to the planted truth")]
+    series = [
+        (residuals, COLOURS[0], "worst relative residual"),
+        (angles, COLOURS[1], "max sin θ to the planted truth"),
+    ]
     for place, (points, colour, said) in enumerate(one for one in series if one[0]):
         parts += [_curve([at(*p) for p in points if math.isfinite(p[1])], colour)]
         parts += [_text(WIDTH - RIGHT, TOP + 12 + 14 * place, said, "end", colour)]
