@@ -85,7 +85,7 @@ def reading(path: Path) -> Iterator[None]:
                 "command again: it continues from what is written"
             ) from error
         raise BadInputError(
-            f"{path} cannot be read: it is truncated, corrupt or not "
+            f"{path} cannot be read ({type(error).__name__}: {error}): it is truncated, corrupt or not "
             "what its name says; fetch or write it again, then ingest it again"
         ) from error
 
