@@ -125,7 +125,7 @@ def in_plain_words(statement: dict[str, Any], left: str) -> Section:
         "The promise in plain words",
         Text(text=f"Protected is {statement['protects']}."),
         Text(
-            text="Suppose that somebody knows all other data, and has to guess which of two versions of what is "
+            text="Suppose that an attacker knows all other data, and has to guess which of two versions of what is "
             "protected this run saw, each as likely as the other. With everything that the run released they guess "
             f"right in at most {math.ceil(1000 * right) / 10:g} of 100 cases; by tossing a coin, in 50. Other runs on "
             f"the same data add to this (epsilon = {epsilon:g}, delta = {delta:g})."

@@ -1,4 +1,4 @@
-"""A field on a grid as rows and columns, and vectors over its columns as maps: what npmdask.xarray stands on."""
+"""A field on a grid as rows and columns, and vectors over its columns as maps: the basis of npmdask.xarray."""
 
 from __future__ import annotations
 

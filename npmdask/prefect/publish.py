@@ -155,7 +155,7 @@ def show(name: str, part: str, text: str, said: str) -> None:
 
 
 def _plan_before(key: str) -> dict[str, str]:
-    """The plan of the version before, which stands at its end: a run that is begun is not planned again."""
+    """The plan of the version before, which is at its end: a run that is begun is not planned again."""
     latest: Any = Artifact.get  # whose types know no caller that is not asynchronous
     before = latest(key, _sync=True)
     _, title, plan = str(before.data if before else "").rpartition(PLAN)
