@@ -56,7 +56,7 @@ def test_commands_of_the_readme_exist(capsys: pytest.CaptureFixture[str]) -> Non
     assert len(verbs) > 15
     for verb in verbs:
         assert re.search(rf"^    {verb}\s", known, re.M), verb
-    assert len(COMMANDS) == 27
+    assert len(COMMANDS) == 29
     flows = re.findall(r"python -m flows\.(\w+)", tour)
     assert len(flows) > 2
     for flow in flows:

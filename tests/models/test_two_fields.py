@@ -178,7 +178,8 @@ def _wrong_correlations(a: np.ndarray, b: np.ndarray, k: int, weights: dict[str,
         wide = field.astype(np.longdouble)
         wide = u * (wide - (u.ravel() ** 2 @ wide) / (u**2).sum())
         lengths = np.linalg.norm(wide.astype(float), axis=0)
-        shares = lengths / np.linalg.norm((u * field).astype(float), axis=0)
+        whole = np.linalg.norm((u * field).astype(float), axis=0)
+        shares = lengths / np.where(whole > 0, whole, 1)
         if ((shares > 1e-16) & (shares < 1e-14)).any():
             return ""  # which columns count as constant is a convention
         wide = np.where(shares > 1e-15, wide / np.where(lengths > 0, lengths, 1), 0).astype(float)

@@ -200,7 +200,7 @@ def test_the_command_line_and_files_of_text(tmp_path: Path, capsys: pytest.Captu
     assert main([*command, "--quiet"]) != 0
     capsys.readouterr()
     assert main([*command, "--quiet", "--missing", "least-squares"]) == 0
-    assert f"rows_with_gaps       {np.isnan(gappy).any(axis=1).sum()}" in capsys.readouterr().out
+    assert f"rows with gaps {np.isnan(gappy).any(axis=1).sum()}" in capsys.readouterr().out
     wanted = found.scores(gappy, missing="least-squares")
     np.testing.assert_allclose(zarr.open_group(tmp_path / "scores")["data"][...], wanted, rtol=1e-12)
 
