@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from npmdask.models.private_pca import PrivatePCA
     from npmdask.models.topics.estimator import Topics
     from npmdask.models.two_fields.answers import CoupledModes, FieldModes, cca, mca
+    from npmdask.models.two_fields.estimators import CCA, MCA
     from npmdask.privacy.request import Privacy
     from npmdask.runs.gram_store import GramStore
     from npmdask.runs.solution import Solution
@@ -24,11 +25,13 @@ if TYPE_CHECKING:
     __version__: str
 
 LATER = {
+    "CCA": "npmdask.models.two_fields.estimators",
     "CoupledModes": "npmdask.models.two_fields.answers",
     "FieldModes": "npmdask.models.two_fields.answers",
     "GramStore": "npmdask.runs.gram_store",
     "ICA": "npmdask.models.latent.estimators",
     "IncrementalPCA": "npmdask.models.incremental_pca",
+    "MCA": "npmdask.models.two_fields.estimators",
     "Mixture": "npmdask.models.latent.estimators",
     "PCA": "npmdask.models.pca",
     "Privacy": "npmdask.privacy.request",
@@ -51,7 +54,9 @@ LATER = {
 }
 
 __all__ = [
+    "CCA",
     "ICA",
+    "MCA",
     "PCA",
     "BadInputError",
     "BudgetError",

@@ -52,4 +52,6 @@ def models(counts: NDArray[np.int64], rows: NDArray[np.float64], words: list[str
     assert_type(topics, npmdask.Topics)
     assert_type(topics.top_words(), list[list[tuple[str, float]]])
     assert_type(npmdask.Mixture(5).fit(rows), npmdask.Mixture)
+    assert_type(npmdask.MCA(5).fit(rows, counts), npmdask.MCA)
+    assert_type(npmdask.CCA(5, pcs=20).fit(rows, counts).correlations_, NDArray[Any])
     assert_type(npmdask.ICA(5).fit(rows).set_params(n_components=4), npmdask.ICA)

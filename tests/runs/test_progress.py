@@ -281,7 +281,9 @@ def test_what_a_prediction_says_is_what_the_bar_expects() -> None:
         assert begun.seen == (0, found.prediction["predicted_steps"] + more, "pass")
 
 
-@pytest.mark.parametrize("name", ["PCA", "TruncatedSVD", "IncrementalPCA", "StreamingPCA", "Mixture", "ICA", "Topics"])
+@pytest.mark.parametrize(
+    "name", ["PCA", "TruncatedSVD", "IncrementalPCA", "StreamingPCA", "Mixture", "ICA", "Topics", "MCA", "CCA"]
+)
 def test_estimators_take_it_as_a_parameter(name: str) -> None:
     made = getattr(npmdask, name)(2, progress=True)
     assert made.get_params()["progress"] is True
