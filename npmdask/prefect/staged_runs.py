@@ -1,6 +1,8 @@
 """Jobs of several stages (topics, mixtures, independent components, two fields) as flows, and their steps as tasks.
 
-No ``from __future__ import annotations`` here: Prefect could not read the parameters of a served flow.
+No ``from __future__ import annotations`` here: Prefect could not read the parameters of a served flow. Nor are those
+that all have (seed, memory, threads, ...) put into a decorator or an object of their own: of an entrypoint Prefect
+(3.8.8) reads the source of a flow, and shows only what its signature and docstring spell out.
 """
 
 from typing import Annotated, Any, Literal
