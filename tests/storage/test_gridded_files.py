@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pandas as pd
 import pytest
@@ -103,6 +104,30 @@ def test_the_command_line(tmp_path: Path) -> None:
     )
     assert main(["run", str(tmp_path / "x.toml"), "--quiet"]) == 0
     same_bytes(store, tmp_path / "again", ("result", "labels"))
+
+
+@pytest.mark.parametrize("name", ["x.nc", "x.zarr"])
+def test_a_report_of_an_array_given_by_its_path_draws_maps(name: str, tmp_path: Path) -> None:
+    """Mutant: the coordinates of a grid that is opened by its path are not kept with the run."""
+    grid = field().assign_coords(lon=[0.0, 90.0, 180.0, 270.0])
+    grid.to_netcdf(tmp_path / name, engine="scipy") if name == "x.nc" else grid.to_zarr(tmp_path / name)
+    store, page = str(tmp_path / "run"), tmp_path / "r.json"
+    assert main(["run", str(tmp_path / name / "t"), "-k", "2", "--dim", "time", "--store", store, "--quiet"]) == 0
+    assert main(["report", store, "-o", str(page)]) == 0
+    assert "Components as maps" in page.read_text() and "270.0" in page.read_text()
+
+
+@pytest.mark.parametrize("name", ["x.nc", "x.h5"])
+def test_a_grid_without_dim_is_told_of_it(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / name
+    if name == "x.nc":
+        field().to_netcdf(path, engine="scipy")
+    else:
+        with h5py.File(path, "w") as file:
+            file["t"] = field().values
+    for given in (path, path / "t"):
+        assert main(["run", str(given), "-k", "2", "--store", str(tmp_path / "run"), "--quiet"]) == 2
+        assert "--dim time" in capsys.readouterr().err
 
 
 def test_what_cannot_be_opened_says_so(tmp_path: Path) -> None:

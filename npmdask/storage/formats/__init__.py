@@ -102,8 +102,9 @@ def tell_format(path: Path) -> str:
     found = known or _sniff(path)
     if found == "netcdf3":
         raise BadInputError(
-            f"{path} is NetCDF 3 (classic), which is not read: write one array of it as Zarr, with xarray: "
-            f"xarray.open_dataset({path.name!r})[NAME].to_zarr('name.zarr'); or as NetCDF 4, with `nccopy -k nc4`"
+            f"{path} is NetCDF 3 (classic), which only xarray reads: run on it as it is, and say along which dimension "
+            f"rows lie: --dim time; or write one array of it as Zarr: xarray.open_dataset({path.name!r})[NAME].to_zarr"
+            "('name.zarr')"
         )
     if not found:
         raise BadInputError(f"{path} has no known format; supported are {SUPPORTED}")

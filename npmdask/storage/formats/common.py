@@ -16,6 +16,7 @@ from npmdask.storage.kinds import storage_dtype
 from npmdask.storage.labels import Labels
 
 MOST_EMPTY_ROWS = 10**8
+ALONG = "where dimensions have names (NetCDF, xarray), run on it as it is, and say along which one rows lie: --dim time"
 
 Item = TypeVar("Item")
 Rows = TypeVar("Rows", np.ndarray, sparse.csr_matrix)
@@ -128,6 +129,7 @@ def require_2d(shape: Sequence[int], where: str) -> tuple[int, int]:
     if len(shape) != 2:
         more = "; or pass kind='matrices' if it holds a square matrix for each record" if len(shape) == 3 else ""
         more += ", or kind='tensor' for a symmetric tensor" if len(shape) == 3 and len(set(shape)) == 1 else ""
+        more += f"; {ALONG}" if len(shape) > 2 else ""
         raise BadInputError(
             f"{where} has shape {tuple(shape)}: rows and columns are needed; reshape it to two dimensions "
             f"and save it again, for example with array.reshape(len(array), -1){more}"
@@ -164,4 +166,5 @@ def choose_array(path: Path, dataset: str | None, shapes: dict[str, tuple[int, .
     listed = ", ".join(f"{name} {shape}" for name, shape in shown.items()) or "nothing"
     several = f"several {dimensions}-D arrays: choose one with dataset="
     reason = several if matrices else f"no {dimensions}-D array; there is"
-    raise BadInputError(f"{path} has {reason} ({listed})")
+    remedy = f"; {ALONG}" if not matrices and any(len(shape) > dimensions for shape in shown.values()) else ""
+    raise BadInputError(f"{path} has {reason} ({listed}){remedy}")
