@@ -204,6 +204,7 @@ WRONG = {  # what a value is not, by pydantic's name of the mistake
     "dict_type": "a table is needed, like {{ gap = 0.1 }}",
     "model_type": "a table is needed, with keys of its own",
     "model_attributes_type": "a table is needed, with keys of its own",
+    "extra_forbidden": "there is no such key",
     "finite_number": "a finite number is needed",
     "greater_than": "a number above {gt:g} is needed",
     "greater_than_equal": "at least {ge:g} is needed",

@@ -185,7 +185,6 @@ def add_plan(commands: Any) -> None:
 
 
 def _plan(a: argparse.Namespace) -> int:
-    import npmdask.planning.private as private
     from npmdask.planning.plan import plan_lines
 
     config = _config_of(a)
@@ -196,6 +195,8 @@ def _plan(a: argparse.Namespace) -> int:
         print(json.dumps(facts) if a.json else "\n".join(f"{name:26} {value}" for name, value in facts.items()))
         return 0
     if config.privacy is not None:
+        import npmdask.planning.private as private
+
         promised = config.private_plan(a.spectrum)
         print(json.dumps(promised.facts()) if a.json else "\n".join(private.private_lines(promised)))
         return 0

@@ -95,10 +95,24 @@ def checked(flow: Any, asked: dict[str, Any]) -> dict[str, Any]:
     except ParameterTypeError as error:
         found = error.__context__  # what Prefect made its sentence of
         told = found.errors(include_url=False) if isinstance(found, ValidationError) else []
-        said = "; ".join(f"{one['loc'][0]} = {shown_value(one.get('input'))}: {wrong_value(one)}" for one in told)
+        said = "; ".join(
+            f"{_key_at(asked, one['loc'])} = {shown_value(one.get('input'))}: {wrong_value(one)}" for one in told
+        )
         raise BadInputError(f"{wrong}: {said or 'one of them is of another type'}") from None
     run_folder(asked.get("folder", "runs"), asked.get("run_id", flow.name))
     return asked
+
+
+def _key_at(asked: Mapping[str, Any], location: tuple[int | str, ...]) -> str:
+    """The parameter that pydantic means, with the keys of the tables in it, and without the types that it tried."""
+    first, *rest = map(str, location)
+    found, held = [first], asked.get(first)
+    for part in rest:
+        if not isinstance(held, Mapping):
+            break
+        found.append(part)
+        held = held.get(part)
+    return ".".join(found)
 
 
 def run_folder(folder: str, run_id: str) -> str:

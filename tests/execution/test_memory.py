@@ -71,7 +71,7 @@ def test_peak_memory_stays_under_the_limit(
         f'name = "{algorithm}"\n'
         f'[run]\nmemory = "{limit}"\nthreads = 2\n{extra}'
     )
-    done = subprocess.run([*NPMDASK, "run", "c.toml", "--json"], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run([*NPMDASK, "run", "c.toml", "--json", "-v"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode in (0, 4), done.stderr  # two passes: the second holds all that a later one does
     facts = json.loads(done.stdout.splitlines()[-1])
     assert facts["dataset_bytes"] > 2 * LIMIT
@@ -209,7 +209,7 @@ def test_worker_processes_are_in_the_facts_and_on_the_page(tmp_path: Path) -> No
     (tmp_path / "c.toml").write_text(
         '[source]\npath = "x.zarr"\n[algorithm]\ntarget_rank = 3\n[run]\nworkers = 2\nthreads = 1\nmemory = "2GiB"\n'
     )
-    done = subprocess.run([*NPMDASK, "run", "c.toml", "--json"], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run([*NPMDASK, "run", "c.toml", "--json", "-v"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     facts = json.loads(done.stdout.splitlines()[-1])
     processes = facts["peak_rss_by_process"]
@@ -240,7 +240,7 @@ def test_many_short_and_empty_rows_stay_under_the_limit(tmp_path: Path) -> None:
         '[source]\npath = "x.zarr"\n[algorithm]\ntarget_rank = 10\nmax_steps = 3\n'
         '[run]\nmemory = "600MiB"\nthreads = 2\n'
     )
-    done = subprocess.run([*NPMDASK, "run", "c.toml", "--json"], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run([*NPMDASK, "run", "c.toml", "--json", "-v"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode in (0, 4), done.stderr
     facts = json.loads(done.stdout.splitlines()[-1])
     predicted = int(done.stderr.split("predicted peak ")[1].split()[0]) * 2**20

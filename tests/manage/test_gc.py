@@ -147,7 +147,7 @@ def test_whole_runs_go_only_if_asked_for(tmp_path: Path) -> None:
     (runs / ".npmdask-gc").unlink()
     swept = sweep(runs, Retention(seconds=30 * 86400, results=True))
     assert {name for name in names(swept, runs) if "/" not in name} == {"a", "m"}
-    assert any("holds notes.txt, which is no part of a run" in sentence for sentence in swept.left)
+    assert any("holds notes.txt, which does not belong to a run" in sentence for sentence in swept.left)
     assert sorted(p.name for p in runs.iterdir()) == ["b", "c", "link", "papers", "s", "u", "x.zarr.partial"]
     assert (runs / "c" / "notes.txt").read_text() == "mine" and inspect(runs / "c")["state"] == "finished"
     assert content(tmp_path / "elsewhere") == far and list((runs / "b" / "steps").iterdir())
@@ -178,7 +178,7 @@ def test_what_a_process_has_is_left_alone_also_where_it_hangs(tmp_path: Path) ->
         before = content(tmp_path / "run")
         for dry in (True, False):
             swept = sweep(tmp_path, ALL, dry=dry)
-            assert not swept.gone and len(swept.left) == 1 and f"held by process {hung.pid} " in swept.left[0]
+            assert not swept.gone and len(swept.left) == 1 and f" by process {hung.pid} " in swept.left[0]
         assert content(tmp_path / "run") == before
     run(tmp_path, tmp_path / "run")
 

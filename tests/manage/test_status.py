@@ -75,7 +75,7 @@ def test_a_run_that_runs_hangs_and_is_killed(tmp_path: Path) -> None:
         s = states(runs)["run"]
         assert s.state == "hung" and s.holder is not None and 70 < s.holder["silent_seconds"] < 90
         said = "\n".join(runs_as_lines([s]))
-        assert f"process {process.pid} on" in said and f", for {OWNER}; last sign of life 75 s ago" in said
+        assert f"process {process.pid} on" in said and f", for {OWNER}; last heartbeat 75 s ago" in said
         assert content(runs / "run") == before
         process.kill()
         process.wait()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ def test_every_door_leaves_the_same_bytes(folder: Path, capsys: Any) -> None:
     assert json.loads(out)["dimension"] == 14 and json.loads(out)["block"] == 5
     assert run(capsys, "report", "out")[0] == 0
     page = Path("out/report.html").read_text()
-    assert "<th>status</th>" in page and page.count("<td>found</td>") == 3
+    assert re.search("<th[^>]*>status</th>", page) and page.count("<td>found</td>") == 3
 
 
 @pytest.mark.slow

@@ -172,7 +172,7 @@ def test_variance_that_the_sample_has_not_is_seen_in_the_columns_of_all_rows(tmp
         said[name] = [drawn(source, Request(target_rank=3, center=center), nbytes=600_000) for center in (True, False)]
     for sample in said["rare"]:
         assert all(one.sine is one.lost is None and "misses rows that matter" in one.why for one in sample.errors)
-        assert shares_said(sample.errors, 3).count("not known") == 2
+        assert shares_said(sample.errors, 3).count("unknown") == 2
     assert all(one.lost is not None for sample in said["plain"] for one in sample.errors)
 
 

@@ -32,7 +32,7 @@ def test_a_row_is_measured_once(client: Shop) -> None:
     assert client.err.count(f"{ROW} ...") == 1, "one process of the benchmarks"
     artifacts = client.artifacts()
     assert set(artifacts) == {"figures"} and set(client.tasks()) == {"choose", "measure"}
-    (row,) = json.loads(json.loads(artifacts["figures-figures"]))
+    (row,) = json.loads(json.loads(artifacts["figures"]))
     assert (row["row"], row["target"], row["holds"] in ("yes", "no")) == (ROW, "<= 0.5", True)
 
 

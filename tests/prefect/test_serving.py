@@ -47,7 +47,7 @@ def secret_stays_secret(served: Served) -> None:
     assert know == {"keeper", "worker"} and secret not in environment_of(psutil.Process(served.process.pid))
     logs = [*(served.shop.folder / "runs" / ".serve").iterdir(), served.shop.folder / "err", served.shop.folder / "out"]
     assert not [log for log in logs if log.is_file() and secret in log.read_text(errors="replace")]
-    assert f"its pages ask for a password: the line in {home / AUTH}" in served.shop.err
+    assert f"these pages ask for a password: the line in {home / AUTH}" in served.shop.err
 
 
 def another(shop: Shop, name: str, *options: str) -> Shop:

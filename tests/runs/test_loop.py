@@ -386,7 +386,7 @@ def test_sigterm_exits_130_and_the_run_resumes(tmp_path: Path) -> None:
         f'[source]\npath = "{source}"\nkind = "samples"\n[algorithm]\ntarget_rank = 5\niteration_rank = 5\n'
         f'max_steps = 400\n[stop]\ntol = 1e-11\n[run]\nstore = "{tmp_path / "run"}"\n'
     )
-    command = [sys.executable, "-m", "npmdask.cli.main", "run", str(config)]
+    command = [sys.executable, "-m", "npmdask.cli.main", "run", str(config), "-v"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         for line in process.stderr:

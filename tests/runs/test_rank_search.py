@@ -313,7 +313,7 @@ def test_from_a_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
     (tmp_path / "x.toml").write_text(
         '[source]\npath = "x.zarr"\nkind = "samples"\ncenter = true\n[algorithm]\ntarget_rank = 0.95\n'
     )
-    assert main(["run", "x.toml", "--json"]) == 0
+    assert main(["run", "x.toml", "--json", "-v"]) == 0
     said = capsys.readouterr()
     assert '"target_rank": 29' in said.out
     assert "search: does a run of 16 columns reach 0.95?" in said.err

@@ -107,7 +107,7 @@ def test_a_run_is_planned_cut_short_resumed_and_reported(tmp_path: Path, capsys:
         f'[algorithm]\nname = "power"\ntarget_rank = 2\niteration_rank = 4\n[run]\nstore = "{tmp_path}/run"\n'
     )
     assert main(["plan", str(config)]) == 0
-    assert "not known" in capsys.readouterr().out, "a sample of the data says nothing of another operator"
+    assert "unknown" in capsys.readouterr().out, "a sample of the data says nothing of another operator"
     asked: dict[str, Any] = {"kind": "samples", "operator": "weighted", "algorithm": "power", "iteration_rank": 4}
     with pytest.raises(Stop):
         npmdask.top_k(tmp_path / "x.zarr", 2, **asked, store=tmp_path / "run", observer=StopAfter(2))

@@ -743,7 +743,7 @@ def test_a_failing_disk_keeps_what_is_written(
 
     whole = raw.read_into
     monkeypatch.setattr(raw, "read_into", read_into)
-    with pytest.raises(RefusedError, match=r"a\.npy.*Input/output error.*goes on"):
+    with pytest.raises(RefusedError, match=r"a\.npy.*Input/output error.*continues"):
         ingest(tmp_path / "a.npy", tmp_path / "out.zarr", chunks=(64, 17))
     calls.extend([0] * 1000)
     done: list[int] = []

@@ -294,7 +294,7 @@ def test_gaussian_sources_are_not_said_to_be_found(tmp_path: Path, names: tuple[
     facts, known = after.facts["refinement"], sum(name != "gaussian" for name in names)
     answer = read_latent(tmp_path / "after")
     assert any("have a kurtosis below" in text for text in answer.warnings) or len(after.kurtoses) == known
-    assert "too near to a bell curve" in answer.assurance or "Of " in answer.assurance
+    assert "too close to a normal distribution" in answer.assurance or "Of " in answer.assurance
     if facts["passes"]:
         assert sum(name != "none" for name in facts["contrasts"]) <= known
     for j in range(known):

@@ -47,7 +47,7 @@ def test_changes_by_hand_are_found(used: Ledger, address: str, statement: str) -
     execute(address, statement)
     with pytest.raises(RefusedError, match="was changed by another program than npmdask"):
         show_lines(used)
-    with pytest.raises(RefusedError, match="was changed by something else"):
+    with pytest.raises(RefusedError, match="was changed by another program than npmdask"):
         list(export_lines(used))
 
 

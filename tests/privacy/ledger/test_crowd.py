@@ -34,4 +34,4 @@ def test_the_count_finds_what_it_is_there_for(address: str, tmp_path: Path) -> N
     execute(address, "DELETE FROM npmdask_ledger_entries WHERE run_id = '0-3'")
     found = count_again(address, Budget(3.0, 1e-8), lines, 8)
     assert found[0] == "0-3 was acknowledged and is lost"
-    assert "was changed by something else" in found[1]
+    assert "was changed by another program than npmdask" in found[1]

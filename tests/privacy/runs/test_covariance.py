@@ -370,7 +370,7 @@ def test_noise_alone_is_said_to_be_noise(tmp_path: Path) -> None:
     solution = world.solve("run", world.problem({"epsilon": 0.1}))
     assert solution.statement["above_noise"] == 0 and solution.statement["predicted_error"] == 1.0
     assert any("no value is above the noise" in said for said in solution.warnings)
-    assert "Nothing that was released is above the noise" in solution.assurance
+    assert "No released value is above the noise" in solution.assurance
     assert (solution.values >= 0).all()
 
 

@@ -239,7 +239,7 @@ def test_distributed_runs_say_it(sites: Sites, tmp_path: Path) -> None:
     rows = records(600, 20)
     for name, epsilon, parts, word in (
         ("private", 3.0, [rows[:300], rows[300:]], "all nodes together"),
-        ("plain", None, [rows], "right"),
+        ("plain", None, [rows], "accurate to"),
     ):
         made = sites(parts, epsilon=epsilon, p=4, steps=4)
         more = "" if epsilon else "max_steps = 4\n"

@@ -135,7 +135,8 @@ def of_independent(kurtoses: np.ndarray, mixing: Block, n: int, *, asked: int) -
         "without additional noise, as in the model"
     )
     others = len(told) - count
-    more = f" The other {others} are too close to a normal distribution to be separated." if others else ""
+    rest = "other is" if others == 1 else f"other {others} are"
+    more = f" The {rest} too close to a normal distribution to be separated." if others else ""
     return Assurance(f"{said}.{more} {_missing(asked - len(told))}{FROM_MORE.capitalize()}.", numbers)
 
 
