@@ -159,7 +159,8 @@
     const plain = (u, splits) => splits.map((v) => v == null ? "" : Math.abs(v) >= 1e5 || v && Math.abs(v) < 1e-3 ? v.toExponential(0).replace("e+", "e") : said(v));
     const whole = (u, splits) => splits.map((v) => Number.isInteger(v) ? said(v) : "");
     const rows = (u, splits) => splits.map((v) => v >= 1e6 ? `${said(v / 1e6)}M` : v >= 1e3 ? `${said(v / 1e3)}k` : said(v));
-    const isPower = (v) => v > 0 && (Math.abs(Math.log10(v) - Math.round(Math.log10(v))) < 1e-9 || ys[1] / ys[0] < 30);
+    const decades = Math.log10(ys[1] / ys[0]), every = Math.ceil(decades / 9); // more names than that lie on each other on a phone
+    const isPower = (v) => v > 0 && (decades < 1.5 || Math.abs(Math.log10(v) - Math.round(Math.log10(v))) < 1e-9 && Math.round(Math.log10(v)) % every === 0);
     const powers = (u, splits) => splits.map((v) => isPower(v) ? v : null);
     const axes = facts.pixels ? [{ show: false }, { show: false }] : [
       axis({ label: isMap ? facts.x_name : facts.x, size: 34, values: isMap || facts.x_is === "value" ? plain : facts.x_is === "time" ? undefined : facts.x_is === "count" ? rows : whole }),

@@ -58,15 +58,16 @@ def coupled_report(run: RunStore, spec: dict[str, Any]) -> Report:
     if answer.chance is not None:
         facts.append(("largest correlation by chance", f"{answer.chance:.3f}"))
         said = "The largest correlation by chance is that of independent rows of fields without any relation."
-    if "other_source" in spec:
-        facts.append(("right field", str(spec["other_source"])))
+    right = Text(text=f"Right field: {spec['other_source']}") if "other_source" in spec else None
     return Report(
         title=run.path.name,
         outcome=answer.outcome.sentence,
         good=answer.answered,
         error_statement=answer.assurance,
         sections=(
-            section("", *warnings(answer.warnings), tiles(facts), spectrum_plot(answer.values, VALUES[answer.kind])),
+            section(
+                "", *warnings(answer.warnings), right, tiles(facts), spectrum_plot(answer.values, VALUES[answer.kind])
+            ),
             section("Modes", table(rows, head), Text(text=said)),
             parameters(spec, TABLES),
         ),
