@@ -86,7 +86,7 @@ def _of_covariance(arrays: Mapping[str, np.ndarray], statement: Mapping[str, Any
     if sine >= LOST:
         said = (
             f"{statement['above_noise']} of {k} values are above the noise, but the gap to the next value is hardly "
-            f"larger than the noise, if at all: the subspace of the true {components(k)} may be a different one"
+            f"larger than the noise, if at all: the true subspace of {components(k)} may be a different one"
         )
         return Assurance(f"{said}; {MORE}. {limits}", numbers | {"value_spread": None})
     what = "the component" if k == 1 else f"the subspace of the {k} components"
