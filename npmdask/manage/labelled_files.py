@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,6 +17,7 @@ from npmdask.storage.labels import Axis, as_dataset
 RESIDUALS = "residual_norms"
 BESIDE = ("values", RESIDUALS, "variances", "similarity", "inside", "earlier")  # numbers of components
 SIDE = "columns."  # how the names of arrays begin that say what columns of the data are called
+GRID = "grid."  # and those of the whole grid, where some of its columns were left out
 
 
 class LabelledFile:
@@ -65,10 +67,12 @@ class LabelledFile:
     @property
     def axes(self) -> list[Axis]:
         """What a row of the data consists of."""
-        named = {name.removeprefix(SIDE): held for name, held in self._arrays.items() if name.startswith(SIDE)}
-        return [Axis(name, len(held), held) for name, held in named.items()] or [
-            Axis("column", len(self._arrays["basis"]), np.arange(len(self._arrays["basis"])))
-        ]
+        return self.named(SIDE) or [Axis("column", len(self._arrays["basis"]), np.arange(len(self._arrays["basis"])))]
+
+    def named(self, side: str) -> list[Axis]:
+        """The axes whose arrays have names that begin so."""
+        held = {name.removeprefix(side): array for name, array in self._arrays.items() if name.startswith(side)}
+        return [Axis(name, len(array), array) for name, array in held.items()]
 
     def table(self) -> dict[str, np.ndarray]:
         """Columns of a table with a line for each column of the data: its names, and its part in each component."""
@@ -116,14 +120,25 @@ class ParquetFile(LabelledFile):
 
 
 class NetcdfFile(LabelledFile):
-    """Components on their grid."""
+    """Components on their grid, NaN where columns of it were left out."""
 
     def write(self, place: Path) -> list[str]:
         arrays = self._arrays
         beside: dict[str, np.ndarray] = {name: arrays[name] for name in BESIDE if name in arrays}
-        found = as_dataset(self.axes, arrays["basis"], beside, {"mean": arrays["mean"]} if "mean" in arrays else {})
+        over = {name: self._whole(arrays[name]) for name in ("mean",) if name in arrays}
+        found = as_dataset(self.named(GRID) or self.axes, self._whole(arrays["basis"]), beside, over)
         found.to_netcdf(place)
         return [str(name) for name in found.variables]
+
+    def _whole(self, array: np.ndarray) -> np.ndarray:
+        """An array over columns (d, or d x k) over all of the grid, of which d columns were kept."""
+        grid = self.named(GRID)
+        if not grid:
+            return array
+        (kept,) = self.axes  # places in the grid
+        whole = np.full((math.prod(axis.size for axis in grid), *array.shape[1:]), np.nan)
+        whole[kept.places] = array
+        return whole
 
 
 class AnnDataFile(LabelledFile):

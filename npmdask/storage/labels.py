@@ -95,8 +95,8 @@ class Labels:
         return cls(**sides)
 
     def named(self) -> dict[str, np.ndarray]:
-        """The places of every axis by "columns.NAME" or "rows.NAME": what they are called, or their numbers."""
-        sides = {"rows": self.rows, "columns": self.columns}
+        """The places of every axis by "columns.NAME", "rows.NAME" or "grid.NAME": what they are called, or numbers."""
+        sides = {"rows": self.rows, "columns": self.columns, "grid": self.grid}
         return {f"{side}.{axis.name}": axis.places for side, axes in sides.items() for axis in axes}
 
     def array(self) -> np.ndarray:

@@ -61,6 +61,20 @@ def test_a_grid(tmp_path: Path) -> None:
         assert held["rows.time"].tolist() == list(range(300)) and held["left_basis"].shape == (300, 2)
 
 
+def test_a_grid_without_land(tmp_path: Path) -> None:
+    """Columns that were left out are NaN in their places."""
+    field = grid().where(grid().lat != 30.0)
+    how = {"dim": "time", "center": True, "missing": "drop-columns"}
+    solution = npmdask.top_k(field, 2, store=tmp_path / "run", **how)  # type: ignore[arg-type]
+    assert solution.basis.shape == (18, 2)
+    export(tmp_path / "run", tmp_path / "x.nc")
+    with xr.open_dataset(tmp_path / "x.nc") as found:
+        assert found.components.dims == ("component", "lat", "day") and found.lat.values.tolist() == [10, 20, 30, 40]
+        land = np.isnan(found.components.values)
+        assert land[:, 2].all() and land.sum() == 12
+        np.testing.assert_array_equal(found.components.values[~land].reshape(2, 18), solution.basis.T)
+
+
 def test_a_grid_is_no_list_of_genes(tmp_path: Path) -> None:
     npmdask.top_k(grid(), 2, dim="time", store=tmp_path / "run")
     with pytest.raises(BadInputError, match=r"has names of genes, not a grid: export it as \.nc"):

@@ -47,7 +47,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"documents": "x", "count": 3, "cuont": 3}, "it has no parameter 'cuont'"),
     ({"documents": "x"}, "count is missing"),
     ({"documents": "x", "count": 3, "run_id": "../elsewhere"}, "it names a folder"),
-    ({"documents": "x", "count": 3, "held_out": 0.9}, "less than or equal to 0.5"),
+    ({"documents": "x", "count": 3, "held_out": 0.9}, "at most 0.5 is possible"),
 ]
 
 

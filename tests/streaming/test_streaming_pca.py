@@ -155,8 +155,18 @@ def test_what_is_measured_by_hand() -> None:
         model.measure(held_out=ROWS[:, :-1])
 
 
+def expected(estimator: Any) -> dict[str, str]:
+    """A block of the streaming power method is so many rows: repeated rows fill other blocks than weighted ones."""
+    why = "repeated rows fill other blocks"
+    layouts = ("dense", "sparse") if estimator.algorithm == "spm" else ()
+    return {f"check_sample_weight_equivalence_on_{layout}_data": why for layout in layouts}
+
+
 @pytest.mark.slow
-@parametrize_with_checks([StreamingPCA(), StreamingPCA(1, center=True), StreamingPCA(2, "frequent-directions")])
+@parametrize_with_checks(
+    [StreamingPCA(), StreamingPCA(1, center=True), StreamingPCA(2, "frequent-directions")],
+    expected_failed_checks=expected,
+)
 @pytest.mark.filterwarnings("default")
 def test_the_checks_of_scikit_learn(estimator: Any, check: Callable[[Any], None]) -> None:
     check(estimator)
