@@ -46,9 +46,9 @@ def on_terminal(
     """The exit code and all that was written to a terminal; Ctrl-C once it shows ``interrupt_at``."""
     pid, terminal = pty.fork()
     if not pid:
+        fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         os.chdir(folder)
         os.execvpe(command[0], command, {**os.environ, "TERM": "xterm-256color", **environment})
-    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     seen, until, asked = b"", time.monotonic() + 240, False
     while time.monotonic() < until:
         if not select.select([terminal], [], [], 1.0)[0]:
