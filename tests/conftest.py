@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import tempfile
 import zlib
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
@@ -24,6 +25,9 @@ settings.load_profile("reproducible")
 # Tests start hundreds of processes. Where bytecode is not kept, each compiles all of npmdask: half of its time.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# Copies of files that are run as they are go where all else of the tests goes, and not into a person's cache.
+os.environ.setdefault("NPMDASK_CACHE", str(Path(tempfile.gettempdir()).resolve() / f"npmdask-cache-{os.getuid()}"))
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 

@@ -48,9 +48,7 @@ def on_terminal(
     if not pid:
         fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         os.chdir(folder)
-        os.execvpe(
-            command[0], command, {**os.environ, "TERM": "xterm-256color", "XDG_CACHE_HOME": str(folder), **environment}
-        )
+        os.execvpe(command[0], command, {**os.environ, "TERM": "xterm-256color", **environment})
     seen, until, asked = b"", time.monotonic() + 240, False
     while time.monotonic() < until:
         if not select.select([terminal], [], [], 1.0)[0]:

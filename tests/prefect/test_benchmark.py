@@ -1,6 +1,7 @@
 """Rows of the benchmarks as a flow: a figure beside its target, measured once for each run id."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -32,8 +33,8 @@ def test_a_row_is_measured_once(client: Shop) -> None:
     assert client.err.count(f"{ROW} ...") == 1, "one process of the benchmarks"
     artifacts = client.artifacts()
     assert set(artifacts) == {"figures"} and set(client.tasks()) == {"choose", "measure"}
-    (row,) = json.loads(json.loads(artifacts["figures"]))
-    assert (row["row"], row["target"], row["holds"] in ("yes", "no")) == (ROW, "<= 0.5", True)
+    (row,) = re.findall(rf"\| {ROW} \|.*?\|.*?= 0\.5 \| (yes|no) \|", artifacts["figures"])
+    assert row in ("yes", "no")
 
 
 @pytest.mark.filterwarnings("default")  # of Prefect's own
