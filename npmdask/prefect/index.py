@@ -43,6 +43,7 @@ SCRIPT = f"""setInterval(async () => {{
 SCRIPT_DIGEST = f"'sha256-{base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()}'"
 WITHOUT_SCRIPT = f'<noscript><meta http-equiv="refresh" content="{EVERY}"></noscript>'
 BUSY, LOST = ("running",), ("crashed", "hung", "damaged")
+FAILED = ("FAILED", "CRASHED")  # states of Prefect
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,13 +74,15 @@ def runs_report(root: Path, found: list[RunStatus], schedules: list[ScheduleStat
     """Make the report. ``prefect`` : the address of its pages; "" where it does not answer."""
     busy, lost = (sum(one.state in states for one in found) for states in (BUSY, LOST))
     said = f"{_count(len(found), 'run')}, {busy} running{f', {lost} of them need a look' if lost else ''}"
+    failed = [one.name for one in schedules if one.last in FAILED]
+    failures = f"; the last run failed of: {', '.join(failed)}" if failed else ""
     where = Text(text="Prefect: flow runs, logs and artifacts", address=prefect) if prefect else None
     gone = None if prefect else Text(text="Prefect does not answer: no schedule is known", style="warning")
     newest = sorted(found, key=lambda one: (one.last_commit or 0.0, one.name), reverse=True)
     return Report(
         title="Runs and schedules",
-        outcome=f"{said}; {_count(len(schedules), 'schedule')}",
-        good=not lost and bool(prefect),
+        outcome=f"{said}; {_count(len(schedules), 'schedule')}{failures}",
+        good=not lost and not failed and bool(prefect),
         sections=(
             section("", where, gone),
             *(_of_schedule(one, newest) for one in schedules),
@@ -93,12 +96,16 @@ def _count(number: int, noun: str) -> str:
 
 
 def _of_schedule(one: ScheduleStatus, found: list[RunStatus]) -> Section:
-    due = "paused" if one.paused else f"next tick {one.due.astimezone():%Y-%m-%d %H:%M}" if one.due else "no next tick"
+    due = "no next tick" if one.due is None else f"next tick {one.due.astimezone():%Y-%m-%d %H:%M %Z}"
+    due = "paused" if one.paused else due
     below = [run for run in found if one.store is not None and Path(run.path).is_relative_to(one.store)]
     answered = next((run for run in below if run.state == "finished"), None)
     return section(
         f"Schedule {one.name}",
         Text(text=f"{one.flow}; {due}; last run: {one.last.lower() or 'none yet'}"),
+        Text(text="The last run failed: its page in Prefect says why. What follows is older.", style="warning")
+        if one.last in FAILED
+        else None,
         None if answered is None else Text(text=f"Last answer, of {answered.name}: {_answer(answered)}"),
         Text(text="Its runs in Prefect", address=one.address),
     )

@@ -77,6 +77,8 @@ def test_schedules_name_their_next_tick_and_their_last_answer(root: Path) -> Non
     assert "Last answer, of one &amp; &lt;two>: Explains" in text and SCHEDULE.address in text
     paused = shown(root, [run], [replace(SCHEDULE, paused=True, store=root / "elsewhere")])
     assert "paused" in paused and "next tick" not in paused and "Last answer" not in paused
+    failed = index.runs_report(root, [], [replace(SCHEDULE, last="FAILED")], "x")
+    assert not failed.good and "the last run failed of: nightly" in failed.outcome
 
 
 @pytest.mark.slow
