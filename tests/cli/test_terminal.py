@@ -48,7 +48,8 @@ def on_terminal(
     if not pid:
         fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         os.chdir(folder)
-        os.execvpe(command[0], command, {**os.environ, "TERM": "xterm-256color", **environment})
+        held = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+        os.execvpe(command[0], command, {**held, "TERM": "xterm-256color", **environment})
     seen, until, asked = b"", time.monotonic() + 240, False
     while time.monotonic() < until:
         if not select.select([terminal], [], [], 1.0)[0]:
