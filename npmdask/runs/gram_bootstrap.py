@@ -26,6 +26,7 @@ LEAST_REPLICATES = 50
 AT_ONCE = 8  # replicates whose whole matrices are held at once
 CHECKED = 4  # replicates that are decomposed in full
 ENOUGH = 0.1  # of a standard error: where the short way is off by more, all replicates are decomposed in full
+TURNED = 0.05  # the largest entry of a perturbation that is taken as it is
 SWAPPED = 0.05  # of replicates that may give another component the first place
 APART = 2.0  # standard errors on each side that keep neighbours apart
 
@@ -216,7 +217,8 @@ def _leading_pairs(inner: np.ndarray, outer: np.ndarray, rest: np.ndarray, m: in
     """The m leading eigenpairs of [[inner, outer^T], [outer, diag(rest)]], to the second order in ``outer``.
 
     Those of inner + outer^T (value - rest)^-1 outer, each by first-order perturbation of those of ``inner``, which is
-    as exact: the second term is of second order. A flat spectrum may give anything, which the check finds.
+    as exact: the second term is of second order. Where it turns one far, as between values that nearly tie, the matrix
+    is decomposed. A flat spectrum may give anything, which the check finds.
     """
     found, turned = np.linalg.eigh(inner)
     found, turned = found[::-1], turned[:, ::-1]
@@ -227,10 +229,16 @@ def _leading_pairs(inner: np.ndarray, outer: np.ndarray, rest: np.ndarray, m: in
         far = across[:, :m] / np.maximum(values - rest, tiny)
         added = across.T @ far  # in the basis of the eigenvectors of ``inner``
         values = found[:m] + added.diagonal()
-    with np.errstate(over="ignore", invalid="ignore"):
-        apart = values - found[:, None]
-        inside = np.where(np.eye(len(found), m) > 0, 1.0, added / np.where(apart == 0, tiny, apart))
-        whole = np.concatenate([turned @ inside, far + across @ (inside - np.eye(len(found), m)) / (values - rest)])
+    own = np.eye(len(found), m)
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        levels = found[:, None] + np.square(across).T @ (1 / np.maximum(values - rest, tiny))
+        inside = np.where(own > 0, 1.0, added / (values - levels))
+        for i in np.flatnonzero(~(np.abs(inside - own).max(axis=0) <= TURNED)):
+            shorter = np.diag(found) + across.T @ (across / np.maximum(values[i] - rest, tiny))
+            if np.isfinite(shorter).all():
+                exact, rotated = np.linalg.eigh(shorter)
+                values[i], inside[:, i] = exact[-1 - i], rotated[:, -1 - i]
+        whole = np.concatenate([turned @ inside, across @ inside / np.maximum(values - rest, tiny)])
         whole /= np.linalg.norm(whole, axis=0)
     return values, np.nan_to_num(whole, nan=0.0, posinf=0.0, neginf=0.0)
 

@@ -16,7 +16,7 @@ from npmdask.errors import BadInputError
 from npmdask.numerics.random import generator
 from npmdask.numerics.sampling_errors import APART, jackknifed, mixed_groups, north_errors, student_factor
 from npmdask.runs import gram_bootstrap
-from npmdask.runs.gram_bootstrap import Grouped, _Drawn, _mixed, bootstrapped
+from npmdask.runs.gram_bootstrap import Grouped, _Drawn, _leading_pairs, _mixed, bootstrapped
 from npmdask.runs.gram_jackknife import Jackknife
 from tests.conftest import write_zarr
 
@@ -314,3 +314,14 @@ def test_north_of_a_run() -> None:
     assert mixed == ((1, 2),) and found.north_errors(independent_rows=12)[1] == ((0, 1, 2),)
     with pytest.raises(BadInputError, match="rows = 'all' must be a whole number"):
         found.north_errors(independent_rows="all")  # type: ignore[arg-type]
+
+
+def test_values_of_a_replicate_that_nearly_tie_are_decomposed() -> None:
+    """Mutant: the perturbation taken as it is (``TURNED`` infinite)."""
+    rng = np.random.default_rng(0)
+    inner = np.diag([5.0, 4.0, 4.0 - 1e-7, 2.0])
+    outer, rest = 0.02 * rng.standard_normal((30, 4)), np.linspace(1, 0.5, 30)[:, None]
+    values, vectors = _leading_pairs(inner, outer, rest, 3)
+    true, basis = np.linalg.eigh(np.block([[inner, outer.T], [outer, np.diag(rest[:, 0])]]))
+    np.testing.assert_allclose(values, true[::-1][:3], rtol=1e-5)
+    assert (np.abs((vectors * basis[:, ::-1][:, :3]).sum(axis=0)) > 1 - 1e-4).all()
