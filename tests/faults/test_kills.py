@@ -34,18 +34,19 @@ def prepare(folder: Path, original: Path) -> Path:
 
 
 def run_with_kills(
-    folder: Path, rng: random.Random, lasts: dict[str, float], kills_left: int, algorithm: str
+    folder: Path, rng: random.Random, lasts: dict[str, float], kills_left: int, algorithm: str, *, ingest: bool
 ) -> tuple[int, dict[str, int]]:
     """Run the job to its end, killing it again and again; how often, and during what.
 
     ``lasts``: seconds of each phase, undisturbed: where a phase is aimed at, a kill comes before it is over.
+    ``ingest``: begin with a kill during the ingest; without, all that are aimed at a phase are aimed at the steps.
     """
     kills, during = 0, {"start or end": 0, "ingest": 0, "steps": 0}
     while True:
         process = start(folder, rng.choice([1, 2, 3]), algorithm)
         try:
             if kills < kills_left:
-                aim = "anywhere" if rng.random() < 0.25 else "steps" if during["ingest"] else "ingest"
+                aim = "anywhere" if rng.random() < 0.25 else "ingest" if ingest and not during["ingest"] else "steps"
                 wait_for_phase(folder, process, aim)
                 process.wait(rng.uniform(0.0, 0.9 * lasts["ingest" if aim == "ingest" else "steps"]))
             else:
@@ -124,7 +125,8 @@ def kill_matrix(tmp_path: Path, kills: int, seed: int, algorithm: str) -> None:
     for job in range(3 * kills):  # on a busy machine all kills of some jobs may miss the phase that they aim at
         folder = prepare(tmp_path / f"job{job}", tmp_path / "x.npy")
         missed = not (total["steps"] and total["ingest"])
-        count, during = run_with_kills(folder, rng, lasts, max(kills - done, int(missed)), algorithm)
+        left = max(kills - done, int(missed))
+        count, during = run_with_kills(folder, rng, lasts, left, algorithm, ingest=not total["ingest"])
         done += count
         total = {name: total[name] + during[name] for name in total}
         same_store(whole / "x.zarr", folder / "x.zarr")
