@@ -145,7 +145,7 @@ class GramMatrix(BySlabs):
         image: Block = np.zeros((len(block), block.shape[1]))
         count, bound = 0, 0.0 if plain else math.inf
         for rows in _batches(pieces):
-            most = _largest(rows.data)
+            most = largest_integer(rows.data)
             after = bound + most * most * rows.shape[0]
             if bound < math.inf and not after < EXACT:
                 image, after = blocks.times(gram, seen), math.inf  # the product of what was exact
@@ -331,7 +331,7 @@ class DenseRows:
         if weights is not None and not self._count:  # up to the first rows that weigh something
             self._leave_integers(tile, weights)
         if self._bound < math.inf:
-            most = max(_largest(values, self._of.origin) for _, values in tile)
+            most = max(largest_integer(values, self._of.origin) for _, values in tile)
             after = self._bound + most * most * rows
             if after < EXACT:
                 self._bound = after
@@ -459,7 +459,7 @@ def _subtract(values: np.ndarray, shift: np.ndarray, out: np.ndarray) -> None:
         out -= shift.astype(out.dtype)
 
 
-def _largest(values: np.ndarray, origin: float = 0.0) -> float:
+def largest_integer(values: np.ndarray, origin: float = 0.0) -> float:
     """The largest |value - origin| of integers, of any dtype; inf if there is another value among them."""
     if values.dtype.kind == "f":
         first = values[:1]
