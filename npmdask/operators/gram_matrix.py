@@ -206,14 +206,16 @@ class GramMatrix(BySlabs):
         bound = float(left.sums["bound"][0] + right.sums["bound"][0])
         exact = bound < EXACT
         first, second = (part.sums if exact else self.about_mean(part.sums) for part in (left, right))
-        sums = {name: first[name] + second[name] for name in first}
+        about_means = not (exact or self.of_csr)
+        sums = {name: first[name] + second[name] for name in first if not (about_means and name == "gram")}
         if not exact:
             sums["bound"] = np.array([math.inf])
-        if not (exact or self.of_csr):
+        if about_means:
             a, b = (float(each["count"][0]) for each in (first, second))
             share = b / (a + b) if b else 0.0  # rows that all weigh nothing
             away, met = second["mean"] - first["mean"], second["met"] - first["met"]
-            self._add_outer(sums, away, met, a * share)
+            sums["gram"] = self.blocks.joined(first["gram"], second["gram"], away, a * share)
+            sums["image"] += np.outer(a * share * away, met)
             sums |= {"mean": first["mean"] + share * away, "met": first["met"] + share * met}
         return Partial(sums, record, fragments)
 

@@ -8,24 +8,30 @@ keeps that run's sums on the device; what it computes is issued in turn, in one 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from functools import reduce
+from itertools import islice
 from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_matrix
 
 from npmdask.errors import MemoryRefusedError
-from npmdask.numerics.devices import PANEL, SLOTS, Device, Slot
+from npmdask.numerics.devices import PANEL, Device, Slot
 from npmdask.numerics.subspaces import Block
-from npmdask.operators._protocol import Partial, Sums, require_finite
+from npmdask.operators._protocol import SUMS_READ, Partial, Sums, require_finite
 from npmdask.operators.gram import MOST_ROUNDED, SMALLEST, Gram, SparseGram
 from npmdask.operators.gram_matrix import EXACT, GramMatrix, largest_integer
-from npmdask.storage.readers.dense import ReadStats
+from npmdask.storage.readers.dense import DenseReader, ReadStats, Tile
 from npmdask.storage.readers.sparse import Fragment
 
 STRIP = 32 * 2**20  # bytes of rows that are sent at once
+AT_ONCE = 128 * 2**20  # bytes of a slab, above which it is read part after part
+READERS = 4  # threads of a task
+FEW = 4  # runs that a pass is cut into at least, where all of a matrix is formed
 FEWEST = 256  # rows of a strip, however wide
 FILLED = 2**25  # numbers of sparse rows that are filled in at once
 SUMMED = 2**16  # rows of bytes whose products int32 holds
@@ -73,7 +79,24 @@ class OnDevice:
     def height(self) -> int:
         """Rows of a strip: by the layout alone, so that sums are formed in the same order whatever the memory."""
         wide = int(self.inner.block_rows)
-        return max(FEWEST, FILLED // wide if self.sparse else STRIP // (wide * self.dtype.itemsize))
+        if self.sparse:
+            return max(FEWEST, FILLED // wide)
+        least, rows = max(FEWEST, STRIP // (wide * self.dtype.itemsize)), int(self.inner.reader.chunks[0])
+        return max(least // rows, 1) * rows if self.at_once else least
+
+    @property
+    def at_once(self) -> bool:
+        """Whether strips are whole slabs, of which some are read at once."""
+        return not self.sparse and self._slab_bytes <= AT_ONCE
+
+    @property
+    def _slab_bytes(self) -> int:
+        return int(self.inner.reader.chunks[0]) * int(self.inner.block_rows) * self.dtype.itemsize
+
+    @property
+    def slots(self) -> int:
+        """Of a task."""
+        return READERS + 1 if self.at_once else 2
 
     @property
     def entries(self) -> int:
@@ -87,22 +110,30 @@ class OnDevice:
             return self.entries * (self.dtype.itemsize + 4) + ALIGNED
         return self.height * int(self.inner.block_rows) * self.dtype.itemsize
 
+    @property
+    def run_bytes(self) -> int:
+        """What a run reads at least: sums of all of a matrix take long to come back and to be joined."""
+        if type(self.inner) is not GramMatrix:
+            return int(self.inner.run_bytes)
+        return max(int(self.inner.run_bytes), min(SUMS_READ * self.inner.sum_bytes, self.inner.pass_bytes // FEW))
+
     def task_bytes(self, p: int, runs: list[range]) -> int:
         """Host memory of a running task: its slots, what is read, and the sums as they come back."""
         reader = self.inner.reader
         pointers = max(reader.pointer_bytes(slabs) for slabs in runs) if self.sparse else 0
         sums = int(getattr(self.inner, "sum_bytes", 0)) + 3 * self.inner.block_rows * p * 8
-        return int(reader.buffer_bytes) + pointers + SLOTS * self.slot_bytes + 2 * sums
+        reading = int(reader.buffer_bytes) * (READERS if self.at_once else 1)
+        return reading + pointers + self.slots * self.slot_bytes + 2 * sums
 
     def device_bytes(self, p: int) -> tuple[int, int]:
         """Memory of the device: for each thread, and beside them."""
         d, whole = int(self.inner.block_rows), type(self.inner) is GramMatrix
         sums = d * (d + 4 * p) * 8 if whole else 4 * d * p * 8
         packed = self.inner.sum_bytes + d * PANEL * 8 if whole else 0
-        return SLOTS * self.slot_bytes + sums, WORKING * self.height * d * 8 + packed
+        return self.slots * self.slot_bytes + sums, WORKING * self.height * d * 8 + packed
 
     def threads_that_fit(self, threads: int, p: int) -> int:
-        """How many threads the memory of the device allows: ``threads`` at most.
+        """How many tasks run at once, of ``threads`` threads: as many as the memory of the device allows.
 
         Raises
         ------
@@ -118,7 +149,7 @@ class OnDevice:
                 f"{backend.name} may use {backend.limit // mib} MiB and this run needs {needed} MiB of it: raise "
                 'device_memory, or set device = "cpu"'
             )
-        return min(threads, fitting)
+        return int(min(-(-threads // READERS) if self.at_once else threads, fitting))
 
 
 def on_device(operator: Any, device: Device | None, token: str | None = None) -> Any:
@@ -181,9 +212,9 @@ class Kept:
 
 def _strips(op: OnDevice, slabs: range, record: ReadStats, fragments: list[Fragment]) -> Iterator[Strip]:
     """The rows of some slabs, strip by strip: each is used before the next is asked for. Cut rows are put aside."""
-    with op.device.backend.lane(op.slot_bytes) as slots:
+    with op.device.backend.lane(op.slots, op.slot_bytes) as slots:
         if not op.sparse:
-            yield from _dense_strips(op, slots, slabs, record)
+            yield from (_slab_strips if op.at_once else _cut_strips)(op, slots, slabs, record)
             return
         reader, at = op.inner.reader, op.inner.reader.rows_of(slabs)[0]
         for piece in reader.blocks(slabs, record):
@@ -195,29 +226,106 @@ def _strips(op: OnDevice, slabs: range, record: ReadStats, fragments: list[Fragm
                 at += piece.shape[0]
 
 
-def _dense_strips(op: OnDevice, slots: Iterator[Slot], slabs: range, record: ReadStats) -> Iterator[Strip]:
-    reader, d, height, filled, strip = op.inner.reader, op.inner.block_rows, op.height, 0, None
-    rows = np.empty((0, d))
-    for slab in reader.ahead(slabs):
+def _slab_strips(op: OnDevice, slots: Iterator[Slot], slabs: range, record: ReadStats) -> Iterator[Strip]:
+    """Strips of whole slabs, some of which are read while one is worked on."""
+    count = op.height // int(op.inner.reader.chunks[0])
+    units = iter([range(start, min(start + count, slabs.stop)) for start in range(slabs.start, slabs.stop, count)])
+
+    def begun(some: int) -> Iterator[Future[tuple[Strip, ReadStats]]]:
+        for unit in islice(units, some):
+            yield op.device.backend.readers.submit(_read, op, unit, next(slots))
+
+    waiting = deque(begun(READERS))
+    try:
+        while waiting:
+            first = waiting.popleft()
+            waiting.extend(begun(1))
+            strip, read = first.result()
+            whole = record.add(read)
+            record.bytes_read, record.chunks, record.checksums = whole.bytes_read, whole.chunks, whole.checksums
+            yield strip
+    finally:
+        wait(waiting)  # they write to slots that others use next
+
+
+def _read(op: OnDevice, unit: range, slot: Slot) -> tuple[Strip, ReadStats]:
+    """The rows of some slabs."""
+    reader, record, filled = op.inner.reader, ReadStats(), 0
+    slot.wait()
+    rows = slot.host[: op.slot_bytes].view(op.dtype).reshape(op.height, -1)
+
+    def room(count: int) -> np.ndarray:
+        nonlocal filled
+        filled += count
+        return rows[filled - count : filled]
+
+    straight = isinstance(reader, DenseReader) and reader.fills_rows and reader.dtype == op.dtype
+    for slab in unit:
+        if straight:
+            deque(reader.tiles(slab, record, room), maxlen=0)
+            continue
         for numbers, tile in reader.tiles(slab, record):
-            taken, count = 0, len(tile[0][1])
-            while taken < count:
-                if strip is None:
-                    slot, first, filled = next(slots), numbers.start + taken, 0
-                    slot.wait()
-                    rows = slot.host[: height * d * op.dtype.itemsize].view(op.dtype).reshape(height, d)
-                    strip = Strip(slice(first, first), slot=slot)
-                some = min(height - filled, count - taken)
-                for columns, values in tile:
-                    rows[filled : filled + some, columns] = values[taken : taken + some]
-                filled, taken = filled + some, taken + some
-                strip.numbers = slice(strip.numbers.start, strip.numbers.start + filled)
-                strip.values = strip.sent = rows[:filled]
-                if filled == height:
-                    yield strip
-                    strip = None
-    if strip is not None:
-        yield strip
+            given = room(numbers.stop - numbers.start)
+            for columns, values in tile:
+                given[:, columns] = values
+    first = reader.slab_rows(unit.start).start
+    return Strip(slice(first, first + filled), rows[:filled], rows[:filled], slot), record
+
+
+def _cut_strips(op: OnDevice, slots: Iterator[Slot], slabs: range, record: ReadStats) -> Iterator[Strip]:
+    """Strips of large slabs: one is filled while another is worked on."""
+    reader, being = op.inner.reader, _Filling(op, slots)
+    straight = isinstance(reader, DenseReader) and reader.fills_rows and reader.dtype == op.dtype
+    for slab in reader.ahead(slabs):
+        for numbers, tile in reader.tiles(slab, record, being.room) if straight else reader.tiles(slab, record):
+            start = numbers.start
+            while start < numbers.stop:
+                start += being.take(tile, numbers, start)
+                if being.filled == op.height:
+                    yield being.finish()
+    if being.filled:
+        yield being.finish()
+
+
+class _Filling:
+    """A strip that is being filled with dense rows."""
+
+    def __init__(self, op: OnDevice, slots: Iterator[Slot]) -> None:
+        self._op, self._slots, self._shape = op, slots, (op.height, int(op.inner.block_rows))
+        self._slot: Slot | None = None
+        self._rows, self.filled, self._first, self._given = np.empty(self._shape[:1]), 0, 0, False
+
+    def _begin(self) -> None:
+        self._slot = next(self._slots)
+        self._slot.wait()
+        self._rows = self._slot.host[: self._op.slot_bytes].view(self._op.dtype).reshape(self._shape)
+
+    def room(self, count: int) -> np.ndarray | None:
+        """Where so many rows may be read to: they are taken as they are then."""
+        if self._slot is None:
+            self._begin()
+        self._given = self.filled + count <= self._shape[0]
+        return self._rows[self.filled : self.filled + count] if self._given else None
+
+    def take(self, tile: Tile, numbers: slice, start: int) -> int:
+        """Take rows of a tile from the one of number ``start`` on; how many."""
+        if self._slot is None:
+            self._begin()
+        if not self.filled:
+            self._first = start
+        count = min(self._shape[0] - self.filled, numbers.stop - start)
+        if not self._given:
+            inside = slice(start - numbers.start, start - numbers.start + count)
+            for columns, values in tile:
+                self._rows[self.filled : self.filled + count, columns] = values[inside]
+        self._given, self.filled = False, self.filled + count
+        return count
+
+    def finish(self) -> Strip:
+        """The strip as it is now; another one is begun."""
+        rows, slot, first = self._rows[: self.filled], self._slot, self._first
+        self._slot, self.filled = None, 0
+        return Strip(slice(first, first + len(rows)), rows, rows, slot)
 
 
 def _sparse_strips(op: OnDevice, slots: Iterator[Slot], rows: csr_matrix, first: int) -> Iterator[Strip]:
@@ -355,7 +463,8 @@ def _matrix_partial(op: OnDevice, slabs: range, block: Block) -> Partial:
     for strip in _strips(op, slabs, record, fragments):
         most, last = math.inf, parts[-1] if parts else None
         if of.view.row_weight is None and (last is None or last.exact) and strip.values is not None:
-            most = largest_integer(strip.values, of.origin)
+            small = strip.values.dtype.itemsize == 1 and not of.of_csr
+            most = 128.0 if small else largest_integer(strip.values, of.origin)
         with backend.computing():
             if last is None:
                 parts.append(_MatrixSums(op, seen, exact=most < math.inf))

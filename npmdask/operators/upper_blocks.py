@@ -85,9 +85,26 @@ class UpperBlocks:
 
     def add_outer(self, held: np.ndarray, vector: np.ndarray, times: float) -> None:
         """``+= times vector vector^T``."""
+        for (block, left, right), outer in zip(self.each(held), self._outer(vector, times), strict=True):
+            block += outer[: left.stop - left.start, : right.stop - right.start]
+
+    def joined(self, first: np.ndarray, second: np.ndarray, vector: np.ndarray, times: float) -> np.ndarray:
+        """``first + second + times vector vector^T``, block by block, while each is in the cache."""
+        made = np.empty(self.shape)
+        for part, a, b, outer in zip(made, first, second, self._outer(vector, times), strict=True):
+            np.add(a, b, out=part)
+            part[: outer.shape[0], : outer.shape[1]] += outer
+        return made
+
+    def _outer(self, vector: np.ndarray, times: float) -> Iterator[np.ndarray]:
+        """Blocks of ``times vector vector^T``, each in the memory of the one before."""
         root = np.sqrt(abs(times)) * vector  # on both sides, so that what is added is symmetric to the last bit
-        for block, left, right in self.each(held):
-            block += np.sign(times) * np.outer(root[left], root[right])
+        for left, right in self.pairs:
+            held = scratch("outer", self.shape[1:], np.float64)[: left.stop - left.start, : right.stop - right.start]
+            np.multiply(root[left, None], root[None, right], out=held)
+            if times < 0:
+                np.negative(held, out=held)
+            yield held
 
     def times(self, held: np.ndarray, columns: Block) -> Block:
         """The product of the whole matrix with d x p numbers."""

@@ -66,6 +66,7 @@ class ReadStats:
 
 
 Tile = list[tuple[slice, np.ndarray]]  # (columns, rows x columns) for each chunk column
+Room = Callable[[int], np.ndarray | None]  # memory for so many whole rows, of the stored dtype; None: there is none
 
 
 class InTiles:
@@ -205,10 +206,17 @@ class DenseReader(InTiles):
     def slab_columns(self, column: int) -> slice:
         return slice(column * self.chunks[1], min((column + 1) * self.chunks[1], self.shape[1]))
 
-    def tiles(self, slab: int, record: ReadStats) -> Iterator[tuple[slice, Tile]]:
-        """Yield (rows of the array, tile). A tile's memory is reused by the next one."""
+    @property
+    def fills_rows(self) -> bool:
+        """Whether plain bytes of whole rows are read, straight into any memory."""
+        return self.access.way == "direct" and int(self.array.chunks[1]) == self.shape[1]
+
+    def tiles(self, slab: int, record: ReadStats, room: Room | None = None) -> Iterator[tuple[slice, Tile]]:
+        """Yield (rows of the array, tile). A tile's memory is reused by the next one, unless it was given by ``room``,
+        which is asked where the reader ``fills_rows``.
+        """
         sums = [self.sums() for _ in range(self.grid[1])]
-        blocks = self._direct_tiles(slab) if self.access.way == "direct" else self._decoded_tiles(slab)
+        blocks = self._direct_tiles(slab, room) if self.access.way == "direct" else self._decoded_tiles(slab)
         for rows, tile in blocks:
             for column, (_, values) in enumerate(tile):
                 sums[column].add(values)
@@ -228,7 +236,7 @@ class DenseReader(InTiles):
         refuse_marked(self.array)
         return impute(self.where, position, self)
 
-    def _direct_tiles(self, slab: int) -> Iterator[tuple[slice, Tile]]:
+    def _direct_tiles(self, slab: int, room: Room | None) -> Iterator[tuple[slice, Tile]]:
         rows, width = self.slab_rows(slab), int(self.array.chunks[1])  # an edge chunk is stored whole
         buffers = [scratch(("tile", c), (self.tile_rows, width), self.dtype) for c in range(self.grid[1])]
         with ExitStack() as stack:
@@ -237,7 +245,8 @@ class DenseReader(InTiles):
                 stop = min(start + self.tile_rows, rows.stop)
                 tile: Tile = []
                 for column, (read, buffer) in enumerate(zip(files, buffers, strict=True)):
-                    part = buffer[: stop - start]
+                    given = room(stop - start) if room is not None and self.fills_rows else None
+                    part = buffer[: stop - start] if given is None else given
                     read(part, (start - rows.start) * width)
                     columns = self.slab_columns(column)
                     tile.append((columns, part[:, : columns.stop - columns.start]))
