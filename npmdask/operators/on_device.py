@@ -31,7 +31,8 @@ from npmdask.storage.readers.sparse import Fragment
 STRIP = 32 * 2**20  # bytes of rows that are sent at once
 AT_ONCE = 128 * 2**20  # bytes of a slab, above which it is read part after part
 READERS = 4  # threads of a task
-FEW = 4  # runs that a pass is cut into at least, where all of a matrix is formed
+AT_A_TIME = 16  # threads for which a pass is cut into runs: by its size alone, so that its sums are the same with any
+RUN = 2**30  # bytes of a run whose sums are small
 FEWEST = 256  # rows of a strip, however wide
 FILLED = 2**25  # numbers of sparse rows that are filled in at once
 SUMMED = 2**16  # rows of bytes whose products int32 holds
@@ -112,10 +113,11 @@ class OnDevice:
 
     @property
     def run_bytes(self) -> int:
-        """What a run reads at least: sums of all of a matrix take long to come back and to be joined."""
-        if type(self.inner) is not GramMatrix:
-            return int(self.inner.run_bytes)
-        return max(int(self.inner.run_bytes), min(SUMS_READ * self.inner.sum_bytes, self.inner.pass_bytes // FEW))
+        """What a run reads at least: the runs that are read at once are to end together, and each end takes a while."""
+        whole, nbytes = type(self.inner) is GramMatrix, int(self.inner.pass_bytes)
+        at_once = AT_A_TIME // READERS if self.at_once else AT_A_TIME
+        wanted = SUMS_READ * self.inner.sum_bytes if whole else RUN
+        return int(max(self.inner.run_bytes, nbytes // (at_once * max(nbytes // (at_once * wanted), 1))))
 
     def task_bytes(self, p: int, runs: list[range]) -> int:
         """Host memory of a running task: its slots, what is read, and the sums as they come back."""
@@ -380,7 +382,7 @@ class _MatrixSums:
         """Add rows of the device."""
         self._bound = self._bound + most * most * len(strip) if self.exact else math.inf
         if not self._added_bytes(strip, rows):
-            self._add_floats(strip, self._backend.xp.astype(rows, self._backend.xp.float64))
+            self._add_floats(strip, rows)
 
     def _added_bytes(self, strip: Strip, rows: Any) -> bool:
         """Whether rows of bytes were added as what they are."""
@@ -398,31 +400,24 @@ class _MatrixSums:
         return True
 
     def _add_floats(self, strip: Strip, rows: Any) -> None:
-        xp, backend, roots = self._backend.xp, self._backend, self._roots(strip)
+        xp, backend, weights = self._backend.xp, self._backend, self._of.view.row_weight
+        roots = np.ones(len(strip)) if weights is None else np.sqrt(weights[strip.numbers])
+        there = backend.upload(roots)
         if self._shift is None:
-            self._shift = self._first_mean(rows, roots)
+            first = xp.matmul(there * there, xp.astype(rows, xp.float64))
+            self._shift = first / (float(roots @ roots) or 1.0)
+        if not xp.isdtype(rows.dtype, "real floating"):
+            rows = xp.astype(rows, xp.float64)
         if self._of.origin or not (self.exact or self._of.of_csr):
-            rows = rows - self._shift
-        if roots is None:
-            self._total, self._count = self._total + xp.sum(rows, axis=0), self._count + len(strip)
-        else:
-            there = backend.upload(roots)
+            rows = rows - self._shift  # converted by the way
+        rows = xp.astype(rows, xp.float64, copy=False)
+        if weights is not None:
             rows = rows * there[:, None]
-            self._total = self._total + xp.matmul(there, rows)
-            self._count += float(roots @ roots)
+        self._total = self._total + xp.matmul(there, rows)
+        self._count += float(roots @ roots)
         if not self.exact:
             self._image = self._image + xp.matmul(rows.T, xp.matmul(rows, self._there))
         backend.add_gram(self._gram, rows)
-
-    def _roots(self, strip: Strip) -> np.ndarray | None:
-        weights = self._of.view.row_weight
-        return None if weights is None else np.sqrt(weights[strip.numbers])
-
-    def _first_mean(self, rows: Any, roots: np.ndarray | None) -> Any:
-        xp = self._backend.xp
-        if roots is None:
-            return xp.mean(rows, axis=0)
-        return xp.matmul(self._backend.upload(roots**2), rows) / (float(roots @ roots) or 1.0)
 
     def sums(self) -> Sums:
         """What the rows give together, on the host."""
