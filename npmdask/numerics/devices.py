@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -37,19 +37,24 @@ class Device:
 
     Parameters
     ----------
-    library : "cupy" or "torch"; "numpy" and "array_api_strict" run the same code on the processor, for tests.
-    memory : bytes of the device that may be used; None: most of what is free.
+    library : "cupy" or "torch"; "numpy" and "array_api_strict" run the same code on the processor, for tests. Several,
+        between bars, where another process opens it: the first of them that finds a device there.
+    memory : bytes of the device that a process may use; None: its share of most of what is free.
+    sharing : processes that use it at the same time.
     """
 
     library: str
     memory: int | None = None
+    sharing: int = 1
 
     @property
     def backend(self) -> Backend:
         """The device, opened by this process when it is first asked for."""
         with _OPENING:
             if self not in _OPEN:
-                _OPEN[self] = BACKENDS[self.library](self.memory)
+                libraries = self.library.split("|")
+                library = libraries[0] if len(libraries) == 1 else _finding(libraries)
+                _OPEN[self] = BACKENDS[library](self.memory, self.sharing)
             return _OPEN[self]
 
 
@@ -78,8 +83,29 @@ def chosen_device(asked: str, memory: int | None = None) -> Device | None:
         if memory is not None:
             raise BadInputError('device_memory is of a GPU: set device = "cuda" or "auto" with it')
         return None
+    try:
+        return Device(_finding(LIBRARIES), memory)
+    except RefusedError:
+        if asked == "auto":
+            return None
+        raise
+
+
+def elsewhere(memory: int | None = None, sharing: int = 1) -> Device:
+    """A device that this process does not look for: others do, each of which opens its own."""
+    return Device("|".join(LIBRARIES), memory, sharing)
+
+
+def _finding(libraries: Sequence[str]) -> str:
+    """The first of ``libraries`` that finds a device.
+
+    Raises
+    ------
+    RefusedError
+        None does.
+    """
     why = []
-    for library in LIBRARIES:
+    for library in libraries:
         try:
             module = import_module(library)
         except ImportError:
@@ -87,10 +113,8 @@ def chosen_device(asked: str, memory: int | None = None) -> Device | None:
             continue
         missing = BACKENDS[library].missing(module)
         if missing is None:
-            return Device(library, memory)
+            return library
         why.append(f"{library} finds no NVIDIA GPU ({missing})")
-    if asked == "auto":
-        return None
     raise RefusedError(
         f'device = "cuda": {", ".join(why)}. Install cupy or torch for the CUDA of this machine, or leave '
         'device = "cpu"'
@@ -103,6 +127,7 @@ class Backend:
     Parameters
     ----------
     memory : bytes that may be used; None: most of what is free.
+    sharing : processes between which that is divided.
 
     Attributes
     ----------
@@ -113,7 +138,7 @@ class Backend:
 
     library = "numpy"
 
-    def __init__(self, memory: int | None) -> None:
+    def __init__(self, memory: int | None, sharing: int = 1) -> None:
         self.turn = threading.RLock()
         self.xp = self._namespace()
         free = self.free_memory()
@@ -122,7 +147,7 @@ class Backend:
                 f"device_memory = {memory // 2**20}MiB is more than the {free // 2**20} MiB that are free on "
                 f"{self.name}: give less, or leave it out"
             )
-        self.limit = int(SHARE * free) if memory is None else memory
+        self.limit = int(SHARE * free / sharing) if memory is None else memory
         self._kept: dict[Any, Any] = {}  # parts of the data, from one pass to the next
         self._room = 0
         self._back = list[np.ndarray]()
@@ -311,14 +336,14 @@ class Cupy(Backend):
 
     library = "cupy"
 
-    def __init__(self, memory: int | None) -> None:
+    def __init__(self, memory: int | None, sharing: int = 1) -> None:
         os.environ.setdefault("CUPY_TF32", "0")
         import cupy
         from cupy import cublas
 
         self.cupy, self.cublas = cupy, cublas
         self.compute, self.copying = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream(non_blocking=True)
-        super().__init__(memory)
+        super().__init__(memory, sharing)
         self.pool = cupy.cuda.MemoryPool()
         self.pool.set_limit(size=self.limit)
         self._peak = 0
@@ -444,13 +469,13 @@ class Torch(Backend):
 
     library = "torch"
 
-    def __init__(self, memory: int | None) -> None:
+    def __init__(self, memory: int | None, sharing: int = 1) -> None:
         import torch
 
         self.torch, self.place = torch, torch.device("cuda", torch.cuda.current_device())
         torch.backends.cuda.matmul.allow_tf32 = False
         self.compute, self.copying = torch.cuda.Stream(), torch.cuda.Stream()
-        super().__init__(memory)
+        super().__init__(memory, sharing)
         total = torch.cuda.get_device_properties(self.place).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, self.limit / total), self.place)
 
