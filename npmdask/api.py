@@ -76,6 +76,8 @@ def top_k(
     threads: int | None = None,
     cluster: Any = None,
     certificates: str | Path | None = None,
+    device: str = "cpu",
+    device_memory: str | int | None = None,
     commit_seconds: float = COMMIT_SECONDS,
     observer: Observer | None = None,
     progress: bool = False,
@@ -191,6 +193,11 @@ def top_k(
     certificates : str or Path, optional
         Of an address at ``tls://host:8786``: a folder with ca.pem, cert.pem and key.pem; by default those that Dask's
         own configuration names. Clients and cluster objects have their own.
+    device : {"cpu", "auto", "cuda"}, default "cpu"
+        What sums over the rows are formed on: "cuda" is an NVIDIA GPU, by CuPy or PyTorch; "auto" takes one where there
+        is one. Its last bits are others than those of the processor, and the same every time.
+    device_memory : str or int, optional
+        Of the GPU, for each process; by default most of what is free.
     commit_seconds : float, default 30.0
         Seconds between two commits inside a pass: what a kill costs at most, beside the tasks under way.
     observer : Observer, optional
@@ -260,6 +267,8 @@ def top_k(
         cluster=scheduler_of(cluster) or None,
         certificates=None if certificates is None else str(Path(certificates).absolute()),
         commit_seconds=commit_seconds,
+        device=device,
+        device_memory=parse_memory(device_memory),
     )
     problem = posed(request, opened, resources, store, begun)
     with with_progress(observer, progress) as told:
@@ -503,6 +512,8 @@ def resume(
     threads: int | None = None,
     cluster: Any = None,
     certificates: str | Path | None = None,
+    device: str | None = None,
+    device_memory: str | int | None = None,
     max_steps: int | None = None,
     tol: float | None = None,
     low_rank_tol: float | None = None,
@@ -520,8 +531,8 @@ def resume(
     store : str or Path
         Folder or URL of the run.
     memory : str or int, optional
-        Limit for all processes, like "1GiB". This and the next four stay what they were unless given; none changes
-        a bit of the result.
+        Limit for all processes, like "1GiB". This and the next six stay what they were unless given; none but
+        ``device`` changes a bit of the result.
     workers : int, optional
         Processes. A cluster takes the place of workers and threads, and the other way round.
     threads : int, optional
@@ -530,6 +541,10 @@ def resume(
         As for :func:`top_k`; "": none.
     certificates : str or Path, optional
         Of a cluster at ``tls://``; they go with it.
+    device : {"cpu", "auto", "cuda"}, optional
+        As for :func:`top_k`. A run that began on a GPU goes on anywhere, and says so: its last bits may be others.
+    device_memory : str or int, optional
+        As for :func:`top_k`.
     max_steps : int, optional
         Passes to make at most. This and the next two may be changed: they decide when a run stops, not what its
         steps are.
@@ -581,6 +596,8 @@ def resume(
         "threads": threads,
         "cluster": scheduler_of(cluster),
         "certificates": certificates,
+        "device": device,
+        "device_memory": device_memory,
         "max_steps": max_steps,
         "tol": tol,
         "low_rank_tol": low_rank_tol,
@@ -696,6 +713,8 @@ def deflate(
     memory: str | int | None = None,
     workers: int = 0,
     threads: int | None = None,
+    device: str = "cpu",
+    device_memory: str | int | None = None,
     observer: Observer | None = None,
     progress: bool = False,
 ) -> Solution:
@@ -722,6 +741,10 @@ def deflate(
         Processes; 0: none but this one.
     threads : int, optional
         Threads of each process.
+    device : {"cpu", "auto", "cuda"}, default "cpu"
+        As for :func:`top_k`.
+    device_memory : str or int, optional
+        As for :func:`top_k`.
     observer : Observer, optional
         Told of plan, passes and steps.
     progress : bool, default False
@@ -780,6 +803,12 @@ def deflate(
     else:
         locked = Locked(result=locked_result(arrays), identity=identity_of(arrays))
         problem = make_problem(base.source, request, locked)
-    resources = Resources(memory=parse_memory(memory), threads=threads, workers=workers)
+    resources = Resources(
+        memory=parse_memory(memory),
+        threads=threads,
+        workers=workers,
+        device=device,
+        device_memory=parse_memory(device_memory),
+    )
     with with_progress(observer, progress) as told:
         return solve(problem, store, resources, told)

@@ -294,6 +294,13 @@ class RunTable(ConfigTable):
     certificates: str | None = Field(
         None, description="folder with ca.pem, cert.pem, key.pem for a cluster at tls://, relative to this file"
     )
+    device: Literal["cpu", "auto", "cuda"] = Field(
+        "cpu", description="what forms the sums over the rows; cuda: an NVIDIA GPU; auto: a GPU where there is one"
+    )
+    device_memory: str | None = Field(
+        None,
+        description="limit for the memory of the GPU, for each process, e.g. 20GiB; most of it if left out",
+    )
     commit_seconds: float = Field(
         30.0, ge=0, description="seconds between checkpoints inside a pass: the most work that a kill can lose"
     )
@@ -441,6 +448,7 @@ class RunConfig(ConfigTable):
             "privacy": self.privacy,
             "run.start": self.run.start,
             "run.threads": self.run.threads,
+            "run.device": self.run.device != "cpu",
             "report": self.report.model_dump(exclude_none=True),
         }
         wrong = [name for name, value in said.items() if value]
@@ -569,6 +577,8 @@ class RunConfig(ConfigTable):
         for name in ("missing_values", "missing_limit", "operator", "row_weights", "column_weights"):
             if getattr(self.source, name) is not None:
                 raise RefusedError(f"a node answers with products of its rows as they are: leave source.{name} out")
+        if self.run.device != "cpu":
+            raise RefusedError("a node forms its products on the processor: leave run.device out")
         rank = self.algorithm.target_rank
         if self.algorithm.max_steps is None or not isinstance(rank, int) or self.algorithm.iteration_rank == "auto":
             raise BadInputError(
@@ -584,6 +594,8 @@ class RunConfig(ConfigTable):
             cluster=scheduler_of(self.run.cluster) or None,
             certificates=self.run.certificates,
             commit_seconds=self.run.commit_seconds,
+            device=self.run.device,
+            device_memory=parse_memory(self.run.device_memory),
         )
 
     def solve(self, observer: Observer | None = None) -> Solution | StreamSolution:

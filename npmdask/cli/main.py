@@ -37,6 +37,7 @@ from npmdask.cli.operate import add_gc, add_metrics, add_serve, add_status
 from npmdask.cli.parser import Parser, add_completion, add_schema, complete, port
 from npmdask.cli.privacy import add_audit, add_ledger, add_perturb
 from npmdask.errors import BadInputError, NpmdaskError
+from npmdask.numerics.devices import DEVICES
 from npmdask.runs.progress import stop_bars
 from npmdask.storage.paths import is_url, local_path
 
@@ -59,6 +60,8 @@ SHORT = {  # options in the words of ``top_k``, and what each is in a configurat
     "column_weights": "source.column_weights",
     "tol": "stop.tol",
     "memory": "run.memory",
+    "device": "run.device",
+    "device_memory": "run.device_memory",
     "seed": "run.seed",
     "rotate": "report.rotate",
     "align_to": "report.align_to",
@@ -116,6 +119,10 @@ def _add_what(p: Any) -> None:
     )
     p.add_argument("--tol", type=float, help="stop at this relative residual")
     p.add_argument("--memory", help="memory limit for all processes together, e.g. 1GiB")
+    p.add_argument(
+        "--device", choices=DEVICES, help="what forms the sums over the rows; cuda: an NVIDIA GPU (default cpu)"
+    )
+    p.add_argument("--device-memory", help="limit for the memory of the GPU, for each process, e.g. 20GiB")
     p.add_argument("--seed", type=int, help="seed of the random start")
     _add_turn(p)
     p.add_argument("--store", help="folder or URL to keep the run in (default: as configured, or runs/NAME)")
@@ -352,6 +359,8 @@ def _add_resume(commands: Any) -> None:
     p.add_argument("--threads", type=int, help="threads of each process (default: all cores)")
     p.add_argument("--cluster", help="address or scheduler file of a Dask scheduler; '' for none")
     p.add_argument("--certificates", help="folder with ca.pem, cert.pem and key.pem for a cluster at tls://")
+    p.add_argument("--device", choices=DEVICES, help="what forms the sums over the rows; cuda: an NVIDIA GPU")
+    p.add_argument("--device-memory", help="limit for the memory of the GPU, for each process, e.g. 20GiB")
     p.add_argument("--max-steps", type=int, help="new limit on the number of passes")
     p.add_argument("--tol", type=float, help="new relative residual to stop at")
     p.add_argument("--low-rank-tol", type=float, help="new low_rank_tol; 0: stop only by the residuals")
@@ -370,6 +379,8 @@ def _resume(a: argparse.Namespace) -> int:
         threads=a.threads,
         cluster=a.cluster,
         certificates=a.certificates,
+        device=a.device,
+        device_memory=a.device_memory,
         max_steps=a.max_steps,
         tol=a.tol,
         low_rank_tol=a.low_rank_tol,
@@ -386,6 +397,8 @@ def _add_deflate(commands: Any) -> None:
     p.add_argument("--memory", help="memory limit for all processes together, e.g. 1GiB")
     p.add_argument("--workers", type=int, default=0, help="number of processes (default 0: threads of one process)")
     p.add_argument("--threads", type=int, help="threads of each process (default: all cores)")
+    p.add_argument("--device", choices=DEVICES, default="cpu", help="what forms the sums over the rows (default cpu)")
+    p.add_argument("--device-memory", help="limit for the memory of the GPU, for each process, e.g. 20GiB")
     add_output(p)
     p.set_defaults(command=_deflate)
 
@@ -401,6 +414,8 @@ def _deflate(a: argparse.Namespace) -> int:
         memory=a.memory,
         workers=a.workers,
         threads=a.threads,
+        device=a.device,
+        device_memory=a.device_memory,
         observer=progress_of(a),
     )
     return print_answer(solution, a)

@@ -12,6 +12,8 @@ import os
 import signal
 from collections.abc import Callable
 from concurrent.futures import CancelledError
+from functools import partial
+from glob import glob
 from importlib.metadata import version
 from multiprocessing.resource_tracker import ensure_running
 from typing import Any
@@ -35,6 +37,7 @@ from npmdask.execution.reduction import (
 )
 from npmdask.execution.threads import OnTask, Threads, environment, single_threaded_blas
 from npmdask.execution.tls import among_ourselves, refusal, refused, security_of
+from npmdask.numerics.devices import Device
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import Operator, Partial
 from npmdask.storage.chunk_access import first_line
@@ -52,6 +55,10 @@ class Distributed:
 
     def __init__(self, client: Any, slots: int) -> None:
         self._client, self._slots = client, slots
+
+    def everywhere(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+        """What each process that computes makes of ``arguments``. Its errors are raised here."""
+        return list(self._client.run(function, *arguments).values())
 
     def run_pass(
         self, operator: Operator, block: Block, on_task: OnTask, keeper: PassCheckpoint | None = None
@@ -159,6 +166,8 @@ class Processes(Distributed):
                 silence_logs=50,  # what fails is a sentence; not by a worker that is ended
             )
         super().__init__(Client(self._cluster, set_as_default=False), workers * threads)
+        if cards := visible_cards():
+            self._client.register_worker_callbacks(partial(_take_card, cards))
         self._before = {n: before.get(n) for n, value in os.environ.items() if before.get(n) != value}
 
     def peaks(self) -> list[ProcessPeak]:
@@ -249,6 +258,12 @@ class Cluster(Distributed):
                     "on which worker does what"
                 )
 
+    @property
+    def threads(self) -> int:
+        """Of a worker: the most."""
+        there = self._client.scheduler_info(n_workers=-1)["workers"].values()
+        return max((worker["nthreads"] for worker in there), default=1)
+
     def run_pass(
         self, operator: Operator, block: Block, on_task: OnTask, keeper: PassCheckpoint | None = None
     ) -> tuple[Block, ReadStats]:
@@ -317,6 +332,60 @@ def _connected(address: SchedulerAddress, certificates: str | None) -> Any:
             f"no Dask scheduler answers at {address} ({error}); start one with `dask scheduler` and workers with "
             f"`dask worker {address}`, or leave out cluster; one that speaks TLS is at tls://"
         ) from error
+
+
+# What a process that computes does with its device. Every worker of a cluster opens one of its own.
+
+
+def visible_cards() -> list[str]:
+    """The GPUs that processes of this machine may use, by the names that CUDA_VISIBLE_DEVICES takes."""
+    told = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if told is not None:
+        return [name for name in told.split(",") if name]
+    return [str(number) for number in range(len(glob("/dev/nvidia[0-9]*")))]
+
+
+def _take_card(cards: list[str], dask_worker: Any) -> None:
+    """Let a worker process see one GPU, as those of dask-cuda do: workers are numbered, and take turns."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = cards[int(dask_worker.name) % len(cards)]
+
+
+def begin_on(device: Device, each: int, beside: int, threads: int) -> dict[str, str]:
+    """Open a device for a run, and keep data on it where its memory is not needed otherwise.
+
+    Parameters
+    ----------
+    device : which.
+    each, beside : bytes that each of ``threads`` needs, and that all need beside them.
+
+    Returns
+    -------
+    facts : what the last bits depend on.
+
+    Raises
+    ------
+    RefusedError
+        There is no such device, or too little memory of it.
+    """
+    backend, mib = device.backend, 2**20
+    room = backend.limit - beside - each * threads
+    if room < 0:
+        fitting = max(backend.limit - beside, 0) // each
+        fewer = f"set threads = {fitting}, " if fitting else ""
+        raise MemoryRefusedError(
+            f"{backend.name} may use {backend.limit // mib} MiB in a process, and {threads} threads need "
+            f'{-(-(beside + each * threads) // mib)} MiB of it: {fewer}raise device_memory, or set device = "cpu"'
+        )
+    backend.allow(room)
+    return backend.facts
+
+
+def end_on(device: Device) -> int:
+    """Let go of everything that a run held on a device. Returns the most bytes that were used of it."""
+    backend = device.backend
+    peak = backend.peak()
+    backend.close()
+    return peak
 
 
 def _peak() -> tuple[int, int]:

@@ -14,6 +14,7 @@ import psutil
 from npmdask.errors import MemoryRefusedError
 from npmdask.execution.reduction import runs_of
 from npmdask.operators import GramMatrix, GramOfGroups, GramOfSlabs, Operator, PairwiseGram, RowGram
+from npmdask.operators.on_device import OnDevice
 from npmdask.storage.readers.dense import MIN_TILE_ROWS, AsIfChunked, DenseReader
 
 # How much memory this run really took: this process and everything below it, from the kernel's own figures.
@@ -201,7 +202,8 @@ class MemoryPlan:
     """What a run will need, before it starts. All in bytes.
 
     ``base`` is what the processes hold already (interpreter, libraries, a Prefect server below this one),
-    ``state`` the blocks of the algorithm, ``task`` one running task.
+    ``state`` the blocks of the algorithm, ``task`` one running task. ``device_state`` and ``device_task``: the same of
+    the memory of a device, for each process.
     """
 
     limit: int | None
@@ -210,16 +212,24 @@ class MemoryPlan:
     task: int
     threads: int
     workers: int
+    device_state: int = 0
+    device_task: int = 0
 
     @property
     def predicted_peak(self) -> int:
         return self.base + self.state + self.task * self.threads * max(1, self.workers)
+
+    @property
+    def device_peak(self) -> int:
+        """Of the device of a process, beside the data that stay on it; 0: there is none."""
+        return self.device_state + self.device_task * self.threads
 
 
 # Measured on the layouts of tests/execution/test_memory.py, beyond what the arrays explain.
 THREAD_BASE = 24 * 2**20  # packing buffers of BLAS and an arena of malloc, for each running task
 GROWTH = 24 * 2**20  # modules loaded and freed memory not given back after the plan was made
 WORKER_BASE = 190 * 2**20  # measured: a distributed worker process with its nanny, NumPy, SciPy and zarr loaded
+DEVICE_BASE = 2**30  # of a worker process with a GPU: CuPy or PyTorch, the context of CUDA and cuBLAS
 
 
 class Chosen(NamedTuple):
@@ -266,16 +276,21 @@ def _needed(
     operator: Operator, columns: int, state_blocks: int, limit: int | None, base: int, threads: int, workers: int
 ) -> MemoryPlan:
     """What a run with so many columns and threads takes."""
+    moved = isinstance(operator, OnDevice)
+    of_worker = WORKER_BASE + (DEVICE_BASE if moved else 0)
+    device_task, device_state = operator.device_bytes(columns) if moved else (0, 0)
     block, runs = getattr(operator, "state_rows", operator.block_rows) * columns * 8, runs_of(operator)
     pending, weights = operator.pending_bytes(columns, runs), getattr(getattr(operator, "view", None), "nbytes", 0)
     return MemoryPlan(
         limit=limit,
-        base=base + GROWTH + weights + workers * (WORKER_BASE + block + weights),
+        base=base + GROWTH + weights + workers * (of_worker + block + weights),
         state=state_blocks * block + pending,
         # A task of a worker sums some runs: it holds a sum for each level of the tree below it.
         task=operator.task_bytes(columns, runs) + THREAD_BASE + (pending // 2 if workers else 0),
         threads=threads,
         workers=workers,
+        device_state=device_state,
+        device_task=device_task,
     )
 
 
@@ -295,6 +310,9 @@ def _too_little(
     """What does not fit, and everything that would: memory, ranks, chunks, processes."""
     mib, limit = 2**20, plan.limit or 0
     remedies = [f"set memory to at least {-(-plan.predicted_peak // mib)}MiB (one thread)"]
+    if isinstance(operator, OnDevice):
+        remedies.append('or device = "cpu", whose tasks take less')
+        operator = operator.inner
     formed = isinstance(operator, GramMatrix | RowGram)
     if isinstance(operator, GramOfSlabs):  # what is wanted is the matrix
         share = (limit - plan.base - plan.threads * THREAD_BASE) / max(plan.predicted_peak - plan.base, 1)

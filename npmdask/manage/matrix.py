@@ -61,7 +61,9 @@ class MatrixKind(RunKind):
     """A run over a stored matrix or tensor; also a private or a federated one."""
 
     name = "matrix"
-    may_change = frozenset({"memory", "workers", "threads", "cluster", "certificates", *STOP})
+    may_change = frozenset(
+        {"memory", "workers", "threads", "cluster", "certificates", "device", "device_memory", *STOP}
+    )
 
     def matches(self, spec: Spec) -> bool:
         """Match stored data of every kind; also a store that no parameters are written in yet."""
@@ -310,6 +312,10 @@ def changed_resources(changes: Mapping[str, Any]) -> dict[str, Any]:
     given = {name: value for name, value in changes.items() if name not in STOP}
     if "memory" in given:
         given["memory"] = parse_memory(given["memory"])
+    if "device_memory" in given:
+        given["device_memory"] = parse_memory(given["device_memory"])
+    elif given.get("device") == "cpu":
+        given["device_memory"] = None
     if "certificates" in given:
         given["certificates"] = str(Path(given["certificates"]).absolute())
     cluster = given.get("cluster")

@@ -51,6 +51,10 @@ class EOF:
         With "mean": leave out points that lack more than this share of their values, which a pass before counts.
     memory : str or int, optional
         Limit for the fit, like "2GiB".
+    device : {"cpu", "auto", "cuda"}, default "cpu"
+        What sums over the rows are formed on, as for :func:`npmdask.top_k`: "cuda" is an NVIDIA GPU.
+    device_memory : str or int, optional
+        Limit for the memory of the GPU; most of what is free by default.
     store : str or Path, optional
         Folder of the run, which a killed fit goes on from; a temporary one by default.
     tol : float, optional
@@ -89,6 +93,8 @@ class EOF:
         missing_values: Any = None,
         missing_limit: float | None = None,
         memory: str | int | None = None,
+        device: str = "cpu",
+        device_memory: str | int | None = None,
         store: str | Path | None = None,
         tol: float | None = None,
         random_state: int = 0,
@@ -101,6 +107,8 @@ class EOF:
         self.missing_values = missing_values
         self.missing_limit = missing_limit
         self.memory = memory
+        self.device = device
+        self.device_memory = device_memory
         self.store = store
         self.tol = tol
         self.random_state = random_state
@@ -152,7 +160,14 @@ class EOF:
             seed=self.random_state,
             weights=weighted if weighted.spec() else None,
         )
-        source, resources = open_source(self._fitted, "samples", dim), Resources(memory=parse_memory(self.memory))
+        source, resources = (
+            open_source(self._fitted, "samples", dim),
+            Resources(
+                memory=parse_memory(self.memory),
+                device=self.device,
+                device_memory=parse_memory(self.device_memory),
+            ),
+        )
         with run_store(self.store) as store:
             problem = posed(request, source, resources, store)
             with RunStore(store) as run, with_progress(None, self.progress) as told:

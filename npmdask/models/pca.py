@@ -39,6 +39,8 @@ class _OfRun(Components):
     missing_values: Any = None
     missing_limit: float | None = None
     column_weights: Any = None
+    device: str
+    device_memory: str | int | None
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """
@@ -98,7 +100,11 @@ class _OfRun(Components):
                 seed=seed_of(self.random_state),
                 weights=find_weights(opened, sample_weight, self.column_weights),
             )
-            resources = Resources(memory=parse_memory(self.memory))
+            resources = Resources(
+                memory=parse_memory(self.memory),
+                device=self.device,
+                device_memory=parse_memory(self.device_memory),
+            )
             problem = posed(request, opened, resources, store)
             with RunStore(store) as run, with_progress(None, self.progress) as told:
                 solution = drive(problem, run, resources, told)
@@ -167,6 +173,10 @@ class PCA(CentredComponents, _OfRun):
         Relative residual to reach; 1e-9, or 1e-6 for float32 data, by default.
     memory : str or int, optional
         Limit for the fit, like "1GiB".
+    device : {"cpu", "auto", "cuda"}, default "cpu"
+        What sums over the rows are formed on, as for :func:`npmdask.top_k`: "cuda" is an NVIDIA GPU.
+    device_memory : str or int, optional
+        Limit for the memory of the GPU; most of what is free by default.
     store : str or Path, optional
         Folder of the run, which a killed fit goes on from; a temporary one by default.
     random_state : int, RandomState or None, default None
@@ -219,6 +229,8 @@ class PCA(CentredComponents, _OfRun):
         missing_limit: float | None = None,
         tol: float | None = None,
         memory: str | int | None = None,
+        device: str = "cpu",
+        device_memory: str | int | None = None,
         store: str | Path | None = None,
         random_state: Any = None,
         progress: bool = False,
@@ -231,6 +243,8 @@ class PCA(CentredComponents, _OfRun):
         self.missing_limit = missing_limit
         self.tol = tol
         self.memory = memory
+        self.device = device
+        self.device_memory = device_memory
         self.store = store
         self.random_state = random_state
         self.progress = progress
@@ -269,6 +283,10 @@ class TruncatedSVD(_OfRun):
         Relative residual to reach; 1e-9, or 1e-6 for float32 data, by default.
     memory : str or int, optional
         Limit for the fit, like "1GiB".
+    device : {"cpu", "auto", "cuda"}, default "cpu"
+        What sums over the rows are formed on, as for :func:`npmdask.top_k`: "cuda" is an NVIDIA GPU.
+    device_memory : str or int, optional
+        Limit for the memory of the GPU; most of what is free by default.
     store : str or Path, optional
         Folder of the run, which a killed fit goes on from; a temporary one by default.
     random_state : int, RandomState or None, default None
@@ -310,6 +328,8 @@ class TruncatedSVD(_OfRun):
         column_weights: Any = None,
         tol: float | None = None,
         memory: str | int | None = None,
+        device: str = "cpu",
+        device_memory: str | int | None = None,
         store: str | Path | None = None,
         random_state: Any = None,
         progress: bool = False,
@@ -318,6 +338,8 @@ class TruncatedSVD(_OfRun):
         self.column_weights = column_weights
         self.tol = tol
         self.memory = memory
+        self.device = device
+        self.device_memory = device_memory
         self.store = store
         self.random_state = random_state
         self.progress = progress

@@ -145,8 +145,8 @@ def plan_run(problem: Problem, resources: Resources, spectrum: Spectrum | None =
             f"{problem.source.path} is a stored Gram: a run on it reads no data and takes no pass, so that there is "
             "nothing to plan; start it with `npmdask run`"
         )
+    memory = memory_for(needs_of(problem), resources)
     base = tree_rss()
-    memory = memory_for(needs_of(problem), resources, base)
     wide = widest(problem, memory, base)
     others = _other_routes(problem, resources, base)
     forming = next((p for p in (problem, *others) if isinstance(p.algorithm, GramKrylov)), None)
@@ -379,7 +379,7 @@ def _worth_forming(name: str, source: Source) -> bool:
 def _fits(problem: Problem, resources: Resources) -> bool:
     """Whether there is memory for it beside what the processes hold, which to measure may have made more."""
     try:
-        memory_for(needs_of(problem), resources, tree_rss() + SPARE)
+        memory_for(needs_of(problem), resources, spare=SPARE)
     except MemoryRefusedError:
         return False
     return True
@@ -394,7 +394,7 @@ def _worth_timing(source: Source, resources: Resources) -> bool:
 def _forms_sooner(formed: Problem, blocks: Problem, resources: Resources) -> bool:
     """Whether the matrix is formed sooner than blocks of columns are multiplied as often as they have to be."""
     p = blocks.algorithm.iteration_rank
-    memory = memory_for(needs_of(blocks), resources, tree_rss())
+    memory = memory_for(needs_of(blocks), resources)
     allowed = SampleBudget(side=max(SIDE, 4 * p), places=PLACES, nbytes=MEMORY, flops=GRAM_FLOPS)
     measured = measure_throughput(blocks, memory, p, forming=formed, budget=TIMING, allowed=allowed)
     give_back()
@@ -446,8 +446,8 @@ def _with_rank(request: Request, source: Source, resources: Resources, store: st
     if request.algorithm in FORMED or source.reader.layout == "gram":
         return replace(request, iteration_rank=None)  # one pass, whatever it is
     problem = make_problem(source, replace(request, iteration_rank=None))
+    memory = memory_for(needs_of(problem), resources)
     base = tree_rss()
-    memory = memory_for(needs_of(problem), resources, base)
     measured = measure_throughput(problem, memory, widest(problem, memory, base))
     chosen = min(measured.free_columns, widest(problem, memory, tree_rss()))  # what is held now, after measuring
     chosen //= source.parts
@@ -499,10 +499,9 @@ def _may_keep(problem: Problem, resources: Resources) -> bool:
     )
     if more.state_blocks * problem.d * p * 8 > BLOCK_BYTES or work < BLOCK_SHARE * problem.d * BLOCKS**2 * p:
         return False
-    base = tree_rss() + SPARE
     try:
         few, many = (
-            memory_for(needs_of(each), resources, base) for each in (problem, replace(problem, algorithm=more))
+            memory_for(needs_of(each), resources, spare=SPARE) for each in (problem, replace(problem, algorithm=more))
         )
     except MemoryRefusedError:
         return False
@@ -587,7 +586,7 @@ def plan_tensor(problem: Problem, resources: Resources) -> TensorPlan:
         pass_bytes=operator.pass_bytes,
         dense_bytes=d**3 * reader.dtype.itemsize,
         pass_gflop=2 / 3 * d**3 * width / 1e9,
-        memory=memory_for(needs_of(problem), resources, tree_rss()),
+        memory=memory_for(needs_of(problem), resources),
         runs=len(runs_of(operator)),
     )
 

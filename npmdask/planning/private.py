@@ -15,7 +15,7 @@ import npmdask.privacy.ledger.messages as words
 from npmdask.accounting import Charge
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import NpmdaskError
-from npmdask.execution.memory import MemoryPlan, tree_rss
+from npmdask.execution.memory import MemoryPlan
 from npmdask.numerics.spectra import Spectrum
 from npmdask.planning.private_forecast import PrivateForecast, Way, private_outlook, ways_of
 from npmdask.privacy.concerns import concerns
@@ -94,7 +94,7 @@ def plan_private(
     """
     parts, algorithm = problem.private, problem.algorithm
     assert parts is not None
-    memory = memory_for(needs_of(problem), resources, tree_rss())
+    memory = memory_for(needs_of(problem), resources)
     charge = problem.mechanism.charge()  # type: ignore[attr-defined]
     noise = parts.release_noise(problem)
     return PrivatePlan(

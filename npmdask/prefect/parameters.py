@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Mapping
 from inspect import signature
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from urllib.parse import parse_qs, urlsplit
 
 from prefect.exceptions import ParameterTypeError
@@ -72,6 +72,9 @@ Folder = Annotated[str, said("folder that holds the folder of the run")]
 Seed = Annotated[int, said("seed of all random numbers", ge=0)]
 Restarts = Annotated[int | None, said("random starts of the tensor power method; chosen by the rank if left out", gt=0)]
 Memory = Annotated[str | None, said("memory limit for all processes together, e.g. 1GiB")]
+DeviceName = Annotated[
+    Literal["cpu", "auto", "cuda"] | None, said("what forms the sums over the rows; cuda: an NVIDIA GPU")
+]
 Threads = Annotated[int | None, said("threads of each process; all cores if left out", gt=0)]
 Workers = Annotated[int, said("number of processes; 0: threads of one process", ge=0)]
 
@@ -148,8 +151,8 @@ def configuration(
         Name of the run; that of the store if left out.
     **options : Any
         ``kind``, ``center``, ``scale``, ``missing``, ``algorithm``, ``operator``, ``row_weights``, ``column_weights``,
-        ``tol``, ``memory``, ``seed``, ``rotate``, ``align_to``, as :func:`npm` takes them; ``missing_fill``, of private
-        runs.
+        ``tol``, ``memory``, ``device``, ``device_memory``, ``seed``, ``rotate``, ``align_to``, as :func:`npm` takes
+        them; ``missing_fill``, of private runs.
 
     Returns
     -------

@@ -17,6 +17,7 @@ from npmdask.prefect.naming import run_name
 from npmdask.prefect.parameters import (
     Changes,
     Config,
+    DeviceName,
     Memory,
     OptionalRunId,
     RunId,
@@ -76,6 +77,7 @@ def npm(
     column_weights: Annotated[str | None, said("weight of the square of each column, likewise, or coslat")] = None,
     tol: Annotated[float | None, said("stop at this relative residual")] = None,
     memory: Memory = None,
+    device: DeviceName = None,
     seed: Annotated[int | None, said("seed of the random start block", ge=0)] = None,
     rotate: Annotated[
         str | None, said("rotation of the reported components: varimax, promax, procrustes (onto align_to)")
@@ -127,6 +129,8 @@ def npm(
         Relative residual to reach.
     memory : str, optional
         Limit for all processes of the run together, like "1GiB".
+    device : str, optional
+        What sums over the rows are formed on: "cpu", "cuda" (an NVIDIA GPU) or "auto".
     seed : int, optional
         Of the random start block.
     rotate : str, optional
@@ -173,6 +177,7 @@ def npm(
     how: dict[str, Any] = {"kind": kind, "center": center, "scale": scale, "algorithm": algorithm, "operator": operator}
     how |= {"missing_limit": missing_limit}
     how |= {"missing": missing, "missing_values": missing_values, "tol": tol, "memory": memory, "seed": seed}
+    how |= {"device": device}
     how |= {"row_weights": row_weights, "column_weights": column_weights, "rotate": rotate}
     how |= {"align_to": None if fresh and align_to == PREVIOUS else align_to}
     made = configuration(config, k, store=store, changes=changes, run_id=run_id, **how)
@@ -222,9 +227,9 @@ def deflate(config: AnyConfig, run_id: str | None = None, more: int = 1) -> dict
     problem, finished, resources = config.problem(), str(config.run.store), config.resources()
     store = f"{finished}-deflated"
     observer = Observers(ProgressBar(), Publisher(run_id or f"{name_of_run(config)}-deflated", store, problem.rule.tol))
-    memory, workers, threads = resources.memory, resources.workers, resources.threads
+    means = {name: getattr(resources, name) for name in ("memory", "workers", "threads", "device", "device_memory")}
     require_progress(store)
-    found = api.deflate(finished, more, store=store, memory=memory, workers=workers, threads=threads, observer=observer)
+    found = api.deflate(finished, more, store=store, **means, observer=observer)
     return summary(found)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -81,6 +81,35 @@ def bind_spec(wanted: dict[str, Any], store: RunStore, here: dict[str, Any], *, 
         "last bits may differ from an undisturbed run's"
         for name, value in environment().items()
         if before.get(name) != value
+    ]
+
+
+OF_DEVICE = ("device", "library")
+ON_CPU = "the processor"
+
+
+def changed_device(store: RunStore, now: Mapping[str, str] | None) -> list[str]:
+    """What should be known where sums are formed on another device than when the run in ``store`` began.
+
+    Parameters
+    ----------
+    store : whose run.json says on which; a run without any step takes ``now``.
+    now : facts of the device; None: the processor.
+    """
+    spec = store.read_spec()
+    if spec is None:
+        return []
+    known = {name: value for name, value in spec.get("environment", {}).items() if name in OF_DEVICE}
+    if now and not known and store.last_step() is None:
+        store.write_spec(spec | {"environment": spec.get("environment", {}) | now})
+        return []
+    if known.keys() != (now or {}).keys():
+        known, now = ({"device": (facts or {}).get("device", ON_CPU)} for facts in (known, now))
+    return [
+        f"{name} was {known[name]!r} when this run began and is {value!r} now: the result is as accurate, but its last "
+        "bits may differ from an undisturbed run's"
+        for name, value in (now or {}).items()
+        if known[name] != value
     ]
 
 

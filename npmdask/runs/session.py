@@ -6,33 +6,78 @@ search for a rank and jobs of several stages are functions that are given one; t
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, replace
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import asdict, dataclass, replace
 from math import inf
 from types import TracebackType
 from typing import Any, NamedTuple, Self
+from uuid import uuid4
 
 import numpy as np
 
 from npmdask.algorithms import MissingEM
 from npmdask.checkpoint.store import RunStore
-from npmdask.execution.executor import Executor, make_executor, single_threaded_blas
-from npmdask.execution.memory import Chosen, MemoryPlan, PeakMeter, ProcessPeak, give_back, plan_memory, tree_rss
+from npmdask.errors import BadInputError, MemoryRefusedError, RefusedError
+from npmdask.execution.executor import (
+    Executor,
+    begin_on,
+    end_on,
+    make_executor,
+    single_threaded_blas,
+    visible_cards,
+)
+from npmdask.execution.memory import (
+    Chosen,
+    MemoryPlan,
+    PeakMeter,
+    ProcessPeak,
+    give_back,
+    plan_memory,
+    tree_rss,
+    usable_cores,
+)
 from npmdask.execution.reduction import PassCheckpoint, TreeNode, pack, runs_of, unpack
+from npmdask.numerics.devices import Device, chosen_device, elsewhere
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import LeftProduct, Operator, Partial
+from npmdask.operators.on_device import SUMS, OnDevice, on_device
 from npmdask.privacy.release import EVERYTHING, Disclosure
 from npmdask.runs.left_vectors import flush_left
 from npmdask.runs.log_observer import watched
 from npmdask.runs.observers import Observer, StageObserver
 from npmdask.runs.problem import Problem
+from npmdask.runs.restore import changed_device
 from npmdask.runs.solution import Resources
 from npmdask.storage.bundle import Arrays
 from npmdask.storage.checksum import crc32c
 from npmdask.storage.readers.dense import ReadStats, checksums_of
 from npmdask.storage.source import Source
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceUse:
+    """What sums of a run are formed on.
+
+    Parameters
+    ----------
+    device, library : its model, and the versions of what computes there: what the last bits depend on.
+    planned : bytes of its memory that were planned, beside data that stay on it.
+    peak : the most that was used; of several processes, by one of them.
+    """
+
+    device: str
+    library: str
+    planned: int
+    peak: int = 0
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What the last bits depend on."""
+        return {"device": self.device, "library": self.library}
+
 
 GATHERED = 4  # blocks of a pass whose product is kept: the block, the product, and what is made of them
 
@@ -71,29 +116,77 @@ def _chosen(problem: Problem) -> Chosen | None:
     return Chosen("a target_rank", beside=1) if isinstance(problem.algorithm, MissingEM) else problem.chosen
 
 
-def memory_for(needs: Iterable[Need], resources: Resources, base: int) -> MemoryPlan:
-    """The plan that fits all needs, in processes that hold ``base`` bytes already.
+def device_for(needs: Iterable[Need], resources: Resources) -> Device | None:
+    """The device that sums of a run are formed on; None where none of them is, or all are formed here.
+
+    Raises
+    ------
+    RefusedError
+        A GPU is asked for, and this process finds none.
+    """
+    if resources.device == "cpu" or not any(type(need.operator) in SUMS for need in needs):
+        return None
+    if resources.cluster:
+        return elsewhere(resources.device_memory)
+    if resources.workers:
+        return elsewhere(resources.device_memory, -(-resources.workers // max(len(visible_cards()), 1)))
+    return chosen_device(resources.device, resources.device_memory)
+
+
+def require_device(needs: Iterable[Need], resources: Resources) -> None:
+    """Raise BadInputError where a GPU is asked for by name, and no sum of the run would be formed on it."""
+    needs = list(needs)
+    if resources.device == "cuda" and device_for(needs, resources) is None:
+        names = " and ".join(dict.fromkeys(type(need.operator).__name__ for need in needs))
+        raise BadInputError(
+            f'device = "cuda": the sums of this run ({names}) are not formed on a GPU; it forms A^T A, and products '
+            'with it, of real samples and matrices, dense or sparse: set device = "cpu", or "auto"'
+        )
+
+
+def memory_for(needs: Iterable[Need], resources: Resources, base: int | None = None, *, spare: int = 0) -> MemoryPlan:
+    """The plan that fits all needs, in processes that hold ``base`` bytes already; by default as many as they hold now,
+    and ``spare``.
+
+    What of a run is not formed on its device is planned for as well: a survey of columns, left singular vectors.
 
     Raises
     ------
     RefusedError
         Not even one thread fits; the sentence says what would.
     """
-    plans = [
-        plan_memory(
-            need.operator,
-            need.p,
-            need.state_blocks,
-            limit=resources.memory,
-            base=base,
-            threads=1 if resources.cluster else resources.threads,  # the tasks are elsewhere
-            workers=resources.workers,
-            locked=need.locked,
-            chosen=need.chosen,
-        )
-        for need in needs  # what fits all takes fewer threads, or more memory
-    ]
-    return min(plans, key=lambda plan: (plan.threads, -plan.predicted_peak))
+    needs = list(needs)
+    device = device_for(needs, resources)
+    here = device is not None and not resources.workers and not resources.cluster
+    if device is not None and here:
+        device.backend  # noqa: B018  opened: its context takes memory of this process
+    base = tree_rss() + spare if base is None else base
+    plans = []
+    for need in needs:  # what fits all takes fewer threads, or more memory
+        threads = 1 if resources.cluster else resources.threads  # the tasks are elsewhere
+        moved = on_device(need.operator, device)
+        if here and isinstance(moved, OnDevice):
+            threads = moved.threads_that_fit(threads or usable_cores(), need.p + need.locked)
+        for operator in (need.operator,) if moved is need.operator else (need.operator, moved):
+            plans.append(
+                plan_memory(
+                    operator,
+                    need.p,
+                    need.state_blocks,
+                    limit=resources.memory,
+                    base=base,
+                    threads=threads,
+                    workers=resources.workers,
+                    locked=need.locked,
+                    chosen=need.chosen,
+                )
+            )
+    fitting = min(plans, key=lambda plan: (plan.threads, -plan.predicted_peak))
+    return replace(
+        fitting,
+        device_state=max(plan.device_state for plan in plans),
+        device_task=max(plan.device_task for plan in plans),
+    )
 
 
 class Session:
@@ -115,12 +208,14 @@ class Session:
         self.observer = watched(observer, store, private=not disclosure.times)
         self._memory: MemoryPlan | None = None
         self._executor: Executor | None = None
+        self._device: Device | None = None  # of the plan, and then of what computes
+        self.device: DeviceUse | None = None
 
     def __enter__(self) -> Self:
         self.warnings: list[str] = []
         self.passes = self.bytes_read = 0
         self.peaks: list[ProcessPeak] = []  # of the workers of a cluster
-        self._meter, self._held = PeakMeter(), ExitStack()
+        self._meter, self._held, self._token = PeakMeter(), ExitStack(), uuid4().hex
         self._start = time.perf_counter()
         self._held.enter_context(self._meter)
         self._held.enter_context(single_threaded_blas())
@@ -135,8 +230,42 @@ class Session:
 
     def _close_executor(self) -> None:
         if self._executor is not None:
+            with suppress(Exception) if sys.exc_info()[1] else nullcontext():  # workers that are lost hold nothing
+                self._leave_device()
             self._executor.close()
             self._executor = None
+
+    def _begin_on_device(self, plan: MemoryPlan) -> None:
+        """Open the devices of all processes that compute, and say what is not as it was when the run began.
+
+        Raises
+        ------
+        RefusedError
+            There is none, or too little memory of it.
+        """
+        need, executor = (plan.device_task, plan.device_state), self.executor
+        if self._device is not None:
+            found: list[dict[str, str]]
+            try:
+                found = executor.everywhere(begin_on, self._device, *need, executor.threads)
+            except RefusedError as error:
+                if self.resources.device != "auto" or isinstance(error, MemoryRefusedError):
+                    raise
+                self._device = None
+            else:
+                names = {key: "; ".join(sorted({facts[key] for facts in found})) for key in found[0]}
+                if any("; " in name for name in names.values()):
+                    self.warnings.append(
+                        f"workers have different GPUs or libraries ({names['device']}; {names['library']}): the result "
+                        "is as accurate, but its last bits depend on which worker does what"
+                    )
+                self.device = DeviceUse(**names, planned=plan.device_peak)
+        self.warnings += changed_device(self.store, self.device and self.device.facts)
+
+    def _leave_device(self) -> None:
+        if self._device is not None and self.device is not None and self._executor is not None:
+            peak = max(self._executor.everywhere(end_on, self._device))
+            self.device = replace(self.device, peak=max(peak, self.device.peak))
 
     @property
     def seconds(self) -> float:
@@ -173,7 +302,9 @@ class Session:
         RefusedError
             Not even one thread fits; the sentence says what would.
         """
-        self._memory = memory_for(needs, self.resources, tree_rss())
+        needs = list(needs)
+        require_device(needs, self.resources)
+        self._device, self._memory = device_for(needs, self.resources), memory_for(needs, self.resources)
         self.tell_plan(self._memory)
         return self._memory
 
@@ -187,6 +318,7 @@ class Session:
         plan = self.memory if workers else replace(self.memory, workers=0)
         self._executor = make_executor(plan, source, self.resources.cluster, self.resources.certificates)
         self.warnings += getattr(self._executor, "warnings", [])
+        self._begin_on_device(plan)
 
     def stop(self) -> None:
         """Ask the workers of a cluster for their peaks, and let go of everything that computes."""
@@ -210,13 +342,18 @@ class Session:
             The product, what reading it cost, and how long it took.
         """
         keep = keep and self.disclosure.partial_sums
-        keeper = keeper_of(self.store, label, operator, block, self.resources.commit_seconds if keep else inf)
+        moved = operator
+        if self._device is not None:
+            moved = on_device(operator, self._device, f"{self._token} {operator.reader.where}")
+        where = self.device.facts if self.device and moved is not operator else None
+        seconds = self.resources.commit_seconds if keep else inf
+        keeper = keeper_of(self.store, label, operator, block, seconds, where)
         resumed = keeper.record()
         self.log("pass", label=label, tasks=len(runs_of(operator)), bytes_resumed=resumed.bytes_read)
         self.observer.on_pass(label, operator.pass_bytes, operator.pass_chunks)
         self.observer.on_task(resumed)
         start = time.perf_counter()
-        product, record = self.executor.run_pass(operator, block, self.observer.on_task, keeper)
+        product, record = self._made(moved, block, keeper)
         seconds = time.perf_counter() - start
         self.store.require_turn()  # before anything is made of it: noise, entries of a ledger
         self.passes += bool(operator.pass_bytes)
@@ -224,6 +361,18 @@ class Session:
         cost = {"bytes": record.bytes_read, "bytes_resumed": resumed.bytes_read}
         self.log("passed", label=label, seconds=round(seconds, 4), rss=tree_rss(), **cost)
         return product, record, seconds
+
+    def _made(self, operator: Operator, block: Block, keeper: PassCheckpoint) -> tuple[Block, ReadStats]:
+        try:
+            return self.executor.run_pass(operator, block, self.observer.on_task, keeper)
+        except Exception as error:
+            if self.device is None or type(error).__name__ != "OutOfMemoryError":  # of either library
+                raise
+            raise MemoryRefusedError(
+                f"the memory of {self.device.device} does not suffice, although {self.device.planned // 2**20} MiB of "
+                "it were planned: does another process use it? Set device_memory to less than what is free, resume "
+                'with fewer threads, or with device = "cpu"'
+            ) from error
 
     def gather(self, name: str, source: Source, operator: Operator, block: Block) -> np.ndarray:
         """The product of one pass, kept as the part ``name`` of the store: what a longer job needs to know.
@@ -278,14 +427,23 @@ class Session:
             self.store.log(event, **facts)
 
 
-def keeper_of(store: RunStore, label: str, operator: Operator, block: Block, seconds: float) -> PassCheckpoint:
+def keeper_of(
+    store: RunStore,
+    label: str,
+    operator: Operator,
+    block: Block,
+    seconds: float,
+    device: Mapping[str, str] | None = None,
+) -> PassCheckpoint:
     """What was finished of this very pass before a kill, and where more of it is committed every ``seconds``.
 
-    "This very pass": of the same label, block (by checksum and dtype), runs and arithmetic.
+    "This very pass": of the same label, block (by checksum and dtype), runs, arithmetic and ``device``.
     """
     key = {"label": label, "block": crc32c(block), "dtype": block.dtype.str, "runs": len(runs_of(operator))}
     if how := getattr(operator, "arithmetic", ""):
         key["arithmetic"] = how
+    if device:
+        key["device"] = dict(device)
 
     flushed: set[int] = set()
 

@@ -16,6 +16,7 @@ from npmdask.algorithms.stopping import Outcome
 from npmdask.checkpoint.store import RunStore, folder_of
 from npmdask.errors import BadInputError
 from npmdask.execution.memory import ProcessPeak
+from npmdask.numerics.devices import DEVICES
 from npmdask.numerics.sampling_errors import APART, Groups, mixed_groups, north_errors
 from npmdask.numerics.subspaces import Block
 from npmdask.runs.component_counts import CountAdvice, KnownSpectrum, advise
@@ -31,7 +32,7 @@ SHOWN = 5  # values that a line shows
 
 @dataclass(frozen=True, kw_only=True)
 class Resources:
-    """What a run may use. Changes neither the result nor its bits."""
+    """What a run may use. Changes no result; and but for ``device``, none of its bits."""
 
     memory: int | None = None  # bytes, all processes of the run together
     threads: int | None = None  # a process; all usable cores if None
@@ -39,6 +40,8 @@ class Resources:
     cluster: str | None = None  # address of a Dask scheduler, whose workers are used instead
     commit_seconds: float = 30.0  # between two commits inside a pass
     certificates: str | None = None  # folder with ca.pem, cert.pem and key.pem, for a cluster at tls://
+    device: str = "cpu"  # what sums are formed on: "cuda", a GPU; "auto", one where there is one
+    device_memory: int | None = None  # bytes of its memory, a process; most of what is free if None
 
     def require_possible(self) -> None:
         """Raise BadInputError for numbers that cannot be, or that do not go together."""
@@ -49,6 +52,10 @@ class Resources:
             raise BadInputError("give either a cluster or workers and threads: a cluster brings its own")
         if self.certificates is not None and self.cluster is None:
             raise BadInputError("certificates are for a cluster at tls://host:port: give that, too, or leave them out")
+        if self.device not in DEVICES:
+            raise BadInputError(f'device = {self.device!r} is none: choose "cpu", "cuda" (an NVIDIA GPU) or "auto"')
+        if self.device_memory is not None and self.device == "cpu":
+            raise BadInputError('device_memory is of a GPU: set device = "cuda" or "auto" with it')
         if not self.commit_seconds >= 0:
             raise BadInputError(f"commit_seconds = {self.commit_seconds} must be at least 0 (it is a time)")
 
