@@ -29,7 +29,7 @@ def measure(context: Context) -> Measured:
     whole = last_json(solve_command(**common, store=str(store)), folder=context.folder)
     seconds = _passed(store)["seconds"]
     common["commit_seconds"] = max(0.02, seconds / COMMITS)
-    kills = [_kill(context, common, share) for share in SHARES]
+    kills = [killed_at(share, context, common) for share in SHARES]
     worst = max(kill["lost_share"] for kill in kills)
     details = {
         "pass_seconds": seconds,
@@ -42,22 +42,26 @@ def measure(context: Context) -> Measured:
     return Measured(worst, details, why, ("a killed run ends in another answer",) if changed else ())
 
 
-def _kill(context: Context, common: dict[str, Any], share: float) -> dict[str, Any]:
-    """Kill at a share of the pass, run the same again, and compare what was done with what was taken over."""
+def killed_at(share: float, context: Context, common: dict[str, Any], step: int = STEP) -> dict[str, Any]:
+    """Kill at a share of the pass of ``step``, run the same again, and compare what was done with what was taken over.
+
+    The run is in ``store`` of what this returns.
+    """
     store, progress = (context.folder / f"killed-{share}{end}" for end in ("", ".progress"))
     command = solve_command(**common, store=str(store), progress=str(progress))
     with open(context.folder / "killed.log", "wb") as said, started(command, folder=context.folder, said=said) as child:
-        while (done := _done(progress))[0] < share:
+        while (done := _done(progress, step))[0] < share:
             if child.poll() is not None:
                 lines = (context.folder / "killed.log").read_text(errors="replace").strip().splitlines()
                 raise ChildFailedError(f"ended before it was killed: {lines[-1][:300] if lines else 'said nothing'}")
             time.sleep(0.005)
         os.killpg(child.pid, signal.SIGKILL)
         child.wait()
-    done = _done(progress)
+    done = _done(progress, step)
     facts = last_json(solve_command(**common, store=str(store)), folder=context.folder)
-    resumed = _passed(store).get("bytes_resumed", 0)
+    resumed = _passed(store, step).get("bytes_resumed", 0)
     return {
+        "store": str(store),
         "killed_at_share": round(done[0], 4),
         "bytes_done": done[1],
         "bytes_resumed": resumed,
@@ -66,8 +70,8 @@ def _kill(context: Context, common: dict[str, Any], share: float) -> dict[str, A
     }
 
 
-def _done(progress: Path) -> tuple[float, int, int]:
-    """Share of step ``STEP`` that is done, its bytes, and those of the whole pass."""
+def _done(progress: Path, step: int) -> tuple[float, int, int]:
+    """Share of the pass of ``step`` that is done, its bytes, and those of the whole pass."""
     label, done, total = "", 0, 1
     lines = progress.read_bytes().split(b"\n")[:-1] if progress.exists() else []
     for event in map(json.loads, lines):
@@ -75,12 +79,12 @@ def _done(progress: Path) -> tuple[float, int, int]:
             label, done, total = event["label"], 0, event["total"]
         else:
             done += event["bytes"]
-    return (done / total, done, total) if label == f"step {STEP}" else (0.0, 0, total)
+    return (done / total, done, total) if label == f"step {step}" else (0.0, 0, total)
 
 
-def _passed(store: Path) -> dict[str, Any]:
+def _passed(store: Path, step: int = STEP) -> dict[str, Any]:
     """The last telemetry line of the pass that was killed."""
-    events = [e for e in RunStore(store).telemetry() if e["event"] == "passed" and e["label"] == f"step {STEP}"]
+    events = [e for e in RunStore(store).telemetry() if e["event"] == "passed" and e["label"] == f"step {step}"]
     return events[-1]
 
 
