@@ -3,6 +3,7 @@
 All rows run one after the other in one process tree. Only a full run of all rows writes files. Exit status: 0
 every target holds; 1 something is broken (a row that cannot be measured, an answer of ours that is wrong, a
 peer that crashes or is wrong where it is not known to be); 3 all is right and a target is missed (full scale).
+Rows that need a GPU are skipped where there is none. Rows that are named run also where others lack their packages.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import dask
 from benchmarks.data import DataSets
 from benchmarks.docs import read_results, write_results, write_table
 from benchmarks.machine import describe
-from benchmarks.registry import Context, Measured, Row, all_rows
+from benchmarks.registry import Context, Measured, NoCardError, Row, all_rows
 
 BROKEN, MISSED = 1, 3
 
@@ -39,9 +40,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--scale", choices=("small", "medium", "full"), default="full")
     a = parser.parse_args(argv)
     dask.config.set({"logging.distributed": "error"})  # read when distributed is imported, by the rows
-    rows, wanted = all_rows(), {name for text in [*a.names, *a.only] for name in text.split(",") if name}
+    wanted = {name for text in [*a.names, *a.only] for name in text.split(",") if name}
+    lacking: dict[str, str] = {}
+    rows = all_rows(lacking if wanted else None)
     if unknown := wanted - {row.name for row in rows}:
-        parser.error(f"no such row: {', '.join(sorted(unknown))}; --list shows them")
+        others = "".join(f"; rows of {module} cannot run: {why}" for module, why in lacking.items())
+        parser.error(f"no such row: {', '.join(sorted(unknown))}; --list shows them{others}")
     if a.list:
         print("\n".join(f"{row.name:20} {'>=' if row.better == 'higher' else '<='} {row.target}" for row in rows))
         return 0
@@ -74,9 +78,12 @@ def run(rows: list[Row], scale: str) -> Iterator[dict[str, Any]]:
 
 def measure(row: Row, context: Context, machine: dict[str, Any]) -> dict[str, Any]:
     """Run one row; whatever goes wrong in it is part of its line, and the other rows still run."""
-    start = time.perf_counter()
+    start, skipped = time.perf_counter(), ""
     try:
         found = row.run(context)
+    except NoCardError as error:
+        found, skipped = Measured(None, {}, str(error)), str(error)
+        print(f"{row.name} skipped: {error}", file=sys.stderr, flush=True)
     except Exception as error:
         traceback.print_exc()
         found = Measured(None, {}, failures=(f"{type(error).__name__}: {error}",))
@@ -92,13 +99,15 @@ def measure(row: Row, context: Context, machine: dict[str, Any]) -> dict[str, An
         "details": found.details,
         "why": "" if holds else "; ".join([*found.failures, *filter(None, [found.why])]),
         "failures": list(found.failures),
+        **({"skipped": skipped} if skipped else {}),
         "scale": context.scale,
         "seconds": round(time.perf_counter() - start, 1),
     }
 
 
 def status(lines: list[dict[str, Any]], scale: str) -> int:
-    """The exit status of a run."""
+    """The exit status of a run; rows that were skipped have no say in it."""
+    lines = [line for line in lines if not line.get("skipped")]
     if any(line["failures"] or line["figure"] is None for line in lines):
         return BROKEN
     return MISSED if scale == "full" and not all(line["holds"] for line in lines) else 0

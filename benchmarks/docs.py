@@ -34,9 +34,14 @@ def read_results() -> dict[str, dict[str, Any]]:
 
 
 def write_results(lines: list[dict[str, Any]], rows: list[Row], *, replace_all: bool) -> None:
-    """Keep the lines; those of other rows stay, unless all are replaced or there is no such row any more."""
-    kept = {} if replace_all else _asked(rows, read_results())
-    kept |= {line["row"]: line for line in lines}
+    """Keep the lines; those of other rows stay, unless all are replaced or there is no such row any more.
+
+    A row that was skipped keeps what was measured on a machine that could.
+    """
+    before = _asked(rows, read_results())
+    skipped = {line["row"] for line in lines if line.get("skipped")}
+    kept = {name: line for name, line in before.items() if not replace_all or name in skipped}
+    kept |= {line["row"]: line for line in lines if line["row"] not in skipped}
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(list(kept.values()), indent=1) + "\n")
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import platform
-from importlib.metadata import version
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ PACKAGES = ("npmdask", "dask", "distributed", "zarr", "scipy", "prefect")
 
 
 def describe() -> dict[str, Any]:
-    """Cores, processor, memory, and the versions that matter."""
+    """Cores, processor, memory, the card if there is one, and the versions that matter."""
     return {
         "cores": usable_cores(),
         "cpu": _cpu_model(),
@@ -26,8 +27,30 @@ def describe() -> dict[str, Any]:
         "python": platform.python_version(),
         "numpy": np.__version__,
         "blas": _blas(),
-        **{name: version(name) for name in PACKAGES},
+        **_versions(),
+        **_card(),
     }
+
+
+def _versions() -> dict[str, str]:
+    """Of the packages that are installed: rows of one extra run without the others."""
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _card() -> dict[str, str]:
+    """The GPU as its driver names it, without opening it: a context would take some of its memory."""
+    command = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
+    try:
+        said = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    return {"gpu": "; ".join(said.splitlines())} if said else {}
 
 
 def _cpu_model() -> str:

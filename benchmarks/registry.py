@@ -19,6 +19,10 @@ class CannotRunError(Exception):
     """A row cannot be measured here; a sentence says why and what to do."""
 
 
+class NoCardError(CannotRunError):
+    """A row needs a GPU and this machine has none: it is skipped, and what was measured elsewhere is kept."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Context:
     """What a row is given: how large, where, and the data sets by name (made when first asked for)."""
@@ -66,9 +70,19 @@ class Row:
         return figure >= self.target if self.better == "higher" else figure <= self.target
 
 
-def all_rows() -> list[Row]:
-    """Every row, those that share data one after the other."""
+def all_rows(lacking: dict[str, str] | None = None) -> list[Row]:
+    """Every row, those that share data one after the other.
+
+    ``lacking`` takes the modules whose packages are not installed, with the reason; without it they are an error.
+    """
     import benchmarks.rows as package
 
-    modules = [importlib.import_module(f"{package.__name__}.{m.name}") for m in pkgutil.iter_modules(package.__path__)]
-    return sorted((row for module in modules for row in module.ROWS), key=lambda row: (row.data, row.name))
+    rows: list[Row] = []
+    for found in pkgutil.iter_modules(package.__path__):
+        try:
+            rows += importlib.import_module(f"{package.__name__}.{found.name}").ROWS
+        except ModuleNotFoundError as error:
+            if lacking is None:
+                raise
+            lacking[found.name] = str(error)
+    return sorted(rows, key=lambda row: (row.data, row.name))
