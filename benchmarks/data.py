@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import zarr
 
-from benchmarks.private_cases import make_records, write_records
+from benchmarks.card import write_cells, write_genotypes, write_rows
 from benchmarks.registry import FACTORS, CannotRunError
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import random_orthonormal
@@ -162,6 +162,8 @@ def _peers(path: Path, size: int) -> None:
 
 def _private(path: Path, size: int) -> None:
     """Records of length 1 for a private run: float32, 1000 columns, variances 1 / i before they are scaled."""
+    from benchmarks.private_cases import make_records, write_records  # needs the packages of private releases
+
     rows = size // 4 // PRIVATE_COLUMNS // 1000 * 1000
     rng = generator(0, "benchmarks", "private")
     basis = random_orthonormal(PRIVATE_COLUMNS, PRIVATE_COLUMNS, rng)
@@ -187,4 +189,7 @@ RECIPES: dict[str, Recipe] = {
     "tensor": Recipe(14, 1680, _tensor),
     "private": Recipe(16, 3815, _private),
     "peers": Recipe(16, 2048, _peers, copies=2.5),
+    "card-rows": Recipe(32, 49_152, write_rows),
+    "card-cells": Recipe(4, 3472, write_cells),
+    "card-genotypes": Recipe(8, 12_288, write_genotypes),
 }

@@ -16,17 +16,29 @@ import numpy as np
 import pytest
 import xarray as xr
 import zarr
+from scipy.sparse import csr_matrix
 
 from benchmarks import cache
 from benchmarks.__main__ import BROKEN, MISSED, measure, status
+from benchmarks.card import (
+    FILLED,
+    chunk_files,
+    part_of,
+    seconds_of_one_read,
+    write_genotypes,
+    write_rows,
+)
+from benchmarks.card import (
+    write_cells as write_normalised,
+)
 from benchmarks.cell_counts import write_cells
 from benchmarks.children import last_json, own_command
 from benchmarks.contest import best_peer, failures, finals, judged
 from benchmarks.data import RECIPES, DataSets, write_samples
-from benchmarks.docs import PAGE, write_table
+from benchmarks.docs import PAGE, read_results, write_results, write_table
 from benchmarks.floor import gram_programs, programs, slab_files
 from benchmarks.private_cases import make_case
-from benchmarks.registry import CannotRunError, Context, Measured, Row, all_rows
+from benchmarks.registry import CannotRunError, Context, Measured, NoCardError, Row, all_rows
 from benchmarks.rows.cells import exact_variances
 from benchmarks.rows.era5 import exact_modes, write_field
 from benchmarks.rows.gram_peers import SKLEARN
@@ -101,6 +113,64 @@ def test_a_row_that_breaks_fails_the_run_and_says_why(tmp_path: Path) -> None:
     expected = {"breaks": BROKEN, "wrong": BROKEN, "missed": MISSED, "held": 0}
     assert {name: status([line], "full") for name, line in lines.items()} == expected
     assert status([lines["missed"]], "small") == 0
+
+
+def test_a_row_without_its_card_is_skipped_and_keeps_what_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(context: Context) -> Measured:
+        raise NoCardError("no NVIDIA GPU is visible here")
+
+    monkeypatch.setattr("benchmarks.docs.RESULTS", tmp_path / "results" / "bench.json")
+    rows = [Row(name=name, what="", target=2.0, run=run) for name in ("card", "other")]
+    context = Context(scale="full", folder=tmp_path, data=DataSets(tmp_path, "full"))
+    line = measure(rows[0], context, {})
+    assert line["skipped"] == line["why"] == "no NVIDIA GPU is visible here" and not line["failures"]
+    assert status([line], "full") == 0 and status([line | {"skipped": ""}], "full") == BROKEN
+    before = [line | {"row": name, "figure": 3.0, "skipped": ""} for name in ("card", "other")]
+    write_results(before, rows, replace_all=True)
+    write_results([line], rows, replace_all=True)
+    assert {name: kept["figure"] for name, kept in read_results().items()} == {"card": 3.0}
+
+
+def test_only_named_rows_run_where_packages_of_others_are_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "benchmarks.rows.orchestration", None)  # its import fails
+    lacking: dict[str, str] = {}
+    names = {row.name for row in all_rows(lacking)}
+    assert list(lacking) == ["orchestration"] and "gpu-gram" in names and "orchestration" not in names
+    with pytest.raises(ModuleNotFoundError):
+        all_rows()
+
+
+def test_data_of_a_card_hold_their_truth(tmp_path: Path) -> None:
+    k = 5
+    for write, name, size in ((write_rows, "rows", 2**22), (write_genotypes, "genotypes", 2**22)):
+        write(tmp_path / name, size)
+        stored: Any = zarr.open_array(tmp_path / name / "x.zarr", mode="r")
+        rows = stored[...]
+        values, vectors = np.linalg.eigh(np.cov(rows.T.astype("f8"), bias=True))
+        np.testing.assert_allclose(np.load(tmp_path / name / "values.npy")[:k], values[: -k - 1 : -1], rtol=1e-9)
+        assert max_sin_theta(np.load(tmp_path / name / "truth.npy")[:, :k], vectors[:, -k:]) < 1e-9
+        assert rows.shape[0] * rows.shape[1] * rows.itemsize == 2**22
+        part: Any = zarr.open_array(part_of(tmp_path / name / "x.zarr", 2, tmp_path / f"{name}-part"), mode="r")
+        first = part[...]
+        assert len(first) == len(rows) // 2 and np.array_equal(first, rows[: len(first)])
+    assert set(np.unique(rows)) == {0, 1, 2}
+
+
+def test_normalised_counts_are_as_full_as_is_said_and_hold_their_truth(tmp_path: Path) -> None:
+    write_normalised(tmp_path, 2**20)
+    group: Any = zarr.open_group(tmp_path / "x.zarr", mode="r")
+    data, indices, pointers = (group[name][...] for name in ("data", "indices", "indptr"))
+    cells, genes = group.attrs["shape"]
+    assert abs(len(data) / (cells * genes) / FILLED - 1) < 0.1 and data.min() > 0
+    dense = csr_matrix((data, indices, pointers), shape=(cells, genes)).toarray().astype("f8")
+    np.testing.assert_allclose(np.expm1(dense).sum(axis=1), 1e4, rtol=1e-5)
+    values = np.linalg.eigvalsh(np.cov(dense.T, bias=True))[::-1][:100]
+    np.testing.assert_allclose(np.load(tmp_path / "values.npy"), values, rtol=1e-9)
+    files = chunk_files(tmp_path / "x.zarr")
+    assert sum(file.stat().st_size for file in files) == data.nbytes + indices.nbytes + pointers.nbytes
+    assert seconds_of_one_read(tmp_path / "x.zarr", 2, to_card=False) > 0
 
 
 def test_the_floor_is_the_same_product(tmp_path: Path) -> None:
