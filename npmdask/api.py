@@ -29,9 +29,9 @@ from npmdask.runs.missing import find_fill
 from npmdask.runs.observers import Observer
 from npmdask.runs.problem import Locked, Problem, Request
 from npmdask.runs.progress import with_progress
-from npmdask.runs.restore import identity_of, keep_locked, locked_result, problem_of
+from npmdask.runs.restore import identity_of, locked_result, problem_of
 from npmdask.runs.solution import Resources, Solution, TemporaryStore
-from npmdask.runs.warm_start import find_start, keep_start
+from npmdask.runs.warm_start import find_start
 from npmdask.runs.weights import find_weights
 from npmdask.storage.bundle import read_bundle
 from npmdask.storage.readers.gaps import REFUSE, checked_marks
@@ -497,10 +497,6 @@ def solve(
         with tempfile.TemporaryDirectory(prefix="npmdask-") as folder:
             return solve(problem, Path(folder) / "run", resources, observer)
     with RunStore(store, private=problem.private is not None) as held:
-        if problem.locked is not None:
-            keep_locked(held, problem.locked)
-        if problem.start is not None:
-            keep_start(held, problem.start)
         return drive(problem, held, resources, observer)
 
 

@@ -341,12 +341,12 @@ def _write(folder: Path, starts: int) -> None:
 
 def _mark(folder: Path) -> str:
     """Of everything that is committed, by name."""
-    names = sorted(str(path.relative_to(folder)) for path, files in _folders(folder) if MANIFEST in files)
+    names = sorted(str(path.relative_to(folder)) for path, files in folders_of(folder) if MANIFEST in files)
     return hashlib.sha256("\n".join(names).encode()).hexdigest()[:16]
 
 
-def _folders(folder: Path) -> Iterator[tuple[Path, list[str]]]:
-    """All folders of a store but those of its arrays."""
+def folders_of(folder: Path) -> Iterator[tuple[Path, list[str]]]:
+    """All folders of a store but those of its arrays, with the names of their files."""
     for place, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if ".zarr" not in name and not name.startswith(".writing-")]
         yield Path(place), files
@@ -354,7 +354,7 @@ def _folders(folder: Path) -> Iterator[tuple[Path, list[str]]]:
 
 def place_of_death(folder: Path) -> str:
     """What comes next in the run: of a job in the stage that was opened last."""
-    stores = [path for path, files in _folders(folder) if EPOCH in files]
+    stores = [path for path, files in folders_of(folder) if EPOCH in files]
     last = max(stores, key=lambda path: (path / EPOCH).stat().st_mtime, default=folder)
     stage = "" if last == folder else f"{last.relative_to(folder)}, "
     if (last / "result").is_dir():

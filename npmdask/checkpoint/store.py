@@ -37,15 +37,16 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from npmdask.checkpoint.lease import PRIVATE, HeldStore, carrier_of
+from npmdask.checkpoint.lease import EPOCH, PRIVATE, UNTOLD, HeldStore, carrier_of, folders_of
 from npmdask.checkpoint.reader import CHECKPOINT_FORMAT, REPLACED, SPEC_TABLES
 from npmdask.errors import BadInputError, CommitError
-from npmdask.storage.bundle import Arrays, write_bundle, write_file_atomically
+from npmdask.storage.bundle import MANIFEST, Arrays, write_bundle, write_file_atomically
 from npmdask.storage.paths import is_url, require_path
 
 __all__ = ["CHECKPOINT_FORMAT", "PRIVATE", "REPLACED", "SPEC_TABLES", "RunStore", "carrier_of", "folder_of"]
 
 KEPT_STEPS = 2
+GIVEN = ("labels", "weights", "missing", "fill", "groups", "locked", "start")  # parts that cost no pass
 
 
 class RunStore(HeldStore):
@@ -66,6 +67,30 @@ class RunStore(HeldStore):
         with self._turn.publishing():
             (self.path / "run.json").unlink(missing_ok=True)
         self._carry()
+
+    @property
+    def unbegun(self) -> bool:
+        """Whether the store has parameters, and nothing was committed or spent under them.
+
+        What a run is given (its names and weights, what it starts from) lies there before it begins. A private run, or
+        one of nodes, never counts as unbegun: its key, and what its ledger says, belong to its parameters.
+        """
+        spec = self.read_spec()
+        if spec is None or self._private or any(name in spec for name in UNTOLD):
+            return False
+        bundles = {path.relative_to(self.path).parts for path, files in folders_of(self.path) if MANIFEST in files}
+        return all(len(parts) == 1 and parts[0] in GIVEN for parts in bundles)
+
+    def forget_unbegun(self) -> None:
+        """Forget the parameters of an ``unbegun`` run, and all that was kept for it."""
+        for name in GIVEN:
+            self.drop_part(name)
+        stages = [path for path, files in folders_of(self.path) if EPOCH in files and path != self.path]
+        with self._turn.publishing():
+            for stage in stages:
+                shutil.rmtree(stage, ignore_errors=True)
+            (self.path / "telemetry.jsonl").unlink(missing_ok=True)  # what was predicted was of other parameters
+        self.drop_spec()
 
     def commit_step(self, step: int, arrays: Arrays, meta: dict[str, Any]) -> None:
         """Remember a step: after this returns it survives a power cut, and before it the last one does."""

@@ -213,6 +213,7 @@ def _plan(a: argparse.Namespace) -> int:
 
 
 INTERRUPTED = 130
+SHOWN_LOGS = ("npmdask.files", "npmdask.stores")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -251,17 +252,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def _telling(*, quiet: bool) -> Iterator[None]:
-    """Show on stderr that a file is copied before it is analysed, which may take long."""
-    log, handler = logging.getLogger("npmdask.files"), logging.StreamHandler(sys.stderr)
+    """Show on stderr that a file is copied before it is analysed, which may take long, or a store bound again."""
+    logs = [logging.getLogger(name) for name in SHOWN_LOGS]
+    handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("npmdask: %(message)s"))
     if quiet:
         yield
         return
-    log.addHandler(handler)
+    for log in logs:
+        log.addHandler(handler)
     try:
         yield
     finally:
-        log.removeHandler(handler)
+        for log in logs:
+            log.removeHandler(handler)
 
 
 def end_when_asked() -> None:

@@ -455,7 +455,7 @@ def _require_labelled(source: Source, groups: RowGroups) -> None:
 
 def _require_own(held: RunStore, request: GramRequest) -> None:
     """Raise RefusedError for a Gram that was made of others, or of rows with other labels."""
-    spec = held.read_spec() or {}
+    spec = {} if held.unbegun else held.read_spec() or {}
     made = spec.get("algorithm", {}).get("made", "formed")
     if spec and (spec["data"].get("kind") != STORED_GRAM or made != "formed"):
         what = f"a Gram that was {made} from others" if spec["data"].get("kind") == STORED_GRAM else "a run"

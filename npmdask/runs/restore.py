@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -25,12 +27,13 @@ from npmdask.runs.components import StoredComponents, components_of_run
 from npmdask.runs.missing import keep_fill, kept_fill, missing_of
 from npmdask.runs.problem import Locked, Presentation, Problem, Request
 from npmdask.runs.solution import Analysed, Resources, Solution
-from npmdask.runs.warm_start import read_start
+from npmdask.runs.warm_start import keep_start, read_start
 from npmdask.runs.weights import keep_weights, kept_weights, total_of
 from npmdask.storage.labels import Labels
 from npmdask.storage.readers.gaps import REFUSE
 from npmdask.storage.source import open_source
 
+TELLS = "npmdask.stores"  # the logger; the command line shows what it says
 OF_ROWS = ("samples", "matrix", "sparse")  # kinds of data whose components rows can be scored along
 
 # A store belongs to one problem: bound when it is new, checked ever after.
@@ -52,16 +55,37 @@ def bind(problem: Problem, store: RunStore, resources: Resources) -> list[str]:
     once |= {} if problem.source.dim is None else {"dim": problem.source.dim}
     if problem.request.presentation is not None:
         moves["report"] = problem.request.presentation.facts()
-    if store.read_spec() is None and problem.rule.until_share is None:  # a stage of a search is given them by that
+
+    def keep() -> None:
+        """What the run is given, so that it can be resumed without it."""
+        if problem.rule.until_share is not None:  # a stage of a search is given it by that
+            return
         keep_weights(store, problem.request.weights)
         keep_fill(store, problem.request.fill)
-    told = bind_spec(problem.spec(), store, {"resources": asdict(resources)} | moves, once=once)
+        if problem.locked is not None:
+            keep_locked(store, problem.locked)
+        if problem.start is not None:
+            keep_start(store, problem.start)
+
+    told = bind_spec(problem.spec(), store, {"resources": asdict(resources)} | moves, once=once, keep=keep)
     return [*unprotected(budget), *told]
 
 
-def bind_spec(wanted: dict[str, Any], store: RunStore, here: dict[str, Any], *, once: dict[str, Any]) -> list[str]:
-    """The same for the parameters ``wanted``. ``here``: facts beside them that may change from call to call; ``once``:
-    those that are kept as they were when the run began.
+def bind_spec(
+    wanted: dict[str, Any],
+    store: RunStore,
+    here: dict[str, Any],
+    *,
+    once: dict[str, Any],
+    keep: Callable[[], None] | None = None,
+) -> list[str]:
+    """The same for the parameters ``wanted``; a store in which nothing was committed is bound to them again.
+
+    Parameters
+    ----------
+    here : facts beside them that may change from call to call.
+    once : facts that are kept as they were when the run began.
+    keep : writes what the run is given into a store that is not bound yet.
 
     Raises
     ------
@@ -69,7 +93,17 @@ def bind_spec(wanted: dict[str, Any], store: RunStore, here: dict[str, Any], *, 
         The store belongs to other data, parameters or version.
     """
     spec = store.read_spec()
+    if spec is not None and (other := _differences(wanted, spec)) and store.unbegun:
+        logging.getLogger(TELLS).warning(
+            "%s was begun with other parameters, and nothing was committed: it belongs to this run now (%s)",
+            store.place,
+            "; ".join(other),
+        )
+        store.forget_unbegun()
+        spec = None
     if spec is None:
+        if keep is not None:
+            keep()
         store.write_spec(wanted | here | once | {"environment": environment()})
         return []
     _require_same(wanted, spec, store.place, once.get("source"))
@@ -113,16 +147,8 @@ def changed_device(store: RunStore, now: Mapping[str, str] | None) -> list[str]:
     ]
 
 
-def _require_same(wanted: dict[str, Any], found: dict[str, Any], store: str, source: str | None) -> None:
-    """Refuse a checkpoint that was made from something else, naming every field that differs, and other data.
-
-    Raises
-    ------
-    RefusedError
-        Other data, other parameters or another version.
-    """
-    if found.get("data", {}).get("kind") == "gram" != wanted["data"].get("kind"):
-        raise RefusedError(f"{store} is a stored Gram: choose another store for the run")
+def _differences(wanted: dict[str, Any], found: dict[str, Any]) -> list[str]:
+    """Every field of the parameters ``wanted`` that is another one in those that were ``found`` in a store."""
     differences = []
     for table, fields in wanted.items():
         for name, value in fields.items():
@@ -135,18 +161,32 @@ def _require_same(wanted: dict[str, Any], found: dict[str, Any], store: str, sou
     for table in ("data", "mechanism", "lens", "operator", "privacy", "weights"):
         for name in set(found.get(table, {})) - set(wanted.get(table, {})):
             differences.append(f"{table}.{name} ({found[table][name]!r} in the checkpoint)")
+    return differences
+
+
+def _require_same(wanted: dict[str, Any], found: dict[str, Any], store: str, source: str | None) -> None:
+    """Refuse a checkpoint that was made from something else, naming every field that differs, and other data.
+
+    Raises
+    ------
+    RefusedError
+        Other data, other parameters or another version.
+    """
+    if found.get("data", {}).get("kind") == "gram" != wanted["data"].get("kind"):
+        raise RefusedError(f"{store} is a stored Gram: choose another store for the run")
+    differences = _differences(wanted, found)
     if differences:
         hint = ""
         if wanted["data"].get("fingerprint") != found.get("data", {}).get("fingerprint"):
             hint = " (of a plain store, times count too; ingest data that move)"
             if source is not None and found.get("source", source) != source:
                 hint = f" (the data were {found['source']}, and are {source})"
-        remedy = "`npmdask resume STORE` to go on with the old parameters"
+        remedy = f"go on with the old parameters (`npmdask resume {quote(store)}`)"
         if wanted["version"] != found.get("version"):
-            remedy = f"npmdask {found.get('version', {}).get('npmdask')} to go on with this one"
+            remedy = f"go on with this one by npmdask {found.get('version', {}).get('npmdask')}"
         raise RefusedError(
-            f"the checkpoint in {store} belongs to another run; these differ: {'; '.join(differences)}{hint}. Use "
-            f"another store, or {remedy}"
+            f"use another store, or {remedy}: the checkpoint in {store} belongs to another run; these differ: "
+            f"{'; '.join(differences)}{hint}"
         )
 
 

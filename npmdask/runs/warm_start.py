@@ -117,9 +117,6 @@ def _basis(earlier: RunStore) -> Block:
 
 def keep_start(held: RunStore, start: Start) -> None:
     """Keep a copy, so that the run can be resumed when the earlier one is gone."""
-    spec = held.read_spec()
-    if spec is not None and not isinstance(spec["algorithm"]["target_rank"], float):
-        return  # the run is bound to its start (or to none): should this one differ, binding says so
     held.drop_part("start")  # of an attempt that was killed before it was bound
     facts = {name: getattr(start, name) for name in ("identity", "warning", "passes", "random_columns")}
     held.write_part("start", {"basis": start.basis}, facts)

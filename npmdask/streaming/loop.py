@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from npmdask.algorithms import StreamInfo, StreamResult
@@ -65,15 +66,10 @@ class StreamDriver:
         """
         with self.session:
             warnings = self._bind()
-            try:
-                state = self._load()
-                self._plan()
-                state = self._guarded(state)
-                answer, arrays = self._end(state)
-            except NpmdaskError:
-                if self.store.last_step() is None:
-                    self.store.drop_spec()  # nothing was learnt: free for what the remedy says
-                raise
+            state = self._load()
+            self._plan()
+            state = self._guarded(state)
+            answer, arrays = self._end(state)
         outcome = self._outcome(state, answer, f", {self._new} of them now")
         solution = StreamSolution(
             basis=arrays["basis"],
@@ -105,10 +101,9 @@ class StreamDriver:
     def _bind(self) -> list[str]:
         opened = self.problem.opened
         here = {"resources": asdict(self.resources), "stream": self.problem.again() | {"named": opened.named}}
-        if self.store.read_spec() is None:
-            keep_weights(self.store, opened.weights)
         once = {} if opened.budget is None else {"budget": opened.budget}
-        told = bind_spec(self.problem.spec(), self.store, here | {"source": opened.name}, once=once)
+        keep = partial(keep_weights, self.store, opened.weights)
+        told = bind_spec(self.problem.spec(), self.store, here | {"source": opened.name}, once=once, keep=keep)
         return [*unprotected(opened.budget), *told]
 
     def _plan(self) -> None:

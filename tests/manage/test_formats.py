@@ -69,5 +69,5 @@ def test_another_version_is_told_with_what_does_help(tmp_path: Path, work: Calla
     spec["version"]["npmdask"] = "0.0.1"
     (tmp_path / "s" / "run.json").write_text(json.dumps(spec))
     for door in (lambda: work(tmp_path, tmp_path / "s"), lambda: npmdask.resume(tmp_path / "s")):
-        with pytest.raises(RefusedError, match=r"Use another store, or npmdask 0\.0\.1 to go on with this one$"):
+        with pytest.raises(RefusedError, match=r"^use another store, or go on with this one by npmdask 0\.0\.1: "):
             door()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar
@@ -156,12 +157,11 @@ def run_coupled(
     resources, observer = resources or Resources(), observer or Observer()
     _require_modes(fields, request)
     with RunStore(store) as held:
-        if held.read_spec() is None:
-            keep_weights(held, fields.weights)
         once = {"source": fields.left.path, "other_source": fields.right.path}
         once |= {} if fields.left.dim is None else {"dim": fields.left.dim}
         once |= {} if fields.right.dim is None else {"other_dim": fields.right.dim}
-        bind_spec(spec_of_fields(fields, request), held, {"resources": asdict(resources)}, once=once)
+        keep, here = partial(keep_weights, held, fields.weights), {"resources": asdict(resources)}
+        bind_spec(spec_of_fields(fields, request), held, here, once=once, keep=keep)
         if held.read_part(ANSWER) is None:
             resources.require_possible()
             with Session(held, resources, Observers(Predictor(), observer)) as session:
