@@ -174,20 +174,24 @@ def _require_same(wanted: dict[str, Any], found: dict[str, Any], store: str, sou
     """
     if found.get("data", {}).get("kind") == "gram" != wanted["data"].get("kind"):
         raise RefusedError(f"{store} is a stored Gram: choose another store for the run")
-    differences = _differences(wanted, found)
-    if differences:
-        hint = ""
-        if wanted["data"].get("fingerprint") != found.get("data", {}).get("fingerprint"):
-            hint = " (of a plain store, times count too; ingest data that move)"
-            if source is not None and found.get("source", source) != source:
-                hint = f" (the data were {found['source']}, and are {source})"
-        remedy = f"go on with the old parameters (`npmdask resume {quote(store)}`)"
-        if wanted["version"] != found.get("version"):
-            remedy = f"go on with this one by npmdask {found.get('version', {}).get('npmdask')}"
-        raise RefusedError(
-            f"use another store, or {remedy}: the checkpoint in {store} belongs to another run; these differ: "
-            f"{'; '.join(differences)}{hint}"
+    differences = "; ".join(_differences(wanted, found))
+    if not differences:
+        return
+    begun = found.get("source", source)
+    other_data = wanted["data"].get("fingerprint") != found.get("data", {}).get("fingerprint")
+    if other_data and source == begun and source is not None and wanted["version"] == found.get("version"):
+        raise RefusedError(  # `npmdask resume` reads the same data, and is no remedy
+            f"use another store for the data as they are now, or put back those that the run was begun with: {source} "
+            f"has changed since, and what is in {store} is of the data before; these differ: {differences}. Of a Zarr "
+            "store that was not ingested the times of its files count too: ingest data that are copied or touched"
         )
+    remedy = f"go on with the old parameters (`npmdask resume {quote(store)}`)"
+    if wanted["version"] != found.get("version"):
+        remedy = f"go on with this one by npmdask {found.get('version', {}).get('npmdask')}"
+    raise RefusedError(
+        f"use another store, or {remedy}: the checkpoint in {store} belongs to another run; these differ: {differences}"
+        f"{f' (the data were {begun}, and are {source})' if other_data and begun != source else ''}"
+    )
 
 
 # By a table of run.json, for data that lie elsewhere: what makes the problem of a run on them again. A room above this

@@ -110,7 +110,7 @@ def test_a_run_on_it_is_a_run(tmp_path: Path) -> None:
     assert "prediction" in first.prediction and "stored" in first.prediction["prediction"]
     append(path, some(50, seed=1))
     npmdask.gram(path, tmp_path / "G", kind="samples")
-    with pytest.raises(RefusedError, match=r"belongs to another run; these differ: data.fingerprint"):
+    with pytest.raises(RefusedError, match=r"^use another store for the data as they are now, or put back"):
         npmdask.top_k(tmp_path / "G", 2, center=True, store=tmp_path / "run")
 
 

@@ -157,3 +157,21 @@ def test_a_gram_that_has_no_part_is_bound_again(folder: Path) -> None:
     with pytest.raises(RefusedError, match="too small"):
         npmdask.gram("x.zarr", "g", kind="samples", memory="16MiB", groups=np.arange(ROWS) % 3)
     assert npmdask.gram("x.zarr", "g", kind="samples").rows == ROWS
+
+
+def test_data_that_changed_are_told_with_what_helps(folder: Path, capsys: Any) -> None:
+    """Resuming does not: it reads the same data."""
+    rows = np.random.default_rng(0).standard_normal((ROWS, COLUMNS))
+    np.save("x.npy", rows)
+    assert main(["run", "x.npy", "-k", "2", "--store", "run", "--quiet"]) == 0
+    np.save("x.npy", rows + 1)
+    capsys.readouterr()
+    for command in (["run", "x.npy", "-k", "2", "--store", "run"], ["resume", "run"]):
+        assert main([*command, "--quiet"]) == RefusedError.exit_code
+        said = capsys.readouterr().err.removeprefix("npmdask: ")
+        assert said.startswith("use another store for the data as they are now, or put back those that the run was")
+        assert "x.npy has changed since" in said and "npmdask resume" not in said
+    np.save("other.npy", rows + 1)
+    assert main(["run", "other.npy", "-k", "2", "--store", "run", "--quiet"]) == RefusedError.exit_code
+    said = capsys.readouterr().err
+    assert "npmdask resume" in said and f"(the data were {folder / 'x.npy'}, and are {folder / 'other.npy'})" in said
