@@ -179,6 +179,13 @@ class StoreReader:
                 return arrays, meta["parts"]
         return None
 
+    def pass_meta(self) -> dict[str, Any] | None:
+        """What is said of the parts that were kept of the pass under way, whichever it is; or None."""
+        for path in reversed(self._kept_parts()):
+            with suppress(BadInputError):
+                return read_meta(path)
+        return None
+
     def _kept_parts(self) -> list[Path]:
         return sorted((self.path / "pass").glob("[0-9]*"))
 

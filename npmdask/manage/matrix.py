@@ -17,6 +17,7 @@ from npmdask.checkpoint.reader import is_store
 from npmdask.checkpoint.store import RunStore, not_finished
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.execution.clusters import SchedulerAddress
+from npmdask.execution.reduction import TreeNode
 from npmdask.manage.kinds import (
     Keeps,
     PageOptions,
@@ -285,9 +286,19 @@ def progress(run: RunStore, spec: Spec, state: str, folders: tuple[str, ...]) ->
         "predicted_steps": None if spec["run"].get("starts_from") else predicted,
         "max_steps": spec["stop"].get("max_steps"),
         "residual": history[-1]["worst_residual"] if history else None,
+        "pass_committed": None if state == "finished" else pass_committed(run),
         "stage": name if inner is not None else "",
         "seconds_left": seconds_left(dict(spec), history, telemetry) if running and inner is None else None,
     }
+
+
+def pass_committed(run: RunStore) -> float | None:
+    """The share of the pass under way whose parts are committed; None where none of them is."""
+    found = run.pass_meta()
+    if found is None:
+        return None
+    count = int(found["key"]["runs"])
+    return sum(len(TreeNode(*part["node"]).runs(count)) for part in found["parts"]) / count
 
 
 def under_way(folder: Path, folders: tuple[str, ...] = ()) -> Path | None:

@@ -83,7 +83,9 @@ class RunStatus:
     """The status of one run.
 
     ``state``: "finished", "running", "hung" (its process shows no life), "waiting" (a stream that has taken all there
-    is), "crashed" (its last ``crashes`` starts died without a commit, at ``crashed_at``), "unfinished" or "damaged".
+    is), "crashed" (two or more starts in a row died without a commit: ``crashes`` of them, at ``crashed_at``),
+    "unfinished" or "damaged". ``killed``: its last process is gone and did not say why. ``pass_committed``: the share
+    of the pass under way that is committed, from 0 to 1; None where none of it is, or that is not told.
     ``residual``: worst relative one of the last step. ``predicted_steps``: before the first pass, by a sample; None if
     there is none, or only one for a random start that the run had not. ``seconds_left``, ``seconds_since_commit``,
     ``last_commit`` (Unix time): None if not known; of a private run not shown, as they depend on its rows.
@@ -106,6 +108,8 @@ class RunStatus:
     bytes: int = 0
     crashes: int = 0
     crashed_at: str = ""
+    killed: bool = False
+    pass_committed: float | None = None
     error: str = ""
     holder: dict[str, Any] | None = None
     assurance: str = ""
@@ -151,6 +155,7 @@ def _known(store: RunStore, holder: Holder | None) -> dict[str, Any]:
     """Everything but names and sizes."""
     spec, crashes = store.read_spec(), store.crashes()
     begun: dict[str, Any] = {"crashes": crashes[0], "crashed_at": crashes[1], "timeless": False}
+    begun["killed"] = holder is not None and holder.gone  # one that ends in order says so in the lock
     state = _state_of(holder, crashes[0])
     if spec is None:
         built = "moments" if store.path.name.endswith(".partial.passes") else "?"  # npmdask moments
@@ -164,7 +169,7 @@ def _known(store: RunStore, holder: Holder | None) -> dict[str, Any]:
 def _state_of(holder: Holder | None, crashes: int) -> str:
     if holder is not None and not holder.gone:
         return "running" if holder.alive else "hung"
-    return "crashed" if crashes else "unfinished"
+    return "crashed" if crashes > 1 else "unfinished"
 
 
 def runs_as_lines(found: Sequence[RunStatus]) -> list[str]:
@@ -179,7 +184,9 @@ def runs_as_lines(found: Sequence[RunStatus]) -> list[str]:
 
 
 def _row(s: RunStatus) -> tuple[str, ...]:
-    step = NOTHING if s.step is None else f"{s.step}" if s.max_steps is None else f"{s.step} of {s.max_steps}"
+    step = NOTHING if s.step is None else f"{s.step}"
+    if s.max_steps is not None and s.state != "finished":
+        step = f"{step} of at most {s.max_steps}"
     residual = NOTHING if s.residual is None else f"{s.residual:.1e}"
     known = NOTHING if s.state != "running" else "unknown" if s.seconds_left is None else time_text(s.seconds_left)
     ago = NOTHING if s.seconds_since_commit is None else f"{time_text(s.seconds_since_commit)} ago"
@@ -196,9 +203,24 @@ def _notes(s: RunStatus) -> list[str]:
             f"process {s.holder['pid']} on {s.holder['host']} since {s.holder['since']}{named}; last heartbeat {seen} "
             "ago"
         )
-    if s.crashes:
-        times = "once" if s.crashes == 1 else f"{s.crashes} times in a row"
-        notes.append(f"crashed {times} without a checkpoint, at {s.crashed_at}")
+    if s.state in ("unfinished", "crashed") and not s.error:
+        notes += [said] if (said := _ended(s)) else []
     if s.predicted_steps is not None and s.state in ("running", "unfinished"):
         notes.append(f"predicted before the first pass: {s.predicted_steps} steps")
     return [*notes, *([s.error] if s.error else [])]
+
+
+def _ended(s: RunStatus) -> str:
+    """What is known of the end of a process that did not finish the run, and what is there to go on from."""
+    steps = f"{s.step} step{'s'[: s.step != 1]}" if s.step else ""
+    share = "" if s.pass_committed is None else f"{100 * s.pass_committed:.0f} % of the next pass"
+    kept = " and ".join(part for part in (steps, share) if part)
+    again = f"run the same command again and it goes on (committed: {kept or 'nothing yet'})"
+    if s.crashes > 1:
+        return (
+            f"ended {s.crashes} times in a row without saying so and without a commit, at {s.crashed_at}, most likely "
+            f"killed: look at the memory and the disk of the machine; then {again}"
+        )
+    if s.killed:
+        return f"its process ended without saying so, most likely killed; {again}"
+    return again if kept else ""

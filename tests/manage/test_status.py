@@ -14,12 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+import npmdask
 import npmdask.checkpoint.lease as ownership
 from npmdask.checkpoint.store import RunStore
 from npmdask.cli.main import main
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.manage.status import RunStatus, runs_as_lines, status_below
+from npmdask.operators import _protocol
 from npmdask.planning.forecast import seconds_left, steps_to
+from npmdask.runs.observers import Observer
 from npmdask.streaming import stream_pca
 from tests.manage.common import OWNER, ROOT, content, hanging, let_age, make_data
 from tests.manage.job import mixture, run, stream
@@ -91,7 +94,71 @@ npmdask.resume({str(runs / "run")!r})
         subprocess.run([sys.executable, "-c", program], cwd=ROOT)
     s = states(runs)["run"]
     assert (s.state, s.crashes, s.crashed_at) == ("crashed", 2, "step 6")
-    assert "crashed 2 times in a row without a checkpoint, at step 6" in "\n".join(runs_as_lines([s]))
+    (said,) = [line for line in runs_as_lines([s]) if "times in a row" in line]
+    assert "ended 2 times in a row without saying so and without a commit, at step 6" in said
+    assert "look at the memory and the disk" in said and "run the same command again" in said
+    assert "(committed: 5 steps" in said
+
+
+@pytest.mark.slow
+def test_one_kill_is_called_that_and_the_share_of_the_pass_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The share is what the next process does not read again."""
+    make_data(tmp_path)
+    program = f"""
+import os, npmdask
+from npmdask.operators import _protocol
+from npmdask.runs.observers import Observer
+_protocol.RUN_BYTES = _protocol.COLUMN_BYTES = 1
+class Dies(Observer):
+    tasks = 0
+    def on_pass(self, label, nbytes, chunks): self.label = label
+    def on_task(self, record):
+        self.tasks += self.label == "step 3"
+        if self.tasks == 4: os.kill(os.getpid(), 9)
+npmdask.top_k({str(tmp_path / "x.zarr")!r}, 3, iteration_rank=8, algorithm="power", tol=1e-3, threads=1,
+    store={str(tmp_path / "run")!r}, commit_seconds=0, observer=Dies())
+"""
+    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT).returncode == -9
+    s = states(tmp_path)["run"]
+    assert (s.state, s.killed, s.crashes, s.step, s.error) == ("unfinished", True, 0, 2, "")
+    assert s.pass_committed is not None and 0 < s.pass_committed < 1
+    _, row, *notes = runs_as_lines([s])
+    assert "2 of at most 200" in row
+    share = f"{100 * s.pass_committed:.0f} % of the next pass"
+    assert (
+        "    its process ended without saying so, most likely killed; run the same command again and it goes on "
+        f"(committed: 2 steps and {share})" in notes
+    )
+    for name in ("RUN_BYTES", "COLUMN_BYTES"):
+        monkeypatch.setattr(_protocol, name, 1)  # so that a pass over small data has many parts
+    whole = RunStore(tmp_path / "run").history()[-1]["bytes_read"]
+    with pytest.raises(KeyboardInterrupt):
+        npmdask.resume(tmp_path / "run", observer=_EndsInPass())
+    resumed = [line["bytes_resumed"] for line in RunStore(tmp_path / "run").telemetry() if line["event"] == "pass"][-1]
+    assert resumed == s.pass_committed * whole
+    s = states(tmp_path)["run"]
+    assert not s.killed and "killed" not in "\n".join(runs_as_lines([s])), "it said why it ended"
+    npmdask.resume(tmp_path / "run")
+    s = states(tmp_path)["run"]
+    assert (s.state, s.killed, s.pass_committed) == ("finished", False, None) and len(runs_as_lines([s])) == 2
+
+
+@pytest.mark.slow
+def test_a_start_that_died_before_any_commit_has_not_crashed_yet(tmp_path: Path) -> None:
+    make_data(tmp_path)
+    with hanging("run", tmp_path, "pass", "1") as process:
+        process.kill()
+        process.wait()
+    s = states(tmp_path)["run"]
+    assert (s.state, s.crashes, s.killed) == ("unfinished", 1, True)
+    assert any("most likely killed" in note and "(committed: nothing yet)" in note for note in runs_as_lines([s]))
+
+
+class _EndsInPass(Observer):
+    def on_pass(self, label: str, total_bytes: int, total_chunks: int) -> None:
+        raise KeyboardInterrupt
 
 
 @pytest.mark.slow
@@ -148,14 +215,9 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     run(tmp_path, tmp_path / "runs" / "a")
     assert main(["status"]) == 0
     head, row = capsys.readouterr().out.splitlines()
-    assert head.split()[:4] == ["run", "what", "state", "step"] and row.split()[:6] == [
-        "a",
-        "power",
-        "finished",
-        "8",
-        "of",
-        "200",
-    ]
+    assert head.split()[:4] == ["run", "what", "state", "step"]
+    assert row.split()[:4] == ["a", "power", "finished", "8"]
+    assert "200" not in row, "a limit says nothing of a run that is over"
     assert main(["status", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["runs"][0]["state"] == "finished"
 
