@@ -121,7 +121,7 @@ class RunKind:
         where = place_of(answer)
         rows = [
             ("found", self.found(answer)),
-            ("outcome", answer.outcome.sentence if hasattr(answer, "outcome") else ""),
+            ("outcome", self.outcome(answer)),
             *self.explained(answer),
             ("error", answer.assurance),
             *self.cost(answer, cost).items(),
@@ -129,6 +129,13 @@ class RunKind:
             ("next", self.next_commands(quote(where)) if where else ""),
         ]
         return [(name, said) for name, said in rows if said]
+
+    def outcome(self, answer: Any) -> str:
+        """Say how the run ended, and plainly where it has an answer that did not converge."""
+        said = str(answer.outcome.sentence) if hasattr(answer, "outcome") else ""
+        if answer.answered:
+            return said
+        return f"finished, {said}" if said.startswith("not converged") else f"finished, not converged: {said}"
 
     def found(self, answer: Any) -> str:
         """Say what was found; "" where the outcome says it."""
@@ -147,7 +154,9 @@ class RunKind:
         return f"npmdask report {store}; npmdask export {store} answer.npz"
 
     def inspect(self, run: RunStore, spec: Spec) -> dict[str, Any]:
-        """List the facts of a store; its ``state`` is "finished" or "unfinished"."""
+        """List the facts of a store: ``state``, "finished" or "unfinished", and of an answer whether it is ``answered``
+        (it did converge), among them.
+        """
         raise NotImplementedError
 
     def status(self, run: RunStore, spec: Spec, state: str) -> dict[str, Any]:
@@ -157,7 +166,10 @@ class RunKind:
         """
         facts = self.inspect(run, spec)
         done = facts["state"] == "finished"
-        return {"what": self.name, "state": "finished" if done else state, "assurance": facts.get("assurance", "")}
+        found = {"what": self.name, "state": "finished" if done else state, "assurance": facts.get("assurance", "")}
+        if done and not facts.get("answered", True):
+            found |= {"converged": False, "outcome": facts.get("sentence", facts["outcome"])}
+        return found
 
     def report(self, run: RunStore, spec: Spec) -> Report:
         """Report the run, finished or not.

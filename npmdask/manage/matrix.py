@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from npmdask.algorithms.stopping import Outcome
 from npmdask.checkpoint.reader import is_store
 from npmdask.checkpoint.store import RunStore, not_finished
 from npmdask.errors import BadInputError, RefusedError
@@ -176,6 +177,7 @@ class MatrixKind(RunKind):
             "state": STATES[bool(result)],
             "outcome": result["outcome"]["sentence"] if result else "go on with `npmdask resume`",
         }
+        facts |= {"answered": Outcome(**result["outcome"]).answered} if result else {}
         facts |= {"assurance": result["assurance"]} if result and result.get("assurance") else {}
         source = {"source": spec.get("source")}
         if "privacy" in spec:

@@ -67,7 +67,8 @@ class StagedKind(RunKind):
 
     def inspect(self, run: RunStore, spec: Spec) -> dict[str, Any]:
         try:
-            facts: dict[str, Any] = {"state": "finished"} | self.summary(self.read(run.path))
+            answer = self.read(run.path)
+            facts: dict[str, Any] = {"state": "finished", "answered": answer.answered} | self.summary(answer)
         except BadInputError:
             facts = {"state": "unfinished", "outcome": "go on with `npmdask resume`"}
         return facts | {"source": spec.get("source")} | named(spec, ("data", "algorithm", "run", "version"))

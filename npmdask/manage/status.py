@@ -89,7 +89,8 @@ class RunStatus:
     ``residual``: worst relative one of the last step. ``predicted_steps``: before the first pass, by a sample; None if
     there is none, or only one for a random start that the run had not. ``seconds_left``, ``seconds_since_commit``,
     ``last_commit`` (Unix time): None if not known; of a private run not shown, as they depend on its rows.
-    ``bytes``: on disk. ``error``: what ended the last process that worked on it, or what is wrong with the store.
+    ``converged``: false of a finished run whose answer did not, as ``outcome`` says. ``bytes``: on disk.
+    ``error``: what ended the last process that worked on it, or what is wrong with the store.
     ``assurance``: how wrong the answer can be, where there is one.
     """
 
@@ -113,6 +114,13 @@ class RunStatus:
     error: str = ""
     holder: dict[str, Any] | None = None
     assurance: str = ""
+    converged: bool = True
+    outcome: str = ""
+
+    @property
+    def shown_state(self) -> str:
+        """The state, as people are shown it: whether an answer converged is a part of it."""
+        return self.state if self.converged else f"{self.state}, not converged"
 
     def facts(self) -> dict[str, Any]:
         """For JSON."""
@@ -191,7 +199,7 @@ def _row(s: RunStatus) -> tuple[str, ...]:
     known = NOTHING if s.state != "running" else "unknown" if s.seconds_left is None else time_text(s.seconds_left)
     ago = NOTHING if s.seconds_since_commit is None else f"{time_text(s.seconds_since_commit)} ago"
     step = f"{s.stage}: {step}" if s.stage else step
-    return s.name, s.what, s.state, step, residual, known, ago, bytes_text(s.bytes)
+    return s.name, s.what, s.shown_state, step, residual, known, ago, bytes_text(s.bytes)
 
 
 def _notes(s: RunStatus) -> list[str]:
@@ -207,6 +215,8 @@ def _notes(s: RunStatus) -> list[str]:
         notes += [said] if (said := _ended(s)) else []
     if s.predicted_steps is not None and s.state in ("running", "unfinished"):
         notes.append(f"predicted before the first pass: {s.predicted_steps} steps")
+    if not s.converged:
+        notes.append(s.outcome)
     return [*notes, *([s.error] if s.error else [])]
 
 

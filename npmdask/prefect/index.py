@@ -125,7 +125,7 @@ def _of_run(root: Path, one: RunStatus, prefect: str) -> Section:
 
 def _state(one: RunStatus) -> str:
     """State, how far and, where it may be told, when; of a private run no error and no time."""
-    parts = [one.state, one.what]
+    parts = [one.shown_state, one.what]
     if one.step is not None:
         parts.append(f"step {one.step}{f' of at most {one.max_steps}' if one.max_steps else ''}")
     if one.residual is not None:

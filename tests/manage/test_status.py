@@ -19,7 +19,7 @@ import npmdask.checkpoint.lease as ownership
 from npmdask.checkpoint.store import RunStore
 from npmdask.cli.main import main
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.manage.status import RunStatus, runs_as_lines, status_below
+from npmdask.manage.status import RunStatus, inspect, runs_as_lines, status_below
 from npmdask.operators import _protocol
 from npmdask.planning.forecast import seconds_left, steps_to
 from npmdask.runs.observers import Observer
@@ -154,6 +154,34 @@ def test_a_start_that_died_before_any_commit_has_not_crashed_yet(tmp_path: Path)
     s = states(tmp_path)["run"]
     assert (s.state, s.crashes, s.killed) == ("unfinished", 1, True)
     assert any("most likely killed" in note and "(committed: nothing yet)" in note for note in runs_as_lines([s]))
+
+
+@pytest.mark.slow
+def test_an_answer_that_did_not_converge_is_called_that_everywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(make_data(tmp_path))
+    asked = ["run", "x.zarr", "-k", "3", "--algorithm", "power", "--tol", "1e-3", "--quiet"]
+    assert main([*asked, "--store", "runs/short", "--set", "algorithm.max_steps=2"]) == 4
+    assert "outcome    finished, not converged: max_steps = 2 reached" in capsys.readouterr().out
+    assert main([*asked, "--store", "runs/long"]) == 0
+    assert "not converged" not in capsys.readouterr().out
+    fields = ["mca", "x.npy", "x.npy", "-k", "2", "--store", "runs/fields", "--quiet", "--tol", "1e-12"]
+    assert main([*fields, "--max-steps", "1"]) == 4
+    assert "outcome    finished, not converged: " in capsys.readouterr().out
+    found = states(tmp_path / "runs")
+    assert {name: (s.state, s.converged, s.outcome[:13]) for name, s in found.items()} == {
+        "fields": ("finished", False, "not converged"),
+        "long": ("finished", True, ""),
+        "short": ("finished", False, "not converged"),
+    }
+    assert main(["status"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert next(line for line in lines if line.startswith("short")).split()[2:5] == ["finished,", "not", "converged"]
+    assert "    " + found["short"].outcome in lines
+    assert inspect("runs/short")["answered"] is False and inspect("runs/long")["answered"] is True
+    assert main(["resume", "runs/short", "--max-steps", "100", "--quiet"]) == 0
+    assert states(tmp_path / "runs")["short"].converged
 
 
 class _EndsInPass(Observer):

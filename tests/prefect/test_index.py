@@ -75,6 +75,7 @@ def test_schedules_name_their_next_tick_and_their_last_answer(root: Path) -> Non
     text = shown(root, [run], [replace(SCHEDULE, store=root)])
     assert "## Schedule nightly" in text and "next tick 2026-11-2" in text and "last run: completed" in text
     assert "Last answer, of one &amp; &lt;two>: Explains" in text and SCHEDULE.address in text
+    assert "finished, not converged" in shown(root, [replace(run, converged=False)], []) and "not converged" not in text
     paused = shown(root, [run], [replace(SCHEDULE, paused=True, store=root / "elsewhere")])
     assert "paused" in paused and "next tick" not in paused and "Last answer" not in paused
     failed = index.runs_report(root, [], [replace(SCHEDULE, last="FAILED")], "x")
