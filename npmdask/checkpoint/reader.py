@@ -180,7 +180,7 @@ class StoreReader:
         return None
 
     def pass_meta(self) -> dict[str, Any] | None:
-        """What is said of the parts that were kept of the pass under way, whichever it is; or None."""
+        """The facts of the parts that were kept of the pass under way, whichever it is; or None."""
         for path in reversed(self._kept_parts()):
             with suppress(BadInputError):
                 return read_meta(path)

@@ -297,9 +297,9 @@ def progress(run: RunStore, spec: Spec, state: str, folders: tuple[str, ...]) ->
 def pass_committed(run: RunStore) -> float | None:
     """The share of the pass under way whose parts are committed; None where none of them is."""
     found = run.pass_meta()
-    if found is None:
+    count = 0 if found is None else int(found["key"].get("runs", 0))
+    if found is None or not count:
         return None
-    count = int(found["key"]["runs"])
     return sum(len(TreeNode(*part["node"]).runs(count)) for part in found["parts"]) / count
 
 

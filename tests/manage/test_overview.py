@@ -77,7 +77,7 @@ def test_eight_lines_say_what_was_found_and_what_comes_next(
         assert said["error"] == answer.assurance and said["outcome"] == answer.outcome.sentence
         assert f"{answer.data_passes} passes" in said["time"]
     if kind == "not converged":
-        assert said["outcome"].startswith("not converged") and "explained" not in said
+        assert said["outcome"] == f"finished, {answer.outcome.sentence}" and "explained" not in said
         assert said["next"].startswith("npmdask resume")
     if kind == "gram":
         assert said["time"] == COST["time"]  # its answer does not say it
