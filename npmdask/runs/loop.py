@@ -170,15 +170,20 @@ def solve_in(problem: Problem, session: Session) -> Solution:
         recipe = problem.recipe
         release: Any = plain_release(problem, session) if recipe is None else recipe.release_for(problem, session)
         with closing(release):
-            found = held.read_part("result") or _answered(problem, release, session)
+            known = held.read_part("result")
+            found = known or _answered(problem, release, session)
             if "left_rotation" in found[0] and not left_is_whole(held.path, found[0]):
                 _rebuild_left(problem, release, session, *found)
             release.settle()
         if problem.private is not None:  # a release may answer more than it was asked for at first
             found = problem.private.answer_for(problem, *found)
         solution = _solution(problem, session, release, *found)
-        facts = {"outcome": solution.outcome.name, "seconds": solution.seconds, "peak_rss": solution.peak_rss_bytes}
-        session.log("end", **facts, processes=[asdict(p) for p in solution.peak_rss_by_process])
+        facts: dict[str, Any] = {"outcome": solution.outcome.name, "seconds": solution.seconds}
+        if known is None:
+            processes = [asdict(process) for process in solution.peak_rss_by_process]
+            session.log("end", **facts, peak_rss=solution.peak_rss_bytes, processes=processes)
+        else:  # what a process that only reads the answer takes says nothing of the run
+            session.log("answered", **facts)
         session.observer.on_end(solution)
     return solution
 

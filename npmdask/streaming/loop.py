@@ -93,8 +93,10 @@ class StreamDriver:
             facts=answer.facts,
             assurance=self._assurance(answer),
         )
-        facts = {"rows": state.rows, "new_rows": self._new, "outcome": outcome.name}
-        self.session.log("end", seconds=solution.seconds, peak_rss=solution.peak_rss_bytes, **facts)
+        facts: dict[str, Any] = {"rows": state.rows, "new_rows": self._new, "outcome": outcome.name}
+        if self._new:  # else it has learnt nothing, and what it took says nothing of the stream
+            facts |= {"peak_rss": solution.peak_rss_bytes}
+        self.session.log("end", seconds=solution.seconds, **facts)
         self.observer.on_stream_end(solution)
         return solution
 

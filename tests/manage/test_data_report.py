@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
+import sys
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -26,6 +28,7 @@ from npmdask.report.blocks import section
 from npmdask.report.plots import COLOURS
 from npmdask.report.render import behind
 from npmdask.storage.labels import Labels, axis_of
+from tests.conftest import write_zarr
 
 ROWS, GRID = 3000, (3, 4)
 
@@ -249,3 +252,28 @@ def test_one_description_gives_all_forms() -> None:
     held = [json.loads(one) for one in re.findall('<script type="application/json">(.*?)</script>', page)]
     assert held[0]["series"][0]["y"] == [3.0, None] and held[1]["most"] == 1.0
     assert text.count("data:image/svg+xml;base64,") == 2
+
+
+def _memory_of(store: Path, page: Path) -> list[Any]:
+    """What the report says of memory that was used: the rows of its tables that have a peak, and of each process."""
+    found = json.loads(write_report(store, page).read_text())
+    rows = [row for section in found["sections"] for block in section["blocks"] for row in block.get("rows", ())]
+    return [row for row in rows if row[0] == "peak memory" or "process" in row[0] or row[0].startswith("all together")]
+
+
+@pytest.mark.slow
+def test_a_process_that_only_reads_the_answer_leaves_the_memory_of_its_run_alone(tmp_path: Path) -> None:
+    """It may take more than the run did, as here, and is another process."""
+    rows = np.random.default_rng(0).standard_normal((500, 8)) * np.geomspace(5, 1, 8)
+    write_zarr(tmp_path / "x.zarr", rows, (100, 8))
+    program = (
+        "import sys, numpy as np, npmdask\nheld = np.ones(int(sys.argv[1]) * 2**17)\n"
+        f"npmdask.top_k({str(tmp_path / 'x.zarr')!r}, 2, kind='samples', store={str(tmp_path / 'run')!r})\n"
+        f"npmdask.stream_pca({str(tmp_path / 'x.zarr')!r}, 2, store={str(tmp_path / 'stream')!r})\n"
+    )
+    said = []
+    for mebibytes in ("1", "400"):
+        subprocess.run([sys.executable, "-c", program, mebibytes], check=True)
+        said.append([_memory_of(tmp_path / name, tmp_path / f"{name}.json") for name in ("run", "stream")])
+    assert said[0] == said[1] and all(said[0])
+    assert [line["event"] for line in RunStore(tmp_path / "run").telemetry()][-2:] == ["end", "answered"]
