@@ -288,7 +288,7 @@ def run_report(run: RunStore, spec: dict[str, Any], page: PageOptions) -> Report
         mixed=() if sampling is None else sampling.numbers,
     )
     sections = [
-        section("", *warnings(unprotected(spec.get("budget")))),
+        section("", *warnings([*unprotected(spec.get("budget")), *(result[1].get("notes", ()) if result else ())])),
         *(data_sections(run, spec, result, page) if result else []),
         section("Values", spectrum, _components(values, result, sampling), _phases(spec)),
         *([] if sampling is None else [sampling.section()]),

@@ -6,6 +6,7 @@ holds is kept, whatever a later measurement says, because both decide the bits o
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from npmdask.planning.row_sample import SampleBudget, sample_said, why_too_small
 from npmdask.planning.sample_error import ShareError, shares_said
 from npmdask.planning.throughput import MOST_COLUMNS, Throughput, measure_throughput
 from npmdask.runs.build import ELSEWHERE, default_rank, make_problem, prepared
+from npmdask.runs.plain_release import MOSTLY, mean_of_rows, mean_said
 from npmdask.runs.problem import DEFAULT_STEPS, Problem, Request, Start
 from npmdask.runs.session import memory_for, needs_of
 from npmdask.runs.solution import Resources
@@ -63,7 +65,8 @@ class Plan:
     singular vectors. Bytes are of the decoded data. ``free_rank``: up to there, columns cost no time here. ``routes``:
     by which the answer can be had, that of ``algorithm`` first, and ``why`` it is taken. ``shares``: what a run on some
     of the rows would be off by; empty where no sample says so. ``chooses``: the number of components is to be found by
-    what is held out, and figures are of one.
+    what is held out, and figures are of one. ``mean_cosine``: of component 1 and the mean of the columns, at least so
+    large; None where the run centres, or too little is known.
     """
 
     source: str
@@ -98,6 +101,7 @@ class Plan:
     why: str = ""
     shares: tuple[ShareError, ...] = ()
     chooses: bool = False
+    mean_cosine: float | None = None
 
     @property
     def passes(self) -> int | None:
@@ -257,7 +261,24 @@ def make_plan(
         algorithm=algorithm.name,
         shares=measured.sample.errors if measured.sample else (),
         chooses=problem.chooses,
+        mean_cosine=None if values is None else _mean_cosine(problem, values),
     )
+
+
+def _mean_cosine(problem: Problem, values: np.ndarray) -> float | None:
+    """The least cosine of component 1 and the mean of the columns that these eigenvalues allow.
+
+    The mean's own direction has a Rayleigh quotient of at least ``n ||m||^2``; what that falls short of the first value
+    bounds its angle to the first vector, by the gap to the second.
+    """
+    source, mean = problem.source, None
+    if source.column_mean is not None:
+        mean = mean_of_rows(problem, problem.operator(source.column_mean, source.column_std), source.column_mean)
+    if mean is None or not len(values) or not values[0] > 0 or problem.locked is not None:
+        return None
+    first, second = float(values[0]), float(values[1]) if len(values) > 1 else 0.0
+    short = max(0.0, first - float(mean @ mean))  # a sample errs
+    return math.sqrt(max(0.0, 1 - short / (first - second))) if first > second else 0.0
 
 
 def _eigenvalues(problem: Problem, measured: Throughput, spectrum: Spectrum | None) -> np.ndarray | None:
@@ -610,10 +631,17 @@ def plan_lines(plan: Plan | TensorPlan) -> list[str]:
         "columns": _columns(plan),
         **({"routes": "; ".join(map(str, plan.routes))} if plan.routes else {}),
         **({"method": plan.why} if plan.why else {}),
+        **({"mean": _mean_said(plan.mean_cosine)} if _mean_said(plan.mean_cosine) else {}),
         **({} if plan.outlook is None else plan.outlook.lines()),
         **({"sampling": shares_said(plan.shares, plan.target_rank)} if plan.shares else {}),
     }
     return [f"{name:9} {said}" for name, said in table.items()]
+
+
+def _mean_said(cosine: float | None) -> str:
+    if cosine is None or cosine**2 < MOSTLY:
+        return ""
+    return mean_said("component 1 will be nearly", cosine)
 
 
 def _data(plan: Plan) -> str:

@@ -227,7 +227,7 @@ def _solution(
         max_sin_theta=release.angle(arrays["basis"]),
         store=session.store.place,
         fingerprint=problem.source.fingerprint,
-        warnings=tuple(session.warnings),
+        warnings=(*session.warnings, *meta.get("notes", ())),
         peak_rss_by_process=session.peak_by_process,
         target_rank=len(arrays["values"]),
         explained_share=meta.get("explained_share"),

@@ -6,6 +6,7 @@ vectors, and says how wrong the answer can be.
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -108,6 +109,45 @@ def constant_columns_warning(constant: np.ndarray, *, centred: bool) -> list[str
     if centred:
         said += f"; the answer is about the data without {'it' if one else 'them'}"
     return [f"{said}. If {vary}, subtract a constant from {'it' if one else 'them'} and ingest the data again"]
+
+
+MOSTLY = 0.9  # of the first value that belongs to the mean, or of the square of a cosine: up to 18 degrees
+
+
+def mean_of_rows(problem: Problem, operator: Any, mean: np.ndarray | None) -> np.ndarray | None:
+    """The mean row as the operator sees it, times the root of what all rows weigh together; None where it plays no
+    part, or is not known.
+
+    Its square is what centring takes off the operator: ``A^T A = (A - 1 m^T)^T (A - 1 m^T) + n m m^T``.
+    """
+    source, request = problem.source, problem.request
+    plain = problem.recipe is None and problem.derived is None and source.parts == 1
+    if mean is None or not plain or request.center or source.kind not in ("samples", "matrix", "sparse"):
+        return None
+    seen = operator.view.on_columns(mean[:, None])[:, 0]
+    return np.asarray(seen * math.sqrt(operator.weight * operator.view.weight_of_rows(source.shape[0])))
+
+
+def mean_notes(problem: Problem, operator: Any, mean: np.ndarray | None, result: Result) -> list[str]:
+    """A note that component 1 is nearly the mean of the columns, where :data:`MOSTLY` of its value belongs to the mean.
+
+    With f the share of the first value that belongs to the mean, ``n (m . v)^2 / theta``, f is the squared cosine of
+    the first left vector and the vector of ones. The other left vectors share what is left, at no larger value, so that
+    the squared cosine of v and m is at least f: one threshold holds for the value and for the angle.
+    """
+    seen = mean_of_rows(problem, operator, mean)
+    if seen is None or not len(result.values) or not result.values[0] > 0 or not seen.any():
+        return []
+    along = abs(float(seen @ result.vectors[:, 0]))
+    if along**2 < MOSTLY * result.values[0]:
+        return []
+    cosine = along / float(np.linalg.norm(seen) * np.linalg.norm(result.vectors[:, 0]))
+    return [mean_said("component 1 is nearly", cosine)]
+
+
+def mean_said(what: str, cosine: float) -> str:
+    """A sentence that ``what`` is the mean of the columns, and the remedy; the cosine is rounded down."""
+    return f"{what} the mean of the columns (cosine {math.floor(1e4 * cosine) / 1e4:.4g}): set center = true for PCA"
 
 
 def require_symmetric_product(problem: Problem, asymmetry: float, *, first: bool) -> None:
@@ -257,6 +297,8 @@ class PlainRelease:
         assured = assure(problem, real, history, self._trace, self._operator, len(constant), pairs)
         meta = {"outcome": asdict(outcome), "explained_share": explained, "facts": found, **self._stated(view)}
         meta |= outcome_facts(outcome, assured) | {"history": history, "total_data_passes": passes}
+        notes = mean_notes(problem, self._operator, self._source.column_mean, real)
+        meta |= {"notes": notes} if notes else {}
         return Answer(arrays=arrays, meta=with_assurance(problem.kind, arrays, meta))
 
     def _verified(self, result: Result, view: StepView, outcome: Outcome) -> tuple[Result, StepView, Outcome]:

@@ -338,6 +338,7 @@ def solution_of(run: RunStore, *, scores: bool = True) -> Solution:
         max_sin_theta=None,
         store=run.place,
         fingerprint=spec["data"].get("fingerprint"),
+        warnings=tuple(meta.get("notes", ())),
         target_rank=len(arrays["values"]),
         explained_share=meta.get("explained_share"),
         assurance=meta.get("assurance", ""),
