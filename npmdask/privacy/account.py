@@ -64,6 +64,17 @@ def _ledger_of(privacy: Privacy) -> Ledger:
     return open_ledger(privacy.ledger or default_address())
 
 
+def same_ledger(one: str | None, other: str | None) -> bool:
+    """Whether two addresses (None: the default) name one ledger: a file by any path, a database by any spelling."""
+    from npmdask.privacy.ledger import default_address
+    from npmdask.privacy.ledger.database import find_database
+
+    try:
+        return len({find_database(address or default_address()).place for address in (one, other)}) == 1
+    except NpmdaskError:  # one of them is no address, which opening it says
+        return False
+
+
 def budget_left(privacy: dict[str, Any], source: str) -> str:
     """What the ledger says is left for the data set of a run, in a sentence; also where the ledger is gone."""
     import npmdask.privacy.ledger.messages as words
@@ -76,7 +87,7 @@ def budget_left(privacy: dict[str, Any], source: str) -> str:
     budget = status.grant.budget
     return (
         f"granted is {words.amount(budget)}; runs so far: {len(status.runs)}, which spent "
-        f"{words.cost(status.spent, budget)}; one more may have {words.left(status.left_epsilon)}"
+        f"{words.cost(status.spent, budget)}; one more may have {words.left(status.askable_epsilon)}"
     )
 
 

@@ -41,6 +41,11 @@ class Database:
     where: str
     engine: sa.Engine
 
+    @property
+    def place(self) -> str:
+        """Where it is, the same however it was written."""
+        raise NotImplementedError
+
     def exists(self) -> bool:
         """Whether there is anything to connect to."""
         return True
@@ -110,6 +115,10 @@ class SqliteDatabase(Database):
         self.where = str(path)
         self.engine = sa.create_engine("sqlite://", creator=self._connect, poolclass=NullPool, hide_parameters=True)
 
+    @property
+    def place(self) -> str:
+        return str(self.path.resolve())
+
     def exists(self) -> bool:
         return self.path.exists()
 
@@ -170,6 +179,13 @@ class PostgresDatabase(Database):
                 hide_parameters=True,
                 connect_args={"connect_timeout": 10, "tcp_user_timeout": LOCK_SECONDS * 1000, "keepalives_idle": 10},
             )
+
+    @property
+    def place(self) -> str:
+        """Without driver and user: another role sees the same tables."""
+        url = self.engine.url
+        query = url.query if not url.host else {}  # of a socket the folder is there
+        return f"postgresql://{(url.host or '').lower()}:{url.port or 5432}/{url.database} {sorted(query.items())}"
 
     def away(self, error: Exception) -> bool:
         """No connection, or a lock that is held; not an answer about who we are."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import stat
 from contextlib import nullcontext
 from dataclasses import replace
@@ -17,6 +18,7 @@ from npmdask.api import resume, solve
 from npmdask.errors import BadInputError, BudgetError, NpmdaskError, RefusedError
 from npmdask.manage.report import export, summary, write_report
 from npmdask.manage.status import inspect
+from npmdask.privacy.account import same_ledger
 from npmdask.privacy.ledger import open_ledger
 from npmdask.privacy.ledger.granting import grant_source
 from npmdask.privacy.request import Privacy
@@ -204,6 +206,31 @@ def test_a_refused_run_leaves_its_store_free(world: World) -> None:
     assert world.solve("d", smaller).answered
     with pytest.raises(RefusedError, match=r"privacy\.epsilon"):
         world.solve("d")
+
+
+def test_a_ledger_is_the_same_by_any_path(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A finished run answers whichever way its ledger is named, and refuses another ledger that exists, too."""
+    world.solve("run")
+    monkeypatch.chdir(world.folder)
+    Path("link.sqlite").symlink_to("ledger.sqlite")
+    os.mkdir("below")
+    url = f"sqlite:///{world.folder}/ledger.sqlite"
+    for name in ("ledger.sqlite", "below/../ledger.sqlite", "link.sqlite", url):
+        again = world.solve("run", world.problem({"ledger": name}))
+        assert (again.answered, again.data_passes) == (True, 0), name
+    monkeypatch.setenv("NPMDASK_LEDGER", "ledger.sqlite")
+    assert world.solve("run", world.problem({"ledger": None})).answered
+    shutil.copy("ledger.sqlite", "other.sqlite")
+    with pytest.raises(RefusedError, match=r"privacy\.ledger"):
+        world.solve("run", world.problem({"ledger": "other.sqlite"}))
+
+
+def test_a_database_is_the_same_by_any_spelling_of_its_url() -> None:
+    one = "postgresql://owner@Host/budgets"
+    for other in ("postgres://host:5432/budgets", "postgresql+psycopg://reader@HOST/budgets"):
+        assert same_ledger(one, other), other
+    for other in ("postgresql://owner@host/budget", "postgresql://owner@host:5433/budgets", "mysql://host/budgets"):
+        assert not same_ledger(one, other), other
 
 
 @pytest.mark.slow
