@@ -22,7 +22,7 @@ from npmdask.privacy.concerns import concerns
 from npmdask.privacy.covariance_release import NAME as COVARIANCE
 from npmdask.privacy.dp_pca.registry import NAMES as RECORD_ORACLES
 from npmdask.privacy.ledger import Ledger, Run, Status, default_address, open_ledger
-from npmdask.privacy.ledger.status import relation_unit, remaining_epsilon
+from npmdask.privacy.ledger.status import askable_epsilon, relation_unit, remaining_epsilon
 from npmdask.privacy.power_release import MatrixRecipe
 from npmdask.privacy.tensor_release import NAME as TENSOR_POWER
 from npmdask.runs.problem import Problem
@@ -138,11 +138,12 @@ def _of_budget(status: Status, charge: Charge, reserved: Run | None) -> Expense:
     after = status.spent + cost
     covered, left = after.within(budget), remaining_epsilon(after, budget)
     if not covered:
-        said = words.exceeded(status.dataset, budget, status.spent, charge, status.left_epsilon)
+        said = words.exceeded(status.dataset, budget, status.spent, charge, status.askable_epsilon)
     elif reserved:
-        said = f"this run is already reserved; {words.left(left)} is left for others"
+        said = f"this run is already reserved; {words.left(askable_epsilon(after, budget))} is left for others"
     else:
-        said = f"costs {words.cost(charge, budget)} of {words.amount(budget)}, which leaves {words.left(left)}"
+        then = words.left(askable_epsilon(after, budget))
+        said = f"costs {words.cost(charge, budget)} of {words.amount(budget)}, which leaves {then}"
     return Expense(
         said=said,
         covered=covered,

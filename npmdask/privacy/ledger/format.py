@@ -70,7 +70,7 @@ def status_lines(status: Status) -> list[str]:
         f"{status.dataset}: {text.relation_words(relation_unit(status.grant.relation))}",
         f"  granted  {text.amount(budget)}",
         f"  spent    {text.cost(status.spent, budget)}, by {len(status.runs)} runs",
-        f"  left     {text.left(status.left_epsilon)} for one more run",
+        f"  left     {text.left(status.askable_epsilon)} for one more run",
         *(_run_line(run, status) for run in status.runs),
     ]
 

@@ -21,11 +21,11 @@ from npmdask.privacy.ledger.status import (
     Grant,
     Run,
     Status,
+    askable_epsilon,
     grant_in,
     grant_of,
     names_in,
     relation_unit,
-    remaining_epsilon,
     require_charge,
     require_grant,
     require_ledger_name,
@@ -345,7 +345,7 @@ def _require_covered(book: Book, dataset: str, asked: dict[str, Any], charge: Ch
         )
     spent = spent_in(book, dataset)
     if not (spent + charge).within(granted.budget):
-        remaining = remaining_epsilon(spent, granted.budget)
+        remaining = askable_epsilon(spent, granted.budget)
         raise BudgetError(text.exceeded(dataset, granted.budget, spent, charge, remaining))
     return spent + charge
 

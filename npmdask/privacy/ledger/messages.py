@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context
+from decimal import ROUND_CEILING, Context
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -181,16 +181,14 @@ def cost(charge: Charge, budget: Budget) -> str:
     if not any(charge.as_dict().values()):
         return "nothing"
     epsilon = charge.epsilon_at(budget.delta)
-    return f"epsilon = {_digits(epsilon, ROUND_CEILING)}" if epsilon < inf else "more than any epsilon at this delta"
+    if epsilon == inf:
+        return "more than any epsilon at this delta"
+    return f"epsilon = {float(Context(prec=4, rounding=ROUND_CEILING).create_decimal_from_float(epsilon)):.4g}"
 
 
 def left(epsilon: float) -> str:
-    """What may be asked for, rounded down: people copy it."""
-    return f"epsilon = {_digits(epsilon, ROUND_FLOOR)}" if epsilon > 0 else "nothing"
-
-
-def _digits(value: float, rounding: str) -> str:
-    return f"{float(Context(prec=4, rounding=rounding).create_decimal_from_float(value)):.4g}"
+    """What may be asked for, a figure of ``status.askable_epsilon``: people copy it."""
+    return f"epsilon = {epsilon:.6g}" if epsilon > 0 else "nothing"
 
 
 def other_content(run_id: str) -> str:

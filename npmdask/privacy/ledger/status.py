@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from decimal import ROUND_FLOOR, Context
 from typing import Any
 
 import npmdask.privacy.ledger.messages as text
-from npmdask.accounting.budget import Budget, Charge
+from npmdask.accounting.budget import Budget, Charge, gaussian_charge, gaussian_multiplier
 from npmdask.errors import BadInputError, BudgetError, RefusedError
 from npmdask.privacy.ledger.journal import Book, LedgerEntry, canonical
 
@@ -18,6 +19,8 @@ from npmdask.privacy.ledger.journal import Book, LedgerEntry, canonical
 BISECTIONS = 60
 ROUNDING = 1e-9  # epsilon_at rounds up by less
 NAME_LENGTH = 200
+SHOWN = 4  # digits of an epsilon that is rounded
+DIGITS = 6  # of one that is shown as it is
 
 
 def relation_unit(relation: Mapping[str, Any]) -> dict[str, Any]:
@@ -50,6 +53,29 @@ def remaining_epsilon(spent: Charge, budget: Budget) -> float:
         return _largest(lambda epsilon: fits(Charge(epsilon=epsilon)), budget.epsilon) * (1 - ROUNDING)
     square = _largest(lambda mu2: fits(Charge(mu_squared=mu2)), _enough(budget))
     return Charge(mu_squared=square).epsilon_at(budget.delta) * (1 - ROUNDING) if square > 0 else 0.0
+
+
+def askable_epsilon(spent: Charge, budget: Budget) -> float:
+    """What is left as a figure to type: of at most :data:`DIGITS` digits, and covered as it stands.
+
+    ``remaining_epsilon`` stops just short of what fits, so that of 2 it leaves 1.999999998. A short figure beside it is
+    taken only where the charge that a run would reserve for it is within the grant; all else is rounded down.
+    """
+    exact = remaining_epsilon(spent, budget)
+    if exact <= 0:
+        return 0.0
+    for digits in range(1, DIGITS + 1):
+        figure = float(f"{exact:.{digits}g}")
+        if abs(figure - exact) <= 4 * ROUNDING * exact and (spent + _asked(figure, budget.delta)).within(budget):
+            return figure
+    return float(Context(prec=SHOWN, rounding=ROUND_FLOOR).create_decimal_from_float(exact))
+
+
+def _asked(epsilon: float, delta: float) -> Charge:
+    """What a run reserves that asks for so much: Gaussian releases, or Laplace noise where delta is 0."""
+    if delta == 0:
+        return Charge(epsilon=epsilon)
+    return gaussian_charge(gaussian_multiplier(Budget(epsilon, delta), 1), 1)
 
 
 def _enough(budget: Budget) -> float:
@@ -152,6 +178,11 @@ class Status:
     def spent_epsilon(self) -> float:
         """All runs together, at the grant's delta."""
         return self.spent.epsilon_at(self.grant.budget.delta) if self.runs else 0.0
+
+    @property
+    def askable_epsilon(self) -> float:
+        """``left_epsilon`` as a figure that a run may ask for as it is shown."""
+        return askable_epsilon(self.spent, self.grant.budget)
 
     @property
     def left_epsilon(self) -> float:

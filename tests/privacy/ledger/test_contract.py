@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from npmdask.accounting import Budget, Charge, epsilon_for, mu_for
 from npmdask.errors import BadInputError, BudgetError, RefusedError
+from npmdask.numerics.random import Rounding
 from npmdask.privacy.ledger import Ledger, open_ledger
+from npmdask.privacy.ledger.format import status_lines
+from npmdask.privacy.mechanisms import PrivateGaussian, PrivateLaplace
+from npmdask.privacy.neighbors import make_relation
 from tests.privacy.ledger.conftest import BUDGET, EVENT, FINGERPRINT, RELATION, reserve, share
 
 # Budgets
@@ -56,6 +61,45 @@ def test_pure_epsilon_adds_up(address: str) -> None:
         reserve(ledger, "gaussian", Charge(mu_squared=1e-6))
     reserve(ledger, "second", Charge(epsilon=0.2499))
     assert ledger.status("visits").spent_epsilon == pytest.approx(0.9999)
+
+
+@pytest.mark.parametrize(
+    ("budget", "spent", "shown"),
+    [
+        (Budget(2.0, 1e-6), Charge(), "epsilon = 2"),
+        (Budget(0.3, 1e-9), Charge(), "epsilon = 0.3"),
+        (Budget(1.23456, 1e-6), Charge(), "epsilon = 1.23456"),
+        (Budget(1.23456789, 1e-6), Charge(), "epsilon = 1.234"),  # rounded, and down: 1.235 would be refused
+        (Budget(1.0, 0.0), Charge(epsilon=0.7), "epsilon = 0.3"),
+        (Budget(1.0, 0.0), Charge(epsilon=1 / 3), "epsilon = 0.6666"),
+        (Budget(2.0, 1e-6), Charge(mu_squared=0.03), None),
+        (Budget(2.0, 1e-6), Charge(epsilon=0.5), None),
+        (Budget(0.7, 1e-7), Charge(mu_squared=0.001, epsilon=0.1), None),
+    ],
+)
+def test_the_figure_that_is_shown_as_left_is_accepted_as_typed_and_hardly_more_is(
+    budget: Budget, spent: Charge, shown: str | None, tmp_path: Path
+) -> None:
+    ledger = open_ledger(tmp_path / "l.sqlite")
+    ledger.grant("visits", fingerprint=FINGERPRINT, relation=RELATION, budget=budget)
+    if spent != Charge():
+        reserve(ledger, "first", spent)
+    (line,) = [said for said in status_lines(ledger.status("visits")) if said.startswith("  left")]
+    figure = line.removeprefix("  left     ").removesuffix(" for one more run")
+    assert shown is None or figure == shown
+    epsilon = float(figure.removeprefix("epsilon = "))
+    with pytest.raises(BudgetError):
+        reserve(ledger, "too much", _charge_of(epsilon * 1.002, budget.delta))
+    reserve(ledger, "as typed", _charge_of(epsilon, budget.delta))
+
+
+def _charge_of(epsilon: float, delta: float) -> Charge:
+    """What a private run reserves for a promise."""
+    made = make_relation("record_replace", clip_norm=1.0)
+    mechanism = PrivateGaussian if delta else PrivateLaplace
+    return mechanism(
+        budget=Budget(epsilon, delta), relation=made, releases=3, rounding=Rounding(grid=2.0**-20)
+    ).charge()
 
 
 def test_nothing_is_given_back(ledger: Ledger) -> None:
