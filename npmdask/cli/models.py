@@ -362,6 +362,10 @@ def add_transform(commands: Any) -> None:
     p.add_argument("store", help="folder of a finished run, of a stream (at any time), or of topics")
     p.add_argument("source", help="rows: a Zarr store, a file, a directory of files, or - (standard input)")
     p.add_argument("dest", help="Zarr store of the scores (rows x k) to create")
+    p.add_argument(
+        "--dim",
+        help="dimension that holds the rows, e.g. time (NetCDF or a group of Zarr; default: that of the run)",
+    )
     p.add_argument("--batch-rows", type=int, help="rows read at once (default: 16 MiB of them)")
     p.add_argument(
         "--non-finite",
@@ -396,6 +400,7 @@ def _transform(a: argparse.Namespace) -> int:
         a.store,
         a.source,
         a.dest,
+        dim=a.dim,
         batch_rows=a.batch_rows,
         non_finite=a.non_finite,
         missing=a.missing,
@@ -413,7 +418,7 @@ def _transform_documents(a: argparse.Namespace) -> int:
     from npmdask.errors import BadInputError
     from npmdask.models.topics.transform import transform_documents
 
-    given = {"batch_rows": None, "non_finite": "refuse", "pattern": "*", "format": None, "header": None}
+    given = {"dim": None, "batch_rows": None, "non_finite": "refuse", "pattern": "*", "format": None, "header": None}
     given |= {"missing": "as-run"}
     of_rows = [f"--{name.replace('_', '-')}" for name, default in given.items() if getattr(a, name) != default]
     if of_rows:

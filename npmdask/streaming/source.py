@@ -16,6 +16,7 @@ from npmdask.runs.weights import Weights, find_weights
 from npmdask.storage.containers import is_linear_operator, is_sparse, values_of
 from npmdask.storage.formats.tables import taken_for_names
 from npmdask.storage.kinds import for_matrices_only, for_tensors_only
+from npmdask.storage.labels import Labels
 from npmdask.storage.object_url import SCHEMES, is_remote
 from npmdask.storage.paths import local_path
 from npmdask.storage.readers.gaps import Marks
@@ -80,25 +81,41 @@ class Opened:
     truth: Block | None = None
     budget: str | None = None  # the name under which the data have a privacy budget
     weights: Weights | None = None
+    labels: Labels | None = None
 
 
-def open_stream(source: Any, reading: Reading, *, seed: int = 0, row_weights: Any = None) -> Opened:
+def open_stream(
+    source: Any, reading: Reading, *, seed: int = 0, row_weights: Any = None, dim: str | int | None = None
+) -> Opened:
     """Open ``source``: a Zarr store (path, URL, ``zarr.Array`` or ``Group``, 2-D array), a directory of files or one
     file (path), "-" (standard input), an iterable of batches, a callable that returns one, or a ``Stream``.
 
-    ``row_weights``: of a stored array, as of :func:`npmdask.top_k`, or a ``Weights`` that was found before.
+    ``row_weights``: of a stored array, as of :func:`npmdask.top_k`, or a ``Weights`` that was found before. ``dim``:
+    of an array of xarray or a file that it opens, the dimension that rows lie along.
 
     Raises
     ------
     BadInputError
         Nothing there, or options that the source does not know.
     """
-    opened = _opened(source, reading, seed, row_weights)
+    if dim is None:
+        opened = _opened(source, reading, seed, row_weights)
+    else:
+        opened = _along(source, reading, seed, row_weights, dim)
     if reading.missing_values:
         if not isinstance(opened.stream, BatchedStream):
             raise BadInputError("missing_values are not known to a stream that is open already: let it give NaN")
         opened.stream.marks = reading.missing_values
     return opened
+
+
+def _along(source: Any, reading: Reading, seed: int, row_weights: Any, dim: str | int) -> Opened:
+    """The rows of an array of more dimensions."""
+    if isinstance(source, str | Path) and str(source) == STANDARD_INPUT:
+        raise BadInputError(f"dim = {dim!r} is for an array with named dimensions, and standard input has none")
+    opened = open_source(source, dim=dim, gaps=reading.gaps != "refuse")
+    weights = find_weights(opened, row_weights, None, source)
+    return _stored(opened, reading, seed, weights, named=isinstance(source, str | Path))
 
 
 def _opened(source: Any, reading: Reading, seed: int, row_weights: Any) -> Opened:
@@ -178,7 +195,7 @@ def _stored(source: Source, reading: Reading, seed: int, weights: Weights | None
     stream = ZarrRows(source, **order, non_finite=reading.non_finite, gaps=reading.gaps, weights=known)  # type: ignore[arg-type]
     truth = None if source.truth is None else source.truth.basis.astype(np.float64)
     rows = source.shape[0] * reading.epochs
-    held = {"buffer_bytes": stream.buffer_bytes, "budget": source.budget, "weights": weights}
+    held = {"buffer_bytes": stream.buffer_bytes, "budget": source.budget, "weights": weights, "labels": source.labels}
     return Opened(stream=stream, name=source.path, named=named, rows=rows, truth=truth, **held)  # type: ignore[arg-type]
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import zarr
 
 from npmdask.checkpoint.store import RunStore, folder_of, not_finished
 from npmdask.errors import BadInputError, CommitError
@@ -19,8 +20,10 @@ from npmdask.execution.executor import single_threaded_blas
 from npmdask.numerics.subspaces import Block
 from npmdask.runs.components import AS_RUN, LEAST_SQUARES, Fits, StoredComponents, components_of_run, require_rule
 from npmdask.runs.observers import Observer
+from npmdask.storage.labels import Axis, Labels
 from npmdask.storage.paths import local_path, locked
 from npmdask.storage.readers.gaps import unmarked
+from npmdask.storage.safe_open import open_node
 from npmdask.storage.writers.dense import DenseWriter
 from npmdask.streaming.loop import TELL_SECONDS, Stopwatch
 from npmdask.streaming.solution import answer_of, is_stream, read_model
@@ -94,6 +97,7 @@ def transform(
     source: Any,
     dest: str | Path,
     *,
+    dim: str | int | None = None,
     batch_rows: int | None = None,
     non_finite: str = "refuse",
     missing: str = AS_RUN,
@@ -114,6 +118,8 @@ def transform(
     source : as for ``stream_pca``: a Zarr store, a file, a directory, "-", an iterable of batches, or a callable.
     dest : folder to create: a Zarr store with checksums that every command reads. It appears whole or not at all; after
         a kill the same call begins again.
+    dim : the dimension that rows lie along, of an array of xarray or a file that it opens (NetCDF, a group of Zarr). Of
+        such a source by default that of the run. All others must be those of the run, at the same places.
     batch_rows : rows in memory at once; by default 16 MiB of them.
     non_finite : "refuse" rows that are not finite, or "skip" and count them: then the rows of ``dest`` move up.
     missing : of rows with missing values (NaN): "as-run" treats them as ``Solution.scores`` does ("mean" and "pairwise"
@@ -138,7 +144,10 @@ def transform(
     known = components.missing is not None or components.fill is not None
     gaps = "give" if require_rule(missing) == LEAST_SQUARES or known else "refuse"
     reading = Reading(non_finite=non_finite, pattern=pattern, format=format, header=header, gaps=gaps)
-    opened = _open(source, components, store, reading)
+    dim = _dim_of_run(store, source) if dim is None else dim
+    opened = _open(source, components, store, reading, dim)
+    if dim is not None:
+        _require_places(opened, store)
     scorer = _Scorer(components, missing, opened, skip=non_finite == "skip")
     count = batch_rows or max(1, BATCH_BYTES // (8 * opened.stream.columns))
     with single_threaded_blas(), writer_of_scores(dest, components.k, overwrite) as writer:
@@ -164,13 +173,71 @@ def transform(
     )
 
 
-def _open(source: Any, components: StoredComponents, store: str | Path, reading: Reading) -> Opened:
+GRIDDED = (".nc", ".nc3", ".nc4", ".cdf", ".netcdf", ".grib", ".grb")  # names of files that xarray opens
+
+
+def _dim_of_run(store: str | Path, source: Any) -> str | None:
+    """The dimension that the rows of the run lay along, if ``source`` can have it: a file of a grid, or a DataArray."""
+    dim = (RunStore(folder_of(store)).read_spec() or {}).get("dim")
+    if dim is None:
+        return None
+    if not isinstance(source, str | Path):
+        return dim if dim in getattr(source, "dims", ()) else None
+    path = Path(source)
+    if any(part.suffix.lower() in GRIDDED for part in (path, *path.parents)):
+        return str(dim)
+    marks = any((path / mark).is_file() for mark in ("zarr.json", ".zgroup", ".zarray"))
+    node = open_node(path) if marks else None
+    return str(dim) if isinstance(node, zarr.Group) and "npmdask" not in node.attrs else None
+
+
+def _require_places(opened: Opened, store: str | Path) -> None:
+    """Refuse another grid than that of the run: a flipped latitude has as many cells.
+
+    Coordinates may differ by rounding, as those of another file do.
+    """
+    part = RunStore(folder_of(store)).read_part("labels")
+    if part is None or opened.labels is None:
+        return
+    held = Labels.of_bundle(*part)
+    known, found = held.grid or held.columns, opened.labels.columns
+    if [axis.name for axis in known] != [axis.name for axis in found]:
+        names = (", ".join(axis.name for axis in axes) for axes in (found, known))
+        raise BadInputError(
+            "a row of {} has the dimensions ({}), and one of the run has ({}): transpose it, as "
+            "array.transpose(...)".format(opened.name, *names)
+        )
+    for axis, other in zip(known, found, strict=True):
+        if axis.values is None or other.values is None or _same_places(axis.values, other.values):
+            continue
+        raise BadInputError(
+            f"{axis.name} of {opened.name} is not that of the run ({_span(other)}, and was {_span(axis)}): give "
+            f"the same places in the same order, as array.sortby({axis.name!r}) or array.sel"
+        )
+
+
+def _same_places(known: np.ndarray, found: np.ndarray) -> bool:
+    if known.shape != found.shape:
+        return False
+    if known.dtype.kind in "iuf" and found.dtype.kind in "iuf":
+        return bool(np.allclose(known, found, rtol=1e-5, atol=1e-5 * float(np.ptp(known)), equal_nan=True))
+    return bool(np.array_equal(known, found))
+
+
+def _span(axis: Axis) -> str:
+    values = axis.places
+    return f"{len(values)} from {values[0]} to {values[-1]}"
+
+
+def _open(
+    source: Any, components: StoredComponents, store: str | Path, reading: Reading, dim: str | int | None
+) -> Opened:
     """The stream of the rows, as wide as the components, or as the data that they were found of; standard input does
     not say how wide it is.
     """
     found, piped = components.missing, isinstance(source, str | Path) and str(source) == STANDARD_INPUT
     whole = components.d if found is None else len(found.counts)
-    opened = open_stream(source, replace(reading, columns=whole if piped else None))
+    opened = open_stream(source, replace(reading, columns=whole if piped else None), dim=dim)
     if opened.stream.columns not in (components.d, whole):
         raise BadInputError(
             f"{opened.name} has {opened.stream.columns} columns and the components in {store} have {components.d}: "

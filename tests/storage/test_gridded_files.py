@@ -7,12 +7,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+import zarr
 
 import npmdask
 from npmdask.cli.main import main
@@ -54,6 +56,52 @@ def test_the_answer_is_that_of_the_array(name: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(
         np.abs(found.scores(path, dim="time")).sum(), np.abs(truth.scores(field(), dim="time")).sum(), rtol=1e-3
     )
+
+
+def later(path: Path, **changes: Any) -> Path:
+    """The next file: other days, the same grid."""
+    following = field(40, scale=2.0).assign_coords(time=pd.date_range("2003-01-01", periods=40))
+    following = following.isel(**changes).transpose("time", ...)
+    return _written(following, path)
+
+
+def _written(array: xr.DataArray, path: Path) -> Path:
+    array.to_netcdf(path, engine="scipy") if path.suffix == ".nc" else array.to_zarr(path)
+    return path
+
+
+@pytest.mark.parametrize("name", ["x.nc", "x.zarr"])
+def test_the_next_file_is_scored_along_the_dimension_of_the_run(name: str, tmp_path: Path) -> None:
+    run, (stem, suffix) = tmp_path / "run", name.split(".")
+    path, following = _written(field(), tmp_path / name), later(tmp_path / f"{stem}2.{suffix}")
+    asked = ["-k", "3", "--dim", "time", "--center", "--store", str(run), "--quiet"]
+    assert main(["run", str(path), *asked]) == 0
+    assert main(["transform", str(run), str(following), str(tmp_path / "one.zarr")]) == 0
+    assert main(["transform", str(run), str(following / "t"), str(tmp_path / "two.zarr"), "--dim", "time"]) == 0
+    rows = field(40, scale=2.0).values.reshape(40, -1)
+    solution = npmdask.resume(run)
+    for made in ("one.zarr", "two.zarr"):
+        scores = zarr.open_group(tmp_path / made, mode="r")["data"][...]  # type: ignore[index]
+        np.testing.assert_allclose(scores, solution.scores(rows), rtol=1e-9, atol=1e-12)
+
+
+def test_another_grid_of_as_many_cells_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A flipped latitude fits in its width; rounded coordinates are the same places."""
+    run = tmp_path / "run"
+    asked = ["-k", "3", "--dim", "time", "--center", "--store", str(run), "--quiet"]
+    assert main(["run", str(_written(field(), tmp_path / "x.nc")), *asked]) == 0
+    flipped = later(tmp_path / "flipped.nc", lat=slice(None, None, -1))
+    assert main(["transform", str(run), str(flipped), str(tmp_path / "s.zarr")]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "lat of" in said and "is not that of the run (3 from 30.0 to -30.0, and was 3 from -30.0 to 30.0)" in said
+    turned = _written(field(40).transpose("time", "lon", "lat"), tmp_path / "turned.nc")
+    assert main(["transform", str(run), str(turned), str(tmp_path / "s.zarr")]) == 2
+    assert "has the dimensions (lon, lat), and one of the run has (lat, lon)" in " ".join(
+        capsys.readouterr().err.split()
+    )
+    assert not (tmp_path / "s.zarr").exists()
+    near = field(40).assign_coords(lat=np.array([-30.0, 0.0, 30.0]) + 1e-5)
+    assert main(["transform", str(run), str(_written(near, tmp_path / "near.nc")), str(tmp_path / "s.zarr")]) == 0
 
 
 KILLED = """
