@@ -26,7 +26,8 @@ LARGEST = 4  # entries of a component that a table names
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
     """``errors``: standard errors of the ``values`` (k) by North's rule for ``rows`` independent rows; ``mixed``:
-    groups of components, from 0, that they mix; ``gaps``: whether values are missing.
+    groups of components, from 0, that they mix; ``gaps``: whether values are missing; ``next_mixed``: whether the last
+    component is mixed with the next, which was not asked for (None: not known).
     """
 
     values: np.ndarray
@@ -34,16 +35,26 @@ class Sampling:
     mixed: Groups
     rows: int
     gaps: bool = False
+    next_mixed: bool | None = None
 
     @property
     def numbers(self) -> list[int]:
         """All components that are mixed with others."""
-        return list(chain.from_iterable(self.mixed))
+        return sorted({*chain.from_iterable(self.mixed), *([len(self.values) - 1] if self.next_mixed else [])})
+
+    @property
+    def partners(self) -> list[str]:
+        """Which others each component is mixed with, counted from 1; of the last one also what is known of the next."""
+        among = {i: ", ".join(str(j + 1) for j in group if j != i) for group in self.mixed for i in group}
+        said = [among.get(i, "") for i in range(len(self.values))]
+        following = {True: f"{len(said) + 1} (not computed)", False: "", None: "next: not known"}[self.next_mixed]
+        return [*said[:-1], ", ".join(filter(None, (said[-1], following)))]
 
     def facts(self) -> dict[str, Any]:
         """All of it, for JSON."""
         numbers = {"values": self.values.tolist(), "errors": self.errors.tolist()}
-        return numbers | {"mixed": [list(group) for group in self.mixed], "independent_rows": self.rows}
+        numbers |= {"mixed": [list(group) for group in self.mixed], "independent_rows": self.rows}
+        return numbers | {"last_mixed_with_next": self.next_mixed}
 
     def lines(self) -> list[str]:
         """The same, for a terminal."""
@@ -62,8 +73,19 @@ class Sampling:
             rule += (
                 " Rows with missing values are worth less: errors are larger than these, and more components may mix."
             )
-        rule += f" Whether component {len(self.values)} mixes with the next one, which was not asked for, is not known."
+        k = len(self.values)
+        if self.next_mixed is None:
+            rule += (
+                f" Whether component {k} is mixed with component {k + 1}, which was not computed, is not known: ask "
+            )
+            rule += "for one component more."
+        elif self.next_mixed:
+            rule += (
+                f" Component {k} is mixed with component {k + 1}, which was not computed, by bounds of its variance."
+            )
         if not self.mixed:
+            if self.next_mixed:
+                return f"Mixed: component {k} with component {k + 1}, which was not computed.", rule
             return "Neighbours are farther apart than the errors of sampling reach: none are mixed.", rule
         groups = "; ".join(", ".join(str(i + 1) for i in group) for group in self.mixed)
         said = (
@@ -75,7 +97,7 @@ class Sampling:
     def section(self) -> Section:
         """The same on a page."""
         said, rule = self.sentences
-        return section("Sampling", Text(text=said, style="warning" if self.mixed else "plain"), Text(text=rule))
+        return section("Sampling", Text(text=said, style="warning" if self.numbers else "plain"), Text(text=rule))
 
 
 def sampling_of(run: RunStore, spec: Mapping[str, Any], independent_rows: int | None = None) -> Sampling | None:
@@ -95,6 +117,7 @@ def sampling_of(run: RunStore, spec: Mapping[str, Any], independent_rows: int | 
         require_independent(asked, data["shape"][0])
     try:
         errors, mixed = solution.north_errors(independent_rows=asked)
+        next_mixed = solution.mixes_with_next(independent_rows=asked)
     except BadInputError:  # of weighted rows, whose number says nothing; of rows whose number is not released
         return None
     rows = asked or data["shape"][0]
@@ -105,7 +128,12 @@ def sampling_of(run: RunStore, spec: Mapping[str, Any], independent_rows: int | 
     # Of columns that are left out nothing is used, and the others lack nothing.
     gaps = missing is not None and missing.rule != DROP and missing.entries > 0
     return Sampling(
-        values=solution.values, errors=np.abs(solution.values) * of_value, mixed=mixed, rows=rows, gaps=gaps
+        values=solution.values,
+        errors=np.abs(solution.values) * of_value,
+        mixed=mixed,
+        rows=rows,
+        gaps=gaps,
+        next_mixed=next_mixed,
     )
 
 

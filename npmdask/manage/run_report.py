@@ -466,10 +466,8 @@ def _components(values: np.ndarray, result: Any, sampling: Sampling | None) -> T
     status = result[1].get("facts", {}).get("status") if result else None
     rows = [(i, f"{v:.10g}", f"{r:.1e}") for i, (v, r) in enumerate(zip(values, residuals, strict=False), 1)]
     if sampling is not None:
-        among = {i: ", ".join(str(j + 1) for j in group if j != i) for group in sampling.mixed for i in group}
-        sure = (
-            (*row, f"{e:.2g}", among.get(i, "")) for i, (row, e) in enumerate(zip(rows, sampling.errors, strict=True))
-        )
+        each = zip(rows, sampling.errors, sampling.partners, strict=True)
+        sure = ((*row, f"{error:.2g}", others) for row, error, others in each)
         return table(sure, ("component", "value", "residual norm", "standard error (sampling)", "mixed with"))
     if status is None:
         return table(rows, ("component", "value", "residual norm"))

@@ -61,6 +61,33 @@ def mixed_groups(values: np.ndarray, errors: np.ndarray, also: np.ndarray | None
     return tuple(tuple(group) for group in found if len(group) > 1)
 
 
+def next_is_mixed(last: float, rows: int, *, upper: float | None, lower: float | None) -> bool | None:
+    """
+    Say whether sampling mixes the last component with the next, of whose value only bounds are known.
+
+    Parameters
+    ----------
+    last : float
+        The smallest value that is known.
+    rows : int
+        Independent ones.
+    upper, lower : float or None
+        Bounds of the next value; None: there is none.
+
+    Returns
+    -------
+    bool or None
+        True if even the lower bound overlaps with it (by :func:`mixed_groups`), False if not even the upper one does.
+    """
+    known = [None if bound is None else _overlap(last, min(bound, last), rows) for bound in (upper, lower)]
+    return False if known[0] is False else True if known[1] else None
+
+
+def _overlap(one: float, other: float, rows: int) -> bool:
+    values = np.array([one, other])
+    return bool(mixed_groups(values, APART * north_errors(values, rows)))
+
+
 def student_factor(confidence: float, groups: int, replicates: int | None = None) -> float:
     """
     Compute how many standard errors an interval reaches to each side, where groups of rows tell the standard error.

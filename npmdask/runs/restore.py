@@ -345,6 +345,7 @@ def solution_of(run: RunStore, *, scores: bool = True) -> Solution:
         target_rank=len(arrays["values"]),
         explained_share=meta.get("explained_share"),
         assurance=meta.get("assurance", ""),
+        certificate=meta.get("certificate"),
         analysed=analysed,
     )
 

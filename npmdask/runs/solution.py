@@ -17,7 +17,7 @@ from npmdask.checkpoint.store import RunStore, folder_of
 from npmdask.errors import BadInputError
 from npmdask.execution.memory import ProcessPeak
 from npmdask.numerics.devices import DEVICES
-from npmdask.numerics.sampling_errors import APART, Groups, mixed_groups, north_errors
+from npmdask.numerics.sampling_errors import APART, Groups, mixed_groups, next_is_mixed, north_errors
 from npmdask.numerics.subspaces import Block
 from npmdask.runs.component_counts import CountAdvice, KnownSpectrum, advise
 from npmdask.runs.components import AS_RUN, StoredComponents
@@ -451,7 +451,7 @@ class Solution:
             Of ``explained_variance``; of a run that was not centred of the mean squares.
         mixed : tuple of tuple of int
             Components, from 0, whose variances are within 3.5 errors: nothing is to be said of one alone. 1 of 20 equal
-            pairs is farther apart. Whether the last one overlaps with those that were not asked for is not known.
+            pairs is farther apart. Of the last one and those that were not asked for: :meth:`mixes_with_next`.
 
         Raises
         ------
@@ -476,6 +476,59 @@ class Solution:
         variances = variances_of_run(self)[1]
         errors = north_errors(variances, rows)
         return errors, mixed_groups(variances, APART * errors)
+
+    def mixes_with_next(self, *, independent_rows: int | None = None) -> bool | None:
+        """
+        Ask whether the last component overlaps with the next one, which was not asked for.
+
+        Of the next value the certificate has an upper bound, and the variance that is left has a mean, which is a lower
+        one: where both are on one side of what North's rule needs, the answer is known.
+
+        Parameters
+        ----------
+        independent_rows : int, optional
+            As of :meth:`north_errors`.
+
+        Returns
+        -------
+        bool or None
+            Whether the two are mixed; None: not known. False, too, where there is no next one.
+
+        Raises
+        ------
+        BadInputError
+            A run that is not of rows, or whose number of rows is not released.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import npmdask
+        >>> rows = np.random.default_rng(0).standard_normal((100, 5)) * [5, 3, 1, 1, 1]
+        >>> [npmdask.top_k(rows, k, kind="samples", center=True).mixes_with_next() for k in (2, 3)]
+        [False, True]
+        """
+        rows = self._equal_rows() if independent_rows is None else independent_rows
+        variances = variances_of_run(self)[1]
+        weights = self._found.column_weight
+        columns = len(self.basis) if weights is None else int((weights > 0).sum())
+        left = columns - len(variances)
+        if self.analysed.rows is not None:
+            left = min(left, self.analysed.rows - self.analysed.centred - len(variances))
+        if left < 1:
+            return False
+        most, last = self._following, float(self.values[-1])
+        power = 1 if self.analysed.kind == "samples" else 2
+        upper = None if most is None or not last > 0 else float(variances[-1]) * (most / last) ** power
+        mean = None
+        if self.explained_share:
+            mean = max(0.0, float(variances.sum()) * (1 / self.explained_share - 1)) / left
+        return next_is_mixed(float(variances[-1]), rows, upper=upper, lower=mean)
+
+    @property
+    def _following(self) -> float | None:
+        """A bound of the largest value that is not among these, if none was missed; in their units."""
+        levels = (self.certificate or {}).get("levels", ())
+        return None if not levels or levels[-1]["following"] is None else float(levels[-1]["following"])
 
     def rotated(
         self, method: str = "varimax", *, k: int | None = None, power: float = 4.0, normalize: bool = False

@@ -11,8 +11,10 @@ import pytest
 from scipy.signal import lfilter
 
 import npmdask
+from npmdask.checkpoint.store import RunStore
 from npmdask.cli.main import main
 from npmdask.errors import BadInputError
+from npmdask.manage.presented import sampling_of
 from npmdask.numerics.random import generator
 from npmdask.numerics.sampling_errors import APART, jackknifed, mixed_groups, north_errors, student_factor
 from npmdask.runs import gram_bootstrap
@@ -314,6 +316,41 @@ def test_north_of_a_run() -> None:
     assert mixed == ((1, 2),) and found.north_errors(independent_rows=12)[1] == ((0, 1, 2),)
     with pytest.raises(BadInputError, match="rows = 'all' must be a whole number"):
         found.north_errors(independent_rows="all")  # type: ignore[arg-type]
+
+
+def exact_rows(variances: list[float], n: int = 2000) -> np.ndarray:
+    """Rows whose variances (divided by n) are exactly these."""
+    rows = np.random.default_rng(3).standard_normal((n, len(variances)))
+    return np.linalg.qr(rows - rows.mean(axis=0))[0] * np.sqrt(n * np.array(variances))
+
+
+@pytest.mark.parametrize(
+    ("variances", "k", "mixed", "said"),
+    [
+        ([9, 4, 1, 0.2, 0.1, 0.1], 3, False, ""),  # the next one is far below
+        ([9, 4, 1, 0.99, 0.98, 0.97], 3, True, "4 (not computed)"),  # even the mean of the others is not
+        ([9, 4, 1, 0.99, 0.01, 0.01], 3, None, "next: not known"),  # it may be or not, by its bounds
+        ([9, 4, 3.99, 1, 0.99, 0.98], 2, None, "next: not known"),
+        ([9, 4, 1], 3, False, ""),  # there is no next one
+    ],
+)
+@pytest.mark.parametrize("kind", ["samples", "matrix"])
+def test_what_is_known_of_the_last_component_and_the_next(
+    variances: list[float], k: int, mixed: bool | None, said: str, kind: str, tmp_path: Path
+) -> None:
+    """Mutants: no word where it is not known; the mean of the others taken for the next value."""
+    np.save(tmp_path / "x.npy", exact_rows(variances))
+    found = npmdask.top_k(tmp_path / "x.npy", k, kind=kind, center=True, store=tmp_path / "run", algorithm="krylov")
+    assert found.mixes_with_next() is mixed
+    if mixed is None:  # one more component answers it, as the page says
+        more = npmdask.top_k(tmp_path / "x.npy", k + 1, kind=kind, center=True)
+        assert any({k - 1, k} <= set(group) for group in more.north_errors()[1])
+    run = RunStore(tmp_path / "run")
+    sampling = sampling_of(run, run.read_spec() or {})
+    assert sampling is not None and sampling.partners[-1] == said
+    assert sampling.facts()["last_mixed_with_next"] is mixed
+    assert ("is not known: ask for one component more" in sampling.sentences[1]) == (mixed is None)
+    assert (k - 1 in sampling.numbers) == (mixed is True)
 
 
 def test_values_of_a_replicate_that_nearly_tie_are_decomposed() -> None:
