@@ -36,6 +36,24 @@ def counts(released: dict[str, Any]) -> bool:
     return str(released["release"]).startswith("range")
 
 
+def noise_of_entries(release: str, stddev: float) -> str:
+    """The standard deviation of the noise, and which entries of a ``release`` have it.
+
+    Of a symmetric matrix an entry off the diagonal has less: it and its mirror image count twice in the norm. Of a
+    tensor every column of a release has its own, and the largest is kept.
+    """
+    if release == RELEASE_KIND:
+        return f"{stddev:.4g} on the diagonal, {stddev / 2**0.5:.4g} off it"
+    if release.startswith("range"):
+        return f"{stddev:.4g} records on a count"
+    most = "at most " if release in ("contraction", "scores") else ""
+    what = "entry of a mean" if release.startswith("mean") else ENTRIES.get(release, "entry")
+    return f"{most}{stddev:.4g} on every {what}"
+
+
+ENTRIES = {"product": "entry of a product", "contraction": "entry of a contraction", "scores": "score"}
+
+
 def norm_of_noise(released: dict[str, Any], d: int, p: int) -> float:
     """Of the noise: as a matrix, or of a tensor, where every column is for itself, of one column or score."""
     if released["release"] == RELEASE_KIND:

@@ -19,6 +19,7 @@ from npmdask.manage.private_sections import (
     counts,
     heights,
     in_plain_words,
+    noise_of_entries,
     norm_of_noise,
     released_loadings,
 )
@@ -66,7 +67,7 @@ def private_report(store: Path, spec: dict[str, Any], history: list[dict[str, An
     head = section(
         "",
         *warnings(statement["warnings"]),
-        _release_tiles(statement),
+        _release_tiles(statement, history),
         _values(arrays),
         _noise_plot(history, statement),
     )
@@ -129,14 +130,15 @@ def _limits() -> Section:
     return section("Scope and limits", *(Text(text=line, style="item") for line in LIMITS))
 
 
-def _release_tiles(statement: dict[str, Any]) -> Table:
-    noise = statement["noise_stddev"]
+def _release_tiles(statement: dict[str, Any], history: list[dict[str, Any]]) -> Table:
+    noisy = [h for h in history if not counts(h)]
+    loudest = max(noisy, key=lambda h: float(h["noise_stddev"]), default=None)
     facts = [
         ("epsilon", f"{statement['epsilon']:g}"),
         ("delta", f"{statement['delta']:g}"),
         ("mu (Gaussian DP)", f"{statement['mu']:.5g}" if statement["mu"] else "none: pure epsilon"),
         ("releases", str(statement["releases"])),
-        ("noise of an entry", f"{max(noise):.4g}" if noise else "see below"),
+        ("noise (standard deviation)", "see below" if loudest is None else _noise(loudest)),
     ]
     ratio = statement["noise_to_paper"]
     return tiles(facts if ratio is None else [*facts, ("noise against the paper's formula", f"{ratio:.2f} of it")])
@@ -187,7 +189,7 @@ def _releases(history: list[dict[str, Any]]) -> Table:
     head = (
         "release",
         "of a",
-        "noise of an entry",
+        "noise (standard deviation)",
         "images clipped to",
         "largest value",
         "SHA-256 in the ledger",
@@ -207,7 +209,7 @@ def _releases(history: list[dict[str, Any]]) -> Table:
 
 
 def _noise(released: dict[str, Any]) -> str:
-    return f"{released['noise_stddev']:.4g}{' records on a count' if counts(released) else ''}"
+    return noise_of_entries(str(released["release"]), float(released["noise_stddev"]))
 
 
 def _clipped(image_norm: float | None) -> str:

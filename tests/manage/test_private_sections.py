@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npmdask.manage.private_sections import above_noise, heights, in_plain_words, released_loadings
+from npmdask.manage.private_sections import above_noise, heights, in_plain_words, noise_of_entries, released_loadings
+from npmdask.privacy.mechanisms.symmetric import RELEASE_KIND
 from npmdask.report import Bars, Plot, Text
 from npmdask.theory.noisy_symmetric import noise_norm
 from npmdask.theory.start import gaussian_norm
@@ -61,6 +62,21 @@ def test_negative_eigenvalues_of_a_symmetric_matrix_rise_too() -> None:
     found = heights(arrays, statement, [])
     assert found is not None and found.above == 2 and "Lost" not in said(found)[0]
     assert found.sizes[1] == pytest.approx(-arrays["values"][1])
+
+
+@pytest.mark.parametrize(
+    ("release", "said"),
+    [
+        (RELEASE_KIND, "2 on the diagonal, 1.414 off it"),
+        ("product", "2 on every entry of a product"),
+        ("contraction", "at most 2 on every entry of a contraction"),
+        ("scores", "at most 2 on every score"),
+        ("range-tight", "2 records on a count"),
+        ("mean-clipped", "2 on every entry of a mean"),
+    ],
+)
+def test_which_entries_have_the_noise(release: str, said: str) -> None:
+    assert noise_of_entries(release, 2.0) == said
 
 
 def product(values: list[float], stddev: float, step: int, release: str = "product") -> dict[str, Any]:

@@ -238,6 +238,17 @@ def test_a_run_charges_once_and_every_k_and_every_column_is_free(whole: World, m
     assert (npmdask.resume(whole.folder / "run").basis == first.basis).all()
 
 
+def test_the_page_says_which_entries_have_the_noise(whole: World) -> None:
+    """Twice: among the facts at its top, and of the release. Mutant: the noise of the diagonal as that of an entry."""
+    problem = whole.problem()
+    whole.solve("run", problem)
+    mechanism: Any = problem.recipe.mechanism  # type: ignore[union-attr]
+    on, off = mechanism.noise_stddev(np.eye(COLUMNS)), mechanism.off_diagonal_stddev(np.eye(COLUMNS))
+    page = write_report(whole.folder / "run").read_text()
+    assert page.count(f"{on:.4g} on the diagonal, {off:.4g} off it") == 2
+    assert "noise of an entry" not in page
+
+
 @pytest.mark.slow
 def test_pages_and_exports_of_a_covariance(whole: World) -> None:
     solution = whole.solve("run")
