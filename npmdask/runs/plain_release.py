@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from npmdask.operators.column_moments import OF_GAPS
 from npmdask.operators.view import AS_STORED, View, column_scale
 from npmdask.privacy.release import Answer, Released
 from npmdask.runs.complex_answers import closed, of_pairs
-from npmdask.runs.left_vectors import rebuild_left
+from npmdask.runs.left_vectors import left_chunks, rebuild_left
 from npmdask.runs.missing import filled, keep_missing, missing_warnings
 from npmdask.runs.problem import Problem
 from npmdask.runs.results import answer_arrays, assure, outcome_facts, recovery_of, with_excess
@@ -128,15 +129,29 @@ def mean_of_rows(problem: Problem, operator: Any, mean: np.ndarray | None) -> np
     return np.asarray(seen * math.sqrt(operator.weight * operator.view.weight_of_rows(source.shape[0])))
 
 
-def mean_notes(problem: Problem, operator: Any, mean: np.ndarray | None, result: Result) -> list[str]:
+def mean_notes(
+    problem: Problem,
+    operator: Any,
+    mean: np.ndarray | None,
+    result: Result,
+    arrays: dict[str, np.ndarray],
+    folder: Path,
+) -> list[str]:
     """A note that component 1 is nearly the mean of the columns, where :data:`MOSTLY` of its value belongs to the mean.
 
     With f the share of the first value that belongs to the mean, ``n (m . v)^2 / theta``, f is the squared cosine of
     the first left vector and the vector of ones. The other left vectors share what is left, at no larger value, so that
-    the squared cosine of v and m is at least f: one threshold holds for the value and for the angle.
+    the squared cosine of v and m is at least f: one threshold holds for the value and for the angle. Where the means
+    are not known, the left vectors of a matrix, which were just written, tell f.
     """
+    if not len(result.values) or not result.values[0] > 0:
+        return []
     seen = mean_of_rows(problem, operator, mean)
-    if seen is None or not len(result.values) or not result.values[0] > 0 or not seen.any():
+    if seen is None:
+        left = "left_rotation" in arrays and not problem.request.center and problem.source.parts == 1
+        bound = _cosine_by_left(operator.view, arrays, folder) if left and mean is None else 0.0
+        return [mean_said("component 1 is nearly", bound, least=True)] if bound**2 >= MOSTLY else []
+    if not seen.any():
         return []
     along = abs(float(seen @ result.vectors[:, 0]))
     if along**2 < MOSTLY * result.values[0]:
@@ -145,9 +160,27 @@ def mean_notes(problem: Problem, operator: Any, mean: np.ndarray | None, result:
     return [mean_said("component 1 is nearly", cosine)]
 
 
-def mean_said(what: str, cosine: float) -> str:
+def _cosine_by_left(view: View, arrays: dict[str, np.ndarray], folder: Path) -> float:
+    """A lower bound of the cosine of component 1 and the mean, if f is large; else that root of f.
+
+    The mean is ``sum s_i c_i v_i`` with c_i the cosines of the left vectors and the vector of ones, whose squares add
+    up to 1; beyond the last that is known no value is larger.
+    """
+    height, sums, start = 0.0, np.zeros(len(arrays["left_rotation"])), 0
+    for rows in left_chunks(folder, arrays):
+        roots = np.ones(len(rows)) if view.row_weight is None else view.row_roots[start : start + len(rows)]
+        sums, height, start = sums + roots @ rows, height + float(roots @ roots), start + len(rows)
+    cosines, values = sums @ arrays["left_rotation"] / math.sqrt(height), arrays["values"]
+    if cosines[0] ** 2 < MOSTLY:
+        return abs(float(cosines[0]))
+    squares = np.append((values * cosines) ** 2, values[-1] ** 2 * max(0.0, 1 - float(cosines @ cosines)))
+    return float(values[0] * abs(cosines[0]) / math.sqrt(squares.sum()))
+
+
+def mean_said(what: str, cosine: float, *, least: bool = False) -> str:
     """A sentence that ``what`` is the mean of the columns, and the remedy; the cosine is rounded down."""
-    return f"{what} the mean of the columns (cosine {math.floor(1e4 * cosine) / 1e4:.4g}): set center = true for PCA"
+    bound = f"{'at least ' if least else ''}{math.floor(1e4 * cosine) / 1e4:.4g}"
+    return f"{what} the mean of the columns (cosine {bound}): set center = true for PCA"
 
 
 def require_symmetric_product(problem: Problem, asymmetry: float, *, first: bool) -> None:
@@ -297,7 +330,8 @@ class PlainRelease:
         assured = assure(problem, real, history, self._trace, self._operator, len(constant), pairs)
         meta = {"outcome": asdict(outcome), "explained_share": explained, "facts": found, **self._stated(view)}
         meta |= outcome_facts(outcome, assured) | {"history": history, "total_data_passes": passes}
-        notes = mean_notes(problem, self._operator, self._source.column_mean, real)
+        folder = self._session.store.path
+        notes = mean_notes(problem, self._operator, self._source.column_mean, real, arrays, folder)
         meta |= {"notes": notes} if notes else {}
         return Answer(arrays=arrays, meta=with_assurance(problem.kind, arrays, meta))
 
