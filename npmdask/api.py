@@ -85,6 +85,9 @@ def top_k(
     """
     Compute the k leading singular vectors or eigenvectors of data that need not fit in memory.
 
+    Of an array, ``top_k(x, k)`` is a truncated SVD: its kind is "matrix", ``values`` are singular values, and nothing
+    is centred. PCA is ``top_k(x, k, kind="samples", center=True)``, whose values are variances.
+
     Parameters
     ----------
     source : str, Path, zarr.Array, zarr.Group, array_like, sparse matrix, Dask array or table, shape (m, d)

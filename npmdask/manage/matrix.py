@@ -141,7 +141,9 @@ class MatrixKind(RunKind):
         rows = f" and {answer.analysed.rows:,} rows" if answer.analysed.rows is not None and kind in ROWS else ""
         values = ", ".join(f"{value:.4g}" for value in answer.values[:SHOWN])
         more = f" and {k - SHOWN} more" if k > SHOWN else ""
-        return f"{k} {noun}{'s'[: k != 1]} of {answer.basis.shape[0]:,} columns{rows}; values {values}{more}"
+        return (
+            f"{k} {noun}{'s'[: k != 1]} of {answer.basis.shape[0]:,} columns{rows}; {answer.values_are} {values}{more}"
+        )
 
     def explained(self, answer: Solution) -> list[tuple[str, str]]:
         """Say what share of the variance the components explain, together and one by one."""

@@ -211,13 +211,22 @@ class Solution:
         """Converged, as little left over as was asked for, or all released that a private run was to release."""
         return self.outcome.answered
 
+    @property
+    def values_are(self) -> str:
+        """Say what ``values`` are where rows were not centred; "values" of all other runs."""
+        analysed = self.analysed
+        if analysed.centred or analysed.components is None or self.statement is not None:
+            return "values"
+        what = {"matrix": "singular values", "sparse": "singular values", "samples": "mean squares"}.get(analysed.kind)
+        return "values" if what is None else f"{what} of rows that are not centred"
+
     def __repr__(self) -> str:
         k, d = self.basis.shape[1], self.basis.shape[0]
         values = ", ".join(f"{value:.4g}" for value in self.values[:SHOWN])
         more = ", ..." if k > SHOWN else ""
         return (
             f"<Solution: {k} component{'s'[: k != 1]} of {d:,} columns, {self.outcome.name} after {self.steps} "
-            f"step{'s'[: self.steps != 1]}; values {values}{more}; store {self.store}>"
+            f"step{'s'[: self.steps != 1]}; {self.values_are}: {values}{more}; store {self.store}>"
         )
 
     def _repr_html_(self) -> str:
@@ -228,7 +237,7 @@ class Solution:
         said = "".join(f"<p>{escape(text)}</p>" for text in (self.outcome.sentence, self.assurance) if text)
         return (
             f"<div><strong>{self.basis.shape[1]} components of {self.basis.shape[0]:,} columns</strong>{said}"
-            f"<table><tr><th>component</th>{head}</tr><tr><th>value</th>{cells}{more}</tr></table>"
+            f"<table><tr><th>component</th>{head}</tr><tr><th>{self.values_are}</th>{cells}{more}</tr></table>"
             f"<p><small>{escape(self.store)}</small></p></div>"
         )
 

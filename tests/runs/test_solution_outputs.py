@@ -23,6 +23,7 @@ from sklearn.preprocessing import StandardScaler
 import npmdask
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, MissingExtraError
+from npmdask.manage.matrix import MatrixKind
 from npmdask.manage.report import export
 from npmdask.storage.labels import LONGEST, Labels, axis_of
 from tests.conftest import write_zarr
@@ -141,12 +142,28 @@ def test_a_solution_needs_no_store() -> None:
 def test_what_is_shown() -> None:
     solution = npmdask.top_k(np.diag([9.0, 8, 7, 6, 5, 4, 3]), 6)
     assert repr(solution).startswith("<Solution: 6 components of 7 columns, converged after ")
-    assert "values 9, 8, 7, 6, 5, ...; store" in repr(solution) and len(repr(solution)) < 300
+    said = "singular values of rows that are not centred"
+    assert f"; {said}: 9, 8, 7, 6, 5, ...; store" in repr(solution) and len(repr(solution)) < 300
+    assert f"<th>{said}</th>" in solution._repr_html_()
+    assert (
+        "found",
+        f"6 singular triplets of 7 columns and 7 rows; {said} 9, 8, 7, 6, 5 and 1 more",
+    ) in MatrixKind().overview(solution, {})
     page = solution._repr_html_()
     assert "<td>9</td>" in page and "of 6" in page and solution.outcome.sentence in page
     odd = npmdask.top_k(np.diag([2.0, 1.0]), 1)
     object.__setattr__(odd, "store", "<script>")
     assert "<script>" not in odd._repr_html_()
+
+
+def test_what_the_values_are_is_said_of_rows_that_are_not_centred() -> None:
+    """Mutants: said of centred rows, or of a matrix that has no rows but columns."""
+    x = rows()
+    for kind, said in (("matrix", "singular values"), ("samples", "mean squares")):
+        assert npmdask.top_k(x, 2, kind=kind).values_are == f"{said} of rows that are not centred"
+        assert npmdask.top_k(x, 2, kind=kind, center=True).values_are == "values"
+    assert npmdask.top_k(sp.csr_matrix(x), 2).values_are == "singular values of rows that are not centred"
+    assert npmdask.top_k(x.T @ x, 2, kind="symmetric").values_are == "values"
 
 
 def frame() -> pd.DataFrame:
