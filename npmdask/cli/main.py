@@ -458,6 +458,7 @@ def _add_report(commands: Any) -> None:
     )
     p.add_argument("--grid", metavar="RxC", help="show components as images of R rows and C columns, like 28x28")
     p.add_argument("--scores", action="store_true", help="draw scores of rows also where that reads more than 1 GiB")
+    _add_columns(p)
     p.set_defaults(command=_report)
 
 
@@ -466,8 +467,28 @@ def _report(a: argparse.Namespace) -> int:
     from npmdask.manage.report import write_report
 
     grid = None if a.grid is None else _grid(a.grid)
-    print(write_report(a.store, a.output, page=PageOptions(colour=a.colour, grid=grid, scores=a.scores)))
+    page = PageOptions(colour=a.colour, grid=grid, scores=a.scores, columns=_columns(a.columns))
+    print(write_report(a.store, a.output, page=page))
     return 0
+
+
+def _add_columns(p: Any) -> None:
+    p.add_argument(
+        "--columns",
+        metavar="FILE",
+        help="for a private run, which keeps no names of columns: a file with a public name for each, one a line",
+    )
+
+
+def _columns(given: str | None) -> tuple[str, ...] | None:
+    from npmdask.storage.labels import labels_in_file
+
+    if given is None:
+        return None
+    found = labels_in_file(given)
+    if isinstance(found, str):
+        raise BadInputError(f"--columns {given}: there is no such file; write the names of the columns, one a line")
+    return tuple(map(str, found))
 
 
 def _grid(given: str) -> tuple[int, int]:
@@ -486,13 +507,15 @@ def _add_export(commands: Any) -> None:
     p.add_argument("store", help="folder or URL of the run")
     p.add_argument("output", metavar="OUT", help="file to write; its suffix chooses the format")
     _add_turn(p, "; none: as computed, ignoring the rotation of the run")
+    _add_columns(p)
     p.set_defaults(command=_export)
 
 
 def _export(a: argparse.Namespace) -> int:
     from npmdask.manage.report import export
 
-    print(f"{a.output}: {', '.join(export(a.store, a.output, rotate=a.rotate, align_to=a.align_to))}")
+    names = export(a.store, a.output, rotate=a.rotate, align_to=a.align_to, columns=_columns(a.columns))
+    print(f"{a.output}: {', '.join(names)}")
     return 0
 
 

@@ -47,12 +47,14 @@ class PageOptions:
         number (from 0) of a column.
     grid : rows and columns of the images that the columns of the data are.
     scores : find scores also where that reads more than 1 GiB.
+    columns : what columns are called, of a private run, which keeps no names: those that are public.
     data : the data of the run, where they were given in memory, so that they can be scored.
     """
 
     colour: str | Path | None = None
     grid: tuple[int, int] | None = None
     scores: bool = False
+    columns: tuple[str, ...] | None = None
     data: Any = field(default=None, compare=False)
 
 

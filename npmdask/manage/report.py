@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -19,6 +19,7 @@ from npmdask.manage.kinds import PageOptions, kind_of, kind_of_answer
 from npmdask.manage.labelled_files import LABELLED
 from npmdask.report import Report, as_html, as_json, as_markdown
 from npmdask.storage.bundle import write_file_atomically
+from npmdask.storage.labels import Labels, require_names
 from npmdask.storage.paths import local_path
 
 
@@ -94,7 +95,12 @@ def write_report(
 
 
 def export(
-    store: str | Path, target: str | Path, *, rotate: str | None = None, align_to: str | None = None
+    store: str | Path,
+    target: str | Path,
+    *,
+    rotate: str | None = None,
+    align_to: str | None = None,
+    columns: Sequence[str] | None = None,
 ) -> list[str]:
     """Write the result of a finished run, or what a stream has learnt so far; returns the names in the file.
 
@@ -108,6 +114,8 @@ def export(
     components of rows (npmdask.runs.presentation). A run that was reported turned is exported so, unless ``rotate`` is
     "none". Written are then ``basis``, ``variances``, ``rotation``, ``correlations``, ``score_weights`` and, of an
     alignment, ``earlier``, ``similarity`` and ``inside``.
+
+    ``columns``: what columns are called, of a run that keeps no names, as a private one: those that are public.
 
     Raises
     ------
@@ -131,11 +139,23 @@ def export(
             kind.export_pyldavis(store, archive)
         elif not kind.export_turned(store, archive, rotate, align_to):
             kind.export(store, archive)
+        if columns is not None:
+            _name_columns(store, archive, columns)
         with written(target):
             archive.publish()
     finally:
         archive.drop()
     return archive.names
+
+
+def _name_columns(store: Path, archive: Any, names: Sequence[str]) -> None:
+    run = RunStore(store)
+    part, labels = run.read_part("result"), run.read_part("labels")
+    if part is None or "basis" not in part[0]:
+        raise BadInputError(f"{store} has no components of columns that could have names: leave --columns out")
+    given = require_names(names, len(part[0]["basis"]), None if labels is None else Labels.of_bundle(*labels))
+    for name, values in given.named().items():
+        archive.array(name, values)
 
 
 def _require_unturned(target: Path, rotate: str | None, align_to: str | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from npmdask.report.blocks import Text, bytes_text, parameters, section, series,
 from npmdask.runs.missing import missing_of, missing_warnings
 from npmdask.runs.predictions import comparison, prediction_facts
 from npmdask.runs.weights import kept_weights
+from npmdask.storage.labels import Labels, require_names
 from npmdask.theory.certificates.statements import assurance_of
 
 # The report of a private run: what was released, what is promised, what it cost, and what is not promised.
@@ -55,8 +57,13 @@ def name_of(store: Path) -> str:
     return f"{store.parent.name}, release {int(store.name)}" if store.name.isdigit() else store.name
 
 
-def private_report(store: Path, spec: dict[str, Any], history: list[dict[str, Any]], result: Any) -> Report:
-    """Report the private run in ``store`` from its releases so far, and from its ``result`` where it has one."""
+def private_report(
+    store: Path, spec: dict[str, Any], history: list[dict[str, Any]], result: Any, names: Sequence[str] | None = None
+) -> Report:
+    """Report the private run in ``store`` from its releases so far, and from its ``result`` where it has one.
+
+    ``names``: of columns, if they are public: the run keeps none.
+    """
     name = name_of(store)
     if result is None:
         done = f"{len(history)} of {spec['stop']['max_steps']} releases are made; go on with `npmdask resume`"
@@ -64,6 +71,7 @@ def private_report(store: Path, spec: dict[str, Any], history: list[dict[str, An
         return Report(title=name, outcome=done, good=False, sections=(made, _limits()))
     arrays, meta = result
     statement = meta["statement"]
+    labels = Labels() if names is None else require_names(names, len(arrays["basis"]), None)
     head = section(
         "",
         *warnings(statement["warnings"]),
@@ -81,7 +89,7 @@ def private_report(store: Path, spec: dict[str, Any], history: list[dict[str, An
             head,
             *([] if found is None else [above_noise(found)]),
             in_plain_words(statement, left),
-            *released_loadings(arrays["basis"], found),
+            *released_loadings(arrays["basis"], found, labels),
             section("Components", _about_values(arrays, statement), _released_components(arrays)),
             section("Releases", _releases(history)),
             section("What was promised", _facts(statement, left)),
@@ -270,7 +278,9 @@ def run_report(run: RunStore, spec: dict[str, Any], page: PageOptions) -> Report
     if "privacy" in spec:
         if page.colour is not None or page.scores or page.data is not None:
             raise BadInputError(f"{run.place}: scores are data of single rows, and a private run releases none of them")
-        return private_report(run.path, spec, history, result)
+        return private_report(run.path, spec, history, result, page.columns)
+    if page.columns is not None:
+        raise BadInputError(f"{run.place} is no private run, and has the names of its data: leave --columns out")
     telemetry = run.telemetry()
     outcome = result[1]["outcome"] if result else {"name": "unfinished", "sentence": "not finished: go on with resume"}
     values = result[0]["values"] if result else np.array(history[-1]["ritz_values"])

@@ -130,6 +130,22 @@ def labels_in_file(given: str | Path) -> Any:
         raise BadInputError(f"{path} has no labels to read ({error}): write one for each row, one a line") from error
 
 
+def require_names(given: Sequence[str], count: int, held: Labels | None) -> Labels:
+    """What columns are called that a run of ``count`` columns knows no names of, as a private one.
+
+    Raises
+    ------
+    BadInputError
+        Other than ``count`` names, or the run has names (``held``).
+    """
+    if held is not None and held.columns:
+        raise BadInputError("the run has names of its columns: leave --columns out")
+    if len(given) != count:
+        said = f"{len(given)} names of columns are given, and the components have {count}"
+        raise BadInputError(f"{said}: give one for each")
+    return of_columns([str(name) for name in given])
+
+
 def of_columns(names: Sequence[str]) -> Labels:
     """The labels of a table whose columns have these names."""
     return Labels(columns=(axis_of("column", names),))

@@ -10,6 +10,7 @@ import pytest
 from npmdask.manage.private_sections import above_noise, heights, in_plain_words, noise_of_entries, released_loadings
 from npmdask.privacy.mechanisms.symmetric import RELEASE_KIND
 from npmdask.report import Bars, Plot, Text
+from npmdask.storage.labels import Labels
 from npmdask.theory.noisy_symmetric import noise_norm
 from npmdask.theory.start import gaussian_norm
 
@@ -38,7 +39,7 @@ def test_of_noise_alone_nothing_rises(seed: int) -> None:
     found = heights(arrays, statement, [])
     assert found is not None and found.above == 0 and found.floor >= noise_norm(STDDEV, D)
     assert said(found)[0].endswith("0 of 3 components rise above the noise. Lost in the noise: components 1, 2, 3.")
-    assert not released_loadings(arrays["basis"], found)
+    assert not released_loadings(arrays["basis"], found, Labels())
 
 
 def test_what_is_strong_rises_and_the_rest_is_named() -> None:
@@ -52,7 +53,7 @@ def test_what_is_strong_rises_and_the_rest_is_named() -> None:
     assert first.text == "2 of 3 components rise above the noise. Lost in the noise: component 3."
     (plot,) = (block for block in above_noise(found).blocks if isinstance(block, Plot))
     assert plot.rules[0].y == found.floor and not plot.log, "some eigenvalues are negative"
-    (loadings,) = released_loadings(arrays["basis"], found)
+    (loadings,) = released_loadings(arrays["basis"], found, Labels())
     cards = [block for block in loadings.blocks if isinstance(block, Bars)]
     assert [card.bars[0][0] for card in cards] == ["column 0", "column 1"]
 

@@ -15,6 +15,7 @@ import pytest
 
 from npmdask.accounting import Budget, mu_for
 from npmdask.api import resume, solve
+from npmdask.cli.main import main
 from npmdask.errors import BadInputError, BudgetError, NpmdaskError, RefusedError
 from npmdask.manage.report import export, summary, write_report
 from npmdask.manage.status import inspect
@@ -381,6 +382,30 @@ def test_the_papers_formula_is_refused_where_it_is_unsound(tmp_path: Path) -> No
     with pytest.raises(RefusedError, match=r"exact accounting gives epsilon = 10\.35"):
         make_problem(open_source(data), Request(target_rank=2, max_steps=3, privacy=asked))
     make_problem(open_source(data), Request(target_rank=2, max_steps=3, privacy=replace(asked, epsilon=4.0)))
+
+
+def test_names_that_are_public_are_attached_to_what_is_written_and_not_kept(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By who publishes the release: the run knows none. Mutant: names that do not fit cut off."""
+    run, names = world.folder / "run", world.folder / "names.txt"
+    world.solve("run")
+    called = [f"gene-{i}" for i in range(12)]
+    names.write_text("\n".join(called) + "\n")
+    table, page = world.folder / "out.csv", world.folder / "page.html"
+    assert main(["export", str(run), str(table), "--columns", str(names)]) == 0
+    assert [line.split(",")[0] for line in table.read_text().splitlines()] == ["column", *called]
+    assert main(["report", str(run), "--output", str(page), "--columns", str(names)]) == 0
+    assert "gene-0" in page.read_text() and not [p for p in run.rglob("*") if p.is_file() and b"gene" in p.read_bytes()]
+    names.write_text("\n".join(called[:-1]))
+    capsys.readouterr()
+    for command in (["export", str(run), str(table)], ["report", str(run)]):
+        assert main([*command, "--columns", str(names)]) == 2
+        assert "11 names of columns are given, and the components have 12" in " ".join(capsys.readouterr().err.split())
+    assert main(["export", str(run), str(table), "--columns", str(world.folder / "none.txt")]) == 2
+    np.save(world.folder / "plain.npy", records(50))
+    assert main(["run", str(world.folder / "plain.npy"), "-k", "2", "--store", str(world.folder / "p"), "--quiet"]) == 0
+    assert main(["report", str(world.folder / "p"), "--columns", str(names)]) == 2
 
 
 @pytest.mark.slow
