@@ -107,6 +107,8 @@ NO_LINKS = (
     *OWN,
     "entropy",
     "labels",
+    "left_labels",
+    "right_labels",
     "survey",
     "weights",
     "missing",

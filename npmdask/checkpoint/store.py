@@ -5,7 +5,8 @@
     STORE/run.json           what is computed: parameters, fingerprint of the data, versions
     STORE/steps/000012/      one bundle a step (arrays + history), written aside and renamed; the last two stay
     STORE/pass/000003/       the finished parts of the pass under way, for its owner's eyes only; gone at the commit
-    STORE/labels/            what rows and columns are called, where the data say so
+    STORE/labels/            what rows and columns are called, where the data say so; of two fields left_labels/ and
+                             right_labels/
     STORE/weights/           what rows and columns weigh, where that was asked for
     STORE/missing/           which values were missing, where the run does something about them
     STORE/survey/            checksums (and column statistics) of a source that was never ingested
@@ -156,7 +157,7 @@ class RunStore(HeldStore):
         self.require_turn()
         if not (self.path / name).exists():
             self._write(self.path / name, arrays, meta, publishing=self._turn.publishing())
-        if name not in ("labels", "survey"):  # the step under way is not committed yet
+        if name not in ("labels", "left_labels", "right_labels", "survey"):  # the step under way is not committed yet
             with self._turn.publishing():
                 self._forget_pass()
         self._carry()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil, prod, sqrt
 from pathlib import Path
@@ -143,39 +144,88 @@ def explained(spec: dict[str, Any], values: np.ndarray, share: float | None) -> 
 
 def components(basis: np.ndarray, labels: Labels, kept: np.ndarray | None, grid: tuple[int, int] | None) -> Section:
     """Show components as maps or images where columns form a grid, and else by their largest entries."""
-    axes = _grid(labels, grid, len(basis), kept)
-    if axes is None:
-        names = names_of_columns(labels, len(basis))
-        cards = tuple(_card(basis[:, i], i, names) for i in range(min(CARDS, basis.shape[1])))
-        said = f"The {min(SHOWN, len(basis))} largest entries of each component, which has length 1. " + _sign(cards)
-        return section("Strongest loadings", Text(text=said.strip()), *cards)
-    rows, columns = axes
-    places = np.arange(rows.size * columns.size) if kept is None or len(kept) != len(basis) else kept
-    pixels = rows.values is None or rows.values.dtype.kind not in "iuf"
-    shown = min(IMAGES if pixels else MAPS, basis.shape[1])
-    maps = []
-    for i in range(shown):
+    drawing = Drawing.of(labels, len(basis), kept, grid)
+    most = {"cards": CARDS, "images": IMAGES, "maps": MAPS}[drawing.form]
+    shown = min(most, basis.shape[1])
+    blocks = [drawing.block(basis[:, i], f"Component {i + 1}", shown, unit=True) for i in range(shown)]
+    if drawing.form == "cards":
+        said = f"The {min(SHOWN, len(basis))} largest entries of each component, which has length 1. {_sign(blocks)}"
+        return section("Strongest loadings", Text(text=said.strip()), *blocks)
+    said = f"Entries of each component: red above 0, blue below. {drawing.left_out}"
+    return section(f"Components as {drawing.form}", Text(text=said.strip()), *blocks)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawing:
+    """How one number for each column is shown: on the two ``axes`` that columns lie along, or by their ``names``.
+
+    ``places``: of the columns that there are, in all of the grid.
+    """
+
+    axes: tuple[Axis, Axis] | None
+    places: np.ndarray
+    names: list[str]
+
+    @classmethod
+    def of(cls, labels: Labels, d: int, kept: np.ndarray | None, grid: tuple[int, int] | None = None) -> Drawing:
+        """Look up how ``d`` columns are drawn. ``kept``: which of all columns these are; ``grid``: was asked for.
+
+        Raises
+        ------
+        BadInputError
+            The grid that was asked for has not as many cells.
+        """
+        axes = _grid(labels, grid, d, kept)
+        if axes is not None:
+            whole = axes[0].size * axes[1].size
+            return cls(axes=axes, places=np.arange(whole) if kept is None or len(kept) != d else kept, names=[])
+        count = prod(axis.size for axis in labels.columns) if labels.columns else d
+        names = names_of_columns(labels, count)
+        if kept is not None and len(kept) == d < count:
+            names = [names[j] for j in kept]
+        elif count != d:
+            names = names_of_columns(None, d)
+        return cls(axes=None, places=np.arange(d), names=names)
+
+    @property
+    def form(self) -> str:
+        """What they are shown as: "maps", "images" or "cards"."""
+        if self.axes is None:
+            return "cards"
+        rows = self.axes[0]
+        return "images" if rows.values is None or rows.values.dtype.kind not in "iuf" else "maps"
+
+    @property
+    def left_out(self) -> str:
+        """A sentence about cells of the grid without a column."""
+        whole = self.axes is not None and len(self.places) == self.axes[0].size * self.axes[1].size
+        return "" if self.axes is None or whole else "Grey: left out, no values."
+
+    def block(self, entries: np.ndarray, title: str, shown: int, *, unit: bool = False) -> Bars | Map:
+        """Show ``entries`` (d). ``shown``: so many such blocks are on the page; ``unit``: entries have length 1."""
+        if self.axes is None:
+            return _card(entries, title, self.names, unit=unit)
+        rows, columns = self.axes
         field = np.full(rows.size * columns.size, np.nan)
-        field[places] = basis[:, i]
-        maps.append(_map(field.reshape(rows.size, columns.size), rows, columns, f"Component {i + 1}", pixels, shown))
-    said = "Entries of each component: red above 0, blue below. "
-    said += "Grey: left out, no values." if len(places) < rows.size * columns.size else ""
-    return section("Components as images" if pixels else "Components as maps", Text(text=said.strip()), *maps)
+        field[self.places] = entries
+        return _map(field.reshape(rows.size, columns.size), rows, columns, title, self.form == "images", shown)
 
 
-def _sign(cards: Sequence[Bars]) -> str:
-    return "The sign of a component as a whole means nothing." if any(card.signed for card in cards) else ""
+def _sign(cards: Sequence[Bars | Map]) -> str:
+    signed = any(isinstance(card, Bars) and card.signed for card in cards)
+    return "The sign of a component as a whole means nothing." if signed else ""
 
 
-def _card(entries: np.ndarray, i: int, names: list[str]) -> Bars:
-    """The largest entries of a component, by size."""
-    order = [j for j in np.argsort(-np.abs(entries), kind="stable")[:SHOWN] if entries[j] != 0]
+def _card(entries: np.ndarray, title: str, names: list[str], *, unit: bool) -> Bars:
+    """The largest entries, by size."""
+    sizes = np.nan_to_num(np.abs(entries))
+    order = [j for j in np.argsort(-sizes, kind="stable")[:SHOWN] if sizes[j] > 0]
     part = float((entries[order] ** 2).sum())
     return Bars(
-        title=f"Component {i + 1}",
-        notes=(f"{part:.0%} of its square",),
+        title=title,
+        notes=(f"{part:.0%} of its square",) if unit else (),
         bars=tuple((names[j] if not names[j].isdigit() else f"column {names[j]}", float(entries[j])) for j in order),
-        most=float(np.abs(entries).max()) or 1.0,
+        most=float(sizes.max()) or 1.0,
     )
 
 
@@ -240,7 +290,7 @@ def _padded(at: np.ndarray, size: int) -> np.ndarray:
 
 def scores_section(found: RowScores, labels: Labels, page: PageOptions) -> Section:
     """Draw rows by their scores along components 1 and 2, and 3 and 4: a sample of them, and the density of all."""
-    names = _row_names(found, labels)
+    names = row_names(found, labels)
     many = found.count > len(found.rows) + found.skipped
     blocks: list[Any] = []
     for i, j in found.densities:
@@ -250,7 +300,7 @@ def scores_section(found: RowScores, labels: Labels, page: PageOptions) -> Secti
                 x=f"score on component {i + 1}",
                 y=f"score on component {j + 1}",
                 x_is="value",
-                series=_classes(found, i, j, names),
+                series=coloured(found, i, j, names),
                 about="A point for each row" + (f" of a sample of {len(found.rows):,}." if many else "."),
             )
         )
@@ -264,7 +314,7 @@ def scores_section(found: RowScores, labels: Labels, page: PageOptions) -> Secti
     return section("Scores of rows", Text(text=said), *blocks)
 
 
-def _row_names(found: RowScores, labels: Labels) -> tuple[str, ...]:
+def row_names(found: RowScores, labels: Labels) -> tuple[str, ...]:
     axes = labels.rows
     if len(axes) == 1 and axes[0].values is not None and axes[0].size == found.count:
         values = axes[0].values[found.rows]
@@ -272,7 +322,7 @@ def _row_names(found: RowScores, labels: Labels) -> tuple[str, ...]:
     return tuple(f"row {row}" for row in found.rows)
 
 
-def _classes(found: RowScores, i: int, j: int, names: tuple[str, ...]) -> tuple[Series, ...]:
+def coloured(found: RowScores, i: int, j: int, names: tuple[str, ...]) -> tuple[Series, ...]:
     """The points as a series for each class of their colour."""
     classes = [("", np.arange(len(found.rows)))] if found.colour is None else grouped(found.colour)
     return tuple(
@@ -347,20 +397,38 @@ def _histogram(found: RowScores) -> Plot:
 
 def times_section(found: RowScores, labels: Labels) -> Section | None:
     """Draw scores over time, where rows have times."""
-    axes = labels.rows
-    if len(axes) != 1 or axes[0].values is None or axes[0].values.dtype.kind != "M" or axes[0].size != found.count:
+    axis = times_of(labels, found.count)
+    if axis is None:
         return None
-    seconds = axes[0].values[found.rows].astype("M8[s]").astype(np.int64)
-    order = np.argsort(seconds, kind="stable")
+    seconds, order = in_order(axis, found.rows)
     plots = [
         Plot(
             title=f"Component {i + 1} over time",
-            x=axes[0].name,
+            x=axis.name,
             y="score",
             x_is="time",
-            series=(series(seconds[order], found.scores[order, i], style="thin"),),
+            series=(series(seconds, found.scores[order, i], style="thin"),),
         )
         for i in range(min(TIMES, found.scores.shape[1]))
     ]
-    said = f"A point for {SAMPLED:,} of the times." if found.count > SAMPLED else "A point for each time."
-    return section("Scores over time", Text(text=said), *plots)
+    return section("Scores over time", Text(text=sampled_times(found)), *plots)
+
+
+def times_of(labels: Labels, count: int) -> Axis | None:
+    """Return the axis of ``count`` rows, if it is of times."""
+    axes = labels.rows
+    timed = len(axes) == 1 and axes[0].values is not None and axes[0].values.dtype.kind == "M"
+    return axes[0] if timed and axes[0].size == count else None
+
+
+def in_order(axis: Axis, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the times of ``rows`` in seconds since 1970, in order, and what brings the rows into it."""
+    assert axis.values is not None
+    seconds = axis.values[rows].astype("M8[s]").astype(np.int64)
+    order = np.argsort(seconds, kind="stable")
+    return seconds[order], order
+
+
+def sampled_times(found: RowScores) -> str:
+    """Say which times have a point."""
+    return f"A point for {SAMPLED:,} of the times." if found.count > SAMPLED else "A point for each time."

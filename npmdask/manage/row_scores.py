@@ -7,6 +7,7 @@ One pass over the data finds both. They are kept in the store, so that the next 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ import numpy as np
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, NpmdaskError
 from npmdask.manage.kinds import PageOptions
+from npmdask.runs.components import StoredComponents
 from npmdask.runs.restore import OF_ROWS, solution_of
 from npmdask.runs.solution import Solution
 from npmdask.storage.containers import is_sparse
@@ -96,12 +98,21 @@ def row_scores(run: RunStore, spec: dict[str, Any], page: PageOptions) -> RowSco
     BadInputError
         Scores or a colour were asked for and cannot be had.
     """
+    return kept_or_found(run, spec, page, _refusal(spec), lambda: _found(solution_of(run), spec, page))
+
+
+def kept_or_found(
+    run: RunStore, spec: dict[str, Any], page: PageOptions, refusal: str, find: Callable[[], RowScores]
+) -> RowScores | str:
+    """Return the scores that are kept in the store, or what ``find`` reads the data for, which is kept then.
+
+    ``refusal``: why there are none to show, if so. Errors as :func:`row_scores`.
+    """
     asked = page.scores or page.colour is not None or page.data is not None
-    said = _refusal(spec)
-    if said:
+    if refusal:
         if asked:
-            raise BadInputError(f"{run.place}: {said}")
-        return said
+            raise BadInputError(f"{run.place}: {refusal}")
+        return refusal
     kept, colour = run.read_part(PART), "" if page.colour is None else str(page.colour)
     from_file = page.colour is not None and not isinstance(labels_in_file(page.colour), str)
     if kept is not None and (not colour or (kept[1]["colour"] == colour and not from_file)):
@@ -113,7 +124,7 @@ def row_scores(run: RunStore, spec: dict[str, Any], page: PageOptions) -> RowSco
             "keeps them."
         )
     try:
-        found = _found(solution_of(run), spec, page)
+        found = find()
     except NpmdaskError as error:
         if asked:
             raise
@@ -141,28 +152,23 @@ def _found(solution: Solution, spec: dict[str, Any], page: PageOptions) -> RowSc
     given = spec["source"] if page.data is None else page.data
     dim = spec.get("dim") or (solution.labels.rows[0].name if page.data is not None and solution.labels.rows else None)
     opened = components.opened(given, dim if _named(given) else None, kind=spec["data"]["kind"])
-    if opened.fingerprint != spec["data"]["fingerprint"]:
-        raise BadInputError(
-            f"{opened.path} is not what the run was made of, or has changed since: scores are of the data of the run"
-        )
-    rows = _sample(opened.shape[0])
-    column, colour = _colour(page.colour, solution.labels, opened)
+    require_same_data(opened.fingerprint, spec, opened.path)
+    rows = sample_of(opened.shape[0])
+    column, colour = colour_of(page.colour, solution.labels, opened)
     k = min(SCORED, components.k)
     pairs = [(i, i + 1) for i in (0, 2) if i + 1 < k]
-    scores, taken, skipped = np.full((len(rows), k), np.nan), np.empty(len(rows)), 0
+    skipped = 0
     spread = np.sqrt(np.maximum(np.abs(solution.singular_values[:k]) ** 2 / opened.shape[0], 0.0))
     densities = {pair: Density(width=float(spread[pair[0]]) / 14 or 1.0) for pair in pairs}
-    for first, part in components.rows_of(opened):
-        found = np.asarray(components.scores(part))[:, :k]
+
+    def count(found: np.ndarray) -> None:
+        nonlocal skipped
         good = np.isfinite(found).all(axis=1)
         skipped += int((~good).sum())
         for (i, j), density in densities.items():
             density.add(found[good, i], found[good, j])
-        low, high = np.searchsorted(rows, (first, first + len(found)))
-        scores[low:high] = found[rows[low:high] - first]
-        if column is not None:
-            held = part[rows[low:high] - first]
-            taken[low:high] = (held.toarray() if is_sparse(held) else np.asarray(held))[:, column]
+
+    scores, taken = scores_at(rows, components, opened, k, column, count)
     good = np.isfinite(scores).all(axis=1)
     colour = taken if column is not None else None if colour is None else colour[rows]
     return RowScores(
@@ -175,12 +181,45 @@ def _found(solution: Solution, spec: dict[str, Any], page: PageOptions) -> RowSc
     )
 
 
+def require_same_data(fingerprint: str, spec: dict[str, Any], path: str) -> None:
+    """Raise BadInputError unless the data at ``path`` are those of the run."""
+    if fingerprint != spec["data"]["fingerprint"]:
+        raise BadInputError(
+            f"{path} is not what the run was made of, or has changed since: scores are of the data of the run"
+        )
+
+
+def scores_at(
+    rows: np.ndarray,
+    components: StoredComponents,
+    opened: Source,
+    k: int,
+    column: int | None = None,
+    count: Callable[[np.ndarray], None] | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the scores of these ``rows`` (in order) along the first ``k`` components, and their values in a column.
+
+    ``count`` is called with the scores of all rows, some at a time: they are read once.
+    """
+    scores, taken = np.full((len(rows), k), np.nan), np.empty(len(rows))
+    for first, part in components.rows_of(opened):
+        found = np.asarray(components.scores(part))[:, :k]
+        if count is not None:
+            count(found)
+        low, high = np.searchsorted(rows, (first, first + len(found)))
+        scores[low:high] = found[rows[low:high] - first]
+        if column is not None:
+            held = part[rows[low:high] - first]
+            taken[low:high] = (held.toarray() if is_sparse(held) else np.asarray(held))[:, column]
+    return scores, taken
+
+
 def _named(given: Any) -> bool:
     """Whether data say along which dimension their rows lie."""
     return isinstance(given, str | Path) or hasattr(given, "dims")
 
 
-def _sample(count: int) -> np.ndarray:
+def sample_of(count: int) -> np.ndarray:
     """At most SAMPLED rows, one at random of each stretch of equal length: a period in the data is not met by them."""
     if count <= SAMPLED:
         return np.arange(count)
@@ -188,7 +227,7 @@ def _sample(count: int) -> np.ndarray:
     return edges[:-1] + (np.random.default_rng(0).random(SAMPLED) * np.diff(edges)).astype(np.int64)
 
 
-def _colour(asked: Any, labels: Labels, opened: Source) -> tuple[int | None, np.ndarray | None]:
+def colour_of(asked: Any, labels: Labels, opened: Source) -> tuple[int | None, np.ndarray | None]:
     """The number of the column that rows are coloured by, or a value for each row.
 
     Raises

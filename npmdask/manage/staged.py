@@ -11,7 +11,7 @@ import numpy as np
 
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
-from npmdask.manage.kinds import RunKind, Sink, Spec, named
+from npmdask.manage.kinds import PageOptions, RunKind, Sink, Spec, named
 from npmdask.manage.matrix import progress, under_way
 from npmdask.numerics.units import parse_memory
 from npmdask.report import Report
@@ -280,9 +280,17 @@ class CoupledKind(StagedKind):
         return [("explained", said)]
 
     def report(self, run: RunStore, spec: Spec) -> Report:
+        return self.report_with(run, spec, PageOptions())
+
+    def report_with(self, run: RunStore, spec: Spec, page: PageOptions) -> Report:
+        """Report the job: its modes, then patterns and scores of both fields."""
+        from npmdask.manage.two_field_sections import two_field_sections
         from npmdask.models.two_fields.report import coupled_report
 
-        return coupled_report(run, dict(spec))
+        found, *rest = (made := coupled_report(run, dict(spec))).sections
+        modes, *rest = rest
+        of_data = two_field_sections(run, dict(spec), self.read(run.path), page)
+        return replace(made, sections=(found, modes, *of_data, *rest))
 
 
 def _part(store: Path, name: str) -> dict[str, np.ndarray]:

@@ -86,18 +86,26 @@ def open_fields(
     )
     readers: list[Any] = [as_nan(opened.reader) if gaps else opened.reader for opened in (first, second)]
     both = (first, second)
-    facts = [{"shape": list(opened.shape), "fingerprint": opened.fingerprint} for opened in both]
     joined = Source(
         path=f"{first.path} beside {second.path}",
         kind="samples",
         reader=SideBySide.of(*readers),
-        fingerprint=fingerprint({"side by side": facts}, []),
+        fingerprint=joined_fingerprint(*both),
         registered=first.registered and second.registered,
         gaps=first.gaps or second.gaps,
     )
     if (weights is None or weights.rows is None) and not joined.gaps:
         joined = replace(joined, column_mean=_both("column_mean", both), column_std=_both("column_std", both))
     return Fields(left=first, right=second, joined=prepared(joined, request), weights=weights)
+
+
+def joined_fingerprint(left: Source, right: Source) -> str:
+    """Compute that of both fields together, of all columns that are stored."""
+    facts = []
+    for opened in (left, right):
+        reader = opened.reader.inner if isinstance(opened.reader, GapReader) else opened.reader
+        facts.append({"shape": list(reader.shape), "fingerprint": opened.fingerprint})
+    return fingerprint({"side by side": facts}, [])
 
 
 def _both(name: str, sources: tuple[Source, Source]) -> np.ndarray | None:

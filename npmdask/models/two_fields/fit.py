@@ -2,7 +2,7 @@
 
 ::
 
-    STORE              the job: its parameters, means and deviations of all columns, its answer
+    STORE              the job: its parameters, means and deviations of all columns, what they are called, its answer
     STORE/pairs        of maximum covariance: leading pairs of [[0, C], [C^T, 0]], by block Krylov
     STORE/left, right  of canonical correlations of leading components: those of either field
 """
@@ -51,6 +51,7 @@ from npmdask.theory.certificates.statements import of_coupled
 MCA, CCA = KINDS = ("mca", "cca")
 ANSWER = "result"
 STAGES = ("pairs", "left", "right")
+LABELS = ("left_labels", "right_labels")
 AFTER_STAGES = ("measured", "scores")  # parts that are made of their answers
 MORE = 10  # columns beside two for each mode: twice as many save hardly a pass, and take a third more memory
 PROBES = 16  # random columns of either field, by which the covariance that no mode has is estimated
@@ -162,11 +163,19 @@ def run_coupled(
         once |= {} if fields.right.dim is None else {"other_dim": fields.right.dim}
         keep, here = partial(keep_weights, held, fields.weights), {"resources": asdict(resources)}
         bind_spec(spec_of_fields(fields, request), held, here, once=once, keep=keep)
+        _keep_labels(held, fields)
         if held.read_part(ANSWER) is None:
             resources.require_possible()
             with Session(held, resources, Observers(Predictor(), observer)) as session:
                 arrays, meta = _Job(session, fields, request).solved()
             held.write_part(ANSWER, arrays, meta)
+
+
+def _keep_labels(held: RunStore, fields: Fields) -> None:
+    """Keep what rows and columns of either field are called, for its report: the data may be gone by then."""
+    for name, field in zip(LABELS, (fields.left, fields.right), strict=True):
+        if field.labels is not None and held.part_meta(name) is None:
+            held.write_part(name, *field.labels.bundle())
 
 
 def _require_modes(fields: Fields, request: CoupledRequest) -> None:
@@ -249,8 +258,9 @@ class _Job:
         solve = self._covariances if self._request.kind == MCA else self._correlations
         arrays, meta = solve()
         mean, std = self._source.column_mean, self._std
-        assert mean is not None
+        assert mean is not None and self._source.column_std is not None
         arrays |= {"column_mean": mean} if self._request.center else {}
+        arrays["column_std"] = self._source.column_std  # what turns covariances with scores into correlations
         arrays |= {} if self._view.scale is None else {"column_scale": self._view.scale}
         of_gaps = missing_warnings(self._session.store, {})
         of_gaps = [f"both fields side by side, columns of the right one counted on: {said}" for said in of_gaps]

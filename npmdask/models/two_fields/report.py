@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -66,7 +67,11 @@ def coupled_report(run: RunStore, spec: dict[str, Any]) -> Report:
         error_statement=answer.assurance,
         sections=(
             section(
-                "", *warnings(answer.warnings), right, tiles(facts), spectrum_plot(answer.values, VALUES[answer.kind])
+                "",
+                *warnings(answer.warnings),
+                right,
+                tiles(facts),
+                replace(spectrum_plot(answer.values, VALUES[answer.kind]), x="mode"),
             ),
             section("Modes", table(rows, head), Text(text=said)),
             parameters(spec, TABLES),
