@@ -457,7 +457,11 @@ def _add_report(commands: Any) -> None:
         help="colour rows by a column (its name, or its number from 0), or by a file with a value for each row",
     )
     p.add_argument("--grid", metavar="RxC", help="show components as images of R rows and C columns, like 28x28")
-    p.add_argument("--scores", action="store_true", help="draw scores of rows also where that reads more than 1 GiB")
+    p.add_argument(
+        "--scores",
+        action="store_true",
+        help="draw scores of rows, or name the strongest documents of topics, also where that reads more than 1 GiB",
+    )
     _add_columns(p)
     p.set_defaults(command=_report)
 

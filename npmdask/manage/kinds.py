@@ -46,7 +46,7 @@ class PageOptions:
     colour : a value for each row, by which score plots are coloured: a file (text, one a line, or .npy) or the name or
         number (from 0) of a column.
     grid : rows and columns of the images that the columns of the data are.
-    scores : find scores also where that reads more than 1 GiB.
+    scores : find scores, and the strongest documents of topics, also where that reads more than 1 GiB.
     columns : what columns are called, of a private run, which keeps no names: those that are public.
     data : the data of the run, where they were given in memory, so that they can be scored.
     """

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 
@@ -98,15 +98,38 @@ def row_scores(run: RunStore, spec: dict[str, Any], page: PageOptions) -> RowSco
     BadInputError
         Scores or a colour were asked for and cannot be had.
     """
-    return kept_or_found(run, spec, page, _refusal(spec), lambda: _found(solution_of(run), spec, page))
+    find = lambda: _found(solution_of(run), spec, page)  # noqa: E731
+    return kept_or_found(run, page, _refusal(spec), find, of=RowScores, work=bytes_of_rows(spec))
+
+
+class Kept(Protocol):
+    """What a report has read from the rows of a run, as a store keeps it."""
+
+    def bundle(self, colour: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """The arrays and facts; ``colour``: what rows are coloured by."""
+
+    @classmethod
+    def of_bundle(cls, arrays: dict[str, np.ndarray], facts: dict[str, Any]) -> Self:
+        """The inverse of :meth:`bundle`."""
+
+
+K = TypeVar("K", bound=Kept)
 
 
 def kept_or_found(
-    run: RunStore, spec: dict[str, Any], page: PageOptions, refusal: str, find: Callable[[], RowScores]
-) -> RowScores | str:
-    """Return the scores that are kept in the store, or what ``find`` reads the data for, which is kept then.
+    run: RunStore,
+    page: PageOptions,
+    refusal: str,
+    find: Callable[[], K],
+    *,
+    of: type[K],
+    work: int,
+    what: str = "Scores are",
+) -> K | str:
+    """Return what is kept in the store, or what ``find`` reads the rows for, which is kept then.
 
-    ``refusal``: why there are none to show, if so. Errors as :func:`row_scores`.
+    ``refusal``: why there is nothing to show, if so. ``work``: bytes that are read; more than UNASKED are read only if
+    that was asked for. ``what``: the beginning of a sentence on it. Errors as :func:`row_scores`.
     """
     asked = page.scores or page.colour is not None or page.data is not None
     if refusal:
@@ -116,21 +139,25 @@ def kept_or_found(
     kept, colour = run.read_part(PART), "" if page.colour is None else str(page.colour)
     from_file = page.colour is not None and not isinstance(labels_in_file(page.colour), str)
     if kept is not None and (not colour or (kept[1]["colour"] == colour and not from_file)):
-        return RowScores.of_bundle(*kept)
-    nbytes = int(np.prod(spec["data"]["shape"])) * np.dtype(spec["data"].get("dtype", "f8")).itemsize
-    if not asked and nbytes > UNASKED:
+        return of.of_bundle(*kept)
+    if not asked and work > UNASKED:
         return (
-            "Scores are not drawn: finding them reads the data once more. `npmdask report STORE --scores` does, and "
-            "keeps them."
+            f"{what} not drawn: finding them reads the data once more. `npmdask report STORE --scores` does, and keeps "
+            "them."
         )
     try:
         found = find()
     except NpmdaskError as error:
         if asked:
             raise
-        return f"Scores are not drawn: {error}"
+        return f"{what} not drawn: {error}"
     _keep(run, found, colour)
     return found
+
+
+def bytes_of_rows(spec: dict[str, Any]) -> int:
+    """Compute how large the rows of a run are in memory."""
+    return int(np.prod(spec["data"]["shape"])) * np.dtype(spec["data"].get("dtype", "f8")).itemsize
 
 
 def _refusal(spec: dict[str, Any]) -> str:
@@ -259,7 +286,7 @@ def colour_of(asked: Any, labels: Labels, opened: Source) -> tuple[int | None, n
     )
 
 
-def _keep(run: RunStore, found: RowScores, colour: str) -> None:
+def _keep(run: RunStore, found: Kept, colour: str) -> None:
     """Keep what was found where the store can be written; else the next report finds it again."""
     with suppress(NpmdaskError, OSError), RunStore(run.path) as held:
         held.drop_part(PART)

@@ -14,9 +14,11 @@ from npmdask.errors import BadInputError
 from npmdask.manage.kinds import PageOptions, RunKind, Sink, Spec, named
 from npmdask.manage.matrix import progress, under_way
 from npmdask.numerics.units import parse_memory
-from npmdask.report import Report
+from npmdask.report import Report, Section, Text
+from npmdask.report.blocks import section
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Resources
+from npmdask.storage.source import open_source
 
 WORDS = 8  # of a topic
 WEIGHTS = 5
@@ -146,9 +148,38 @@ class TopicsKind(StagedKind):
         return f"the heaviest topic: {' '.join(word for word, _ in first)}{more}"
 
     def report(self, run: RunStore, spec: Spec) -> Report:
+        return self.report_with(run, spec, PageOptions())
+
+    def report_with(self, run: RunStore, spec: Spec, page: PageOptions) -> Report:
+        """Report the topics, and the documents in which each is strongest: kept in the store, or from one pass over
+        the documents that the job holds.
+        """
         from npmdask.models.topics.report import topics_report
 
-        return topics_report(run, dict(spec))
+        if page != PageOptions(scores=page.scores) or page.data is not None:
+            raise BadInputError(f"{run.place} holds topics: only --scores is for their report, no grid and no colour")
+        made = topics_report(run, dict(spec))
+        head, topics, *rest = made.sections
+        return replace(made, sections=(head, topics, self._documents(run, page), *rest))
+
+    def _documents(self, run: RunStore, page: PageOptions) -> Section:
+        from npmdask.manage.row_scores import kept_or_found
+        from npmdask.models.topics.documents import documents_of
+        from npmdask.models.topics.model import TopicModel
+        from npmdask.models.topics.report import DOCUMENTS, STRONGEST, documents_section
+        from npmdask.models.topics.run import TRAINING
+        from npmdask.models.topics.transform import DocumentShares, StrongestDocuments, strongest_documents
+
+        model, place = TopicModel.load(run.path), run.path / TRAINING
+        there = place.is_dir()
+        budget = documents_of(place).budget if there else None
+        refusal = "" if budget is None else "these documents have a privacy budget: a report names none of them"
+        find = lambda: strongest_documents(DocumentShares(place, model), DOCUMENTS)  # noqa: E731
+        work = model.k * open_source(place).reader.nbytes if there else 0
+        said = kept_or_found(run, page, refusal, find, of=StrongestDocuments, work=work, what="Strongest documents are")
+        if isinstance(said, str):
+            return section(STRONGEST, Text(text=said[0].upper() + said[1:]))
+        return documents_section(run, model, said)
 
 
 class LatentKind(StagedKind):
@@ -200,7 +231,6 @@ class LatentKind(StagedKind):
         """Report what was found; of independent components also the columns in which each is strongest."""
         from npmdask.manage.data_report import components, names_in_source
         from npmdask.models.latent.answers import latent_report
-        from npmdask.storage.source import open_source
 
         found, mixing = latent_report(run, dict(spec)), self.answer(run.path).get("mixing")
         if mixing is None or not mixing.size:

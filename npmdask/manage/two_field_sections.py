@@ -25,6 +25,7 @@ from npmdask.manage.kinds import PageOptions
 from npmdask.manage.row_scores import (
     SCORED,
     RowScores,
+    bytes_of_rows,
     colour_of,
     kept_or_found,
     require_same_data,
@@ -63,7 +64,8 @@ def two_field_sections(run: RunStore, spec: dict[str, Any], answer: CoupledModes
     """
     sides = _sides(run, answer, page)
     found = [*_patterns(sides), *_correlations(sides, answer, centred=bool(spec["data"]["center"]))]
-    scores = kept_or_found(run, spec, page, "", lambda: _scores(spec, sides, page))
+    find = lambda: _scores(spec, sides, page)  # noqa: E731
+    scores = kept_or_found(run, page, "", find, of=RowScores, work=bytes_of_rows(spec))
     if isinstance(scores, str):
         return [*found, section("Scores of both fields", Text(text=scores))]
     return [*found, _scores_section(scores, sides, answer, page)]

@@ -19,6 +19,7 @@ from npmdask.storage.formats import open_file, tell_format
 from npmdask.storage.formats.common import SparseSource, guarded
 from npmdask.storage.ingest import discarded_if_bad
 from npmdask.storage.kinds import real_array
+from npmdask.storage.labels import Axis
 from npmdask.storage.object_url import SCHEMES, is_remote
 from npmdask.storage.paths import local_path, locked
 from npmdask.storage.readers.packed_tensor import TensorReader
@@ -35,8 +36,8 @@ class Documents:
     """A corpus of ``columns`` words: ``read()`` begins at the first document and yields canonical CSR batches (float64,
     b x columns, b at most ROWS) in order; it can be called again.
 
-    ``rows``: documents (None where only reading tells); ``vocabulary``: where the corpus brings one; ``budget``: the
-    name in the ledger of data that have one.
+    ``rows``: documents (None where only reading tells); ``vocabulary``: where the corpus brings one; ``names``: of the
+    documents, likewise; ``budget``: the name in the ledger of data that have one.
     """
 
     columns: int
@@ -44,6 +45,7 @@ class Documents:
     name: str
     rows: int | None = None
     vocabulary: tuple[str, ...] | None = None
+    names: Axis | None = None
     budget: str | None = None
 
 
@@ -110,7 +112,16 @@ def _of_store(source: Source) -> Documents:
 
     words = None if source.words is None else words_of_array(source.words)
     rows, columns = source.shape
-    return Documents(columns=columns, rows=rows, name=source.path, read=read, vocabulary=words, budget=source.budget)
+    called = () if source.labels is None else source.labels.rows
+    return Documents(
+        columns=columns,
+        rows=rows,
+        name=source.path,
+        read=read,
+        vocabulary=words,
+        names=called[0] if len(called) == 1 and called[0].values is not None else None,
+        budget=source.budget,
+    )
 
 
 def _cut(batches: Iterator[csr_matrix], name: str) -> Iterator[csr_matrix]:

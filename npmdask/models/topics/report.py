@@ -14,12 +14,15 @@ from npmdask.models.latent.fit import decomposition_history
 from npmdask.models.topics.model import TopicModel
 from npmdask.models.topics.overview import relevant_words, topic_map
 from npmdask.models.topics.quality import Coherence, Perplexity
-from npmdask.models.topics.run import read_topics
+from npmdask.models.topics.run import NAMES, corpus_rows, document_names, read_topics
+from npmdask.models.topics.transform import StrongestDocuments
 from npmdask.report import Bars, Plot, Report, Rule, Section, Series, Table, Text, TopicMap
 from npmdask.report.blocks import section, series, spans_a_decade, table, tiles, warnings
 
 HIGH_CONDITION = 10.0  # above: the warning of SpectralLDA-Spark, the implementation that users know
 SHOWN = 10
+STRONGEST = "Strongest documents"  # the title of a section
+DOCUMENTS, IN_TITLE = 5, 4  # documents of a topic, and words that it is named by beside them
 ON_MAP, RANKED = (
     100,
     30,
@@ -223,6 +226,30 @@ def _notes(facts: TopicFacts, topic: int) -> tuple[str, ...]:
     if facts.coherence is not None:
         said += [f"c_npmi {facts.coherence.c_npmi[topic]:.3f} · u_mass {facts.coherence.u_mass[topic]:.2f}"]
     return tuple(said)
+
+
+def documents_section(run: RunStore, model: TopicModel, found: StrongestDocuments) -> Section:
+    """Show the documents in which each topic is strongest, heaviest topic first."""
+    said = "Documents in which each topic has the largest share, of those that the topics were found of."
+    if run.part_meta(NAMES) is None:
+        said += " Documents are counted from 1, in the order of the corpus."
+    tops, cards = model.top_words(IN_TITLE), []
+    for number, topic in enumerate(model.by_weight[: len(found.rows)], 1):
+        there = found.rows[number - 1] >= 0
+        names = document_names(run, corpus_rows(run, found.rows[number - 1][there]))
+        lengths = found.lengths[number - 1][there]
+        cards.append(
+            Bars(
+                title=str(number),
+                notes=(
+                    " ".join(word for word, _ in tops[topic]),
+                    f"lengths: {', '.join(f'{n:,}' for n in lengths)}",
+                ),
+                bars=tuple(zip(names, map(float, found.shares[number - 1][there]), strict=True)),
+                most=1.0,
+            )
+        )
+    return section(STRONGEST, Text(text=said), *cards)
 
 
 # Plots

@@ -30,6 +30,7 @@ from npmdask.models.topics.vocabulary import read_vocabulary, require_words
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Resources
 from npmdask.storage.checksum import crc32c
+from npmdask.storage.labels import Labels
 from npmdask.storage.object_url import is_remote
 from npmdask.storage.paths import local_path
 from npmdask.storage.source import open_source
@@ -39,6 +40,7 @@ from npmdask.theory.certificates.statements import of_topics
 
 
 TRAINING, HELD_OUT, ORIGIN = "documents.zarr", "held-out.zarr", "origin"
+NAMES = "labels"  # the part that holds what documents are called, where the corpus says so
 CORPUS = "kept"  # the part that holds which columns of the corpus are words of the model
 
 
@@ -99,7 +101,26 @@ def prepare_documents(held: RunStore, source: Any, vocabulary: Any, cut: CorpusF
         held.require_turn()  # or these are the documents of the process that took the job over
         shutil.rmtree(held.path / name, ignore_errors=True)  # of a preparation that a kill ended
         write_documents(some_of(chosen, takes), held.path / name, chosen.vocabulary)
+    if documents.names is not None:
+        held.write_part(NAMES, *Labels(rows=(documents.names,)).bundle())
     held.write_part(ORIGIN, {CORPUS: kept}, asked | {"columns": documents.columns})
+
+
+def corpus_rows(held: RunStore, rows: np.ndarray) -> np.ndarray:
+    """The numbers in the corpus of documents that topics were found of, by their numbers among these; all from 0."""
+    found = held.part_meta(ORIGIN)
+    assert found is not None
+    every = CorpusFilter(**{name: found[name] for name in CorpusFilter.__dataclass_fields__}).every
+    return rows + rows // (every - 1) if every else rows
+
+
+def document_names(held: RunStore, rows: np.ndarray) -> list[str]:
+    """What the documents of these numbers in the corpus (from 0) are called; numbers, from 1, where it does not say."""
+    part = held.read_part(NAMES)
+    if part is None:
+        return [f"document {row + 1}" for row in rows]
+    places = Labels.of_bundle(*part).rows[0].places
+    return [str(places[row]) for row in rows]
 
 
 def some_of(documents: Documents, takes: Callable[[int], bool]) -> Documents:

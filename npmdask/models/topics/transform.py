@@ -256,6 +256,11 @@ class DocumentShares:
         """Words of each document that was read."""
         return np.concatenate(self._lengths)
 
+    @property
+    def lengths_of_last(self) -> np.ndarray:
+        """Words of each document of the batch whose shares were given last."""
+        return self._lengths[-1]
+
     def shares(self) -> Iterator[Block]:
         """Yield the shares (b x k, rows sum to 1) of the topics, heaviest topic first, in batches of documents."""
         for batch in self._documents.read():
@@ -266,6 +271,50 @@ class DocumentShares:
             with single_threaded_blas():
                 found = shares_of(batch, self._model.topics, self._model.alpha).shares
             yield found[:, self._model.by_weight]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StrongestDocuments:
+    """Of each topic (k, heaviest first) the n documents in which it has the largest shares, the largest first.
+
+    ``rows`` (k x n): their numbers, from 0; -1 where there are fewer. ``shares`` (k x n) of the topic in them, and
+    ``lengths`` (k x n), their words.
+    """
+
+    rows: np.ndarray
+    shares: np.ndarray
+    lengths: np.ndarray
+
+    def bundle(self, colour: str = "") -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """The arrays and facts, as a store keeps them; documents have no ``colour``."""
+        return {"rows": self.rows, "shares": self.shares, "lengths": self.lengths}, {"colour": colour}
+
+    @classmethod
+    def of_bundle(cls, arrays: dict[str, np.ndarray], facts: dict[str, Any]) -> StrongestDocuments:
+        """The inverse of :meth:`bundle`."""
+        return cls(**arrays)
+
+
+def strongest_documents(documents: DocumentShares, n: int) -> StrongestDocuments:
+    """Find the documents in which each topic is strongest, in one pass; of equal shares the longer document is first.
+
+    Memory: a batch of documents and its shares, whatever their number.
+    """
+    held, first = np.zeros((0, 3, 0)), 0  # shares, lengths and numbers of the best so far, for every topic
+    for shares in documents.shares():
+        lengths = documents.lengths_of_last
+        size, k = shares.shape
+        both = np.stack([shares.T, np.tile(lengths, (k, 1)), np.tile(np.arange(first, first + size), (k, 1))], axis=1)
+        held = np.concatenate([held, both], axis=2) if first else both
+        order = np.lexsort((held[:, 2], -held[:, 1], -held[:, 0]), axis=1)[:, None, :n]
+        held = np.take_along_axis(held, order, axis=2)
+        first += size
+    rows = np.full((len(held), n), -1)
+    found = [np.zeros((len(held), n)), np.zeros((len(held), n), np.int64)]
+    rows[:, : held.shape[2]] = held[:, 2]
+    for kept, part in zip(found, (0, 1), strict=True):
+        kept[:, : held.shape[2]] = held[:, part]
+    return StrongestDocuments(rows=rows, shares=found[0], lengths=found[1])
 
 
 def for_model(documents: Documents, model: TopicModel) -> Documents:
