@@ -43,6 +43,7 @@ from npmdask.runs.build import TENSOR as TENSOR_POWER
 from npmdask.runs.build import checked_rank, make_problem
 from npmdask.runs.missing import find_fill
 from npmdask.runs.observers import Observer
+from npmdask.runs.presentation import grid_of
 from npmdask.runs.problem import Presentation, Problem, Request, Start
 from npmdask.runs.session import memory_for, needs_of
 from npmdask.runs.solution import Resources, Solution
@@ -326,6 +327,22 @@ class ReportTable(ConfigTable):
         ge=50,
         description="bootstrap replicates for confidence intervals, of a stored Gram matrix with groups of rows",
     )
+    colour: str | None = Field(
+        None,
+        description="colour of the rows in score plots: name or number (from 0) of a column, or a file with a value "
+        "for each row (text, one a line, or .npy), relative to this file",
+    )
+    grid: str | None = Field(
+        None, description="rows x columns of the images that the columns are, e.g. 28x28; components are drawn so"
+    )
+
+    @field_validator("grid")
+    @classmethod
+    def _rows_by_columns(cls, grid: str | None) -> str | None:
+        try:
+            return grid if grid is None else "{}x{}".format(*grid_of(grid))
+        except BadInputError:
+            raise ValueError("give rows x columns, like 28x28") from None
 
 
 def table_of(annotation: Any) -> type[BaseModel]:
@@ -734,6 +751,7 @@ def _placed(
     begin = place_of_store(config.run.start, folder) if config.run.start else None
     begin = place_of_store(start) if start else begin
     earlier = place_of_store(config.report.align_to, folder) if config.report.align_to else None
+    colour = _file_beside(folder, config.report.colour)
     files = config.source.model_dump(include={"path", "row_weights", "column_weights", "missing_fill"})
     placed = {"row_weights": _weights_beside, "column_weights": _weights_beside}
     beside = {field: placed.get(field, _beside)(folder, path) for field, path in files.items() if isinstance(path, str)}
@@ -747,7 +765,7 @@ def _placed(
             "run": config.run.model_copy(
                 update={"store": where, "start": begin, "certificates": shown, "cluster": cluster}
             ),
-            "report": config.report.model_copy(update={"align_to": earlier}),
+            "report": config.report.model_copy(update={"align_to": earlier, "colour": colour}),
         }
     )
 
@@ -836,6 +854,8 @@ def _changed(content: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, A
                 )
         if isinstance(value, str) and key in PATHS:
             value = (_weights_beside if key in WEIGHTS else _beside)(Path.cwd(), value)
+        elif isinstance(value, str) and key == "report.colour":
+            value = _file_beside(Path.cwd(), value)
         elif isinstance(value, str) and key == "run.cluster":
             value = _scheduler_beside(Path.cwd(), value)
         table[name] = value
@@ -850,6 +870,11 @@ def _weights_beside(folder: Path, said: str) -> str:
     """A path is absolute then; what can be none is the name of a coordinate, and stays what it is."""
     named = "/" in said or said.endswith((".npy", ".zarr")) or (folder / said).exists()
     return _beside(folder, said) if named else said
+
+
+def _file_beside(folder: Path, said: str | None) -> str | None:
+    """The path of a file is absolute then; what is none is the name of a column, and stays what it is."""
+    return str(folder / said) if said is not None and (folder / said).is_file() else said
 
 
 def _scheduler_beside(folder: Path, cluster: str | None) -> str | None:

@@ -65,6 +65,8 @@ SHORT = {  # options in the words of ``top_k``, and what each is in a configurat
     "seed": "run.seed",
     "rotate": "report.rotate",
     "align_to": "report.align_to",
+    "colour": "report.colour",
+    "grid": "report.grid",
 }
 
 
@@ -125,6 +127,7 @@ def _add_what(p: Any) -> None:
     p.add_argument("--device-memory", help="limit for the memory of the GPU, for each process, e.g. 20GiB")
     p.add_argument("--seed", type=int, help="seed of the random start")
     _add_turn(p)
+    _add_page(p)
     p.add_argument("--store", help="folder or URL to keep the run in (default: as configured, or runs/NAME)")
     add_set(p)
 
@@ -140,6 +143,18 @@ def _add_turn(p: Any, more: str = "") -> None:
         "--align-to",
         metavar="EARLIER",
         help="store of an earlier run whose order and signs of components to follow",
+    )
+
+
+def _add_page(p: Any) -> None:
+    p.add_argument(
+        "--colour",
+        metavar="COLUMN|FILE",
+        help="in the report, colour rows by a column (its name, or its number from 0), or by a file with a value for "
+        "each row",
+    )
+    p.add_argument(
+        "--grid", metavar="RxC", help="in the report, show components as images of R rows and C columns, like 28x28"
     )
 
 
@@ -451,12 +466,7 @@ def _add_report(commands: Any) -> None:
         "--output",
         help="file to write: .html, .md or .json (default: STORE/report.html; for a URL, in its local copy)",
     )
-    p.add_argument(
-        "--colour",
-        metavar="COLUMN|FILE",
-        help="colour rows by a column (its name, or its number from 0), or by a file with a value for each row",
-    )
-    p.add_argument("--grid", metavar="RxC", help="show components as images of R rows and C columns, like 28x28")
+    _add_page(p)
     p.add_argument(
         "--scores",
         action="store_true",
@@ -469,8 +479,9 @@ def _add_report(commands: Any) -> None:
 def _report(a: argparse.Namespace) -> int:
     from npmdask.manage.kinds import PageOptions
     from npmdask.manage.report import write_report
+    from npmdask.runs.presentation import grid_of
 
-    grid = None if a.grid is None else _grid(a.grid)
+    grid = None if a.grid is None else grid_of(a.grid)
     page = PageOptions(colour=a.colour, grid=grid, scores=a.scores, columns=_columns(a.columns))
     print(write_report(a.store, a.output, page=page))
     return 0
@@ -493,13 +504,6 @@ def _columns(given: str | None) -> tuple[str, ...] | None:
     if isinstance(found, str):
         raise BadInputError(f"--columns {given}: there is no such file; write the names of the columns, one a line")
     return tuple(map(str, found))
-
-
-def _grid(given: str) -> tuple[int, int]:
-    rows, _, columns = given.lower().partition("x")
-    if not (rows.isdigit() and columns.isdigit() and int(rows) and int(columns)):
-        raise BadInputError(f"--grid {given}: give rows x columns, like 28x28")
-    return int(rows), int(columns)
 
 
 def _add_export(commands: Any) -> None:

@@ -235,7 +235,7 @@ def _grid(labels: Labels, asked: tuple[int, int] | None, d: int, kept: np.ndarra
         all_columns = d if kept is None or not len(kept) else max(d, int(kept[-1]) + 1)
         if prod(asked) < all_columns or (prod(asked) != d and all_columns == d):
             raise BadInputError(
-                f"--grid {asked[0]}x{asked[1]} has {prod(asked)} cells and the data have {all_columns} columns: give "
+                f"grid {asked[0]}x{asked[1]} has {prod(asked)} cells and the data have {all_columns} columns: give "
                 "rows x columns of the images"
             )
         return Axis("row", asked[0]), Axis("column", asked[1])

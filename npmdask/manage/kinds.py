@@ -8,7 +8,7 @@ something is. Private and federated runs are no kinds: they are ordinary runs wh
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shlex import quote
 from typing import Any, Literal, Protocol
@@ -20,6 +20,7 @@ from npmdask.errors import BadInputError
 from npmdask.report import Report
 from npmdask.report.blocks import bytes_text
 from npmdask.runs.observers import Observer
+from npmdask.runs.presentation import grid_of
 
 Keeps = Literal["answer", "run", "everything"]
 Spec = Mapping[str, Any]
@@ -49,6 +50,8 @@ class PageOptions:
     scores : find scores, and the strongest documents of topics, also where that reads more than 1 GiB.
     columns : what columns are called, of a private run, which keeps no names: those that are public.
     data : the data of the run, where they were given in memory, so that they can be scored.
+    as_run : the colour is what the run was asked to be reported with: no data are read for it that would not be read
+        anyway, and it fails no report.
     """
 
     colour: str | Path | None = None
@@ -56,6 +59,14 @@ class PageOptions:
     scores: bool = False
     columns: tuple[str, ...] | None = None
     data: Any = field(default=None, compare=False)
+    as_run: bool = False
+
+    def or_as_run(self, asked: Mapping[str, Any]) -> PageOptions:
+        """What is not said here, as the run was ``asked`` to be reported: in its configuration, say."""
+        grid = grid_of(asked["grid"]) if self.grid is None and "grid" in asked else self.grid
+        if self.colour is not None or "colour" not in asked:
+            return replace(self, grid=grid)
+        return replace(self, grid=grid, colour=asked["colour"], as_run=True)
 
 
 class RunKind:

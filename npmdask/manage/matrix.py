@@ -213,7 +213,7 @@ class MatrixKind(RunKind):
         """Report the run, its data first."""
         from npmdask.manage.run_report import run_report
 
-        return run_report(run, dict(spec), page)
+        return run_report(run, dict(spec), page.or_as_run(spec.get("report", {})))
 
     def keeps(self, run: RunStore, spec: Spec) -> Keeps:
         """Keep everything of a node, whose centre may ask again."""

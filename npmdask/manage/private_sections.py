@@ -123,12 +123,16 @@ def _said(found: Heights) -> str:
     return f"{found.above} of {found.k} component{'s'[: found.k != 1]} {verb} above the noise."
 
 
-def released_loadings(basis: np.ndarray, found: Heights | None, labels: Labels) -> list[Section]:
-    """Show the strongest entries of the released components, up to the first that the noise drowned."""
+def released_loadings(
+    basis: np.ndarray, found: Heights | None, labels: Labels, grid: tuple[int, int] | None = None
+) -> list[Section]:
+    """Show the released components, as images on a ``grid`` that was asked for or by their strongest entries, up to the
+    first that the noise drowned.
+    """
     k = basis.shape[1]
     lost = [] if found is None else np.flatnonzero(~(found.sizes[: found.k] > found.floor)).tolist()
     kept = min([k, *lost])
-    return [components(basis[:, :kept], labels, None, None)] if kept else []
+    return [components(basis[:, :kept], labels, None, grid)] if kept else []
 
 
 def in_plain_words(statement: dict[str, Any], left: str) -> Section:

@@ -22,7 +22,7 @@ from npmdask.runs.components import StoredComponents
 from npmdask.runs.restore import OF_ROWS, solution_of
 from npmdask.runs.solution import Solution
 from npmdask.storage.containers import is_sparse
-from npmdask.storage.labels import Labels, labels_in_file
+from npmdask.storage.labels import colour_of, labels_in_file
 from npmdask.storage.source import Source
 
 PART = "row_scores"
@@ -131,14 +131,14 @@ def kept_or_found(
     ``refusal``: why there is nothing to show, if so. ``work``: bytes that are read; more than UNASKED are read only if
     that was asked for. ``what``: the beginning of a sentence on it. Errors as :func:`row_scores`.
     """
-    asked = page.scores or page.colour is not None or page.data is not None
+    asked = page.scores or page.data is not None or (page.colour is not None and not page.as_run)
     if refusal:
         if asked:
             raise BadInputError(f"{run.place}: {refusal}")
         return refusal
     kept, colour = run.read_part(PART), "" if page.colour is None else str(page.colour)
     from_file = page.colour is not None and not isinstance(labels_in_file(page.colour), str)
-    if kept is not None and (not colour or (kept[1]["colour"] == colour and not from_file)):
+    if kept is not None and (not colour or (kept[1]["colour"] == colour and (page.as_run or not from_file))):
         return of.of_bundle(*kept)
     if not asked and work > UNASKED:
         return (
@@ -181,7 +181,7 @@ def _found(solution: Solution, spec: dict[str, Any], page: PageOptions) -> RowSc
     opened = components.opened(given, dim if _named(given) else None, kind=spec["data"]["kind"])
     require_same_data(opened.fingerprint, spec, opened.path)
     rows = sample_of(opened.shape[0])
-    column, colour = colour_of(page.colour, solution.labels, opened)
+    column, colour = colour_of(page.colour, solution.labels, opened.shape)
     k = min(SCORED, components.k)
     pairs = [(i, i + 1) for i in (0, 2) if i + 1 < k]
     skipped = 0
@@ -252,38 +252,6 @@ def sample_of(count: int) -> np.ndarray:
         return np.arange(count)
     edges = np.linspace(0, count, SAMPLED + 1).astype(np.int64)
     return edges[:-1] + (np.random.default_rng(0).random(SAMPLED) * np.diff(edges)).astype(np.int64)
-
-
-def colour_of(asked: Any, labels: Labels, opened: Source) -> tuple[int | None, np.ndarray | None]:
-    """The number of the column that rows are coloured by, or a value for each row.
-
-    Raises
-    ------
-    BadInputError
-        There is no such column and no such file, or the file is of other rows.
-    """
-    if asked is None:
-        return None, None
-    held = labels_in_file(asked)
-    if not isinstance(held, str):
-        values = np.asarray(held).ravel()
-        if len(values) != opened.shape[0]:
-            raise BadInputError(
-                f"{asked} has {len(values)} values and the data have {opened.shape[0]} rows: give one for each row"
-            )
-        return None, values
-    for axis in labels.rows:
-        if axis.name == held:
-            return None, axis.places
-    names = [str(name) for name in labels.columns[0].places] if len(labels.columns) == 1 else []
-    if held in names:
-        return names.index(held), None
-    if held.isdigit() and int(held) < opened.shape[1]:
-        return int(held), None
-    raise BadInputError(
-        f"--colour {held}: there is no such file, and the data have no column of that name; give a file with a value "
-        "for each row, one a line, or the name or number (from 0) of a column"
-    )
 
 
 def _keep(run: RunStore, found: Kept, colour: str) -> None:

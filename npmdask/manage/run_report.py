@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,11 +57,11 @@ def name_of(store: Path) -> str:
 
 
 def private_report(
-    store: Path, spec: dict[str, Any], history: list[dict[str, Any]], result: Any, names: Sequence[str] | None = None
+    store: Path, spec: dict[str, Any], history: list[dict[str, Any]], result: Any, page: PageOptions
 ) -> Report:
     """Report the private run in ``store`` from its releases so far, and from its ``result`` where it has one.
 
-    ``names``: of columns, if they are public: the run keeps none.
+    ``page``: names of columns, if they are public, as the run keeps none; and a grid of images.
     """
     name = name_of(store)
     if result is None:
@@ -71,7 +70,7 @@ def private_report(
         return Report(title=name, outcome=done, good=False, sections=(made, _limits()))
     arrays, meta = result
     statement = meta["statement"]
-    labels = Labels() if names is None else require_names(names, len(arrays["basis"]), None)
+    labels = Labels() if page.columns is None else require_names(page.columns, len(arrays["basis"]), None)
     head = section(
         "",
         *warnings(statement["warnings"]),
@@ -89,7 +88,7 @@ def private_report(
             head,
             *([] if found is None else [above_noise(found)]),
             in_plain_words(statement, left),
-            *released_loadings(arrays["basis"], found, labels),
+            *released_loadings(arrays["basis"], found, labels, page.grid),
             section("Components", _about_values(arrays, statement), _released_components(arrays)),
             section("Releases", _releases(history)),
             section("What was promised", _facts(statement, left)),
@@ -278,7 +277,7 @@ def run_report(run: RunStore, spec: dict[str, Any], page: PageOptions) -> Report
     if "privacy" in spec:
         if page.colour is not None or page.scores or page.data is not None:
             raise BadInputError(f"{run.place}: scores are data of single rows, and a private run releases none of them")
-        return private_report(run.path, spec, history, result, page.columns)
+        return private_report(run.path, spec, history, result, page)
     if page.columns is not None:
         raise BadInputError(f"{run.place} is no private run, and has the names of its data: leave --columns out")
     telemetry = run.telemetry()

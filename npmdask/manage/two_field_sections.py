@@ -26,7 +26,6 @@ from npmdask.manage.row_scores import (
     SCORED,
     RowScores,
     bytes_of_rows,
-    colour_of,
     kept_or_found,
     require_same_data,
     sample_of,
@@ -37,7 +36,7 @@ from npmdask.models.two_fields.fields import joined_fingerprint
 from npmdask.models.two_fields.fit import LABELS, MCA
 from npmdask.report import Bars, Map, Plot, Section
 from npmdask.report.blocks import Text, section, series
-from npmdask.storage.labels import Labels
+from npmdask.storage.labels import Labels, colour_of
 
 SIDES = ("left", "right")
 MAPS_EACH, CARDS_EACH = MAPS // 2, CARDS // 2  # modes whose patterns are shown, of either field
@@ -188,7 +187,7 @@ def _scores(spec: dict[str, Any], sides: tuple[Side, Side], page: PageOptions) -
             raise BadInputError(f"{opened[-1].path} has a privacy budget, and scores are data of single rows")
     require_same_data(joined_fingerprint(*opened), spec, f"{opened[0].path} beside {opened[1].path}")
     rows, k = sample_of(opened[0].shape[0]), min(SCORED, len(sides[0].modes.variance))
-    column, colour = colour_of(page.colour, sides[0].labels, opened[0])
+    column, colour = colour_of(page.colour, sides[0].labels, opened[0].shape)
     parts, taken = [], np.empty(0)
     for side, one in zip(sides, opened, strict=True):
         scores, values = scores_at(rows, side.modes.components, one, k, column if side is sides[0] else None)

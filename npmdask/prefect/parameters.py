@@ -151,8 +151,8 @@ def configuration(
         Name of the run; that of the store if left out.
     **options : Any
         ``kind``, ``center``, ``scale``, ``missing``, ``algorithm``, ``operator``, ``row_weights``, ``column_weights``,
-        ``tol``, ``memory``, ``device``, ``device_memory``, ``seed``, ``rotate``, ``align_to``, as :func:`npm` takes
-        them; ``missing_fill``, of private runs.
+        ``tol``, ``memory``, ``device``, ``device_memory``, ``seed``, ``rotate``, ``align_to``, ``colour``, ``grid``, as
+        :func:`npm` takes them; ``missing_fill``, of private runs.
 
     Returns
     -------

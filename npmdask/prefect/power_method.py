@@ -85,6 +85,10 @@ def npm(
     align_to: Annotated[
         str | None, said("store of an earlier run, or previous: report in its order and with its signs")
     ] = None,
+    colour: Annotated[
+        str | None, said("colour of rows in the report: a column, or a file with a value for each")
+    ] = None,
+    grid: Annotated[str | None, said("rows x columns of images in the report, e.g. 28x28")] = None,
     fresh: Annotated[bool, said("compute a new run at every call, in numbered stores, for data that change")] = False,
     store: Annotated[str | None, said("folder or URL of the run, instead of runs/NAME or the one configured")] = None,
     changes: Changes = None,
@@ -139,6 +143,11 @@ def npm(
         The store of an earlier run, in whose order and with whose signs the components are reported and exported; the
         report says how far each one turned, and warns where their space moved. With ``fresh`` "previous" is the run
         before (none the first time).
+    colour : str, optional
+        What rows are coloured by in the report: the name or number (from 0) of a column, or the path of a file with a
+        value for each row.
+    grid : str, optional
+        Rows and columns of the images that components are drawn as in the report, like "28x28".
     fresh : bool, default False
         A new run at every call, in numbered folders below the store, of data that have changed since: for schedules. A
         run that was killed is finished first.
@@ -179,6 +188,7 @@ def npm(
     how |= {"missing": missing, "missing_values": missing_values, "tol": tol, "memory": memory, "seed": seed}
     how |= {"device": device}
     how |= {"row_weights": row_weights, "column_weights": column_weights, "rotate": rotate}
+    how |= {"colour": colour, "grid": grid}
     how |= {"align_to": None if fresh and align_to == PREVIOUS else align_to}
     made = configuration(config, k, store=store, changes=changes, run_id=run_id, **how)
     run_id = name_of_run(made, run_id)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from math import prod
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -27,6 +28,7 @@ from npmdask.runs.problem import Presentation, Problem
 from npmdask.runs.restore import solution_of
 from npmdask.runs.solution import Solution
 from npmdask.runs.turned import METHODS, TurnedComponents, require_same_columns
+from npmdask.storage.labels import Labels, colour_of
 
 PART = "presentation"
 PROCRUSTES = "procrustes"
@@ -82,6 +84,20 @@ def turn(solution: Solution, rotate: str | None, earlier: Earlier | None) -> Tur
             turned = solution.rotated(str(rotate))
             return turned if earlier is None else turned.aligned(earlier.basis)
         return None if earlier is None else solution.aligned(earlier.basis, rotate=rotate == PROCRUSTES)
+
+
+def grid_of(given: str) -> tuple[int, int]:
+    """Read the rows and columns of the images that columns are, given like 28x28.
+
+    Raises
+    ------
+    BadInputError
+        They are not given so.
+    """
+    rows, _, columns = given.lower().partition("x")
+    if not (rows.isdecimal() and columns.isdecimal() and int(rows) and int(columns)):
+        raise BadInputError(f"grid {given}: give rows x columns, like 28x28")
+    return int(rows), int(columns)
 
 
 def require_rotation(rotate: str | None, *, onto: bool) -> None:
@@ -163,7 +179,9 @@ def presenter_of(problem: Problem, held: RunStore) -> Presenter | None:
             "with `npmdask export STORE OUT --align-to EARLIER`"
         )
     if problem.kind not in ("samples", "matrix", "sparse") or problem.derived is not None:
-        raise BadInputError(f"a run of kind {problem.kind} has no components of rows: leave the [report] table out")
+        if problem.kind != "symmetric" or asked.facts().keys() > {"grid"}:
+            raise BadInputError(f"a run of kind {problem.kind} has no components of rows: leave the [report] table out")
+    _require_page(problem, asked)
     require_rotation(asked.rotate, onto=asked.align_to is not None)
     if asked.independent_rows is not None:
         require_independent(asked.independent_rows, problem.source.shape[0])
@@ -181,6 +199,13 @@ def presenter_of(problem: Problem, held: RunStore) -> Presenter | None:
             f"{problem.d}: components are compared column by column; leave align_to out"
         )
     return Presenter(asked=asked, earlier=earlier, gram=gram)
+
+
+def _require_page(problem: Problem, asked: Presentation) -> None:
+    """Raise BadInputError of a colour or a grid that the page of the run could not have."""
+    if asked.grid is not None and prod(grid_of(asked.grid)) < problem.d:
+        raise BadInputError(f"grid {asked.grid} has fewer cells than the data have columns ({problem.d})")
+    colour_of(asked.colour, problem.source.labels or Labels(), problem.source.shape)
 
 
 def _without_earlier(held: RunStore, asked: Presentation, gram: GramStore | None) -> Presenter:

@@ -59,6 +59,8 @@ class Presentation:
     align_to: str | None = None
     independent_rows: int | None = None
     bootstrap: int | None = None
+    colour: str | None = None
+    grid: str | None = None
 
     def facts(self) -> dict[str, Any]:
         """What is asked for, by name."""

@@ -146,6 +146,38 @@ def require_names(given: Sequence[str], count: int, held: Labels | None) -> Labe
     return of_columns([str(name) for name in given])
 
 
+def colour_of(asked: str | Path | None, labels: Labels, shape: tuple[int, ...]) -> tuple[int | None, np.ndarray | None]:
+    """Look up what rows of data of this ``shape`` are coloured by: the number of a column, or a value for each row.
+
+    Raises
+    ------
+    BadInputError
+        There is no such column and no such file, or the file is of other rows.
+    """
+    if asked is None:
+        return None, None
+    held = labels_in_file(asked)
+    if not isinstance(held, str):
+        values = np.asarray(held).ravel()
+        if len(values) != shape[0]:
+            raise BadInputError(
+                f"{asked} has {len(values)} values and the data have {shape[0]} rows: give one for each row"
+            )
+        return None, values
+    for axis in labels.rows:
+        if axis.name == held:
+            return None, axis.places
+    names = [str(name) for name in labels.columns[0].places] if len(labels.columns) == 1 else []
+    if held in names:
+        return names.index(held), None
+    if held.isdigit() and int(held) < shape[1]:
+        return int(held), None
+    raise BadInputError(
+        f"colour {held}: there is no such file, and the data have no column of that name; give a file with a value for "
+        "each row, one a line, or the name or number (from 0) of a column"
+    )
+
+
 def of_columns(names: Sequence[str]) -> Labels:
     """The labels of a table whose columns have these names."""
     return Labels(columns=(axis_of("column", names),))

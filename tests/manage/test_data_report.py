@@ -277,3 +277,35 @@ def test_a_process_that_only_reads_the_answer_leaves_the_memory_of_its_run_alone
         said.append([_memory_of(tmp_path / name, tmp_path / f"{name}.json") for name in ("run", "stream")])
     assert said[0] == said[1] and all(said[0])
     assert [line["event"] for line in RunStore(tmp_path / "run").telemetry()][-2:] == ["end", "answered"]
+
+
+@pytest.mark.slow
+def test_a_configuration_says_colour_and_grid(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Mutants: paths of the working directory; options of the command that are overruled; a page lost with its data."""
+    (tmp_path / "labels.txt").write_text("\n".join(str(i % 3) for i in range(ROWS)))
+    shutil.copy(made / "x.npy", tmp_path / "x.npy")
+    file = tmp_path / "run.toml"
+    file.write_text(
+        '[source]\npath = "x.npy"\nkind = "samples"\n[algorithm]\ntarget_rank = 2\n[report]\ncolour = "labels.txt"\n'
+        'grid = "3X4"\n[run]\nstore = "run"\n'
+    )
+    assert main(["run", str(file), "--quiet"]) == 0
+    report = report_of(tmp_path / "run")
+    assert [s.name for s in blocks(report, "Scores of rows")[1].series] == ["0", "1", "2"]
+    assert isinstance(blocks(report, "Components as images")[1], Map)
+    (tmp_path / "x.npy").rename(tmp_path / "gone.npy")
+    assert blocks(report_of(tmp_path / "run"), "Scores of rows") == blocks(report, "Scores of rows")
+    (tmp_path / "gone.npy").rename(tmp_path / "x.npy")
+    other = report_of(tmp_path / "run", PageOptions(colour="5", grid=(4, 3)))
+    assert len(blocks(other, "Scores of rows")[1].series) == 5 and len(blocks(other, "Components as images")[1].y) == 4
+    for wrong, said in (
+        ("report.grid=28", "report.grid = '28': give rows x columns, like 28x28"),
+        ("report.grid=2x2", "fewer cells than the data have columns (12)"),
+        ("report.colour=nothing", "no column of that name"),
+    ):
+        assert main(["run", str(file), "--quiet", "--store", str(tmp_path / "new"), "--set", wrong]) == 2
+        assert said in capsys.readouterr().err
+    assert not list((tmp_path / "new" / "steps").glob("*")), "refused before a pass"
+    options = ["--colour", str(tmp_path / "labels.txt"), "--grid", "3x4", "--store", str(tmp_path / "by-options")]
+    assert main(["run", str(tmp_path / "x.npy"), "-k", "2", "--kind", "samples", "--quiet", *options]) == 0
+    assert blocks(report_of(tmp_path / "by-options"), "Scores of rows") == blocks(report, "Scores of rows")
