@@ -20,7 +20,8 @@ from npmdask.report import Bars, Map, Plot, Rule, Section, Series
 from npmdask.report.blocks import Text, section, series
 from npmdask.report.plots import COLOURS
 from npmdask.storage.labels import Axis, Labels
-from npmdask.storage.source import open_source
+from npmdask.storage.paths import data_name
+from npmdask.storage.source import IN_MEMORY, open_source
 
 SHOWN = 10  # loadings of a component
 CARDS, IMAGES, MAPS, TIMES = 6, 12, 6, 4  # components that are shown so
@@ -29,11 +30,29 @@ CLASSES = len(COLOURS)  # colours of rows
 LATITUDES, LONGITUDES = ("lat", "y", "nav_lat", "rlat"), ("lon", "x", "nav_lon", "rlon")
 
 
-def headline(run: RunStore, spec: dict[str, Any], k: int) -> str:
-    """Say what was asked of which data: the title of a page. Data in memory are called like their run."""
-    data, source = spec["data"], str(spec.get("source", ""))
-    name = run.path.name if source.startswith("memory") or not source else source.rstrip("/").rsplit("/", 1)[-1]
+PRIVATE = {"symmetric": "eigenvectors", "tensor": "decomposition", "matrix": "SVD", "sparse": "SVD"}  # else PCA
+JOBS = {  # of several stages: what they find, what they find it in, and what they find k of
+    "topics": ("{k} of {name}", "topic"),
+    "mixture": ("Gaussian mixture of {name}: {k}", "component"),
+    "ica": ("Independent components (ICA) of {name}: {k}", "component"),
+    "mca": ("Maximum covariance (MCA) of {name}: {k}", "mode"),
+    "cca": ("Canonical correlations (CCA) of {name}: {k}", "mode"),
+    "stream": ("Streaming PCA of {name}: {k}", "component"),
+}
+
+
+def headline(run: RunStore, spec: Mapping[str, Any], k: int, source: str | None = None) -> str:
+    """Say what was asked of which data: the title of a page. Data in memory are called like their run.
+
+    ``k``: how many were found; ``source``: where the data are, if the parameters do not say.
+    """
+    data, name = spec["data"], _name_of_data(run, spec, source)
+    if data["kind"] in JOBS:
+        said, noun = JOBS[data["kind"]]
+        return said.format(name=name, k=f"{k} {noun}{'s'[: k != 1]}")
     many = f"{k} component{'s'[: k != 1]}"
+    if "privacy" in spec:
+        return f"Private {PRIVATE.get(data['kind'], 'PCA')} of {name}: {many}"
     if "operator" in spec:
         return f"{many} of {name}"
     match data["kind"]:
@@ -46,26 +65,52 @@ def headline(run: RunStore, spec: dict[str, Any], k: int) -> str:
     return f"SVD of {name}: {many}"
 
 
-def about(run: RunStore, spec: dict[str, Any]) -> str:
+def _name_of_data(run: RunStore, spec: Mapping[str, Any], source: str | None) -> str:
+    if nodes := spec.get("nodes"):
+        return f"the data of {len(nodes)} node{'s'[: len(nodes) != 1]}"
+    places = [str(spec.get("source", "")) if source is None else source]
+    places += [str(spec["other_source"])] if "other_source" in spec else []
+    names = [data_name(place) for place in places if place and not place.startswith(IN_MEMORY)]
+    if len(names) == len(places):
+        return " and ".join(names)
+    return run.path.name if len(places) == 1 else f"two fields, {run.path.name}"
+
+
+def about(run: RunStore, spec: Mapping[str, Any]) -> str:
     """Say how large the data are, what was done to them first, and what was asked for."""
     data, algorithm, said = spec["data"], spec["algorithm"], []
-    shape = data.get("shape")
-    if shape and len(shape) == 2:
+    shape, kind = (
+        None if "privacy" in spec else data.get("shape"),
+        data["kind"],
+    )  # how many rows there are may be private
+    if kind == "topics" and shape:
+        said.append(f"{shape[0]:,} documents, {shape[1]:,} different words")
+    elif "columns" in data and shape:
+        said.append(
+            f"{shape[0]:,} rows; {data['columns'][0]:,} columns in the left field, {data['columns'][1]:,} in the right"
+        )
+    elif shape and len(shape) == 2:
         said.append(f"{shape[0]:,} rows × {shape[1]:,} columns")
     elif shape:
         said.append(" × ".join(f"{size:,}" for size in shape))
-    if data["kind"] in ("samples", "matrix", "sparse"):
+    if kind in ("samples", "matrix", "sparse", "mca", "cca") and "privacy" not in spec:
         done = [word for word, asked in (("centred", data["center"]), ("scaled to variance 1", data["scale"])) if asked]
         said.append("columns " + " and ".join(done) if done else "columns as they are, not centred")
-    share = asked_share(spec)
-    wanted = f"{share:.3g} of the variance" if share else f"{algorithm['target_rank']} components"
+    share, noun = asked_share(spec), JOBS.get(kind, ("", "component"))[1]
+    count = next((algorithm[name] for name in ("target_rank", "topics", "components") if name in algorithm), None)
+    wanted = f"{share:.3g} of the variance" if share else f"{count} {noun}{'s'[: count != 1]}"
     if algorithm.get("share") == "auto":
         wanted = "as many components as predict entries held out"
     said.append(f"asked for: {wanted}")
-    return f"{'; '.join(said)}. Run {run.path.name}."
+    return f"{'; '.join(said)}. Run {name_of(run.path)}."
 
 
-def asked_share(spec: dict[str, Any]) -> float | None:
+def name_of(store: Path) -> str:
+    """What a run is called: its folder; with the one above it where that numbers its releases."""
+    return f"{store.parent.name}, release {int(store.name)}" if store.name.isdigit() else store.name
+
+
+def asked_share(spec: Mapping[str, Any]) -> float | None:
     """Give the share of the variance that was asked for; None where a number of components was, or "auto"."""
     share = spec["algorithm"].get("share")
     return None if share is None or share == "auto" else float(share)

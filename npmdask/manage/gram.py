@@ -12,9 +12,9 @@ import numpy as np
 
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, RefusedError
+from npmdask.manage.data_report import name_of
 from npmdask.manage.kinds import Keeps, RunKind, Spec, named
 from npmdask.manage.matrix import changed_resources
-from npmdask.manage.run_report import name_of
 from npmdask.report import Plot, Report
 from npmdask.report.blocks import bytes_text, parameters, section, series, spectrum_plot, table, tiles
 from npmdask.runs.gram_parts import GramPart, GramRequest, groups_of, listed_parts

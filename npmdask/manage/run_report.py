@@ -51,11 +51,6 @@ LIMITS = (
 )
 
 
-def name_of(store: Path) -> str:
-    """What a run is called: its folder; with the one above it where that numbers its releases."""
-    return f"{store.parent.name}, release {int(store.name)}" if store.name.isdigit() else store.name
-
-
 def private_report(
     store: Path, spec: dict[str, Any], history: list[dict[str, Any]], result: Any, page: PageOptions
 ) -> Report:
@@ -63,11 +58,12 @@ def private_report(
 
     ``page``: names of columns, if they are public, as the run keeps none; and a grid of images.
     """
-    name = name_of(store)
+    run = RunStore(store)
+    named = {"title": headline(run, spec, spec["algorithm"]["target_rank"]), "about": about(run, spec)}
     if result is None:
         done = f"{len(history)} of {spec['stop']['max_steps']} releases are made; go on with `npmdask resume`"
         made = section("Releases", _releases(history))
-        return Report(title=name, outcome=done, good=False, sections=(made, _limits()))
+        return Report(**named, outcome=done, good=False, sections=(made, _limits()))
     arrays, meta = result
     statement = meta["statement"]
     labels = Labels() if page.columns is None else require_names(page.columns, len(arrays["basis"]), None)
@@ -80,7 +76,7 @@ def private_report(
     )
     left, found = budget_left(spec["privacy"], spec["source"]), heights(arrays, statement, history)
     return Report(
-        title=name,
+        **named,
         outcome=meta["outcome"]["sentence"],
         good=True,
         error_statement=assurance_of(spec, result),

@@ -155,10 +155,12 @@ class TopicsKind(StagedKind):
         the documents that the job holds.
         """
         from npmdask.models.topics.report import topics_report
+        from npmdask.models.topics.run import corpus_of
 
         if page != PageOptions(scores=page.scores) or page.data is not None:
             raise BadInputError(f"{run.place} holds topics: only --scores is for their report, no grid and no colour")
         made = topics_report(run, dict(spec))
+        made = _titled(made, run, spec, self.read(run.path).model.k, corpus_of(run))
         head, topics, *rest = made.sections
         return replace(made, sections=(head, topics, self._documents(run, page), *rest))
 
@@ -233,6 +235,7 @@ class LatentKind(StagedKind):
         from npmdask.models.latent.answers import latent_report
 
         found, mixing = latent_report(run, dict(spec)), self.answer(run.path).get("mixing")
+        found = _titled(found, run, spec, len(self.read(run.path).weights))
         if mixing is None or not mixing.size:
             return found
         names = names_in_source(spec, lambda place: open_source(place).fingerprint)
@@ -317,10 +320,18 @@ class CoupledKind(StagedKind):
         from npmdask.manage.two_field_sections import two_field_sections
         from npmdask.models.two_fields.report import coupled_report
 
-        found, *rest = (made := coupled_report(run, dict(spec))).sections
-        modes, *rest = rest
-        of_data = two_field_sections(run, dict(spec), self.read(run.path), page)
-        return replace(made, sections=(found, modes, *of_data, *rest))
+        answer, made = self.read(run.path), coupled_report(run, dict(spec))
+        head, modes, *rest = made.sections
+        of_data = two_field_sections(run, dict(spec), answer, page)
+        made = _titled(made, run, spec, len(answer.values))
+        return replace(made, sections=(head, modes, *of_data, *rest))
+
+
+def _titled(made: Report, run: RunStore, spec: Spec, k: int, source: str | None = None) -> Report:
+    """The report under a title that says what was found in which data."""
+    from npmdask.manage.data_report import about, headline
+
+    return replace(made, title=headline(run, spec, k, source), about=about(run, spec))
 
 
 def _part(store: Path, name: str) -> dict[str, np.ndarray]:

@@ -112,7 +112,7 @@ class StreamKind(RunKind):
         return {"what": what, "state": state, "assurance": facts.get("assurance", ""), "step": facts.get("steps")}
 
     def report(self, run: RunStore, spec: Spec) -> Report:
-        from npmdask.manage.data_report import components, names_in_source
+        from npmdask.manage.data_report import about, components, headline, names_in_source
         from npmdask.streaming.report import stream_report
         from npmdask.streaming.solution import answer_of
         from npmdask.streaming.source import Reading, open_stream
@@ -122,6 +122,8 @@ class StreamKind(RunKind):
             return open_stream(place, reading, seed=spec["run"]["seed"]).stream.fingerprint
 
         found = stream_report(run)
+        k = int(spec["algorithm"]["target_rank"])
+        found = replace(found, title=headline(run, spec, k), about=about(run, spec))
         try:
             basis = answer_of(run.path)["basis"]
         except BadInputError:  # too few rows so far

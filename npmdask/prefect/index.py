@@ -18,10 +18,10 @@ from urllib.parse import quote
 from npmdask.checkpoint.store import RunStore
 from npmdask.manage.status import RunStatus, status_below
 from npmdask.numerics.units import time_text
-from npmdask.prefect.naming import data_name
 from npmdask.prefect.server import ask
 from npmdask.report import Report, Section, Text, as_html
 from npmdask.report.blocks import section
+from npmdask.storage.paths import data_name
 
 EVERY = 15  # seconds between two looks of an open page
 # The part that changes is put in place of the old one; where the reader is, and what has the focus, stay.

@@ -5,35 +5,17 @@ query or a login; no value of the data.
 """
 
 from collections.abc import Callable, Mapping
-from pathlib import PurePosixPath
 from typing import Any
-from urllib.parse import urlsplit
 
 from prefect.runtime import flow_run
 
 from npmdask.cli.main import SHORT
 from npmdask.config import RunConfig
 from npmdask.prefect.parameters import configuration
+from npmdask.storage.paths import data_name
 
 ASKED = {"samples": "PCA", "matrix": "SVD", "sparse": "SVD", "symmetric": "eigenvectors", "tensor": "tensor"}
 WHEN = "%Y-%m-%d %H:%M"
-LONGEST = 100  # characters of the name of a source
-
-
-def data_name(path: str) -> str:
-    """Return the last part of a path or URL.
-
-    Examples
-    --------
-    >>> data_name("s3://key:secret@bucket/nightly/samples.zarr?version=3")
-    'samples.zarr'
-    >>> data_name("-")
-    'standard input'
-    """
-    if path == "-":
-        return "standard input"
-    plain = urlsplit(path).path if "://" in path else path
-    return PurePosixPath(plain.rstrip("/")).name[:LONGEST] or "data"
 
 
 def what_runs(config: RunConfig) -> str:

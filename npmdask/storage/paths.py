@@ -20,6 +20,7 @@ from npmdask.errors import BadInputError, CommitError, RefusedError
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}"  # of a run
 LONGEST = 200  # bytes of the name of a store: file systems take 255, and what lies beside it has longer names
+LONGEST_NAME = 100  # characters of the name of data, as a title says it
 UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # control characters, and bytes that are no text
 
 NEW_STORE = "a new store of data"
@@ -178,3 +179,19 @@ def _acquire(path: Path, target: Path) -> int:
             os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
             return descriptor
         os.close(descriptor)
+
+
+def data_name(path: str) -> str:
+    """Return the last part of a path or URL.
+
+    Examples
+    --------
+    >>> data_name("s3://key:secret@bucket/nightly/samples.zarr?version=3")
+    'samples.zarr'
+    >>> data_name("-")
+    'standard input'
+    """
+    if path == "-":
+        return "standard input"
+    plain = urlsplit(path).path if "://" in path else path
+    return PurePosixPath(plain.rstrip("/")).name[:LONGEST_NAME] or "data"

@@ -114,6 +114,15 @@ def corpus_rows(held: RunStore, rows: np.ndarray) -> np.ndarray:
     return rows + rows // (every - 1) if every else rows
 
 
+def corpus_of(held: RunStore) -> str:
+    """Where the corpus was; "" of one in memory."""
+    found = held.part_meta(ORIGIN)
+    assert found is not None
+    given = found["source"]
+    place = str(given[0] if isinstance(given, list) else given)
+    return place if "/" in place else ""
+
+
 def document_names(held: RunStore, rows: np.ndarray) -> list[str]:
     """What the documents of these numbers in the corpus (from 0) are called; numbers, from 1, where it does not say."""
     part = held.read_part(NAMES)
