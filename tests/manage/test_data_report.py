@@ -27,6 +27,7 @@ from npmdask.report import Map, Plot, Report, Series, as_html, as_json, as_markd
 from npmdask.report.blocks import section
 from npmdask.report.plots import COLOURS
 from npmdask.report.render import behind
+from npmdask.storage.ingest import ingest
 from npmdask.storage.labels import Labels, axis_of
 from tests.conftest import write_zarr
 
@@ -309,3 +310,16 @@ def test_a_configuration_says_colour_and_grid(made: Path, tmp_path: Path, capsys
     options = ["--colour", str(tmp_path / "labels.txt"), "--grid", "3x4", "--store", str(tmp_path / "by-options")]
     assert main(["run", str(tmp_path / "x.npy"), "-k", "2", "--kind", "samples", "--quiet", *options]) == 0
     assert blocks(report_of(tmp_path / "by-options"), "Scores of rows") == blocks(report, "Scores of rows")
+
+
+def test_images_of_an_idx_file_need_no_grid(tmp_path: Path) -> None:
+    """Mutants: height and width exchanged; the shape lost where the file is ingested first, or not."""
+    images = np.random.default_rng(0).integers(0, 255, (60, 3, 5), np.uint8)
+    header = np.array([0x0803, *images.shape], ">u4").tobytes()
+    (tmp_path / "t-images-idx3-ubyte").write_bytes(header + images.tobytes())
+    ingest(tmp_path / "t-images-idx3-ubyte", tmp_path / "x.zarr")
+    for source in ("t-images-idx3-ubyte", "x.zarr"):
+        solution = npmdask.top_k(tmp_path / source, 2, kind="samples", center=True, store=tmp_path / f"of-{source}")
+        first = blocks(report_of(tmp_path / f"of-{source}"), "Components as images")[1]
+        assert first.pixels and (len(first.y), len(first.x)) == (3, 5)
+        np.testing.assert_allclose(np.ravel(first.values), solution.basis[:, 0], atol=1e-3)

@@ -33,6 +33,7 @@ from npmdask.storage.formats.raw import (
     spool_file,
     spool_write,
 )
+from npmdask.storage.labels import Axis, Labels
 
 
 def raw_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype]:
@@ -213,7 +214,7 @@ IDX_TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E
 
 
 def open_idx(path: Path) -> DenseSource:
-    """The first dimension is the rows, the others are flattened; big-endian."""
+    """The first dimension is the rows, the others are flattened; big-endian. Of three, columns are pixels of images."""
     with open_binary(path) as file:
         zero, code, dimensions = struct.unpack(">HBB", file.read(4))
         if zero or code not in IDX_TYPES or not dimensions:
@@ -227,4 +228,6 @@ def open_idx(path: Path) -> DenseSource:
     def batches(start: int) -> Iterator[np.ndarray]:
         return row_major(path, lambda: open_binary(path), offset, (rows, columns), dtype, start)
 
-    return DenseSource(format="idx", rows=rows, columns=columns, dtype=dtype, batches=batches)
+    pixels = (Axis("row", shape[1]), Axis("column", shape[2])) if len(shape) == 3 else ()
+    labels = Labels(columns=pixels) if pixels else None
+    return DenseSource(format="idx", rows=rows, columns=columns, dtype=dtype, labels=labels, batches=batches)
