@@ -135,7 +135,7 @@ class SourceTable(ConfigTable):
         if self.nodes is None:
             return open_source(self.path, self.kind, self.dim, gaps=self.missing != "refuse", of_complex=of_complex)
         if self.kind is not None:
-            raise BadInputError("the nodes determine source.kind: leave it out at the centre")
+            raise BadInputError("the nodes determine source.kind: leave it out of the coordinator's configuration")
         return open_nodes(self.nodes, self.patience)
 
 
@@ -521,7 +521,7 @@ class RunConfig(ConfigTable):
 
     def _require_threads(self) -> None:
         if self.run.workers or self.run.cluster is not None:
-            raise BadInputError("a centre has no data to pass over: leave run.workers and run.cluster out")
+            raise BadInputError("a coordinator reads no data: leave run.workers and run.cluster out")
 
     def _begun(self) -> Start | None:
         return None if self.run.start is None else find_start(self.run.start, self.run.store)
@@ -562,7 +562,7 @@ class RunConfig(ConfigTable):
     def node(self) -> Node:
         """The node that it describes: data, promise and limits of its owner.
 
-        ``max_steps`` and ``iteration_rank`` (or what follows from ``target_rank``) are what a centre may ask for.
+        ``max_steps`` and ``iteration_rank`` (or what follows from ``target_rank``) are what a coordinator may ask for.
 
         Raises
         ------
@@ -576,7 +576,10 @@ class RunConfig(ConfigTable):
 
     def _require_node(self) -> None:
         if self.source.nodes is not None:
-            raise BadInputError("a node has data of its own: give source.path, and source.nodes at the centre only")
+            raise BadInputError(
+                "a node has data of its own: give source.path; source.nodes belongs in the coordinator's "
+                "configuration only"
+            )
         if is_url(self.run.store):
             raise RefusedError(PRIVATE.format(self.run.store))
         said = "mechanism" in self.model_fields_set and "name" in self.mechanism.model_fields_set
@@ -587,7 +590,8 @@ class RunConfig(ConfigTable):
             )
         if self.source.center or self.source.scale:
             raise RefusedError(
-                "a node does not centre or scale: it does not know the means of all; leave the options out"
+                "a node does not center or scale, because it does not know the means of all data: leave center and "
+                "scale out"
             )
         if self.source.missing != "refuse":
             raise RefusedError("a node refuses missing values: leave source.missing out, and fill them in before")
@@ -599,7 +603,8 @@ class RunConfig(ConfigTable):
         rank = self.algorithm.target_rank
         if self.algorithm.max_steps is None or not isinstance(rank, int) or self.algorithm.iteration_rank == "auto":
             raise BadInputError(
-                "a node says what may be asked for: max_steps, and whole numbers for target_rank and iteration_rank"
+                "a node must limit what it answers: give max_steps, and whole numbers for target_rank and "
+                "iteration_rank"
             )
 
     def resources(self) -> Resources:

@@ -1,4 +1,4 @@
-"""Distributed private PCA: every byte that crosses between a centre and real nodes, over what theory counts."""
+"""Distributed private PCA: every byte that crosses between a coordinator and real nodes, over what theory counts."""
 
 from __future__ import annotations
 
@@ -121,7 +121,8 @@ def _centre(folder: Path, urls: list[str]) -> Path:
 ROWS = (
     Row(
         name="distributed-bytes",
-        what="bytes between a centre and 3 private nodes, HTTP included, over those of the 2 L s p d numbers of theory",
+        what="bytes between a coordinator and 3 private nodes, HTTP included, over those of the 2 L s p d numbers of "
+        "theory",
         target=1.02,
         better="lower",
         run=measure,

@@ -59,23 +59,23 @@ class Budget:
 
     def warning(self, records: int) -> str:
         """
-        Warn if delta permits to publish a record whole.
+        Warn if delta is so large that publishing a whole record would satisfy the guarantee.
 
         Parameters
         ----------
         records : int
-            How many the data set has, a public number.
+            Number of records of the data set; must be public.
 
         Returns
         -------
         str
-            A sentence with a better delta if ``delta * records >= 1``; else "".
+            A sentence that suggests a smaller delta if ``delta * records >= 1``; otherwise "".
         """
         if self.delta * records < 1:
             return ""
         return (
             f"delta = {self.delta:g} is not below 1 / (number of records) = {1 / records:.1e}: publishing one record "
-            f"of this data set as it is would satisfy the promise; choose delta <= {0.01 / records:.0e}"
+            f"in full would satisfy the guarantee; choose delta <= {0.01 / records:.0e}"
         )
 
     def smaller(self, slack: float) -> list[float]:

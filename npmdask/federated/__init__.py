@@ -1,13 +1,13 @@
-"""Data that stay where they are: nodes that answer with products of their own, and a centre that has no data.
+"""Data that stay where they are: nodes that answer with products of their own, and a coordinator that has no data.
 
 Balcan, Du, Wang and Yu 2016, Algorithm 2. Each node holds A_i and is a process of its own, with its own ledger, key and
-noise; the centre iterates on the sum. Between them go X_{l-1} and A_i X_{l-1} + G_i, and nothing else.
+noise; the coordinator iterates on the sum. Between them go X_{l-1} and A_i X_{l-1} + G_i, and nothing else.
 
 =============  =========================================================================
 wire           blocks as ``.npy``, public facts as JSON, tokens and signatures
-link           the centre's side of the connections: patience, counters
+link           the coordinator's side of the connections: patience, counters
 total          the nodes as one operator: their sum, in a fixed order
-parts          what the centre makes of announcements and releases
+parts          what the coordinator makes of announcements and releases
 node, server   a node: what it answers, what it refuses; and its HTTP server
 =============  =========================================================================
 """

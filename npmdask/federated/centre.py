@@ -1,4 +1,4 @@
-"""The centre of a distributed run: its nodes as a source, and the problem that is made of them.
+"""The coordinator of a distributed run: its nodes as a source, and the problem that is made of them.
 
 Importing this registers both with :mod:`npmdask.runs`: what makes a problem of the nodes, and what makes it again of a
 store.
@@ -102,10 +102,10 @@ def _releases(announced: tuple[Announcement, ...], max_steps: int | None) -> int
     """How many releases there will be, where nodes are private; each has calibrated its noise for a number."""
     fixed = sorted({a.max_steps for a in announced if a.private})
     if len(fixed) > 1 or (fixed and max_steps not in (None, fixed[0])):
-        asked = "" if max_steps is None else f" and max_steps = {max_steps} is asked for"
+        asked = "" if max_steps is None else f", and the coordinator asks for max_steps = {max_steps}"
         raise BadInputError(
             f"the nodes have calibrated their noise for {' and '.join(map(str, fixed))} releases{asked}: these numbers "
-            "must be one (max_steps in every configuration; it may be left out at the centre)"
+            "must agree (max_steps in the configuration of each node; the coordinator may leave it out)"
         )
     steps = fixed[0] if fixed else max_steps
     most = min(a.max_steps for a in announced)
@@ -128,17 +128,19 @@ def _mechanism_of(announced: Announcement) -> Any:
             calibration=event["calibration"],
         )
     except (KeyError, TypeError, ValueError, NpmdaskError) as error:
-        raise BadInputError(f"node {announced.node} announces a mechanism that makes no sense here: {error}") from None
+        raise BadInputError(
+            f"node {announced.node} announces a mechanism that this version cannot use: {error}"
+        ) from None
     if json.dumps(made.event(), sort_keys=True) != json.dumps(event, sort_keys=True):
         raise RefusedError(
-            f"node {announced.node} announces other noise than this version computes for the same promise: use the "
-            "same npmdask on the centre and on every node"
+            f"node {announced.node} announces noise that differs from what this version computes for the same "
+            "guarantee: use the same version of npmdask for the coordinator and for every node"
         )
     return made
 
 
 def problem_of_nodes(source: Source, request: Request, earlier: object) -> Problem:
-    """The problem of a centre: the noisy power method on the sum of what its nodes hold, and release."""
+    """The problem of a coordinator: the noisy power method on the sum of what its nodes hold, and release."""
     _require_plain(request, earlier)
     k = int(request.target_rank)
     nodes = make_recipe(source, k, request.iteration_rank, request.max_steps)  # type: ignore[arg-type]
@@ -148,7 +150,9 @@ def problem_of_nodes(source: Source, request: Request, earlier: object) -> Probl
     if nodes.releases is not None:
         refuse_low_rank(request.low_rank_tol, "private nodes release a fixed number of products")
         if request.tol is not None:
-            raise RefusedError("private nodes release a fixed number of products: leave tol out, it would end nothing")
+            raise RefusedError(
+                "private nodes release a fixed number of products: leave tol out, it would have no effect"
+            )
         algorithm = PrivatePower(target_rank=k, iteration_rank=p, releases=nodes.releases, noise=nodes)
         rule = FixedSteps(max_steps=nodes.releases, promise=nodes.promise)
     else:
@@ -161,24 +165,32 @@ def problem_of_nodes(source: Source, request: Request, earlier: object) -> Probl
 
 
 def _require_plain(request: Request, earlier: object) -> None:
-    """What a centre cannot do, because it has no data."""
+    """Refuse what a coordinator cannot do because it has no data."""
     if request.privacy is not None or request.mechanism != "none":
         raise RefusedError(
-            "the centre of a distributed run has no data to protect: every node has a [privacy] table of its own, and "
+            "the coordinator of a distributed run has no data to protect: each node has its own [privacy] table and "
             "adds its own noise; leave [privacy] and [mechanism] out here"
         )
     if isinstance(request.target_rank, float) or request.iteration_rank == "auto":
-        raise RefusedError("a distributed run takes a whole number for target_rank, and its nodes say iteration_rank")
+        raise RefusedError(
+            "a distributed run needs a whole number for target_rank, and takes iteration_rank from its nodes"
+        )
     if request.center or request.scale:
-        raise RefusedError("nodes do not centre or scale: none of them knows the means of all; leave the options out")
+        raise RefusedError(
+            "nodes do not center or scale, because none of them knows the means of all data: leave center and scale out"
+        )
     if request.algorithm not in ("auto", "power"):
-        raise RefusedError(f"algorithm = {request.algorithm!r} is not for distributed runs: leave it out")
+        raise RefusedError(
+            f"algorithm = {request.algorithm!r} is not available for distributed runs: leave algorithm out"
+        )
     if earlier is not None:
-        raise RefusedError("a distributed run starts from its seed: warm starts and deflation are not offered for it")
+        raise RefusedError(
+            "a distributed run always starts from its seed: leave the earlier run (warm start, deflation) out"
+        )
 
 
 def problem_of_spec(spec: dict[str, Any]) -> Problem:
-    """The problem that run.json of a centre describes, of its nodes as they are now."""
+    """The problem that run.json of a coordinator describes, of its nodes as they are now."""
     private = any(node["mechanism"].get("private") for node in spec["nodes"].values())
     request = Request(
         target_rank=spec["algorithm"]["target_rank"],

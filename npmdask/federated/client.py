@@ -1,4 +1,4 @@
-"""The centre's side of the connections to its nodes: patient with nodes that are away, exact about what was sent.
+"""The coordinator's side of the connections to its nodes: patient with nodes that are away, exact about what was sent.
 
 One connection for each request, so that there is none to go stale; a node that was asked twice for the same release
 gives the same bytes. Every request is signed with the token of its node, and an answer that the node has not signed for

@@ -1,9 +1,9 @@
 """A node of a distributed run: it answers with products of its own data, with its own noise, from its own budget.
 
-The centre is not trusted. A node takes a block as what it is (its sensitivity is computed here, from what came), makes
-no more releases of a job than its owner allows, pays for all of them before the first, and keeps each before it is
-answered: asked again, by a centre that crashed or after a crash of its own, it gives the same bytes, and for a step
-that was released it takes no other block. For a release the order is that of :mod:`npmdask.privacy.account`::
+The coordinator is not trusted. A node takes a block as what it is (its sensitivity is computed here, from what came),
+makes no more releases of a job than its owner allows, pays for all of them before the first, and keeps each before it
+is answered: asked again, by a coordinator that crashed or after a crash of its own, it gives the same bytes, and for a
+step that was released it takes no other block. For a release the order is that of :mod:`npmdask.privacy.account`::
 
     begin in the ledger -> one pass -> noise, from the secret key -> digest in the ledger -> kept in the store -> answer
 """
@@ -47,7 +47,7 @@ Form = Callable[[Block], Any]  # the product with a block, before any noise
 
 
 def make_node(source: Source, request: Request, store: Path, resources: Resources) -> Node:
-    """The node that answers with products of ``source``, within what its owner's ``request`` allows a centre to ask.
+    """Make the node that answers with products of ``source``, within the limits of its owner's ``request``.
 
     Raises
     ------
@@ -60,7 +60,7 @@ def make_node(source: Source, request: Request, store: Path, resources: Resource
         )
     k, rank = int(request.target_rank), request.iteration_rank
     p = default_rank(k, source.shape[1]) if rank is None else int(rank)
-    # How many components the centre makes of the releases is its business: a node may have fewer rows than that.
+    # How many components the coordinator makes of the releases is its business: a node may have fewer rows than that.
     problem = make_problem(source, replace(request, target_rank=1, iteration_rank=p))
     if isinstance(problem.algorithm, PrivateAlternating):
         raise RefusedError(
@@ -129,7 +129,7 @@ class Node:
         Raises
         ------
         UnansweredError
-            A request that no honest centre makes, or that the budget does not allow; the sentence is public.
+            A request that no honest coordinator makes, or that the budget does not allow; the sentence is public.
         NpmdaskError
             Something is wrong here; what it says is for the owner of the data alone.
         """
@@ -159,7 +159,7 @@ def _told_nobody(record: ReadStats) -> None:
 
 
 def _summing(problem: Problem) -> Any:
-    """The operator of the sum over rows, not of their mean: the centre divides by all of them."""
+    """The operator of the sum over rows, not of their mean: the coordinator divides by all of them."""
     operator = problem.operator(None, None)
     weighted = problem.private is None and problem.source.kind == "samples"
     return replace(operator, weight=1.0) if weighted and isinstance(operator, Gram) else operator
@@ -193,7 +193,7 @@ def _require_room(problem: Problem) -> None:
 
 
 class NodeRun:
-    """What a private node releases for one run of a centre, in a store of its own (folder 0700).
+    """What a private node releases for one run of a coordinator, in a store of its own (folder 0700).
 
     ::
 

@@ -179,7 +179,7 @@ def block_digest(block: Block) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Announcement:
-    """The public facts of a node: all that a centre knows of it before the first product.
+    """The public facts of a node: all that a coordinator knows of it before the first product.
 
     Parameters
     ----------

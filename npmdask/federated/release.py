@@ -1,7 +1,7 @@
 """Combine what the nodes of a distributed run announce and release: all of it is public.
 
-Nodes whose noise is calibrated announce the event of their mechanism. The centre makes the same mechanism of it and
-so knows, without asking, how much noise each release carries: independent in every node, so the variances add up.
+Nodes whose noise is calibrated announce the event of their mechanism. The coordinator makes the same mechanism of it
+and so knows, without asking, how much noise each release carries: independent in every node, so the variances add up.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ class NodesRecipe:
         return arrays, self.statement(state.step) | levels
 
     def statement(self, steps: int) -> dict[str, Any]:
-        """Who promises what, and what crossed between centre and nodes in ``steps`` steps."""
+        """Who promises what, and what crossed between coordinator and nodes in ``steps`` steps."""
         d, p = self.group.block_shape
         count, traffic = len(self.mechanisms), asdict(self.group.link.traffic)
         return {
@@ -266,7 +266,7 @@ def _promise_of(url: str, announced: Announcement, mechanism: Any) -> dict[str, 
 
 
 class FederatedRelease(PlainRelease):
-    """Of the centre of a distributed run: it has neither data nor secrets, and its nodes keep their own.
+    """Of the coordinator of a distributed run: it has neither data nor secrets, and its nodes keep their own.
 
     It tells them which release is asked for, so that a release that is asked for again is the same one, and keeps
     account of what crossed.

@@ -216,7 +216,7 @@ class MatrixKind(RunKind):
         return run_report(run, dict(spec), page.or_as_run(spec.get("report", {})))
 
     def keeps(self, run: RunStore, spec: Spec) -> Keeps:
-        """Keep everything of a node, whose centre may ask again."""
+        """Keep everything of a node, whose coordinator may ask again."""
         return "everything" if (run.path / "releases").is_dir() else super().keeps(run, spec)
 
 

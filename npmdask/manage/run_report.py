@@ -109,7 +109,7 @@ def _about_values(arrays: dict[str, np.ndarray], statement: dict[str, Any]) -> T
 
 
 def nodes_sections(statement: dict[str, Any]) -> list[Section]:
-    """Say of a distributed run what each node promises, and what crossed between the centre and its nodes."""
+    """Say of a distributed run what each node promises, and what crossed between the coordinator and its nodes."""
     names = ("url", "rows", "protects", "epsilon", "delta", "mu", "releases")
     rows = ([_said(node.get(name)) for name in names] for node in statement["nodes"])
     about = Text(
@@ -119,7 +119,7 @@ def nodes_sections(statement: dict[str, Any]) -> list[Section]:
     head = ("node", "rows", "protected", "epsilon", "delta", "mu", "releases")
     return [
         section("Nodes", *warnings(statement.get("warnings", [])), about, table(rows, head)),
-        section("What crossed between the centre and its nodes", table(statement["communication"].items())),
+        section("What crossed between the coordinator and its nodes", table(statement["communication"].items())),
     ]
 
 

@@ -336,7 +336,7 @@ def distributed_private_pca(config: Config, run_id: RunId = "distributed") -> An
     >>> from npmdask.prefect import configuration, distributed_private_pca
     >>> @flow
     ... def nightly():
-    ...     return distributed_private_pca(configuration("centre.toml"), run_id="centre")["values"]
+    ...     return distributed_private_pca(configuration("coordinator.toml"), run_id="coordinator")["values"]
     """
     config = at_store(config, run_id)
     if config.source.nodes is None:

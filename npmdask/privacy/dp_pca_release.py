@@ -65,23 +65,24 @@ class RecordsRecipe(PrivateRecipe):
         return getattr(self.oracle, "radius", None)
 
     def promise_concerns(self, source: Source) -> tuple[str, ...]:
-        """What makes the promise weak; a private number of records counts as the public guess of it."""
+        """Why the guarantee is weak; the public guess replaces a private number of records."""
         budget = Budget(self.privacy.epsilon, self.privacy.delta)
         if self.relation.public_rows:
             return weak_promise(budget, self.relation, source.shape)
         return tuple(said for said in (of_epsilon(budget), budget.warning(getattr(self.oracle, "records", 1))) if said)
 
     def noise_concern(self) -> str | None:
-        """Of an oracle that looks for a range first: records too few for a bin to rise above the noise on counts."""
+        """For an oracle that looks for a range first: too few records for a bin to rise above the noise on counts."""
         oracle: Any = self.oracle
         first = oracle.query(oracle.init(np.zeros((self.algorithm.dimension, 0)), None))
         count = oracle.records if first.rows is None else len(first.rows)
         if not isinstance(first.mechanism, DistanceRange) or count >= first.mechanism.histogram.threshold:
             return ""
         return (
-            f"no range can be found: the noise on counts asks for {first.mechanism.histogram.threshold:,.0f} records, "
-            f"and a step has {count:,}; images are then clipped to what clip_norm allows, and their mean is mostly "
-            "noise. Use more records, a larger epsilon or fewer steps"
+            "no clipping range can be found: a bin rises above the noise with "
+            f"{first.mechanism.histogram.threshold:,.0f} records, and a step has {count:,}; images are then clipped at "
+            "the bound that clip_norm gives, and their mean is mostly noise. Use more records, a larger epsilon or "
+            "fewer steps"
         )
 
     def operator(self, source: Source) -> RecordImages:

@@ -242,7 +242,9 @@ def _weighted(source: Source, request: Request, weights: Weights) -> Source:
     named = " and ".join(f"{name}_weights" for name in ("row", "column") if getattr(weights, f"{name}s") is not None)
     gram = getattr(source.reader, "layout", "") == "gram"
     if type(source.reader) in ELSEWHERE and not gram:
-        raise RefusedError(f"{named}: the centre does not see the rows of its nodes and weighs none; leave them out")
+        raise RefusedError(
+            f"{named}: the coordinator does not see the rows of its nodes and cannot weight them; leave weights out"
+        )
     if request.operator is not None:
         raise RefusedError(f"{named} are not known to the operator {request.operator!r}: leave one of the two out")
     if source.kind not in ("samples", "matrix", "sparse"):

@@ -93,7 +93,9 @@ def perturb(source: Any, dest: str | Path, privacy: Privacy, progress: Progress 
 
 
 def concerns_of_copy(source: Any, privacy: Privacy) -> tuple[str, ...]:
-    """List what makes the promise of a copy weak or the copy noise, from public numbers, before it is charged.
+    """List, before anything is charged, why the guarantee of a copy is weak or the copy mostly noise.
+
+    Only public numbers are used.
 
     Raises
     ------
@@ -107,8 +109,8 @@ def _concerns(source: Source, mechanism: EntriesGaussian) -> tuple[str, ...]:
     d, clip = source.dimension, mechanism.relation.clip_norm
     hidden, most = VISIBLE * math.sqrt(6 * d) * mechanism.stddevs[0], clip * d**1.5
     lost = (
-        f"the noise hides every component: those below about {hidden:.3g} cannot be told from it in the copy, and no "
-        f"data within the public bounds have one above {most:.3g}; use a larger epsilon"
+        f"the noise hides every component: in the copy, components below about {hidden:.3g} cannot be distinguished "
+        f"from noise, and data within the public bounds have none above {most:.3g}; use a larger epsilon"
     )
     weak = weak_promise(mechanism.budget, mechanism.relation, source.shape)
     return (*weak, lost) if hidden > most else weak
@@ -124,8 +126,8 @@ def _require_signal(mechanism: EntriesGaussian, d: int) -> None:
     distance = math.sqrt(sum(powers))
     if distance < 1:
         raise RefusedError(
-            "the noise would bury everything: data within the public bounds are at most "
-            f"{distance:.2g} standard deviations from zeros, all entries together. Nothing was charged: use a larger "
+            "the noise would bury all data: within the public bounds no tensor is more than "
+            f"{distance:.2g} standard deviations from zero, all entries together. Nothing was charged; use a larger "
             "epsilon"
         )
 

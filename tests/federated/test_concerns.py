@@ -61,7 +61,7 @@ def test_a_weak_promise_of_a_node_is_said_to_its_owner_and_by_the_centre(
         bad = opened(stack, tmp_path / "bad", records(400, D, 1), 20.0, "1e-5")
         loose = opened(stack, tmp_path / "loose", records(400, D, 2), 2.0, "0.01")
         assert good.concerns == ()
-        assert len(bad.concerns) == 1 and "epsilon = 20 hardly promises anything" in bad.concerns[0]
+        assert len(bad.concerns) == 1 and "epsilon = 20 is a very weak guarantee" in bad.concerns[0]
         assert len(loose.concerns) == 1 and "1 / (number of records) = 2.5e-03" in loose.concerns[0]
         problem, wanted = centre([good, bad, loose]), {f"node 2: {bad.concerns[0]}", f"node 3: {loose.concerns[0]}"}
         assert set(concerns(problem)) == wanted
@@ -71,8 +71,10 @@ def test_a_weak_promise_of_a_node_is_said_to_its_owner_and_by_the_centre(
         with caplog.at_level(logging.WARNING, logger="npmdask"):
             found = solve(problem, tmp_path / "centre", Resources(threads=1))
         again = solve(problem, tmp_path / "centre", Resources(threads=1))
-    assert "node 1: epsilon = 20 hardly" in caplog.text and found.warnings == again.warnings == concerns(problem)
-    assert "node 1: epsilon = 20 hardly promises anything" in write_report(tmp_path / "centre").read_text()
+    assert "node 1: epsilon = 20 is a very weak" in caplog.text and found.warnings == again.warnings == concerns(
+        problem
+    )
+    assert "node 1: epsilon = 20 is a very weak guarantee" in write_report(tmp_path / "centre").read_text()
 
 
 @pytest.mark.slow
@@ -95,7 +97,7 @@ def test_a_sum_that_noise_buries_is_refused_and_no_node_is_charged(tmp_path: Pat
         rich = opened(stack, tmp_path / "rich", records(4000, D), 2.0)
         (said,) = lost[0].concerns
         assert "the noise buries the data of this node" in said
-        with pytest.raises(RefusedError, match=r"bury everything.*Nothing was charged"):
+        with pytest.raises(RefusedError, match=r"bury every component.*Nothing was charged"):
             solve(centre(lost), tmp_path / "centre", Resources(threads=1))
         assert all(uncharged(tmp_path / f"lost{i}") for i in range(2))
         assert solve(centre([lost[0], rich]), tmp_path / "both", Resources(threads=1)).outcome.name == "released"
@@ -107,7 +109,7 @@ def test_what_one_node_would_lose_many_may_show(tmp_path: Path) -> None:
     with ExitStack() as stack:
         nodes = [opened(stack, tmp_path / str(i), records(60, D, i), 0.1) for i in range(9)]
         assert nodes[0].concerns
-        with pytest.raises(RefusedError, match="bury everything"):
+        with pytest.raises(RefusedError, match="bury every component"):
             solve(centre(nodes[:1]), tmp_path / "one", Resources(threads=1))
         assert solve(centre(nodes), tmp_path / "nine", Resources(threads=1)).outcome.name == "released"
 
@@ -146,5 +148,5 @@ def refused(problem: Problem) -> bool:
 @pytest.mark.slow
 def test_the_command_says_it_before_it_listens(sites: Sites) -> None:
     (site,) = sites([records(400, D)], epsilon=20.0, p=3, steps=1)
-    said, listens = site.err.index("warning: epsilon = 20 hardly promises anything"), site.err.index("listens at")
+    said, listens = site.err.index("warning: epsilon = 20 is a very weak guarantee"), site.err.index("listens at")
     assert said < listens

@@ -40,7 +40,7 @@ def test_a_weak_promise_is_said_in_the_plan_the_log_the_solution_the_statement_a
     world = make_world(tmp_path, records(ROWS), budget=Budget(30.0, 1e-3), epsilon=20.0, delta=1e-3)
     problem = world.problem()
     weak, loose = concerns(problem)
-    assert "epsilon = 20 hardly promises anything" in weak and "1 / (number of records) = 2.2e-04" in loose
+    assert "epsilon = 20 is a very weak guarantee" in weak and "1 / (number of records) = 2.2e-04" in loose
     assert any(weak in line and loose in line for line in private_lines(plan_private(problem, Resources(), None)))
     with caplog.at_level(logging.WARNING, logger="npmdask"):
         found = world.solve("run", problem)
@@ -48,7 +48,7 @@ def test_a_weak_promise_is_said_in_the_plan_the_log_the_solution_the_statement_a
     assert {weak, loose} <= set(found.statement["warnings"])
     assert weak in caplog.text and loose in caplog.text
     page = Path(write_report(tmp_path / "run")).read_text()
-    assert "hardly promises anything" in page and "2.2e-04" in page
+    assert "is a very weak guarantee" in page and "2.2e-04" in page
 
 
 @pytest.mark.slow
@@ -59,9 +59,9 @@ def test_the_command_line_says_it_before_it_charges(
     monkeypatch.chdir(make_world(tmp_path / "world", records(ROWS)).folder)  # granted: epsilon = 1.85
     Path("p.toml").write_text(TOML.replace("epsilon = 1.0", "epsilon = 20.0"))
     assert main(["plan", "p.toml"]) == 0
-    assert "warning   epsilon = 20 hardly promises anything" in capsys.readouterr().out
+    assert "warning   epsilon = 20 is a very weak guarantee" in capsys.readouterr().out
     assert main(["run", "p.toml", "--quiet"]) != 0
-    assert "warning: epsilon = 20 hardly promises anything" in capsys.readouterr().err
+    assert "warning: epsilon = 20 is a very weak guarantee" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -84,10 +84,10 @@ def test_noise_that_buries_everything_is_refused_and_nothing_is_charged(tmp_path
     """With any data within the public bounds; the plan says so, and a little more epsilon goes through."""
     world = make_world(tmp_path, records(60))
     problem = world.problem({"epsilon": 0.05})
-    with pytest.raises(RefusedError, match="bury everything"):
+    with pytest.raises(RefusedError, match="bury every component"):
         world.solve("run", problem)
     assert world.ledger.status("people").runs == ()
-    assert any("buries what is asked for" in line for line in private_lines(plan_private(problem, Resources(), None)))
+    assert any("buries the last component" in line for line in private_lines(plan_private(problem, Resources(), None)))
     require_signal(world.problem({"epsilon": 1.0}))
 
 
@@ -120,7 +120,7 @@ def _refused(problem: Any) -> bool:
 def test_ranges_that_no_bin_can_show_are_said_before(tmp_path: Path) -> None:
     world = replace(make_world(tmp_path, records(300)), asked=OF_RECORDS["tight"])
     (told,) = concerns(world.problem({"epsilon": 0.1}))
-    assert "no range can be found" in told and "has 300" in told
+    assert "no clipping range can be found" in told and "has 300" in told
     assert concerns(world.problem({"epsilon": 8.0})) == ()
 
 

@@ -375,7 +375,7 @@ def test_noise_alone_is_said_to_be_noise(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     x = rng.standard_normal((600, COLUMNS))
     world = replace(make_world(tmp_path / "w", x / np.linalg.norm(x, axis=1)[:, None], clip_norm=1.0), asked=WHOLE)
-    with pytest.raises(RefusedError, match="the noise would bury everything"):
+    with pytest.raises(RefusedError, match="the noise would bury every component"):
         world.solve("lost", world.problem({"epsilon": 0.002}))
     assert not world.ledger.status("people").runs, "nothing was charged"
     solution = world.solve("run", world.problem({"epsilon": 0.1}))

@@ -209,14 +209,14 @@ def test_a_copy_of_which_little_can_be_promised_or_seen_says_so_before_it_is_cha
     ordinary, weak = world.privacy, replace(world.privacy, epsilon=20.0, delta=1e-3)
     assert concerns_of_copy(world.data, ordinary) == ()
     strong, loose = concerns_of_copy(world.data, weak)
-    assert "epsilon = 20 hardly" in strong and "1 / (number of records) = 6.5e-04" in loose  # of 1540 entries
+    assert "epsilon = 20 is a very weak" in strong and "1 / (number of records) = 6.5e-04" in loose  # of 1540 entries
     (hidden,) = concerns_of_copy(world.data, replace(ordinary, epsilon=3e-3))
     assert "the noise hides every component" in hidden
     assert concerns_of_copy(world.data, replace(ordinary, epsilon=1e-1)) == ()
     asked = ["--epsilon", "20", "--delta", "1e-6", "--relation", "tensor_entry", "--clip-norm", "40", "--quiet"]
     ledger = ["--ledger", str(world.folder / "ledger.sqlite"), "--dataset", "people"]
     assert main(["perturb", str(world.data), str(world.folder / "no.zarr"), *asked, *ledger]) != 0
-    assert "warning: epsilon = 20 hardly" in capsys.readouterr().err and not world.ledger.status("people").runs
+    assert "warning: epsilon = 20 is a very weak" in capsys.readouterr().err and not world.ledger.status("people").runs
     with caplog.at_level(logging.WARNING, logger="npmdask"):
         made = perturb(world.data, world.folder / "noisy.zarr", replace(ordinary, epsilon=3e-3))
     assert hidden in caplog.text and made.statement["warnings"] == [hidden]
@@ -225,7 +225,7 @@ def test_a_copy_of_which_little_can_be_promised_or_seen_says_so_before_it_is_cha
 def test_noise_that_buries_a_whole_copy_is_refused_and_nothing_is_charged(world: World) -> None:
     """Even a tensor that is known in advance: all entries as large as they may be, looked for where they are."""
     faint = replace(world.privacy, epsilon=1e-7)
-    with pytest.raises(RefusedError, match="bury everything"):
+    with pytest.raises(RefusedError, match="bury all data"):
         perturb(world.data, world.folder / "noisy.zarr", faint)
     assert not world.ledger.status("people").runs and not (world.folder / "noisy.zarr.perturbing").exists()
 

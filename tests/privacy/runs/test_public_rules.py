@@ -380,7 +380,7 @@ def test_the_answer_is_that_of_the_filled_and_weighted_rows(tmp_path: Path) -> N
         missing_fill=0,
         column_weights=weights,
     )
-    with pytest.warns(RuntimeWarning, match="epsilon = 60 hardly promises anything"):
+    with pytest.warns(RuntimeWarning, match="epsilon = 60 is a very weak guarantee"):
         estimator.fit(world.data)
     assert np.abs(estimator.components_ @ vectors[:, :-3:-1]).diagonal().min() > 0.999
     rows = np.eye(COLUMNS)
