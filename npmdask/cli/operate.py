@@ -137,7 +137,7 @@ def add_serve_options(p: Any) -> None:
         metavar="FOLDER",
         help="make small data and a schedule that runs at once, and serve them; in a temporary folder if none is named",
     )
-    p.add_argument("--port", type=port, help="of the Prefect server and its pages (4200, or a free one)")
+    p.add_argument("--port", type=port, help="port of the Prefect server and its pages (4200, or a free one)")
     p.add_argument("--folder", type=Path, help="logs and process numbers (runs/.serve)")
     p.add_argument("--metrics-port", type=port, help="also answer scrapes of Prometheus at this port")
     p.add_argument("--check", action="store_true", help="read the schedules, say what is wrong, start nothing")

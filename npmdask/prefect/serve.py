@@ -1,14 +1,14 @@
-"""``npmdask serve``: a Prefect server, its keeper and a worker on this machine, with the schedules of one file.
+"""Run scheduled analyses on this machine: start a Prefect server and a worker, with the schedules of one file.
 
-Beside them, at the port after that of Prefect, are a page of all runs and schedules and the reports of the runs below
-``runs`` (:mod:`npmdask.prefect.reports`), which Prefect's pages link; and with --metrics-port the status of the
-runs, for Prometheus.
+Also serve a page that lists all runs and schedules, and the report of every run below ``runs``; Prefect's pages link to
+them. They are at the port after Prefect's, or at a free one. With --metrics-port, Prometheus can read the status of the
+runs.
 
-Everything is on loopback; the database is SQLite in PREFECT_HOME (``runs/.prefect``), or what
-PREFECT_SERVER_DATABASE_CONNECTION_URL names. What is killed comes back; a run that was killed goes on by itself. Pages
-and API ask for a login: the line in PREFECT_HOME/auth.
+All addresses are on 127.0.0.1 and need the login in PREFECT_HOME/auth. The database is SQLite in PREFECT_HOME
+(``runs/.prefect``), or the one that PREFECT_SERVER_DATABASE_CONNECTION_URL names. A process that is killed is started
+again, and a run that was killed is resumed.
 
-``npmdask serve --example`` makes small data and a schedule first, and serves them from a folder of their own.
+``npmdask serve --example`` first creates small data and a schedule, and serves them from a folder of their own.
 """
 
 import argparse
@@ -37,7 +37,7 @@ from npmdask.prefect.processes import Service, Supervisor, alone
 from npmdask.prefect.server import DATABASE_GONE, answers, ask, free_port, python_path
 from npmdask.prefect.settings import AUTH_VARIABLES, POOL, apply_settings, auth_file, auth_string
 
-PORT = 4200  # where people look for Prefect
+PORT = 4200  # the port that Prefect uses by default
 SCRATCH = "npmdask-serve-"  # names of temporary folders
 ENDING = 10.0  # seconds that killed processes have to be gone
 FRESH = 30.0  # seconds since the keeper's last look
@@ -55,7 +55,7 @@ def _serve(a: argparse.Namespace) -> int:
     if a.example is None:
         return _serve_file(a, _file_of(a))
     if a.schedules is not None:
-        raise BadInputError(f"--example has a schedule of its own: leave {a.schedules} out, or --example")
+        raise BadInputError(f"--example brings its own schedule: leave out either {a.schedules} or --example")
     a.folder = a.folder and a.folder.absolute()
     with example(a.example) as folder:
         return _serve_file(a, folder / SCHEDULES)
@@ -65,8 +65,8 @@ def _file_of(a: argparse.Namespace) -> Path:
     """The schedules that are asked for."""
     if a.schedules is None and not Path(SCHEDULES).exists():
         raise BadInputError(
-            f"there is no {SCHEDULES} in {Path.cwd()}: name a file of schedules; "
-            "`npmdask serve --example FOLDER` writes one that runs"
+            f"there is no {SCHEDULES} in {Path.cwd()}: name a file of schedules, or let "
+            "`npmdask serve --example FOLDER` write one to start from"
         )
     return Path(a.schedules or SCHEDULES).absolute()
 
@@ -84,7 +84,7 @@ def _serve_file(a: argparse.Namespace, schedules: Path) -> int:
     open_log()
     with ExitStack() as stack:
         for held in dict.fromkeys((folder, home)):
-            stack.enter_context(alone(held, "end it first, or name another --folder and set another PREFECT_HOME"))
+            stack.enter_context(alone(held, "stop it first, or name another --folder and set another PREFECT_HOME"))
         port, runs = _port(a.port or PORT), Path("runs").absolute()
         if a.port not in (None, port):
             raise RefusedError(
@@ -97,17 +97,17 @@ def _serve_file(a: argparse.Namespace, schedules: Path) -> int:
         took = time.monotonic() - began
         say(f"Prefect at http://127.0.0.1:{port}, {len(planned)} schedules, ready after {took:.0f} s; Ctrl-C stops all")
         say(f"all runs and schedules at http://127.0.0.1:{pages}")
-        say(f"these pages ask for a password: {_where_it_is()}")
+        say(f"the login for these pages: {_where_it_is()}")
         try:
             supervisor.watch(lambda: False)
         except KeyboardInterrupt:
-            say("stopping; everything committed is kept, the next start goes on")
+            say("stopping; all committed steps are kept, and the next start resumes the runs")
     return 0
 
 
 def _where_it_is() -> str:
     told = [name for name in AUTH_VARIABLES if os.environ.get(name)]
-    return f"that of {told[0]}" if told else f"the line in {auth_file()}"
+    return f"the value of {told[0]}" if told else f"the line in {auth_file()}"
 
 
 @contextmanager

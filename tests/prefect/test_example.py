@@ -51,7 +51,7 @@ def test_a_temporary_one_goes_and_what_is_wrong_is_said(shop: Shop, tmp_path: Pa
     assert shop.out.startswith("example: npm on ") and "and is deleted at the end" in shop.err
     assert not list((tmp_path / "here").glob("npmdask-example-*"))
     assert shop.start(*serve, "mine.toml", "--example").wait(120) == 2
-    assert "--example has a schedule of its own: leave mine.toml out, or --example" in shop.err
+    assert "--example brings its own schedule: leave out either mine.toml or --example" in shop.err
     assert shop.start(*serve, "--example", "out/below", "--check").wait(120) == 2
     assert "name another folder, or none" in shop.err and not shop.tracebacks
     assert shop.start(*serve).wait(120) == 2

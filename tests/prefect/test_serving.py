@@ -47,7 +47,7 @@ def secret_stays_secret(served: Served) -> None:
     assert know == {"keeper", "worker"} and secret not in environment_of(psutil.Process(served.process.pid))
     logs = [*(served.shop.folder / "runs" / ".serve").iterdir(), served.shop.folder / "err", served.shop.folder / "out"]
     assert not [log for log in logs if log.is_file() and secret in log.read_text(errors="replace")]
-    assert f"these pages ask for a password: the line in {home / AUTH}" in served.shop.err
+    assert f"the login for these pages: the line in {home / AUTH}" in served.shop.err
 
 
 def another(shop: Shop, name: str, *options: str) -> Shop:
@@ -70,7 +70,7 @@ def test_one_server_its_secret_its_database_and_its_end(shop: Shop) -> None:
     assert ended() is None, shop.err
     for second, held in zip(seconds, (shop.folder / "runs" / ".serve", shop.home), strict=True):
         assert second.started[0].wait(150) == 3
-        assert f"another process (pid {served.process.pid}) serves {held}: end it first" in second.err
+        assert f"another process (pid {served.process.pid}) serves {held}: stop it first" in second.err
         assert "Traceback" not in second.err
     assert alive([psutil.Process(served.service("worker"))]), "the first one goes on"
 
