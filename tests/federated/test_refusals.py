@@ -221,7 +221,7 @@ def test_an_exact_answer_must_be_asked_for(folder: Path) -> None:
     [
         ("max_steps = 2\n", "", "max_steps"),
         ("target_rank = 2", "target_rank = 0.5", "whole numbers"),
-        ('path = "a.zarr"', 'path = "a.zarr"\ncenter = true', "centre or scale"),
+        ('path = "a.zarr"', 'path = "a.zarr"\ncenter = true', "center or scale"),
         ('path = "a.zarr"', 'nodes = ["http://127.0.0.1:1"]', "data of its own"),
         ('path = "a.zarr"', "", "either path"),
     ],
