@@ -19,6 +19,7 @@ from typing import Any
 from npmdask.errors import BadInputError, closest
 
 SCHEMA = Path(__file__).parents[1] / "config.schema.json"  # of configurations: `npmdask schema` prints the same
+SCHEDULES_SCHEMA = SCHEMA.with_name("schedules.schema.json")  # of npmdask.prefect.schedules
 SHELLS = ("bash", "zsh", "fish")
 NEEDS = {"int": "a whole number", "float": "a number", "port": "a number from 0 to 65535"}  # types of arguments
 
@@ -231,11 +232,12 @@ def _keys() -> dict[str, dict[str, Any]]:
 def add_schema(commands: Any) -> None:
     """``npmdask schema``."""
     p = commands.add_parser("schema", help="print the JSON schema of configurations, by which editors complete them")
+    p.add_argument("--schedules", action="store_true", help="print the schema of files of schedules instead")
     p.set_defaults(command=_schema)
 
 
-def _schema(_: argparse.Namespace) -> int:
+def _schema(a: argparse.Namespace) -> int:
     from npmdask.config import schema_text
 
-    print(schema_text(), end="", file=sys.stdout)
+    print(SCHEDULES_SCHEMA.read_text() if a.schedules else schema_text(), end="", file=sys.stdout)
     return 0

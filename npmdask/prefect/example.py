@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from npmdask.cli.parser import SCHEDULES_SCHEMA, SCHEMA
 from npmdask.errors import BadInputError
 from npmdask.prefect.console import say
 from npmdask.storage.synthetic.generate import generate
@@ -88,7 +89,9 @@ def make_example(folder: Path) -> None:
             generate(folder / DATA, problem="spectrum", spectrum="harmonic", kind="samples", rows=ROWS, columns=COLUMNS)
         for name, text in FILES.items():
             if not (folder / name).exists():
-                (folder / name).write_text(text)
+                (folder / name).write_text(
+                    f"#:schema {(SCHEDULES_SCHEMA if name == SCHEDULES else SCHEMA).as_uri()}\n{text}"
+                )
     except OSError as error:
         raise BadInputError(
             f"the example cannot be made in {folder} ({error.strerror}): name another folder, or none"

@@ -1,18 +1,7 @@
 """Read and check ``schedules.toml``, and register its schedules with the Prefect server.
 
-::
-
-    [[schedule]]
-    name = "nightly"              # of the deployment; and of the run, unless its parameters say otherwise
-    flow = "npm"                  # one of FLOWS
-    config = "nightly.toml"       # beside this file; for flows that take a configuration
-    store = "../runs/nightly"     # where such a run is kept; runs/NAME in the working folder if it is left out
-    cron = "0 2 * * *"            # or every = 3600: a first time at once, then whenever so many seconds went by
-    timezone = "Europe/Berlin"    # of cron; UTC if it is left out
-    paused = false
-    at_once = 1                   # runs on the same data at the same time
-    [schedule.parameters]         # whatever else the flow takes
-    more = 5
+The keys of an entry are the fields of :class:`ScheduleEntry`. Their JSON schema, by which editors complete the file, is
+beside the package's own: ``schedules.schema.json``.
 """
 
 import json
@@ -58,16 +47,20 @@ class ScheduleEntry(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    name: str
-    flow: Names
-    config: str | None = None
-    store: str | None = None
-    every: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    cron: str | None = None
-    timezone: str = "UTC"
-    paused: bool = False
-    at_once: Annotated[int, Field(ge=1)] = 1
-    parameters: dict[str, Any] = Field(default_factory=dict)
+    name: str = Field(description="name of the schedule, and of its run unless parameters.run_id is given")
+    flow: Names = Field(description="the flow that each tick runs")
+    config: str | None = Field(None, description="configuration file of the run, relative to this file")
+    store: str | None = Field(
+        None, description="folder of such a run, relative to this file (default: runs/NAME in the working folder)"
+    )
+    every: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
+        None, description="seconds from one tick to the next; the first tick is at once"
+    )
+    cron: str | None = Field(None, description="times of ticks: minute, hour, day, month, day of the week")
+    timezone: str = Field("UTC", description="time zone of cron, such as Europe/Berlin")
+    paused: bool = Field(False, description="keep the schedule, but do not run it")
+    at_once: Annotated[int, Field(ge=1)] = Field(1, description="how many runs may use the same data at the same time")
+    parameters: dict[str, Any] = Field(default_factory=dict, description="further parameters of the flow")
 
     @model_validator(mode="after")
     def _one_time(self) -> "ScheduleEntry":
@@ -90,7 +83,50 @@ class File(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    schedule: list[ScheduleEntry] = Field(default_factory=list)
+    schedule: list[ScheduleEntry] = Field(default_factory=list, description="one table for each schedule")
+
+
+def schedules_schema_text() -> str:
+    """The JSON schema of the file: keys, when each is needed, and the parameters of every flow."""
+    made = _without_null(File.model_json_schema())
+    entry = made["$defs"]["ScheduleEntry"]
+    entry["oneOf"] = [{"required": ["cron"]}, {"required": ["every"]}]
+    entry["allOf"] = [
+        {"if": {"properties": {"flow": {"const": name}}}, "then": _of_flow(name, flow)} for name, flow in FLOWS.items()
+    ]
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Schedules of npmdask serve"}
+    return json.dumps(head | {key: value for key, value in made.items() if key != "title"}, indent=2) + "\n"
+
+
+def _of_flow(name: str, flow: Flow[..., Any]) -> dict[str, Any]:
+    """What an entry of this flow must have, and the parameters that it may have."""
+    known = _without_null(flow.parameters.model_dump())
+    needed = [key for key in known.get("required", ()) if key != "config"]
+    fields = {
+        key: {word: value for word, value in field.items() if word not in ("title", "position")}
+        for key, field in known["properties"].items()
+        if key != "config"
+    }
+    parameters = {"properties": fields, "additionalProperties": False, "required": needed}
+    configured: dict[str, Any] = (
+        {"required": ["config"]} if name in OF_A_CONFIGURATION else {"not": {"required": ["config"]}}
+    )
+    if needed:
+        configured["required"] = [*configured.get("required", ()), "parameters"]
+    return {**configured, "properties": {"parameters": parameters}}
+
+
+def _without_null(schema: Any) -> Any:
+    """The schema of what TOML can say, which has no null: keys are left out instead."""
+    if isinstance(schema, list):
+        return [_without_null(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept = {key: _without_null(value) for key, value in schema.items() if not (key == "default" and value is None)}
+    choices = [part for part in kept.get("anyOf", ()) if part != {"type": "null"}]
+    if len(choices) == 1:
+        return {key: value for key, value in kept.items() if key != "anyOf"} | choices[0]
+    return kept | ({"anyOf": choices} if choices else {})
 
 
 @dataclass(frozen=True, kw_only=True)

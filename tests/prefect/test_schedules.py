@@ -1,14 +1,21 @@
 """The file of what runs when: read, checked, and made known to a server as it is, and as it changes."""
 
+import json
 import re
+import tomllib
 from pathlib import Path
+from typing import Any
 
+import jsonschema
 import pytest
 
+from npmdask.cli.main import main
+from npmdask.cli.parser import SCHEDULES_SCHEMA
 from npmdask.errors import BadInputError
 from npmdask.prefect.example import DATA, FILES, SCHEDULES
-from npmdask.prefect.schedules import read_schedules
+from npmdask.prefect.schedules import FLOWS, ScheduleEntry, read_schedules, schedules_schema_text
 
+ROOT = Path(__file__).resolve().parents[2]
 GOOD = """
 [[schedule]]
 name = "nightly"
@@ -98,3 +105,67 @@ def test_the_example_is_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert (only.name, only.flow.name, only.begins) == ("example", "npm", True)
     assert only.data == str(tmp_path / DATA)
     assert only.parameters["config"]["run"]["store"] == str(tmp_path / "runs" / "example")
+
+
+@pytest.fixture(scope="module")
+def held() -> Any:
+    """The committed schema."""
+    schema = json.loads(SCHEDULES_SCHEMA.read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
+
+
+def test_the_schema_that_is_committed_is_that_of_the_model(capsys: pytest.CaptureFixture[str]) -> None:
+    assert SCHEDULES_SCHEMA.read_text() == schedules_schema_text(), "write schedules_schema_text() into it"
+    assert main(["schema", "--schedules"]) == 0
+    assert capsys.readouterr().out == SCHEDULES_SCHEMA.read_text()
+
+
+def test_the_schema_takes_what_is_read(held: Any) -> None:
+    pages = [path.read_text() for path in (ROOT / "docs").rglob("*.md")]
+    blocks = [block for page in pages for block in re.findall(r"```toml\n(.*?)```", page, re.S)]
+    blocks = [block for block in blocks if "[[schedule]]" in block]
+    files = [path.read_text() for path in ROOT.glob("data/*schedules.toml")]
+    assert blocks and files
+    example = FILES[SCHEDULES]
+    whole = re.sub(r"(?m)^# (?=[a-z\[])", "", example.partition("\n\n")[2])  # with what is there as a comment
+    for text in (GOOD, example, whole, *blocks, *files):
+        assert [error.message for error in held.iter_errors(tomllib.loads(text))] == [], text
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('flow = "topics"', 'flow = "topcis"'),
+        ("every = 600", 'every = 600\ncron = "0 2 * * *"'),
+        ("every = 600\n", ""),
+        ("every = 600", "every = 0"),
+        ('config = "sub/a.toml"\n', ""),
+        ("every = 600", 'every = 600\nconfig = "sub/a.toml"'),
+        ("count = 5", "cuont = 5"),
+        (", count = 5", ""),
+        ("count = 5", 'count = "five"'),
+        ("at_once = 2", "at_onec = 2"),
+    ],
+)
+def test_the_schema_refuses_what_is_not_read(held: Any, folder: Path, old: str, new: str) -> None:
+    wrong = GOOD.replace(old, new)
+    assert wrong != GOOD and not held.is_valid(tomllib.loads(wrong))
+    (folder / "s.toml").write_text(wrong)
+    with pytest.raises(BadInputError):
+        read_schedules(folder / "s.toml")
+
+
+def test_every_key_and_every_parameter_is_described() -> None:
+    schema = json.loads(SCHEDULES_SCHEMA.read_text())["$defs"]["ScheduleEntry"]
+    assert set(schema["properties"]) == set(ScheduleEntry.model_fields)
+    said = [*schema["properties"].values()]
+    for part, name in zip(schema["allOf"], FLOWS, strict=True):
+        assert part["if"]["properties"]["flow"]["const"] == name
+        said += part["then"]["properties"]["parameters"]["properties"].values()
+    assert len(said) > 50 and all(field.get("description") for field in said)
+
+
+def test_the_page_names_every_key() -> None:
+    page = (ROOT / "docs" / "operations.md").read_text().partition("### Keys of a schedule")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", page, re.M)) == set(ScheduleEntry.model_fields)
