@@ -1,14 +1,13 @@
 """A run of complex rows that kills itself at a given place (see :func:`tests.faults.weighted_job.die_at`).
 
-Arguments: folder (holds ``x``), store, algorithm, and where.
+Arguments of ``main``: folder (holds ``x``), store, algorithm, and where.
 """
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
-import npmdask
+from npmdask import top_k
 from npmdask.operators import _protocol as protocol
 from npmdask.operators import gram_matrix
 from tests.faults.weighted_job import die_at
@@ -19,7 +18,7 @@ def main(folder: Path, store: str, algorithm: str, where: str) -> None:
     protocol.RUN_BYTES = protocol.COLUMN_BYTES = 1  # a part for each row of chunks
     gram_matrix.SUMS_READ = 0
     die_at(where)
-    npmdask.top_k(
+    top_k(
         folder / "x",
         2,
         center=True,
@@ -31,7 +30,3 @@ def main(folder: Path, store: str, algorithm: str, where: str) -> None:
         threads=1,
         commit_seconds=0 if where != "end" else 30,
     )
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), *sys.argv[2:])

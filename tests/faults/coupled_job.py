@@ -1,16 +1,15 @@
 """A job on two fields that kills itself at a given place.
 
-Arguments: folder (holds ``a``, ``b`` and ``u.npy``), store, kind ("mca", "cca" or "pcs"), and where: the label of a
-pass, of which one part has been kept; the number of a step that has just been committed; or "end", to live.
+Arguments of ``main``: folder (holds ``a``, ``b`` and ``u.npy``), store, kind ("mca", "cca" or "pcs"), and where: the
+label of a pass, of which one part has been kept; the number of a step that has just been committed; or "end", to live.
 """
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
-import npmdask
+from npmdask import cca, mca
 from npmdask.operators import _protocol as protocol
 from npmdask.operators import gram_matrix
 from tests.faults.weighted_job import die_at
@@ -24,10 +23,6 @@ def main(folder: Path, store: str, kind: str, where: str) -> None:
     asked: dict[str, Any] = {"missing": "mean", "row_weights": folder / "u.npy", "tol": 1e-6, "threads": 1}
     asked |= {"store": folder / store, "commit_seconds": 0 if where != "end" else 30}
     if kind == "mca":
-        npmdask.mca(str(folder / "a"), str(folder / "b"), 2, scale=True, **asked)
+        mca(str(folder / "a"), str(folder / "b"), 2, scale=True, **asked)
     else:
-        npmdask.cca(str(folder / "a"), str(folder / "b"), 2, pcs=(4, 3) if kind == "pcs" else None, **asked)
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), *sys.argv[2:])
+        cca(str(folder / "a"), str(folder / "b"), 2, pcs=(4, 3) if kind == "pcs" else None, **asked)

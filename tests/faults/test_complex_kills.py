@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.conftest import often, same_bytes, write_zarr
-from tests.faults.test_kills import ROOT
+from tests.faults.complex_job import main
+from tests.faults.processes import exit_status
 
 SURVEY, LEFT = "survey of the columns", "left singular vectors"
-
-
-def exit_status(*job: object) -> int:
-    return subprocess.run([sys.executable, "-m", "tests.faults.complex_job", *map(str, job)], cwd=ROOT).returncode
 
 
 @pytest.mark.slow
@@ -31,8 +26,8 @@ def test_killed_on_complex_rows_it_ends_in_the_same_bits(
     rng = np.random.default_rng(0)
     rows = (rng.standard_normal((60, 8)) + 1j * rng.standard_normal((60, 8))) * np.geomspace(9, 3, 8) + np.arange(8)
     write_zarr(tmp_path / "x", rows, (17, 5))
-    assert exit_status(tmp_path, "whole", algorithm, "end") == 0
+    assert exit_status(main, tmp_path, "whole", algorithm, "end") == 0
     for place in places:
-        assert exit_status(tmp_path, "run", algorithm, place) == -signal.SIGKILL, place
-    assert exit_status(tmp_path, "run", algorithm, "end") == 0
+        assert exit_status(main, tmp_path, "run", algorithm, place) == -signal.SIGKILL, place
+    assert exit_status(main, tmp_path, "run", algorithm, "end") == 0
     same_bytes(tmp_path / "whole", tmp_path / "run", ("steps", "result", "survey", "left.zarr"))

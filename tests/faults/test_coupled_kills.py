@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.conftest import often, same_bytes, write_zarr
-from tests.faults.test_kills import ROOT
-
-
-def exit_status(*job: object) -> int:
-    return subprocess.run([sys.executable, "-m", "tests.faults.coupled_job", *map(str, job)], cwd=ROOT).returncode
-
+from tests.faults.coupled_job import main
+from tests.faults.processes import exit_status
 
 JOBS = [
     ("mca", ("moments", "step 1", "1", "measured"), ("result", "moments", "measured", "pairs/steps", "pairs/result")),
@@ -38,8 +32,8 @@ def test_a_killed_job_ends_in_the_same_bits(
     write_zarr(tmp_path / "a", a, (10, 5))
     write_zarr(tmp_path / "b", b, (20, 4))
     np.save(tmp_path / "u.npy", np.linspace(0.0, 3.0, 90))
-    assert exit_status(tmp_path, "whole", kind, "end") == 0
+    assert exit_status(main, tmp_path, "whole", kind, "end") == 0
     for place in places:
-        assert exit_status(tmp_path, "run", kind, place) == -signal.SIGKILL, place
-    assert exit_status(tmp_path, "run", kind, "end") == 0
+        assert exit_status(main, tmp_path, "run", kind, place) == -signal.SIGKILL, place
+    assert exit_status(main, tmp_path, "run", kind, "end") == 0
     same_bytes(tmp_path / "whole", tmp_path / "run", parts)

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.conftest import same_bytes, write_zarr
-from tests.faults.test_kills import ROOT
+from tests.faults.processes import exit_status
+from tests.faults.weighted_job import main
 
 SURVEY, LEFT = "survey of the columns", "left singular vectors"
-
-
-def exit_status(*job: object) -> int:
-    return subprocess.run([sys.executable, "-m", "tests.faults.weighted_job", *map(str, job)], cwd=ROOT).returncode
 
 
 @pytest.mark.slow
@@ -34,9 +29,9 @@ def test_killed_with_weights_and_gaps_it_ends_in_the_same_bits(
     write_zarr(tmp_path / "x", rows, (17, 5))
     np.save(tmp_path / "u.npy", np.linspace(0.0, 3.0, 60))
     np.save(tmp_path / "v.npy", np.linspace(2.0, 0.5, 12))
-    assert exit_status(tmp_path, "whole", algorithm, "end") == 0
+    assert exit_status(main, tmp_path, "whole", algorithm, "end") == 0
     for place in places:
-        assert exit_status(tmp_path, "run", algorithm, place) == -signal.SIGKILL, place
-    assert exit_status(tmp_path, "run", algorithm, "end") == 0
+        assert exit_status(main, tmp_path, "run", algorithm, place) == -signal.SIGKILL, place
+    assert exit_status(main, tmp_path, "run", algorithm, "end") == 0
     parts = ("steps", "result", "survey", "missing", "weights", "left.zarr")
     same_bytes(tmp_path / "whole", tmp_path / "run", parts)

@@ -1,18 +1,17 @@
 """A run of weighted rows with gaps that kills itself at a given place.
 
-Arguments: folder (holds ``x``, ``u.npy``, ``v.npy``), store, algorithm, and where: the label of a pass, of which one
-part has been kept; the number of a step that has just been committed; or "end", to live.
+Arguments of ``main``: folder (holds ``x``, ``u.npy``, ``v.npy``), store, algorithm, and where: the label of a pass, of
+which one part has been kept; the number of a step that has just been committed; or "end", to live.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
-import npmdask
+from npmdask import top_k
 from npmdask.checkpoint.store import RunStore
 from npmdask.operators import _protocol as protocol
 from npmdask.operators import gram_matrix
@@ -42,8 +41,4 @@ def main(folder: Path, store: str, algorithm: str, where: str) -> None:
     die_at(where)
     asked: dict[str, Any] = {"center": True, "scale": True, "missing": "mean", "tol": 1e-2, "iteration_rank": 4}
     asked |= {"row_weights": folder / "u.npy", "column_weights": folder / "v.npy", "algorithm": algorithm}
-    npmdask.top_k(folder / "x", 2, store=folder / store, threads=1, commit_seconds=0 if where != "end" else 30, **asked)
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), *sys.argv[2:])
+    top_k(folder / "x", 2, store=folder / store, threads=1, commit_seconds=0 if where != "end" else 30, **asked)

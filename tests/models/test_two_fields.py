@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +27,8 @@ from npmdask.numerics.canonical import canonical_pairs, chance_correlation
 from npmdask.theory.diagnostics import max_sin_theta
 from npmdask.xarray import CCA, MCA
 from tests.conftest import often, same_bytes, write_zarr
-from tests.faults.test_kills import ROOT
+from tests.faults import coupled_job
+from tests.faults.processes import exit_status
 
 
 def fields(n: int = 150, p: int = 20, q: int = 12, common: int = 3, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -461,8 +460,7 @@ def test_a_job_that_was_killed_goes_on_by_its_store_alone(tmp_path: Path) -> Non
     write_zarr(tmp_path / "a", a, (13, 7))
     write_zarr(tmp_path / "b", b, (31, 5))
     np.save(tmp_path / "u.npy", np.linspace(0.0, 3.0, 150))
-    job = [sys.executable, "-m", "tests.faults.coupled_job", tmp_path, "run", "mca", "1"]
-    assert subprocess.run(list(map(str, job)), cwd=ROOT).returncode == -signal.SIGKILL
+    assert exit_status(coupled_job.main, tmp_path, "run", "mca", "1") == -signal.SIGKILL
     with pytest.raises(BadInputError, match="finishes the job"):
         kind_of(RunStore(tmp_path / "run").read_spec()).answer(tmp_path / "run")
     found = npmdask.resume(tmp_path / "run")

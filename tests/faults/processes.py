@@ -1,0 +1,25 @@
+"""Processes that are killed, forked from one that has imported npmdask: to import it takes longer than most jobs."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(["tests.faults.coupled_job", "tests.faults.complex_job", "tests.faults.job"])
+
+
+def started(job: Callable[..., None], *arguments: Any) -> BaseProcess:
+    """A process that does the job."""
+    process = _context.Process(target=job, args=arguments, daemon=True)
+    process.start()
+    return process
+
+
+def exit_status(job: Callable[..., None], *arguments: Any) -> int | None:
+    """Of a process that did the job: the negative number of a signal that ended it."""
+    process = started(job, *arguments)
+    process.join()
+    return process.exitcode
