@@ -276,9 +276,8 @@ def _needed(
     operator: Operator, columns: int, state_blocks: int, limit: int | None, base: int, threads: int, workers: int
 ) -> MemoryPlan:
     """What a run with so many columns and threads takes."""
-    moved = isinstance(operator, OnDevice)
-    of_worker = WORKER_BASE + (DEVICE_BASE if moved else 0)
-    device_task, device_state = operator.device_bytes(columns) if moved else (0, 0)
+    device_task, device_state = operator.device_bytes(columns) if isinstance(operator, OnDevice) else (0, 0)
+    of_worker = WORKER_BASE + (DEVICE_BASE if device_task else 0)
     block, runs = getattr(operator, "state_rows", operator.block_rows) * columns * 8, runs_of(operator)
     pending, weights = operator.pending_bytes(columns, runs), getattr(getattr(operator, "view", None), "nbytes", 0)
     return MemoryPlan(

@@ -278,6 +278,11 @@ class Backend:
             self._kept.clear()
             self._room = nbytes
 
+    @property
+    def room(self) -> int:
+        """Bytes of the data that may still be kept."""
+        return self._room
+
     def kept(self, key: Any) -> Any:
         """What was kept by this name; None if nothing was."""
         return self._kept.get(key)

@@ -23,6 +23,7 @@ from npmdask.execution.memory import MemoryPlan, give_back, largest_rank, tree_r
 from npmdask.execution.reduction import runs_of
 from npmdask.numerics.spectra import Spectrum
 from npmdask.numerics.units import time_text
+from npmdask.planning.device_choice import OF_MATRIX, USUAL, DeviceChoice, choice_said, choose_device
 from npmdask.planning.forecast import Forecast, look_ahead, predict_steps
 from npmdask.planning.predicted_steps import GRAM_FLOPS, MEMORY, PLACES, REHEARSAL_FLOPS, SIDE
 from npmdask.planning.private_forecast import chosen
@@ -32,7 +33,7 @@ from npmdask.planning.throughput import MOST_COLUMNS, Throughput, measure_throug
 from npmdask.runs.build import ELSEWHERE, default_rank, make_problem, prepared
 from npmdask.runs.plain_release import MOSTLY, mean_of_rows, mean_said
 from npmdask.runs.problem import DEFAULT_STEPS, Problem, Request, Start
-from npmdask.runs.session import memory_for, needs_of
+from npmdask.runs.session import memory_for, needs_of, require_device
 from npmdask.runs.solution import Resources
 from npmdask.storage.chunk_advice import ChunkReading, LayoutAdvice, advise, how_read
 from npmdask.storage.object_url import is_remote
@@ -66,7 +67,8 @@ class Plan:
     by which the answer can be had, that of ``algorithm`` first, and ``why`` it is taken. ``shares``: what a run on some
     of the rows would be off by; empty where no sample says so. ``chooses``: the number of components is to be found by
     what is held out, and figures are of one. ``mean_cosine``: of component 1 and the mean of the columns, at least so
-    large; None where the run centres, or too little is known.
+    large; None where the run centres, or too little is known. ``device``: what passes take on a GPU, where the run has
+    one; all other seconds are of the processor.
     """
 
     source: str
@@ -102,6 +104,8 @@ class Plan:
     shares: tuple[ShareError, ...] = ()
     chooses: bool = False
     mean_cosine: float | None = None
+    device: DeviceChoice | None = None
+    device_said: str = ""
 
     @property
     def passes(self) -> int | None:
@@ -114,7 +118,9 @@ class Plan:
     def facts(self) -> dict[str, Any]:
         """Everything as plain numbers and strings, for scripts."""
         memory = asdict(self.memory) | {"predicted_peak": self.memory.predicted_peak}
-        more = {"passes": self.passes, "total_bytes": self.total_bytes, "memory": memory}
+        more: dict[str, Any] = {"passes": self.passes, "total_bytes": self.total_bytes, "memory": memory}
+        if self.device is not None:
+            more["device"] = asdict(self.device) | {"seconds": self.device.seconds, "pays": self.device.pays}
         return asdict(self) | {"shape": list(self.shape)} | more
 
 
@@ -149,6 +155,7 @@ def plan_run(problem: Problem, resources: Resources, spectrum: Spectrum | None =
             f"{problem.source.path} is a stored Gram: a run on it reads no data and takes no pass, so that there is "
             "nothing to plan; start it with `npmdask run`"
         )
+    require_device(needs_of(problem), resources)
     memory = memory_for(needs_of(problem), resources)
     base = tree_rss()
     wide = widest(problem, memory, base)
@@ -159,6 +166,8 @@ def plan_run(problem: Problem, resources: Resources, spectrum: Spectrum | None =
     measured = measure_throughput(problem, memory, wide, forming=forming, allowed=allowed)
     with single_threaded_blas():  # small matrices
         plan = make_plan(problem, memory, measured, wide, spectrum)
+        choice = choose_device(problem, resources, memory, plan.passes)
+        plan = replace(plan, device=choice, device_said=choice_said(choice, problem, resources))
         if not others or plan.seconds is None:
             return plan
         there = [make_plan(p, memory_for(needs_of(p), resources, base), measured, wide, spectrum) for p in others]
@@ -323,7 +332,6 @@ SPARE = 32 * 2**20  # bytes by which the processes may grow until the plan of th
 LARGE = 128 * 2**20  # bytes of data: smaller ones take no time either way
 TIMED = 2**30  # bytes of data, from which to measure costs a small share of the time that a wrong choice would
 TIMING = 0.5  # seconds of it
-USUAL = 10  # steps of block Krylov, where no sample says how many
 ROWS_A_PASS = 150  # of A A^T, that are formed while a block of columns is multiplied once: measured, as is that
 ROWS_DECOMPOSED = 2  # times rows / columns longer it takes with its eigenvectors
 MANY_ENTRIES = 2**23  # of few rows with many columns: a pass over fewer takes no time
@@ -425,6 +433,11 @@ def _forms_sooner(formed: Problem, blocks: Problem, resources: Resources) -> boo
         if sample is not None and np.isfinite(sample.spectrum).all() and not why_too_small(sample, 4 * p, ""):
             steps = predict_steps(blocks, sample.eigenvalues, p, flops=REHEARSAL_FLOPS).steps
     other = int(blocks.kind == "matrix")
+    by_device = choose_device(blocks, resources, memory, steps + other)
+    if by_device is not None:
+        at_once_there = choose_device(formed, resources, memory_for(needs_of(formed), resources), OF_MATRIX + other)
+        if at_once_there is not None:
+            return at_once_there.seconds <= by_device.seconds
     by_blocks = _all_seconds(blocks, measured, steps, other + int(blocks.needs_moments), p)
     once = predict_steps(formed, np.zeros(0), p).steps
     at_once = _all_seconds(formed, measured, once, other + int(formed.needs_moments), p)
@@ -625,6 +638,7 @@ def plan_lines(plan: Plan | TensorPlan) -> list[str]:
         "bytes": _bytes(plan),
         "seconds": _seconds(plan),
         "memory": _memory(plan),
+        **({"device": plan.device_said} if plan.device_said else {}),
         "tasks": _runs(plan),
         "reading": f"{plan.reading.how}: {plan.reading.why}",
         "chunks": _chunks(plan),

@@ -42,7 +42,7 @@ from npmdask.execution.memory import (
 from npmdask.execution.reduction import PassCheckpoint, TreeNode, pack, runs_of, unpack
 from npmdask.numerics.devices import Device, chosen_device, elsewhere
 from npmdask.numerics.subspaces import Block
-from npmdask.operators import LeftProduct, Operator, Partial
+from npmdask.operators import GramMatrix, LeftProduct, Operator, Partial
 from npmdask.operators.on_device import SUMS, OnDevice, on_device
 from npmdask.privacy.release import EVERYTHING, Disclosure
 from npmdask.runs.left_vectors import flush_left
@@ -78,6 +78,11 @@ class DeviceUse:
         """What the last bits depend on."""
         return {"device": self.device, "library": self.library}
 
+
+STARTING = 4.0  # seconds until a GPU computes: CuPy or PyTorch are imported, a context is made
+USUAL_PASSES = 10
+CORE_FLOPS = 20e9  # a second of a core, in float64: measured 18 to 29 in products of rows
+CORE_BYTES = 2e9  # a second of a core, read and checked: measured, uncompressed
 
 GATHERED = 4  # blocks of a pass whose product is kept: the block, the product, and what is made of them
 
@@ -117,20 +122,33 @@ def _chosen(problem: Problem) -> Chosen | None:
 
 
 def device_for(needs: Iterable[Need], resources: Resources) -> Device | None:
-    """The device that sums of a run are formed on; None where none of them is, or all are formed here.
+    """The device that sums of a run are formed on; None where none of them is, or where "auto" has found that the
+    processor is done before a GPU would have started.
 
     Raises
     ------
     RefusedError
         A GPU is asked for, and this process finds none.
     """
-    if resources.device == "cpu" or not any(type(need.operator) in SUMS for need in needs):
+    moved = [need for need in needs if type(need.operator) in SUMS]
+    if resources.device == "cpu" or not moved:
         return None
+    if resources.device == "auto" and max(map(_processor_seconds, moved)) < STARTING:
+        return None  # nothing is imported for it
     if resources.cluster:
         return elsewhere(resources.device_memory)
     if resources.workers:
         return elsewhere(resources.device_memory, -(-resources.workers // max(len(visible_cards()), 1)))
     return chosen_device(resources.device, resources.device_memory)
+
+
+def _processor_seconds(need: Need) -> float:
+    """About how long the processor takes: its arithmetic, and to decode and check what is read."""
+    operator: Any = need.operator
+    whole, reader = isinstance(operator, GramMatrix), operator.reader
+    entries = reader.entries if reader.layout == "csr" else reader.shape[0] * reader.shape[1]
+    passes, each = (1, operator.block_rows) if whole else (USUAL_PASSES, 4 * need.p)
+    return float(passes * (entries * each / CORE_FLOPS + operator.pass_bytes / CORE_BYTES) / usable_cores())
 
 
 def require_device(needs: Iterable[Need], resources: Resources) -> None:
@@ -259,8 +277,8 @@ class Session:
                         f"workers have different GPUs or libraries ({names['device']}; {names['library']}): the result "
                         "is as accurate, but its last bits depend on which worker does what"
                     )
-                self.device = DeviceUse(**names, planned=plan.device_peak)
-        self.warnings += changed_device(self.store, self.device and self.device.facts)
+                self.device = DeviceUse(device=names["device"], library=names["library"], planned=plan.device_peak)
+        self.warnings += changed_device(self.store, self.device.facts if self.device else None)
 
     def _leave_device(self) -> None:
         if self._device is not None and self.device is not None and self._executor is not None:
