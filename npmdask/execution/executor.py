@@ -350,7 +350,7 @@ def _take_card(cards: list[str], dask_worker: Any) -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = cards[int(dask_worker.name) % len(cards)]
 
 
-def begin_on(device: Device, each: int, beside: int, threads: int) -> dict[str, str]:
+def begin_on(device: Device, each: int, beside: int, threads: int) -> tuple[dict[str, str], int]:
     """Open a device for a run, and keep data on it where its memory is not needed otherwise.
 
     Parameters
@@ -360,7 +360,8 @@ def begin_on(device: Device, each: int, beside: int, threads: int) -> dict[str, 
 
     Returns
     -------
-    facts : what the last bits depend on.
+    facts, limit
+        What the last bits depend on, and the bytes of it that may be used.
 
     Raises
     ------
@@ -377,7 +378,7 @@ def begin_on(device: Device, each: int, beside: int, threads: int) -> dict[str, 
             f'{-(-(beside + each * threads) // mib)} MiB of it: {fewer}raise device_memory, or set device = "cpu"'
         )
     backend.allow(room)
-    return backend.facts
+    return backend.facts, backend.limit
 
 
 def end_on(device: Device) -> int:

@@ -203,7 +203,7 @@ class MemoryPlan:
 
     ``base`` is what the processes hold already (interpreter, libraries, a Prefect server below this one),
     ``state`` the blocks of the algorithm, ``task`` one running task. ``device_state`` and ``device_task``: the same of
-    the memory of a device, for each process.
+    the memory of a device, for each process; ``device_data`` what of the data stays there if it fits.
     """
 
     limit: int | None
@@ -214,6 +214,7 @@ class MemoryPlan:
     workers: int
     device_state: int = 0
     device_task: int = 0
+    device_data: int = 0
 
     @property
     def predicted_peak(self) -> int:
@@ -290,6 +291,7 @@ def _needed(
         workers=workers,
         device_state=device_state,
         device_task=device_task,
+        device_data=operator.staying_bytes // max(1, workers) if isinstance(operator, OnDevice) else 0,
     )
 
 

@@ -21,6 +21,7 @@ from npmdask.report import Report
 from npmdask.report.blocks import bytes_text
 from npmdask.runs.observers import Observer
 from npmdask.runs.presentation import grid_of
+from npmdask.runs.solution import DeviceUse
 
 Keeps = Literal["answer", "run", "everything"]
 Spec = Mapping[str, Any]
@@ -306,6 +307,12 @@ def memory_text(peak: int | None, limit: int | None) -> str:
     if peak is None:
         return ""
     return f"peak {bytes_text(peak)}{f' of {bytes_text(limit)} allowed' if limit else ''}"
+
+
+def device_text(device: DeviceUse) -> str:
+    """Write what sums were formed on, and what was planned and used of its memory."""
+    peak = f", peak {bytes_text(device.peak)}" if device.peak else ""
+    return f"{device.device}: memory planned {bytes_text(device.planned)}{peak} of {bytes_text(device.limit)}"
 
 
 def last_error(run: RunStore) -> str:

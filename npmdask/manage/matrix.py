@@ -25,6 +25,7 @@ from npmdask.manage.kinds import (
     RunKind,
     Sink,
     Spec,
+    device_text,
     last_error,
     memory_text,
     named,
@@ -167,10 +168,9 @@ class MatrixKind(RunKind):
         if answer.seconds is None:
             return {} if answer.statement is None else {"privacy": privacy_text(answer.statement)}
         passes = f": {passes_text(answer.data_passes, answer.bytes_read or 0)}" if answer.data_passes else ""
-        return {
-            "time": f"{duration(answer.seconds)}{passes}",
-            "memory": memory_text(answer.peak_rss_bytes, answer.memory_limit_bytes),
-        }
+        memory = memory_text(answer.peak_rss_bytes, answer.memory_limit_bytes)
+        there = "" if answer.device is None else f"; {device_text(answer.device)}"
+        return {"time": f"{duration(answer.seconds)}{passes}", "memory": f"{memory}{there}"}
 
     def inspect(self, run: RunStore, spec: Spec) -> dict[str, Any]:
         """Say what is committed; of a private run only public parameters, neither shape nor fingerprint."""
@@ -189,9 +189,11 @@ class MatrixKind(RunKind):
             "steps": len(history),
             "worst_residual": history[-1]["worst_residual"] if history else None,
         }
+        device = spec.get("environment", {}).get("device")
         return (
             facts
             | steps
+            | ({"device": device} if device else {})
             | source
             | missing_facts(missing_of(run))
             | named(presentation_facts(run), (PART,))
@@ -369,6 +371,7 @@ def _summary(solution: Solution) -> dict[str, Any]:
     statement, spread = solution.statement, solution.value_stddevs
     more: dict[str, Any] = {"statement": statement} if statement is not None else {}
     more |= {"value_stddevs": spread.tolist()} if spread is not None else {}
+    more |= {"device": asdict(solution.device)} if solution.device else {}
     more |= {"facts": solution.facts} if solution.facts else {}
     more |= {"certificate": solution.certificate} if solution.certificate else {}
     return {

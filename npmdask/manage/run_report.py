@@ -12,7 +12,7 @@ from npmdask.algorithms.stopping import Outcome
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
 from npmdask.manage.data_report import about, data_sections, headline
-from npmdask.manage.kinds import PageOptions, flat
+from npmdask.manage.kinds import PageOptions, device_text, flat
 from npmdask.manage.presented import Sampling, presentation_sections, sampling_of
 from npmdask.manage.private_sections import (
     above_noise,
@@ -29,6 +29,7 @@ from npmdask.report import Plot, Report, Rule, Section, Series, Table
 from npmdask.report.blocks import Text, bytes_text, parameters, section, series, spectrum_plot, table, tiles, warnings
 from npmdask.runs.missing import missing_of, missing_warnings
 from npmdask.runs.predictions import comparison, prediction_facts
+from npmdask.runs.solution import DeviceUse
 from npmdask.runs.weights import kept_weights
 from npmdask.storage.labels import Labels, require_names
 from npmdask.theory.certificates.statements import assurance_of
@@ -504,4 +505,7 @@ def _memory(telemetry: list[dict[str, Any]]) -> list[Section]:
         limit = plans[-1]["limit"]
         facts.append(("predicted before the first pass", bytes_text(plans[-1]["predicted_peak"])))
         facts.append(("limit", bytes_text(limit) if limit else "none"))
+    if device := ends[-1].get("device"):
+        said = device_text(DeviceUse(**device))
+        return [section("Memory", table(facts, ("process", "peak resident memory")), Text(text=f"On {said}."))]
     return [section("Memory", table(facts, ("process", "peak resident memory")))]

@@ -127,6 +127,16 @@ class OnDevice:
         reading = int(reader.buffer_bytes) * (READERS if self.at_once else 1)
         return reading + pointers + self.slots * self.slot_bytes + 2 * sums
 
+    @property
+    def staying_bytes(self) -> int:
+        """Memory of the device that the data take which stay from pass to pass: all of them, or none."""
+        reader = self.inner.reader
+        if type(self.inner) is GramMatrix:
+            return 0
+        if self.sparse:
+            return int(reader.entries) * (self.dtype.itemsize + 4)
+        return int(reader.shape[0]) * int(self.inner.block_rows) * self.dtype.itemsize
+
     def device_bytes(self, p: int) -> tuple[int, int]:
         """Memory of the device: for each thread, and beside them."""
         d, whole = int(self.inner.block_rows), type(self.inner) is GramMatrix
@@ -190,6 +200,7 @@ class Strip:
     def rows(self) -> Any:
         """The rows on the device, as they are stored or filled in."""
         if self.slot is not None:
+            assert self.sent is not None
             self.held = self.slot.send(self.sent)
         return self.held if self.make is None else self.make(self.held)
 

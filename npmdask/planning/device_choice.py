@@ -155,7 +155,7 @@ def settled(problem: Problem, held: RunStore, resources: Resources) -> Resources
 
 def _rate_on(device: Device, moved: OnDevice, p: int, threads: int) -> PassRate:
     first = _rate(moved, p, threads)
-    if moved.pass_bytes > device.backend.room:
+    if moved.staying_bytes > device.backend.room:
         return PassRate(first=first, later=first)
     return PassRate(first=first, later=_rate(replace(moved, token="measurement"), p, threads))
 

@@ -181,6 +181,7 @@ def solve_in(problem: Problem, session: Session) -> Solution:
         facts: dict[str, Any] = {"outcome": solution.outcome.name, "seconds": solution.seconds}
         if known is None:
             processes = [asdict(process) for process in solution.peak_rss_by_process]
+            facts |= {} if solution.device is None else {"device": asdict(solution.device)}
             session.log("end", **facts, peak_rss=solution.peak_rss_bytes, processes=processes)
         else:  # what a process that only reads the answer takes says nothing of the run
             session.log("answered", **facts)
@@ -228,6 +229,7 @@ def _solution(
         store=session.store.place,
         fingerprint=problem.source.fingerprint,
         warnings=(*session.warnings, *meta.get("notes", ())),
+        device=session.device,
         peak_rss_by_process=session.peak_by_process,
         target_rank=len(arrays["values"]),
         explained_share=meta.get("explained_share"),

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from math import inf
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -50,34 +50,11 @@ from npmdask.runs.log_observer import watched
 from npmdask.runs.observers import Observer, StageObserver
 from npmdask.runs.problem import Problem
 from npmdask.runs.restore import changed_device
-from npmdask.runs.solution import Resources
+from npmdask.runs.solution import DeviceUse, Resources
 from npmdask.storage.bundle import Arrays
 from npmdask.storage.checksum import crc32c
 from npmdask.storage.readers.dense import ReadStats, checksums_of
 from npmdask.storage.source import Source
-
-
-@dataclass(frozen=True, kw_only=True)
-class DeviceUse:
-    """What sums of a run are formed on.
-
-    Parameters
-    ----------
-    device, library : its model, and the versions of what computes there: what the last bits depend on.
-    planned : bytes of its memory that were planned, beside data that stay on it.
-    peak : the most that was used; of several processes, by one of them.
-    """
-
-    device: str
-    library: str
-    planned: int
-    peak: int = 0
-
-    @property
-    def facts(self) -> dict[str, str]:
-        """What the last bits depend on."""
-        return {"device": self.device, "library": self.library}
-
 
 STARTING = 4.0  # seconds until a GPU computes: CuPy or PyTorch are imported, a context is made
 USUAL_PASSES = 10
@@ -204,6 +181,7 @@ def memory_for(needs: Iterable[Need], resources: Resources, base: int | None = N
         fitting,
         device_state=max(plan.device_state for plan in plans),
         device_task=max(plan.device_task for plan in plans),
+        device_data=max(plan.device_data for plan in plans),
     )
 
 
@@ -263,7 +241,7 @@ class Session:
         """
         need, executor = (plan.device_task, plan.device_state), self.executor
         if self._device is not None:
-            found: list[dict[str, str]]
+            found: list[tuple[dict[str, str], int]]
             try:
                 found = executor.everywhere(begin_on, self._device, *need, executor.threads)
             except RefusedError as error:
@@ -271,13 +249,16 @@ class Session:
                     raise
                 self._device = None
             else:
-                names = {key: "; ".join(sorted({facts[key] for facts in found})) for key in found[0]}
+                names = {key: "; ".join(sorted({facts[key] for facts, _ in found})) for key in found[0][0]}
                 if any("; " in name for name in names.values()):
                     self.warnings.append(
                         f"workers have different GPUs or libraries ({names['device']}; {names['library']}): the result "
                         "is as accurate, but its last bits depend on which worker does what"
                     )
-                self.device = DeviceUse(device=names["device"], library=names["library"], planned=plan.device_peak)
+                limit = min(limit for _, limit in found)
+                planned = plan.device_peak + min(plan.device_data, max(limit - plan.device_peak, 0))
+                self.device = DeviceUse(device=names["device"], library=names["library"], planned=planned, limit=limit)
+                self.log("device", **asdict(self.device))
         self.warnings += changed_device(self.store, self.device.facts if self.device else None)
 
     def _leave_device(self) -> None:

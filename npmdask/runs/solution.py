@@ -84,6 +84,29 @@ class Step:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DeviceUse:
+    """What sums of a run were formed on; of several processes each has one.
+
+    Parameters
+    ----------
+    device, library : its model, and the versions of what computes there: what the last bits depend on.
+    planned, limit : bytes of its memory that were planned, with the data that stay on it, and that may be used.
+    peak : the most that was used; 0 where that is not counted.
+    """
+
+    device: str
+    library: str
+    planned: int
+    limit: int
+    peak: int = 0
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What the last bits depend on."""
+        return {"device": self.device, "library": self.library}
+
+
+@dataclass(frozen=True, kw_only=True)
 class Analysed:
     """What was analysed. ``rows``: how many, None where that is not released; ``row_weight``: what they weigh together,
     where they are weighted; ``components``: None of a tensor.
@@ -141,6 +164,8 @@ class Solution:
         Of the data.
     warnings : tuple of str
         Sentences.
+    device : DeviceUse or None
+        The GPU, and its memory; None where sums were formed by the processor.
     peak_rss_by_process : tuple of ProcessPeak
         Each process by itself.
     target_rank : int
@@ -189,6 +214,7 @@ class Solution:
     store: str
     fingerprint: str | None
     warnings: tuple[str, ...] = ()
+    device: DeviceUse | None = None
     peak_rss_by_process: tuple[ProcessPeak, ...] = ()
     target_rank: int = 0
     explained_share: float | None = None
