@@ -28,12 +28,13 @@ from npmdask.operators import Gram, GramMatrix, SparseGram, View
 from npmdask.operators.on_device import on_device
 from npmdask.storage.source import open_source
 from npmdask.theory.diagnostics import max_sin_theta
-from tests.conftest import planted, same_bytes, write_zarr
+from tests.conftest import planted, write_zarr
 from tests.gpu.job import ASKED
 from tests.operators.test_operators import ignore, write_csr
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS, COLUMNS, P = 3000, 700, 12  # more than one strip, panel and run, none of them full
+KILLED_AFTER = 3  # steps
 
 
 def missing(library: str) -> str | None:
@@ -148,6 +149,13 @@ def test_data_that_stay_on_the_card_give_the_same_bits(device: Device, tmp_path:
     assert passes[0][1].bytes_read > 0 == passes[1][1].bytes_read == passes[2][1].bytes_read
 
 
+def same_answer(left: Any, right: Any) -> None:
+    """Steps, values and vectors agree to the last bit. What was read may differ: of data that stay on a card, less."""
+    assert left.steps == right.steps
+    for name in ("basis", "values", "residual_norms"):
+        assert getattr(left, name).tobytes() == getattr(right, name).tobytes(), name
+
+
 def store_of(folder: Path, rows: int = 40_000, columns: int = 500) -> Path:
     """Samples with a slow spectrum, in twenty chunks."""
     x = planted(rows, columns, np.arange(1, 61) ** -0.5)[0].astype("f4") * np.float32(rows**0.5)
@@ -185,8 +193,8 @@ def test_two_worker_processes_share_a_card_and_change_no_bit(tmp_path: Path) -> 
     asked |= {"device": "cuda", "device_memory": "4GiB"}
     one = npmdask.top_k(store, store=tmp_path / "one", **asked)
     two = npmdask.top_k(store, store=tmp_path / "two", workers=2, **asked)
-    assert one.converged and one.basis.tobytes() == two.basis.tobytes()
-    same_bytes(tmp_path / "one", tmp_path / "two")
+    assert one.converged
+    same_answer(one, two)
 
 
 @needs_a_card
@@ -196,12 +204,12 @@ def test_a_run_killed_on_the_card_goes_on_to_the_same_bits(tmp_path: Path) -> No
     whole = npmdask.top_k(tmp_path / "x.zarr", store=tmp_path / "whole", device="cuda", **ASKED)
     job = [sys.executable, "-m", "tests.gpu.job", str(tmp_path)]
     with subprocess.Popen(job, cwd=ROOT, start_new_session=True) as process:
-        steps, end = tmp_path / "run" / "steps", time.monotonic() + 120
-        while not steps.exists() or len(list(steps.iterdir())) < 3:
+        end = time.monotonic() + 120
+        while not (tmp_path / "run" / "steps" / f"{KILLED_AFTER:06}").exists():
             assert process.poll() is None and time.monotonic() < end, "it ended before it was killed"
             time.sleep(0.002)
         os.killpg(process.pid, signal.SIGKILL)
     assert not (tmp_path / "run" / "result").exists()
     killed = npmdask.top_k(tmp_path / "x.zarr", store=tmp_path / "run", device="cuda", **ASKED)
-    assert whole.converged and killed.basis.tobytes() == whole.basis.tobytes()
-    same_bytes(tmp_path / "whole", tmp_path / "run")
+    assert whole.converged and whole.steps > KILLED_AFTER
+    same_answer(killed, whole)
