@@ -1,7 +1,8 @@
 """A folder of arrays that exists whole or not at all: the unit of every checkpoint and journal.
 
 Written aside, flushed to disk, then renamed: a reader never sees a half-written one. The manifest holds the
-CRC-32C of every file, so that what rots on disk is found. Plain ``.npy`` and JSON; nothing is ever unpickled.
+CRC-32C of every file and its own, so that what rots on disk is found. Plain ``.npy`` and JSON; nothing is ever
+unpickled.
 
 Where a bundle is written again and again, small arrays lie in the manifest: a file of its own costs each of them a
 flush to disk, which takes longer than the step that it remembers.
@@ -12,6 +13,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -27,6 +29,7 @@ from npmdask.storage.paths import require_below
 
 MANIFEST = "manifest.json"
 SMALL_BYTES = 2**10
+SEAL = re.compile(rb', "crc32c": "([0-9a-f]{8})"\}\n\Z')
 Arrays = dict[str, np.ndarray]
 
 
@@ -58,9 +61,8 @@ def write_bundle(
         files = {f"{name}.npy": _write_array(aside / f"{name}.npy", array, mode) for name, array in large.items()}
         content = {"meta": meta, "files": files} | ({"small": _as_text(small)} if small else {})
         text = json.dumps(content, sort_keys=True).encode()  # an indent would take the slow encoder
-        # The manifest guards itself too: its own checksum is the last line.
         with open(aside / MANIFEST, "wb", opener=_opener(mode)) as file:
-            file.write(text + b"\n" + f"{crc32c_bytes(text):08x}\n".encode())
+            file.write(sealed(text))
         for name in (*files, MANIFEST):  # after all is written: the first flush then takes most of the others along
             fsync(aside / name)
         fsync_folder(aside)
@@ -141,12 +143,32 @@ def read_meta(path: Path) -> dict[str, Any]:
 
 def _read_manifest(path: Path) -> dict[str, Any]:
     try:
-        body, _, crc = (path / MANIFEST).read_bytes().rstrip(b"\n").rpartition(b"\n")
-        if crc32c_bytes(body) != int(crc, 16):
-            raise ValueError("checksum mismatch")
-        return dict(json.loads(body))
+        return dict(json.loads(unsealed((path / MANIFEST).read_bytes())))
     except (OSError, ValueError) as error:
         raise BadInputError(f"{path / MANIFEST} is missing or corrupt ({error})") from error
+
+
+def sealed(text: bytes) -> bytes:
+    """A JSON object as a manifest, which guards itself too: its last key is the checksum of the object without it."""
+    return text[:-1] + f', "crc32c": "{crc32c_bytes(text):08x}"}}\n'.encode()
+
+
+def unsealed(data: bytes) -> bytes:
+    """The inverse of :func:`sealed`. Of manifests of earlier versions the checksum is a line after the object.
+
+    Raises
+    ------
+    ValueError
+        There is no checksum, or it is another one.
+    """
+    found = SEAL.search(data)
+    if found is None:
+        body, _, crc = data.rstrip(b"\n").rpartition(b"\n")
+    else:
+        body, crc = data[: found.start()] + b"}", found[1]
+    if crc32c_bytes(body) != int(crc, 16):
+        raise ValueError("checksum mismatch")
+    return body
 
 
 def _as_text(arrays: Arrays) -> dict[str, Any]:

@@ -87,7 +87,7 @@ def kept(folder: Path) -> dict[str, bytes]:
         if path.is_file() and path.name not in OF_PROCESSES and not path.name.endswith(".lock"):
             data, named = path.read_bytes().replace(bytes(folder), b""), bytes(folder) in path.read_bytes()
             if path.name == "manifest.json" and named:
-                data = data.rstrip(b"\n").rpartition(b"\n")[0]  # without its checksum, which is of the name too
+                data = data.rpartition(b', "crc32c": ')[0]  # without its checksum, which is of the name too
             if path.name == "run.json":
                 data = json.dumps(json.loads(data) | {"resources": None}).encode()  # threads are varied
             found[str(path.relative_to(folder))] = data

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+import npmdask
 from npmdask.errors import BadInputError, FencedOutError
 from npmdask.storage.bundle import MANIFEST, SMALL_BYTES, read_bundle, write_bundle
+from npmdask.storage.checksum import crc32c_bytes
+from tests.conftest import write_zarr
 
 ARRAYS = {
     "few": np.array([[1.0, -0.0, np.nan], [np.inf, 5e-324, 0.1]]),
@@ -45,6 +50,62 @@ def test_a_changed_digit_of_an_array_in_the_manifest_is_seen(tmp_path: Path) -> 
     path.write_bytes(text.replace(b"000000000000f03f", b"000000000000f03e"))
     with pytest.raises(BadInputError, match=r"manifest.json is missing or corrupt \(checksum mismatch\)"):
         read_bundle(tmp_path / "b")
+
+
+def test_a_manifest_is_json_for_other_tools(tmp_path: Path) -> None:
+    write_bundle(tmp_path / "b", ARRAYS, {"step": 3})
+    found = json.loads((tmp_path / "b" / MANIFEST).read_text())
+    assert found["meta"] == {"step": 3} and set(found["files"]) == {f"{name}.npy" for name in ARRAYS}
+
+
+def as_it_was(folder: Path) -> None:
+    """Every manifest below a folder in its first form: the object, and its checksum as a line of its own."""
+    for path in folder.rglob(MANIFEST):
+        content = json.loads(path.read_text())
+        del content["crc32c"]
+        text = json.dumps(content, sort_keys=True).encode()
+        path.write_bytes(text + f"\n{crc32c_bytes(text):08x}\n".encode())
+
+
+def test_bundles_in_the_first_form_are_read(tmp_path: Path) -> None:
+    write_bundle(tmp_path / "b", ARRAYS, {"step": 3}, inline=True)
+    now = read_bundle(tmp_path / "b")
+    as_it_was(tmp_path)
+    assert len((tmp_path / "b" / MANIFEST).read_text().splitlines()) == 2
+    found = read_bundle(tmp_path / "b")
+    assert found[1] == now[1] and all(found[0][name].tobytes() == now[0][name].tobytes() for name in ARRAYS)
+
+
+@pytest.mark.slow
+def test_a_run_whose_bundles_have_the_first_form_goes_on(tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).standard_normal((400, 20)) * np.geomspace(5, 1, 20)
+    asked: dict[str, Any] = {"kind": "samples", "algorithm": "power", "tol": 1e-6}
+    source = write_zarr(tmp_path / "x.zarr", rows, (100, 20))
+    whole = npmdask.top_k(source, 3, store=tmp_path / "whole", **asked)
+    npmdask.top_k(source, 3, store=tmp_path / "run", max_steps=3, **asked)
+    as_it_was(tmp_path / "run")
+    again = npmdask.resume(tmp_path / "run", max_steps=200)
+    assert again.data_passes == whole.data_passes - 3
+    np.testing.assert_array_equal(again.basis, whole.basis)
+
+
+@pytest.mark.parametrize("form", ["now", "first"])
+def test_every_byte_of_a_manifest_is_guarded(tmp_path: Path, form: str) -> None:
+    write_bundle(tmp_path / "b", {"few": np.array([1.0])}, {"step": 3}, inline=True)
+    if form == "first":
+        as_it_was(tmp_path)
+    path = tmp_path / "b" / MANIFEST
+    text = path.read_bytes()
+    for place in range(len(text.rstrip(b"\n"))):
+        for other in (b"0", b"Z"):
+            if (changed := text[:place] + other + text[place + 1 :]) != text:
+                path.write_bytes(changed)
+                with pytest.raises(BadInputError, match="missing or corrupt"):
+                    read_bundle(tmp_path / "b")
+    for length in range(len(text) - 1):
+        path.write_bytes(text[:length])
+        with pytest.raises(BadInputError, match="missing or corrupt"):
+            read_bundle(tmp_path / "b")
 
 
 def test_what_may_not_be_published_leaves_nothing(tmp_path: Path) -> None:

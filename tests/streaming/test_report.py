@@ -255,5 +255,5 @@ def test_nothing_committed_is_said(tmp_path: Path) -> None:
     np.save(tmp_path / "in" / "a.npy", np.full((3, D), np.nan))
     with pytest.raises(BadInputError, match="NaN"):
         stream_pca(tmp_path / "in", K, store=tmp_path / "s")
-    with pytest.raises(BadInputError, match="there is no run in"):
+    with pytest.raises(BadInputError, match="there is no run with a committed step in"):
         write_report(tmp_path / "s")
