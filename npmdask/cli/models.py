@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from dataclasses import asdict
 from typing import Any
@@ -140,26 +139,16 @@ def print_answer(answer: Any, a: argparse.Namespace, words: int = 10) -> int:
     kind = kind_of_answer(answer)
     for warning in answer.warnings:
         print(f"npmdask: warning: {warning}", file=sys.stderr)
-    if a.json or not _read_together():  # or both are among the lines below
+    if a.json:  # else both are among the lines below
         print(f"npmdask: {kind.ending(answer)}", file=sys.stderr)
         if answer.assurance:
             print(f"npmdask: {answer.assurance}", file=sys.stderr)
-    if a.json:
         print(json.dumps(kind.summary(answer)))
         return 0 if answer.answered else NOT_CONVERGED
     if a.verbose:
         print(kind.lines(answer, words), end="\n\n")
     print("\n".join(f"{name:10} {said}" for name, said in kind.overview(answer, _cost(a))))
     return 0 if answer.answered else NOT_CONVERGED
-
-
-def _read_together() -> bool:
-    """Whether stdout and stderr go to the same place: one terminal, or one file."""
-    try:
-        out, err = os.fstat(sys.stdout.fileno()), os.fstat(sys.stderr.fileno())
-    except (OSError, ValueError):  # closed, or no files at all
-        return False
-    return (out.st_dev, out.st_ino) == (err.st_dev, err.st_ino)
 
 
 def _cost(a: argparse.Namespace) -> dict[str, str]:

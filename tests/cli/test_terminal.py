@@ -171,7 +171,9 @@ def test_without_a_terminal_there_are_no_control_characters(rows: Path, tmp_path
     if more == ["--json"]:
         assert len(done.stdout.splitlines()) == 1
     else:
-        assert len(("\n" + done.stdout).partition("\nfound ")[2].splitlines()) <= 8
+        lines = ("\n" + done.stdout).partition("\nfound ")[2].splitlines()
+        assert len(lines) <= 8
+        assert not [line for line in lines if len(line) > 40 and line[11:] in done.stderr], "each sentence is said once"
     together = subprocess.run([*command, "--quiet"] if not more else command, cwd=tmp_path, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, text=True)  # fmt: skip
     if not more:

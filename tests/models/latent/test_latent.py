@@ -244,4 +244,4 @@ def test_what_did_not_converge_is_said_and_has_its_exit_code(tmp_path: Path, cap
     found = fit_mixture(source, K, store=tmp_path / "run", iterations=1, restarts=1)
     assert found.facts["outcome"]["sentence"].startswith("not converged")
     assert main(["resume", str(tmp_path / "run"), "--quiet"]) == 4
-    assert "not converged" in capsys.readouterr().err
+    assert "not converged" in capsys.readouterr().out

@@ -251,7 +251,7 @@ def test_what_did_not_converge_is_said_and_has_its_exit_code(answer: TopicAnswer
     found = run_topics(corpus(N, 30, 60), K, store=tmp_path / "run", iterations=1, restarts=1)
     assert not found.answered and found.outcome.sentence.startswith("not converged: found 3 of 3 topics")
     assert main(["resume", str(tmp_path / "run"), "--quiet"]) == 4
-    assert "not converged: found" in capsys.readouterr().err
+    assert "not converged: found" in capsys.readouterr().out
     page = write_report(tmp_path / "run").read_text()
     assert '<p class="outcome bad">not converged: found' in page
 
@@ -282,7 +282,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: An
     code, out, err = run(*asked, "--words", "4", "-v")
     table, _, short = out.partition("\n\n")
     assert code == 0 and table.splitlines()[0].split() == ["topic", "weight", "c_npmi", "u_mass", "words"]
-    assert len(table.splitlines()) == 4 and "found 3 of 3 topics" in err and "quality: " in err
+    assert len(table.splitlines()) == 4 and "found 3 of 3 topics" in short and "quality: " in err
     assert run(*asked, "--quiet")[1].splitlines()[1:2] == short.splitlines()[1:2]  # without the table
     code, out, _ = run(*asked, "--json")
     facts = json.loads(out)

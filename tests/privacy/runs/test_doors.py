@@ -60,7 +60,7 @@ def altered(old: str, new: str, name: str = "other.toml") -> str:
 @pytest.mark.slow
 def test_from_plan_to_export(home: World, capsys: Any) -> None:
     code, out, err = say(capsys, "run", "p.toml", "-v")
-    assert code == 0 and "released 3 noisy products" in err and "step 3: released" in err
+    assert code == 0 and "released 3 noisy products" in out and "step 3: released" in err
     facts = dict(line.split(maxsplit=1) for line in out.splitlines() if " " in line)
     assert facts["statement.mechanism.relation.name"] == "record_replace" and "{" not in out
     code, again, _ = say(capsys, "resume", "runs/p", "-v")
