@@ -4,8 +4,10 @@ The keys of an entry are the fields of :class:`ScheduleEntry`. Their JSON schema
 beside the package's own: ``schedules.schema.json``.
 """
 
+import asyncio
 import json
 from dataclasses import dataclass
+from datetime import datetime
 from hashlib import sha256
 from os.path import normpath
 from pathlib import Path
@@ -14,10 +16,12 @@ from zoneinfo import available_timezones
 
 from prefect import Flow
 from prefect.schedules import Cron, Interval, Schedule
+from prefect.server.schemas.schedules import CronSchedule
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from npmdask.config import RunConfig, load_config, parse_toml, sentences
 from npmdask.errors import BadInputError, closest
+from npmdask.numerics.units import time_text
 from npmdask.prefect.benchmark import benchmark
 from npmdask.prefect.parameters import at_store, checked, run_folder
 from npmdask.prefect.power_method import distributed_private_pca, npm, npm_deflation
@@ -142,6 +146,20 @@ class Planned:
     at_once: int
     version: str  # of all of it
     begins: bool  # with a first run as soon as it is known, not only after its time
+
+    def timing(self, now: datetime) -> str:
+        """Say when it runs, in which time zone, and its next tick after ``now``: the one that Prefect would make."""
+        if self.when.cron is not None:
+            zone = str(self.when.timezone)
+            said = f"cron {self.when.cron} ({zone})"
+            cron = CronSchedule(cron=self.when.cron, timezone=zone, day_or=self.when.day_or)
+            ticks = [] if self.paused else asyncio.run(cron.get_dates(1, start=now))
+            due = f"next tick {ticks[0]:%a %Y-%m-%d %H:%M %Z}" if ticks else "no next tick"
+        else:
+            assert self.when.interval is not None
+            often = time_text(self.when.interval.total_seconds())
+            said, due = f"every {often}", f"first tick when it is served for the first time, then {often} after each"
+        return f"{said}, {'paused: no tick' if self.paused else due}"
 
     @property
     def queue(self) -> str:

@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,8 @@ def _serve_file(a: argparse.Namespace, schedules: Path) -> int:
 
     planned = read_schedules(schedules)
     if a.check:
-        print("\n".join(f"{one.name}: {one.flow.name} on {one.data}" for one in planned))
+        now = datetime.now(UTC)
+        print("\n".join(f"{one.name}: {one.flow.name} on {one.data}; {one.timing(now)}" for one in planned))
         return 0
     began, home = time.monotonic(), auth_file().parent
     folder = (a.folder or Path("runs", ".serve")).absolute()

@@ -3,6 +3,7 @@
 import json
 import re
 import tomllib
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from npmdask.cli.main import main
 from npmdask.cli.parser import SCHEDULES_SCHEMA
 from npmdask.errors import BadInputError
+from npmdask.prefect import serve
 from npmdask.prefect.example import DATA, FILES, SCHEDULES
 from npmdask.prefect.schedules import FLOWS, ScheduleEntry, read_schedules, schedules_schema_text
 
@@ -54,6 +56,26 @@ def test_paths_are_those_of_the_file_and_runs_are_in_the_working_folder(folder: 
     again, changed = read_schedules(folder / "s.toml")[0], GOOD.replace("0 2", "0 3")
     (folder / "s.toml").write_text(changed)
     assert again.version == npm.version != read_schedules(folder / "s.toml")[0].version
+
+
+def test_each_schedule_says_when_it_runs_next_in_its_own_time_zone(folder: Path) -> None:
+    (folder / "s.toml").write_text(GOOD)
+    npm, topics = read_schedules(folder / "s.toml")
+    before, after = datetime(2026, 3, 27, 23, 30, tzinfo=UTC), datetime(2026, 3, 29, 12, 0, tzinfo=UTC)
+    assert npm.timing(before) == "cron 0 2 * * * (Europe/Berlin), next tick Sat 2026-03-28 02:00 CET"
+    assert npm.timing(after) == "cron 0 2 * * * (Europe/Berlin), next tick Mon 2026-03-30 02:00 CEST"
+    every = "every 10 minutes, first tick when it is served for the first time, then 10 minutes after each"
+    assert topics.timing(before) == every
+    (folder / "s.toml").write_text(GOOD.replace("at_once = 2", "paused = true"))
+    assert read_schedules(folder / "s.toml")[0].timing(before) == "cron 0 2 * * * (Europe/Berlin), paused: no tick"
+
+
+def test_the_check_shows_all_of_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "s.toml").write_text(GOOD)
+    assert serve.main([str(folder / "s.toml"), "--check"]) == 0
+    nightly, papers = capsys.readouterr().out.splitlines()
+    assert nightly.startswith("nightly: npm on ") and "a.zarr; cron 0 2 * * * (Europe/Berlin), next tick " in nightly
+    assert papers.startswith(f"papers: topics on {folder}/docword.txt; every 10 minutes, ")
 
 
 @pytest.mark.slow
