@@ -56,7 +56,7 @@ def remaining_epsilon(spent: Charge, budget: Budget) -> float:
 
 
 def askable_epsilon(spent: Charge, budget: Budget) -> float:
-    """What is left as a figure to type: of at most :data:`DIGITS` digits, and covered as it stands.
+    """What is left as a figure to type: of at most :data:`DIGITS` digits, and covered by the grant exactly as shown.
 
     ``remaining_epsilon`` stops just short of what fits, so that of 2 it leaves 1.999999998. A short figure beside it is
     taken only where the charge that a run would reserve for it is within the grant; all else is rounded down.
