@@ -138,11 +138,11 @@ def top_k(
         "gram" (A^T A is formed in one pass, where d x d numbers fit), "row-gram" (A A^T of fewer rows than columns is
         formed, and a second pass gives the components), "krylov" (restarted block Krylov, a third of the passes of
         subspace iteration on slow spectra), "power" (the noisy power method, the only one for noise), or "auto": of
-        large data the faster of "krylov" and the matrix of the smaller side, measured where that is worth its time,
-        else "krylov", and "power" with noise (docs/passes.md); a store that has a run keeps its way. With ``privacy``
-        "covariance" (released once, whole, for every number of components) or "power", and "auto" the one that public
-        numbers predict to capture more (docs/planning.md); also "k-dp-pca", "k-dp-ojas" and "k-dp-power" (private
-        oracles of records, one direction after the other: docs/kdppca.md).
+        data from 16 MiB on the faster of "krylov" and the matrix of the smaller side by their shape, or measured where
+        that is worth its time, else "krylov", and "power" with noise (docs/passes.md); a store that has a run keeps its
+        way. With ``privacy`` "covariance" (released once, whole, for every number of components) or "power", and "auto"
+        the one that public numbers predict to capture more (docs/planning.md); also "k-dp-pca", "k-dp-ojas" and
+        "k-dp-power" (private oracles of records, one direction after the other: docs/kdppca.md).
     options : dict, optional
         Parameters of k-dp-pca and its relatives, like ``{"variant": "tight", "steps": 8}``. Of "krylov":
         ``basis_blocks`` (how many blocks of products it remembers, 2 and more) and ``precision`` ("mixed": dense

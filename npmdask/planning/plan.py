@@ -172,7 +172,7 @@ def plan_run(problem: Problem, resources: Resources, spectrum: Spectrum | None =
             return plan
         there = [make_plan(p, memory_for(needs_of(p), resources, base), measured, wide, spectrum) for p in others]
         routes = tuple(_route_of(each) for each in (plan, *there) if each.seconds is not None)
-        return replace(plan, routes=routes, why=_why(routes))
+        return replace(plan, routes=routes, why=_why(routes, few=problem.source.reader.nbytes < FEW))
 
 
 def _other_routes(problem: Problem, resources: Resources, base: int) -> list[Problem]:
@@ -196,8 +196,11 @@ def _other_routes(problem: Problem, resources: Resources, base: int) -> list[Pro
     return found
 
 
-def _why(routes: tuple[Route, ...]) -> str:
-    """Why the first of ``routes`` is taken, or what is faster, where it was asked for by name or by a rule."""
+def _why(routes: tuple[Route, ...], *, few: bool) -> str:
+    """Why the first of ``routes`` is taken, or what is faster, where it was asked for by name or by a rule.
+
+    ``few``: the data are so small that no matrix is formed unless that is asked for.
+    """
     first, rest = routes[0], [route for route in routes[1:] if route.algorithm != "power"]
     if not rest:
         return f"{first.algorithm}: nothing else fits into the memory"
@@ -205,7 +208,10 @@ def _why(routes: tuple[Route, ...]) -> str:
     ratio = second.seconds / max(first.seconds, 1e-9)
     if ratio >= 1:
         return f"{first.algorithm}: {second.algorithm} is expected to take {ratio:.2g} times as long"
-    return f"{first.algorithm}, although {second.algorithm} is expected to take {ratio:.2g} of its time"
+    said = f"{first.algorithm}, although {second.algorithm} is expected to take {ratio:.2g} of its time"
+    if not few:
+        return said
+    return f"{said}: of less than {FEW // MIB} MiB auto forms no matrix, which would save about a second at most"
 
 
 def _route_of(plan: Plan) -> Route:
@@ -329,7 +335,8 @@ TALL = 16  # rows for each column, below which its eigenvectors take longer than
 MOST_FORMED = 8192  # beyond, the matrix alone is half a gigabyte, and its vectors take minutes
 DECOMPOSING = 6e-11  # seconds of d^3: of the leading vectors of the matrix, measured at d = 1024 to 4096
 SPARE = 32 * 2**20  # bytes by which the processes may grow until the plan of the run is made
-LARGE = 128 * 2**20  # bytes of data: smaller ones take no time either way
+FEW = 2**24  # bytes of data, below which forming saves about a second at most
+LARGE = 128 * 2**20  # bytes of data, from which products in float32 save more than their last pass in float64 costs
 TIMED = 2**30  # bytes of data, from which to measure costs a small share of the time that a wrong choice would
 TIMING = 0.5  # seconds of it
 ROWS_A_PASS = 150  # of A A^T, that are formed while a block of columns is multiplied once: measured, as is that
@@ -399,7 +406,8 @@ def _worth_forming(name: str, source: Source) -> bool:
     """Whether the data are so many that the choice counts, and have a shape for which it can be this one."""
     (rows, columns), reader = source.shape, source.reader
     if name == "gram":
-        return rows >= TALL * columns and reader.nbytes >= LARGE
+        tall = 1 if columns <= SURE else TALL  # the vectors of a matrix that small take a hundredth of a second
+        return rows >= tall * columns and reader.nbytes >= FEW
     assert isinstance(reader, DenseReader)
     at_once = rows * reader.whole[1] * reader.dtype.itemsize
     return rows * columns >= MANY_ENTRIES and at_once <= MOST_OF_COLUMNS

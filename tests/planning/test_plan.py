@@ -406,7 +406,7 @@ def _timed(monkeypatch: pytest.MonkeyPatch, forming: float) -> None:
 
     Chunks, sample and rehearsal are real; of the clock alone no test may depend.
     """
-    for name in ("TIMED", "LARGE", "SURE", "DECOMPOSING"):
+    for name in ("TIMED", "FEW", "SURE", "DECOMPOSING"):
         monkeypatch.setattr(planning, name, 0)
 
     def measured(*args: Any, **options: Any) -> Throughput:
@@ -468,6 +468,25 @@ def test_a_resume_goes_the_way_that_was_measured_first(tmp_path: Path, monkeypat
     assert before.steps == 1 and after.data_passes == 0
     assert after.basis.tobytes() == before.basis.tobytes()
     assert npmdask.top_k(x, 3, kind="samples", tol=1e-6).steps > 1
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_auto_and_plan_agree_on_data_that_fit_into_memory(kind: str) -> None:
+    """12000 x 180 float64 are 16.5 MiB, and one pass is sooner than several: auto forms the matrix, and plan says so.
+
+    Of less data auto does not, and the plan says why it is not the fastest. Mutant: a threshold of 128 MiB.
+    """
+    rows = np.random.default_rng(0).standard_normal((12_000, 180)) / np.sqrt(np.arange(1, 181))
+    for some, name in ((rows, "gram"), (rows[:700], "krylov")):
+        given = csr_matrix(some) if kind == "sparse" else some
+        problem = posed(Request(target_rank=3), open_source(given), Resources())
+        plan = plan_run(problem, Resources())
+        assert (problem.algorithm.name, plan.algorithm, plan.routes[0].algorithm) == (name, name, name)
+        slower = next(route for route in plan.routes if route.algorithm != name and route.algorithm != "power").seconds
+        if slower < plan.routes[0].seconds:
+            assert plan.why.startswith(f"{name}, although ")
+            assert ("of less than 16 MiB auto forms no matrix" in plan.why) == (name == "krylov")
+    assert npmdask.top_k(rows, 3).steps == 1
 
 
 def test_a_plan_shows_every_way_and_why_one_is_taken(tmp_path: Path) -> None:
