@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil, prod, sqrt
 from pathlib import Path
@@ -27,7 +27,8 @@ SHOWN = 10  # loadings of a component
 CARDS, IMAGES, MAPS, TIMES = 6, 12, 6, 4  # components that are shown so
 CELLS = 120_000  # of all maps of a page together: it stays below 1 MB
 CLASSES = len(COLOURS)  # colours of rows
-LATITUDES, LONGITUDES = ("lat", "y", "nav_lat", "rlat"), ("lon", "x", "nav_lon", "rlon")
+FINE = 16  # cells of a map for each of the points on it
+NEAR = 0.03  # of the diagonal of a map: a point is drawn no larger
 
 
 PRIVATE = {"symmetric": "eigenvectors", "tensor": "decomposition", "matrix": "SVD", "sparse": "SVD"}  # else PCA
@@ -128,7 +129,7 @@ def names_in_source(spec: Mapping[str, Any], fingerprint: Callable[[str], str]) 
         labels, same = open_source(place).labels, fingerprint(place) == spec["data"]["fingerprint"]
     except NpmdaskError:
         return Labels()
-    return Labels(columns=labels.columns) if same and labels is not None else Labels()
+    return replace(labels, rows=()) if same and labels is not None else Labels()
 
 
 def data_sections(run: RunStore, spec: dict[str, Any], result: Any, page: PageOptions) -> list[Section]:
@@ -202,14 +203,16 @@ def components(basis: np.ndarray, labels: Labels, kept: np.ndarray | None, grid:
 
 @dataclass(frozen=True, kw_only=True)
 class Drawing:
-    """How one number for each column is shown: on the two ``axes`` that columns lie along, or by their ``names``.
+    """How one number for each column is shown: on the ``cells`` of a grid of two ``axes``, or by their ``names``.
 
-    ``places``: of the columns that there are, in all of the grid.
+    ``cells``: the number of the column of each, from 0; -1 where there is none. ``points``: so many columns are places
+    in any order, and a cell shows the nearest.
     """
 
     axes: tuple[Axis, Axis] | None
-    places: np.ndarray
+    cells: np.ndarray
     names: list[str]
+    points: int = 0
 
     @classmethod
     def of(cls, labels: Labels, d: int, kept: np.ndarray | None, grid: tuple[int, int] | None = None) -> Drawing:
@@ -222,15 +225,22 @@ class Drawing:
         """
         axes = _grid(labels, grid, d, kept)
         if axes is not None:
-            whole = axes[0].size * axes[1].size
-            return cls(axes=axes, places=np.arange(whole) if kept is None or len(kept) != d else kept, names=[])
+            cells = np.full(axes[0].size * axes[1].size, -1)
+            cells[np.arange(len(cells)) if kept is None or len(kept) != d else kept] = np.arange(d)
+            return cls(axes=axes, cells=cells, names=[])
+        among = kept if kept is not None and len(kept) == d else np.arange(d)
+        if labels.points:
+            lat, lon = (axis.places[among] if axis.size > d else axis.places for axis in labels.points)
+            if len(lat) == d and min(np.ptp(lat), np.ptp(lon)) > 0:
+                lines, cells, points = _cells_of(lat, lon)
+                named = zip(labels.points, lines, strict=True)
+                axes = tuple(Axis(axis.name, len(line), line) for axis, line in named)  # type: ignore[assignment]
+                return cls(axes=axes, cells=cells, names=[], points=points)
         count = prod(axis.size for axis in labels.columns) if labels.columns else d
         names = names_of_columns(labels, count)
-        if kept is not None and len(kept) == d < count:
-            names = [names[j] for j in kept]
-        elif count != d:
-            names = names_of_columns(None, d)
-        return cls(axes=None, places=np.arange(d), names=names)
+        if len(among) < count:
+            names = [names[j] for j in among]
+        return cls(axes=None, cells=np.arange(d), names=names if len(names) == d else names_of_columns(None, d))
 
     @property
     def form(self) -> str:
@@ -243,16 +253,18 @@ class Drawing:
     @property
     def left_out(self) -> str:
         """A sentence about cells of the grid without a column."""
-        whole = self.axes is not None and len(self.places) == self.axes[0].size * self.axes[1].size
-        return "" if self.axes is None or whole else "Grey: left out, no values."
+        if self.axes is None:
+            return ""
+        if self.points:
+            return f"Each cell shows the nearest of {self.points:,} points; grey: none is near."
+        return "Grey: left out, no values." if (self.cells < 0).any() else ""
 
     def block(self, entries: np.ndarray, title: str, shown: int, *, unit: bool = False) -> Bars | Map:
         """Show ``entries`` (d). ``shown``: so many such blocks are on the page; ``unit``: entries have length 1."""
         if self.axes is None:
             return _card(entries, title, self.names, unit=unit)
         rows, columns = self.axes
-        field = np.full(rows.size * columns.size, np.nan)
-        field[self.places] = entries
+        field = np.where(self.cells < 0, np.nan, entries[self.cells])
         return _map(field.reshape(rows.size, columns.size), rows, columns, title, self.form == "images", shown)
 
 
@@ -288,6 +300,36 @@ def _grid(labels: Labels, asked: tuple[int, int] | None, d: int, kept: np.ndarra
     if len(axes) != 2 or min(axis.size for axis in axes) < 2:
         return None
     return axes[0], axes[1]
+
+
+def _cells_of(lat: np.ndarray, lon: np.ndarray) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray, int]:
+    """A grid for points: its latitudes and longitudes, the number of the point of each cell (-1: none), and how many
+    points cells are the nearest of (0: every point has a cell of its own).
+
+    Points that fill a good part of the grid of their own coordinates are that grid, of which some cells were left out.
+    """
+    lines = np.unique(lat), np.unique(lon)
+    cells = len(lines[0]) * len(lines[1])
+    own = np.searchsorted(lines[0], lat) * len(lines[1]) + np.searchsorted(lines[1], lon)
+    if cells <= 4 * len(lat) and len(np.unique(own)) == len(lat):
+        found = np.full(cells, -1)
+        found[own] = np.arange(len(lat))
+        return lines, found, 0
+    from scipy.spatial import cKDTree  # a tenth of a second that other pages need not
+
+    spans = np.array([np.ptp(lat), np.ptp(lon)])
+    count = min(max(FINE * len(lat), 400), CELLS // (2 * MAPS))
+    tall, wide = (
+        max(8, round(float(side))) for side in np.sqrt(count * np.array([spans[0] / spans[1], spans[1] / spans[0]]))
+    )
+    lines = np.linspace(lat.min(), lat.max(), tall), np.linspace(lon.min(), lon.max(), wide)
+    tree = cKDTree(np.column_stack([lat, lon]))
+    apart = np.quantile(tree.query(tree.data, k=2)[0][:, 1], 0.95)
+    step = float(np.hypot(*(spans / (tall - 1, wide - 1))))
+    near = max(min(0.75 * apart, NEAR * float(np.hypot(*spans))), 0.51 * step)
+    middles = np.stack(np.meshgrid(*lines, indexing="ij"), axis=-1).reshape(-1, 2)
+    nearest = tree.query(middles, distance_upper_bound=near)[1]
+    return lines, np.where(nearest == len(lat), -1, nearest), len(lat)
 
 
 def _map(field: np.ndarray, rows: Axis, columns: Axis, title: str, pixels: bool, shown: int) -> Map:

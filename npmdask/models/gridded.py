@@ -9,7 +9,8 @@ import numpy as np
 
 from npmdask.errors import BadInputError
 from npmdask.runs.missing import Missing
-from npmdask.runs.weights import LATITUDES, cosines, places_of, require_same_places
+from npmdask.runs.weights import cosines, places_of, require_same_places
+from npmdask.storage.labels import LATITUDES
 from npmdask.storage.readers.gaps import DROP, unmarked
 from npmdask.storage.readers.lazy import rows_of_a_block
 

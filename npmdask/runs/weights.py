@@ -13,13 +13,12 @@ from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.numerics.subspaces import Block
 from npmdask.storage.kinds import real_array
-from npmdask.storage.labels import Axis, axis_of
+from npmdask.storage.labels import LATITUDES, Axis, axis_of
 from npmdask.storage.readers.gaps import GapReader
 from npmdask.storage.safe_open import numbers_in
 from npmdask.storage.source import Source, open_grid
 
 COSLAT = "coslat"
-LATITUDES = ("lat", "latitude", "nav_lat")
 SIDES = ("rows", "columns")
 NAMES = {"rows": "row_weights", "columns": "column_weights"}
 

@@ -15,7 +15,7 @@ from scipy.sparse import csr_array, issparse
 from npmdask.errors import BadInputError, extra
 from npmdask.storage.checksum import crc32c
 from npmdask.storage.conventions import require_undecoded
-from npmdask.storage.labels import Labels, axis_of, of_columns
+from npmdask.storage.labels import Labels, axis_of, of_columns, points_of
 from npmdask.storage.readers.lazy import graph_rows, mapped_rows, rows_of_a_block, stored_rows
 from npmdask.storage.snapshots import is_of_icechunk, node_of
 
@@ -84,7 +84,11 @@ def labels_of(given: Any, dim: str | int | None = None) -> Labels | None:
     if library == "xarray" and kind in ("DataArray", "Dataset"):
         array = rows_along(given, dim)
         axes = tuple(axis_of(name, _coordinate(array, name), size) for name, size in array.sizes.items())
-        return Labels(axes[:1], axes[1:]) if len(axes) == 2 or dim is not None else None
+        if len(axes) != 2 and dim is None:
+            return None
+        along = array.dims[1:]  # of one dimension, every column may have a place: stations, a mesh, a stacked grid
+        held = {str(name): one for name, one in array.coords.items() if one.dims == along} if len(along) == 1 else {}
+        return Labels(axes[:1], axes[1:], points=points_of(held, axes[1].size))
     if library == "pandas" and kind in ("DataFrame", "Series"):
         table = given.to_frame() if kind == "Series" else given
         counted = type(table.index).__name__ == "RangeIndex" and (table.index.start, table.index.step) == (0, 1)

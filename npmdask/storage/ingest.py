@@ -26,7 +26,6 @@ from npmdask.storage.formats.common import DenseSource, FileSource, SparseSource
 from npmdask.storage.formats.cubes import TensorSource
 from npmdask.storage.formats.raw import batch_rows
 from npmdask.storage.kinds import KINDS, choose_layout, not_square, require_cubic, require_symmetric, storage_dtype
-from npmdask.storage.labels import Labels
 from npmdask.storage.paths import NEW_STORE, local_path, locked, require_no_link
 from npmdask.storage.readers.packed_tensor import Place, place_of
 from npmdask.storage.symmetric_tensor import Box, comparing, in_order, mean_block
@@ -541,5 +540,5 @@ def _fill_sparse(
 
 def _named(source: FileSource) -> dict[str, np.ndarray]:
     """What is kept of the names of columns, beside the data."""
-    fitting = source.labels and Labels(columns=source.labels.columns).fitting((0, source.columns))
+    fitting = source.labels and replace(source.labels, rows=()).fitting((0, source.columns))
     return {} if not fitting else {"labels": fitting.array()}

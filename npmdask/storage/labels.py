@@ -13,6 +13,8 @@ import numpy as np
 
 from npmdask.errors import BadInputError, extra
 
+LATITUDES, LONGITUDES = ("lat", "latitude", "nav_lat"), ("lon", "longitude", "nav_lon")
+UNITS = {"degree", "degrees"}  # how the units of both begin, by the conventions of CF, before _north or _east
 LONGEST = 256  # characters of a name that are kept: an array of names is as wide as the longest
 
 
@@ -58,6 +60,8 @@ class Labels:
         Several where the values of a grid are a row: the last varies fastest. Empty: numbered.
     grid : tuple of Axis
         Those of all columns, where some were left out of a grid, as land is; else empty.
+    points : tuple of Axis
+        Latitude and longitude of every column, where columns are places in any order: stations, or the cells of a mesh.
 
     Examples
     --------
@@ -69,6 +73,7 @@ class Labels:
     rows: tuple[Axis, ...] = ()
     columns: tuple[Axis, ...] = ()
     grid: tuple[Axis, ...] = ()
+    points: tuple[Axis, ...] = ()
 
     def fitting(self, shape: tuple[int, ...]) -> Labels | None:
         """Leave out axes that are not of data of this shape; None: nothing is left."""
@@ -76,11 +81,14 @@ class Labels:
             axes if axes and prod(axis.size for axis in axes) == size else ()
             for axes, size in zip((self.rows, self.columns), shape[:2], strict=True)
         )
-        return Labels(rows, columns, self.grid) if rows or columns else None
+        points = self.points if all(axis.size == shape[1] for axis in self.points) else ()
+        return Labels(rows, columns, self.grid, points) if rows or columns or points else None
 
     def bundle(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """The arrays, and what is to be known of them, as a part of a store keeps them."""
-        sides = {"rows": self.rows, "columns": self.columns} | ({"grid": self.grid} if self.grid else {})
+        sides = {"rows": self.rows, "columns": self.columns}
+        sides |= {"grid": self.grid} if self.grid else {}
+        sides |= {"points": self.points} if self.points else {}
         named = {f"{side}-{i}": axis.values for side, axes in sides.items() for i, axis in enumerate(axes)}
         facts = {side: [[axis.name, axis.size] for axis in axes] for side, axes in sides.items()}
         return {name: values for name, values in named.items() if values is not None}, facts
@@ -95,8 +103,10 @@ class Labels:
         return cls(**sides)
 
     def named(self) -> dict[str, np.ndarray]:
-        """The places of every axis by "columns.NAME", "rows.NAME" or "grid.NAME": what they are called, or numbers."""
-        sides = {"rows": self.rows, "columns": self.columns, "grid": self.grid}
+        """The places of every axis by "columns.NAME", "rows.NAME", "grid.NAME" or "points.NAME": what they are called,
+        or numbers.
+        """
+        sides = {"rows": self.rows, "columns": self.columns, "grid": self.grid, "points": self.points}
         return {f"{side}.{axis.name}": axis.places for side, axes in sides.items() for axis in axes}
 
     def array(self) -> np.ndarray:
@@ -176,6 +186,35 @@ def colour_of(asked: str | Path | None, labels: Labels, shape: tuple[int, ...]) 
         f"colour {held}: there is no such file, and the data have no column of that name; give a file with a value for "
         "each row, one a line, or the name or number (from 0) of a column"
     )
+
+
+def points_of(coordinates: Mapping[str, Any], size: int) -> tuple[Axis, ...]:
+    """Find latitude and longitude of ``size`` columns among ``coordinates``, by their names or their units.
+
+    Parameters
+    ----------
+    coordinates : arrays of xarray, HDF5 or Zarr, by name.
+    size : how many columns there are.
+
+    Returns
+    -------
+    Both; or nothing, where one is missing or has other than finite numbers.
+    """
+    fitting = {n: a for n, a in coordinates.items() if tuple(a.shape) == (size,) and a.dtype.kind in "iuf"}
+    found = []
+    for names, way in ((LATITUDES, "north"), (LONGITUDES, "east")):
+        called = [name for name in names if name in fitting]
+        called += [name for name, array in fitting.items() if _units(array) in {f"{unit}_{way}" for unit in UNITS}]
+        values = np.asarray(fitting[called[0]][...], np.float64) if called else np.array([np.nan])
+        if not np.isfinite(values).all():
+            return ()
+        found.append(axis_of(called[0], values))
+    return tuple(found)
+
+
+def _units(array: Any) -> str:
+    held = array.attrs.get("units", "")
+    return held.decode("utf-8", "replace") if isinstance(held, bytes) else str(held)
 
 
 def of_columns(names: Sequence[str]) -> Labels:

@@ -278,7 +278,9 @@ def with_missing(
     names = axes[0].values if len(axes) == 1 else None
     called = Axis(axes[0].name, len(kept), names[kept]) if names is not None else axis_of("column", kept)
     grid = axes if len(axes) > 1 else ()
-    return replace(source, labels=Labels(() if source.labels is None else source.labels.rows, (called,), grid))
+    known_labels = source.labels or Labels()
+    points = tuple(axis_of(axis.name, axis.places[kept]) for axis in known_labels.points)
+    return replace(source, labels=Labels(known_labels.rows, (called,), grid, points))
 
 
 _COUNTED: dict[Any, np.ndarray] = {}  # of the sources looked at last: a run is planned before it is begun

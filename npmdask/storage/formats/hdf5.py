@@ -41,6 +41,7 @@ from npmdask.storage.formats.compressed import (
     main_array,
 )
 from npmdask.storage.formats.grids import grid_rows
+from npmdask.storage.labels import Labels, points_of
 
 h5py = Later("h5py", "ingest")
 
@@ -59,7 +60,8 @@ def open_hdf5(
         name = choose_array(path, dataset, array_shapes(_nodes(file, dataset, path)))
         node = file[name]
         if isinstance(node, h5py.Dataset):
-            return replace(_dense(path, name, node, missing, spool, gaps), labels=gene_labels(file, name))
+            labels = gene_labels(file, name) or _placed(node)
+            return replace(_dense(path, name, node, missing, spool, gaps), labels=labels)
         require_plain_parts(node)
         labels = gene_labels(file, name)
         shape, count = group_shape(node, f"{name} of {path}"), len(node["data"])
@@ -75,6 +77,23 @@ def open_hdf5(
 
     found = compressed_source("hdf5", layout, slices, shape, dtype, count, spool, path)
     return replace(found, labels=labels)
+
+
+def _placed(array: Any) -> Labels | None:
+    """Latitude and longitude of every column of a variable of NetCDF, where they lie beside it along its dimension."""
+    if len(array.shape) != 2:
+        return None
+    along = _dimension(array, 1)
+    beside = {name: one for name, one in array.parent.items() if isinstance(one, h5py.Dataset) and one.ndim == 1}
+    points = points_of({name: one for name, one in beside.items() if _dimension(one, 0) == along}, array.shape[1])
+    return Labels(points=points) if points else None
+
+
+def _dimension(array: Any, number: int) -> str | None:
+    """What NetCDF calls a dimension of an array; None where it says nothing."""
+    scales = array.dims[number].values() if "DIMENSION_LIST" in array.attrs else ()
+    own = array.name if array.is_scale else None
+    return next((str(scale.name) for scale in scales), own)
 
 
 def _nodes(file: Any, dataset: str | None, path: Path) -> dict[str, Any]:
