@@ -27,8 +27,8 @@ SHOWN = 10  # loadings of a component
 CARDS, IMAGES, MAPS, TIMES = 6, 12, 6, 4  # components that are shown so
 CELLS = 120_000  # of all maps of a page together: it stays below 1 MB
 CLASSES = len(COLOURS)  # colours of rows
-FINE = 16  # cells of a map for each of the points on it
-NEAR = 0.03  # of the diagonal of a map: a point is drawn no larger
+FINE = CELLS // (2 * MAPS)  # cells of a map of points
+NEAR = 0.02  # of the diagonal of a map: a point is drawn no larger
 
 
 PRIVATE = {"symmetric": "eigenvectors", "tensor": "decomposition", "matrix": "SVD", "sparse": "SVD"}  # else PCA
@@ -318,9 +318,8 @@ def _cells_of(lat: np.ndarray, lon: np.ndarray) -> tuple[tuple[np.ndarray, np.nd
     from scipy.spatial import cKDTree  # a tenth of a second that other pages need not
 
     spans = np.array([np.ptp(lat), np.ptp(lon)])
-    count = min(max(FINE * len(lat), 400), CELLS // (2 * MAPS))
     tall, wide = (
-        max(8, round(float(side))) for side in np.sqrt(count * np.array([spans[0] / spans[1], spans[1] / spans[0]]))
+        max(8, round(float(side))) for side in np.sqrt(FINE * np.array([spans[0] / spans[1], spans[1] / spans[0]]))
     )
     lines = np.linspace(lat.min(), lat.max(), tall), np.linspace(lon.min(), lon.max(), wide)
     tree = cKDTree(np.column_stack([lat, lon]))
