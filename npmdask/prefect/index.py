@@ -1,8 +1,9 @@
 """The page that ``npmdask serve`` begins with: every schedule and every run below ``runs``, with links to their pages.
 
 It is a report as any other (:mod:`npmdask.report`), made when it is asked for: of runs from what ``npmdask status``
-reads, of schedules from Prefect's API. Of a private run it shows the state, the releases that are announced, and what
-the statement says; no error, whose sentence may quote the data, and no time.
+reads, of schedules from Prefect's API. It shows ON_PAGE runs, the newest first; ``/?page=2`` is the next page, and
+``/?q=night`` of runs whose names hold that word. Of a private run it shows the state, the releases that are announced,
+and what the statement says; no error, whose sentence may quote the data, and no time.
 """
 
 import base64
@@ -11,9 +12,11 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from html import escape
+from math import ceil
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import parse_qs, quote, urlencode
 
 from npmdask.checkpoint.store import RunStore
 from npmdask.manage.status import RunStatus, status_below
@@ -23,11 +26,15 @@ from npmdask.report import Report, Section, Text, as_html
 from npmdask.report.blocks import section
 from npmdask.storage.paths import data_name
 
+ON_PAGE = 100  # runs
+NAMED = 5  # runs that need a look: so many are named on top, wherever they are listed
+LONGEST_WORD = 200  # characters of what is searched for
 EVERY = 15  # seconds between two looks of an open page
 # The part that changes is put in place of the old one; where the reader is, and what has the focus, stay.
 SCRIPT = f"""setInterval(async () => {{
   if (document.hidden) return;
-  const answer = await fetch(location.origin + location.pathname, {{cache: "no-store"}}).catch(() => null);
+  const here = location.origin + location.pathname + location.search;
+  const answer = await fetch(here, {{cache: "no-store"}}).catch(() => null);
   if (!answer || !answer.ok) return;
   const found = new DOMParser().parseFromString(await answer.text(), "text/html");
   const now = document.querySelector("main"), next = found.querySelector("main");
@@ -42,6 +49,10 @@ SCRIPT = f"""setInterval(async () => {{
 }}, {1000 * EVERY});"""
 SCRIPT_DIGEST = f"'sha256-{base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()}'"
 WITHOUT_SCRIPT = f'<noscript><meta http-equiv="refresh" content="{EVERY}"></noscript>'
+SEARCH = (
+    '<form role="search" action="/"><label>Runs by name <input type="search" name="q" value="{}"></label> '
+    "<button>Search</button></form>"
+)
 BUSY, LOST = ("running",), ("crashed", "hung", "damaged")
 FAILED = ("FAILED", "CRASHED")  # states of Prefect
 
@@ -59,26 +70,53 @@ class ScheduleStatus:
     address: str
 
 
-def index_page(root: Path, auth: str) -> bytes:
-    """Return the page of all that is below ``root`` and of the schedules of the server that PREFECT_API_URL names."""
-    return page_of(runs_report(root, status_below(root) if root.is_dir() else [], *_schedules(auth)))
+def index_page(root: Path, auth: str, query: str = "") -> bytes:
+    """Return the page of all that is below ``root`` and of the schedules of the server that PREFECT_API_URL names.
+
+    ``query`` : of the address: ``page``, from 1, and ``q``, a part of the names of runs.
+    """
+    asked = {name: values[-1] for name, values in parse_qs(query).items()}
+    page, word = asked.get("page", ""), asked.get("q", "").strip()[:LONGEST_WORD]
+    number = int(page) if page.isdecimal() and len(page) < 9 else 1
+    found = status_below(root) if root.is_dir() else []
+    return page_of(runs_report(root, found, *_schedules(auth), page=number, word=word), word)
 
 
-def page_of(report: Report) -> bytes:
-    """The report with what renews it."""
+def page_of(report: Report, word: str = "") -> bytes:
+    """The report with a field to search runs by name, and with what renews it."""
     whole = as_html(report).replace("</head>", f"{WITHOUT_SCRIPT}</head>", 1)
+    whole = whole.replace("</header>", f"{SEARCH.format(escape(word))}</header>", 1)
     return whole.replace("</body>", f"<script>{SCRIPT}</script></body>", 1).encode()
 
 
-def runs_report(root: Path, found: list[RunStatus], schedules: list[ScheduleStatus], prefect: str) -> Report:
-    """Make the report. ``prefect`` : the address of its pages; "" where it does not answer."""
-    busy, lost = (sum(one.state in states for one in found) for states in (BUSY, LOST))
-    said = f"{_count(len(found), 'run')}, {busy} running{f', {lost} of them need a look' if lost else ''}"
+def runs_report(
+    root: Path,
+    found: list[RunStatus],
+    schedules: list[ScheduleStatus],
+    prefect: str,
+    *,
+    page: int = 1,
+    word: str = "",
+) -> Report:
+    """Make the report of one ``page`` of the runs whose names hold ``word``, in small letters or capitals.
+
+    ``prefect`` : the address of its pages; "" where it does not answer.
+    """
+    busy, lost = sum(one.state in BUSY for one in found), [one.name for one in found if one.state in LOST]
+    look = (
+        f", {len(lost)} of them need a look ({', '.join(lost[:NAMED])}{', ...' if lost[NAMED:] else ''})"
+        if lost
+        else ""
+    )
+    said = f"{_count(len(found), 'run')}, {busy} running{look}"
     failed = [one.name for one in schedules if one.last in FAILED]
     failures = f"; the last run failed of: {', '.join(failed)}" if failed else ""
     where = Text(text="Prefect: flow runs, logs and artifacts", address=prefect) if prefect else None
     gone = None if prefect else Text(text="Prefect does not answer: no schedule is known", style="warning")
     newest = sorted(found, key=lambda one: (one.last_commit or 0.0, one.name), reverse=True)
+    listed = [one for one in newest if word.casefold() in one.name.casefold()]
+    page = max(1, min(page, ceil(len(listed) / ON_PAGE)))
+    shown = listed[ON_PAGE * (page - 1) : ON_PAGE * page]
     return Report(
         title="Runs and schedules",
         outcome=f"{said}; {_count(len(schedules), 'schedule')}{failures}",
@@ -86,9 +124,30 @@ def runs_report(root: Path, found: list[RunStatus], schedules: list[ScheduleStat
         sections=(
             section("", where, gone),
             *(_of_schedule(one, newest) for one in schedules),
-            *(_of_run(root, one, prefect) for one in newest),
+            section(
+                "", _searched(len(listed), word) if word else None, Text(text="All runs", address="/") if word else None
+            ),
+            *(_of_run(root, one, prefect) for one in shown),
+            section("", *_pages(page, len(listed), word)),
         ),
     )
+
+
+def _searched(count: int, word: str) -> Text:
+    verb = "has" if count < 2 else "have"
+    return Text(text=f"{_count(count, 'run') if count else 'No run'} {verb} “{word}” in the name")
+
+
+def _pages(page: int, count: int, word: str) -> Iterator[Text]:
+    """Where in the list the page is, and links to the pages beside it; nothing where there is one page."""
+    if count <= ON_PAGE:
+        return
+    first, last = ON_PAGE * (page - 1) + 1, min(ON_PAGE * page, count)
+    yield Text(text=f"Runs {first:,} to {last:,} of {count:,}, the newest first")
+    for name, other in (("Newer runs", page - 1), ("Older runs", page + 1)):
+        if 1 <= other <= ceil(count / ON_PAGE):
+            asked = {"page": other} | ({"q": word} if word else {})
+            yield Text(text=name, address=f"/?{urlencode(asked)}")
 
 
 def _count(number: int, noun: str) -> str:

@@ -37,7 +37,7 @@ HEADERS = {
 # The page of all runs renews itself, with a script of its own.
 POLICY = HEADERS["Content-Security-Policy"]
 INDEX_HEADERS = {
-    "Content-Security-Policy": f"{POLICY} {SCRIPT_DIGEST}; connect-src 'self'",
+    "Content-Security-Policy": f"{POLICY} {SCRIPT_DIGEST}; connect-src 'self'; form-action 'self'",
     "Cache-Control": "no-store",
 }
 
@@ -85,8 +85,9 @@ class _Pages(BaseHTTPRequestHandler):
             self.send_header("Content-Length", "0")
             self.end_headers()
             return
-        first = urlsplit(self.path).path == "/"
-        found = index_page(self.root, self.auth) if first else page_at(self.root, self.path)
+        asked = urlsplit(self.path)
+        first = asked.path == "/"
+        found = index_page(self.root, self.auth, asked.query) if first else page_at(self.root, self.path)
         if found is None:
             self.send_error(404, "there is no such page")
             return

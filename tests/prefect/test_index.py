@@ -17,7 +17,7 @@ import npmdask
 from npmdask.manage.report import write_report
 from npmdask.manage.status import RunStatus, status_below
 from npmdask.prefect import index, reports
-from npmdask.report import as_markdown
+from npmdask.report import Report, Text, as_markdown
 from tests.prefect.browser import browser, missing
 from tests.prefect.test_reports import AUTH, asked
 
@@ -130,3 +130,44 @@ def test_an_open_page_renews_itself_and_the_reader_keeps_the_place(root: Path, p
     finally:
         for path in (*root.glob("more-*"), root / "a-new-one"):
             shutil.rmtree(path, ignore_errors=True)
+
+
+def test_many_runs_have_pages_and_are_found_by_name(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutants: a run on two pages or on none; links that lose the word; a lost run that only its page names."""
+    (run,) = status_below(root)
+    runs = [replace(run, name=f"Night-{i:03}", last_commit=float(i)) for i in range(25)]
+    runs += [replace(run, name="day", last_commit=0.5, state="crashed", error="")]
+    monkeypatch.setattr(index, "ON_PAGE", 10)
+
+    def page(**asked: Any) -> Report:
+        return index.runs_report(root, runs, [SCHEDULE], PREFECT, **asked)
+
+    def names(report: Report) -> list[str]:
+        return [one.title.removeprefix("Run ") for one in report.sections if one.title.startswith("Run ")]
+
+    listed = [names(page(page=number)) for number in (1, 2, 3)]
+    assert [*listed[0], *listed[1], *listed[2]] == [f"Night-{i:03}" for i in range(24, 0, -1)] + ["day", "Night-000"]
+    assert names(page(page=99)) == listed[2] and names(page(page=-4)) == listed[0]
+    links = [
+        [(b.text, b.address) for b in page(page=n).sections[-1].blocks if isinstance(b, Text)][1:] for n in (1, 2, 3)
+    ]
+    assert links == [
+        [("Older runs", "/?page=2")],
+        [("Newer runs", "/?page=1"), ("Older runs", "/?page=3")],
+        [("Newer runs", "/?page=2")],
+    ]
+    assert all("need a look (day)" in page(page=n).outcome and "26 runs" in page(page=n).outcome for n in (1, 2))
+    found = page(word="nIGHT-01")
+    assert names(found) == [f"Night-{i:03}" for i in range(19, 9, -1)]
+    assert "10 runs have “nIGHT-01” in the name" in as_markdown(found) and "Older runs" not in as_markdown(found)
+    assert "(</?page=2&q=night>)" in as_markdown(page(word="night")), "a link keeps the word"
+    assert "No run has “x” in the name" in as_markdown(page(word="x")) and not names(page(word="x"))
+
+
+@pytest.mark.slow
+def test_the_address_says_page_and_word(root: Path, port: int) -> None:
+    """Fails when what was typed is a tag, or when an address that is none ends the server."""
+    status, text, headers = asked(port, "/?q=%3Cscript%3Ealert(1)&page=x")
+    assert status == 200 and "<script>alert" not in text and 'value="&lt;script&gt;alert(1)"' in text
+    assert "Run one" not in text and "form-action 'self'" in headers["Content-Security-Policy"]
+    assert "Run one" in asked(port, "/?q=ONE&page=999999999999")[1] and "Run one" in asked(port, "/?q=&page=-1")[1]
