@@ -92,139 +92,142 @@ def top_k(
     ----------
     source : str, Path, zarr.Array, zarr.Group, array_like, sparse matrix, Dask array or table, shape (m, d)
         A Zarr store by path, URL or object (a group: CSR as AnnData writes it); in memory, a NumPy array or lists of
-        rows, a SciPy sparse matrix, a table of pandas, Polars or PyArrow, an ``xarray.DataArray``, an AnnData. Never
-        all in memory: an array or DataFrame of Dask, a lazy DataArray, a memory map, a dataset of h5py, a backed
+        rows, a SciPy sparse matrix, a table of pandas, Polars or PyArrow, an ``xarray.DataArray``, an AnnData. Without
+        loading all of it: an array or DataFrame of Dask, a lazy DataArray, a memory map, a dataset of h5py, a backed
         AnnData, whose rows are computed or read a block at a time in every pass; a session of icechunk; a
-        ``LinearOperator`` of SciPy, of which products only are asked (docs/lazy.md). Dense rows may be complex
+        ``LinearOperator`` of SciPy, which is only asked for products (docs/lazy.md). Dense rows may be complex
         (docs/complex.md).
         Values of a Zarr array are decoded by the CF conventions (scale_factor, add_offset, _FillValue, ...), as
         xarray does; missing values, also masked ones, are treated as ``missing`` says.
     k : int, float or "auto"
-        How many, 1 <= k <= min(m, d). A float strictly between 0 and 1 is the share of the variance that they are to
-        explain (of the trace of the operator: for a matrix of the sum of squares), and k is found. "auto", with
-        ``missing="em"``: as many as predict entries that are held out (docs/missing.md).
+        Number of components, 1 <= k <= min(m, d). A float strictly between 0 and 1 is the share of the variance to
+        explain (of the trace of the operator; for a matrix, of the sum of squares); k is then searched for. "auto",
+        with ``missing="em"``, takes the number that best predicts held-out entries (docs/missing.md).
     kind : {"samples", "symmetric", "matrix", "sparse", "matrices"}, optional
-        What is asked of the data: eigenpairs of ``X^T X / m`` ("samples"), of a symmetric (complex: Hermitian) matrix,
-        singular triplets of a dense or singular pairs of a CSR matrix, eigenpairs of the mean of matrices (private
-        oracles of records). By default what the store says of itself, or else "matrix".
+        What to compute: eigenpairs of ``X^T X / m`` ("samples"), eigenpairs of a symmetric (complex: Hermitian) matrix,
+        singular triplets of a dense or singular pairs of a CSR matrix, or eigenpairs of the mean of matrices (private
+        oracles of records). By default the kind recorded in the store, or else "matrix".
     dim : str or int, optional
-        Of an array of xarray (name) or of Dask or NumPy (number): the dimension that rows lie along; all others
-        together are a row, so that d is the product of their sizes.
+        The dimension along which rows lie, for an array of xarray (name), Dask or NumPy (number). All others together
+        form a row, so d is the product of their sizes.
     spill : str or Path, optional
-        Of what is computed (Dask, lazy xarray): a folder that takes the rows, compressed, as the first pass computes
-        them, for the later ones to read. Not deleted. By default every pass computes them again.
+        For sources that are computed (Dask, lazy xarray): a folder to which the first pass writes the rows, compressed,
+        so that later passes can read them. It is not deleted. By default every pass computes the rows again.
     center : bool, default False
-        Subtract the column means, on the fly.
+        Subtract the column means.
     scale : bool, default False
-        Divide by the standard deviations of the columns (those of the population), on the fly.
+        Divide by the standard deviations of the columns (those of the population).
     missing : {"refuse", "drop-columns", "mean", "em", "pairwise", "fill"}, default "refuse"
-        What is done with missing values (NaN; CF fill values) of samples and dense matrices, without a filled copy.
-        "drop-columns": columns without any value are left out, and others with gaps refused. "mean": a gap counts as
-        the mean of its column over what is observed. "em": a factor model is fitted to what is observed, by passes of
-        EM (``options={"held_out": share}``: of the entries that measure it, 0.02). "pairwise": each covariance is of
-        the rows that have both columns. These three need ``center``, and the last two samples. How many were missing is
-        in ``Solution.missing`` (docs/missing.md). "fill", of private runs: a gap counts as a public number before
-        records are clipped, and nothing says how many there are (docs/private-gaps.md).
+        Treatment of missing values (NaN; CF fill values) of samples and dense matrices, without a filled copy.
+        "drop-columns": columns without any value are left out; gaps in other columns are refused. "mean": a gap counts
+        as the mean of the observed values of its column. "em": a factor model is fitted to the observed values, by
+        passes of EM (``options={"held_out": share}``: share of the entries that measure the fit, 0.02). "pairwise":
+        each covariance uses the rows that have both columns. These three need ``center``, and the last two need
+        samples. ``Solution.missing`` has the numbers of missing values (docs/missing.md). "fill", for private runs: a
+        gap counts as a public number before records are clipped, and the number of gaps is not revealed
+        (docs/private-gaps.md).
     missing_fill : float, array_like, str or Path, shape (d,), optional
-        That number, or one for each column, or the path of them (.npy or Zarr): public, never a statistic of the data.
+        That number, or one per column, or the path of an array (.npy or Zarr). Public, never a statistic of the data.
     missing_values : float or list of float, optional
-        Numbers that mark missing values in the data, beside NaN, like -9999.
+        Numbers that mark missing values in the data, in addition to NaN, such as -9999.
     missing_limit : float, optional
-        Of "mean": columns that lack more than this share of their values are left out, found by a pass before the run.
+        With "mean": leave out columns that lack more than this share of their values, counted in an additional pass.
     iteration_rank : int or "auto", optional
-        Columns that are iterated (p); ``max(k + 10, min(2 k, 64))`` by default. "auto": as many as cost no time on
-        this machine and store, measured once (at most 5 s); a store that has a run keeps the p of that run.
+        Number of columns of the block (p); by default ``max(k + 10, min(2 k, 64))``. "auto": as many as cost no
+        additional time on this machine and store, measured once (at most 5 s); a resumed run keeps its p.
     algorithm : str, default "auto"
         "gram" (A^T A is formed in one pass, where d x d numbers fit), "row-gram" (A A^T of fewer rows than columns is
         formed, and a second pass gives the components), "krylov" (restarted block Krylov, a third of the passes of
-        subspace iteration on slow spectra), "power" (the noisy power method, the only one for noise), or "auto": of
-        data from 16 MiB on the faster of "krylov" and the matrix of the smaller side by their shape, or measured where
-        that is worth its time, else "krylov", and "power" with noise (docs/passes.md); a store that has a run keeps its
-        way. With ``privacy`` "covariance" (released once, whole, for every number of components) or "power", and "auto"
-        the one that public numbers predict to capture more (docs/planning.md); also "k-dp-pca", "k-dp-ojas" and
+        subspace iteration on slow spectra), "power" (the noisy power method, the only one for noise), or "auto". For
+        data from 16 MiB on "auto" is the faster of "krylov" and the matrix of the smaller side, by their shape, or
+        measured if that is worth its time; otherwise "krylov", and "power" with noise (docs/passes.md). A resumed run
+        keeps its algorithm. With
+        ``privacy``, "covariance" (released once, whole, for every number of components) or "power", where "auto" is the
+        one that public numbers predict to capture more (docs/planning.md); also "k-dp-pca", "k-dp-ojas" and
         "k-dp-power" (private oracles of records, one direction after the other: docs/kdppca.md).
     options : dict, optional
-        Parameters of k-dp-pca and its relatives, like ``{"variant": "tight", "steps": 8}``. Of "krylov":
-        ``basis_blocks`` (how many blocks of products it remembers, 2 and more) and ``precision`` ("mixed": dense
-        float32 data are multiplied in float32 at first; or "float64"). Left out with "krylov" or "auto" they are chosen
-        from the shape, the tolerance and the memory, and kept in the store.
+        Parameters of k-dp-pca and its relatives, such as ``{"variant": "tight", "steps": 8}``. For "krylov":
+        ``basis_blocks`` (number of blocks of products that are kept, 2 or more) and ``precision`` ("mixed": dense
+        float32 data are first multiplied in float32; or "float64"). By default they are chosen from the shape, the
+        tolerance and the memory, and kept in the store.
     memory : str or int, optional
         Limit for all processes of the run together, like "1GiB" or a number of bytes; checked before the first pass.
     tol : float, optional
         Relative residual to reach, ``||A v - theta v|| <= tol |theta|``; 1e-9, or 1e-6 for float32 data, by default.
     low_rank_tol : float, optional
-        Stop too as soon as the k components leave at most ``1 + low_rank_tol`` times the least that any k leave (of a
-        matrix ``||A - A V V^T||``, of samples the variance in any direction), by the certificate: a few passes where
-        a missing gap makes the components themselves take hundreds. By default only settled components will do.
+        Also stop once the certificate shows that the residual of the k components is at most ``1 + low_rank_tol`` times
+        the smallest residual of any k components (for a matrix ``||A - A V V^T||``, for samples the variance in any
+        direction). This can take a few passes where, without a gap, the components themselves take hundreds. By default
+        the components must converge.
     max_steps : int, optional
-        Give up (not converged) after so many passes, 200 by default. Of a private run: so many releases of the private
-        power method; by default public numbers choose the method, and how many.
+        Maximum number of passes, by default 200; then the run stops as not converged. For a private run: the number of
+        releases of the private power method; by default the method and this number are chosen from public numbers.
     store : str or Path, optional
-        Folder of the run, or a URL in an object store (``s3://bucket/name``). A killed run goes on from there, a
-        finished one answers without a pass. By default a temporary folder; of a matrix it holds the left singular
-        vectors (m x k float64) until the solution is gone.
+        Folder of the run, or a URL in an object store (``s3://bucket/name``). A killed run resumes from it, and a
+        finished one returns its result without a pass. By default a temporary folder, which for a matrix holds the left
+        singular vectors (m x k float64) until the solution is deleted.
     seed : int, default 0
-        Of the random start block.
+        Seed of the random start block.
     start : str or Path, optional
-        Folder of an earlier run (other k, tolerance, iteration_rank, or rows) whose vectors this one begins with. It
-        saves passes; the answer is held to the same tolerance.
+        Folder of an earlier run (other k, tolerance, iteration_rank, or rows) from whose vectors this one starts. It
+        saves passes; the tolerance is the same.
     mechanism : {"none", "gaussian"}, default "none"
-        "gaussian" adds N(0, stddev^2) to every product: a simulation, not private.
+        "gaussian" adds N(0, stddev^2) to every product. This is a simulation and not private.
     stddev : float, default 0.0
         Standard deviation of that noise, in the units of the product.
     privacy : Privacy, optional
-        The promise that makes the run a differentially private release; it needs a ``store``, and a budget granted in
-        the ledger (``npmdask ledger grant``).
+        Makes the run a differentially private release. It needs a ``store``, and a budget granted in the ledger
+        (``npmdask ledger grant``).
     operator : str, optional
-        Name of an operator of yours in place of the data's own: see :func:`npmdask.runs.problem.register_operator`.
+        Name of your own operator, instead of that of the data: see :func:`npmdask.runs.problem.register_operator`.
     row_weights : array_like, DataArray, str or Path, shape (m,), optional
-        How much each row counts, not negative: with weight 2 like two equal rows, with 0 like none. Means, deviations
-        and covariances are weighted, too. Or the name of a coordinate of the data, or the path of an array (.npy or
-        Zarr). Nothing is multiplied in advance (docs/weights.md).
+        Weight of each row, not negative: 2 counts like two equal rows, 0 like none. Means, deviations and covariances
+        are weighted as well. Also the name of a coordinate of the data, or the path of an array (.npy or Zarr). No
+        weighted copy is made (docs/weights.md).
     column_weights : array_like, DataArray, str or Path, shape (d,), optional
-        Of the squares in the inner product of rows, like areas of grid cells; entries count with their roots. Or as for
-        ``row_weights``, or "coslat": cosines of the latitudes of labelled data. ``Solution.patterns`` are in the units
-        of the data.
+        Weights of the squares in the inner product of rows, such as areas of grid cells; entries are multiplied by
+        their square roots. A name or path as for ``row_weights``, or "coslat": cosines of the latitudes of labelled
+        data. ``Solution.patterns`` are in the units of the data.
     workers : int, default 0
-        Processes; 0: none but this one. Changes no bit of the result, as none of the next two does.
+        Worker processes; 0 uses only this one. Like the next two, it changes no bit of the result.
     threads : int, optional
         Threads of each process; by default all cores that this process may use.
     cluster : str, Path, distributed.Client or cluster object, optional
-        Whose workers form the products instead: the address of a Dask scheduler (``tcp://host:8786``), the path of
-        the JSON file that it wrote, "current" for the client of this program, a client, which stays open, or an
-        object with a ``scheduler_address`` (LocalCluster, SLURMCluster, ...: docs/clusters.md).
+        Cluster whose workers compute the products instead: the address of a Dask scheduler (``tcp://host:8786``), the
+        path of the JSON file that it wrote, "current" for the client of this program, a client (which stays open), or
+        an object with a ``scheduler_address`` (LocalCluster, SLURMCluster, ...: docs/clusters.md).
     certificates : str or Path, optional
-        Of an address at ``tls://host:8786``: a folder with ca.pem, cert.pem and key.pem; by default those that Dask's
-        own configuration names. Clients and cluster objects have their own.
+        For an address at ``tls://host:8786``: a folder with ca.pem, cert.pem and key.pem; by default those in Dask's
+        configuration. Clients and cluster objects have their own.
     device : {"cpu", "auto", "cuda"}, default "cpu"
-        What sums over the rows are formed on: "cuda" is an NVIDIA GPU, by CuPy or PyTorch; "auto" takes one where there
-        is one. Its last bits are others than those of the processor, and the same every time.
+        Where sums over the rows are computed: "cuda" is an NVIDIA GPU, through CuPy or PyTorch; "auto" uses one where
+        the run ends sooner with it. The last bits differ from those of the processor, and are the same every time.
     device_memory : str or int, optional
-        Of the GPU, for each process; by default most of what is free.
+        Limit for the memory of the GPU, for each process; by default most of what is free.
     commit_seconds : float, default 30.0
-        Seconds between two commits inside a pass: what a kill costs at most, beside the tasks under way.
+        Seconds between two commits within a pass: the most that a kill costs, in addition to the tasks in progress.
     observer : Observer, optional
-        Told of plan, passes and steps.
+        Called for the plan, and for every pass and step.
     progress : bool, default False
-        Show how far it is and how long it takes: on stderr, or below the cell of a notebook.
+        Show the progress and the time left: on stderr, or below the cell of a notebook.
 
     Returns
     -------
     Solution
-        Vectors, values, how wrong they can be, and what they cost.
+        Vectors, values, bounds on their errors, and what they cost.
 
     Raises
     ------
     BadInputError
-        Data or parameters are wrong; a sentence says what and what to do.
+        Data or parameters are wrong; the message says what to do.
     RefusedError
         Too little memory, a store of another run, or a run held by another process.
 
     See Also
     --------
-    resume : Go on with a run that was killed or gave up.
+    resume : Resume a run that was killed or did not converge.
     deflate : Find further components of a finished run.
-    stream_pca : Rows that come once.
+    stream_pca : For rows that are read once.
 
     Examples
     --------
@@ -298,47 +301,47 @@ def singular_triplets(
     progress: bool = False,
 ) -> Triplets:
     """
-    Compute the k leading singular triplets of a stored matrix, small ones as well as large, from its dilation.
+    Compute the k leading singular triplets of a stored matrix, including very small ones, from its dilation.
 
-    :func:`top_k` works with ``A^T A``, which loses singular values below 1e-8 of the largest; the dilation does not, at
-    the price of twice as many columns.
+    :func:`top_k` works with ``A^T A``, which loses singular values below 1e-8 of the largest. The dilation keeps them,
+    but needs twice as many columns.
 
     Parameters
     ----------
     source : str, Path, zarr.Array, zarr.Group or array_like, shape (m, n)
-        As for :func:`top_k`: dense or CSR; of samples the rows as they are stored.
+        As for :func:`top_k`: dense or CSR. Samples are used as they are stored.
     k : int
-        How many, 1 <= k <= min(m, n).
+        Number of triplets, 1 <= k <= min(m, n).
     kind : {"samples", "matrix", "sparse"}, optional
         As for :func:`top_k`.
     dim : str or int, optional
         As for :func:`top_k`.
     iteration_rank : int, optional
-        Columns that are iterated (p), 2 k <= p <= m + n; ``max(2 k + 10, min(4 k, 64))`` by default.
+        Number of columns of the block (p), 2 k <= p <= m + n; by default ``max(2 k + 10, min(4 k, 64))``.
     algorithm : {"auto", "krylov", "power"}, default "auto"
-        "auto" is "krylov". The certificate of "power" says what a random start cannot have missed.
+        "auto" is "krylov". The certificate of "power" bounds what a random start can have missed.
     tol : float, optional
         Relative residual of every pair, ``||D x - theta x|| <= tol |theta|``; 1e-9, or 1e-6 for float32 data, by
-        default. Rounding leaves a few times 1e-16 sigma_1 / sigma_i: with a smaller tolerance the run stops there, and
-        says so.
+        default. Rounding limits it to a few times 1e-16 sigma_1 / sigma_i: with a smaller tolerance the run stops there
+        and says so.
     max_steps : int, optional
-        Give up (not converged) after so many passes, 200 by default.
+        Maximum number of passes, by default 200; then the run stops as not converged.
     seed : int, default 0
-        Of the random start block.
+        Seed of the random start block.
     store : str or Path, optional
-        Folder of the run, or a URL. A run that was killed goes on when this is called again with its store.
+        Folder of the run, or a URL. To resume a killed run, call this again with the same store.
     memory : str or int, optional
         Limit for all processes of the run together, like "1GiB" or a number of bytes.
     workers : int, default 0
-        Processes; 0: none but this one.
+        Worker processes; 0 uses only this one.
     threads : int, optional
         Threads of each process; by default all cores that this process may use.
     commit_seconds : float, default 30.0
-        Seconds between two commits inside a pass.
+        Seconds between two commits within a pass.
     observer : Observer, optional
-        Told of plan, passes and steps.
+        Called for the plan, and for every pass and step.
     progress : bool, default False
-        Show how far it is and how long it takes: on stderr, or below the cell of a notebook.
+        Show the progress and the time left: on stderr, or below the cell of a notebook.
 
     Returns
     -------
@@ -349,13 +352,13 @@ def singular_triplets(
     Raises
     ------
     BadInputError
-        Data without rows and columns, or numbers that do not fit them.
+        The data have no rows and columns, or the numbers do not fit them.
     RefusedError
         Too little memory, a store of another run, or a run held by another process.
 
     See Also
     --------
-    top_k : Half the columns, where small singular values do not matter.
+    top_k : With half the columns, if small singular values do not matter.
 
     Examples
     --------
@@ -396,35 +399,37 @@ def gram(
     progress: bool = False,
 ) -> GramStore:
     """
-    Form the Gram of all columns in one pass and keep it: every later question about them reads no row.
+    Form the Gram matrix of all columns in one pass and keep it, so that later questions about them read no rows.
 
-    Called again after rows were appended it reads those rows only. A call that was killed goes on inside its pass.
+    Called again after rows were appended, it reads only those. A call that was killed resumes within its pass.
 
     Parameters
     ----------
     source : str, Path, zarr.Array, zarr.Group, array_like, sparse matrix, Dask array or table, shape (m, d)
         As for :func:`top_k`.
     store : str or Path
-        Folder or URL to keep it in, about ``4 d^2`` bytes for each Gram.
+        Folder or URL to keep it in; about ``4 d^2`` bytes for each Gram matrix.
     kind : {"samples", "matrix", "sparse"}, optional
         As for :func:`top_k`.
     dim : str or int, optional
         As for :func:`top_k`.
     by_chunks : int, optional
-        A Gram for each so many rows of chunks: groups of rows that a jackknife can leave out. By default one for all.
+        Number of rows of chunks for each Gram matrix: groups of rows that a jackknife can leave out. By default one for
+        all rows.
     groups : sequence or str, optional
-        A label for each row (m), or the name of a column of ``obs`` of an AnnData or of a coordinate of the rows: a
-        Gram for each label, all from the same pass, of which any can be asked for, left out and removed. Dense rows
-        only. Labels are compared as text; a row without one (None, NaN, "") is refused.
+        A label for each row (m), or the name of a column of ``obs`` of an AnnData or of a coordinate of the rows. Each
+        label gets its own Gram matrix, all from the same pass; any of them can be used, left out or removed. Dense
+        rows only. Labels are compared as text; a row without one (None, NaN, "") is refused.
     precision : {"float64", "float32"}, default "float64"
-        Of the products of tiles, which are added up in float64. float32 takes half of the arithmetic, and certifies
-        1e-6 in about half of all cases only: what it is off is measured in the same pass, and counts in every answer.
+        Precision of the products of tiles, which are added up in float64. float32 takes half the arithmetic, and
+        certifies 1e-6 only in about half of all cases: its error is measured in the same pass and included in every
+        bound.
     seed : int, default 0
-        Of the probes, which measure that: Grams of one seed can be merged.
+        Seed of the probes that measure this error; Gram matrices with the same seed can be merged.
     memory : str or int, optional
         Limit for all processes together, like "1GiB"; checked before the pass.
     workers : int, default 0
-        Processes; 0: none but this one. Changes no bit of the result, as none of the next two does.
+        Worker processes; 0 uses only this one. Like the next two, it changes no bit of the result.
     threads : int, optional
         Threads of each process; by default all cores that this process may use.
     cluster : str, Path, distributed.Client or cluster object, optional
@@ -432,27 +437,27 @@ def gram(
     certificates : str or Path, optional
         As for :func:`top_k`.
     commit_seconds : float, default 30.0
-        Seconds between two commits inside a pass.
+        Seconds between two commits within a pass.
     observer : Observer, optional
-        Told of plan and passes.
+        Called for the plan and for every pass.
     progress : bool, default False
-        Show how far it is and how long it takes: on stderr, or below the cell of a notebook.
+        Show the progress and the time left: on stderr, or below the cell of a notebook.
 
     Returns
     -------
     GramStore
-        Open; ``rows_read`` and ``bytes_read`` say what this call took.
+        The open store; ``rows_read`` and ``bytes_read`` are those of this call.
 
     Raises
     ------
     BadInputError
-        Data that have no such Gram, or values that are not finite or too large.
+        The data have no such Gram matrix, or values that are not finite or too large.
     RefusedError
-        Too little memory; a store of other data; or rows that were changed, and not appended.
+        Too little memory; a store of other data; or rows that were changed instead of appended.
 
     See Also
     --------
-    top_k : Takes the store as its source.
+    top_k : Accepts the store as its source.
     GramStore : Spectrum, choice of columns, merge, removal, jackknife.
 
     Examples
@@ -520,46 +525,46 @@ def resume(
     progress: bool = False,
 ) -> Solution | StreamSolution | TopicAnswer | LatentAnswer:
     """
-    Go on with the run in ``store`` from its last commit; a finished one answers without a pass.
+    Resume the run in ``store`` from its last commit; a finished run returns its result without a pass.
 
-    The store of a stream takes what is new since its last commit; only ``memory`` may be given. That of a job (topics,
-    a mixture, independent components) goes on with its stages.
+    For a stream, this processes the rows that are new since its last commit; only ``memory`` may be given. A job
+    (topics, a mixture, independent components) continues with its stages.
 
     Parameters
     ----------
     store : str or Path
         Folder or URL of the run.
     memory : str or int, optional
-        Limit for all processes, like "1GiB". This and the next six stay what they were unless given; none but
+        Limit for all processes, like "1GiB". This and the next six keep their earlier values unless given; none but
         ``device`` changes a bit of the result.
     workers : int, optional
-        Processes. A cluster takes the place of workers and threads, and the other way round.
+        Worker processes. A cluster replaces workers and threads, and vice versa.
     threads : int, optional
         Threads of each process.
     cluster : str, Path, distributed.Client or cluster object, optional
-        As for :func:`top_k`; "": none.
+        As for :func:`top_k`; "" for none.
     certificates : str or Path, optional
-        Of a cluster at ``tls://``; they go with it.
+        Certificates of a cluster at ``tls://``.
     device : {"cpu", "auto", "cuda"}, optional
-        As for :func:`top_k`. A run that began on a GPU goes on anywhere, and says so: its last bits may be others.
+        As for :func:`top_k`. A run that began on a GPU continues anywhere, and says so: its last bits may differ.
     device_memory : str or int, optional
         As for :func:`top_k`.
     max_steps : int, optional
-        Passes to make at most. This and the next two may be changed: they decide when a run stops, not what its
-        steps are.
+        Maximum number of passes. This and the next two may be changed, because they decide when a run stops, not what
+        its steps compute.
     tol : float, optional
         Relative residual to reach.
     low_rank_tol : float, optional
-        How much more than the least may be left over.
+        Tolerance for the residual of a rank-k approximation, as for :func:`top_k`.
     observer : Observer, optional
-        Told of plan, passes and steps.
+        Called for the plan, and for every pass and step.
     progress : bool, default False
-        Show how far it is and how long it takes: on stderr, or below the cell of a notebook.
+        Show the progress and the time left: on stderr, or below the cell of a notebook.
 
     Returns
     -------
     Solution, StreamSolution, TopicAnswer or LatentAnswer
-        What the first call of the run would have returned.
+        The return value of the call that began the run.
 
     Raises
     ------
@@ -570,7 +575,7 @@ def resume(
 
     See Also
     --------
-    top_k : Begin a run.
+    top_k : Start a run.
 
     Examples
     --------
@@ -614,8 +619,8 @@ def private_components(store: str | Path, k: int, *, columns: Sequence[int] | No
     """
     Get the leading components of a covariance that a private run released: any number, of any columns.
 
-    All of it is post-processing of that one release. The data, the ledger and the key of the noise are not touched, and
-    nothing is charged: the run has paid for every answer that its noisy covariance gives.
+    This is post-processing of that one release. The data, the ledger and the key of the noise are not touched, and
+    nothing is charged: the run has already paid for everything that its noisy covariance reveals.
 
     Parameters
     ----------
@@ -624,12 +629,12 @@ def private_components(store: str | Path, k: int, *, columns: Sequence[int] | No
     k : int
         How many components.
     columns : sequence of int, optional
-        Numbers of the columns that are to be analysed, from 0 on; all of them by default.
+        Numbers of the columns to analyse, counted from 0; by default all.
 
     Returns
     -------
     Solution
-        With a basis of as many rows as there are columns, in their order, and the statement of the release.
+        Its basis has one row for each of these columns, in their order; it also has the statement of the release.
 
     Raises
     ------
@@ -638,7 +643,7 @@ def private_components(store: str | Path, k: int, *, columns: Sequence[int] | No
 
     See Also
     --------
-    top_k : With another k, and the store of the finished run, the same, for all columns.
+    top_k : With another k and the store of the finished run, the same for all columns.
 
     Notes
     -----
@@ -720,24 +725,25 @@ def deflate(
     """
     Find further components of a finished run without starting over.
 
-    The power method on A restricted to the complement of what is found (its vectors are locked); the answer
-    holds the old and the new components, by falling magnitude, from one Rayleigh-Ritz. Where the finished run formed
-    a matrix (``algorithm="gram"`` or ``"row-gram"``), one more such pass finds all of them.
+    This runs the power method on A restricted to the orthogonal complement of the components found so far, whose
+    vectors are locked. The result holds the old and the new components, in order of decreasing magnitude, from one
+    Rayleigh-Ritz step. If the finished run formed a matrix (``algorithm="gram"`` or ``"row-gram"``),
+    one more such pass finds all of them.
 
     Parameters
     ----------
     finished : str or Path
         Store of a run that converged.
     more : int
-        How many further components.
+        Number of further components.
     store : str or Path
         Store of this run.
     iteration_rank : int, optional
-        Columns that are iterated; as for :func:`top_k` by default.
+        Number of columns of the block; default as for :func:`top_k`.
     memory : str or int, optional
         Limit for all processes, like "1GiB".
     workers : int, default 0
-        Processes; 0: none but this one.
+        Worker processes; 0 uses only this one.
     threads : int, optional
         Threads of each process.
     device : {"cpu", "auto", "cuda"}, default "cpu"
@@ -745,19 +751,19 @@ def deflate(
     device_memory : str or int, optional
         As for :func:`top_k`.
     observer : Observer, optional
-        Told of plan, passes and steps.
+        Called for the plan, and for every pass and step.
     progress : bool, default False
-        Show how far it is and how long it takes: on stderr, or below the cell of a notebook.
+        Show the progress and the time left: on stderr, or below the cell of a notebook.
 
     Returns
     -------
     Solution
-        Of all components, the old and the new ones.
+        All components, the old and the new ones.
 
     Raises
     ------
     BadInputError
-        ``finished`` holds no answer yet, or there are not so many components.
+        ``finished`` has no result yet, or there are not that many components.
     RefusedError
         The finished run did not converge, or is a private release.
 

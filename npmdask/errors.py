@@ -10,9 +10,9 @@ from typing import Any
 
 class NpmdaskError(Exception):
     """
-    Tell the user what is wrong and what to do about it: the base of every error of npmdask.
+    Say what is wrong and what to do about it: the base of all errors of npmdask.
 
-    ``exit_code`` is what the command ``npmdask`` exits with.
+    ``exit_code`` is the exit code of the command ``npmdask``.
 
     Examples
     --------
@@ -29,7 +29,7 @@ class NpmdaskError(Exception):
 
 class BadInputError(NpmdaskError, ValueError):
     """
-    Refuse data or a configuration that are wrong; nothing was changed.
+    Report data or a configuration that are wrong; nothing was changed.
 
     Examples
     --------
@@ -95,7 +95,7 @@ class TooFewRowsError(BadInputError):
 
 class RefusedError(NpmdaskError):
     """
-    Refuse what is well formed but may not be carried out: memory, changed data, a store that another process holds.
+    Report a request that cannot be carried out: too little memory, changed data, a store that another process uses.
 
     Examples
     --------
@@ -123,7 +123,7 @@ class MemoryRefusedError(RefusedError):
 
 class BudgetError(RefusedError):
     """
-    Refuse a private run that the privacy budget of its data set does not allow.
+    Report a private run that the privacy budget of its data set does not allow.
 
     Examples
     --------
@@ -151,7 +151,7 @@ class FencedOutError(RefusedError):
 
 class CommitError(NpmdaskError):
     """
-    Say that a checkpoint could not be written; the previous one is intact, and the run resumes from it.
+    Report that a checkpoint could not be written; the previous one is intact, and the run can resume from it.
 
     Examples
     --------

@@ -69,7 +69,7 @@ def pca(
     random_state : int, default 0
         Seed of the start, which the result does not depend on beyond ``tol``.
     progress : bool, default False
-        Show how far it is and how long it takes: on stderr, or below the cell of a notebook.
+        Show the progress and the time left: on stderr, or below the cell of a notebook.
     copy : bool, default False
         Return a copy with the results, and leave ``adata`` as it is.
 

@@ -240,13 +240,13 @@ class MCA(_Coupled):
     memory : str or int, optional
         Limit for the fit, like "2GiB".
     store : str or Path, optional
-        Folder of the run, which a killed fit goes on from; a temporary one by default.
+        Folder of the run, from which a killed fit resumes; by default a temporary one.
     tol : float, optional
         Relative residual to reach; 1e-9, or 1e-6 for float32 data, by default.
     random_state : int, default 0
         Seed of the start.
     progress : bool, default False
-        Show how far it is and how long it takes: on stderr, or below the cell of a notebook.
+        Show the progress and the time left: on stderr, or below the cell of a notebook.
 
     Attributes
     ----------
@@ -316,13 +316,13 @@ class CCA(_Coupled):
     memory : str or int, optional
         Limit for the fit, like "2GiB".
     store : str or Path, optional
-        Folder of the run, which a killed fit goes on from; a temporary one by default.
+        Folder of the run, from which a killed fit resumes; by default a temporary one.
     tol : float, optional
         Relative residual of the components to reach; 1e-9, or 1e-6 for float32 data, by default.
     random_state : int, default 0
         Seed of the start.
     progress : bool, default False
-        Show how far it is and how long it takes: on stderr, or below the cell of a notebook.
+        Show the progress and the time left: on stderr, or below the cell of a notebook.
 
     Attributes
     ----------

@@ -46,7 +46,7 @@ class EOF:
         time; or a model is fitted to what is there; or covariances are of common times. Points without data at any
         time are left out in any case.
     missing_values : float or list of float, optional
-        Numbers that mark missing values, beside NaN, like -9999.
+        Numbers that mark missing values, in addition to NaN, such as -9999.
     missing_limit : float, optional
         With "mean": leave out points that lack more than this share of their values, which a pass before counts.
     memory : str or int, optional
@@ -56,13 +56,13 @@ class EOF:
     device_memory : str or int, optional
         Limit for the memory of the GPU; most of what is free by default.
     store : str or Path, optional
-        Folder of the run, which a killed fit goes on from; a temporary one by default.
+        Folder of the run, from which a killed fit resumes; by default a temporary one.
     tol : float, optional
         Relative residual to reach; 1e-9, or 1e-6 for float32 data, by default.
     random_state : int, default 0
         Seed of the start, which the result does not depend on beyond ``tol``.
     progress : bool, default False
-        Show how far it is and how long it takes: on stderr, or below the cell of a notebook.
+        Show the progress and the time left: on stderr, or below the cell of a notebook.
 
     Attributes
     ----------

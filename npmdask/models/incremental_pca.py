@@ -47,25 +47,25 @@ class IncrementalPCA(CentredComponents):
     batch_size : int, optional
         Rows that ``fit`` takes at once; by default 5 d, if 16 MiB hold them, but at least 4 k.
     missing : {"refuse", "impute"}, default "refuse"
-        Missing values (NaN) are refused, or become what the components so far let expect there, given what is observed
-        of their rows (docs/missing.md). Rows without any value are passed over then.
+        "impute": missing values (NaN) are replaced by what the components so far predict, given the observed values of
+        the row (docs/missing.md); rows without any value are skipped.
     missing_values : float or list of float, optional
-        Numbers that mark missing values, beside NaN, like -9999.
+        Numbers that mark missing values, in addition to NaN, such as -9999.
     progress : bool, default False
-        Show how far it is and how long it takes: on stderr, or below the cell of a notebook.
+        Show the progress and the time left: on stderr, or below the cell of a notebook.
 
     Attributes
     ----------
     components_ : numpy.ndarray, shape (k, d)
         Orthonormal rows; the entry of largest size in each is positive.
     explained_variance_ : numpy.ndarray, shape (k,)
-        Variance of the scores, n - 1 in the denominator; of weighted rows the sum of their weights less 1.
+        Variance of the scores, with denominator n - 1; for weighted rows, the sum of the weights less 1.
     explained_variance_ratio_ : numpy.ndarray, shape (k,)
         The same as shares of the variance of all columns, which is exact (of imputed rows where values are missing).
     singular_values_ : numpy.ndarray, shape (k,)
-        Of the centred rows.
+        Singular values of the centred rows.
     mean_, var_ : numpy.ndarray, shape (d,)
-        Of the columns, n in the denominator; exact.
+        Means and variances of the columns, with denominator n; exact.
     noise_variance_ : float
         Mean variance of the components that were left out.
     n_components_, n_samples_seen_, n_features_in_ : int
@@ -125,8 +125,8 @@ class IncrementalPCA(CentredComponents):
         y : None
             Ignored; it is there for pipelines.
         sample_weight : array_like, shape (n,), optional
-            How much each row counts, not negative: with 2 like two equal rows, with 0 like none. Of stored rows, or
-            rows in memory.
+            Weight of each row, not negative: 2 counts like two equal rows, 0 like none. For stored rows or rows in
+            memory.
 
         Returns
         -------

@@ -146,29 +146,29 @@ class PCA(CentredComponents, _OfRun):
     """
     Find the principal components of rows that need not fit in memory.
 
-    What scikit-learn's PCA finds, with its attributes, signs and methods, for all that :func:`npmdask.top_k` takes:
+    The result of scikit-learn's PCA, with its attributes, signs and methods, for every source of :func:`npmdask.top_k`:
     arrays, sparse matrices (centred without filling them in), tables, Dask arrays, stores by path or URL. Components
     whose variance is less than 1e-15 of the largest are noise.
 
     Parameters
     ----------
     n_components : int, float or "auto", optional
-        How many, 1 to min(n, d), or the share of the variance (0 to 1) that they are to explain; by default all. With
-        ``missing="em"`` also "auto": as many as predict entries that are held out.
+        Number of components, 1 to min(n, d), or the share of the variance (0 to 1) that they must explain; by default
+        all. With ``missing="em"`` also "auto": the number that best predicts held-out entries.
     whiten : bool, default False
         Divide scores by their standard deviations.
     column_weights : array_like, shape (d,), optional
-        Of squares of columns, not negative, as for :func:`npmdask.top_k`: centred rows are multiplied by their roots,
-        and components are of these.
+        Weights of squared columns, not negative, as for :func:`npmdask.top_k`: centred rows are multiplied by the
+        square roots of the weights before the components are computed.
     missing : {"refuse", "mean", "em", "pairwise"}, default "refuse"
         "mean": missing values (NaN) of dense rows count as the means of their columns, in ``fit`` and ``transform``;
-        no filled copy is made. "em": a factor model is fitted to what is there, and ``transform`` takes what it expects
-        elsewhere. "pairwise": each covariance is of the rows that have both columns (docs/missing.md).
+        no filled copy is made. "em": a factor model is fitted to the observed values, and ``transform`` uses what it
+        expects for the others. "pairwise": each covariance uses the rows that have both columns (docs/missing.md).
     missing_values : float or list of float, optional
-        Numbers that mark missing values, beside NaN, like -9999.
+        Numbers that mark missing values, in addition to NaN, such as -9999.
     missing_limit : float, optional
-        With "mean": leave out columns that lack more than this share of their values, which a pass before counts.
-        Their entries in ``components_`` are 0, in ``mean_`` and what ``inverse_transform`` gives NaN.
+        With "mean": leave out columns that lack more than this share of their values, which an additional pass counts.
+        Their entries are 0 in ``components_``, and NaN in ``mean_`` and in the result of ``inverse_transform``.
     tol : float, optional
         Relative residual to reach; 1e-9, or 1e-6 for float32 data, by default.
     memory : str or int, optional
@@ -178,35 +178,35 @@ class PCA(CentredComponents, _OfRun):
     device_memory : str or int, optional
         Limit for the memory of the GPU; most of what is free by default.
     store : str or Path, optional
-        Folder of the run, which a killed fit goes on from; a temporary one by default.
+        Folder of the run, from which a killed fit resumes; by default a temporary one.
     random_state : int, RandomState or None, default None
-        Of the random start, which the result does not depend on beyond ``tol``. None is always the same.
+        Seed of the random start; the result depends on it only within ``tol``. None uses a fixed seed.
     progress : bool, default False
-        Show how far it is and how long it takes: on stderr, or below the cell of a notebook.
+        Show the progress and the time left: on stderr, or below the cell of a notebook.
 
     Attributes
     ----------
     components_ : numpy.ndarray, shape (k, d)
         Orthonormal rows; the entry of largest size in each is positive.
     explained_variance_ : numpy.ndarray, shape (k,)
-        Variance of the scores, n - 1 in the denominator; of weighted rows the sum of their weights less 1.
+        Variance of the scores, with denominator n - 1; for weighted rows, the sum of the weights less 1.
     explained_variance_ratio_ : numpy.ndarray, shape (k,)
         The same as shares of the variance of all columns.
     singular_values_ : numpy.ndarray, shape (k,)
-        Of the centred (and weighted) rows.
+        Singular values of the centred (and weighted) rows.
     mean_ : numpy.ndarray, shape (d,)
-        Of the columns.
+        Means of the columns.
     n_components_, n_samples_, n_features_in_ : int
         k, n and d.
     noise_variance_ : float
         Mean variance of the components that were left out.
     missing_ : Missing or None
-        With another rule than "refuse": how many values were missing, by column.
+        Numbers of missing values by column, if ``missing`` is not "refuse".
 
     See Also
     --------
-    IncrementalPCA : Of rows that come in batches, once.
-    npmdask.top_k : The same run, with its certificate and report.
+    IncrementalPCA : For rows that arrive in batches, once.
+    npmdask.top_k : The same computation, with a certificate and a report.
 
     Examples
     --------
@@ -269,16 +269,16 @@ class TruncatedSVD(_OfRun):
     """
     Find the leading singular vectors of a matrix that need not fit in memory, without centring it.
 
-    What scikit-learn's TruncatedSVD finds, with its attributes and signs; of sparse matrices without filling them in.
+    The result of scikit-learn's TruncatedSVD, with its attributes and signs; sparse matrices stay sparse.
     Singular values below 1e-7 of the largest are noise: :func:`npmdask.singular_triplets` finds them.
 
     Parameters
     ----------
     n_components : int, default 2
-        How many, 1 to min(n, d).
+        Number of components, 1 to min(n, d).
     column_weights : array_like, shape (d,), optional
-        Of squares of columns, not negative, as for :func:`npmdask.top_k`: rows are multiplied by their roots, and
-        components are of these.
+        Weights of squared columns, not negative, as for :func:`npmdask.top_k`: rows are multiplied by the square roots
+        of the weights before the components are computed.
     tol : float, optional
         Relative residual to reach; 1e-9, or 1e-6 for float32 data, by default.
     memory : str or int, optional
@@ -288,11 +288,11 @@ class TruncatedSVD(_OfRun):
     device_memory : str or int, optional
         Limit for the memory of the GPU; most of what is free by default.
     store : str or Path, optional
-        Folder of the run, which a killed fit goes on from; a temporary one by default.
+        Folder of the run, from which a killed fit resumes; by default a temporary one.
     random_state : int, RandomState or None, default None
-        Of the random start, which the result does not depend on beyond ``tol``. None is always the same.
+        Seed of the random start; the result depends on it only within ``tol``. None uses a fixed seed.
     progress : bool, default False
-        Show how far it is and how long it takes: on stderr, or below the cell of a notebook.
+        Show the progress and the time left: on stderr, or below the cell of a notebook.
 
     Attributes
     ----------
@@ -301,7 +301,7 @@ class TruncatedSVD(_OfRun):
     singular_values_ : numpy.ndarray, shape (k,)
         The largest first.
     explained_variance_ : numpy.ndarray, shape (k,)
-        Variance of the scores, n in the denominator; of weighted rows the sum of their weights.
+        Variance of the scores, with denominator n; for weighted rows, the sum of the weights.
     explained_variance_ratio_ : numpy.ndarray, shape (k,)
         The same as shares of the variance of all columns.
     n_features_in_ : int
@@ -309,8 +309,8 @@ class TruncatedSVD(_OfRun):
 
     See Also
     --------
-    PCA : Of centred rows.
-    npmdask.singular_triplets : Small singular values, too.
+    PCA : For centred rows.
+    npmdask.singular_triplets : For small singular values as well.
 
     Examples
     --------

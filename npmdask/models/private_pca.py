@@ -38,62 +38,63 @@ RELATIONS = ("record_replace", "record_zero_out", "record_add_remove")  # of row
 
 class PrivatePCA(Components):
     """
-    Release the principal components of private rows, paid from their budget in the ledger.
+    Release the principal components of private rows, and charge their budget in the ledger.
 
-    A fit is the private run of :func:`npmdask.top_k`: it spends (epsilon, delta) once, before it reads a row, and
-    nothing comes back. The same ``store`` answers again for free; a new one spends again. Rows are not centred, since
-    their mean would have to be released too: subtract a public one when they are written. Of the rows no mean, no
-    variance and no number is kept, and what scikit-learn's PCA says of them is missing here. As private rows are not
-    taken from memory, cross-validation and the checks of scikit-learn that fit arrays are refused.
+    A fit is a private run of :func:`npmdask.top_k`: it spends (epsilon, delta) once, before it reads a row, and the
+    budget is never refunded. The same ``store`` returns the same release at no cost; a new store spends again. Rows are
+    not centred, because their mean would have to be released too; subtract a public mean when you write them. No mean,
+    variance or number of rows is kept, so the corresponding attributes of scikit-learn's PCA are missing. Private rows
+    cannot be passed in memory, so cross-validation and scikit-learn's checks that fit arrays are refused.
 
     Parameters
     ----------
     n_components : int, default 2
         How many (k).
     epsilon : float
-        What a fit may spend.
+        The epsilon that a fit may spend.
     delta : float
-        Of a fit, too; well below 1 / n.
+        The delta of a fit; well below 1 / n.
     row_norm : float
-        Public bound of the 2-norm of a row; longer rows are shortened to it. Never chosen by looking at the data.
+        Public bound on the 2-norm of a row; longer rows are scaled down to it. Do not choose it by looking at the data.
     neighboring_relation : {"record_replace", "record_zero_out", "record_add_remove"}
-        Which data sets must not be told apart (docs/private.md); never a default.
+        Which data sets must be indistinguishable (docs/private.md); no default.
     store : str or Path
-        Folder of the run, which a killed fit goes on from without spending again.
+        Folder of the run. A killed fit resumes from it without spending again.
     missing : {"refuse", "fill"}, default "refuse"
         "fill": missing values of a store that keeps them count as ``missing_fill``, before rows are shortened
         (docs/private-gaps.md).
     missing_fill : float, array_like, str or Path, shape (d,), optional
-        Public: one number, one for each column, or the path of them. Never a statistic of the data.
+        Public: one number, one per column, or the path of an array. Never a statistic of the data.
     missing_values : float or list of float, optional
         Public: numbers that mark missing values, beside NaN, like -9999.
     column_weights : array_like, str or Path, shape (d,), optional
-        Public: what columns weigh, as in :class:`npmdask.PCA`; ``row_norm`` is of the weighted rows.
+        Public weights of columns, as in :class:`npmdask.PCA`; ``row_norm`` bounds the weighted rows.
     max_steps : int, optional
-        Noisy products that the private power method releases. By default the covariance is released once, unless public
-        numbers say that the power method captures more, which then follow them too (docs/planning.md).
+        Number of noisy products that the private power method releases. By default the covariance is released once,
+        unless public numbers predict that the power method captures more; they then also give this number
+        (docs/planning.md).
     ledger : str, optional
-        File or database URL of the budgets; ``NPMDASK_LEDGER`` or a file of the user by default.
+        File or database URL of the budgets; by default ``NPMDASK_LEDGER`` or a file of the user.
     dataset : str, optional
         Name of the data set in the ledger; the path of the data by default.
     memory : str or int, optional
         Limit for the fit, like "1GiB".
     random_state : int, RandomState or None, default None
-        Of the public start, not of the noise, whose key is secret. None is always the same.
+        Seed of the public start, not of the noise, whose key is secret. None uses a fixed seed.
     progress : bool, default False
-        Show how far it is and how long it takes: on stderr, or below the cell of a notebook.
+        Show the progress and the time left: on stderr, or below the cell of a notebook.
 
     Attributes
     ----------
     components_ : numpy.ndarray, shape (k, d)
         Orthonormal rows, as released; the entry of largest size in each is positive.
     values_ : numpy.ndarray, shape (k,)
-        Mean squares of the shortened rows along them, about 0, as released; sums with "record_add_remove", which keeps
-        the number of rows private; of sparse rows the singular values.
+        Mean squares of the scaled-down rows along the components, about 0, as released. Sums with "record_add_remove",
+        which keeps the number of rows private; singular values for sparse rows.
     value_stddevs_ : numpy.ndarray or None
-        Standard deviations of the noise on them, where they are known.
+        Standard deviations of the noise on ``values_``, where they are known.
     statement_ : dict
-        Who is protected, and what it cost: public.
+        Public statement of who is protected, and what the release cost.
     n_components_, n_features_in_ : int
         k and d.
 
@@ -170,12 +171,12 @@ class PrivatePCA(Components):
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """
-        Release the components, and spend (epsilon, delta), unless ``store`` holds this release already.
+        Release the components and spend (epsilon, delta), unless ``store`` already holds this release.
 
         Parameters
         ----------
         X : str, Path or zarr.Array, shape (n, d)
-            Ingested rows that have a budget: what a budget is bound to is their content.
+            Ingested rows that have a budget; a budget is bound to their content.
         y : None
             Ignored; it is there for pipelines.
 
@@ -187,11 +188,11 @@ class PrivatePCA(Components):
         Raises
         ------
         BadInputError
-            Rows that were not ingested, or a parameter that is wrong: nothing was spent.
+            The rows were not ingested, or a parameter is wrong: nothing was spent.
         BudgetError
-            The budget does not suffice: nothing was spent.
+            The budget is too small: nothing was spent.
         RefusedError
-            The noise would bury everything, or ``store`` is of another run.
+            The noise would bury every component, or ``store`` belongs to another run.
         """
         if in_memory(values_of(X)):
             raise BadInputError(
@@ -248,12 +249,12 @@ class PrivatePCA(Components):
 
     def transform(self, X: Any, *, missing: str = AS_RUN) -> Block:
         """
-        Get the scores of rows along the released components; of private rows they are not protected.
+        Get the scores of rows along the released components; scores of private rows are not protected.
 
         Parameters
         ----------
         X : array_like, sparse matrix, table, Dask array, zarr.Array, str or Path, shape (n, d)
-            Rows, in memory, lazy, or the path or URL of a store; of rows that have a budget it warns.
+            Rows, in memory, lazy, or the path or URL of a store. For rows that have a budget it warns.
         missing : {"as-run", "least-squares"}, default "as-run"
             Rows with missing values (NaN) are refused, or their scores are fitted to what is observed: see
             :meth:`npmdask.Solution.scores`.

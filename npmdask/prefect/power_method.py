@@ -136,7 +136,7 @@ def npm(
     device : str, optional
         What sums over the rows are formed on: "cpu", "cuda" (an NVIDIA GPU) or "auto".
     seed : int, optional
-        Of the random start block.
+        Seed of the random start block.
     rotate : str, optional
         Report and export the components rotated: "varimax", "promax", or "procrustes" (onto those of ``align_to``).
     align_to : str, optional
@@ -170,7 +170,7 @@ def npm(
     NotConvergedError
         The tolerance was not reached; its ``facts`` say how far the run came.
     BadInputError
-        Data or parameters are wrong; a sentence says what and what to do.
+        Data or parameters are wrong; the message says what to do.
     RefusedError
         Too little memory, a store of another run, or a run held by another process.
 

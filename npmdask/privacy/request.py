@@ -24,31 +24,31 @@ def unprotected(budget: str | None) -> list[str]:
 @dataclass(frozen=True, kw_only=True)
 class Privacy:
     """
-    Promise (epsilon, delta)-differential privacy of a run, and say how it is to be kept.
+    Ask for (epsilon, delta)-differential privacy of a run, and choose the mechanism.
 
     Parameters
     ----------
     epsilon : float
-        What the whole run may spend.
+        The epsilon that the whole run may spend.
     delta : float
-        Of the whole run; 0 for pure epsilon.
+        The delta of the whole run; 0 for pure epsilon-differential privacy.
     neighboring_relation : str
-        Which data sets must not be told apart, like "record_replace" or "entry" (docs/private.md); never a default.
+        Which data sets must be indistinguishable, such as "record_replace" or "entry" (docs/private.md); no default.
     clip_norm : float
-        Public bound: the 2-norm of a record, or the magnitude of an entry; larger ones are clipped to it.
+        Public bound on the 2-norm of a record, or on the magnitude of an entry; larger ones are clipped to it.
     change : float, default 1.0
-        By how much an entry, or the norm, may differ between neighbours (matrix relations).
+        How much an entry, or the norm, may differ between neighbours (matrix relations).
     coherence : float, optional
-        Public estimate of the coherence of A, for noise that does not follow X (entry relations).
+        Public estimate of the coherence of A, for noise that does not depend on X (entry relations).
     mechanism : {"gaussian", "laplace"}, default "gaussian"
         "laplace" for pure epsilon (delta = 0).
     calibration : {"exact", "paper"}, default "exact"
         "exact" (Gaussian DP), or the formula of Hardt and Price.
     clip_images : bool, default True
-        Clip the images of records in each block too, for less noise (docs/decisions/0023); not with
-        ``calibration = "paper"``, as the paper does not.
+        Also clip the images of records in each block, for less noise (docs/decisions/0023). Not possible with
+        ``calibration = "paper"``, because the paper does not.
     ledger : str, optional
-        File or database URL of the budgets; ``NPMDASK_LEDGER`` or a file of the user by default.
+        File or database URL of the budgets; by default ``NPMDASK_LEDGER`` or a file of the user.
     dataset : str, optional
         Name of the data set in the ledger; the path of the source by default.
 

@@ -57,7 +57,7 @@ def stream_pca(
     progress: bool = False,
 ) -> StreamSolution:
     """
-    Learn the k leading principal directions of rows that come once, or once in each epoch.
+    Learn the k leading principal directions of rows that are read once, or once per epoch.
 
     Parameters
     ----------
@@ -66,81 +66,81 @@ def stream_pca(
         a directory of files that grows (path), "-" (standard input), an iterable of batches (n x d), or a callable
         that returns one.
     k : int
-        How many.
+        Number of components.
     dim : str or int, optional
-        Of an array of xarray, Dask or NumPy: the dimension that rows lie along, as for :func:`npmdask.top_k`.
+        The dimension along which rows lie, for an array of xarray, Dask or NumPy, as for :func:`npmdask.top_k`.
     algorithm : str, default "spm"
         "spm" (the streaming power method), "oja", "msg", "rmsg", "mb-msg", "mb-rmsg" or "frequent-directions"
-        (docs/streaming.md says which for what). "online-tensor-power" has a function of its own:
+        (docs/streaming.md says which to choose). "online-tensor-power" has its own function:
         :func:`stream_components`.
     options : dict, optional
-        Further parameters of the algorithm, see its class.
+        Further parameters of the algorithm; see its class.
     batch_rows : int, optional
-        Rows read at once, where the algorithm does not say how many it wants.
+        Number of rows read at once, if the algorithm does not determine it.
     half_life : float, optional
-        Rows after which a row counts half, for streams that drift; by default nothing is forgotten.
+        Number of rows after which a row counts half, for streams that drift; by default all rows count fully.
     center : bool, default False
-        Subtract the mean of the rows, learnt on the way: the scatter is exactly that about the final mean.
+        Subtract the mean of the rows, which is estimated on the way; the scatter is exactly that about the final mean.
     unit : float, optional
-        Typical norm of a row, where the algorithm has a step size; by default that of the first batch.
+        Typical norm of a row, for algorithms with a step size; by default that of the first batch.
     order : {"sequential", "shuffled"}, default "sequential"
-        Of a stored array; "shuffled": by chunk and within.
+        Order of the rows of a stored array; "shuffled" shuffles the chunks, and the rows of each.
     epochs : int, default 1
-        How many times a stored array is read.
+        Number of times that a stored array is read.
     non_finite : {"refuse", "skip"}, default "refuse"
-        What happens to rows that are not finite; those that are skipped are counted.
+        Treatment of rows that are not finite; skipped rows are counted.
     missing : {"refuse", "impute"}, default "refuse"
-        What happens to missing values (NaN): they are not finite, or become what the model so far expects there, given
-        what is observed of their rows (docs/missing.md). Rows without any value are skipped and counted then.
+        "impute": missing values (NaN) are replaced by what the model so far expects, given the observed values of the
+        row (docs/missing.md); rows without any value are skipped and counted. "refuse": they count as not finite.
     missing_values : float or list of float, optional
-        Numbers that mark missing values, beside NaN, like -9999.
+        Numbers that mark missing values, in addition to NaN, such as -9999.
     row_weights : array_like, shape (n,), or str or Path, optional
-        How much each row counts, not negative: with 2 like two equal rows, with 0 like none. Of a stored array, or one
-        in memory, as for :func:`npmdask.top_k`; "spm" and "frequent-directions" know weights.
+        Weight of each row, not negative: 2 counts like two equal rows, 0 like none. For a stored array or one in
+        memory, as for :func:`npmdask.top_k`; only "spm" and "frequent-directions" accept weights.
     pattern : str, default "*"
-        Which files of a directory.
+        Pattern of the file names in a directory.
     full_batches : bool, default False
         Leave a batch that is not full for the next call.
     format : {"csv", "npy", "float32"}, optional
-        Of standard input.
+        Format of standard input.
     columns : int, optional
         Width of standard input.
     header : bool, optional
         Whether a first line of standard input holds names.
     held_out : str, Path or array_like, optional
-        Rows that are not learnt from and on which the objective is measured.
+        Rows on which the objective is measured, and which are not learnt from.
     memory : str or int, optional
         Limit for the process, like "1GiB", checked before the first row.
     store : str or Path, optional
-        Folder of the model. Called again, only rows that are new are taken; killed, it goes on from its last commit
-        and ends in the same bits. By default a temporary folder.
+        Folder of the model. Another call with it processes only the new rows; after a kill, it resumes from the last
+        commit and ends with the same bits. By default a temporary folder.
     seed : int, default 0
-        Of the random start and of the shuffle.
+        Seed of the random start and of the shuffle.
     measure_rows : int, optional
-        Rows between the first measurements.
+        Number of rows between the first measurements.
     commit_seconds : float, optional
-        Seconds between two commits: what a kill costs at most.
+        Seconds between two commits, which is the most that a kill can cost.
     observer : Observer, optional
-        Told of steps.
+        Called for every step.
     progress : bool, default False
-        Show how far it is and how long it takes: on stderr, or below the cell of a notebook.
+        Show the progress and the time left: on stderr, or below the cell of a notebook.
 
     Returns
     -------
     StreamSolution
-        What was learnt so far.
+        The components learnt so far.
 
     Raises
     ------
     BadInputError
-        Rows or parameters that cannot be, or too few rows for an answer. What was learnt before is kept in the store.
+        Rows or parameters are invalid, or there are too few rows for a result. The store keeps what was learnt before.
     RefusedError
-        Too little memory, a store of another stream, a source that shrank, or a store held by another process.
+        Too little memory, a store of another stream, a source that shrank, or a store that another process uses.
 
     See Also
     --------
-    StreamingPCA : A model that is fed by hand.
-    top_k : Data that can be read several times.
+    StreamingPCA : A model that you feed with batches yourself.
+    top_k : For data that can be read several times.
 
     Examples
     --------
@@ -196,10 +196,10 @@ def stream_components(
     **reading: Any,
 ) -> StreamSolution:
     """
-    Learn the k heaviest components of the third moment ``E x (x) x (x) x`` of rows, each row used once.
+    Learn the k components of largest weight of the third moment ``E x (x) x (x) x`` of rows, using each row once.
 
-    By the online tensor power method, in memory O(d (k + restarts)). The rows are meant to be whitened, and not
-    Gaussian: see ``npmdask.algorithms.OnlineTensorPower``, also for the four parameters.
+    This uses the online tensor power method, in memory O(d (k + restarts)). The rows must be whitened and not Gaussian:
+    see ``npmdask.algorithms.OnlineTensorPower``, also for the four parameters.
 
     Parameters
     ----------
@@ -207,30 +207,30 @@ def stream_components(
         A Zarr store (path, URL, object or 2-D array), a file or a directory of files that grows (path), "-" (standard
         input), an iterable of batches (n x d), or a callable that returns one.
     k : int
-        How many.
+        Number of components.
     block_rows : int, optional
-        Rows of an iteration. By default as many as find all components in half of the rows of a stored array; of any
-        other source it must be said.
+        Number of rows of an iteration. By default all components are found in half of the rows of a stored array; for
+        any other source it must be given.
     iterations : int, optional
-        Of each component.
+        Number of iterations for each component.
     restarts : int, optional
-        Random starts of each component.
+        Number of random starts for each component.
     refine : bool, default True
-        Iterate once more with what is left of the rows.
+        Iterate once more with the remaining rows.
     **reading
-        ``batch_rows``, ``memory``, ``store``, ``seed`` and whatever else :func:`stream_pca` knows of sources.
+        ``batch_rows``, ``memory``, ``store``, ``seed`` and the other parameters of :func:`stream_pca` for sources.
 
     Returns
     -------
     StreamSolution
-        Its ``basis`` are the components that were found (d x j unit vectors, j <= k), ``values`` their weights.
-        ``facts`` holds their ``standard_errors`` and the ``status`` of all k: "found", "surplus" (a weight that
-        noise would have, too) or "open" (the rows did not suffice; more may be given, with the same store).
+        Its ``basis`` holds the components found (d x j unit vectors, j <= k) and its ``values`` their weights.
+        ``facts`` holds their ``standard_errors`` and the ``status`` of all k: "found", "surplus" (a weight that noise
+        could have as well) or "open" (there were too few rows; give more, with the same store).
 
     Raises
     ------
     BadInputError
-        As :func:`stream_pca`; also for ``center``, ``half_life`` and ``held_out``, which mean nothing here.
+        As :func:`stream_pca`; also for ``center``, ``half_life`` and ``held_out``, which are not available here.
     RefusedError
         As :func:`stream_pca`.
 

@@ -220,7 +220,7 @@ class StreamProblem:
 
     @property
     def measure_rows(self) -> int:
-        """Rows between the first measurements."""
+        """Number of rows between the first measurements."""
         return self.request.measure_rows or FIRST_BATCHES * self.request.batch_rows
 
     @property

@@ -23,41 +23,41 @@ from npmdask.theory.certificates.statements import of_stream
 @dataclass(frozen=True, kw_only=True)
 class StreamSolution:
     """
-    Hold what was learnt from a stream so far, and how good it is.
+    Hold the components of a stream so far, and how good they are.
 
-    Costs are of this call. Users get one from :func:`stream_pca` or :func:`stream_components`.
+    Costs are those of this call. :func:`stream_pca` and :func:`stream_components` return one.
 
     Attributes
     ----------
     basis : numpy.ndarray, shape (d, k)
-        Orthonormal directions. Where ``moment`` is 3: the components that are found (d x j unit vectors, j <= k).
+        Orthonormal directions. If ``moment`` is 3: the components found so far (d x j unit vectors, j <= k).
     values : numpy.ndarray, shape (k,)
-        Mean squares of the rows along them: eigenvalues of their second moment, or of their covariance where the
-        model is centred. Where ``moment`` is 3: weights of the components.
+        Mean squares of the rows along the directions: eigenvalues of the second moment, or of the covariance if the
+        model is centred. If ``moment`` is 3: weights of the components.
     mean : numpy.ndarray or None, shape (d,)
-        Of the rows, where the model is centred.
+        Mean of the rows, if the model is centred.
     outcome : Outcome
         How the call ended, as a name and a sentence.
     rows : int
-        All rows that were taken.
+        Number of rows that were read.
     rows_used : int
-        Those that made steps.
+        Number of rows that steps have used.
     skipped : int
-        Rows that were left out because they were not finite.
+        Number of rows that were left out because they were not finite.
     new_rows : int
-        Rows of this call.
+        Number of rows of this call.
     steps : int
         Steps of the model.
     last : Measurement
-        What was measured at the end.
+        The last measurement.
     history : tuple of Measurement
-        What was measured before.
+        Earlier measurements.
     seconds : float
         Wall time.
     peak_rss_bytes : int
         Largest resident memory.
     memory_limit_bytes : int or None
-        What was allowed.
+        The limit that was set.
     store : str
         Folder of the model.
     source : str
@@ -67,9 +67,9 @@ class StreamSolution:
     moment : int
         2, or 3 for the components of the third moment.
     facts : dict
-        What else is known of the answer.
+        Further facts about the result.
     assurance : str
-        How wrong the answer can be, in a sentence for everybody.
+        Bound on the error of the answer, as a sentence.
 
     Examples
     --------

@@ -30,9 +30,9 @@ from npmdask.streaming.source import Reading, open_stream, weights_of
 
 class StreamingPCA(*TRANSFORMER, Estimator):  # type: ignore[misc]
     """
-    Learn the k leading principal directions of rows that come in batches, in memory O(d (k + batch)).
+    Learn the k leading principal directions of rows that arrive in batches, in memory O(d (k + batch)).
 
-    The same batches give the same bits. A batch that is refused leaves the model as it was.
+    The same batches give the same bits. If a batch is refused, the model does not change.
 
     Parameters
     ----------
@@ -40,25 +40,25 @@ class StreamingPCA(*TRANSFORMER, Estimator):  # type: ignore[misc]
         Directions (k).
     algorithm : str, default "spm"
         "spm" (the streaming power method), "oja", "msg", "rmsg", "mb-msg", "mb-rmsg" or "frequent-directions";
-        docs/streaming.md says which for what. "online-tensor-power" finds components of the third moment instead:
+        docs/streaming.md says which to choose. "online-tensor-power" finds components of the third moment instead:
         ``basis`` are those found so far (d x j, j <= k), ``values`` their weights.
     options : dict, optional
-        Further parameters of the algorithm, like ``{"gap": 0.1}``; see its class.
+        Further parameters of the algorithm, such as ``{"gap": 0.1}``; see its class.
     half_life : float, optional
-        Rows after which a row counts half, for streams that drift; by default nothing is forgotten.
+        Number of rows after which a row counts half, for streams that drift; by default all rows count fully.
     center : bool, default False
-        Subtract the mean of the rows, which is learnt on the way.
+        Subtract the mean of the rows, which is estimated on the way.
     unit : float, optional
-        Typical norm of a row, where the algorithm has a step size; by default that of the first batch.
+        Typical norm of a row, for algorithms with a step size; by default that of the first batch.
     seed : int, default 0
-        Of the random start.
+        Seed of the random start.
     missing : {"refuse", "impute"}, default "refuse"
-        Missing values (NaN) are refused, or become what the model so far expects there, given what is observed of
-        their rows (docs/missing.md). Rows without any value are passed over then.
+        "impute": missing values (NaN) are replaced by what the model so far expects, given the observed values of the
+        row (docs/missing.md); rows without any value are skipped.
     missing_values : float or list of float, optional
-        Numbers that mark missing values, beside NaN, like -9999.
+        Numbers that mark missing values, in addition to NaN, such as -9999.
     progress : bool, default False
-        Show how far it is and how long it takes: on stderr, or below the cell of a notebook.
+        Show the progress and the time left: on stderr, or below the cell of a notebook.
 
     Attributes
     ----------
@@ -67,8 +67,8 @@ class StreamingPCA(*TRANSFORMER, Estimator):  # type: ignore[misc]
 
     See Also
     --------
-    IncrementalPCA : The attributes of scikit-learn's, of all rows after every batch.
-    stream_pca : The same for a whole source, committed on the way.
+    IncrementalPCA : With scikit-learn's attributes, for all rows after every batch.
+    stream_pca : The same for a whole source, with commits on the way.
 
     Examples
     --------
@@ -114,7 +114,7 @@ class StreamingPCA(*TRANSFORMER, Estimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """
-        Learn from all rows, from the beginning: the bits of :func:`stream_pca`.
+        Learn from all rows, starting again; the result has the bits of :func:`stream_pca`.
 
         Parameters
         ----------
@@ -123,8 +123,8 @@ class StreamingPCA(*TRANSFORMER, Estimator):  # type: ignore[misc]
         y : None
             Ignored; it is there for pipelines.
         sample_weight : array_like, shape (n,), optional
-            How much each row counts, not negative: with 2 like two equal rows, with 0 like none. Of stored rows, or
-            rows in memory; "spm" and "frequent-directions" know weights.
+            Weight of each row, not negative: 2 counts like two equal rows, 0 like none. For stored rows or rows in
+            memory; only "spm" and "frequent-directions" accept weights.
 
         Returns
         -------

@@ -259,7 +259,7 @@ def dp_tpm_nu(epsilon: float, delta: float, k: int, restarts: int, iterations: i
     k : int
         Components that are wanted.
     restarts : int
-        Random starts of each component.
+        Number of random starts for each component.
     iterations : int
         Iterations from each start.
     mode : {"paper", "exact"}, default "paper"

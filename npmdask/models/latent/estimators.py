@@ -103,19 +103,19 @@ class Mixture(*DENSITY, _OfSamples):  # type: ignore[misc]
     memory : str or int, optional
         Limit for the fit, like "1GiB".
     store : str or Path, optional
-        Folder of the run, which a killed fit goes on from; a temporary one by default.
+        Folder of the run, from which a killed fit resumes; by default a temporary one.
     random_state : int, RandomState or None, default 0
-        Of the random starts; None is always the same.
+        Seed of the random starts; None uses a fixed seed.
     refine : int, optional
-        Most passes of EM after the moments; 0 for the moments alone. By default 3, or of a ``store`` that was begun
-        before as many as it was begun with.
+        Maximum number of EM passes after the moments; 0 uses the moments alone. By default 3, or the number with which
+        an existing ``store`` was begun.
     progress : bool, default False
-        Show how far it is and how long it takes: on stderr, or below the cell of a notebook.
+        Show the progress and the time left: on stderr, or below the cell of a notebook.
 
     Attributes
     ----------
     model_ : npmdask.models.latent.GaussianMixture
-        What was found, after ``fit``.
+        The fitted model, after ``fit``.
     n_features_in_ : int
         Columns of the samples (d).
 
@@ -216,19 +216,19 @@ class ICA(*TRANSFORMER, _OfSamples):  # type: ignore[misc]
     memory : str or int, optional
         Limit for the fit, like "1GiB".
     store : str or Path, optional
-        Folder of the run, which a killed fit goes on from; a temporary one by default.
+        Folder of the run, from which a killed fit resumes; by default a temporary one.
     random_state : int, RandomState or None, default 0
-        Of the random starts; None is always the same.
+        Seed of the random starts; None uses a fixed seed.
     refine : int, optional
-        Most passes of FastICA after the moments; 0 for the moments alone. By default 3, or of a ``store`` that was
-        begun before as many as it was begun with. Of a single pass nothing is taken but a step that is negligible.
+        Maximum number of FastICA passes after the moments; 0 uses the moments alone. By default 3, or the number with
+        which an existing ``store`` was begun. After a single pass, its step is used only if it is negligible.
     progress : bool, default False
-        Show how far it is and how long it takes: on stderr, or below the cell of a notebook.
+        Show the progress and the time left: on stderr, or below the cell of a notebook.
 
     Attributes
     ----------
     model_ : npmdask.models.latent.IndependentComponents
-        What was found, after ``fit``.
+        The fitted model, after ``fit``.
     n_features_in_ : int
         Columns of the samples (d).
 

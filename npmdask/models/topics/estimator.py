@@ -25,19 +25,19 @@ from npmdask.streaming.estimator import TRANSFORMER, Estimator, in_memory, run_s
 
 class Topics(*TRANSFORMER, Estimator):  # type: ignore[misc]
     """
-    Find topics (latent Dirichlet allocation) by moments, in a few passes whatever the size of the corpus.
+    Find topics (latent Dirichlet allocation) from moments, in a few passes for a corpus of any size.
 
-    Counts are whole numbers: shares and tf-idf are refused, which is why most checks of scikit-learn, made of
-    fractions, do not hold.
+    Counts must be whole numbers: shares and tf-idf are refused. Most of scikit-learn's estimator checks, which use
+    fractions, therefore do not apply.
 
     Parameters
     ----------
     n_components : int, default 10
         Topics (k).
     alpha0 : float, default 1.0
-        Sum of the Dirichlet parameters of a document's shares; small: few topics in a document.
+        Sum of the Dirichlet parameters of a document's shares; if it is small, documents have few topics.
     half_length : float, optional
-        Words: a document of N words counts N / (N + half_length).
+        Number of words at which a document counts half: one of N words counts N / (N + half_length).
     min_df : int, default 1
         Words in fewer documents are left out.
     max_df : float, default 1.0
@@ -45,22 +45,22 @@ class Topics(*TRANSFORMER, Estimator):  # type: ignore[misc]
     memory : str or int, optional
         Limit for the fit, like "1GiB".
     store : str or Path, optional
-        Folder of the run, which a killed fit goes on from; a temporary one by default.
+        Folder of the run, from which a killed fit resumes; by default a temporary one.
     max_doc_update_iter : int, optional
-        Iterations of ``transform`` for a document, at most.
+        Maximum number of iterations of ``transform`` for a document.
     doc_update_tol : float, optional
         Change of the shares at which they end.
     random_state : int, RandomState or None, default 0
-        Of the random starts; None is always the same.
+        Seed of the random starts; None uses a fixed seed.
     progress : bool, default False
-        Show how far it is and how long it takes: on stderr, or below the cell of a notebook.
+        Show the progress and the time left: on stderr, or below the cell of a notebook.
 
     Attributes
     ----------
     model_ : npmdask.models.topics.model.TopicModel
-        What was found, after ``fit``.
+        The fitted model, after ``fit``.
     n_features_in_ : int
-        Columns of what was fitted (V where no word was left out).
+        Number of columns that were fitted (V if no word was left out).
 
     Examples
     --------

@@ -36,8 +36,8 @@ class FieldModes:
     Attributes
     ----------
     basis : numpy.ndarray, shape (p, k)
-        What centred rows are multiplied by, as they were seen (scaled, weighted): of maximum covariance orthonormal
-        patterns; of canonical correlations the weights that make scores of variance 1.
+        Matrix that centred rows (scaled and weighted as in the run) are multiplied by. For maximum covariance,
+        orthonormal patterns; for canonical correlations, the weights that give scores of variance 1.
     variance : numpy.ndarray, shape (k,)
         Of the scores.
     explained_variance_ratio : numpy.ndarray, shape (k,)
@@ -45,11 +45,11 @@ class FieldModes:
     total_variance : float
         Of the field, over all its columns.
     missing : Missing or None
-        Which values of the field were missing, where that was asked for; its ``kept`` are the columns that are there.
+        Missing values of the field, if a rule for them was given; its ``kept`` are the columns that were used.
     components : StoredComponents
-        The basis, with what rows are centred, scaled and weighted by.
+        The basis, with the means, deviations and weights for centring, scaling and weighting rows.
     loadings : numpy.ndarray, shape (p, k)
-        The patterns in the units of the columns as they were seen; of maximum covariance the basis.
+        The patterns in the units of the columns as analysed; for maximum covariance, the basis.
 
     Examples
     --------
@@ -76,8 +76,8 @@ class FieldModes:
         """
         Return the change of the field, in the units of its data, per unit of a score (p x k).
 
-        Of maximum covariance the basis, of canonical correlations the covariance of every column with the score. Not a
-        number in columns that weigh nothing.
+        For maximum covariance this is the basis; for canonical correlations, the covariance of every column with the
+        score. NaN in columns of weight 0.
         """
         found = StoredComponents(
             basis=self.loadings, scale=self.components.scale, column_weight=self.components.column_weight
@@ -106,7 +106,7 @@ class FieldModes:
 @dataclass(frozen=True, kw_only=True)
 class CoupledModes:
     """
-    Hold the coupled modes of two fields, by falling value, and how wrong they can be.
+    Hold the coupled modes of two fields, in order of decreasing value, with error bounds.
 
     Attributes
     ----------
@@ -119,26 +119,26 @@ class CoupledModes:
     right : FieldModes
         The modes of the other one.
     correlations : numpy.ndarray, shape (k,)
-        Of the two scores of each mode; not a number where one does not vary.
+        Correlation of the two scores of each mode; NaN if one of them does not vary.
     residual_norms : numpy.ndarray or None, shape (k,)
-        Of maximum covariance: ``(||C v - s u||^2 + ||C^T u - s v||^2)^(1/2)``, measured in a pass of its own.
+        For maximum covariance: ``(||C v - s u||^2 + ||C^T u - s v||^2)^(1/2)``, measured in an additional pass.
     squared_covariance_fraction : numpy.ndarray or None, shape (k,)
-        Of maximum covariance: the share of each mode in the sum of all squared covariances of two columns, which is
+        For maximum covariance: the share of each mode in the sum of all squared covariances of two columns; the sum is
         estimated in that pass.
     squared_covariance_error : float or None
         Standard error of that sum, as a share of it.
     chance : float or None
-        Of canonical correlations: the largest that independent rows of fields without any relation would show.
+        For canonical correlations: the largest correlation expected between unrelated fields with independent rows.
     outcome : Outcome
         How the run ended.
     assurance : str
-        How wrong the answer can be, in a sentence.
+        Bound on the error of the answer, as a sentence.
     certificate : dict
         The same as numbers.
     warnings : tuple of str
-        What should be known of the data.
+        Warnings about the data.
     data_passes : int
-        Passes over the data (of leading components: over one field).
+        Passes over the data (for leading components: over one field).
     store : str
         Folder of the run.
 
@@ -215,34 +215,34 @@ def mca(
     Parameters
     ----------
     left, right : str, Path, zarr.Array, array_like, DataArray, Dask array or table, shapes (n, p) and (n, q)
-        Dense, as :func:`npmdask.top_k` takes them. Row i of both is of the same time or sample; where rows have names
-        (coordinates), they must be the same. Columns, chunks and dtypes may be different.
+        Dense fields, as for :func:`npmdask.top_k`. Row i of both belongs to the same time or sample; if rows have names
+        (coordinates), these must agree. Columns, chunks and dtypes may differ.
     k : int
-        How many, 1 <= k <= min(n, p, q).
+        Number of pairs, 1 <= k <= min(n, p, q).
     dim : str, int or pair of them, optional
         The dimension that rows lie along, as for :func:`npmdask.top_k`; a pair: of the left and of the right field.
     center : bool, default True
-        Subtract the column means, on the fly.
+        Subtract the column means.
     scale : bool, default False
-        Divide all columns by their standard deviations, on the fly: C is then made of correlations.
+        Divide all columns by their standard deviations: C then contains correlations.
     missing : {"refuse", "drop-columns", "mean"}, default "refuse"
-        What is done with missing values, as for :func:`npmdask.top_k`.
+        Treatment of missing values, as for :func:`npmdask.top_k`.
     row_weights : array_like, DataArray, str or Path, shape (n,), optional
-        How much each row counts, as for :func:`npmdask.top_k`; a name is looked up in the left field.
+        Weight of each row, as for :func:`npmdask.top_k`; a name refers to the left field.
     left_weights, right_weights : array_like, DataArray, str or Path, shapes (p,) and (q,), optional
-        Of the columns, as ``column_weights`` of :func:`npmdask.top_k`; "coslat" too.
+        Weights of the columns, as ``column_weights`` of :func:`npmdask.top_k`, including "coslat".
     tol : float, optional
         Relative residual of every pair; 1e-9, or 1e-6 where both fields are float32, by default.
     max_steps : int, default 200
-        Give up (not converged) after so many passes.
+        Maximum number of passes; then the run stops as not converged.
     seed : int, default 0
-        Of the random start, and of the estimate of all squared covariances.
+        Seed of the random start, and of the estimate of all squared covariances.
     store : str or Path, optional
-        Folder of the run, or a URL. A run that was killed goes on when this is called again with its store.
+        Folder of the run, or a URL. To resume a killed run, call this again with the same store.
     memory : str or int, optional
         Limit for all processes of the run together, like "1GiB" or a number of bytes.
     workers : int, default 0
-        Processes; 0: none but this one. Changes no bit of the result, as none of the next two does.
+        Worker processes; 0 uses only this one. Like the next two, it changes no bit of the result.
     threads : int, optional
         Threads of each process; by default all cores that this process may use.
     cluster : str, Path, distributed.Client or cluster object, optional
@@ -250,16 +250,16 @@ def mca(
     certificates : str or Path, optional
         As for :func:`npmdask.top_k`.
     commit_seconds : float, default 30.0
-        Seconds between two commits inside a pass.
+        Seconds between two commits within a pass.
     observer : Observer, optional
-        Told of stages, passes and steps.
+        Called for every stage, pass and step.
     progress : bool, default False
-        Show how far it is and how long it takes: on stderr, or below the cell of a notebook.
+        Show the progress and the time left: on stderr, or below the cell of a notebook.
 
     Returns
     -------
     CoupledModes
-        Covariances, patterns of both fields, correlations of scores, and how wrong they can be.
+        Covariances, patterns of both fields, correlations of scores, and error bounds.
 
     Raises
     ------
@@ -275,8 +275,8 @@ def mca(
     Notes
     -----
     Bretherton, Smith and Wallace, An intercomparison of methods for finding coupled patterns in climate data, J.
-    Climate 1992. A largest covariance is positive and often looks like a finding where there is none: compare with
-    fields whose rows were permuted (docs/two-fields.md).
+    Climate 1992. The largest covariance is always positive and often looks significant when it is not: compare it with
+    that of fields whose rows were permuted (docs/two-fields.md).
 
     Examples
     --------
@@ -330,46 +330,45 @@ def cca(
     """
     Find the k pairs of weights of two fields whose scores are most correlated (canonical correlation analysis).
 
-    Of few columns from one pass, that forms their moments, (p + q) x (p + q). Of wide fields from their leading
-    components (``pcs``), as in the climate sciences: all columns of a field with fewer rows are correlated perfectly
-    with anything.
+    For few columns, one pass forms all moments, (p + q) x (p + q). For wide fields use their leading components
+    (``pcs``), as in the climate sciences: a field with more columns than rows is perfectly correlated with anything.
 
     Parameters
     ----------
     left, right : str, Path, zarr.Array, array_like, DataArray, Dask array or table, shapes (n, p) and (n, q)
         As for :func:`mca`.
     k : int
-        How many, 1 <= k <= min(n, p, q).
+        Number of pairs, 1 <= k <= min(n, p, q).
     pcs : int or pair of int, optional
-        How many leading components of either field represent it (a pair: of the left and of the right field). By
-        default all columns do.
+        Number of leading components that represent each field (a pair: for the left and the right field). By
+        default all columns are used.
     ridge : float, default 0.0
-        Add so many times the mean variance of a column (of a component) to the variance of every direction:
-        regularised correlations, smaller, and less the more a direction varies.
+        Multiple of the mean variance of a column (or component) that is added to the variance of every direction. This
+        regularises the correlations: they become smaller, and directions with little variance shrink most.
     dim : str, int or pair of them, optional
         As for :func:`mca`.
     center : bool, default True
-        Subtract the column means, on the fly.
+        Subtract the column means.
     scale : bool, default False
-        Divide all columns by their standard deviations. It matters with ``pcs`` or a ``ridge`` only.
+        Divide all columns by their standard deviations. It only matters with ``pcs`` or a ``ridge``.
     missing : {"refuse", "drop-columns", "mean"}, default "refuse"
-        What is done with missing values, as for :func:`npmdask.top_k`.
+        Treatment of missing values, as for :func:`npmdask.top_k`.
     row_weights : array_like, DataArray, str or Path, shape (n,), optional
-        How much each row counts, as for :func:`npmdask.top_k`; a name is looked up in the left field.
+        Weight of each row, as for :func:`npmdask.top_k`; a name refers to the left field.
     left_weights, right_weights : array_like, DataArray, str or Path, shapes (p,) and (q,), optional
-        Of the columns, as for :func:`mca`. They matter with ``pcs`` or a ``ridge`` only.
+        Weights of the columns, as for :func:`mca`. They only matter with ``pcs`` or a ``ridge``.
     tol : float, optional
         Relative residual of leading components, as for :func:`npmdask.top_k`.
     max_steps : int, default 200
-        Passes for the components of either field at most.
+        Maximum number of passes for the components of each field.
     seed : int, default 0
-        Of the random start.
+        Seed of the random start.
     store : str or Path, optional
-        Folder of the run, or a URL. A run that was killed goes on when this is called again with its store.
+        Folder of the run, or a URL. To resume a killed run, call this again with the same store.
     memory : str or int, optional
         Limit for all processes of the run together, like "1GiB" or a number of bytes.
     workers : int, default 0
-        Processes; 0: none but this one. Changes no bit of the result, as none of the next two does.
+        Worker processes; 0 uses only this one. Like the next two, it changes no bit of the result.
     threads : int, optional
         Threads of each process; by default all cores that this process may use.
     cluster : str, Path, distributed.Client or cluster object, optional
@@ -377,23 +376,23 @@ def cca(
     certificates : str or Path, optional
         As for :func:`npmdask.top_k`.
     commit_seconds : float, default 30.0
-        Seconds between two commits inside a pass.
+        Seconds between two commits within a pass.
     observer : Observer, optional
-        Told of stages, passes and steps.
+        Called for every stage, pass and step.
     progress : bool, default False
-        Show how far it is and how long it takes: on stderr, or below the cell of a notebook.
+        Show the progress and the time left: on stderr, or below the cell of a notebook.
 
     Returns
     -------
     CoupledModes
-        Correlations, weights and patterns of both fields, and what should be known of them.
+        Correlations, weights and patterns of both fields, with warnings.
 
     Raises
     ------
     BadInputError
         Data or parameters are wrong, or the rows of the fields are not the same.
     RefusedError
-        Too little memory (for all columns: say ``pcs``), a store of another run, or a run held by another process.
+        Too little memory (for all columns: give ``pcs``), a store of another run, or a run held by another process.
 
     See Also
     --------

@@ -178,15 +178,15 @@ def _divided_by(side: Any) -> np.ndarray:
 
 class MCA(_OfTwoFields):
     """
-    Find the pairs of patterns of two fields whose scores vary most together: maximum covariance analysis, PLS-SVD.
+    Find pairs of patterns of two fields whose scores vary most together (maximum covariance analysis, PLS-SVD).
 
-    What scikit-learn's PLSSVD finds, up to signs, of fields that need not fit in memory; but columns are divided by
-    their standard deviations only where ``scale`` says so.
+    The result of scikit-learn's PLSSVD, up to signs, for fields that need not fit in memory. Unlike there, columns are
+    divided by their standard deviations only with ``scale``.
 
     Parameters
     ----------
     n_components : int, default 2
-        How many pairs (k), 1 to min(n, p, q).
+        Number of pairs (k), 1 to min(n, p, q).
     scale : bool, default False
         Divide all columns by their standard deviations, n in the denominator. PLSSVD does by default.
     missing : {"refuse", "mean"}, default "refuse"
@@ -196,33 +196,33 @@ class MCA(_OfTwoFields):
     memory : str or int, optional
         Limit for the fit, like "1GiB".
     store : str or Path, optional
-        Folder of the run, which a killed fit goes on from; a temporary one by default.
+        Folder of the run, from which a killed fit resumes; by default a temporary one.
     random_state : int, RandomState or None, default None
-        Of the random start, which the result does not depend on beyond ``tol``. None is always the same.
+        Seed of the random start; the result depends on it only within ``tol``. None uses a fixed seed.
     progress : bool, default False
-        Show how far it is and how long it takes: on stderr, or below the cell of a notebook.
+        Show the progress and the time left: on stderr, or below the cell of a notebook.
 
     Attributes
     ----------
     model_ : CoupledModes
-        What :func:`npmdask.mca` found: how wrong it can be, shares of variance, patterns in units of the data.
+        Result of :func:`npmdask.mca`: also error bounds, shares of variance, and patterns in the units of the data.
     x_weights_, y_weights_ : numpy.ndarray, shapes (p, k) and (q, k)
-        Orthonormal columns, that centred (and scaled) rows are multiplied by.
+        Matrices with orthonormal columns, which centred (and scaled) rows are multiplied by.
     x_mean_, y_mean_ : numpy.ndarray, shapes (p,) and (q,)
-        Of the columns.
+        Means of the columns.
     x_std_, y_std_ : numpy.ndarray, shapes (p,) and (q,)
-        What columns are divided by: 1, or with ``scale`` their standard deviations.
+        Divisors of the columns: 1, or their standard deviations with ``scale``.
     covariances_ : numpy.ndarray, shape (k,)
-        Of the two scores of each pair, n in the denominator, the largest first.
+        Covariance of the two scores of each pair, n in the denominator, the largest first.
     correlations_ : numpy.ndarray, shape (k,)
-        Of the same scores.
+        Correlation of the same scores.
     n_features_in_ : int
         p.
 
     See Also
     --------
     npmdask.mca : The same run, with weights of columns and all its options.
-    npmdask.xarray.MCA : Of fields on grids, in the words of xeofs.
+    npmdask.xarray.MCA : For fields on grids, with the names of xeofs.
 
     Examples
     --------
@@ -270,19 +270,19 @@ class MCA(_OfTwoFields):
 
 class CCA(_OfTwoFields):
     """
-    Find the pairs of weights of two fields whose scores are most correlated: canonical correlation analysis.
+    Find pairs of weights of two fields whose scores are most correlated (canonical correlation analysis).
 
-    The canonical correlations that scikit-learn's CCA looks for, of fields that need not fit in memory; from one pass
-    and not from iterations. Scores have variance 1 (without ``ridge``).
+    The canonical correlations that scikit-learn's CCA computes, for fields that need not fit in memory, and from one
+    pass instead of iterations. Scores have variance 1 (without ``ridge``).
 
     Parameters
     ----------
     n_components : int, default 2
-        How many pairs (k), 1 to min(n, p, q).
+        Number of pairs (k), 1 to min(n, p, q).
     pcs : int or pair of int, optional
-        How many leading components of either field represent it (a pair: of X and of Y); by default all columns do.
+        Number of leading components that represent each field (a pair: for X and for Y); by default, all columns.
     ridge : float, default 0.0
-        Add so many times the mean variance of a column (of a component) to the variance of every direction.
+        Multiple of the mean variance of a column (or component) that is added to the variance of every direction.
     scale : bool, default False
         Divide all columns by their standard deviations, n in the denominator. It matters with ``pcs`` or a ``ridge``.
     missing : {"refuse", "mean"}, default "refuse"
@@ -292,31 +292,31 @@ class CCA(_OfTwoFields):
     memory : str or int, optional
         Limit for the fit, like "1GiB".
     store : str or Path, optional
-        Folder of the run, which a killed fit goes on from; a temporary one by default.
+        Folder of the run, from which a killed fit resumes; by default a temporary one.
     random_state : int, RandomState or None, default None
-        Of the random start, with ``pcs``; the result does not depend on it beyond ``tol``. None is always the same.
+        Seed of the random start, with ``pcs``; the result depends on it only within ``tol``. None uses a fixed seed.
     progress : bool, default False
-        Show how far it is and how long it takes: on stderr, or below the cell of a notebook.
+        Show the progress and the time left: on stderr, or below the cell of a notebook.
 
     Attributes
     ----------
     model_ : CoupledModes
-        What :func:`npmdask.cca` found: what correlations chance would give (``chance``), warnings, patterns.
+        Result of :func:`npmdask.cca`: also the correlations expected by chance (``chance``), warnings and patterns.
     x_weights_, y_weights_ : numpy.ndarray, shapes (p, k) and (q, k)
-        What centred (and scaled) rows are multiplied by: the ``x_rotations_`` of scikit-learn, up to length and sign.
+        Matrices that multiply centred (and scaled) rows: scikit-learn's ``x_rotations_``, up to length and sign.
     x_mean_, y_mean_ : numpy.ndarray, shapes (p,) and (q,)
-        Of the columns.
+        Means of the columns.
     x_std_, y_std_ : numpy.ndarray, shapes (p,) and (q,)
-        What columns are divided by: 1, or with ``scale`` their standard deviations.
+        Divisors of the columns: 1, or their standard deviations with ``scale``.
     correlations_ : numpy.ndarray, shape (k,)
-        Of the two scores of each pair, the largest first.
+        Correlation of the two scores of each pair, the largest first.
     n_features_in_ : int
         p.
 
     See Also
     --------
     npmdask.cca : The same run, with weights of columns and all its options.
-    npmdask.xarray.CCA : Of fields on grids, in the words of xeofs.
+    npmdask.xarray.CCA : For fields on grids, with the names of xeofs.
 
     Examples
     --------
