@@ -68,12 +68,18 @@ def _kind_of(announced: tuple[Announcement, ...]) -> str:
     for name in ("columns", "iteration_rank"):
         found = [getattr(a, name) for a in announced]
         if len(set(found)) > 1:
-            raise BadInputError(f"the nodes differ in {name} ({', '.join(map(str, found))}): one sum needs one shape")
+            raise BadInputError(
+                f"the nodes differ in {name} ({', '.join(map(str, found))}): they must agree to be summed"
+            )
     if len({a.node for a in announced}) < len(announced):
-        raise BadInputError("two of the addresses are the same node: its data would count twice")
+        raise BadInputError(
+            "two of the addresses belong to the same node, whose data would count twice: list each node once"
+        )
     kinds = {"sparse" if a.kind == "matrix" else a.kind for a in announced}
     if len(kinds) > 1:
-        raise BadInputError(f"the nodes hold data of kinds {', '.join(sorted(kinds))}: a sum of those has no meaning")
+        raise BadInputError(
+            f"the nodes hold data of kinds {', '.join(sorted(kinds))}, which cannot be summed: use nodes of one kind"
+        )
     return kinds.pop()
 
 
@@ -110,7 +116,9 @@ def _releases(announced: tuple[Announcement, ...], max_steps: int | None) -> int
     steps = fixed[0] if fixed else max_steps
     most = min(a.max_steps for a in announced)
     if steps is not None and steps > most:
-        raise BadInputError(f"max_steps = {steps}: a node makes at most {most} products for one job")
+        raise BadInputError(
+            f"max_steps = {steps}: a node makes at most {most} products for one run; choose a smaller max_steps"
+        )
     return fixed[0] if fixed else None
 
 

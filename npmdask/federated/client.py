@@ -85,7 +85,7 @@ class Link:
         try:
             return Announcement.from_dict(json.loads(body))
         except (ValueError, BadInputError) as error:
-            raise BadInputError(f"{self.urls[which]} is not a node that can be asked: {error}") from None
+            raise BadInputError(f"{self.urls[which]} does not respond as a node: {error}") from None
 
     def ask(self, which: int, block: Block) -> tuple[Block, int]:
         """What node ``which`` releases for this step and X (d x p), and how many bytes that was.
@@ -102,7 +102,7 @@ class Link:
         try:
             product = decode(answer, block.shape)
         except UnansweredError as error:
-            raise BadInputError(f"{self.urls[which]} answered with something else than a product: {error}") from None
+            raise BadInputError(f"{self.urls[which]} did not answer with a product: {error}") from None
         self._count(Traffic(numbers=block.size + product.size, bytes_received=len(answer)))
         return product, len(answer)
 
@@ -152,8 +152,8 @@ class Link:
             raise self._refusal(which, answer.status, held)
         if not hmac.compare_digest(said, signed.answer(token, answer.status, held).encode()):
             raise RefusedError(
-                f"the answer from {url} is not signed for this request with the token of that node: something else "
-                "listens there, or changed it on the way; nothing was taken from it"
+                f"the answer from {url} is not signed for this request with the token of that node, and was not "
+                "used: another program listens there, or the answer was changed on the way"
             )
         if answer.status == 200:
             return held

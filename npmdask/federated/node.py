@@ -56,7 +56,7 @@ def make_node(source: Source, request: Request, store: Path, resources: Resource
     """
     if not source.registered:
         raise RefusedError(
-            f"{source.path} was never ingested, so that it could change unseen: `npmdask ingest` it first"
+            f"{source.path} was never ingested, so changes to it would go unnoticed: run `npmdask ingest` first"
         )
     k, rank = int(request.target_rank), request.iteration_rank
     p = default_rank(k, source.shape[1]) if rank is None else int(rank)
@@ -64,7 +64,8 @@ def make_node(source: Source, request: Request, store: Path, resources: Resource
     problem = make_problem(source, replace(request, target_rank=1, iteration_rank=p))
     if isinstance(problem.algorithm, PrivateAlternating):
         raise RefusedError(
-            "a node multiplies by A or by A^T A: a matrix with a private entry cannot be distributed yet"
+            "a node multiplies by A or by A^T A; private entries of a matrix are not supported for nodes yet: use a "
+            "relation of records"
         )
     return Node(problem, store, resources)
 
@@ -175,14 +176,14 @@ def _require_orthonormal(block: Block) -> None:
 
 def _require_step(job: str, step: int, most: int) -> None:
     if not JOB.fullmatch(job):
-        raise UnansweredError("the name of a job is 32 hexadecimal digits")
+        raise UnansweredError("the id of a run must have 32 hexadecimal digits")
     if not 1 <= step <= most:
-        raise UnansweredError(f"step {step}: the owner of this node allows steps 1 to {most} of a job")
+        raise UnansweredError(f"step {step}: the owner of this node allows steps 1 to {most} of a run")
 
 
 def _require_next(step: int, released: int) -> None:
     if step != released + 1:
-        raise UnansweredError(f"step {step} is not the next one: {released} are released of this job")
+        raise UnansweredError(f"step {step} is not the next one: {released} steps of this run are released")
 
 
 def _require_room(problem: Problem) -> None:
@@ -245,7 +246,9 @@ class NodeRun:
         if kept is not None:
             arrays, meta = kept
             if meta["asked"] != asked:
-                raise UnansweredError(f"step {step} of this job is released, for another block: it is not made twice")
+                raise UnansweredError(
+                    f"step {step} of this run was already released for another block, and is not released twice"
+                )
             return arrays["released"]
         _require_next(step, len(self._history))
         return self._make(step, block, form, asked)

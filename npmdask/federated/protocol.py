@@ -83,8 +83,7 @@ def tokens_for(urls: Iterable[str]) -> tuple[str, ...]:
             raise BadInputError(f"the token for {url} in the file that {TOKENS} names must have {_GOOD_TOKEN}")
     if len(set(found.values())) < len(found):
         raise RefusedError(
-            "two nodes have the same token: the owner of one could answer in the name of the other; give every node "
-            "its own"
+            "two nodes have the same token, so the owner of one could answer for the other: give every node its own"
         )
     return tuple(found.values())
 
@@ -102,8 +101,8 @@ def _tokens_in(path: Path) -> dict[str, str]:
     try:
         if path.stat().st_mode & 0o077:
             raise RefusedError(
-                f"{path}, which holds the tokens of nodes, can be read by others: make new tokens if it was, and "
-                f"`chmod 600 {path}`"
+                f"{path}, which holds the tokens of nodes, can be read by other users: run `chmod 600 {path}`, and "
+                "replace the tokens if it was read"
             )
         lines = path.read_text("ascii").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -223,10 +222,10 @@ class Announcement:
         """
         names = {field.name for field in fields(cls)}
         if not isinstance(content, dict) or content.get("format") != FORMAT or set(content) != names | {"format"}:
-            raise BadInputError("it announces something else than a node of this version of npmdask")
+            raise BadInputError("its announcement is not that of a node of this version of npmdask")
         made = cls(**{name: content[name] for name in names})
         numbers = [made.columns, made.iteration_rank, made.max_steps, 1 if made.rows is None else made.rows]
         whole = all(type(number) is int and number >= 1 for number in numbers)
         if not whole or made.kind not in KINDS or not isinstance(made.mechanism, dict) or type(made.node) is not str:
-            raise BadInputError("its announcement makes no sense: start the node again, with the same npmdask")
+            raise BadInputError("its announcement is invalid: start the node again, with the same version of npmdask")
         return made

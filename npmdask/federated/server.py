@@ -123,8 +123,8 @@ def serve(
     """
     if tls is None and not plain_http and not _only_here(host):
         raise RefusedError(
-            f"at {host} other machines reach this node, and without TLS everything between them can be read: give "
-            "--tls-cert and --tls-key, or --plain-http if a proxy or tunnel encrypts it"
+            f"other machines can reach this node at {host}, and without TLS its traffic can be read: give --tls-cert "
+            "and --tls-key, or --plain-http if a proxy or tunnel encrypts it"
         )
     for concern in node.concerns:
         _log(f"warning: {concern}")

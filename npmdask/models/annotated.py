@@ -96,7 +96,7 @@ def pca(
     ((300, 5), (40, 5), 5)
     """
     if type(adata).__name__ != "AnnData":
-        raise BadInputError(f"an AnnData is needed, not a {type(adata).__name__}: npmdask.PCA takes all others")
+        raise BadInputError(f"an AnnData is needed, not a {type(adata).__name__}: for other data use npmdask.PCA")
     adata = adata.copy() if copy else adata
     used, named = _mask(adata, mask_var)
     rows = _values(adata, layer, used)
@@ -135,7 +135,7 @@ def _mask(adata: Any, asked: Mask) -> tuple[np.ndarray | None, str | None]:
         asked, name = np.asarray(asked), None
     if asked.shape != (adata.n_vars,) or asked.dtype.kind != "b" or not asked.any():
         raise BadInputError(
-            f"mask_var says of {asked.size} genes whether they are used ({asked.dtype}): give a truth value for each "
+            f"mask_var says of {asked.size} genes whether to use them ({asked.dtype}): give a truth value for each "
             f"of the {adata.n_vars}, and True for some"
         )
     return asked, name

@@ -75,8 +75,8 @@ def dilated(source: Source, request: Request, iteration_rank: int | None) -> Pro
     stored = source.kind in KINDS and source.reader.layout in DILATIONS
     if not stored or isinstance(request.target_rank, float):
         raise BadInputError(
-            f"the dilation is of a stored matrix with rows and columns, k a number of triplets: {source.path} of kind "
-            f"{source.kind} and k = {request.target_rank!r} do not fit; use npmdask.top_k"
+            "the dilation needs a stored matrix with rows and columns, and a whole number of triplets k: "
+            f"{source.path} of kind {source.kind} and k = {request.target_rank!r} do not fit; use npmdask.top_k"
         )
     plain = make_problem(source, request)
     algorithm: Any = plain.algorithm

@@ -37,7 +37,7 @@ class Gridded:
         if type(X).__name__ != "DataArray":
             raise BadInputError(f"a DataArray of xarray is needed, not a {type(X).__name__}: give one, as ds['name']")
         if dim in X.dims and not X.sizes[dim]:
-            raise BadInputError(f"the DataArray has nothing along {dim!r}: there are no data to analyse")
+            raise BadInputError(f"the DataArray has length 0 along {dim!r}: there are no data to analyse")
         if dim not in X.dims or X.ndim < 2:
             raise BadInputError(f"dim = {dim!r} and others are needed; the DataArray has {', '.join(map(str, X.dims))}")
         return cls(X.isel({dim: 0}, drop=True), dim)

@@ -146,8 +146,8 @@ class HilbertEOF:
         self._field = Gridded.of(X, dim)
         if X.dtype.kind not in "iuf" or X.sizes[dim] < 3:
             raise BadInputError(
-                f"the DataArray holds {X.dtype} at {X.sizes[dim]} times: an analytic signal is of three real numbers "
-                "or more (of complex data see npmdask.top_k)"
+                f"the DataArray holds {X.dtype} at {X.sizes[dim]} times: an analytic signal needs at least three "
+                "real numbers (for complex data use npmdask.top_k)"
             )
         grid, self._times = self._field.grid, X[dim]
         # The longest dimension of the grid first: blocks are cut along it, and hold all of the others.
@@ -342,7 +342,7 @@ def analytic(rows: np.ndarray, *, padding: str, decay: float, scale: bool) -> np
     gaps = np.isnan(series)
     partly = np.flatnonzero(gaps.any(axis=1) & ~gaps.all(axis=1))
     if len(partly):
-        raise ValueError(f"{len(partly)} grid points have values at some times only: fill their gaps in before")
+        raise ValueError(f"{len(partly)} grid points have values at some times only: fill in their gaps first")
     series[gaps] = 0.0
     n, mean = series.shape[1], series.mean(axis=1, keepdims=True)
     series -= mean

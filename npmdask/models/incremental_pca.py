@@ -195,8 +195,8 @@ class IncrementalPCA(CentredComponents):
         marks = checked_marks(self.missing_values)
         if marks and not self._imputes:
             raise BadInputError(
-                f"missing_values = {list(marks)} say what is missing, and not what is done with it: say missing = "
-                f"{IMPUTE!r}, too"
+                f"missing_values = {list(marks)} says which values are missing, but not what to do with them: also "
+                f"give missing = {IMPUTE!r}, too"
             )
         return marks
 
@@ -258,8 +258,8 @@ class IncrementalPCA(CentredComponents):
         total = self._moments.count + (len(rows) if weights is None else float(weights.sum()))
         if total <= 1:
             raise BadInputError(
-                f"the weights of the rows so far add up to {total:.3g}, and a variance is a sum over them divided by "
-                "that less 1: multiply all weights by the same number, until they add up to about the number of rows"
+                f"the weights of the rows so far add up to {total:.3g}; a variance divides by "
+                "this sum less 1: multiply all weights by the same number, until they add up to about the number of rows"
             )
 
     def _answer(self) -> None:

@@ -70,7 +70,7 @@ class _OfRun(Components):
         if self.missing not in (REFUSE, *COUNTED):
             known = ", ".join((REFUSE, *COUNTED))
             raise BadInputError(
-                f"missing = {self.missing!r}: it is one of {known} here; npmdask.top_k leaves out columns, too"
+                f"missing = {self.missing!r}: use one of {known}; only npmdask.top_k can also leave out columns"
             )
         gaps = self.missing != REFUSE
         held = self._looked_at(X, first=True, least=1 + self.centred, dtype=REAL, gaps=gaps)
@@ -128,7 +128,7 @@ class _OfRun(Components):
         if asked == AUTO and self.missing == EM:
             return AUTO
         if isinstance(asked, str):
-            raise BadInputError(f"n_components = {asked!r} is not known: give a number, or a share of the variance")
+            raise BadInputError(f"n_components = {asked!r}: give a number, or a share of the variance")
         if isinstance(asked, float | np.floating) and 0 < asked < 1:
             return float(asked)
         if not isinstance(asked, int | np.integer) or isinstance(asked, bool) or not 1 <= asked <= most:

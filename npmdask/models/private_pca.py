@@ -201,13 +201,13 @@ class PrivatePCA(Components):
             )
         if self.neighboring_relation not in RELATIONS:
             raise BadInputError(
-                f"neighboring_relation = {self.neighboring_relation!r}: of rows it is one of {', '.join(RELATIONS)}; "
-                "others are of npmdask.top_k(..., privacy=npmdask.Privacy(...))"
+                f"neighboring_relation = {self.neighboring_relation!r}: for rows use one of {', '.join(RELATIONS)}; "
+                "for others use npmdask.top_k(..., privacy=npmdask.Privacy(...))"
             )
         if self.store is None:
             raise BadInputError(
-                "store = None: name a folder; the budget that a fit spends is gone for good, and only its store can "
-                "resume it"
+                "store = None: name a folder. The budget that a fit spends cannot be refunded, and only its store "
+                "can resume it"
             )
         promise = Privacy(
             epsilon=self.epsilon,

@@ -173,13 +173,16 @@ def _maker(
     reader: Any = source.reader
     if reader.layout == "csr":
         if center:
-            raise BadInputError("center is for samples: moments of words are of different words of a document")
+            raise BadInputError(
+                "center applies only to samples, because moments of words use different words of a document: leave "
+                "it out"
+            )
         totals = WordTotals(reader=reader, half_length=half_length)
         sums = totals.sums_of(collect("totals", totals))
         return lambda units: TripleBlocks(reader=reader, sums=sums, side=side, wanted=units, alpha0=alpha0)
     if reader.layout != "dense" or source.kind not in ("samples", "matrix"):
         raise BadInputError(
-            f"{source.path} is of kind {source.kind}: third moments are of samples (dense rows) or of documents"
+            f"{source.path} is of kind {source.kind}: third moments need samples (dense rows) or documents"
         )
     if alpha0:
         raise BadInputError("alpha0 applies only to documents: leave it out for samples")

@@ -138,7 +138,7 @@ def _require_scale(store: Path, scale: str) -> None:
     file = store / SCALE
     if not file.exists():
         if any(store.iterdir()):
-            raise BadInputError(f"{store} is a folder with other things in it; choose another run_id")
+            raise BadInputError(f"{store} is a folder with other files in it; choose another run_id")
         write_file_atomically(file, scale.encode())
     elif (held := file.read_text()) != scale:
         raise RefusedError(f"{store} holds figures of scale {held}, not {scale}; choose another run_id")
@@ -157,7 +157,7 @@ def _line_of(name: str, scale: str) -> dict[str, Any]:
     try:
         return dict(json.loads(said[-1]))
     except (IndexError, ValueError):
-        raise RefusedError(f"row {name} ended with status {child.returncode} and without a figure") from None
+        raise RefusedError(f"row {name} ended with status {child.returncode} and without a result") from None
 
 
 def _tied() -> None:

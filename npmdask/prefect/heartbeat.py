@@ -106,8 +106,8 @@ def require_progress(store: str) -> None:
     deaths, where = RunStore(store).crashes()
     if deaths >= DEATHS and FROM_A_WORKER in os.environ:
         raise RefusedError(
-            f"run {store} has died {deaths} times in a row at {where}, without getting any further: look at the memory "
-            f"and the disk of the machine; then go on with `npmdask resume {store}`"
+            f"run {store} has died {deaths} times in a row at {where} without making progress: check the memory and "
+            f"the disk of the machine, then run `npmdask resume {store}`"
         )
 
 

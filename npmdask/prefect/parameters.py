@@ -45,8 +45,8 @@ def _taken(value: Any, handler: Callable[[Any], Any]) -> RunConfig | str:
         return os.fspath(value)
     if not isinstance(value, RunConfig | Mapping):
         raise ValueError(
-            f"a {type(value).__name__} is neither a configuration nor the path of data: what lies in memory would have "
-            "to go through Prefect; write it to a Zarr store and give its path, or call npmdask.top_k in a task"
+            f"a {type(value).__name__} is neither a configuration nor the path of data. Data in memory would have to "
+            "pass through Prefect: write them to a Zarr store and give its path, or call npmdask.top_k in a task"
         )
     return RunConfig.model_validate(value)
 
@@ -245,7 +245,9 @@ def numbered(config: RunConfig, run_id: str, *, follows: bool = False) -> RunCon
         The store is a URL, below which runs are not numbered.
     """
     if is_url(config.run.store):
-        raise RefusedError(f"runs are numbered in a folder, and {config.run.store} is a URL: leave fresh out")
+        raise RefusedError(
+            f"runs are numbered in a folder, and {config.run.store} is a URL: leave fresh out, or use a folder"
+        )
     store = next_store(Path(str(config.run.store)))
     if config.privacy is None and _of_other_data(config, store):
         store = f"{Path(store).parent / str(int(Path(store).name) + 1).zfill(6)}"
@@ -314,7 +316,7 @@ def require_no_other_flow(config: RunConfig) -> None:
         )
     if config.source.nodes is not None:
         raise RefusedError(
-            "the data of this configuration lie with nodes: run it with `python -m flows.distributed_private_pca`"
+            "the data of this configuration are held by nodes: run it with `python -m flows.distributed_private_pca`"
         )
 
 

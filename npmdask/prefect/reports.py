@@ -115,7 +115,7 @@ def server_of(folder: Path | str, port: int, auth: str) -> ThreadingHTTPServer:
     try:
         return ThreadingHTTPServer(("127.0.0.1", port), handler)
     except OSError as error:
-        raise RefusedError(f"port {port} of 127.0.0.1 cannot be had ({error.strerror}); choose another") from error
+        raise RefusedError(f"port {port} of 127.0.0.1 cannot be used ({error.strerror}); choose another") from error
 
 
 def is_listening(port: int) -> bool:

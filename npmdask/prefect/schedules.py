@@ -181,7 +181,7 @@ def read_schedules(path: Path | str) -> list[Planned]:
     except OSError as error:
         raise BadInputError(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError:
-        raise BadInputError(f"{path} is not a TOML file: it is no text in UTF-8") from None
+        raise BadInputError(f"{path} is not a TOML file: it is not UTF-8 text") from None
     except ValidationError as error:
         raise BadInputError(f"{path}: {sentences(error, File)}") from error
     names = [entry.name for entry in file.schedule]
@@ -197,7 +197,7 @@ def _planned(entry: ScheduleEntry, folder: Path) -> Planned:
         when = Cron(entry.cron, timezone=entry.timezone) if entry.cron else Interval(float(entry.every or 0))
     except ValueError as error:
         raise BadInputError(
-            f"schedule {entry.name}: cron = {entry.cron!r} names no time: write minute, hour, day, month and "
+            f"schedule {entry.name}: cron = {entry.cron!r} is not a valid time: write minute, hour, day, month and "
             "day of the week, like '0 2 * * *'"
         ) from error
     flow, parameters = FLOWS[entry.flow], {"run_id": entry.name, **entry.parameters}

@@ -153,7 +153,7 @@ def _wait(url: str, child: "subprocess.Popen[bytes]", log: Path) -> None:
             return
         time.sleep(0.1)
     said = log.read_text(errors="replace").strip().splitlines()
-    raise RefusedError(f"the Prefect server did not come up at {url} (see {log}): {said[-1] if said else 'no log'}")
+    raise RefusedError(f"the Prefect server did not start at {url} (see {log}): {said[-1] if said else 'no log'}")
 
 
 def _serve(port: int, parent: int | None = None) -> None:

@@ -85,8 +85,10 @@ def read_auth_string(file: Path) -> str:
     """Return what such a file holds. Raises RefusedError where others can read it, or it is empty."""
     with open(file, opener=open_plain) as there:
         if os.fstat(there.fileno()).st_mode & 0o077:
-            raise RefusedError(f"{file} can be read by others, who could run code with it: delete it; it is made again")
+            raise RefusedError(
+                f"{file} can be read by other users, who could run code with it: delete it, and a new one is created"
+            )
         found = there.read().strip()
     if not found:
-        raise RefusedError(f"{file} is empty: delete it; it is made again")
+        raise RefusedError(f"{file} is empty: delete it, and a new one is created")
     return found

@@ -86,8 +86,8 @@ def for_ticks(config: RunConfig) -> RunConfig:
     problem = open_problem(config)
     if problem.opened.forwards:
         raise BadInputError(
-            "a schedule cannot read standard input, which is available only once: run it once, or let what writes it "
-            "put files into a directory and name that as source.path"
+            "a schedule cannot read standard input, which is available only once: run it once without a schedule, "
+            "or let the program write files into a directory and name that directory as source.path"
         )
     if not problem.opened.grows:
         return config

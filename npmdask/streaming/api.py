@@ -256,9 +256,7 @@ def run_stream(
     if not resources.commit_seconds >= 0:
         raise BadInputError(f"commit_seconds = {resources.commit_seconds} must be at least 0 (it is a time)")
     if resources.workers or resources.cluster is not None:
-        raise BadInputError(
-            "a stream is learnt from by one process, in the order of its rows: leave workers and cluster out"
-        )
+        raise BadInputError("one process reads a stream, in the order of its rows: leave workers and cluster out")
     if store is None:
         with tempfile.TemporaryDirectory(prefix="npmdask-") as folder:
             return run_stream(problem, Path(folder) / "run", resources, observer)

@@ -123,7 +123,7 @@ class StreamDriver:
         if last is None:
             if self._stream.rows_read or self._stream.skipped:
                 raise BadInputError(
-                    f"{self.problem.opened.name} was read from already, so that its first rows would be missing from "
+                    f"{self.problem.opened.name} has already been read from, so its first rows would be missing from "
                     "the model: open it again"
                 )
             return model.init()

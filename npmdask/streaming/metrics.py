@@ -178,8 +178,8 @@ def require_directions(moment: int, held_out: Any) -> None:
     """Refuse held-out rows where no directions are found that could capture their variance."""
     if held_out is not None and moment != 2:
         raise BadInputError(
-            "held_out rows measure captured variance, which components of the third moment are not meant to capture: "
-            "leave held_out out; the standard errors of the weights say how exact these are"
+            "held_out rows measure captured variance, which does not apply to components of the third moment: leave "
+            "held_out out; the standard errors of the weights show their accuracy"
         )
 
 

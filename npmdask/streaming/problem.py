@@ -69,8 +69,8 @@ class StreamRequest:
         object.__setattr__(self, "missing_values", checked_marks(self.missing_values))
         if self.missing_values and self.missing == REFUSE:
             raise BadInputError(
-                f"missing_values = {list(self.missing_values)} say what is missing, and not what is done with it: say "
-                f"missing = {IMPUTE!r}, too"
+                f"missing_values = {list(self.missing_values)} says which values are missing, but not what to do "
+                f"with them: also give missing = {IMPUTE!r}, too"
             )
         if not isinstance(self.options, Mapping):
             raise BadInputError(f"options = {self.options!r}: a table of names and values is needed")
@@ -107,7 +107,8 @@ def make_model(request: StreamRequest, d: int, rows: int | None = None) -> Model
     """
     if request.target_rank > d:
         raise BadInputError(
-            f"target_rank = {request.target_rank} of rows with {d} columns: choose at most {d} (n_features = {d})"
+            f"target_rank = {request.target_rank} is too large for rows with {d} columns: choose at most {d} "
+            f"(n_features = {d})"
         )
     if STREAM_REGISTRY[request.algorithm].moment != 2:
         _refuse_of_directions(request)
@@ -129,18 +130,18 @@ def _refuse_of_directions(request: StreamRequest) -> None:
     """What has a meaning for principal directions alone, where components of the third moment are asked for."""
     if request.center:
         raise BadInputError(
-            "center: the mean of a stream is learnt on the way, which is exact for the second moment of the rows and "
-            f"not for the third, whose components {request.algorithm} finds: subtract a known mean beforehand"
+            "center: the mean of a stream is estimated on the way, which is exact for the second moment of the rows "
+            f"but not for the third, whose components {request.algorithm} finds: subtract a known mean beforehand"
         )
     if request.missing != REFUSE:
         raise BadInputError(
-            f"missing = {request.missing!r}: gaps are imputed by principal directions, and {request.algorithm} finds "
-            "components of the third moment: fill missing values in before, or leave such rows out"
+            f"missing = {request.missing!r}: gaps are imputed with principal directions, but {request.algorithm} "
+            "finds components of the third moment: fill in missing values first, or leave such rows out"
         )
     if request.half_life is not None:
         raise BadInputError(
-            f"half_life = {request.half_life}: {request.algorithm} weighs all rows alike and follows no drift: leave "
-            "it out, or begin a new store when the data have changed"
+            f"half_life = {request.half_life}: {request.algorithm} gives all rows the same weight and does not "
+            "follow drift: leave it out, or start a new store when the data have changed"
         )
 
 
@@ -186,8 +187,8 @@ def _memory(request: StreamRequest, options: dict[str, Any]) -> float:
         raise BadInputError("give either half_life (in rows) or the option memory (of a step), and not both")
     if request.algorithm.startswith("mb-"):
         raise BadInputError(
-            f"a step of {request.algorithm} takes as many rows as the data ask for: give the option memory (what a "
-            "step leaves of those before it) in place of half_life, or choose spm, oja, msg or rmsg"
+            f"a step of {request.algorithm} uses a number of rows that depends on the data: give the option memory "
+            "(the share of earlier rows that a step keeps) instead of half_life, or choose spm, oja, msg or rmsg"
         )
     step = options.get("block_rows", request.batch_rows)
     if type(step) is not int or step > FASTEST * request.half_life:
@@ -313,11 +314,13 @@ def problem_of_store(spec: dict[str, Any], store: str) -> StreamProblem:
     facts = spec["stream"]
     if not facts["named"]:
         raise RefusedError(
-            f"{store} was fed by {spec['source']}, which only its own program can start again: run that, with the same "
-            "store and the same rows from the first on"
+            f"{store} was fed by {spec['source']}, which only the program that started it can provide: run that "
+            "program again, with the same store and the same rows from the first on"
         )
     if facts["held_out"] is None and spec["run"]["held_out"] is not None:
-        raise RefusedError(f"{store} is measured on rows that were given as an array: run its own program again")
+        raise RefusedError(
+            f"{store} is measured on rows that were given as an array: run the program that started it again"
+        )
     return make_stream_problem(
         spec["source"],
         StreamRequest(**facts["request"]),

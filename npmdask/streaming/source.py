@@ -59,7 +59,7 @@ class Reading:
             if name not in (*allowed, "non_finite", "gaps", "missing_values") and getattr(self, name) != getattr(
                 plain, name
             ):
-                raise BadInputError(f"{name} = {getattr(self, name)!r} means nothing for {source}: leave it out")
+                raise BadInputError(f"{name} = {getattr(self, name)!r} does not apply to {source}: leave it out")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +104,9 @@ def open_stream(
         opened = _along(source, reading, seed, row_weights, dim)
     if reading.missing_values:
         if not isinstance(opened.stream, BatchedStream):
-            raise BadInputError("missing_values are not known to a stream that is open already: let it give NaN")
+            raise BadInputError(
+                "missing_values cannot be applied to a stream that is already open: let it give NaN instead"
+            )
         opened.stream.marks = reading.missing_values
     return opened
 
@@ -122,7 +124,7 @@ def _opened(source: Any, reading: Reading, seed: int, row_weights: Any) -> Opene
     given = source
     source = values_of(source, gaps=reading.gaps != "refuse")
     if is_linear_operator(source):  # which could be called, as what makes an iterator
-        raise BadInputError(f"the {type(source).__name__} has no rows, which a stream takes: use npmdask.top_k")
+        raise BadInputError(f"the {type(source).__name__} has no rows that could be streamed: use npmdask.top_k")
     in_hand = isinstance(source, np.ndarray | zarr.Array | zarr.Group | BlockRows) or is_sparse(source)
     if in_hand or is_remote(source) or _is_store(source):
         opened = open_source(source, gaps=reading.gaps != "refuse")
@@ -185,7 +187,7 @@ def _stored(source: Source, reading: Reading, seed: int, weights: Weights | None
         raise for_tensors_only(source.path)
     if source.kind == "symmetric":
         raise BadInputError(
-            f"{source.path} holds a symmetric matrix, whose rows are no samples: use the algorithm 'power' or 'krylov'"
+            f"{source.path} holds a symmetric matrix, whose rows are not samples: use the algorithm 'power' or 'krylov'"
         )
     reading.refuse_others(("order", "epochs"), "a stored array")
     order = {"order": reading.order, "seed": seed, "epochs": reading.epochs}
@@ -204,7 +206,7 @@ def _files(path: Path, reading: Reading) -> Opened:
         raise BadInputError(f"there is nothing at {path}: name a Zarr store, a directory of files, a file, or '-'")
     whole = path.is_dir()
     if not whole and not is_complete(path.name):
-        raise BadInputError(f"{path} has the name of a file that is still being written: rename it when it is whole")
+        raise BadInputError(f"{path} has the name of a file that is still being written: rename it when it is complete")
     reading.refuse_others(("columns", "header", *(("pattern", "full_batches") if whole else ())), f"{path}")
     stream = Directory(
         path if whole else path.parent,
@@ -223,7 +225,7 @@ def _input(reading: Reading) -> Opened:
     if reading.columns is None or reading.format is None:
         missing = [name for name in ("columns", "format") if getattr(reading, name) is None]
         raise BadInputError(
-            f"standard input does not say how wide its rows are, or their format: set {' and '.join(missing)}"
+            f"the width or the format of the rows on standard input is unknown: set {' and '.join(missing)}"
         )
     stream = standard_input(
         reading.format,

@@ -52,18 +52,18 @@ def components_of(store: str | Path) -> StoredComponents:
     data = spec["data"]
     if "basis" not in result[0] or data["kind"] == "tensor":
         raise BadInputError(
-            f"{store} holds no components of rows, but those of {'a' if data['kind'] != 'ica' else 'an'} "
+            f"{store} holds no components of rows, but the result of {'a' if data['kind'] != 'ica' else 'an'} "
             f"{data['kind']}: read its answer with `npmdask export {store} OUT.npz`"
         )
     if "operator" in spec and len(result[0]["basis"]) != data["shape"][-1]:
         raise BadInputError(
-            f"{store} holds eigenvectors of the operator {spec['operator']['registered']!r}, which is not of columns: "
-            f"read its answer with `npmdask export {store} OUT.npz`"
+            f"{store} holds eigenvectors of the operator {spec['operator']['registered']!r}, which does not act on "
+            f"columns: read its answer with `npmdask export {store} OUT.npz`"
         )
     if result[0]["basis"].dtype.kind == "c":
         raise BadInputError(
-            f"{store} holds complex components, whose scores are complex, and the scores that are written are real "
-            f"numbers: get them in Python, as npmdask.resume({str(store)!r}).scores(rows)"
+            f"{store} holds complex components, and only real scores can be written: compute the scores in Python, "
+            f"as npmdask.resume({str(store)!r}).scores(rows)"
         )
     return components_of_run(held, spec, result[0]["basis"])
 
@@ -241,7 +241,7 @@ def _open(
     if opened.stream.columns not in (components.d, whole):
         raise BadInputError(
             f"{opened.name} has {opened.stream.columns} columns and the components in {store} have {components.d}: "
-            "give rows of the columns that they were found of"
+            "give rows with the same columns"
         )
     return opened
 

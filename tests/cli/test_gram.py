@@ -128,7 +128,7 @@ def test_a_plan_of_a_gram_has_nothing_to_say(folder: Path, capsys: Any) -> None:
         (("gram", "--merge", "Ga", "b.zarr", "G2"), 2, "holds data and no Gram: form one with `npmdask gram b.zarr G`"),
         (("run", "Ga", "-k", "2", "--store", "Ga"), 3, "is a stored Gram: choose another store for the run"),
         (("transform", "Ga", "a.zarr", "s.zarr"), 2, "is a stored Gram, which has no components yet"),
-        (("mixture", "Ga", "--components", "2", "--store", "m"), 2, "is the store of a run or a Gram, and rows are"),
+        (("mixture", "Ga", "--components", "2", "--store", "m"), 2, "is the store of a run or a Gram, but rows are"),
     ],
 )
 def test_a_gram_in_the_wrong_place_is_called_one(

@@ -255,5 +255,5 @@ def test_a_node_may_hold_a_symmetric_matrix(tmp_path: Path) -> None:
 
 def test_a_matrix_of_which_an_entry_is_protected_is_not_distributed(tmp_path: Path) -> None:
     write_site(tmp_path / "node", records(90, D), private_tables(2.0, "entry"), p=P, steps=2, kind="matrix")
-    with pytest.raises(RefusedError, match="cannot be distributed"):
+    with pytest.raises(RefusedError, match="not supported for nodes"):
         load_config(tmp_path / "node" / "node.toml").node()

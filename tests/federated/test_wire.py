@@ -122,7 +122,7 @@ def test_the_coordinator_reads_a_token_for_every_node(tmp_path: Path, monkeypatc
     with pytest.raises(BadInputError, match="no token for http://c:3"):
         tokens_for([A, "http://c:3"])
     path.chmod(0o640)
-    with pytest.raises(RefusedError, match="can be read by others"):
+    with pytest.raises(RefusedError, match="can be read by other users"):
         tokens_for([A])
 
 
@@ -209,13 +209,13 @@ def test_rows_that_are_not_public_are_not_divided_by() -> None:
     [
         ({"columns": D + 1}, {}, "differ in columns"),
         ({"iteration_rank": 2}, {}, "differ in iteration_rank"),
-        ({"kind": "symmetric"}, {}, "no meaning"),
+        ({"kind": "symmetric"}, {}, "cannot be summed"),
         ({"node": "a" * 32}, {}, "count twice"),
         ({"max_steps": 4, "mechanism": private_event(releases=4)}, {}, "4 and 5 releases"),
         ({}, {"max_steps": 4}, "max_steps = 4 is asked for"),
         ({}, {"p": 2}, "blocks of 3 columns"),
         ({}, {"k": 4}, "target_rank = 4"),
-        ({"mechanism": {"private": True, "mechanism": "private-gaussian"}}, {}, "makes no sense"),
+        ({"mechanism": {"private": True, "mechanism": "private-gaussian"}}, {}, "cannot use"),
     ],
 )
 def test_nodes_that_do_not_fit_are_refused(others: dict[str, Any], asked: dict[str, Any], said: str) -> None:

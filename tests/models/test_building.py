@@ -155,7 +155,7 @@ def test_what_was_gathered_of_other_moments_is_not_taken(tmp_path: Path, monkeyp
 def test_sentences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, plain = store(tmp_path), write_zarr(tmp_path / "plain.zarr", ROWS)
     for where, asked, said in (
-        (source, {"center": True}, "center is for samples"),
+        (source, {"center": True}, "center applies only to samples"),
         (source, {"alpha0": -1.0}, "alpha0 = -1"),
         (source, {"block": 0}, "block = 0"),
         (source, {"resources": Resources(workers=-1)}, "workers must be"),

@@ -282,7 +282,7 @@ def test_the_login_is_made_once_and_is_its_owners(tmp_path: Path, monkeypatch: p
     assert stat.S_IMODE(file.stat().st_mode) == 0o600 and stat.S_IMODE(file.parent.stat().st_mode) == 0o700
     assert [path.name for path in file.parent.iterdir()] == [AUTH]
     for damage, said in (
-        (lambda: file.chmod(0o640), "can be read by others"),
+        (lambda: file.chmod(0o640), "can be read by other users"),
         (lambda: file.write_text(""), "is empty"),
     ):
         damage()

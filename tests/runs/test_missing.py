@@ -241,7 +241,7 @@ def test_pca_as_imputing_first_and_scores_of_rows_with_gaps(tmp_path: Path) -> N
         assert pca.missing_ is not None and pca.missing_.entries == np.isnan(rows).sum()
     with pytest.raises(BadInputError, match="NaN"):
         npmdask.PCA(3).fit(rows)
-    with pytest.raises(BadInputError, match=r"npmdask.top_k leaves out columns"):
+    with pytest.raises(BadInputError, match=r"npmdask.top_k can also leave out columns"):
         npmdask.PCA(3, missing="drop-columns").fit(rows)
     with pytest.raises(BadInputError, match="infinity"):
         npmdask.PCA(3, missing="mean").fit(np.where(rows > 10, np.inf, rows))

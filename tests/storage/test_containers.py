@@ -205,5 +205,5 @@ def test_who_resumes_is_sent_to_the_program_that_has_the_data(given: Any, tmp_pa
     whole = npmdask.top_k(given, 2, **{**asked, "store": tmp_path / "whole"})
     np.testing.assert_array_equal(npmdask.top_k(given, 2, **asked).basis, whole.basis)
     npmdask.stream_pca(given, 2, batch_rows=50, store=tmp_path / "stream")
-    with pytest.raises(RefusedError, match="only its own program can start again"):
+    with pytest.raises(RefusedError, match="only the program that started it can provide"):
         npmdask.resume(tmp_path / "stream")

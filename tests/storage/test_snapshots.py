@@ -348,5 +348,5 @@ def test_streams_take_a_snapshot_from_the_program_that_has_it(tmp_path: Path) ->
     asked: dict[str, Any] = {"algorithm": "spm", "batch_rows": 300, "store": tmp_path / "stream"}
     found = npmdask.stream_pca(array_of(made), 2, **asked)
     np.testing.assert_array_equal(found.basis, npmdask.stream_pca(X, 2, **{**asked, "store": None}).basis)
-    with pytest.raises(RefusedError, match="only its own program can start again"):
+    with pytest.raises(RefusedError, match="only the program that started it can provide"):
         npmdask.resume(tmp_path / "stream")

@@ -173,7 +173,7 @@ def test_a_page_while_components_are_open(tmp_path: Path) -> None:
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"center": True}, "center: the mean of a stream is learnt on the way, .* subtract a known mean beforehand"),
+    ({"center": True}, "center: the mean of a stream is estimated on the way, .* subtract a known mean beforehand"),
     (
         {"half_life": 100},
         "half_life = 100: online-tensor-power weighs all rows alike and follows no drift: leave it out",

@@ -261,7 +261,7 @@ def test_an_open_stream_must_be_at_its_beginning(tmp_path: Path) -> None:
         learn(stream, tmp_path / "s")
     fresh = ZarrRows(open_source(ROWS))
     assert learn(fresh, tmp_path / "t").rows == 60 and learn(fresh, tmp_path / "t").new_rows == 0
-    with pytest.raises(RefusedError, match=r"which only its own program can start again"):
+    with pytest.raises(RefusedError, match=r"which only the program that started it can provide"):
         resume_stream(tmp_path / "t")
 
 
@@ -280,7 +280,11 @@ def test_what_cannot_be_resumed_is_said(tmp_path: Path) -> None:
     learn(iter([ROWS]), tmp_path / "iterator")
     path = write_zarr(tmp_path / "a.zarr", ROWS, (7, D))
     learn(path, tmp_path / "held", held_out=ROWS[:4])
-    for name, sentence in (("array", "only its own program"), ("iterator", "an iterator"), ("held", "as an array")):
+    for name, sentence in (
+        ("array", "only the program that started it"),
+        ("iterator", "an iterator"),
+        ("held", "as an array"),
+    ):
         with pytest.raises(RefusedError, match=sentence):
             resume_stream(tmp_path / name)
     (tmp_path / "folder").mkdir()

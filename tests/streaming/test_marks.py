@@ -113,5 +113,5 @@ def test_the_store_knows_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ],
 )
 def test_what_is_done_with_them_must_be_said(call: Any) -> None:
-    with pytest.raises(BadInputError, match="say what is missing, and not what is done with it"):
+    with pytest.raises(BadInputError, match="says which values are missing, but not what to do with them"):
         call()

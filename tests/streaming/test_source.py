@@ -1,4 +1,4 @@
-"""Every kind of source that somebody may point at, and every option that means nothing for it."""
+"""Every kind of source that somebody may point at, and every option that does not apply to it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_one_file_is_a_stream_of_its_rows(suffix: str, tmp_path: Path) -> None:
 def test_a_file_under_an_unfinished_name_is_not_read(tmp_path: Path) -> None:
     np.save(tmp_path / "rows.npy", ROWS)
     (tmp_path / "rows.npy").rename(tmp_path / "rows.npy.tmp")
-    with pytest.raises(BadInputError, match=r"still being written: rename it when it is whole"):
+    with pytest.raises(BadInputError, match=r"still being written: rename it when it is complete"):
         open_stream(tmp_path / "rows.npy.tmp", Reading())
 
 
@@ -105,7 +105,7 @@ def test_iterables_callables_and_open_streams(tmp_path: Path) -> None:
 
 def test_a_symmetric_matrix_has_no_samples(tmp_path: Path) -> None:
     generate(tmp_path / "s.zarr", problem="symmetric", columns=8, rank=2)
-    with pytest.raises(BadInputError, match=r"holds a symmetric matrix, whose rows are no samples: use the algorithm"):
+    with pytest.raises(BadInputError, match=r"holds a symmetric matrix, whose rows are not samples: use the algorithm"):
         open_stream(tmp_path / "s.zarr", Reading())
 
 
@@ -164,7 +164,7 @@ def test_an_option_that_means_nothing_is_refused(source: str, option: str, tmp_p
     if option in KNOWN[source]:
         open_stream(givers[source], reading)
         return
-    with pytest.raises(BadInputError, match=f"{option} = .* means nothing for .*{source}: leave it out"):
+    with pytest.raises(BadInputError, match=f"{option} = .* does not apply to .*{source}: leave it out"):
         open_stream(givers[source], reading)
 
 

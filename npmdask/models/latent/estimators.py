@@ -88,7 +88,9 @@ class _OfSamples(Estimator):
     def _dense(self, X: Any, **how: Any) -> Any:
         held = self._looked_at(X, **how)
         if is_sparse(held):
-            raise BadInputError("the rows are a sparse matrix, and dense ones are needed: give X.toarray(), if it fits")
+            raise BadInputError(
+                "the rows are a sparse matrix, but dense rows are needed: give X.toarray(), if it fits into memory"
+            )
         return real_array(held, "the rows") if in_memory(held) else held
 
 

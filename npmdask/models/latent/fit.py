@@ -67,8 +67,8 @@ class SampleRequest:
     def __post_init__(self) -> None:
         if self.refine is not None and (type(self.refine) is not int or self.refine < 0):
             raise BadInputError(
-                f"refine = {self.refine!r} must be a whole number of passes: 0 for the answer of the moments alone, or "
-                f"leave it out for at most {PASSES}"
+                f"refine = {self.refine!r} must be a whole number of passes: use 0 for the moments alone, or leave "
+                f"it out for at most {PASSES}"
             )
         if self.components < 1:
             raise BadInputError(f"components = {self.components} must be at least 1")
@@ -138,8 +138,8 @@ def with_means(job: Stages) -> np.ndarray:
 def _require_samples(source: Source, request: SampleRequest) -> Source:
     if source.reader.layout == "gram":
         raise BadInputError(
-            f"{source.path} is the store of a run or a Gram, and rows are needed here: give the data that it was "
-            "made of"
+            f"{source.path} is the store of a run or a Gram, but rows are needed here: give the data that it was "
+            "made from"
         )
     if source.reader.layout != "dense" or source.kind not in ("samples", "matrix"):
         raise BadInputError(
@@ -149,7 +149,8 @@ def _require_samples(source: Source, request: SampleRequest) -> Source:
     n, d = source.shape[0], source.dimension
     if request.components > min(n, d):
         raise BadInputError(
-            f"components = {request.components} of {n} x {d} samples: at most {min(n, d)} can be told apart by moments"
+            f"components = {request.components} of {n} x {d} samples: at most {min(n, d)} can be distinguished by "
+            "moments"
         )
     return replace(source, kind="samples")
 
@@ -257,8 +258,8 @@ def _solved_mixture(job: Stages, mean: np.ndarray, request: SampleRequest) -> tu
     k, d = request.components, job.source.dimension
     if k >= d:
         raise BadInputError(
-            f"{k} components in {d} dimensions (n_features = {d}): the common spread is measured where no two means "
-            "differ, which needs fewer components than columns"
+            f"{k} components in {d} dimensions (n_features = {d}): the common variance is measured in directions in "
+            "which no two means differ, so there must be fewer components than columns"
         )
     spread = _spread(job, mean, k)
     variance = float(spread[d, 0])

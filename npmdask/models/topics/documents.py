@@ -86,8 +86,8 @@ def _of_file(path: Path) -> Documents:
         source = open_file(path, None, "error", None, Path(folder))
         if not isinstance(source, SparseSource):
             raise BadInputError(
-                f"{path} ({tell_format(path)}) holds dense rows: counts of words are a UCI bag of words, .mtx or a "
-                "sparse .npz; or ingest it first, with `npmdask ingest --kind sparse`"
+                f"{path} ({tell_format(path)}) holds dense rows, but word counts must be sparse: give a UCI bag of "
+                "words, .mtx or a sparse .npz, or ingest it first with `npmdask ingest --kind sparse`"
             )
         return source
 
@@ -103,7 +103,7 @@ def _of_file(path: Path) -> Documents:
 
 def _of_store(source: Source) -> Documents:
     if source.kind not in ("sparse", "matrix", "samples"):
-        raise BadInputError(f"{source.path} is of kind {source.kind}: documents are rows of counts of words")
+        raise BadInputError(f"{source.path} is of kind {source.kind}: documents must be rows of word counts")
 
     def read() -> Iterator[csr_matrix]:
         assert not isinstance(source.reader, TensorReader)  # refused above
@@ -141,8 +141,8 @@ def _require_counts(part: csr_matrix, row: int, name: str) -> None:
         entry = int(np.argmax(wrong))
         document = row + int(np.searchsorted(part.indptr, entry, side="right"))
         raise BadInputError(
-            f"{name}: document {document} has {part.data[entry]:g} times the word of column {part.indices[entry] + 1}: "
-            "counts are not negative; correct the source"
+            f"{name}: document {document} has {part.data[entry]:g} as the count of the word in column "
+            f"{part.indices[entry] + 1}: counts cannot be negative; correct the source"
         )
 
 
@@ -232,6 +232,6 @@ def require_whole(batch: csr_matrix, row: int, name: str) -> None:
         entry = int(np.argmax(wrong))
         document = row + int(np.searchsorted(batch.indptr, entry, side="right"))
         raise BadInputError(
-            f"{name}: document {document} has {batch.data[entry]:g} times the word of column "
-            f"{batch.indices[entry] + 1}, which is not a count: give whole numbers, not shares or weights (tf-idf)"
+            f"{name}: document {document} has {batch.data[entry]:g} as the count of the word in column "
+            f"{batch.indices[entry] + 1}: give whole numbers, not shares or weights (tf-idf)"
         )

@@ -69,7 +69,7 @@ class TopicRequest:
         if self.topics < 1:
             raise BadInputError(f"topics = {self.topics} must be at least 1")
         if not 0 <= self.alpha0 < np.inf:
-            raise BadInputError(f"alpha0 = {self.alpha0} must be a number from 0 (a single topic a document) on")
+            raise BadInputError(f"alpha0 = {self.alpha0} must be at least 0 (0: a single topic per document)")
         if self.moments not in ("held", "implicit"):
             raise BadInputError(f'moments = {self.moments!r}: "held" (k^3 numbers) or "implicit"')
         if self.seed < 0:

@@ -60,7 +60,7 @@ def cooccurrence(batches: Iterable[csr_matrix], words: np.ndarray) -> Cooccurren
         some = present[:, which]
         together += (some.T @ some).toarray()
     if not documents:
-        raise BadInputError("no document holds a word: coherence is measured on documents with words")
+        raise BadInputError("no document contains a word: coherence needs documents with words")
     return Cooccurrence(documents=documents, words=which, together=together)
 
 

@@ -186,7 +186,7 @@ def _require_same(held: RunStore, before: dict[str, Any], asked: dict[str, Any])
     if other:
         said = ", ".join(f"{name} ({before.get(name)!r} then, {asked[name]!r} now)" for name in other)
         raise RefusedError(
-            f"the store {held.path} was made from something else; these differ: {said}. Use another store"
+            f"the store {held.path} was made from something else; these differ: {said}; use another store"
         )
 
 

@@ -337,7 +337,7 @@ def for_model(documents: Documents, model: TopicModel) -> Documents:
         )
     if found.vocabulary is not None and found.vocabulary != model.vocabulary:
         raise BadInputError(
-            f"{documents.name} brings a vocabulary and it is not that of the topics: count the words of the documents "
-            "with the vocabulary of the topics, in its order"
+            f"{documents.name} has a vocabulary that differs from that of the topics: count the words of the "
+            "documents with the vocabulary of the topics, in its order"
         )
     return found

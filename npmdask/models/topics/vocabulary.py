@@ -50,11 +50,11 @@ def require_words(words: Sequence[str], columns: int | None, where: str) -> tupl
     first: dict[str, int] = {}
     for line, word in enumerate(words, 1):
         if not isinstance(word, str) or not word or len(word.splitlines()) != 1:
-            raise BadInputError(f"line {line} of {where} holds no word ({word!r}): correct it; {ONE_A_LINE}")
+            raise BadInputError(f"line {line} of {where} does not contain a word ({word!r}): correct it; {ONE_A_LINE}")
         if first.setdefault(word, line) != line:
             raise BadInputError(
-                f"{where} has the word {word!r} twice, on lines {first[word]} and {line}: give every column a word of "
-                "its own (if two columns do count one word, add them up first)"
+                f"{where} has the word {word!r} twice, on lines {first[word]} and {line}: give every column its own "
+                "word (if two columns count the same word, add them up first)"
             )
     if not first:
         raise BadInputError(f"{where} holds no words; {ONE_A_LINE}")

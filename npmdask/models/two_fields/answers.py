@@ -521,8 +521,8 @@ def restop_coupled(store: str | Path, stop: Mapping[str, Any]) -> None:
                 with held.stage(folder) as stage:
                     if stage.last_meta() is None and stage.part_meta("result") is not None:
                         raise RefusedError(
-                            f"the steps of {held.place} were cleared away (`npmdask gc`): it has its answer, and "
-                            "cannot go on to another stopping rule. Begin again in a new store"
+                            f"the steps of {held.place} were deleted (`npmdask gc`), so this finished run cannot "
+                            "continue with another stopping rule: start again in a new store"
                         )
                     stage.drop_result()
                     found = stage.read_spec() or {}

@@ -132,10 +132,7 @@ def _require_rows(opened: Source) -> None:
     if opened.kind in ("samples", "matrix") and isinstance(opened.reader, DenseReader):
         return
     what = "sparse" if opened.reader.layout == "csr" else f"of kind {opened.kind}"
-    raise BadInputError(
-        f"{opened.path} is {what}, and two fields are dense rows of the same times or places: give samples or dense "
-        "matrices"
-    )
+    raise BadInputError(f"{opened.path} is {what}, but two fields must be dense rows: give samples or dense matrices")
 
 
 def _require_same_rows(left: Source, right: Source) -> None:
@@ -148,8 +145,8 @@ def _require_same_rows(left: Source, right: Source) -> None:
     """
     if left.shape[0] != right.shape[0]:
         raise BadInputError(
-            f"{left.path} has {left.shape[0]} rows and {right.path} has {right.shape[0]}: row i of both must be of the "
-            "same time or sample, so bring both to those that they share (xarray.align(a, b, join='inner'))"
+            f"{left.path} has {left.shape[0]} rows and {right.path} has {right.shape[0]}: row i of both must belong "
+            "to the same time or sample; keep the rows that both have (xarray.align(a, b, join='inner'))"
         )
     axes = [source.labels.rows if source.labels is not None else () for source in (left, right)]
     if any(len(side) != 1 or side[0].values is None for side in axes):
@@ -162,6 +159,6 @@ def _require_same_rows(left: Source, right: Source) -> None:
     row = int(np.argmin(same))
     raise BadInputError(
         f"row {row} of {left.path} is {first.name} = {first.values[row]} and that of {right.path} is {second.name} = "
-        f"{second.values[row]}: row i of both must be of the same time or sample, so bring both to the same order "
+        f"{second.values[row]}: row i of both must belong to the same time or sample; bring both into the same order "
         "(xarray.align(a, b, join='inner'))"
     )

@@ -82,19 +82,19 @@ class CoupledRequest:
         for name in ("k", "seed", "max_steps"):
             value, least = getattr(self, name), 0 if name == "seed" else 1
             if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-                raise BadInputError(f"{name} = {value!r} must be a whole number from {least} on")
+                raise BadInputError(f"{name} = {value!r} must be a whole number of at least {least}")
         if self.missing not in (REFUSE, DROP, MEAN):
             raise BadInputError(f"missing = {self.missing!r}: {closest(str(self.missing), [REFUSE, DROP, MEAN])}")
         if self.tol is not None and not 0 < self.tol < 1:
             raise BadInputError(f"tol = {self.tol} must be between 0 and 1 (it is relative to each value)")
         if not 0 <= self.ridge < math.inf:
             raise BadInputError(
-                f"ridge = {self.ridge} must be a number from 0 on: 0.1 adds a tenth of the mean variance of a column"
+                f"ridge = {self.ridge} must be at least 0; 0.1 adds a tenth of the mean variance of a column"
             )
         if self.pcs is not None and (len(self.pcs) != 2 or any(type(n) is not int or n < self.k for n in self.pcs)):
             raise BadInputError(
-                f"pcs = {self.pcs} must be two whole numbers from k = {self.k} on: how many leading components stand "
-                "for the left and for the right field"
+                f"pcs = {self.pcs} must be two whole numbers of at least k = {self.k}: the numbers of leading "
+                "components that represent the left and the right field"
             )
 
     def of_field(self, weights: Any = None) -> Request:
@@ -183,8 +183,8 @@ def _require_modes(fields: Fields, request: CoupledRequest) -> None:
     most = min(fields.joined.shape[0], p, d - p)
     if request.k > most:
         raise BadInputError(
-            f"k = {request.k} modes are not possible: the fields have {fields.joined.shape[0]} rows, and {p} and "
-            f"{d - p} columns, so there are at most {most}"
+            f"k = {request.k} modes are too many: the fields have {fields.joined.shape[0]} rows, and {p} and {d - p} "
+            f"columns, so there are at most {most}"
         )
     for side, count, columns in zip(("left", "right"), request.pcs or (), (p, d - p), strict=False):
         if count > min(fields.joined.shape[0], columns):

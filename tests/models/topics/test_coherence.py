@@ -86,5 +86,5 @@ def test_refusals() -> None:
     counts, _ = corpus()
     with pytest.raises(BadInputError, match="at least two words a topic"):
         of(counts, np.array([[1], [2]]))
-    with pytest.raises(BadInputError, match="no document holds a word"):
+    with pytest.raises(BadInputError, match="no document contains a word"):
         cooccurrence([csr_matrix((3, 4))], np.arange(2))

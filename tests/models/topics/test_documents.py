@@ -89,7 +89,7 @@ def test_words_by_the_number_of_their_documents(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "said"), [(-1.0, "document 2 has -1 times the word of column 3"), (np.nan, "nan times")]
+    ("value", "said"), [(-1.0, "document 2 has -1 as the count of the word in column 3"), (np.nan, "nan as the count")]
 )
 def test_what_is_no_count(value: float, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fails when a document is numbered by its place in a batch."""
@@ -121,7 +121,7 @@ def test_other_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     ("text", "said"),
     [
         ("a\nb\n", "has 2 words and the documents have 3 columns: give the vocabulary"),
-        ("a\n\nb\n", r"line 2 of .* holds no word"),
+        ("a\n\nb\n", r"line 2 of .* does not contain a word"),
         ("a\nb\na\n", "the word 'a' twice, on lines 1 and 3"),
     ],
 )

@@ -193,7 +193,7 @@ def test_the_estimator_is_the_job(answer: TopicAnswer, tmp_path: Path) -> None:
         ({"resources": Resources(workers=-1)}, BadInputError, "workers must be at least 0"),
         ({"resources": Resources(threads=0)}, BadInputError, "threads at least 1"),
         ({"source": csr_matrix((9, 4), dtype=int)}, BadInputError, "held_out = 0.1 is one document of 10"),
-        ({"source": -COUNTS}, BadInputError, "counts are not negative"),
+        ({"source": -COUNTS}, BadInputError, "counts cannot be negative"),
         ({"source": COUNTS * 0.5}, BadInputError, "give whole numbers"),
         ({"source": "nothing.txt"}, BadInputError, "nothing"),
         ({"source": csr_matrix(np.eye(30, dtype=int))}, BadInputError, "none of the 27 documents .* has three words"),

@@ -71,7 +71,7 @@ def test_a_word_that_no_topic_has() -> None:
 @pytest.mark.parametrize(
     ("counts", "options", "said"),
     [
-        (vstack([HELD[:3], HELD[3:] * 0.5], "csr"), {}, "document 4 has .* which is not a count: give whole numbers"),
+        (vstack([HELD[:3], HELD[3:] * 0.5], "csr"), {}, "document 4 has .* as the count of .*: give whole numbers"),
         (HELD, {"background_share": 1.5}, "from 0 to 1"),
         (HELD[:, :50], {}, "50 columns, 100 counts in the background, and 100 words"),
         (csr_matrix((3, 100)), {}, "holds no word to score"),

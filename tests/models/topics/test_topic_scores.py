@@ -76,7 +76,7 @@ def test_what_is_refused_leaves_nothing(store: Path, tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="document 101 has -2 times"):
         transform_documents(store, bad.tocsr(), tmp_path / "out")
     write_documents(documents_of(COUNTS), tmp_path / "other", [f"other{i}" for i in range(60)])
-    with pytest.raises(BadInputError, match="it is not that of the topics"):
+    with pytest.raises(BadInputError, match="differs from that of the topics"):
         transform_documents(store, tmp_path / "other", tmp_path / "out")
     assert {path.name for path in tmp_path.iterdir()} <= {"model", "other", "out.lock", ".out.lock"}
     transform_documents(store, COUNTS, tmp_path / "out")
