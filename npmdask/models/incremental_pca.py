@@ -259,7 +259,7 @@ class IncrementalPCA(CentredComponents):
         if total <= 1:
             raise BadInputError(
                 f"the weights of the rows so far add up to {total:.3g}; a variance divides by "
-                "this sum less 1: multiply all weights by the same number, until they add up to about the number of rows"
+                "this sum less 1: multiply all weights by the same number, until they sum to about the number of rows"
             )
 
     def _answer(self) -> None:
