@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.prefect.browser import browser, missing
+
 ROOT = Path(__file__).resolve().parents[1]
 FACES = tuple(
     "npmdask" + room for room in ("", ".accounting", ".anndata", ".experiments", ".prefect", ".theory", ".xarray")
@@ -89,3 +91,15 @@ def test_pages_of_the_program_have_every_command_and_key(site: Path) -> None:
     assert not [name for name in RunConfig.model_fields if f"[{name}]</" not in re.sub(r"<a.*?</a>", "</", text)]
     for key in ("missing_limit", "target_rank", "half_life", "clip_norm", "commit_seconds", "align_to"):
         assert f">{key}</" in text
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(missing()), reason="there is no chromium here: apt-get install chromium chromium-driver")
+def test_buttons_are_called_what_they_show(site: Path, tmp_path: Path) -> None:
+    """Mutants, as the theme has them: a toggle of the navigation without a name; a search button with another."""
+    with browser(tmp_path) as window:
+        window.open((site / "reference" / "index.html").as_uri())
+        toggles = window.run("return [...document.querySelectorAll('.bd-sidebar summary')].map(one => one.ariaLabel)")
+        assert toggles and all(name and name.startswith("Pages below ") for name in toggles), toggles
+        search = window.run("return [...document.querySelectorAll('.search-button-field')].map(one => one.ariaLabel)")
+        assert search and set(search) == {None}, "its name is the text that it shows"
