@@ -117,7 +117,7 @@ def _require_plain_names(path: Path, names: list[str]) -> None:
             raise ValueError("it names a file of another folder")
     except ValueError as error:
         raise BadInputError(
-            f"{path / MANIFEST} was not written by npmdask ({error}): do not use the files that came with it"
+            f"{path / MANIFEST} was not written by npmdask ({error}): do not use the files in its folder"
         ) from error
 
 
@@ -127,7 +127,7 @@ def _decoding(file: Path) -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError, EOFError) as error:
-        raise BadInputError(f"{file} holds no array of numbers ({error}); nothing in it is ever unpickled") from error
+        raise BadInputError(f"{file} does not hold an array of numbers ({error}), and is never unpickled") from error
 
 
 def read_meta(path: Path) -> dict[str, Any]:

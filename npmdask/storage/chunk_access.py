@@ -311,7 +311,7 @@ def open_chunk_file(path: Path) -> int:
     if stat.S_ISREG(os.fstat(file).st_mode):
         return file
     os.close(file)
-    raise ValueError("it is a folder, a FIFO or a device, and a chunk is a plain file")
+    raise ValueError("it is a folder, a FIFO or a device; a chunk must be a plain file")
 
 
 def read_exactly(file: int, part: np.ndarray, offset: int) -> None:

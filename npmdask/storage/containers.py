@@ -48,7 +48,7 @@ def values_of(given: Any, dim: str | int | None = None, *, gaps: bool = False) -
         return _labelled(given, dim)
     if type(given).__module__ == "dask.delayed":  # which seems to have every attribute
         raise BadInputError(
-            "a Delayed of Dask has neither shape nor dtype: give dask.array.from_delayed(x, shape=(m, d), dtype=float)"
+            "a Dask Delayed has no shape and no dtype: give dask.array.from_delayed(x, shape=(m, d), dtype=float)"
         )
     if library == "dask" and hasattr(given, "to_dask_array"):
         given = _computed_table(given)
@@ -61,12 +61,12 @@ def values_of(given: Any, dim: str | int | None = None, *, gaps: bool = False) -
     if is_of_icechunk(given):
         if dim is not None:
             raise BadInputError(
-                f"dim = {dim!r} is for arrays with names: give xarray.open_zarr(session.store, consolidated=False, "
-                "chunks={})['name'] instead of the session"
+                f"dim = {dim!r} needs an array with named dimensions: give xarray.open_zarr(session.store, "
+                "consolidated=False, chunks={})['name'] instead of the session"
             )
         return node_of(given)
     if dim is not None:
-        raise BadInputError(f"dim = {dim!r} is for arrays of xarray, Dask and NumPy: leave it out")
+        raise BadInputError(f"dim = {dim!r} applies only to arrays of xarray, Dask and NumPy: leave it out")
     if library == "pandas" and kind in ("DataFrame", "Series"):
         return _pandas(given.to_frame() if kind == "Series" else given, gaps=gaps)
     if (library, kind) in (("polars", "DataFrame"), ("pyarrow", "Table"), ("pyarrow", "RecordBatch")):
@@ -175,8 +175,8 @@ def rows_along(given: Any, dim: str | int | None) -> Any:
         raise BadInputError(f"dim = {dim!r}: the dimensions of the DataArray are {', '.join(map(str, given.dims))}")
     if given.ndim > 2 and dim is None and not _square(given.shape):
         raise BadInputError(
-            f"the DataArray has dimensions ({', '.join(map(str, given.dims))}); rows x columns are needed: say which "
-            f"the rows lie along, as dim={str(given.dims[0])!r}, and all others are a row"
+            f"the DataArray has dimensions ({', '.join(map(str, given.dims))}); rows x columns are needed: name the "
+            f"dimension along which rows lie, as dim={str(given.dims[0])!r}; all others then form a row"
         )
     return given if dim is None else given.transpose(dim, ...)
 
@@ -192,7 +192,7 @@ def _labelled(given: Any, dim: str | int | None) -> Any:
     if given.chunks is not None:
         if not type(given.data).__module__.startswith("dask"):
             raise BadInputError(
-                f"the DataArray holds a {type(given.data).__name__}, which is not of Dask: give x.compute()"
+                f"the DataArray holds a {type(given.data).__name__}, which is not a Dask array: give x.compute()"
             )
         return graph_rows(given.data, "the DataArray")
     return given.values if dim is None else given.values.reshape(len(given), -1)
@@ -219,8 +219,8 @@ def _annotated(given: Any) -> Any:
 def _require_numbers(what: str, columns: list[str]) -> None:
     if columns:
         raise BadInputError(
-            f"{what} has {len(columns)} columns that are no real numbers{_listed(columns)}: leave them out, or convert "
-            "them"
+            f"{what} has {len(columns)} columns that are not real numbers{_listed(columns)}: leave them out, or "
+            "convert them"
         )
 
 
@@ -228,7 +228,8 @@ def _require_whole(what: str, columns: list[str], missing: int, remedy: str) -> 
     if missing:
         raise BadInputError(
             f"{what} has {missing} missing values in {len(columns)} columns{_listed(columns)}, and missing values "
-            f"are refused: fill them in, leave rows out ({remedy}), or let a plain run take them (missing = 'mean')"
+            f"are refused: fill them in, leave rows out ({remedy}), or use missing = 'mean' in a run that is not "
+            "private"
         )
 
 

@@ -224,9 +224,9 @@ def _is_nan(value: Any) -> bool:
 
 def _not_understood(where: str, name: str, value: Any, why: str) -> BadInputError:
     return BadInputError(
-        f"{where} has the attribute {name} = {_shown(value)!r}, which is not understood ({why}), and ignoring it could "
-        "give wrong values: write the array again with its decoded values and without that attribute, or delete the "
-        "attribute if the values are meant as they are stored"
+        f"{where} has the attribute {name} = {_shown(value)!r}, which npmdask cannot interpret ({why}) and will not "
+        "ignore: write the array again with decoded values and without this attribute, or delete the attribute if "
+        "the stored values are already the right ones"
     )
 
 
@@ -383,8 +383,8 @@ def require_undecoded(attributes: Mapping[str, Any], dtype: np.dtype, where: str
     if found is not None and not found.keeps(dtype):
         said = ", ".join(f"{name} = {value!r}" for name, value in found.attributes.items())
         raise BadInputError(
-            f"{where} has the attributes {said}, and the values of {what} are not decoded: write it again with the "
-            "values that are meant, and without these attributes"
+            f"{where} has the attributes {said}, but the values of {what} are not decoded: write it again with "
+            "decoded values and without these attributes"
         )
 
 
@@ -428,10 +428,10 @@ def missing_values(array: Any, conventions: Conventions, where: str, counted: Co
     marking = {name: value for name, value in conventions.attributes.items() if name in (*FILLS, *LIMITS, "fill_value")}
     said = ", ".join(f"{name} = {value}" for name, value in marking.items())
     return BadInputError(
-        f"{where} has {number} of {total}{at} ({said} marks them), and missing values are refused here: fill them in, "
-        "or leave out the rows or columns that have them (of an xarray object x: x.fillna(0), x.dropna('time')), and "
-        "write the array again; plain runs of samples and dense matrices take them with missing = 'mean', and columns "
-        "without any value with missing = 'drop-columns'"
+        f"{where} has {number} of {total}{at} ({said} marks them), and missing values are refused here: fill them "
+        "in, or leave out the rows or columns that have them (for an xarray object x: x.fillna(0), "
+        "x.dropna('time')), and write the array again. Runs on samples and dense matrices that are not private "
+        "accept them with missing = 'mean', and columns without any value with missing = 'drop-columns'"
     )
 
 

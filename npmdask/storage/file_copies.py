@@ -83,7 +83,7 @@ def copy_of(file: Path, array: str | None, kind: str | None, *, gaps: bool = Fal
             said += "; `npmdask ingest` takes these options" if " (--" in said else ""
             raise BadInputError(said) from error
         if look_of(file) != seen:
-            raise RefusedError(f"{file} changed while it was read: run again when it is written")
+            raise RefusedError(f"{file} changed while it was being read: run again once it is written completely")
         if settled:
             write_file_atomically(folder / NOTE, json.dumps({**asked, "look": seen}).encode(), 0o600)
     return folder / DATA
@@ -100,8 +100,8 @@ def _alone(folder: Path) -> Iterator[None]:
         descriptor = os.open(folder / "alone", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise BadInputError(
-            f"{folder} cannot be made for a copy ({error.strerror or error}): set NPMDASK_CACHE to a folder that can "
-            "be written, or make a store with `npmdask ingest`"
+            f"{folder} cannot be created for a copy ({error.strerror or error}): set NPMDASK_CACHE to a folder that "
+            "can be written, or make a store with `npmdask ingest`"
         ) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -136,8 +136,8 @@ def discarded_if_bad(target: Path) -> Iterator[None]:
     except MemoryError as error:
         shutil.rmtree(target.with_name(target.name + ".partial"), ignore_errors=True)
         raise BadInputError(
-            f"the source of {target} declares more than the memory of this machine takes ({error}): correct its "
-            "header, or ingest it where there is more"
+            f"the source of {target} declares more data than the memory of this machine can hold ({error}): correct "
+            "its header, or ingest it on a larger machine"
         ) from error
 
 
@@ -181,9 +181,11 @@ def require_tensor_options(
 ) -> None:
     """Raise BadInputError for options of rows, or for blocks that are no cubes."""
     if layout is not None:
-        raise BadInputError(f"layout={layout!r} is for kind='symmetric': a tensor is stored by its unique blocks")
+        raise BadInputError(
+            f"layout={layout!r} applies only to kind='symmetric'; a tensor is stored by its unique blocks: leave it out"
+        )
     if non_finite != "error" or header is not None:
-        raise BadInputError("non_finite and header are for rows of numbers: leave them out for kind='tensor'")
+        raise BadInputError("non_finite and header apply only to rows of numbers: leave them out for kind='tensor'")
     if chunks is not None:
         require_cubic(chunks)
 
@@ -337,7 +339,7 @@ def ingest(
     target = local_path(dest, NEW_STORE)
     _require_arguments(path, target, kind, missing, chunks)
     if symmetrise and kind != "tensor":
-        raise BadInputError("symmetrise is for kind='tensor'; of a matrix store (A + A.T)/2")
+        raise BadInputError("symmetrise applies only to kind='tensor'; for a matrix, store (A + A.T)/2")
     if non_finite not in NON_FINITE:
         raise BadInputError(f"non_finite={non_finite!r}: it is {', '.join(map(repr, NON_FINITE))}")
     if rounding not in ("error", "nearest"):
@@ -381,7 +383,9 @@ def ingest(
             common["identity"] = {"source": {"path": str(path), **stamp(path), **facts}}
             if isinstance(source, SparseSource):
                 if chunks is not None:
-                    raise BadInputError("sparse data are cut by entries: leave out chunks, or pass kind='samples'")
+                    raise BadInputError(
+                        "chunks of sparse data are defined by entries: leave out chunks, or pass kind='samples'"
+                    )
                 rows, print_ = _fill_sparse(path, source, SparseWriter(target, **common), record, progress, rounding)
             else:
                 common |= {"rows": source.rows, "chunks": chunks}

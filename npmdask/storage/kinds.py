@@ -36,8 +36,8 @@ def storage_dtype(dtype: np.dtype) -> np.dtype:
         return np.dtype(np.float64)
     if dtype.kind == "c":
         raise BadInputError(
-            f"data of type {dtype} cannot be stored here: npmdask.top_k and `npmdask run` take complex rows where they "
-            "lie, as a Zarr array or an .npy file; all else needs real numbers (float32, float64, integers)"
+            f"data of type {dtype} cannot be stored here: npmdask.top_k and `npmdask run` read complex rows directly "
+            "from a Zarr array or an .npy file; everything else needs real numbers (float32, float64, integers)"
         )
     raise BadInputError(f"data of type {dtype} cannot be analysed: store real numbers (float32, float64, integers)")
 
@@ -100,8 +100,8 @@ def require_cubic(chunks: Sequence[int]) -> int:
 def for_tensors_only(path: str) -> BadInputError:
     """What to say where a tensor is asked for something else than what tensors are for."""
     return BadInputError(
-        f"{path} holds a symmetric tensor of order three (kind = 'tensor'): it is for the tensor power methods "
-        "(tensor-power), which find its components; give data with rows and columns here"
+        f"{path} holds a symmetric tensor of order three (kind = 'tensor'), which only the tensor power methods "
+        "(tensor-power) can decompose; give data with rows and columns here"
     )
 
 
@@ -147,8 +147,8 @@ def real_array(given: Any, what: str, form: str = "rows x columns") -> np.ndarra
     array = number_array(given, what, form)
     if array.dtype.kind == "c":
         raise BadInputError(
-            f"{what} of type {array.dtype}: give real numbers (real and imaginary parts as columns of their own); "
-            "complex ones are for npmdask.top_k on dense rows"
+            f"{what} of type {array.dtype}: give real numbers (real and imaginary parts as separate columns); only "
+            "npmdask.top_k on dense rows accepts complex numbers"
         )
     return array
 
@@ -174,13 +174,15 @@ def number_array(given: Any, what: str, form: str = "rows x columns") -> np.ndar
         masked = isinstance(given, list | tuple) and any(isinstance(row, np.ma.MaskedArray) for row in given)
         array = np.ma.stack(given) if masked else np.asanyarray(given)
     except Exception as error:  # whatever the library of an object raises
-        raise BadInputError(f"{what} make no array ({error}): give {form}, all of one length") from error
+        raise BadInputError(
+            f"{what} cannot be converted to an array ({error}): give {form}, all of the same length"
+        ) from error
     if isinstance(array, np.ma.MaskedArray):
         if count := int(np.ma.count_masked(array)):
             raise BadInputError(
                 f"{what}: {count} masked values of {array.size}, and missing values are refused: fill them in "
-                "(x.filled(0)), leave out the rows or columns that have them (numpy.ma.compress_rows(x)), or let a "
-                "plain run take them (missing = 'mean')"
+                "(x.filled(0)), leave out the rows or columns that have them (numpy.ma.compress_rows(x)), or use "
+                "missing = 'mean' in a run that is not private"
             )
         array = array.data
     if array.dtype.kind not in "iufbc":

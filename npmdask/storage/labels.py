@@ -137,7 +137,9 @@ def labels_in_file(given: str | Path) -> Any:
     try:
         return np.load(path, allow_pickle=False) if path.suffix == ".npy" else path.read_text().splitlines()
     except (OSError, EOFError, ValueError) as error:
-        raise BadInputError(f"{path} has no labels to read ({error}): write one for each row, one a line") from error
+        raise BadInputError(
+            f"{path} does not contain readable labels ({error}): write one label per line, one for each row"
+        ) from error
 
 
 def require_names(given: Sequence[str], count: int, held: Labels | None) -> Labels:

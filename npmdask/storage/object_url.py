@@ -40,8 +40,8 @@ def require_no_credentials(url: str) -> None:
     container = parts.scheme == "abfs" and ":" not in user  # abfs://container@account.dfs.core.windows.net/path
     if (at and not container) or parts.query or parts.fragment:
         raise BadInputError(
-            f"the address {parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path} was given with credentials or "
-            "other parameters in it, and addresses are kept in files and logs: take them out and set them in the "
+            f"the address {parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path} contains credentials or "
+            "other parameters, but addresses are kept in files and logs: remove them and set them in the "
             "environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)"
         )
 

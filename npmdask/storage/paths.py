@@ -57,7 +57,9 @@ def local_path(place: str | Path, what: str, schemes: Sequence[str] = ()) -> Pat
         require_path(unquote(parts.path))
         return Path(unquote(parts.path))
     if scheme in schemes:
-        raise BadInputError(f"{text} is a URL that lost a slash, as it does in a Path: give it as text, {scheme}://...")
+        raise BadInputError(
+            f"{text} is a URL that has lost a slash, probably in a Path: give it as text, {scheme}://..."
+        )
     others = f", or a URL that begins with {', '.join(f'{scheme}://' for scheme in schemes)}" if schemes else ""
     raise BadInputError(f"{text} is a URL, and {what} must be on this machine: give a path (or file:///PATH){others}")
 
@@ -87,7 +89,7 @@ def require_path(path: str | Path) -> None:
         raise BadInputError(f"{path!r} is not a path: name the store by a path or a URL, as text or as a Path")
     text = str(path)
     if UNSEEN.search(text):
-        raise BadInputError(f"{text!r} has control characters in it, or bytes that are no text; choose another name")
+        raise BadInputError(f"{text!r} contains control characters, or bytes that are not text; choose another name")
     name = os.path.basename(text)
     if len(name.encode()) > LONGEST:
         raise BadInputError(f"the name {name[:40]}... has more than {LONGEST} bytes; choose a shorter one")
@@ -103,7 +105,7 @@ def require_below(path: str) -> str:
     """
     parts = PurePosixPath(path).parts
     if not parts or ".." in parts or path.startswith("/") or str(PurePosixPath(path)) != path or UNSEEN.search(path):
-        raise ValueError(f"it names {path!r}, which is no file of a run")
+        raise ValueError(f"it names {path!r}, which is not a file of a run")
     return path
 
 
@@ -112,7 +114,7 @@ def require_no_link(folder: Path, names: Iterable[str] | None = None) -> None:
     for path in [folder] if names is None else (folder / name for name in names):
         if path.is_symlink():
             remedy = f"name {os.path.realpath(path)} itself" if names is None else "take it away, or use another store"
-            raise BadInputError(f"{path} is a symbolic link, and nothing is written through one: {remedy}")
+            raise BadInputError(f"{path} is a symbolic link, and npmdask does not write through links: {remedy}")
 
 
 def open_plain(path: Path | str, flags: int, mode: int = 0o666) -> int:

@@ -46,7 +46,7 @@ class PlainFiles(zarr.storage.LocalStore):
         except OSError:
             return  # it is not there, or zarr says what is wrong
         if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-            raise BadInputError(f"{path} is a FIFO or a device, and a file of a Zarr store is a plain one")
+            raise BadInputError(f"{path} is a FIFO or a device; files of a Zarr store must be plain files")
 
 
 def open_node(place: Any, mode: Any = "r") -> Any:

@@ -43,8 +43,8 @@ def snapshot_of(store: Any) -> str | None:
         return str(session.snapshot_id)
     uncommitted = " and has changes that are not committed" if session.has_uncommitted_changes else ""
     raise BadInputError(
-        f"the session of icechunk can be written{uncommitted}: its data may change during a run, and could not be "
-        "found again. Commit, and give repository.readonly_session('main')"
+        f"the session of icechunk is writable{uncommitted}, so its data may change during a run: commit, and give "
+        "repository.readonly_session('main')"
     )
 
 
@@ -59,14 +59,14 @@ def node_of(given: Any) -> Any:
     session = getattr(given, "session", given)
     if not hasattr(session, "snapshot_id"):
         raise BadInputError(
-            f"the {type(given).__name__} of icechunk is no session: give repository.readonly_session('main')"
+            f"the {type(given).__name__} of icechunk is not a session: give repository.readonly_session('main')"
         )
     snapshot = snapshot_of(session.store)
     try:
         return open_node(session.store)
     except FileNotFoundError:
         raise BadInputError(
-            f"snapshot {snapshot} of icechunk shows no Zarr array or group: commit one, or check its storage"
+            f"snapshot {snapshot} of icechunk contains no Zarr array or group: commit one, or check its storage"
         ) from None
     except Exception as error:
         if not is_of_icechunk(error):

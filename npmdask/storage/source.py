@@ -84,7 +84,7 @@ def register_source(scheme: str, opener: Opener) -> None:
         No scheme, or one that npmdask opens itself.
     """
     if scheme in (*SCHEMES, "file") or not re.fullmatch(r"[a-z][a-z0-9+.-]+", scheme):
-        raise BadInputError(f"no source can be registered for {scheme!r}: use a scheme of your own, like 'lab'")
+        raise BadInputError(f"no source can be registered for {scheme!r}: use your own scheme, such as 'lab'")
     _OPENERS[scheme] = opener
 
 
@@ -238,8 +238,8 @@ def with_missing(
         return source
     if source.parts == 2:
         raise RefusedError(
-            f"missing = {rule!r} is for real numbers, and {source.path} holds {source.dtype}: leave it out, and fill "
-            "missing values in before"
+            f"missing = {rule!r} needs real numbers, but {source.path} holds {source.dtype}: leave it out, and fill "
+            "in missing values first"
         )
     if source.kind not in ("samples", "matrix") or not isinstance(reader, DenseReader):
         others = {
@@ -250,9 +250,7 @@ def with_missing(
         remedy = "leave it out, and fill missing values in before"
         if reader.layout == "csr":
             remedy = "leave it out; or, where they mean missing, give rows with NaN there (docs/missing.md: ratings)"
-        raise RefusedError(
-            f"missing = {rule!r} is for samples and dense matrices, and {source.path} is {what}: {remedy}"
-        )
+        raise RefusedError(f"missing = {rule!r} needs samples or a dense matrix, but {source.path} is {what}: {remedy}")
     if not marks and ((source.registered and not source.gaps) or reader.dtype.kind != "f"):
         return source
     if marks:  # means that were recorded took them for values
@@ -302,8 +300,8 @@ def _filling(fill: float | np.ndarray, reader: DenseReader) -> np.ndarray:
     values = np.asarray(fill, np.float64)
     if values.ndim and values.shape != (columns,):
         raise BadInputError(
-            f"missing_fill has shape {values.shape}, and {reader.where} has {columns} columns: give one number, or one "
-            "for each column"
+            f"missing_fill has shape {values.shape}, but {reader.where} has {columns} columns: give one number, or "
+            "one for each column"
         )
     with np.errstate(over="ignore"):
         held = np.broadcast_to(values, (columns,)).astype(dtype)
@@ -357,12 +355,12 @@ def _require_complex(opened: Source, *, taken: bool) -> None:
     """Raise BadInputError of complex numbers for a caller, or a kind of data, that knows real ones only."""
     if not taken:
         raise BadInputError(
-            f"{opened.path} holds {opened.dtype}, and real numbers are needed here: complex ones are for npmdask.top_k "
-            "and `npmdask run` on rows that are stored dense. Give real and imaginary parts as columns of their own"
+            f"{opened.path} holds {opened.dtype}, but real numbers are needed here: only npmdask.top_k and `npmdask "
+            "run` on dense rows accept complex numbers. Give real and imaginary parts as separate columns"
         )
     if opened.kind not in OF_COMPLEX:
         raise BadInputError(
-            f"{opened.path} holds {opened.dtype}, which kind = {opened.kind!r} cannot have: use kind = 'samples', "
+            f"{opened.path} holds {opened.dtype}, which kind = {opened.kind!r} does not allow: use kind = 'samples', "
             "'matrix' or 'symmetric' (Hermitian)"
         )
 
@@ -388,7 +386,7 @@ def open_grid(place: Path, dim: str) -> tuple[Any, str]:
             found = xr.open_zarr(node.store_path.store, chunks=None, consolidated=False)
         elif (root := _file_or_group(place)).is_dir():
             if isinstance(open_node(root), zarr.Array):  # refuses what would have to be unpickled
-                raise BadInputError(f"{place} is one array, whose dimensions have no names: leave dim out")
+                raise BadInputError(f"{place} is one array without named dimensions: leave dim out")
             found = xr.open_zarr(root, chunks=None)
         else:
             found, look = xr.open_dataset(root), look_of(root)
@@ -411,7 +409,7 @@ def _file_or_group(place: Path) -> Path:
     for path in (place, *place.parents):
         if path.is_file() or _is_zarr_group(path):
             return path
-    raise BadInputError(f"there is no file and no Zarr group at {place}, in which there could be a grid")
+    raise BadInputError(f"there is no file and no Zarr group at {place} that could contain a grid")
 
 
 def _is_zarr_group(path: Path) -> bool:
@@ -441,13 +439,13 @@ def _opened(
         source = source if held else _array_of(source, gaps=gaps, numbers=_numbers_of(kind))
     elif dim is not None:
         raise BadInputError(
-            f"dim = {dim!r} is for arrays that a program holds: open {source} with xarray, as "
+            f"dim = {dim!r} applies only to arrays in memory or opened lazily: open {source} with xarray, as "
             "xarray.open_zarr(path, chunks={})['name'], and give that"
         )
     elif isinstance(source, str | Path) and (file := _file_of(source)) is not None:
         return _copied(source, *file, kind, gaps=gaps)
     if spill is not None:
-        raise BadInputError("spill is for rows that are computed (Dask, xarray): what is stored is read as it is")
+        raise BadInputError("spill applies only to rows that are computed (Dask, xarray): leave it out for stored data")
     if kind == "tensor" and isinstance(source, np.ndarray):
         return _tensor_in_memory(source)
     side = None
@@ -530,8 +528,8 @@ def _computed(rows: BlockRows, kind: str | None, spill: str | Path | None) -> So
     """Rows of a graph, or of an array that is sliced; they are gone with this program, as data in memory are."""
     if kind in ("matrices", "tensor") or (kind == "sparse" and not rows.sparse):
         raise BadInputError(
-            f"kind = {kind!r} is not for {rows.name}, whose rows are computed or read as dense ones: use kind = "
-            "'samples', 'matrix' or 'symmetric'"
+            f"kind = {kind!r} does not fit {rows.name}, whose rows are dense: use kind = 'samples', 'matrix' or "
+            "'symmetric'"
         )
     rows = rows if rows.sparse and kind in (None, "sparse") else rows.as_dense()
     given = rows if spill is None else spilled(rows, str(local_path(spill, "a folder for computed rows")))
@@ -602,8 +600,8 @@ def _open_node(source: Any) -> tuple[Any, str]:
         return open_remote(source), source
     if str(source).startswith(IN_MEMORY):
         raise BadInputError(
-            f"the data lay in the memory of a program ({source}): a run of them goes on when that program calls the "
-            "same function again, with the same data and store"
+            f"the data were in the memory of a program ({source}): to resume, that program must call the same "
+            "function again, with the same data and store"
         )
     path = local_path(source, "an array that is opened", SCHEMES)
     if (inside := in_repository(path)) is not None:
@@ -617,7 +615,7 @@ def _open_node(source: Any) -> tuple[Any, str]:
         raise BadInputError(f"{path} is an unfinished ingest: run the same `npmdask ingest` or `generate` again")
     if (path / "run.json").exists() and not (path / "zarr.json").exists():
         raise BadInputError(
-            f"{path} is the store of a run or a Gram, and rows are needed here: give the data that it was made of"
+            f"{path} is the store of a run or a Gram, but rows are needed here: give the data that it was made from"
         )
     try:
         return open_node(path), str(path)
@@ -678,9 +676,9 @@ def _never_packed(array: Any, path: str) -> BadInputError:
     chunks = " x ".join(map(str, array.chunks))
     cut = "" if len(set(array.chunks)) == 1 else f" in chunks of {chunks}, which are not cubes"
     return BadInputError(
-        f"{path} holds all d x d x d entries of a tensor{cut}, and whether it is symmetric is not known: store its "
-        "unique blocks first, with `npmdask ingest SRC DEST --kind tensor`, or give it as a NumPy array if it fits "
-        "into memory"
+        f"{path} holds all d x d x d entries of a tensor{cut}, and it is not known to be symmetric: first store its "
+        "unique blocks with `npmdask ingest SRC DEST --kind tensor`, or give it as a NumPy array if it fits into "
+        "memory"
     )
 
 
@@ -712,9 +710,7 @@ def _registered(group: Any, path: str, kind: str, record: dict[str, Any]) -> Sou
         else:
             reader = DenseReader(array=group["data"], checksums=beside["checksums"])
             if reader.dtype.kind not in "iufb":
-                raise BadInputError(
-                    f"{path} holds {reader.dtype}, which no store of ours does: ingest the source again"
-                )
+                raise BadInputError(f"{path} holds {reader.dtype}, which npmdask never stores: ingest the source again")
         if reader.shape != shape:
             raise BadInputError(f"{path} holds {' x '.join(map(str, reader.shape))}, its record says {shape}")
     except (KeyError, OSError) as error:

@@ -34,7 +34,7 @@ def test_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_credentials_in_an_address_are_refused_and_not_repeated() -> None:
     for url in ["s3://user:hidden@bucket/x", "s3://hidden@bucket/x", "s3://bucket/x?sig=hidden", "abfs://a:hidden@b/x"]:
         for takes in (place_of_store, open_remote, RunStore, folder_of):
-            with pytest.raises(BadInputError, match=r"take them out and set them in the environment") as caught:
+            with pytest.raises(BadInputError, match=r"remove them and set them in the environment") as caught:
                 takes(url)
             assert "hidden" not in str(caught.value)
 
@@ -89,5 +89,5 @@ def test_a_pointer_survives_and_is_not_believed_blindly() -> None:
         with pytest.raises(BadInputError, match=r"s3://b/x/commit.json is damaged"):
             Pointer.decode(broken, "s3://b/x")
     for path in ("../../home/x", "/etc/x"):
-        with pytest.raises(BadInputError, match=r"is no file of a run"):
+        with pytest.raises(BadInputError, match=r"is not a file of a run"):
             Pointer.decode(Pointer(files={path: Carried("c", 1, 1)}).encode(), "s3://b/x")

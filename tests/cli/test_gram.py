@@ -142,7 +142,7 @@ def test_a_gram_in_the_wrong_place_is_called_one(
 def test_one_array_has_no_names_of_dimensions(folder: Path, capsys: Any) -> None:
     write_zarr(folder / "plain.zarr", rows(0), (100, 8))
     code, _, err = run(capsys, "gram", "plain.zarr", "G", "--dim", "time")
-    assert code == 2 and "is one array, whose dimensions have no names: leave dim out" in err
+    assert code == 2 and "is one array without named dimensions: leave dim out" in err
 
 
 def test_a_store_of_a_run_is_no_gram(folder: Path, capsys: Any) -> None:

@@ -214,7 +214,7 @@ def test_a_value_that_is_missing_once_is_refused() -> None:
         gappy[when, 2, 3] = 280.0
         for given in (gappy, gappy.chunk({"time": 50, "lat": 2})):
             with pytest.raises(
-                BadInputError, match=f"column 15 of .* has no value in the first row and one in row {when}"
+                BadInputError, match=f"column 15 of .* has no value in the first row but has one in row {when}"
             ):
                 EOF(2).fit(given)
     model = EOF(2).fit(field())

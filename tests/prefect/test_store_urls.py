@@ -16,7 +16,7 @@ def test_where_a_run_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert run_folder("runs", "a") == str(tmp_path / "runs" / "a")
     assert run_folder("", "a") == str(tmp_path / "a")
     assert run_folder("s3://bucket/runs", "a") == "s3://bucket/runs/a"
-    with pytest.raises(BadInputError, match=r"take them out"):
+    with pytest.raises(BadInputError, match=r"remove them"):
         run_folder("s3://user:password@bucket/runs", "a")
     config = validate_config({"source": {"path": "x"}, "algorithm": {"target_rank": 2}, "run": {"store": "s3://b/x"}})
     assert at_store(config, "name").run.store == "s3://b/x"

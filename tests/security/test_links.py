@@ -26,7 +26,7 @@ from npmdask.storage.ingest import ingest
 from npmdask.storage.paths import locked
 
 ALL = Retention(seconds=0, results=True, unfinished=True)
-LINK = "is a symbolic link, and nothing is written through one"
+LINK = "is a symbolic link, and npmdask does not write through links"
 
 
 @pytest.fixture

@@ -66,7 +66,7 @@ def test_a_store_is_a_path_that_can_be_shown(name: str, tmp_path: Path) -> None:
         lambda: npmdask.top_k(np.eye(5), 2, store=tmp_path / name),
         lambda: generate(tmp_path / name, problem="spectrum", rows=10, columns=5, rank=2, spectrum="harmonic"),
     ):
-        with pytest.raises(BadInputError, match=r"has control characters in it|has more than 200 bytes"):
+        with pytest.raises(BadInputError, match=r"contains control characters|has more than 200 bytes"):
             door()
     assert not list(tmp_path.iterdir())
 
@@ -90,7 +90,7 @@ def test_a_store_in_a_file_is_held_to_the_same(tmp_path: Path, capsys: pytest.Ca
     file = tmp_path / "a.toml"
     file.write_text('[source]\npath = "x"\n[algorithm]\ntarget_rank = 2\n[run]\nstore = "a\\u0000b"\n')
     assert main(["run", str(file)]) == BadInputError.exit_code
-    assert "has control characters in it" in capsys.readouterr().err
+    assert "contains control characters" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -200,7 +200,7 @@ def test_who_resumes_is_sent_to_the_program_that_has_the_data(given: Any, tmp_pa
     asked: dict[str, Any] = {"algorithm": "power", "iteration_rank": 4, "max_steps": 5, "store": tmp_path / "run"}
     with pytest.raises(Stop):
         npmdask.top_k(given, 2, observer=StopAfter(2), **asked)
-    with pytest.raises(BadInputError, match=r"lay in the memory of a program .* the same data and store"):
+    with pytest.raises(BadInputError, match=r"were in the memory of a program .* the same data and store"):
         npmdask.resume(tmp_path / "run")
     whole = npmdask.top_k(given, 2, **{**asked, "store": tmp_path / "whole"})
     np.testing.assert_array_equal(npmdask.top_k(given, 2, **asked).basis, whole.basis)

@@ -193,7 +193,7 @@ def test_what_is_not_understood_is_refused(tmp_path: Path, name: str) -> None:
     npmdask.top_k(tmp_path / "a", 1)
     array.attrs[name] = NOT_UNDERSTOOD[name]
     for act in (lambda: npmdask.top_k(tmp_path / "a", 1), lambda: ingest(tmp_path / "a", tmp_path / "o.zarr")):
-        with pytest.raises(BadInputError, match=f"has the attribute {name} = .*, which is not understood"):
+        with pytest.raises(BadInputError, match=f"has the attribute {name} = .*, which npmdask cannot interpret"):
             act()
 
 

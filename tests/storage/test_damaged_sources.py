@@ -393,7 +393,7 @@ def test_a_file_that_cannot_grow_is_said_to_be_kept(tmp_path: Path) -> None:
     """The limit on file sizes acts as a quota; the same ingest goes on when it is gone."""
     kind, said = _filled(tmp_path, "limit")
     assert kind == CommitError.__name__
-    assert "out.zarr.partial" in said and "goes on from what is written there" in said
+    assert "out.zarr.partial" in said and "continues from what is already written" in said
     assert (tmp_path / "full" / "out.zarr.partial").is_dir()  # as it is said
     ingest(tmp_path / "a.npy", tmp_path / "full" / "out.zarr")
     assert [p.name for p in (tmp_path / "full").iterdir()] == ["out.zarr"]

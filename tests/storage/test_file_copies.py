@@ -133,7 +133,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(
         return found
 
     monkeypatch.setattr(file_copies, "ingest", meanwhile)
-    with pytest.raises(RefusedError, match="changed while it was read"):
+    with pytest.raises(RefusedError, match="changed while it was being read"):
         npmdask.top_k(tmp_path / "x.npy", 2)
     monkeypatch.undo()
     monkeypatch.setenv("NPMDASK_CACHE", str(cache))

@@ -42,12 +42,12 @@ BAD: dict[str, tuple[Any, str]] = {
     "array of objects": (ROWS.astype(object), "of type object"),
     "array of text": (np.array([["a", "b"], ["c", "d"]]), "of type <U1"),
     "complex": (ROWS + 1j, "of type complex128"),
-    "ragged": ([[1.0, 2.0], [3.0]], "make no array"),
+    "ragged": ([[1.0, 2.0], [3.0]], "cannot be converted to an array"),
     "list of text": ([["a", "b"], ["c", "d"]], "of type <U1"),
     "list with None": ([[1.0, None], [2.0, 3.0]], "of type object"),
     "masked rows": (list(MASKED), rf"{int((ROWS > 2).sum())} masked values of 240"),
     "object with a masked array": (Masked(), rf"{int((ROWS > 2).sum())} masked values of 240"),
-    "object that fails": (Failing(), r"make no array \(requires grad\)"),
+    "object that fails": (Failing(), r"cannot be converted to an array \(requires grad\)"),
     "masked": (MASKED, rf"{int((ROWS > 2).sum())} masked values of 240, and missing values are refused"),
 }
 

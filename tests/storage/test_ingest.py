@@ -199,7 +199,7 @@ def test_plain_runs_of_kept_gaps_need_a_rule(tmp_path: Path) -> None:
     found = npmdask.top_k(tmp_path / "x.zarr", 2, center=True, missing="mean")
     wanted = npmdask.top_k(x, 2, kind="samples", center=True, missing="mean")
     np.testing.assert_allclose(found.values, wanted.values, rtol=1e-12)
-    with pytest.raises(BadInputError, match=r"column 3 .* has no value in the first row and one in row 1"):
+    with pytest.raises(BadInputError, match=r"column 3 .* has no value in the first row but has one in row 1"):
         npmdask.top_k(tmp_path / "x.zarr", 2, missing="drop-columns")
 
 
@@ -579,7 +579,7 @@ def test_docword(tmp_path: Path, small_batches: None, name: str) -> None:
         (tmp_path / name).write_text("\n".join(lines[:-1]))
         refused(tmp_path, tmp_path / name, f"{counts.nnz} entries and it has {counts.nnz - 1}")
         (tmp_path / name).write_text("\n".join([*lines[:3], *lines[:2:-1]]))
-        refused(tmp_path, tmp_path / name, "comes late", "sort")
+        refused(tmp_path, tmp_path / name, "is out of order", "sort")
         (tmp_path / name).write_text("\n".join(["5", *lines[1:]]))
         refused(tmp_path, tmp_path / name, "outside 1 to 5")
     elif name.endswith("gz"):

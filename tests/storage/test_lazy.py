@@ -174,7 +174,7 @@ def test_what_every_block_needs_is_computed_once(monkeypatch: pytest.MonkeyPatch
 
 def test_what_every_block_needs_must_be_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lazy, "MOST_SHARED", 50_000)
-    with pytest.raises(BadInputError, match=r"need each other: more than .* MiB.*to_zarr"):
+    with pytest.raises(BadInputError, match=r"depend on each other: more than .* MiB.*to_zarr"):
         npmdask.top_k(da.from_array(X.T.copy(), chunks=(2, 640)).map_blocks(np.abs).T.rechunk((40, 24)), 3)
 
 
@@ -211,7 +211,7 @@ def test_a_run_goes_on_with_the_same_graph_only(tmp_path: Path) -> None:
         npmdask.top_k(graph() * 2, 3, store=tmp_path / "run", observer=Interrupted(), **POWER)
     with pytest.raises(RefusedError, match=r"data\.fingerprint"):
         npmdask.top_k(graph() * 3, 3, store=tmp_path / "run", **POWER)
-    with pytest.raises(BadInputError, match="goes on when that program calls the same function again"):
+    with pytest.raises(BadInputError, match="that program must call the same function again"):
         npmdask.resume(tmp_path / "run")
     resumed = npmdask.top_k(graph() * 2, 3, store=tmp_path / "run", **POWER)
     whole = npmdask.top_k(graph() * 2, 3, **POWER)
@@ -439,14 +439,14 @@ def test_blocks_whose_other_dimensions_are_exchanged(columns: tuple[int, int]) -
         (lambda: graph(), {"dim": 2}, "dimensions of the Dask array are 0 to 1"),
         (lambda: graph(), {"dim": "time"}, "dimensions of the Dask array are 0 to 1"),
         (lambda: graph(), {"dim": True}, "dim = True: the dimensions of the Dask array are 0 to 1"),
-        (lambda: dask.delayed(X), {}, r"Delayed of Dask has neither shape nor dtype.*from_delayed"),
+        (lambda: dask.delayed(X), {}, r"Dask Delayed has no shape and no dtype.*from_delayed"),
         (lambda: graph(X + 1j).map_blocks(sp.csr_matrix), {}, "complex128; real numbers are needed"),
         (lambda: graph(), {"kind": "sparse"}, "kind = 'sparse' is not for the Dask array"),
         (lambda: graph(), {"kind": "symmetric"}, "a symmetric matrix is square"),
         (lambda: graph().map_blocks(lambda b: 1 // 0, meta=np.empty((0, 0))), {}, r"first rows .*ZeroDivisionError"),
-        (lambda: pd.DataFrame(X), {"dim": 0}, "dim = 0 is for arrays"),
+        (lambda: pd.DataFrame(X), {"dim": 0}, "dim = 0 applies only to arrays"),
         (lambda: "x.zarr", {"dim": "time"}, "there is no file and no Zarr group at"),
-        (lambda: X, {"spill": "there"}, "spill is for rows that are computed"),
+        (lambda: X, {"spill": "there"}, "spill applies only to rows that are computed"),
         (lambda: xr.DataArray(X.reshape(640, 4, 6), dims=("t", "y", "x")), {}, "dim='t'"),
         (lambda: xr.DataArray(X, dims=("t", "x")), {"dim": "time"}, "the dimensions of the DataArray are t, x"),
         (lambda: xr.Dataset({"a": ("t", X[:, 0]), "b": ("x", X[0])}), {}, "0 variables of two dimensions"),
@@ -535,7 +535,7 @@ def test_spilled_rows_that_are_damaged_or_do_not_fit(tmp_path: Path) -> None:
     file.write_bytes(held)
     assert npmdask.top_k(graph(), 3, store=store, spill=tmp_path / "spill", **POWER).outcome.converged
     (tmp_path / "file").touch()
-    with pytest.raises(BadInputError, match=r"does not take the computed rows.*leave spill out"):
+    with pytest.raises(BadInputError, match=r"cannot hold the computed rows.*leave spill out"):
         npmdask.top_k(graph(), 3, spill=tmp_path / "file")
 
 

@@ -253,7 +253,7 @@ def test_virtual_datasets(tmp_path: Path) -> None:
     path = virtual(tmp_path)
     ingest(path, tmp_path / "a.zarr")
     np.testing.assert_array_equal(stored(tmp_path / "a.zarr"), ROWS)
-    refused(virtual(tmp_path, "half.h5", height=14), "has 8 values that none of its sources give")
+    refused(virtual(tmp_path, "half.h5", height=14), "has 8 values that none of its sources provide")
     with h5py.File(tmp_path / "part1.h5", "w") as file:
         file["d"] = ROWS[:9]
     refused(path, r"takes values up to \(15, 4\) from 'd' of part1.h5, which has shape \(9, 4\)")

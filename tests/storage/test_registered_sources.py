@@ -240,7 +240,7 @@ def test_what_a_source_gives_that_it_should_not_is_refused_and_named(
     [
         ({"shape": (130,)}, r"toy://odd has shape \(130,\): rows and columns are needed"),
         ({"shape": (0, 12)}, "at least one of each"),
-        ({"shape": None}, "says of itself what makes no sense"),
+        ({"shape": None}, "describes itself wrongly"),
         ({"dtype": np.dtype("c16")}, "toy://odd holds complex128; real numbers are needed"),
         ({"unit_rows": 0}, "unit_rows = 0"),
         ({"identity": ""}, "identity = '': give text that changes whenever the data do"),
@@ -263,7 +263,7 @@ def test_openers_that_fail_and_schemes_that_cannot_be_registered(toy: dict[str, 
     with pytest.raises(BadInputError, match="the source of toy://empty has no shape, dtype, unit_rows, identity"):
         toy["empty"] = object()  # type: ignore[assignment]
         open_source("toy://empty")
-    with pytest.raises(BadInputError, match="given with credentials"):
+    with pytest.raises(BadInputError, match="contains credentials"):
         open_source("toy://user:secret@here")
     for scheme in ("s3", "file", "C", "lab tree"):
         with pytest.raises(BadInputError, match="no source can be registered for"):

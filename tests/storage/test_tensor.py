@@ -259,7 +259,7 @@ def test_what_is_no_cube_is_refused_with_a_remedy(tmp_path: Path) -> None:
         refused(tmp_path, tmp_path / "t.npy", "three equal numbers, for example", chunks=chunks)
     refused(tmp_path, tmp_path / "t.npy", "unique blocks", layout="packed")
     refused(tmp_path, tmp_path / "t.npy", "1e\\+300.*at entry|at entry .*cannot be stored", dtype="u1")
-    with pytest.raises(BadInputError, match="symmetrise is for kind='tensor'"):
+    with pytest.raises(BadInputError, match="symmetrise applies only to kind='tensor'"):
         ingest(tmp_path / "r.npy", tmp_path / "r", symmetrise=True)
     with pytest.raises(BadInputError, match="kind='tensor'"):
         ingest(tmp_path / "t.npy", tmp_path / "r")

@@ -105,7 +105,7 @@ BAD: list[tuple[Any, str]] = [
     (np.full((1, D), np.nan), "contains NaN"),
     (np.ones((1, D)) * 1j, "rows of type complex128: give real numbers"),
     ([["a"] * D], "rows of type <U1"),
-    ([[1.0] * D, [1.0]], "the rows make no array .*all of one length"),
+    ([[1.0] * D, [1.0]], "the rows cannot be converted to an array .*all of the same length"),
 ]
 
 

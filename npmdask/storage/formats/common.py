@@ -95,8 +95,8 @@ def require_regular_file(path: Path) -> None:
     """Raise BadInputError for a FIFO or a device: it would be waited for, and ends when it likes, if ever."""
     if path.exists() and not path.is_file():
         raise BadInputError(
-            f"{path} is a FIFO or a device, and a source is read more than once: write it to a file first, or pipe "
-            "rows into `npmdask stream -`"
+            f"{path} is a FIFO or a device, but a source is read more than once: write it to a file first, or pipe "
+            "the rows into `npmdask stream -`"
         )
 
 
@@ -104,8 +104,8 @@ def require_rows(path: Path, rows: int, entries: int) -> None:
     """Raise BadInputError for a size line by which nearly all of very many rows would be empty: nothing would end."""
     if rows > MOST_EMPTY_ROWS and rows > 100 * entries:
         raise BadInputError(
-            f"{path} declares {rows} rows and {entries} entries, so that hardly a row would hold one: correct its size "
-            "line, or leave out the empty rows"
+            f"{path} declares {rows} rows and {entries} entries, so most rows would be empty: correct its size line, "
+            "or leave out the empty rows"
         )
 
 
@@ -143,7 +143,7 @@ def require_numbers(dtype: np.dtype, where: str) -> np.dtype:
     """The dtype that values of ``dtype`` are stored in, or an error that names ``where`` they are."""
     if np.dtype(dtype).hasobject:
         raise BadInputError(
-            f"{where} holds Python objects, which would have to be unpickled (that can run any code); "
+            f"{where} holds Python objects, which would have to be unpickled (and unpickling can run any code); "
             "convert it with array.astype(float) and save it again"
         )
     try:

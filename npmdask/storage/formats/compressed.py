@@ -217,7 +217,7 @@ def encoding(node: Any) -> str:
 def group_shape(group: Any, where: str) -> tuple[int, int]:
     shape = group.attrs.get("shape", group.attrs.get("h5sparse_shape"))
     if shape is None or len(shape) != 2 or not all(name in group for name in PARTS):
-        raise BadInputError(f"group {where} says it is sparse but lacks shape, data, indices or indptr")
+        raise BadInputError(f"group {where} is marked as sparse but lacks shape, data, indices or indptr")
     return (int(shape[0]), int(shape[1]))
 
 

@@ -72,7 +72,7 @@ def _check_docword(held: list[np.ndarray], documents: int, path: Path) -> None:
     document, _, count = held
     if (np.diff(document) < 0).any():
         late = document[1:][np.diff(document) < 0][0] + 1
-        raise BadInputError(f"{path}: document {late} comes late; sort the lines by document (sort -n -s -k1,1)")
+        raise BadInputError(f"{path}: document {late} is out of order; sort the lines by document (sort -n -s -k1,1)")
     if document[0] < 0 or document[-1] >= documents:
         wrong = (document[0] if document[0] < 0 else document[-1]) + 1
         raise BadInputError(f"{path}: document {wrong} is outside 1 to {documents}; its header is wrong: correct it")

@@ -189,7 +189,7 @@ def _require_whole(arrays: list[Any], missing: str) -> None:
             if absent and missing != "fill":
                 raise BadInputError(
                     f"{where} was not written completely: {absent} (HDF5 would silently read them as "
-                    f"{array.fillvalue}); write it again, or if they really are empty pass missing='fill' "
+                    f"{array.fillvalue}); write it again, or if they really are empty, pass missing='fill' "
                     "(--missing fill)"
                 )
 
@@ -314,8 +314,8 @@ def _require_sources(array: Any, where: str, missing: str) -> None:
     if missing != "fill" and covered.get_select_npoints() < math.prod(array.shape):
         lost = math.prod(array.shape) - covered.get_select_npoints()
         raise BadInputError(
-            f"{where} has {lost} values that none of its sources give (HDF5 would silently read them as "
-            f"{array.fillvalue}); write it again, or if they really are empty pass missing='fill' (--missing fill)"
+            f"{where} has {lost} values that none of its sources provide (HDF5 would silently read them as "
+            f"{array.fillvalue}); write it again, or if they really are empty, pass missing='fill' (--missing fill)"
         )
 
 

@@ -81,8 +81,8 @@ def is_header(fields: Sequence[str], where: str) -> bool:
     if names and ("number" in kinds or alone):
         raise BadInputError(
             f"{where}: its first line has {kinds.count('number')} numbers and {len(names)} other words, the first of "
-            f"them {names[0]!r}: if these are the names of the columns pass header=True (--header), if not correct the "
-            "line, or pass header=False (--no-header)"
+            f"them {names[0]!r}: if these are the names of the columns, pass header=True (--header); otherwise "
+            "correct the line, or pass header=False (--no-header)"
         )
     return bool(names)
 
@@ -118,8 +118,8 @@ def _csv_layout(path: Path, header: bool | None, delimiter: str | None) -> tuple
     if header is None and fields == counted and len(fields) > 2:
         # What pandas writes above nameless columns; taking it for data would go unnoticed.
         raise BadInputError(
-            f"{path} begins with 0, 1, 2 to {len(fields) - 1}, which may be column names or data: say which "
-            "with header=True or header=False"
+            f"{path} begins with 0, 1, 2 to {len(fields) - 1}, which may be column names or data: pass header=True "
+            "or header=False"
         )
     named = is_header(fields, str(path)) if header is None else header
     return delimiter, named, fields if named else counted, len(line)
@@ -274,7 +274,9 @@ def _parquet_schema(parts: list[Path]) -> tuple[list[str], np.dtype, list[list[i
         here = [field.name for field in fields]
         names = names or here
         if here != names:
-            raise BadInputError(f"{part} has columns {here} and {parts[0]} has {names}: write them alike first")
+            raise BadInputError(
+                f"{part} has columns {here} and {parts[0]} has {names}: write all parts with the same columns"
+            )
         dtypes += [_parquet_dtype(field, part) for field in fields]
     if not names or not sum(map(sum, counts)):
         raise BadInputError(f"{parts[0]} has no numeric rows: it has no data to analyse")

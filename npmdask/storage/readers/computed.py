@@ -166,9 +166,9 @@ class RowsReader(DenseReader):
         if self.checksums is not None and int(self.checksums[slab, column]) != found.crc:
             raise BadInputError(
                 f"unit {slab} of {self.place} (rows {self.slab_rows(slab).start} to {self.slab_rows(slab).stop - 1}) "
-                f"has changed: its checksum is {found.crc:08x} and was {int(self.checksums[slab, column]):08x} in the "
-                "first pass, although the source says that it is the same; start again in a new store, with data that "
-                "stay as they are"
+                f"has changed: its checksum is {found.crc:08x} and was {int(self.checksums[slab, column]):08x} in "
+                "the first pass, although the source reports the same identity; start again in a new store, with "
+                "data that do not change"
             )
 
 
@@ -203,7 +203,7 @@ def open_rows(rows: Any, place: str) -> tuple[RowsReader, str]:
         shape, dtype = tuple(int(n) for n in rows.shape), np.dtype(rows.dtype)
         unit_rows, needs = int(rows.unit_rows), int(rows.needs)
     except (TypeError, ValueError) as error:
-        raise BadInputError(f"the source of {place} says of itself what makes no sense: {error}") from error
+        raise BadInputError(f"the source of {place} describes itself wrongly: {error}") from error
     if len(shape) != 2 or min(shape) < 1:
         raise BadInputError(f"{place} has shape {shape}: rows and columns are needed, at least one of each")
     if dtype.kind not in REAL:
@@ -215,8 +215,8 @@ def open_rows(rows: Any, place: str) -> tuple[RowsReader, str]:
     identity = rows.identity
     if not isinstance(identity, str) or not identity:
         raise BadInputError(
-            f"the source of {place} has identity = {identity!r}: give text that changes whenever the data do, or "
-            "a resume could not tell whether they are the same"
+            f"the source of {place} has identity = {identity!r}: give text that changes whenever the data change, so "
+            "that a resume can check that they are the same"
         )
     facts = {"shape": shape, "dtype": dtype.str, "unit_rows": unit_rows, "identity": identity, "source": "rows"}
     held = _Held(rows, (shape[0], shape[1]), dtype, unit_rows, needs)

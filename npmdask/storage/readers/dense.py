@@ -432,6 +432,6 @@ class AsIfChunked(DenseReader):
 def changed_content(name: str, where: str) -> BadInputError:
     """What to say of a chunk whose checksum is right and whose SHA-256 is not: nothing rots like that."""
     return BadInputError(
-        f"chunk {name} of {where} is not the one that was ingested, although its checksum agrees (its SHA-256 does "
-        "not): it was changed on purpose, and nothing is released. Restore it from a backup or ingest the source again"
+        f"chunk {name} of {where} is not the one that was ingested: its checksum agrees, but its SHA-256 does not, "
+        "so it was changed on purpose. Nothing is released; restore it from a backup or ingest the source again"
     )

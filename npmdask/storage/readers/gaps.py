@@ -51,7 +51,7 @@ def is_marked(values: np.ndarray, marks: Marks) -> np.ndarray:
 def nothing_there(where: str) -> BadInputError:
     """What to say of data without any value."""
     return BadInputError(
-        f"all values of {where} are missing, or all that have weight: there are no data to analyse. Check what marks "
+        f"all values of {where} with a positive weight are missing: there are no data to analyse. Check what marks "
         "missing values (NaN, _FillValue, missing_value, valid_range)"
     )
 
@@ -192,9 +192,9 @@ class GapReader(InTiles):
         if len(found):
             row, column = rows.start + int(found[0, 0]), int(gone[found[0, 1]])
             raise BadInputError(
-                f"{self._column(column)} of {self.inner.where} has no value in the first row and one in row {row}: "
-                f"missing = {DROP!r} leaves out columns without any value. Say missing = {MEAN!r}, fill its gaps, or "
-                "leave the column out yourself"
+                f"{self._column(column)} of {self.inner.where} has no value in the first row but has one in row "
+                f"{row}, and missing = {DROP!r} leaves out only columns without any value. Use missing = {MEAN!r}, "
+                "fill its gaps, or leave the column out yourself"
             )
 
     def non_finite(self, unit: int) -> BadInputError | None:
@@ -210,8 +210,8 @@ class GapReader(InTiles):
         count, rows = self._gaps_of(column, unit)
         return BadInputError(
             f"{self._column(column)} of {self.inner.where} has values and lacks {count} of the {rows} that were "
-            f"looked at ({100 * count / rows:.2g} %): missing = {DROP!r} leaves out columns without any value. Say "
-            f"missing = {MEAN!r}, fill its gaps, or leave the column out yourself"
+            f"looked at ({100 * count / rows:.2g} %): missing = {DROP!r} leaves out only columns without any value. "
+            f"Use missing = {MEAN!r}, fill its gaps, or leave the column out yourself"
         )
 
     def _gaps_of(self, column: int, unit: int) -> tuple[int, int]:

@@ -58,7 +58,7 @@ def _plain(block: Any) -> np.ndarray:
         block = block.todense()
     if isinstance(block, np.ma.MaskedArray):
         if count := int(np.ma.count_masked(block)):
-            raise ValueError(f"{count} masked values, and missing values cannot be analysed yet: fill them in")
+            raise ValueError(f"{count} masked values, and masked values are not supported here: fill them in")
         block = block.data
     array = np.asarray(block)
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
@@ -147,7 +147,9 @@ class BlockRows:
         held, block = None, self.block(number)
         shape: tuple[int, ...] = getattr(block, "shape", ())
         if len(shape) < 2 or (shape[0], int(np.prod(shape[1:]))) != (self.heights[number], self.shape[1]):
-            raise ValueError(f"block {number} has shape {shape}, and {self.heights[number]} x {self.shape[1]} was said")
+            raise ValueError(
+                f"block {number} has shape {shape}, and {self.heights[number]} x {self.shape[1]} was expected"
+            )
         return block
 
     def measured(self) -> Self:
@@ -178,7 +180,7 @@ class BlockRows:
             raise
         except Exception as error:  # whatever a graph or a file raises
             raise BadInputError(
-                f"the first rows of {self.name} cannot be had ({type(error).__name__}: {error}); {self.remedy}"
+                f"the first rows of {self.name} cannot be computed ({type(error).__name__}: {error}); {self.remedy}"
             ) from error
         finally:
             if not tracing:
@@ -290,8 +292,8 @@ def stored_rows(given: Any) -> SlicedRows:
     if hasattr(given, "keys"):
         if given.attrs.get("encoding-type") != "csr_matrix":
             raise BadInputError(
-                f"{where} is a group ({', '.join(sorted(given)) or 'empty'}): give one dataset of it, or the group of "
-                "a CSR matrix as AnnData writes it"
+                f"{where} is a group ({', '.join(sorted(given)) or 'empty'}): give one of its datasets, or the group "
+                "of a CSR matrix as AnnData writes it"
             )
         require_plain_parts(given)
         array: Any = _CsrSlices(given)
@@ -332,7 +334,7 @@ class _CsrSlices:
         """Raise BadInputError for row pointers of other rows, or that do not cover the entries: some would be lost."""
         pointers, entries = self._group["indptr"], {len(self._group[name]) for name in ("data", "indices")}
         if len(pointers) != self.shape[0] + 1:
-            raise BadInputError(f"{where} has {len(pointers)} row pointers, and its shape says {self.shape[0]} rows")
+            raise BadInputError(f"{where} has {len(pointers)} row pointers, but its shape has {self.shape[0]} rows")
         if {int(pointers[-1])} != entries or int(pointers[0]):
             raise BadInputError(f"{where}: its row pointers do not cover its entries; write the file again")
 
@@ -363,7 +365,7 @@ class GraphRows(BlockRows):
         for part, size in zip(found, product(*self.columns), strict=True):  # NumPy would stretch or fold another
             shape, said = getattr(part, "shape", ()), (self.heights[number], *size)
             if tuple(shape) != said:
-                raise ValueError(f"block {number} has shape {shape}, and {' x '.join(map(str, said))} was said")
+                raise ValueError(f"block {number} has shape {shape}, and {' x '.join(map(str, said))} was expected")
         if len(found) == 1:
             return found[0]
         if all(issparse(part) for part in found):
@@ -408,8 +410,8 @@ def graph_rows(array: Any, where: str) -> GraphRows:
     given = [held for task in array.__dask_graph__().values() for held in _parts(task)]
     if any(type(held).__module__.startswith("distributed") for held in given):
         raise BadInputError(
-            f"{where} is persisted in the memory of a cluster, which no other process reads: give the array as it was "
-            "before persist(), or write it, with x.to_zarr('x.zarr')"
+            f"{where} is persisted in the memory of a cluster, which other processes cannot read: give the array "
+            "from before persist(), or write it with x.to_zarr('x.zarr')"
         )
     rows = GraphRows(
         name=f"the Dask array {array.name}",
@@ -484,9 +486,9 @@ def _weighed(kept: set[Any], where: str) -> tuple[Any, ...]:
         total += _bytes_of(value) if key in kept else 0
         if total > MOST_SHARED:
             raise BadInputError(
-                f"the blocks of {where} need each other: more than {MOST_SHARED // 2**20} MiB of what one is "
-                "computed from belong to many others as well, as after a transposition or another choice of chunks. "
-                "Write it once, with x.to_zarr('x.zarr'), and give that path"
+                f"the blocks of {where} depend on each other: more than {MOST_SHARED // 2**20} MiB of the input of "
+                "one block are shared with many others, as after a transposition or rechunking. Write the array "
+                "once with x.to_zarr('x.zarr'), and give that path"
             )
 
     return (None, None, None, finished, None)
@@ -525,7 +527,7 @@ class SpilledRows(BlockRows):
         try:
             yield self._decoded(held, min(self.unit_rows, self.shape[0] - unit * self.unit_rows))
         except (RuntimeError, ValueError) as error:
-            raise BadInputError(f"{file} is damaged ({error}): delete it, and it is computed again") from error
+            raise BadInputError(f"{file} is damaged ({error}): delete it, and it will be computed again") from error
 
     def _decoded(self, held: bytes, rows: int) -> Any:
         parts, at = [], 0
@@ -553,8 +555,8 @@ class SpilledRows(BlockRows):
             with suppress(OSError):
                 aside.unlink()
             raise BadInputError(
-                f"{file.parent} does not take the computed rows ({error.strerror or error}): free some space, or "
-                "leave spill out and have them computed in every pass"
+                f"{file.parent} cannot hold the computed rows ({error.strerror or error}): free some space, or leave "
+                "spill out, so that they are computed again in every pass"
             ) from error
 
 
@@ -655,7 +657,7 @@ class SparseRowsReader(CsrReader):
                     raise BadInputError(
                         f"{self._said(unit)} has changed: its checksum is {crc:08x} and was "
                         f"{int(self.checksums[name][unit]):08x} in the first pass; start again in a new store, with "
-                        "data that stay as they are"
+                        "data that do not change"
                     )
                 record.checksums[unit, column] = crc
             record.bytes_read += _bytes_of(found)
@@ -673,7 +675,7 @@ class SparseRowsReader(CsrReader):
             ) from error
         if found.dtype != self.dtype:
             raise BadInputError(
-                f"{self._said(unit)}: values of type {found.dtype}, and those of the first block are {self.dtype}; "
+                f"{self._said(unit)}: values of type {found.dtype}, but the first block has {self.dtype}; "
                 f"{self.group.remedy}"
             )
         return found

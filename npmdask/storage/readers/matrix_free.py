@@ -69,7 +69,7 @@ class MatrixFreeReader:
     def tiles(self, unit: int, record: ReadStats) -> Any:
         """What has a loop over rows is not for this: raises RefusedError."""
         raise RefusedError(
-            f"{self.where} has no rows, and they are needed here: give the matrix itself, or leave the option out"
+            f"{self.where} has no rows, but rows are needed here: give the matrix itself, or leave the option out"
         )
 
     def held_to(self, digests: Any) -> Any:
@@ -91,9 +91,7 @@ class MatrixFreeReader:
 
     def non_finite(self, unit: int) -> BadInputError:
         """What to say of a product that is not finite."""
-        return BadInputError(
-            f"{self.where} gives products that are not finite: look for missing values in what it is made of"
-        )
+        return BadInputError(f"{self.where} returns products that are not finite: look for missing values in its data")
 
     def products(self, block: Block, record: ReadStats) -> tuple[Block, Block]:
         """``Z = A block`` and ``A^T Z`` (of a self-adjoint one Z again), looked at before anything is made of them.
@@ -125,8 +123,9 @@ class MatrixFreeReader:
     def changed(self, found: int) -> BadInputError:
         """What to say where products are not those of before."""
         return BadInputError(
-            f"{self.where} gives other products with the same vectors than before (checksum {found:08x}): it was "
-            "changed, draws random numbers, or sums in any order. Make it deterministic, or start again in a new store"
+            f"{self.where} returns other products than before for the same vectors (checksum {found:08x}): it was "
+            "changed, draws random numbers, or sums in a varying order. Make it deterministic, or start again in a "
+            "new store"
         )
 
     def measured(self) -> tuple[Self, int]:
@@ -167,8 +166,8 @@ class MatrixFreeReader:
         except Exception as error:  # whatever a program raises
             if back and self._lacks_adjoint():
                 raise BadInputError(
-                    f"{self.where} has no rmatvec, and the adjoint is needed: define it, or say kind = 'symmetric' if "
-                    "it is self-adjoint"
+                    f"{self.where} has no rmatvec, but the adjoint is needed: define it, or use kind = 'symmetric' "
+                    "if it is self-adjoint"
                 ) from error
             raise BadInputError(
                 f"{self.where} fails in {name} ({type(error).__name__}: {error}): correct it"
@@ -209,8 +208,8 @@ class MatrixFreeReader:
         how = f"by {off:.1e} of its size, where rounding explains {allowed:.0e}"
         if self.self_adjoint:
             raise BadInputError(
-                f"{self.where} is called symmetric and is not: <A x, y> and <x, A y> differ {how}. Leave kind out, and "
-                "define rmatvec"
+                f"{self.where} is declared symmetric but is not: <A x, y> and <x, A y> differ {how}. Leave kind out, "
+                "and define rmatvec"
             )
         raise BadInputError(
             f"the rmatvec of {self.where} is not the transpose of its matvec: <A x, y> and <x, A^T y> differ {how}. "
@@ -235,6 +234,6 @@ def open_linear_operator(operator: Any, *, self_adjoint: bool) -> tuple[MatrixFr
     if len(shape) != 2 or 0 in shape:
         raise BadInputError(f"the {name} has shape {shape}: rows and columns are needed, at least one of each")
     if self_adjoint and shape[0] != shape[1]:
-        raise BadInputError(f"the {name} has shape {shape}: a symmetric one is square; leave kind out")
+        raise BadInputError(f"the {name} has shape {shape}: a symmetric operator must be square; leave kind out")
     reader, seen = MatrixFreeReader(operator=operator, shape=(shape[0], shape[1]), self_adjoint=self_adjoint).measured()
     return reader, fingerprint({"shape": shape, "dtype": dtype.str, "source": "linear operator", "probe": seen}, [])

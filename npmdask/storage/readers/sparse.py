@@ -314,7 +314,9 @@ def open_csr(
         if checksums is not None:
             _verify_pointers(reader, begin, stored, checksums["indptr"])
         if pointers[0] < previous or (np.diff(pointers) < 0).any() or (begin == 0 and pointers[0] != 0):
-            raise BadInputError(f"{reader.where}/indptr is not rising from 0: the store is corrupt, ingest it again")
+            raise BadInputError(
+                f"{reader.where}/indptr does not increase from 0: the store is corrupt; ingest the source again"
+            )
         inside = (starts >= previous) & (starts < pointers[-1]) if begin else starts < pointers[-1]
         first_row[inside] = begin + np.searchsorted(pointers, starts[inside], side="right") - 1
         previous = int(pointers[-1])

@@ -74,7 +74,7 @@ def require_same(position: Position, facts: dict[str, int], source: str) -> None
         then = count_of(position, key)
         if then != now:
             raise RefusedError(
-                f"the position was taken with {key} = {then} and {source} has {now}: it would find other rows; open "
+                f"the position was taken with {key} = {then}, but {source} has {now} and would give other rows: open "
                 f"the stream with {key} = {then}, or start again"
             )
 

@@ -217,8 +217,8 @@ class Directory(BatchedStream):
         now = mark_of(self._path / name)
         if now is not None and (what := difference(mark, now)):
             raise RefusedError(
-                f"{self._path / name} {what} after all its rows were used: new rows in it would never be used; write "
-                "them to a file with a new name and put the old one back with its times (cp -p), or take it away"
+                f"{self._path / name} {what} after all its rows were used, so new rows in it would never be used: "
+                "write them to a file with a new name, and restore the old file with its times (cp -p) or remove it"
             )
 
     def _still_begun(self, at: _At) -> _At:
@@ -261,8 +261,8 @@ class Directory(BatchedStream):
             source = self._opened(path, missing)
         if source.columns != self._columns:
             raise BadInputError(
-                f"{path} has {source.columns} columns and the stream has {self._columns}: take it out of the "
-                "directory, or stream it by itself"
+                f"{path} has {source.columns} columns and the stream has {self._columns}: move it out of the "
+                "directory, or stream it separately"
             )
         return guarded(path, iter(source.batches(row)))
 
@@ -276,7 +276,7 @@ class Directory(BatchedStream):
         assert at.file is not None
         path = self._path / at.file
         if at.row == 0:
-            raise BadInputError(f"{path} holds no rows: take it out of the directory")
+            raise BadInputError(f"{path} holds no rows: move it out of the directory")
         now = mark_of(path)
         if now is not None and (what := difference(at.mark, now)):
             raise _begun(path, at.row, what)
@@ -304,8 +304,8 @@ class Directory(BatchedStream):
 
 def _begun(path: Path, row: int, what: str) -> RefusedError:
     return RefusedError(
-        f"{path} {what} after its rows before row {row} were used and before all were: restore those rows as they were "
-        "(what comes behind them may change), or start again"
+        f"{path} {what} after its rows up to row {row} were used: restore these rows as they were (later rows may "
+        "change), or start again"
     )
 
 

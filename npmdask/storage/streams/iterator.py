@@ -62,8 +62,8 @@ class Drawn:
             values = self.draw(columns)
             if values is None:
                 raise RefusedError(
-                    f"{self._name} has shrunk: it ends after {self._rows} rows and the position is behind "
-                    f"{self._rows + rows}; give it the same rows again from the first on, or start again"
+                    f"{self._name} has shrunk: it ends after {self._rows} rows, but the position is after "
+                    f"{self._rows + rows}; give the same rows again from the first on, or start again"
                 )
             if values.shape[0] > rows:
                 return [values[rows:]]
@@ -152,7 +152,7 @@ class IteratorRows(BatchedStream):
         else:
             raise RefusedError(
                 f"{self._name} is at row {self._rows_read + self._skipped} and cannot go to row {given + skipped}: "
-                "only a fresh one can, started from its first row; or pass a callable that starts it again"
+                "pass a new one that starts at its first row, or a callable that returns one"
             )
         self._cursor, self._rows_read, self._skipped = _AT_ONCE, given, skipped
 
@@ -285,7 +285,7 @@ def _raw(file: Any, columns: int) -> Iterator[np.ndarray]:
     if rest:
         raise BadInputError(
             f"{NAME} ends in row {rows}, after {len(rest)} of its {wide} bytes: the program that writes it was cut "
-            f"off, or its rows have not {columns} float32 values"
+            f"off, or its rows do not have {columns} float32 values"
         )
 
 
@@ -298,7 +298,9 @@ def _npy(file: Any, columns: int) -> Iterator[np.ndarray]:
         except (ValueError, EOFError) as error:
             if isinstance(error, BadInputError):
                 raise
-            raise BadInputError(f"{where} is not what numpy.save writes ({error}): write it with that") from error
+            raise BadInputError(
+                f"{where} is not in the format of numpy.save ({error}): write it with numpy.save"
+            ) from error
         if len(shape) != 2 or shape[1] != columns or (fortran and min(shape) > 1):
             order = "column-major " if fortran else ""
             raise BadInputError(
@@ -374,7 +376,7 @@ def _parse(block: bytes, columns: int, line: int) -> np.ndarray:
     except pa.ArrowInvalid as error:
         last = line + block.count(b"\n") - 1
         raise BadInputError(
-            f"{NAME}: lines {line} to {last} are not all {columns} numbers with commas between them ({error}); correct "
-            "what is sent"
+            f"{NAME}: lines {line} to {last} do not all have {columns} comma-separated numbers ({error}); correct "
+            "the input"
         ) from error
     return np.stack([column.to_numpy() for column in table.columns]).T

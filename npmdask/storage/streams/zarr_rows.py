@@ -283,8 +283,9 @@ class ZarrRows(BatchedStream):
             )
         if now > then:
             raise RefusedError(
-                f"{self._source.path} grew from {then} to {now} rows since the position was taken, which moves the "
-                "rows of its last chunk: put new rows into a file of a directory that is streamed, or start again"
+                f"{self._source.path} grew from {then} to {now} rows since the position was taken, which changes the "
+                "rows of its last chunk: put new rows into another file of a directory and stream that directory, "
+                "or start again"
             )
 
     def _exists(self, at: _At) -> bool:

@@ -107,8 +107,8 @@ class JournalledWriter:
             # kept: afterwards nothing writes to the folder any longer.
             sync(_others())
             raise CommitError(
-                f"cannot write {self.partial}: {error.strerror or error}. Free some space and run the same "
-                "command again: it goes on from what is written there"
+                f"cannot write {self.partial}: {error.strerror or error}. Free some space and run the same command "
+                "again: it continues from what is already written"
             ) from error
 
     def _finish(

@@ -33,7 +33,7 @@ from tests.conftest import same_bytes
 from tests.privacy.runs.conftest import THREE_RUNS, World, make_world, of_tensor, planted, records
 from tests.privacy.runs.forgery import forge
 
-CHANGED = "not the one that was ingested, although its checksum agrees"
+CHANGED = "not the one that was ingested: its checksum agrees"
 
 
 class Stop(Observer):

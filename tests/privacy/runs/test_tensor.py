@@ -203,7 +203,7 @@ def test_the_test_above_sees_a_leak(two: tuple[World, World], monkeypatch: pytes
         ({}, {"max_steps": 4, "algorithm": "auto"}, "are not of tensor-power"),
         ({}, {"iteration_rank": 4, "algorithm": "auto"}, "are not of tensor-power"),
         ({}, {"tol": 1e-3}, "a tolerance would be a question to the data"),
-        ({}, {"algorithm": "k-dp-pca"}, "is for the tensor power methods"),
+        ({}, {"algorithm": "k-dp-pca"}, "only the tensor power methods"),
     ],
 )
 def test_what_a_tensor_run_refuses(world: World, privacy: dict[str, Any], request_: dict[str, Any], said: str) -> None:

@@ -155,9 +155,9 @@ def rewritten(path: Path, rows: np.ndarray) -> None:
 @pytest.mark.parametrize(
     ("change", "word"),
     [
-        (lambda path: rewritten(path, ROWS[:5]), "shrank from .*restore those"),
-        (lambda path: rewritten(path, ROWS[10:60]), "grew from .*restore those"),
-        (lambda path: rewritten(path, ROWS[20:40]), "was written again .*restore those"),
+        (lambda path: rewritten(path, ROWS[:5]), "shrank from .*restore these"),
+        (lambda path: rewritten(path, ROWS[10:60]), "grew from .*restore these"),
+        (lambda path: rewritten(path, ROWS[20:40]), "was written again .*restore these"),
         (lambda path: path.unlink(), "has vanished .*or start again"),
     ],
 )
@@ -198,7 +198,7 @@ def test_a_bad_row_in_the_middle_of_a_file_can_be_corrected(tmp_path: Path, name
         if good:
             later.seek(position)
         else:
-            with pytest.raises(RefusedError, match="restore those rows"):
+            with pytest.raises(RefusedError, match="restore these rows"):
                 later.seek(position)
     np.testing.assert_array_equal(np.concatenate([*batches, *everything(later, [11])]), ROWS[:45])
 

@@ -76,7 +76,7 @@ def test_only_a_fresh_iterator_goes_forward() -> None:
     held = stream.position
     stream.seek(held)  # where it is
     for target in (0, 10, 20):
-        with pytest.raises(RefusedError, match=r"is at row 15 and cannot go to row .*only a fresh one.*callable"):
+        with pytest.raises(RefusedError, match=r"is at row 15 and cannot go to row .*pass a new one.*callable"):
             stream.seek({"rows_read": target, "skipped": 0, "columns": 3})
     assert stream.position == held
     np.testing.assert_array_equal(stream.read(20), ROWS[15:35])
@@ -89,7 +89,7 @@ def test_an_iterator_that_shrank_is_refused(again: bool) -> None:
     if again:
         stream.read(4)
     before = stream.position
-    with pytest.raises(RefusedError, match=r"has shrunk: it ends after 100 rows and the position is behind 150; give"):
+    with pytest.raises(RefusedError, match=r"has shrunk: it ends after 100 rows, but the position is after 150; give"):
         stream.seek(position)
     assert stream.position == before
     if again:
@@ -206,8 +206,8 @@ def test_formats_give_the_rows_that_were_sent(sizes: list[int], monkeypatch: pyt
 @pytest.mark.parametrize(
     ("format", "data", "word"),
     [
-        ("csv", as_csv(ROWS[:9]) + b"1,2\n", r"lines 1 to 10 are not all 3 numbers"),
-        ("csv", as_csv(ROWS[:9], "a,b,c\n") + b"1,2,x\n", r"lines 2 to 11 .*correct what is sent"),
+        ("csv", as_csv(ROWS[:9]) + b"1,2\n", r"lines 1 to 10 do not all have 3 comma-separated numbers"),
+        ("csv", as_csv(ROWS[:9], "a,b,c\n") + b"1,2,x\n", r"lines 2 to 11 .*correct the input"),
         ("npy", as_npy([5, 9])[:-1], "array 1 of standard input ends before its 9 rows"),
         ("npy", as_npy([5]) + b"rubbish", "array 1 of standard input is not what numpy.save writes"),
         ("npy", as_npy([5])[:20], "array 0 of standard input is not what"),
