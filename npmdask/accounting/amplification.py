@@ -100,8 +100,8 @@ def shuffled_epsilon(local_epsilon: float, records: int, delta: float) -> float:
     most = largest_local_epsilon(records, delta)
     if not 0 < local_epsilon <= most:
         raise RefusedError(
-            f"a shuffle of {records} records amplifies a local epsilon up to ln(n / (16 ln(2 / delta))) = {most:.3g}, "
-            f"and this one is {local_epsilon:.3g}: use more noise, more records, or no shuffle"
+            f"a shuffle of {records} records amplifies a local epsilon up to ln(n / (16 ln(2 / delta))) = "
+            f"{most:.3g}, and this one is {local_epsilon:.3g}; use more noise, more records, or no shuffle"
         )
     grown = math.exp(local_epsilon)
     clones = 8 * math.sqrt(grown * math.log(4 / delta) / records) + 8 * grown / records
@@ -145,11 +145,13 @@ def shuffled_multiplier(budget: Budget, records: int) -> float:
     """
     delta = budget.delta * (1 - 1e-8) / 2
     if not delta:
-        raise BadInputError("a shuffle never gives delta = 0: choose a delta far below 1 / (number of records)")
+        raise BadInputError("a shuffle cannot give delta = 0: choose a delta far below 1 / (number of records)")
     local = largest_local_epsilon(records, delta)
     if local <= 0:
         least = math.ceil(16 * math.log(2 / delta))
-        raise RefusedError(f"a shuffle of {records} records amplifies nothing: its theorem needs more than {least}")
+        raise RefusedError(
+            f"a shuffle of {records} records gives no amplification: its theorem needs more than {least}"
+        )
     if shuffled_epsilon(local, records, delta) > budget.epsilon:
         local = _largest(local, records, delta, budget.epsilon)
     counted = (math.exp(budget.epsilon) + 1) * (1 + math.exp(-local) / 2) * records
@@ -428,7 +430,7 @@ def mean_stddev(way: Way, budget: Budget, records: int, steps: int) -> float:
     if way not in WAYS:
         raise BadInputError(f"way = {way!r}: {closest(way, list(WAYS))}")
     if not 1 <= steps <= records:
-        raise BadInputError(f"{records} records cannot give {steps} steps a batch each: use fewer steps")
+        raise BadInputError(f"{records} records are too few for {steps} batches: use fewer steps")
     if way == "reuse":
         return gaussian_multiplier(budget, steps) / records
     if way == "shuffle":  # noise of a batch is shared by its records; any two are up to 2 apart

@@ -200,7 +200,7 @@ class Charge:
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
             if not _is_number(value) or not value >= 0:
-                raise BadInputError(f"a charge of {name} = {value!r} makes no sense: costs are numbers >= 0")
+                raise BadInputError(f"a charge of {name} = {value!r} is invalid: costs must be at least 0")
             object.__setattr__(self, name, float(value))
 
     def __add__(self, other: Charge) -> Charge:
@@ -435,7 +435,7 @@ def gaussian_multiplier(budget: Budget, releases: int, slack: Charge = Charge())
     _check(releases)
     if budget.delta == 0:
         raise BadInputError(
-            "Gaussian noise never gives delta = 0: choose a delta far below 1 / (number of records), or Laplace noise"
+            "Gaussian noise cannot give delta = 0: choose a delta far below 1 / (number of records), or Laplace noise"
         )
     mu_squared = max(_affordable(budget.epsilon, budget, slack), *_affordable_below(budget, slack))
     if not mu_squared > 0:
@@ -473,7 +473,7 @@ def gaussian_charge(multiplier: float, releases: int) -> Charge:
     """
     _check(releases)
     if not 0 < multiplier < math.inf:
-        raise BadInputError(f"a multiplier of {multiplier!r} makes no sense: stddev / sensitivity is positive")
+        raise BadInputError(f"a multiplier of {multiplier!r} is invalid: stddev / sensitivity must be positive")
     return Charge(mu_squared=math.nextafter(releases / multiplier / multiplier * (1 + 1e-15), math.inf))
 
 
@@ -514,7 +514,9 @@ def laplace_multiplier(budget: Budget, releases: int, slack: Charge = Charge()) 
     """
     _check(releases)
     if slack.mu_squared:
-        raise BadInputError("Laplace noise is calibrated for purely private runs: charge Gaussian releases apart")
+        raise BadInputError(
+            "Laplace noise is calibrated for pure epsilon-differential privacy: charge Gaussian releases separately"
+        )
     epsilon = (budget.epsilon - slack.epsilon) / MARGIN
     if not epsilon > 0 or not Charge(delta=slack.delta).within(budget):
         raise RefusedError(_used_up(budget, slack))
@@ -554,7 +556,7 @@ def laplace_charge(multiplier: float, releases: int) -> Charge:
     """
     _check(releases)
     if not 0 < multiplier < math.inf:
-        raise BadInputError(f"a multiplier of {multiplier!r} makes no sense: scale / sensitivity is positive")
+        raise BadInputError(f"a multiplier of {multiplier!r} is invalid: scale / sensitivity must be positive")
     return Charge(epsilon=math.nextafter(releases / multiplier * (1 + 1e-15), math.inf))
 
 

@@ -228,8 +228,8 @@ def mu_for(epsilon: float, delta: float) -> float:
     epsilon, target = _not_negative("epsilon", epsilon), _log_of(delta)
     if epsilon == math.inf or target == 0:
         raise BadInputError(
-            f"no noise at all is private enough for epsilon = {epsilon:g}, delta = {delta:g}: ask for a finite epsilon "
-            "and delta < 1"
+            f"no amount of noise satisfies epsilon = {epsilon:g}, delta = {delta:g}: ask for a finite epsilon and "
+            "delta < 1"
         )
     if target == -math.inf:
         return 0.0  # a Gaussian is never purely epsilon-DP

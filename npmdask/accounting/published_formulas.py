@@ -283,7 +283,7 @@ def require_sound(
     if charge.within(budget):
         return charge
     raise RefusedError(
-        f"the paper's formula does not keep epsilon = {budget.epsilon:g} at delta = {budget.delta:g} for the "
+        f"the paper's formula does not guarantee epsilon = {budget.epsilon:g} at delta = {budget.delta:g} for the "
         f"neighbouring relation {relation_name}: exact accounting gives epsilon = "
         f"{charge.epsilon_at(budget.delta):.6g} in the worst case; use calibration = 'exact'"
     )
@@ -309,4 +309,6 @@ def _nu(K: int, budget: Budget) -> float:
 def _known(relation_name: str) -> None:
     names = [*FACTORS, *FACTORS_WITHOUT_P]
     if relation_name not in names:
-        raise BadInputError(f"no paper's formula for the relation {relation_name!r}: {closest(relation_name, names)}")
+        raise BadInputError(
+            f"there is no published formula for the relation {relation_name!r}: {closest(relation_name, names)}"
+        )

@@ -80,7 +80,7 @@ def register_algorithm(kind: type[Any]) -> type[Any]:
     if missing:
         raise BadInputError(f"{kind.__name__} is not an algorithm: it has no {', '.join(missing)}")
     if REGISTRY.get(kind.name, kind) is not kind or kind.name in STREAM_REGISTRY or kind.name == "auto":
-        raise BadInputError(f"there is an algorithm {kind.name!r} already: give {kind.__name__} another name")
+        raise BadInputError(f"there is already an algorithm {kind.name!r}: give {kind.__name__} another name")
     REGISTRY[kind.name] = kind
     return kind
 

@@ -71,7 +71,7 @@ class GramKrylov(BlockKrylov):
     def make(cls, question: Question, options: Mapping[str, Any]) -> GramKrylov:
         """For a question; in float32 where the data are, many columns make float64 slow, and tol allows it."""
         if question.random_columns:
-            raise RefusedError('a run that begins with an earlier one cannot form A^T A at first: use "krylov"')
+            raise RefusedError('a run that starts from an earlier one cannot form A^T A: use "krylov"')
         single = question.single and question.d > SINGLE_COLUMNS and question.tol >= SINGLE_TOL
         return cls(
             target_rank=question.target_rank, iteration_rank=question.iteration_rank, tol=question.tol, single=single

@@ -63,7 +63,7 @@ class RowGramKrylov(GramKrylov):
     def make(cls, question: Question, options: Mapping[str, Any]) -> RowGramKrylov:
         """For a question about rows."""
         if question.random_columns:
-            raise RefusedError('a run that begins with an earlier one cannot form A A^T at first: use "krylov"')
+            raise RefusedError('a run that starts from an earlier one cannot form A A^T: use "krylov"')
         return cls(
             target_rank=question.target_rank,
             iteration_rank=question.iteration_rank,

@@ -218,7 +218,9 @@ class Ownership:
     def require(self) -> None:
         """Raise FencedOutError if this process is not the owner (any more)."""
         if not self.held or self.lost:
-            raise FencedOutError(f"run {self.folder} was taken over by another process; this one wrote nothing since")
+            raise FencedOutError(
+                f"run {self.folder} was taken over by another process; this one has written nothing since"
+            )
 
     @contextmanager
     def publishing(self) -> Iterator[None]:
@@ -460,7 +462,7 @@ class HeldStore(StoreReader):
         # A kill may have come between making the folder and its lock: a lone `steps` is ours.
         names = {p.name for p in self.path.iterdir()} if self.path.is_dir() else set()
         if names - {"steps", "lock.taking"} and "lock" not in names:
-            raise BadInputError(f"{self.path} is a folder with other things in it; choose an empty one as store")
+            raise BadInputError(f"{self.path} is a folder with other files in it; choose an empty one as store")
         mode = 0o700 if self._private else 0o777
         self.path.mkdir(mode=mode, parents=True, exist_ok=True)
         if self._private:

@@ -94,7 +94,7 @@ class _LogFile(logging.Handler):
             self._file = self._opened()
         except OSError as error:
             raise BadInputError(
-                f"the log {path} cannot be written: {error.strerror}; name a file that can (--log, {LOG})"
+                f"the log {path} cannot be written: {error.strerror}; name a writable file (--log, {LOG})"
             ) from error
 
     def _opened(self) -> int:

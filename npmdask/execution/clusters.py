@@ -72,7 +72,7 @@ def scheduler_of(given: Any) -> str | None:
         return _of_client(given)
     if hasattr(given, "scheduler_address"):
         return _of_cluster(given)
-    raise BadInputError(f"cluster = {type(given).__name__} is not understood: {ACCEPTED}")
+    raise BadInputError(f"cluster = {type(given).__name__} is not supported: {ACCEPTED}")
 
 
 def is_scheduler_file(given: Any) -> bool:
@@ -111,7 +111,7 @@ def _current() -> Any:
         return get_client()
     except ValueError:
         raise BadInputError(
-            f'cluster = "{CURRENT}", and this program has no distributed.Client: make one first, or {ACCEPTED}'
+            f'cluster = "{CURRENT}", but this program has no distributed.Client: create one first, or {ACCEPTED}'
         ) from None
 
 
@@ -119,7 +119,7 @@ def _of_client(client: Any) -> str:
     if client.asynchronous:
         raise BadInputError("the distributed.Client is asynchronous: make one with asynchronous=False for npmdask")
     if client.status != "running" or client.scheduler is None:
-        raise LostError(f"the distributed.Client is {client.status}: make another one of the same cluster")
+        raise LostError(f"the distributed.Client is {client.status}: create another one for the same cluster")
     address = SchedulerAddress(_reachable(client.scheduler.address))
     address.client = client
     return address
@@ -137,7 +137,7 @@ def _of_cluster(cluster: Any) -> str:
 def _reachable(address: str) -> str:
     if address.startswith(IN_PROCESS):
         raise BadInputError(
-            f"the scheduler at {address} has threads of this process for workers: leave cluster out, npmdask has its "
-            "own threads; or make it with processes=True"
+            f"the scheduler at {address} uses threads of this process as workers: leave cluster out, because npmdask "
+            "has its own threads, or create it with processes=True"
         )
     return address

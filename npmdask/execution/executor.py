@@ -222,7 +222,7 @@ class Cluster(Distributed):
     def __init__(self, address: str, source: str, certificates: str | None = None) -> None:
         known = address if isinstance(address, SchedulerAddress) else SchedulerAddress(address)
         if certificates is not None and (known.client or known.security):
-            raise BadInputError(f"the cluster at {address} has certificates of its own: leave certificates out")
+            raise BadInputError(f"the cluster at {address} has its own certificates: leave certificates out")
         self._owned = known.client is None
         client = known.client or _connected(known, certificates)
         self.address, self.warnings = str(address), list[str]()
@@ -278,8 +278,8 @@ class Cluster(Distributed):
             return super().run_pass(operator, block, on_task, keeper)
         except (CancelledError, OSError, KilledWorker) as error:
             raise LostError(
-                f"the cluster at {self.address} was lost in the middle of a pass ({type(error).__name__}: "
-                f"{first_line(error)}); everything committed is kept: bring it up again and resume"
+                f"the cluster at {self.address} was lost during a pass ({type(error).__name__}: "
+                f"{first_line(error)}); everything committed is kept: start it again and resume"
             ) from error
 
     def beside(self, function: Callable[..., Any], *arguments: Any, seconds: float) -> Any:

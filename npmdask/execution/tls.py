@@ -39,15 +39,15 @@ def security_of(address: str, certificates: str | None) -> Any:
     if not address.startswith(TLS):
         if certificates is not None:
             raise BadInputError(
-                f"there are certificates in {certificates}, and {address} would be spoken to in plain text: write "
+                f"certificates are given ({certificates}), but {address} would be used without encryption: write "
                 f"{TLS}{address.rpartition('://')[2]}, or leave run.certificates out"
             )
         return None
     security = Security(require_encryption=True) if certificates is None else _of_files(Path(certificates))
     if not (security.tls_ca_file and security.tls_client_cert):
         raise BadInputError(
-            f"{address} asks for TLS, and there are no certificates for it: {HOW}; or give the client or cluster "
-            "object that has them"
+            f"{address} uses TLS, but there are no certificates for it: {HOW}; or give a client or cluster object "
+            "that has them"
         )
     try:
         security.get_connection_args("client")
@@ -71,8 +71,8 @@ def _of_files(folder: Path) -> Any:
         raise BadInputError(f"{folder} has no {' and no '.join(missing)}; {HOW}")
     if (folder / KEY).stat().st_mode & 0o077:
         raise RefusedError(
-            f"the key {folder / KEY} can be read by others, who can use the cluster with it, and run code there: "
-            "if no one did, `chmod 600` it"
+            f"the key {folder / KEY} can be read by other users, who can use it to run code on the cluster: if no "
+            "one has read it, `chmod 600` it"
         )
     files = {"tls_ca_file": CA, "tls_client_cert": CERT, "tls_client_key": KEY}
     return Security(require_encryption=True, **{name: str(folder / file) for name, file in files.items()})

@@ -212,7 +212,7 @@ class MatrixStream:
             An empty range, or one beyond the stream.
         """
         if not 0 <= start < stop <= self.n:
-            raise BadInputError(f"matrices {start} to {stop} were asked for of a stream of {self.n}")
+            raise BadInputError(f"matrices {start} to {stop} were requested, but the stream has {self.n}")
         parts = []
         for number in range(start // ROWS, -(-stop // ROWS)):
             first = number * ROWS

@@ -31,7 +31,7 @@ def checked(values: np.ndarray) -> np.ndarray:
     found = np.asarray(values, dtype=np.float64)
     if found.ndim != 1 or not len(found) or not np.isfinite(found).all() or (np.diff(found) > 0).any():
         raise BadInputError(
-            "a spectrum is a list of finite numbers, the largest first: sort it, and fill in what is not"
+            "a spectrum must be a list of finite numbers, the largest first: sort it, and replace the others"
         )
     if not found[0] > 0:
         raise BadInputError("no direction has any variance: there are no components to count")
@@ -80,7 +80,7 @@ def marchenko_pastur_median(aspect: float) -> float:
         Of the eigenvalues of the shorter side, over the longer side; right to 1e-6 or so.
     """
     if not 0 < aspect <= 1:
-        raise BadInputError(f"aspect = {aspect}: the shorter side over the longer one lies between 0 and 1")
+        raise BadInputError(f"aspect = {aspect}: it is the shorter side divided by the longer one, between 0 and 1")
     angles = (np.arange(POINTS) + 0.5) * np.pi / POINTS  # x falls as they grow; no singularity at the ends
     x = 1 + aspect + 2 * np.sqrt(aspect) * np.cos(angles)
     mass = np.cumsum(np.sin(angles) ** 2 / x)

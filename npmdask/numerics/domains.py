@@ -20,7 +20,7 @@ def positive(**numbers: float) -> None:
     """Refuse what is not a positive number."""
     for name, number in numbers.items():
         if not SMALLEST <= number <= LARGEST:
-            raise BadInputError(f"{name} = {number} must be a positive number, from 1e-40 to 1e40: take another unit")
+            raise BadInputError(f"{name} = {number} must be a number from 1e-40 to 1e40: use another unit")
 
 
 def not_negative(**numbers: float) -> None:
@@ -43,7 +43,7 @@ def counts(**numbers: float) -> None:
     """Refuse what is not a whole number from 1 on."""
     for name, number in numbers.items():
         if not isinstance(number, Real) or not 1 <= number <= LARGEST or number != math.floor(number):
-            raise BadInputError(f"{name} = {number!r} must be a whole number from 1 on: it is counted")
+            raise BadInputError(f"{name} = {number!r} must be a whole number of at least 1: it is a count")
 
 
 def whole_seed(seed: int) -> None:
@@ -62,7 +62,7 @@ def probability(**numbers: float) -> None:
 def accuracy(acc: float) -> None:
     """Refuse what is no sine or tangent below that of 45 degrees."""
     if not SMALLEST <= acc < 1:
-        raise BadInputError(f"acc = {acc} must lie between 0 and 1: it is the sine or tangent that is wanted")
+        raise BadInputError(f"acc = {acc} must lie between 0 and 1: it is the wanted sine or tangent")
 
 
 def ranks(d: int, k: int, p: int) -> None:

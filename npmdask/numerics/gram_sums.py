@@ -72,7 +72,9 @@ class GramSums:
         """
         count = self.count - other.count
         if count < 1:
-            raise RefusedError(f"{other.count} of {self.count} rows are to be removed, and none is left: keep one")
+            raise RefusedError(
+                f"{other.count} of {self.count} rows are to be removed, which leaves none: keep at least one"
+            )
         mean = self.mean + other.count / count * (self.mean - other.mean)
         away, times = other.mean - mean, count * other.count / self.count
         matrix = _with_outer(self.matrix - other.matrix, away, -times)
@@ -82,8 +84,8 @@ class GramSums:
         slack += self.count / count * _of_difference(away, times, self.mean, other.mean)
         if slack >= NO_DIGIT * max(float(np.diagonal(matrix).max()), 0.0):
             raise RefusedError(
-                f"{count} of {self.count} rows would be left, and what they vary by is lost in the rounding of all: "
-                "form the Gram of the rows that are to be left instead"
+                f"{count} of {self.count} rows would remain, but their variance is lost in the rounding of all rows: "
+                "form the Gram of the remaining rows instead"
             )
         image = self.image - other.image - np.outer(times * away, away @ probes)
         return GramSums(count=count, mean=mean, matrix=matrix, image=image, slack=slack)

@@ -56,17 +56,17 @@ def asked_spectrum(text: str | None, d: int, *, kind: str = "symmetric", private
     """
     if text == MEASURED and private:
         raise RefusedError(
-            "a private run is not planned by a measured spectrum: what is seen of the data and decides on a run has to "
-            "be paid for, as a release. Guess one (--spectrum power:1), or give one of public data of the same sort "
-            "(--spectrum FILE)"
+            "a private run cannot be planned from a measured spectrum, because anything read from the data that "
+            "affects a run must be charged as a release: guess a spectrum (--spectrum power:1), or give that of "
+            "similar public data (--spectrum FILE)"
         )
     if text is None or text == MEASURED:
         return None
     found = read_spectrum(text, d)
     if kind != "symmetric" and found.values.min() < -ROUNDING * np.abs(found.values[0]):
         raise BadInputError(
-            f"{found.said}: {found.values.min():.3g} is negative, but singular values, and eigenvalues of samples, are "
-            "not; give their sizes"
+            f"{found.said}: {found.values.min():.3g} is negative, but singular values and eigenvalues of samples "
+            "cannot be; give their sizes"
         )
     return found
 
@@ -98,7 +98,7 @@ def _read(path: Path) -> np.ndarray:
         return np.array(path.read_text().replace(",", " ").split(), np.float64)
     except (ValueError, UnicodeDecodeError, OSError) as error:
         raise BadInputError(
-            f"{path} holds no list of numbers ({error}): write one value to a line, or a .npy of them"
+            f"{path} does not contain a list of numbers ({error}): write one value per line, or a .npy file"
         ) from None
 
 
@@ -112,7 +112,7 @@ def _of_values(values: np.ndarray, d: int, said: str) -> Spectrum:
     if not 0 < len(values) <= MOST_VALUES or not np.isfinite(values).all() or not values.any():
         raise BadInputError(f"{said}: a spectrum is 1 to {MOST_VALUES} finite numbers that are not all zero")
     if len(values) > d:
-        raise BadInputError(f"{said}: {len(values)} values, but the data have {d} at most; leave the others out")
+        raise BadInputError(f"{said}: {len(values)} values, but the data have at most {d}; leave the others out")
     falling = _in_range(values[np.argsort(-np.abs(values), kind="stable")], said)
     rest = falling[-1] * evenly(d - len(values))
     more = f" ({len(values)} of {d} values: the others are taken to fall evenly to 0)" if len(rest) else ""
@@ -130,13 +130,13 @@ def _guessed(name: str, text: str, d: int) -> Spectrum:
         numbers, scale = [], None
     given = numbers if scale is None else [*numbers, scale]
     if len(numbers) != count or not all(0 < x < inf for x in given) or (largest and scale is None):
-        raise BadInputError(f"{text!r} is not a guess that can be read: write {WORDS}, with positive, finite numbers")
+        raise BadInputError(f"{text!r} is not a valid guess: write {WORDS}, with positive, finite numbers")
     if name == "spiked" and (numbers[0] > d or numbers[0] != round(numbers[0])):
-        raise BadInputError(f"{text!r}: K is a whole number of values, of which the data have {d} at most")
+        raise BadInputError(f"{text!r}: K must be a whole number of values, and the data have at most {d}")
     with np.errstate(all="ignore"):  # what is too large or too small is refused below
         values = formula(np.arange(1.0, d + 1), *numbers)
         if not (np.diff(values) <= 0).all():
-            raise BadInputError(f"{text!r} does not fall: value 1 is the largest of a spectrum (R < 1, GAP > 1)")
+            raise BadInputError(f"{text!r} does not decrease: the first value must be the largest (R < 1, GAP > 1)")
         values = values * ((scale or 1.0) / values[0])
     values = _in_range(values, f"{text}, guessed")
     return Spectrum(values=values, scaled=scale is not None, known=d, said=f"{text}, guessed")
@@ -147,8 +147,8 @@ def _in_range(values: np.ndarray, said: str) -> np.ndarray:
     largest = float(np.abs(values[0]))
     if not SMALLEST <= largest <= LARGEST:
         raise BadInputError(
-            f"{said}: its largest value is {largest:.3g}, whose squares float64 cannot hold beside others; write it in "
-            f"units that bring it near 1 ({SMALLEST:.0e} to {LARGEST:.0e} can be planned with)"
+            f"{said}: its largest value is {largest:.3g}, whose squares float64 cannot represent next to the others; "
+            f"use units that bring it near 1 ({SMALLEST:.0e} to {LARGEST:.0e} can be planned with)"
         )
     return np.where(np.abs(values) < NOTHING * largest, 0.0, values)
 

@@ -262,7 +262,7 @@ def unit(vector: np.ndarray) -> np.ndarray:
     """
     length = float(np.linalg.norm(vector))
     if not 0 < length < np.inf:
-        raise BadInputError(f"a direction of length {length} has no direction: use a smaller step size")
+        raise BadInputError(f"a vector of length {length} has no direction: use a smaller step size")
     return vector / length
 
 

@@ -55,7 +55,7 @@ def parse_memory(text: str | int | None) -> int | None:
     except ValidationError:
         raise BadInputError(f"memory = {text!r} is not a size; write it like '1GiB' or '512MB'") from None
     if size <= 0:
-        raise BadInputError(f"memory = {text!r} must be more than nothing")
+        raise BadInputError(f"memory = {text!r} must be larger than 0")
     return size
 
 

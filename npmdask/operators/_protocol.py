@@ -140,7 +140,7 @@ class OnePass:
         """
         wanted = beyond_product(query)
         for name in wanted.keys() - set(self.answers):
-            raise TypeError(f"{type(self).__name__} has no answer to a query with {name} = {wanted[name]!r}")
+            raise TypeError(f"{type(self).__name__} cannot answer a query with {name} = {wanted[name]!r}")
         return replace(self, **wanted) if wanted else self  # type: ignore[type-var]
 
     def prepare(self, block: Block) -> Block:

@@ -178,7 +178,10 @@ class Records(BySlabs):
         if self.image_norm is not None and not 0 < self.image_norm < math.inf:
             raise BadInputError(f"image_norm = {self.image_norm} must be a positive number: images are clipped to it")
         if self.view.centres or self.view.scale is not None:
-            raise BadInputError("private records are not centred or scaled: means and deviations tell of the data")
+            raise BadInputError(
+                "private records are not centred or scaled, because means and deviations reveal information about "
+                "the data"
+            )
         if self.reader.shape[0] > MAX_RECORDS:
             raise RefusedError(
                 f"{self.reader.where} has more than 2^33 records: their exact sum needs more than 64 bits"

@@ -161,9 +161,9 @@ class PairwiseGram(BySlabs):
         rows = "no row has" if least == 0 else "one row alone has"
         both = f"column {i}" if i == j else f"both column {i} and column {j}"
         raise BadInputError(
-            f"{rows} a value in {both} of {self.reader.where} (counted from 0; {pairs} such pair"
-            f"{'s' * (pairs != 1)}): there is no covariance of them. Leave columns out, or say missing = 'em', whose "
-            "model needs no row that has both"
+            f"{rows} a value in {both} of {self.reader.where} (counted from 0; {pairs} such "
+            f"pair{'s' * (pairs != 1)}), so their covariance is unknown: leave columns out, or use missing = 'em', "
+            "whose model needs no row that has both"
         )
 
     def task_bytes(self, p: int, runs: list[range]) -> int:

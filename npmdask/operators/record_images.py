@@ -64,7 +64,7 @@ class ImagesOf:
         self.found = round_to(np.array(found, np.float64, order="C"), 2.0**-finer)
         with np.errstate(over="ignore", invalid="ignore"):
             if not np.linalg.norm(self.found.T @ self.found - np.eye(j)) <= ORTHONORMAL:
-                raise BadInputError("the directions that are found must be orthonormal")
+                raise BadInputError("the directions found must be orthonormal")
             projected = self._project(*self._on_grid(np.array(vector, np.float64)[None]))
         length = float(np.sqrt(sum_in_one_order(projected**2))[0])
         self.vector = round_to(projected[0], math.ldexp(1.0, math.frexp(length)[1] - finer))
@@ -125,7 +125,7 @@ def images_of_matrices(matrices: np.ndarray, vector: np.ndarray, found: Block) -
 
 def _require(fits: bool, wanted: str, records: np.ndarray, vector: np.ndarray) -> None:
     if not fits:
-        raise BadInputError(f"records of shape {records.shape} do not go with a vector of {len(vector)}: give {wanted}")
+        raise BadInputError(f"records of shape {records.shape} do not fit a vector of {len(vector)}: give {wanted}")
 
 
 def pack_query(vector: np.ndarray, centre: np.ndarray, found: Block) -> Block:

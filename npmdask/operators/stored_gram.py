@@ -201,9 +201,7 @@ class GramReader:
         """Refuse what readers of rows have beside these: what asks for it would read some."""
         if name.startswith("_"):
             raise AttributeError(name)
-        raise NoRowsError(
-            "a stored Gram has no rows, and rows are needed here: give the data that it was formed of instead"
-        )
+        raise NoRowsError("a stored Gram has no rows, but rows are needed here: give the data from which it was formed")
 
     @property
     def shape(self) -> tuple[int, int]:

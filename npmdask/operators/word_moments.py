@@ -134,7 +134,7 @@ class WordTotals(ByDocuments):
 
     def __post_init__(self) -> None:
         if not 0 <= self.half_length < np.inf:
-            raise BadInputError(f"half_length = {self.half_length} is a number of words, from 0 on")
+            raise BadInputError(f"half_length = {self.half_length} must be a number of words of at least 0")
 
     def partial(self, slabs: range, block: Block) -> Partial:
         record, fragments, sums = ReadStats(), list[Fragment](), self._nothing(block)
@@ -169,7 +169,7 @@ class WordTotals(ByDocuments):
         if documents == 0:
             raise BadInputError(
                 f"none of the {rows} documents of {self.reader.where} has three words: moments of words need longer "
-                "documents, or join short ones"
+                "documents; join short ones"
             )
         mean, second, third = product[:-1, :3].T / total
         return WordSums(
@@ -354,7 +354,7 @@ def strip_height(d: int, columns: int) -> int:
 
 def require_alpha0(alpha0: float) -> None:
     if not 0 <= alpha0 < np.inf:
-        raise BadInputError(f"alpha0 = {alpha0} must be a number from 0 (a single topic) on: the sum of all alpha_i")
+        raise BadInputError(f"alpha0 = {alpha0} must be at least 0 (0: a single topic); it is the sum of all alpha_i")
 
 
 def _require_counts(reader: CsrReader, data: np.ndarray, pointers: np.ndarray, first: int) -> None:

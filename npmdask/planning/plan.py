@@ -152,8 +152,8 @@ def plan_run(problem: Problem, resources: Resources, spectrum: Spectrum | None =
     """
     if problem.source.reader.layout == "gram":
         raise BadInputError(
-            f"{problem.source.path} is a stored Gram: a run on it reads no data and takes no pass, so that there is "
-            "nothing to plan; start it with `npmdask run`"
+            f"{problem.source.path} is a stored Gram: a run on it reads no data, so there is nothing to plan; start "
+            "it with `npmdask run`"
         )
     require_device(needs_of(problem), resources)
     memory = memory_for(needs_of(problem), resources)

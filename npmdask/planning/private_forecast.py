@@ -409,8 +409,8 @@ def sizes_of(problem: Problem, spectrum: Spectrum, rows: int | None = None) -> n
     if rows is None:
         if not recipe.relation.public_rows:
             raise BadInputError(
-                f"{spectrum.said}: the number of records is private, so the scale of their sum is unknown; say it, "
-                "with ,largest=X, from public knowledge"
+                f"{spectrum.said}: the number of records is private, so the scale of their sum is unknown; give it "
+                "from public knowledge with ,largest=X"
             )
         rows = source.shape[0]
     return np.asarray(values * (rows * clip**2 / values.sum()))  # no record above clip_norm

@@ -133,7 +133,7 @@ def test_a_shuffle_is_refused_where_its_theorem_says_nothing() -> None:
     assert shuffled_epsilon(3.76, 10_000, 1e-6) > 1
     with pytest.raises(RefusedError, match="up to ln"):
         shuffled_epsilon(3.77, 10_000, 1e-6)
-    with pytest.raises(RefusedError, match="amplifies nothing"):
+    with pytest.raises(RefusedError, match="gives no amplification"):
         shuffled_multiplier(ONE, 240)
     with pytest.raises(BadInputError, match="delta = 0"):
         shuffled_multiplier(Budget(1.0), 10_000)

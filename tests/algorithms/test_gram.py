@@ -278,7 +278,7 @@ def test_a_matrix_that_does_not_fit_is_refused_with_what_would() -> None:
 def test_a_start_is_not_for_it(tmp_path: Path) -> None:
     x = np.random.default_rng(0).standard_normal((60, 10))
     npmdask.top_k(x, 2, kind="samples", store=tmp_path / "old")
-    with pytest.raises(RefusedError, match="begins with an earlier one"):
+    with pytest.raises(RefusedError, match="starts from an earlier one"):
         npmdask.top_k(x, 2, kind="samples", start=tmp_path / "old", algorithm="gram")
 
 

@@ -118,7 +118,7 @@ def test_data_with_a_privacy_budget_are_refused(folder: Path, capsys: Any) -> No
 def test_a_plan_of_a_gram_has_nothing_to_say(folder: Path, capsys: Any) -> None:
     assert run(capsys, "gram", "a.zarr", "Ga", "--quiet")[0] == 0
     code, _, err = run(capsys, "plan", "Ga", "-k", "2", "--store", "run")
-    assert code == 2 and "takes no pass, so that there is nothing to plan" in err
+    assert code == 2 and "reads no data, so there is nothing to plan" in err
 
 
 @pytest.mark.parametrize(

@@ -207,7 +207,7 @@ def test_a_reader_that_loses_every_race_goes_on_while_the_run_does(
         wait_for_commit(honest, process, 1)
         monkeypatch.setattr(mirror, "fetch_files", lose)
         monkeypatch.setattr(mirror, "PATIENCE", -1.0)
-        with pytest.raises(LostError, match="commits faster than its files can be fetched from here"):
+        with pytest.raises(LostError, match="commits faster than its files can be downloaded here"):
             RunStore(URL)
         monkeypatch.setattr(mirror, "PATIENCE", 60.0)
         lost[0], races[0] = 0, mirror.TRIES + 1  # more than it once gave up after
@@ -245,7 +245,7 @@ def test_who_was_declared_dead_changes_nothing(tmp_path: Path, honest: Honest) -
     assert second.returncode == 4, said
     after = {p: p.read_bytes() for p in honest.folder.rglob("*") if p.is_file()}
     os.kill(process.pid, signal.SIGCONT)
-    assert "was taken over by another process; this one wrote nothing since" in process.communicate(timeout=60)[1]
+    assert "was taken over by another process; this one has written nothing since" in process.communicate(timeout=60)[1]
     assert process.returncode == RefusedError.exit_code
     left = {p: p.read_bytes() for p in honest.folder.rglob("*") if p.is_file()}
     assert {p: left[p] for p in after} == after
@@ -338,7 +338,7 @@ def test_a_server_without_conditions_is_refused(
     bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NPMDASK_CACHE", str(tmp_path / "cache"))
-    with pytest.raises(RefusedError, match=r"ignores conditions .*two processes could write one run"):
+    with pytest.raises(RefusedError, match=r"ignores conditional writes .*two processes could write to one run"):
         npmdask.top_k(np.eye(4), 1, store=URL)
     assert not [p for p in bucket.folder.rglob("*") if p.is_file()]
 

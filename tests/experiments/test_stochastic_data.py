@@ -123,7 +123,7 @@ def test_every_range_is_the_same_whenever_it_is_asked_for(kept: int, monkeypatch
     np.testing.assert_array_equal(stream.batch(0, 1).rows, whole[:1])
     assert len(np.unique(whole[:, 0])) == n, "no block repeats another"
     assert (MAKERS["gaussian"](n, 6).batch(0, 1).rows != whole[:1]).all()
-    with pytest.raises(BadInputError, match="stream of"):
+    with pytest.raises(BadInputError, match="but the stream has"):
         stream.batch(0, n + 1)
 
 

@@ -168,7 +168,7 @@ def test_the_multilinear_form_and_symmetric_tensors() -> None:
     rng = np.random.default_rng(2)
     tensor, a, b = rng.standard_normal((3, 4, 5)), rng.standard_normal((3, 2)), rng.standard_normal((5, 6))
     np.testing.assert_allclose(multilinear(tensor, a, None, b), np.einsum("ijk,ia,kc->ajc", tensor, a, b), atol=1e-14)
-    with pytest.raises(BadInputError, match="order 3 takes as many maps, not 2"):
+    with pytest.raises(BadInputError, match="order 3 needs as many maps, not 2"):
         multilinear(tensor, a, b)
     with pytest.raises(BadInputError, match="mode 1 has 4 entries and its map 3 rows"):
         multilinear(tensor, None, a, None)
@@ -299,7 +299,7 @@ def test_a_batch_reads_only_its_slabs(tmp_path: Path) -> None:
         run(SampleTriples(reader=reader, rows=range(78, 100)), np.ones((6, 2)))
     with pytest.raises(BadInputError, match="a batch is a range of the 300 records"):
         SampleTriples(reader=reader, rows=range(290, 301))
-    with pytest.raises(BadInputError, match="the whitening has 5 rows and the data 6 columns"):
+    with pytest.raises(BadInputError, match="the whitening has 5 rows, but the data have 6 columns"):
         SampleTriples(reader=reader, whitening=np.eye(5))
 
 

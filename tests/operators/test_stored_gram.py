@@ -93,7 +93,7 @@ def test_a_join_is_the_gram_of_both(moved: float) -> None:
 
 def test_nothing_is_left_of_all_rows() -> None:
     sums = sums_of(np.random.default_rng(0).standard_normal((9, 3)))
-    with pytest.raises(RefusedError, match="9 of 9 rows are to be removed, and none is left"):
+    with pytest.raises(RefusedError, match="9 of 9 rows are to be removed, which leaves none"):
         sums.without(sums, probes_of(3, 0))
 
 

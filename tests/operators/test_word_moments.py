@@ -185,7 +185,7 @@ def test_groups_of_blocks_fit_the_memory() -> None:
     groups = unit_groups(1000, 100, 2**29)
     assert [unit for group in groups for unit in group] == list(range(220))
     assert len(groups) > 10
-    with pytest.raises(MemoryRefusedError, match=r"one block of side 100 needs .* take smaller blocks"):
+    with pytest.raises(MemoryRefusedError, match=r"one block of side 100 needs .* use smaller blocks"):
         unit_groups(1000, 100, 2**20)
 
 
@@ -334,7 +334,7 @@ def test_documents_too_short_and_wrong_settings(tmp_path: Path) -> None:
     for kind in (WordPairs, WordTriples):
         with pytest.raises(BadInputError, match="alpha0 = -1"):
             kind(reader=reader, sums=sums, alpha0=-1)
-    with pytest.raises(BadInputError, match="the whitening has 4 rows and the data 3 columns"):
+    with pytest.raises(BadInputError, match="the whitening has 4 rows, but the data have 3 columns"):
         WhitenedTriples(reader=reader, sums=sums, whitening=np.eye(4))
     with pytest.raises(BadInputError, match="the tensor has blocks 0 to 3"):
         TripleBlocks(reader=reader, sums=sums, side=2, wanted=range(3, 5))

@@ -387,7 +387,7 @@ def test_what_is_part_of_a_group_is_subtracted_and_the_loss_counts(tmp_path: Pat
     small[:CHUNK] *= 1e4
     whole = npmdask.gram(plain(tmp_path, small, "s.zarr"), tmp_path / "S", kind="samples")
     npmdask.gram(plain(tmp_path, small[:CHUNK], "t.zarr"), tmp_path / "T", kind="samples")
-    with pytest.raises(RefusedError, match="192 of 256 rows would be left, and what they vary by is lost"):
+    with pytest.raises(RefusedError, match="192 of 256 rows would remain, but their variance is lost"):
         whole.remove(tmp_path / "T", tmp_path / "lost")
     half = x.copy()
     half[CHUNK:] *= 1e-4
@@ -416,7 +416,7 @@ def test_one_row_that_is_left(tmp_path: Path) -> None:
     assert len(whole.parts) == 2
     joined = npmdask.gram(write_zarr(tmp_path / "j.zarr", x, (1, 6)), tmp_path / "J", kind="samples")
     ones = npmdask.gram(write_zarr(tmp_path / "o.zarr", x[:CHUNK], (1, 6)), tmp_path / "O", kind="samples")
-    with pytest.raises(RefusedError, match="1 of 65 rows would be left, and what they vary by is lost"):
+    with pytest.raises(RefusedError, match="1 of 65 rows would remain, but their variance is lost"):
         joined.remove(ones, tmp_path / "one")
 
 
@@ -557,7 +557,7 @@ def test_what_needs_rows_says_so(tmp_path: Path) -> None:
     x = some(50, 6)
     npmdask.gram(x, tmp_path / "G", kind="samples")
     found = npmdask.top_k(tmp_path / "G", 2, center=True, store=tmp_path / "run")
-    with pytest.raises(BadInputError, match="a stored Gram has no rows, and rows are needed here"):
+    with pytest.raises(BadInputError, match="a stored Gram has no rows, but rows are needed here"):
         found.scores(tmp_path / "G")
     with pytest.raises(BadInputError, match="a stored matrix with rows and columns"):
         npmdask.singular_triplets(tmp_path / "G", 2)

@@ -373,7 +373,7 @@ def test_nothing_there_and_not_a_store(tmp_path: Path) -> None:
         npmdask.resume(tmp_path / "nothing")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").write_text("x")
-    with pytest.raises(BadInputError, match="other things in it"):
+    with pytest.raises(BadInputError, match="other files in it"):
         npmdask.top_k(np.ones((5, 5)), 2, store=tmp_path / "full")
 
 

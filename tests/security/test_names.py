@@ -106,7 +106,7 @@ def test_a_store_in_a_file_is_held_to_the_same(tmp_path: Path, capsys: pytest.Ca
     ],
 )
 def test_a_url_names_one_place_in_its_bucket(url: str) -> None:
-    with pytest.raises(BadInputError, match="names no place in a bucket"):
+    with pytest.raises(BadInputError, match="does not name a place in a bucket"):
         place_of_store(url)
 
 
@@ -135,7 +135,7 @@ def test_a_manifest_names_files_of_its_own_folder(name: str, part: str, tmp_path
 )
 def test_a_bucket_brings_no_key_and_no_lock(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NPMDASK_CACHE", str(tmp_path))
-    with pytest.raises(BadInputError, match=r"which no run carries: who wrote it is not to be trusted"):
+    with pytest.raises(BadInputError, match=r"which is not a file of a run: do not trust the bucket"):
         fetch_files(LocalCopy("s3://b/x"), None, Pointer(files={path: Carried("c", 1, 1)}))  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())
 

@@ -89,7 +89,7 @@ def no_answer(port: int, authority: Path) -> bool:
 def test_certificates_are_checked_before_anything_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     good = Authority("ours").write(tmp_path / "good")
     assert security_of(TLS, str(good)).require_encryption and security_of("tcp://127.0.0.1:1", None) is None
-    with pytest.raises(BadInputError, match=r"would be spoken to in plain text: write tls://127.0.0.1:1, or leave"):
+    with pytest.raises(BadInputError, match=r"would be used without encryption: write tls://127.0.0.1:1, or leave"):
         security_of("tcp://127.0.0.1:1", str(good))
     with pytest.raises(BadInputError, match="certificates are for a cluster at tls://"):
         Resources(certificates=str(good)).require_possible()
@@ -128,7 +128,7 @@ def test_a_run_goes_on_with_other_certificates_or_without_a_cluster(tmp_path: Pa
     for asked in ({"cluster": TLS, "certificates": open_key}, {"cluster": TLS}):  # the second time they are known
         with pytest.raises(RefusedError, match=r"open/key.pem can be read by others"):
             npmdask.resume(tmp_path / "run", max_steps=20, **asked)  # type: ignore[arg-type]
-    with pytest.raises(BadInputError, match="would be spoken to in plain text"):
+    with pytest.raises(BadInputError, match="would be used without encryption"):
         npmdask.resume(tmp_path / "run", cluster="tcp://127.0.0.1:8786", certificates=open_key)
     with pytest.raises(BadInputError, match="certificates are for a cluster"):
         npmdask.resume(tmp_path / "run", certificates=open_key, cluster="")

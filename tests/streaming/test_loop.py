@@ -220,7 +220,7 @@ def test_too_few_rows_for_a_warm_start_are_kept(name: str, tmp_path: Path) -> No
     """Fails if an input without an answer has to be sent again, or its rows are used twice."""
     options = {"algorithm": name, "options": OPTIONS[name], "store": tmp_path / "s", "unit": 2.0}
     with pytest.raises(
-        BadInputError, match=r"3 rows are fewer than the warm start needs.*; the 3 rows so far are kept"
+        BadInputError, match=r"3 rows are too few for the warm start, which needs.*; the 3 rows so far are kept"
     ):
         stream_pca(iter([ROWS[:3]]), K, **options)
     parts = stream_pca(iter([ROWS[3:]]), K, **options)

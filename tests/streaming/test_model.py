@@ -90,7 +90,7 @@ def test_the_unit_is_that_of_the_first_batch_that_is_not_zero(name: str, center:
 
 
 BAD: dict[str, tuple[Any, str]] = {
-    "wide": (np.ones((2, D + 1)), "rows of 6 columns are wanted"),
+    "wide": (np.ones((2, D + 1)), "does not fit the model, which has 6 columns"),
     "empty": (np.ones((0, D)), "an empty batch"),
     "nan": (np.array([[1.0] * D, [np.nan] * D]), "1 of the 2 rows"),
     "infinite": (np.full((1, D), np.inf), "NaN or infinite"),

@@ -141,7 +141,7 @@ def test_sparse_rows_and_integers_are_rows() -> None:
 
 def test_too_few_rows_are_kept_for_later() -> None:
     model = StreamingPCA(K, "mb-msg", options=OPTIONS["mb-msg"]).partial_fit(ROWS[:2])
-    with pytest.raises(BadInputError, match=r"2 rows are fewer than the warm start needs"):
+    with pytest.raises(BadInputError, match=r"2 rows are too few for the warm start, which needs"):
         model.transform(ROWS)
     assert model.measure().values is None and model.rows_waiting == 2
     assert model.partial_fit(ROWS[2:]).transform(ROWS).shape == (160, K)

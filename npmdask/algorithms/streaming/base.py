@@ -80,16 +80,16 @@ def checked_batch(batch: np.ndarray, d: int) -> Block:
     rows = np.asarray(batch, dtype=np.float64)
     if rows.ndim != 2 or rows.shape[1] != d:
         raise BadInputError(
-            f"a batch of shape {rows.shape} does not fit: rows of {d} columns are wanted; "
-            "select the columns the model began with, or begin a new model"
+            f"a batch of shape {rows.shape} does not fit the model, which has {d} columns: select the columns that "
+            "the model started with, or start a new model"
         )
     if not len(rows):
         raise BadInputError("an empty batch: leave it out, or wait until the source has rows")
     if not _surely_finite(rows) and not np.isfinite(rows).all():
         bad = int((~np.isfinite(rows).all(axis=1)).sum())
         raise BadInputError(
-            f"{bad} of the {len(rows)} rows of the batch hold NaN or infinite values: "
-            "fill in or drop these rows before they are streamed"
+            f"{bad} of the {len(rows)} rows of the batch hold NaN or infinite values: fill in or remove these rows "
+            "first"
         )
     return rows
 

@@ -120,7 +120,7 @@ class FrequentDirections:
     def finalize(self, state: SketchState) -> StreamResult:
         """The k leading right singular vectors of B. Raises BadInputError before the first row."""
         if not state.rows:
-            raise BadInputError("no rows were streamed yet, so there is no result")
+            raise BadInputError("no rows were streamed yet, so there is no result: give rows first")
         k, (j, d) = self.target_rank, state.sketch.shape
         found = updated_eigen(np.zeros((d, 0)), np.zeros(0), state.sketch, 1.0, np.zeros((j, 0)))
         count = min(k, len(found.values))

@@ -154,7 +154,9 @@ class Model:
         if self.missing not in GAPS:
             raise BadInputError(f"missing = {self.missing!r} of a stream: {closest(str(self.missing), list(GAPS))}")
         if self.unit is not None and not 0 < self.unit < np.inf:
-            raise BadInputError(f"unit = {self.unit}: a positive number, the typical norm of a row; or leave it out")
+            raise BadInputError(
+                f"unit = {self.unit} must be a positive number, the typical norm of a row; or leave it out"
+            )
 
     def init(self) -> ModelState:
         """Before the first row. Raises BadInputError where k or p do not fit d."""
@@ -181,9 +183,9 @@ class Model:
         """Raise BadInputError where rows cannot count by weights."""
         if self.algorithm.name not in WEIGHTED:
             raise BadInputError(
-                f"weights of rows: a step of {self.algorithm.name} takes the mean of a batch, not a sum over its rows, "
-                f"and says nothing of weighted rows: choose {' or '.join(WEIGHTED)} or IncrementalPCA; or draw rows in "
-                "proportion to their weights before"
+                f"weights of rows: a step of {self.algorithm.name} uses the mean of a batch and does not support "
+                f"weighted rows: choose {' or '.join(WEIGHTED)} or IncrementalPCA; or draw rows in proportion to "
+                "their weights first"
             )
 
     def absorb(
@@ -240,8 +242,8 @@ class Model:
         gaps = np.isnan(rows)
         if gaps.all(axis=1).any():
             raise BadInputError(
-                f"{int(gaps.all(axis=1).sum())} of the {len(rows)} rows of the batch have no value at all, and nothing "
-                "can be learnt from them: leave them out"
+                f"{int(gaps.all(axis=1).sum())} of the {len(rows)} rows of the batch have no value at all: leave "
+                "them out"
             )
         before, learnt = Levels(state.seen, state.level, state.missing), self._learnt(state) if gaps.any() else None
         whole, after = completed(rows, before, learnt, center=self.center, fade=self._fade, weights=weights)
@@ -351,7 +353,7 @@ def moderate(rows: Block) -> Block:
     square = float(np.vdot(rows, rows)) / len(rows)
     if not square <= LARGEST_SQUARE:
         raise BadInputError(
-            f"rows of values up to {np.abs(rows).max():.0e}: their squares are too large to be added up; divide all "
-            "rows by the same number, or leave out those that are wrong"
+            f"rows of values up to {np.abs(rows).max():.0e}: their squares are too large to be added; divide all "
+            "rows by the same number, or leave out wrong rows"
         )
     return rows

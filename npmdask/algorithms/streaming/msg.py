@@ -74,7 +74,9 @@ def project_spectrum(
     points = np.append(np.asarray(mu, dtype=np.float64), rest)
     weights = np.append(np.ones(len(points) - 1), float(multiplicity))
     if not np.isfinite(points).all() or total < 0:
-        raise BadInputError(f"a spectrum to project is finite and its sum {total} not negative: check the step size")
+        raise BadInputError(
+            f"the spectrum to project must be finite, and its sum {total} not negative: check the step size"
+        )
     if exactly and total > weights.sum():
         raise BadInputError(
             f"{weights.sum():.0f} eigenvalues of at most 1 cannot sum to {total}: choose a smaller rank"
@@ -229,7 +231,7 @@ class MSG:
     def finalize(self, state: ConvexState) -> StreamResult:
         """The k leading eigenvectors of P_t. Raises BadInputError before the first row."""
         if not state.rows:
-            raise BadInputError("no rows were streamed yet, so there is no result")
+            raise BadInputError("no rows were streamed yet, so there is no result: give rows first")
         k = self.target_rank
         pairs = leading_eigenpairs(state.vectors[:, :k], state.moment[:k, :k], k)
         return StreamResult(vectors=pairs.vectors, values=pairs.values, rows=state.rows)
@@ -477,8 +479,8 @@ class MiniBatchMSG:
         """U_t; rows that still wait for their step count for nothing. Raises BadInputError before the warm start."""
         if not state.step:
             raise BadInputError(
-                f"{len(state.pending)} rows are fewer than the warm start needs ({state.wanted} for its next test): "
-                "stream more rows, or choose a smaller warm_rows"
+                f"{len(state.pending)} rows are too few for the warm start, which needs {state.wanted} for its next "
+                "test: stream more rows, or choose a smaller warm_rows"
             )
         pairs = leading_eigenpairs(state.vectors, state.moment, self.target_rank)
         return StreamResult(vectors=pairs.vectors, values=pairs.values, rows=state.rows)

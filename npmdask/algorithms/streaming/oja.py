@@ -150,7 +150,7 @@ class Oja:
     def finalize(self, state: OjaState) -> StreamResult:
         """U_t turned to the eigenvectors of the moment along it. Raises BadInputError before the first row."""
         if not state.rows:
-            raise BadInputError("no rows were streamed yet, so there is no result")
+            raise BadInputError("no rows were streamed yet, so there is no result: give rows first")
         pairs = leading_eigenpairs(state.basis, state.moment, self.target_rank)
         return StreamResult(vectors=pairs.vectors, values=pairs.values, rows=state.rows)
 

@@ -168,7 +168,8 @@ class StreamPower:
         """The k leading pairs of X C X^T. Raises BadInputError before the first block is complete."""
         if not state.step:
             raise BadInputError(
-                f"{state.filled} rows do not make a block of {self.block_rows}: stream more, or choose fewer block_rows"
+                f"{state.filled} rows are too few for a block of {self.block_rows}: stream more, or choose fewer "
+                "block_rows"
             )
         pairs = leading_eigenpairs(state.basis, state.core / state.weight, self.target_rank)
         return StreamResult(vectors=pairs.vectors, values=pairs.values, rows=state.rows)

@@ -167,10 +167,11 @@ class TensorPower:
     def __post_init__(self) -> None:
         if self.harvest and self.iterations is not None:
             raise BadInputError(
-                "iterations is the fixed length of the paper's rounds, and harvest has none: leave one of them out"
+                "iterations is the fixed length of the paper's rounds, which harvest does not have: leave one of "
+                "them out"
             )
         if self.order not in (3, 4):
-            raise BadInputError(f"order = {self.order}: tensors have order 3 (moments) or 4 (independent components)")
+            raise BadInputError(f"order = {self.order}: use order 3 (moments) or 4 (independent components)")
 
     @property
     def iteration_rank(self) -> int:

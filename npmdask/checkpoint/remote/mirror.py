@@ -59,7 +59,7 @@ def place_of_store(store: str | Path, folder: Path | None = None) -> str:
         return str(local_path(store, "the store of a run", SCHEMES))
     require_no_credentials(url)
     if not parts.netloc or {"", ".", ".."} & set(unquote(parts.path).removeprefix("/").split("/")):
-        raise BadInputError(f"{url} names no place in a bucket: write {parts.scheme}://BUCKET/NAME")
+        raise BadInputError(f"{url} does not name a place in a bucket: write {parts.scheme}://BUCKET/NAME")
     require_path(unquote(parts.path))
     return url
 
@@ -195,7 +195,7 @@ def fetch_files(copy: LocalCopy, objects: Objects, pointer: Pointer) -> Signatur
     """
     for path in pointer.files:
         if not is_carried(path):
-            raise BadInputError(f"{copy.url} names {path!r}, which no run carries: who wrote it is not to be trusted")
+            raise BadInputError(f"{copy.url} names {path!r}, which is not a file of a run: do not trust the bucket")
     here = copy.files()
     for path in here.keys() - pointer.files.keys():
         here.pop(path).unlink()
@@ -316,8 +316,9 @@ class Fetcher:
     def _require_never_carried(self) -> None:
         if self.copy.note()["commit"]:
             raise RefusedError(
-                f"there is no run at {self.url} any more, but its local copy, {self.copy.folder}, is here: to begin "
-                f"again delete {self.copy.home}; to go on from the copy delete only {self.copy.home / NOTE}"
+                f"there is no longer a run at {self.url}, but its local copy {self.copy.folder} still exists: to "
+                f"start again, delete {self.copy.home}; to continue from the copy, delete only "
+                f"{self.copy.home / NOTE}"
             )
 
     def _bring(self, pointer: Pointer) -> None:
@@ -337,8 +338,8 @@ class Fetcher:
                     raise
                 if time.monotonic() > until:
                     raise LostError(
-                        f"{self.url} commits faster than its files can be fetched from here ({PATIENCE:.0f} s of "
-                        "trying): look again when the run has ended, or from a machine nearer to the bucket"
+                        f"{self.url} commits faster than its files can be downloaded here ({PATIENCE:.0f} s of "
+                        "trying): try again when the run has ended, or from a machine closer to the bucket"
                     ) from None
                 pointer = found[0]
                 continue
@@ -361,7 +362,7 @@ class Fetcher:
             yield
         except ChangedError:
             raise FencedOutError(
-                f"run {self.url} was taken over by another process; this one wrote nothing since"
+                f"run {self.url} was taken over by another process; this one has written nothing since"
             ) from None
         except ObjectError as error:
             raise _said(error, self.copy, committing) from None
@@ -376,16 +377,16 @@ def _last_step(files: Iterable[str]) -> int:
 def _said(error: ObjectError, copy: LocalCopy, committing: bool) -> NpmdaskError:
     if error.kind in ("lost", "changed"):
         return LostError(
-            f"{copy.url} does not answer ({error}): check the network and AWS_ENDPOINT_URL, then go on with the same "
-            "command or with resume; everything committed is kept"
+            f"{copy.url} does not answer ({error}): check the network and AWS_ENDPOINT_URL, then run the same "
+            "command or resume; everything committed is kept"
         )
     if committing:
         return CommitError(
-            f"cannot write to {copy.url} ({error}). What was committed before is intact, and {copy.folder} has all "
-            "that was done since: see to rights and room, and resume"
+            f"cannot write to {copy.url} ({error}). What was committed before is intact, and {copy.folder} has "
+            "everything done since: check permissions and free space, and resume"
         )
     return BadInputError(
-        f"{copy.url} cannot be used as store ({error}): check that the bucket is there, the credentials in the "
+        f"{copy.url} cannot be used as store ({error}): check that the bucket exists, the credentials in the "
         "environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY) and, for an S3-compatible server, AWS_ENDPOINT_URL"
     )
 

@@ -209,14 +209,14 @@ class Pointer:
             return cls(**plain, files=files)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise BadInputError(
-                f"{url}/{POINTER} is damaged ({error}), or of another version: restore it from a backup, or begin again"
-                " under another name"
+                f"{url}/{POINTER} is damaged ({error}), or of another version: restore it from a backup, or start "
+                "again under another name"
             ) from error
 
 
 def _carried(commit: str, size: int, crc: int) -> Carried:
     if "/" in require_below(commit):
-        raise ValueError(f"{commit!r} is the name of no commit")
+        raise ValueError(f"{commit!r} is not the name of a commit")
     return Carried(commit, size, crc)
 
 

@@ -65,8 +65,9 @@ class CommitPublisher(Fetcher):
             kept, now = self._objects.now(f"{TRIALS}/{token}")
             if not kept:
                 raise RefusedError(
-                    f"the server of {self.url} ignores conditions (If-None-Match, If-Match), so that two processes "
-                    "could write one run: use a server that honours them (infra/README.md names some), or a folder"
+                    f"the server of {self.url} ignores conditional writes (If-None-Match, If-Match), so two "
+                    "processes could write to one run: use a server that honours them (infra/README.md names some), "
+                    "or a folder"
                 )
             before = self._take(token, now)
             threading.Thread(target=self._beat, args=(self._over,), name="carrier", daemon=True).start()

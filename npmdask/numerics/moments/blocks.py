@@ -25,7 +25,7 @@ def blocks_of(wanted: range, grid: int) -> tuple[tuple[int, int, int], ...]:
     """The blocks of the units ``wanted``. Raises BadInputError if there are no such units."""
     count = len(unique_blocks(grid))
     if not (0 <= wanted.start < wanted.stop <= count and wanted.step == 1):
-        raise BadInputError(f"the tensor has blocks 0 to {count - 1}: {wanted} is no range of them")
+        raise BadInputError(f"the tensor has blocks 0 to {count - 1}: {wanted} is not a range of them")
     return unique_blocks(grid)[wanted.start : wanted.stop]
 
 
@@ -48,8 +48,8 @@ def unit_groups(d: int, side: int, memory: int) -> list[range]:
     if each < 1:
         least = HELD * group_bytes(d, side, 1)
         raise MemoryRefusedError(
-            f"one block of side {side} needs {-(-least // 2**20)} MiB and {memory // 2**20} are allowed; take smaller "
-            "blocks, or allow more memory"
+            f"one block of side {side} needs {-(-least // 2**20)} MiB, but {memory // 2**20} are allowed; use "
+            "smaller blocks, or allow more memory"
         )
     return [range(first, min(first + each, count)) for first in range(0, count, each)]
 
@@ -64,7 +64,7 @@ def multilinear(tensor: np.ndarray, *maps: Block | None) -> np.ndarray:
     not the order of indices that they print.
     """
     if len(maps) != tensor.ndim:
-        raise BadInputError(f"a tensor of order {tensor.ndim} takes as many maps, not {len(maps)}")
+        raise BadInputError(f"a tensor of order {tensor.ndim} needs as many maps, not {len(maps)}")
     for mode, matrix in enumerate(maps):
         if matrix is not None:
             if len(matrix) != tensor.shape[mode]:

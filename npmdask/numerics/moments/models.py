@@ -58,7 +58,9 @@ class LDA:
 
     def __post_init__(self) -> None:
         if not 0 < self.alpha0 < np.inf:
-            raise BadInputError(f"alpha0 = {self.alpha0} must be a positive number; without mixing take SingleTopic()")
+            raise BadInputError(
+                f"alpha0 = {self.alpha0} must be a positive number; for a single topic per document use SingleTopic()"
+            )
 
     def unwhiten(self, whitening: Whitening, weights: np.ndarray, vectors: Block) -> Recovered:
         """Topics (sum 1 in theory) and ``alpha_i``.
@@ -89,6 +91,6 @@ def _turned(weights: np.ndarray, vectors: Block) -> tuple[np.ndarray, Block]:
     weights = np.asarray(weights, np.float64)
     if not (weights != 0).all():
         raise BadInputError(
-            "a component of weight 0 has no parameters: drop the components that were not found, or take a smaller k"
+            "a component of weight 0 has no parameters: drop the components that were not found, or use a smaller k"
         )
     return np.abs(weights), vectors * np.sign(weights)

@@ -91,4 +91,6 @@ def whiten(eigenvalues: np.ndarray, eigenvectors: Block, k: int) -> Whitening:
 def require_whitening(matrix: Block | None, d: int) -> None:
     """That a whitening, where there is one, is of data with ``d`` columns."""
     if matrix is not None and len(matrix) != d:
-        raise BadInputError(f"the whitening has {len(matrix)} rows and the data {d} columns: it is of other data")
+        raise BadInputError(
+            f"the whitening has {len(matrix)} rows, but the data have {d} columns: it belongs to other data"
+        )

@@ -124,8 +124,8 @@ def test_a_checkpoint_is_the_fields(algorithm: Any, cut: int) -> None:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda b: b[:, :-1], "rows of 40 columns are wanted"),
-        (lambda b: b[0], "rows of 40 columns are wanted"),
+        (lambda b: b[:, :-1], "does not fit the model, which has 40 columns"),
+        (lambda b: b[0], "does not fit the model, which has 40 columns"),
         (lambda b: b[:0], "empty batch"),
         (lambda b: np.where(np.arange(D) == 3, np.nan, b), "30 of the 30 rows"),
         (lambda b: np.where(np.arange(30)[:, None] == 3, -np.inf, b), "1 of the 30 rows"),

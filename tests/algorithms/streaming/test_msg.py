@@ -201,7 +201,7 @@ def whole_projector(state: Any) -> np.ndarray:
 def test_fewer_rows_than_the_warm_start_needs_is_said() -> None:
     algorithm = MiniBatchMSG(target_rank=K, gap=0.2, warm_rows=500, optimistic=False)
     state = fed(algorithm, stream(400)[0])
-    with pytest.raises(BadInputError, match=r"400 rows are fewer than the warm start needs \(500"):
+    with pytest.raises(BadInputError, match=r"400 rows are too few for the warm start, which needs 500"):
         algorithm.finalize(state)
     assert algorithm.query(state).rows == 100
 

@@ -190,7 +190,7 @@ def test_what_is_refused(world: World) -> None:
         ({"mechanism": "laplace"}, "Laplace noise is not offered"),
         ({"calibration": "paper"}, "calibrated exactly"),
         ({"neighboring_relation": "entry"}, "a tensor"),
-        ({"delta": 0.0}, "never gives delta = 0"),
+        ({"delta": 0.0}, "cannot give delta = 0"),
     ):
         with pytest.raises(NpmdaskError, match=said):
             perturb(world.data, dest, replace(world.privacy, **change))

@@ -191,7 +191,7 @@ def test_the_test_above_sees_a_leak(two: tuple[World, World], monkeypatch: pytes
         ({"neighboring_relation": "symmetric_entry"}, {}, "is not for .* a tensor"),
         ({"neighboring_relation": None}, {}, "say what is protected"),
         ({"clip_norm": None}, {}, "needs a clip_norm"),
-        ({"delta": 0.0}, {}, "Gaussian noise never gives delta = 0"),
+        ({"delta": 0.0}, {}, "Gaussian noise cannot give delta = 0"),
         ({"calibration": "paper", "epsilon": 5000.0}, {}, "use calibration = 'exact'"),
         ({}, {"options": {"harvest": True}}, "would follow from the data"),
         ({}, {"options": {"restart": 3}}, "did you mean restarts|restarts"),
