@@ -161,8 +161,8 @@ class Account:
         """A run that a version without digests began goes on as it began; no other begins without them."""
         if not self._digested and not self._path.exists():
             raise RefusedError(
-                f"{self._where} was ingested by a version that took no SHA-256 of its chunks, so that other data "
-                "could pass for these; ingest it again (the store itself will do as source), and grant the budget for "
+                f"{self._where} was ingested by a version that recorded no SHA-256 of its chunks, so changed data "
+                "would go unnoticed: ingest it again (with the store itself as source), and grant the budget for "
                 "the new store with `npmdask ledger grant --data-changed`, which keeps what is spent"
             )
 
@@ -208,9 +208,9 @@ class Account:
             return Entropy.open(self._path, bound_to=self._bound_to)
         if begun:
             raise RefusedError(
-                f"the secret key of the noise, {self._path}, is gone, and the run has begun: going on with fresh noise "
-                "would release the same products a second time. What it reserved stays spent; start again in a new "
-                "store, if the budget allows"
+                f"the secret key of the noise, {self._path}, is missing, and the run has begun: continuing with new "
+                "noise would release the same products a second time. What the run reserved stays spent; start "
+                "again in a new store, if the budget allows"
             )
         return Entropy.create(self._path, bound_to=self._bound_to)
 

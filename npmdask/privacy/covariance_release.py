@@ -187,7 +187,7 @@ def components_of_covariance(
     """
     if "statement" not in meta:
         raise BadInputError(
-            "this run is not private, so that nothing was released: ask `npmdask.top_k` for the components of its data"
+            "this run is not private and has released nothing: use `npmdask.top_k` for the components of its data"
         )
     if "covariance" not in arrays:
         raise BadInputError(
@@ -197,10 +197,10 @@ def components_of_covariance(
     d = len(arrays["covariance"])
     chosen = list(range(d)) if columns is None else [_column(column, d) for column in columns]
     if len(set(chosen)) != len(chosen):
-        raise BadInputError(f"of {len(chosen)} columns {len(set(chosen))} are different: give every column once")
+        raise BadInputError(f"of {len(chosen)} columns {len(set(chosen))} are different: name each column once")
     if not isinstance(k, Integral) or not 1 <= k <= len(chosen):
         raise BadInputError(
-            f"k = {k!r} is not possible: it is a whole number from 1 to that of the columns, which is {len(chosen)}"
+            f"k = {k!r} is not possible: give a whole number from 1 to {len(chosen)}, the number of columns"
         )
     here = np.ix_(chosen, chosen)
     made, told = _made_of(
@@ -240,10 +240,10 @@ def make_covariance(source: Source, privacy: Privacy, k: int, rule: PublicRule) 
         )
     if privacy.mechanism != "gaussian":
         raise BadInputError(
-            f'mechanism = "{privacy.mechanism}" is of the private power method: the covariance has Gaussian noise only'
+            f'mechanism = "{privacy.mechanism}" needs the private power method: the covariance has Gaussian noise only'
         )
     if privacy.coherence is not None:
-        raise BadInputError("coherence is for the blocks of the private power method: leave it out for the covariance")
+        raise BadInputError("coherence applies only to the private power method: leave it out for the covariance")
     require_gaussian(budget, privacy.calibration)
     d = source.dimension
     rounding = _operator(source, relation, rule).rounding(d)

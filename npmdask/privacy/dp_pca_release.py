@@ -154,7 +154,7 @@ def make_records(
     _require_records(source, privacy, name)
     relation = require_relation(str(privacy.neighboring_relation))
     if source.shape[0] > MOST_RECORDS and relation == "record_add_remove":  # the guess of their number may be smaller
-        raise RefusedError(f"{source.path} has more than 2^28 records, of which sums are not exact: divide it")
+        raise RefusedError(f"{source.path} has more than 2^28 records, so their sums would not be exact: split it")
     question = OracleQuestion(
         records=source.shape[0],
         dimension=source.dimension,
@@ -183,7 +183,7 @@ def _require_records(source: Source, privacy: Privacy, name: str) -> None:
     require_registered(source)
     if source.kind not in KINDS:
         raise BadInputError(
-            f"{name} is for records: rows (kind samples) or symmetric matrices (kind matrices), and {source.path} is "
+            f"{name} needs records: rows (kind samples) or symmetric matrices (kind matrices), but {source.path} is "
             f"of kind {source.kind}"
         )
     if privacy.neighboring_relation is None:
@@ -193,7 +193,7 @@ def _require_records(source: Source, privacy: Privacy, name: str) -> None:
         raise BadInputError(f"neighboring_relation = {privacy.neighboring_relation!r} is not one of {name}: {known}")
     if (privacy.mechanism, privacy.calibration, privacy.clip_images) != ("gaussian", "exact", True):
         raise BadInputError(
-            f"mechanism, calibration and clip_images are of the private power method: leave them out for {name}"
+            f"mechanism, calibration and clip_images apply only to the private power method: leave them out for {name}"
         )
 
 

@@ -57,7 +57,7 @@ class Relation(ABC):
             A block that is not finite or not d x p; an unknown norm.
         """
         if image_norm is not None:
-            raise BadInputError(f"images are clipped of records, and {self.name} has none")
+            raise BadInputError(f"only images of records can be clipped, and {self.name} has no records")
         block = np.asarray(block, dtype=np.float64)
         if block.ndim != 2 or not block.size or not np.isfinite(block).all():
             raise BadInputError("the sensitivity of a product needs a finite block of d rows and p columns")
@@ -258,7 +258,9 @@ class Entry(MatrixRelation):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.coherence is not None and not require_positive(f"coherence of {self.name}", self.coherence) >= 1:
-            raise BadInputError(f"coherence = {self.coherence:g} is impossible: it lies between 1 and the dimension d")
+            raise BadInputError(
+                f"coherence = {self.coherence:g} is impossible: it must be between 1 and the dimension d"
+            )
 
     @property
     def unit(self) -> float:
@@ -445,7 +447,7 @@ class TensorRelation(Relation):
         if norm != "l2":
             raise RefusedError(no_laplace())
         if image_norm is not None:
-            raise BadInputError(f"images are clipped of records, and {self.name} has none")
+            raise BadInputError(f"only images of records can be clipped, and {self.name} has no records")
         column = np.asarray(block, dtype=np.float64)
         if column.ndim != 2 or column.shape[1] != 1 or not column.size or not np.isfinite(column).all():
             raise BadInputError("the sensitivity of a contraction is that at one finite column (d x 1)")
@@ -638,19 +640,20 @@ def make_relation(
         raise BadInputError(f"unknown neighboring_relation {name!r}: {closest(str(name), list(known))}")
     if clip_norm is None:
         raise BadInputError(
-            f"{name} needs a clip_norm: a public bound (of the norm of a record, or of every entry) that "
-            "is chosen without looking at the data"
+            f"{name} needs a clip_norm: a public bound (of the norm of a record, or of every entry), chosen without "
+            "looking at the data"
         )
     kind, parameters = known[name], {"clip_norm": clip_norm}
     if issubclass(kind, MatrixRelation | TensorRelation):
         parameters["change"] = change
     elif change != 1.0:
         raise BadInputError(
-            f"change = {change} is for matrices and tensors: a record of {name} changes as far as clip_norm allows"
+            f"change = {change} applies only to matrices and tensors; a record of {name} changes as far as clip_norm "
+            "allows: leave change out"
         )
     if coherence is not None:
         if not issubclass(kind, Entry):
-            raise BadInputError(f"coherence is for entry and symmetric_entry, not for {name}: leave it out")
+            raise BadInputError(f"coherence applies only to entry and symmetric_entry, not to {name}: leave it out")
         parameters["coherence"] = coherence
     return kind(**parameters)
 

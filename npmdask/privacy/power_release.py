@@ -270,8 +270,8 @@ def require_store(source: Any) -> None:
     if isinstance(source, zarr.Array | zarr.Group) or (path and (is_url(source) or file_of(Path(source)) is None)):
         return
     raise RefusedError(
-        f"{source if path else 'what a program holds'} was never ingested, and was not looked at: a private run reads "
-        "rows that `npmdask ingest` has recorded; ingest them first, and give the path of the store"
+        f"{source if path else 'what a program holds'} was never ingested and was not read: a private run reads only "
+        "rows that `npmdask ingest` has recorded. Ingest them first, and give the path of the store"
     )
 
 
@@ -279,8 +279,8 @@ def require_registered(source: Source) -> None:
     """Refuse data that were never ingested: RefusedError."""
     if not source.registered:
         raise RefusedError(
-            f"{source.path} was never ingested: the budget of a data set belongs to its content, which only "
-            "`npmdask ingest` records; ingest it first"
+            f"{source.path} was never ingested: a budget is bound to the content of the data, which only `npmdask "
+            "ingest` records. Ingest it first"
         )
 
 
@@ -301,7 +301,7 @@ def relation_of(source: Source, privacy: Privacy) -> Relation:
     )
     if source.kind not in relation.kinds:
         raise BadInputError(
-            f"neighboring_relation = {relation.name!r} is for data of kind {' or '.join(relation.kinds)}, and "
+            f"neighboring_relation = {relation.name!r} needs data of kind {' or '.join(relation.kinds)}, but "
             f"{source.path} is of kind {source.kind}"
         )
     return relation
@@ -320,8 +320,8 @@ def make_power(source: Source, privacy: Privacy, k: int, p: int, releases: int |
     relation, budget = relation_of(source, privacy), Budget(privacy.epsilon, privacy.delta)
     if releases is None:
         raise BadInputError(
-            "the private power method needs max_steps here: the number of noisy products, public and fixed in advance "
-            "(4 to 8 suit most spectra; each costs a pass, and all together the budget)"
+            "the private power method needs max_steps here: the number of noisy products, public and fixed in "
+            "advance (4 to 8 suit most spectra; each takes a pass, and all share the budget)"
         )
     operator = private_operator(source, relation, rule)
     mechanism = MECHANISMS[privacy.mechanism](

@@ -90,32 +90,33 @@ def require_public_rule(rule: PublicRule, privacy: Privacy, *, oracle: bool) -> 
         _require_wide(relation, rule.fill, privacy)
     if relation == "record_zero_out" and 0.0 in rule.marks:
         raise RefusedError(
-            "missing_values with 0 and record_zero_out: a record of zeros, which is of no person, would count as "
-            "one of missing values, and move the sum. Mark missing values by another number, or choose record_replace"
+            "missing_values = 0 with record_zero_out: a record of zeros, which stands for no person, would count as "
+            "one of missing values and change the sum. Mark missing values by another number, or choose "
+            "record_replace"
         )
     if rule.view.column_weight is not None and relation not in RECORDS:
         raise RefusedError(
-            f"column_weights with {relation}: an entry of a weighted column moves by another number than change, so "
-            "that the promise would be another one for every column. Multiply the columns when the data are written, "
-            "and say the change of the entries as they are then"
+            f"column_weights with {relation}: an entry of a weighted column moves by change times the root of its "
+            "weight, so the guarantee would differ between columns. Multiply the columns when you write the data, "
+            "and give the change of the multiplied entries"
         )
     if rule.view.row_weight is None:
         return
     if relation not in RECORDS:
         raise RefusedError(
-            f"row_weights with {relation}: an entry of a weighted row moves by another number than change. Multiply "
-            "the rows when the data are written, and say the change of the entries as they are then"
+            f"row_weights with {relation}: an entry of a weighted row moves by change times the root of its weight. "
+            "Multiply the rows when you write the data, and give the change of the multiplied entries"
         )
     if relation not in BY_PLACE:
         raise RefusedError(
-            f"row_weights with {relation}: one record more or less shifts all records behind it to other weights, "
-            f"which no clip_norm bounds. Choose {' or '.join(BY_PLACE)}, in which every record keeps its place, or "
-            "leave the weights out"
+            f"row_weights with {relation}: one record more or less gives all later records other weights, which no "
+            f"clip_norm bounds. Choose {' or '.join(BY_PLACE)}, where every record keeps its place, or leave the "
+            "weights out"
         )
     if oracle:
         raise RefusedError(
-            "row_weights are of the private power method and the covariance: what oracles of records release are means "
-            "over batches of equal records. Leave the weights out, or choose another algorithm"
+            "row_weights apply only to the private power method and the covariance; oracles of records release "
+            "means over batches of equal records. Leave the weights out, or choose another algorithm"
         )
 
 
@@ -124,7 +125,7 @@ def _require_wide(relation: str, fill: float | np.ndarray, privacy: Privacy) -> 
     if relation != "entry":
         raise RefusedError(
             f"missing = 'fill' with {relation}: the norm of a difference where entries are missing is not defined. "
-            "Fill the gaps when the data are written, and promise what holds for the filled matrix"
+            "Fill the gaps when you write the data, and choose the relation for the filled matrix"
         )
     if privacy.clip_norm is None:
         return
@@ -133,6 +134,6 @@ def _require_wide(relation: str, fill: float | np.ndarray, privacy: Privacy) -> 
     if privacy.change < farthest:
         raise RefusedError(
             f"missing = 'fill' with entry and change = {privacy.change:g}: an entry that is missing in one of two "
-            f"neighbours and {bound:g} in the other moves by up to {farthest:g} (clip_norm and the size of what gaps "
-            f"count as), more than the promise allows. Say change = {farthest:g}, or protect whole records"
+            f"neighbours and {bound:g} in the other moves by up to {farthest:g} (clip_norm plus the size of the fill "
+            f"value), more than the guarantee allows. Set change = {farthest:g}, or protect whole records"
         )

@@ -77,8 +77,8 @@ class Privacy:
     def __post_init__(self) -> None:
         if self.ledger is not None and "://" in self.ledger and urlsplit(self.ledger).password:
             raise BadInputError(
-                "the URL of the ledger holds a password, and a configuration is copied, logged and kept by schedulers: "
-                "leave `ledger` out and put the URL into the environment variable NPMDASK_LEDGER"
+                "the URL of the ledger contains a password, but configurations are copied, logged and kept by "
+                "schedulers: leave `ledger` out and put the URL into the environment variable NPMDASK_LEDGER"
             )
 
     def name_of(self, source: str) -> str:

@@ -183,8 +183,8 @@ def make_tensor(source: Source, privacy: Privacy, options: Mapping[str, Any], k:
     relation = tensor_relation(source, privacy)
     if not 1 <= k <= source.dimension:
         raise BadInputError(
-            f"target_rank = {k} is not possible: the tensor has dimension {source.dimension}, and at most so many "
-            "orthogonal components"
+            f"target_rank = {k} is not possible: a tensor of dimension {source.dimension} has at most "
+            f"{source.dimension} orthogonal components"
         )
     asked, budget = read_options(options), Budget(privacy.epsilon, privacy.delta)
     steps = k * (asked.iterations + 1)
@@ -217,8 +217,8 @@ def read_options(options: Mapping[str, Any]) -> PrivateTensorOptions:
     for name in options:
         if name in LOOKING:
             raise RefusedError(
-                f"{name} is not for a private {NAME}: how many releases there are would follow from the data; leave it "
-                "out, a private run makes target_rank (iterations + 1) of them"
+                f"{name} is not for a private {NAME}, because the number of releases would depend on the data: leave "
+                "it out; a private run makes target_rank (iterations + 1) releases"
             )
         if name not in known:
             raise BadInputError(f"a private {NAME} has no option {name!r}: {closest(name, known)}")

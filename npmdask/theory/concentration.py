@@ -110,13 +110,16 @@ class _Records:
             found = np.asarray(batch, dtype=np.float64)
             d = self.d or (found.shape[1] if found.ndim == 2 else 0)
             if found.ndim != 2 or found.shape[1] != d or not np.isfinite(found).all():
-                raise BadInputError(f"a batch must be b records of {d} finite numbers: leave out those that are not")
+                raise BadInputError(
+                    f"a batch must be b records of {d} finite numbers: leave out records with other numbers"
+                )
             self.d = d
             rows += len(found)
             yield found / self.unit
         if not rows or rows != (self.rows or rows):
             raise BadInputError(
-                f"{rows} records in one pass, {self.rows} before: `batches` must give all of them whenever it is called"
+                f"{rows} records in one pass, {self.rows} before: `batches` must return all records every time it is "
+                "called"
             )
         self.rows = rows
 
@@ -159,7 +162,8 @@ def _require_semidefinite(second: Block) -> None:
     values = np.linalg.eigvalsh(second)
     if values[0] < -1e-10 * abs(values[-1]):
         raise BadInputError(
-            f"Sigma less what is common has an eigenvalue {values[0]:.3g}: it must be E x x^T, without negative ones"
+            f"Sigma less what is common has an eigenvalue {values[0]:.3g}: it must be E x x^T, which has no negative "
+            "eigenvalues"
         )
 
 

@@ -221,7 +221,7 @@ def dist_rate(
     counts(d=d, nodes=nodes)
     not_negative(nu=nu)
     if not 1 <= coherence <= d:
-        raise BadInputError(f"coherence = {coherence:g} is impossible: it lies between 1 and the dimension {d}")
+        raise BadInputError(f"coherence = {coherence:g} is impossible: it must be between 1 and the dimension {d}")
     louder = nu * math.sqrt(nodes * coherence * math.log(max(d, 2)) * _log(releases))
     return _rate_of_sine(louder, s_k, s_q1, d, q, p, constant)
 
@@ -551,7 +551,7 @@ def coherence_linf_bound(coherence: float, d: int, *, p: int = 1, releases: int 
     """
     counts(d=d, p=p, releases=releases)
     if not 1 <= coherence <= d:
-        raise BadInputError(f"coherence = {coherence:g} is impossible: it lies between 1 and the dimension {d}")
+        raise BadInputError(f"coherence = {coherence:g} is impossible: it must be between 1 and the dimension {d}")
     value = 4 * math.sqrt(coherence * math.log(max(d, 2)) / d)
     return Prediction(value, {}, {"p_and_releases_at_most_d": max(p, releases) <= d})
 

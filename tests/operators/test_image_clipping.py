@@ -147,7 +147,7 @@ def test_norms_that_cannot_be(longest: Any) -> None:
     if isinstance(longest, float):
         with pytest.raises(BadInputError, match="image_norm"):
             replace(dense(np.ones((4, 3)), 1.0), image_norm=longest)
-    with pytest.raises(BadInputError, match="has none"):
+    with pytest.raises(BadInputError, match="has no records"):
         make_relation("entry", clip_norm=1.0).sensitivity(np.eye(3), image_norm=1.0)
 
 

@@ -419,7 +419,7 @@ def test_nothing_is_filled_where_nothing_is_missing() -> None:
         ({"missing": "mean"}, "needs centring"),
         ({"missing": "mean", "kind": "symmetric"}, "of kind symmetric"),
         ({"missing": "mean", "mechanism": "gaussian", "stddev": 0.1}, "not for other operators"),
-        ({"missing": "mean", "privacy": PRIVACY}, "was never ingested, and was not looked at"),
+        ({"missing": "mean", "privacy": PRIVACY}, "was never ingested and was not read"),
         ({"missing": "fill", "missing_fill": 0}, "is for private runs"),
         ({"missing_fill": 0}, "say so, or leave it out"),
     ],

@@ -122,7 +122,7 @@ def test_batches_are_asked_for_once_a_pass_and_are_the_same_in_any_cut() -> None
         (of(CORNERS), {"quantile": 0.0}, "share of the records"),
         (of(CORNERS), {"a": -1.0}, "exponent"),
         (of(CORNERS), {"sigma": np.diag([2.0, -1.0])}, "none negative"),
-        (of(CORNERS), {"common": np.diag([3.0, 2.0]), "sigma": np.diag([5.0, 1.0])}, "without negative"),
+        (of(CORNERS), {"common": np.diag([3.0, 2.0]), "sigma": np.diag([5.0, 1.0])}, "no negative"),
         (of(np.ones((3, 2))), {"sigma": np.array([[1.0, 1.0], [1.0, 1.0]])}, "are the same"),
         (of(SIGNS * [1, np.nan]), {}, "finite"),
         (lambda: [np.ones((2, 2)), np.ones((2, 3))], {}, "2 finite numbers"),
@@ -139,5 +139,5 @@ def test_what_gives_no_numbers_is_refused(
 
 def test_an_iterator_that_is_used_up_is_seen() -> None:
     once = iter([CORNERS])
-    with pytest.raises(BadInputError, match="whenever it is called"):
+    with pytest.raises(BadInputError, match="every time it is called"):
         assumption_a(lambda: once, 1)

@@ -262,7 +262,7 @@ def audit(
         An unknown relation or mechanism, a mechanism that knows none of the relations, too few runs.
     """
     if runs < LEAST_RUNS:
-        raise BadInputError(f"{runs} runs are too few: use at least {LEAST_RUNS}, better 10000")
+        raise BadInputError(f"{runs} runs are too few: use at least {LEAST_RUNS}, preferably 10000")
     _require_known(mechanisms)
     chosen = [_relation(relation) for relation in relations]
     _require_offered(mechanisms, chosen)
@@ -294,9 +294,11 @@ def _require_offered(mechanisms: Sequence[str], relations: Sequence[Relation]) -
         for_it = [name for name in REGISTRY if offered(mechanisms[0], name)]
         raise BadInputError(f"{mechanisms[0]} has no guarantee for these relations: choose {' or '.join(for_it)}")
     if set(mechanisms) == {"covariance"} and not any(_offered_for("covariance", relation) for relation in relations):
-        raise BadInputError("a covariance is released of records and of symmetric matrices: choose such a relation")
+        raise BadInputError(
+            "a covariance is released only for records and symmetric matrices: choose a relation of these"
+        )
     if "gaussian" not in mechanisms and all(isinstance(relation, TensorRelation) for relation in relations):
-        raise BadInputError(f"only Gaussian noise promises anything for {' and '.join(TENSORS)}: choose gaussian")
+        raise BadInputError(f"only Gaussian noise gives a guarantee for {' and '.join(TENSORS)}: choose gaussian")
 
 
 def _offered_for(mechanism: str, relation: Relation) -> bool:

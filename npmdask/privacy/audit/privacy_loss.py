@@ -230,5 +230,5 @@ def _squares(told: ObservedRelease) -> float:
 
 def _paper_mean(mechanism: Any) -> PaperMean:
     if not isinstance(mechanism, PaperMean):
-        raise TypeError(f"no law is known for releases of a {type(mechanism).__name__}")
+        raise TypeError(f"the audit does not know the distribution of releases of a {type(mechanism).__name__}")
     return mechanism

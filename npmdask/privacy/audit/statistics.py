@@ -69,7 +69,7 @@ def count(scores: tuple[Scores, Scores], thresholds: Sequence[float]) -> Counts:
     if len(here) != len(there) or not len(here) or not thresholds:
         raise BadInputError("an audit needs at least one threshold and as many runs of A as of its neighbour")
     if np.isnan(here).any() or np.isnan(there).any():
-        raise BadInputError("a score is not a number; the release has overflowed or was never noised")
+        raise BadInputError("a score is not a number: the release has overflowed, or no noise was added")
     false, true = ([int((world > t).sum()) for t in thresholds] for world in (here, there))
     return Counts(tuple(false), tuple(true), len(here))
 

@@ -79,7 +79,9 @@ def whole_scale(scale: float) -> int:
         Not positive, or above 2^47.
     """
     if not 0 < scale <= LARGEST_SCALE / 2:
-        raise BadInputError(f"noise of {scale:.3g} units of the grid: it must be up to 2^47, with a smaller multiplier")
+        raise BadInputError(
+            f"noise of {scale:.3g} units of the grid: at most 2^47 are possible; use a smaller multiplier"
+        )
     units = -int(-scale // 1)
     shift = max(units.bit_length() - LEADING_BITS, 0)
     return -(-units >> shift) << shift
@@ -194,12 +196,12 @@ def vector_of(answer: Answer) -> np.ndarray:
         Something else: the answer to another query.
     """
     if not isinstance(answer, np.ndarray):
-        raise BadInputError("a mean was asked for: hand the oracle the answer to its last query")
+        raise BadInputError("a mean was asked for: give the oracle the answer to its last query")
     return answer
 
 
 def number_of(answer: Answer) -> float | None:
     """``answer`` of a range, None if there is none; BadInputError for a vector."""
     if isinstance(answer, np.ndarray):
-        raise BadInputError("a range was asked for: hand the oracle the answer to its last query")
+        raise BadInputError("a range was asked for: give the oracle the answer to its last query")
     return answer

@@ -66,7 +66,7 @@ def require_by_index(relation: str) -> Relation:
     """
     if require_relation(relation) not in BY_INDEX:
         raise RefusedError(
-            "batches are cut by the index of a record, and one record more shifts all that follow: use "
+            "batches are formed by the index of a record, so one more record would shift all that follow: use "
             "'record_replace' or 'record_zero_out', with a public number of records, or an oracle that uses all "
             "records in every step"
         )

@@ -72,7 +72,8 @@ class OjaOracle(ABC):
     def _check_batches(self) -> None:
         if self.target_rank < 1 or not 1 <= self.batch <= self.records // self.target_rank:
             raise BadInputError(
-                f"{self.records} records cannot give {self.target_rank} rounds a batch of {self.batch}: use fewer"
+                f"{self.records} records are too few for {self.target_rank} rounds with batches of {self.batch}: use "
+                "fewer rounds or smaller batches"
             )
 
     @property
@@ -141,7 +142,7 @@ class PlainOja(OjaOracle):
         return Promise("record_replace", math.inf, 0.0, None, True, "no noise: not private")
 
     def charge(self) -> Charge:
-        raise RefusedError("not private: Oja's method as it is adds no noise, so no budget covers it; use DP-Ojas")
+        raise RefusedError("Oja's method adds no noise and is not private: use DP-Ojas")
 
     def spec(self) -> dict[str, Any]:
         return spec_of("oja", self)
@@ -191,9 +192,11 @@ class DPOjas(OjaOracle):
         if self.noise != "reuse":
             super()._check_batches()
         elif self.target_rank < 1 or self.records < 1 or self.batch:
-            raise BadInputError("with noise = 'reuse' a step has all records (one or more): give no batch")
+            raise BadInputError("with noise = 'reuse' a step uses all records (at least one): leave batch out")
         if (self.full_steps >= 1) != (self.noise == "reuse"):
-            raise BadInputError("full_steps is T of a round, one or more, with noise = 'reuse', and for nothing else")
+            raise BadInputError(
+                "full_steps is the number of steps of a round, at least 1, and applies only to noise = 'reuse'"
+            )
 
     @property
     def steps(self) -> int:
@@ -214,8 +217,9 @@ class DPOjas(OjaOracle):
         """alpha with a shuffle: every record has its part of the noise of its batch, and any two are 2 beta apart."""
         if not self.shuffled:
             raise RefusedError(
-                "a shuffle amplifies only if the records are in a uniform random order that is kept secret, and this "
-                "cannot be seen here: shuffle them, forget the order, and say shuffled = True; or use noise = 'reuse'"
+                "a shuffle amplifies only if the records are in a uniform random order that is kept secret, which "
+                "cannot be checked here: shuffle them, delete the order, and set shuffled = True; or use noise = "
+                "'reuse'"
             )
         each = shuffled_multiplier(self.budget, self.records) * math.sqrt(self.batch)
         return each * 2 / sum_sensitivity(self.relation, 1.0)

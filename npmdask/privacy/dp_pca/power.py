@@ -65,7 +65,7 @@ class PowerOracle:
     def __post_init__(self) -> None:
         require_relation(self.relation)
         if self.target_rank < 1 or self.steps < 1:
-            raise BadInputError("a power oracle needs target_rank and steps of one or more")
+            raise BadInputError("a power oracle needs target_rank and steps of at least 1")
         object.__setattr__(self, "multiplier", gaussian_multiplier(self.budget, self.releases))
         self._mean()  # the range of its numbers
 

@@ -68,8 +68,8 @@ def grant_source(
             "was never ingested" if not opened.registered else "was ingested by an earlier version, without SHA-256"
         )
         raise BadInputError(
-            f"{opened.path} {before}: a budget is bound to the content of the data, which is only known of "
-            "an ingested store. Run `npmdask ingest` on it and grant the budget for that"
+            f"{opened.path} {before}: a budget is bound to the content of the data, which is only recorded for an "
+            "ingested store. Run `npmdask ingest` on it, and grant the budget for the new store"
         )
     made = make_relation(relation, clip_norm=clip_norm, change=change)
     if opened.kind not in made.kinds:

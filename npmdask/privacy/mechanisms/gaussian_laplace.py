@@ -114,7 +114,7 @@ class PrivateMechanism(ABC):
         if not isinstance(entropy, Entropy):
             raise BadInputError(f"private noise is drawn from an Entropy (a secret key), not from {type(entropy)}")
         if isinstance(step, bool) or step not in range(1, self.releases + 1):
-            raise RefusedError(f"step {step} is not one of the {self.releases} releases that are paid for")
+            raise RefusedError(f"step {step} is not one of the {self.releases} releases that were charged")
         require_integers(product)
         scale = self._grid_scale(block, len(product))
         require_64_bits(product, scale)

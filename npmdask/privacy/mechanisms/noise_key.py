@@ -40,7 +40,8 @@ class _Secret:
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise RefusedError(
-            f"{type(self).__name__} holds a secret key, never copied or pickled: give the path of its file instead"
+            f"{type(self).__name__} holds a secret key, which is never copied or pickled: give the path of its file "
+            "instead"
         )
 
     def __getstate__(self) -> NoReturn:
@@ -61,7 +62,7 @@ class Keystream(_Secret):
     def read(self, count: int) -> bytes:
         """The next ``count`` bytes. RefusedError after 256 GiB, and in a process that was forked meanwhile."""
         if os.getpid() != self._process:
-            raise RefusedError("a keystream went through a fork: ask the Entropy for one in the new process")
+            raise RefusedError("a keystream was copied by a fork: ask the Entropy for one in the new process")
         if self._used + count > LONGEST_STREAM:
             raise RefusedError("one purpose may draw 256 GiB of random bits: split the release")
         self._used += count
@@ -116,7 +117,7 @@ class Entropy(_Secret):
             handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except FileNotFoundError:
             raise RefusedError(
-                f"the secret key {path} is gone: what this run has begun stays charged; start a new run"
+                f"the secret key {path} is missing: the releases that this run has begun stay charged; start a new run"
             ) from None
         except OSError as error:
             raise RefusedError(
@@ -191,9 +192,9 @@ def _raw(part: str | int | bytes) -> tuple[bytes, bytes]:
 def _whole(path: Path, key: bytearray) -> bytearray:
     if len(key) != KEY_BYTES:
         size = f"{len(key)}" if len(key) < KEY_BYTES else "more than 32"
-        raise RefusedError(f"the secret key {path} has {size} bytes instead of 32, so it is not whole: start a new run")
+        raise RefusedError(f"the secret key {path} has {size} bytes instead of 32 and is incomplete: start a new run")
     if not any(key):
-        raise RefusedError(f"the secret key {path} was destroyed: its run is over; start a new one")
+        raise RefusedError(f"the secret key {path} was destroyed, because its run is over: start a new one")
     return key
 
 
@@ -202,14 +203,14 @@ def _require_private(path: Path, status: os.stat_result) -> None:
         raise RefusedError(f"the secret key {path} must be a plain file of your own")
     if status.st_mode & 0o077:
         raise RefusedError(
-            f"the secret key {path} can be read by others (mode {stat.S_IMODE(status.st_mode):o}): who read it can "
-            "subtract the noise; if no one did, `chmod 600` it"
+            f"the secret key {path} can be read by others (mode {stat.S_IMODE(status.st_mode):o}), and with it the "
+            "noise can be subtracted: if no one has read it, `chmod 600` it"
         )
 
 
 def _require_own_folder(folder: Path) -> None:
     if folder.stat().st_mode & 0o022:
-        raise RefusedError(f"the folder {folder} of a secret key can be written by others: `chmod 700` it")
+        raise RefusedError(f"the folder {folder} of a secret key can be written by other users: `chmod 700` it")
 
 
 def _sync_folder(folder: Path) -> None:

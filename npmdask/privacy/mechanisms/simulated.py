@@ -93,7 +93,7 @@ def block_noise(rows: Block, block: Block, moment: Callable[[Block], Block]) -> 
         No rows, or rows that do not fit the block.
     """
     if rows.ndim != 2 or not len(rows) or rows.shape[1] != len(block):
-        raise BadInputError(f"rows of {len(block)} columns are wanted, one or more, not an array of {rows.shape}")
+        raise BadInputError(f"rows of {len(block)} columns are needed, at least one, not an array of {rows.shape}")
     return rows.T @ (rows @ block) / len(rows) - moment(block)
 
 
@@ -127,8 +127,8 @@ class NoiseOracle:
         chosen = np.asarray(self.noise(step, block, product), dtype=np.float64)
         if chosen.shape != product.shape or not np.isfinite(chosen).all():
             raise BadInputError(
-                f"the oracle gave noise of shape {chosen.shape} in step {step}: finite noise of {product.shape} is "
-                "wanted, one number for each of the product"
+                f"the oracle gave noise of shape {chosen.shape} in step {step}: finite noise of shape "
+                f"{product.shape} is needed, that of the product"
             )
         self.trace.append(noise_norms(step, chosen, self.truth))
         return np.asarray(product + chosen)

@@ -98,7 +98,7 @@ class SymmetricGaussian(PrivateGaussian):
         if not isinstance(entropy, Entropy):
             raise BadInputError(f"private noise is drawn from an Entropy (a secret key), not from {type(entropy)}")
         if isinstance(step, bool) or step != 1:
-            raise RefusedError(f"step {step} is not the one release that is paid for")
+            raise RefusedError(f"step {step} is not the one release that was charged")
         require_integers(product)
         d, scale = len(product), self._grid_scale(block, None)
         if product.shape != (d, d) or block.shape != (d, d):
@@ -125,5 +125,5 @@ def require_gaussian(budget: Budget, calibration: str) -> None:
         )
     if calibration != "exact":
         raise RefusedError(
-            'calibration = "paper" is the formula of the private power method: leave it out for the covariance'
+            'calibration = "paper" applies only to the private power method: leave it out for the covariance'
         )

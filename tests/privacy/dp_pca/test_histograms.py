@@ -192,7 +192,7 @@ def test_disjoint_batches_cost_what_the_dearest_costs() -> None:
 
 
 def test_adding_a_record_is_refused_with_the_reason_where_batches_go_by_index() -> None:
-    with pytest.raises(RefusedError, match="shifts all that follow"):
+    with pytest.raises(RefusedError, match="would shift all that follow"):
         require_by_index("record_add_remove")
     assert require_relation("record_add_remove") == "record_add_remove"
     for require in (require_by_index, require_relation):

@@ -107,14 +107,14 @@ def test_a_file_that_others_may_read_is_refused(path: Path, mode: int) -> None:
 
 def test_files_that_are_no_keys_are_refused(path: Path) -> None:
     """Mutants: a missing file made anew on open, a short key padded, links followed."""
-    with pytest.raises(RefusedError, match="is gone"):
+    with pytest.raises(RefusedError, match="is missing"):
         Entropy.open(path)
     assert not path.exists()
     entropy = Entropy.create(path)
     whole = path.read_bytes()
     for content in (b"", whole[:31], whole + b"\0"):
         path.write_bytes(content)
-        with pytest.raises(RefusedError, match="not whole"):
+        with pytest.raises(RefusedError, match="is incomplete"):
             Entropy.open(path)
     path.write_bytes(bytes(32))
     with pytest.raises(RefusedError, match="was destroyed"):
@@ -223,5 +223,5 @@ def test_forks_share_purposes_and_nothing_else(path: Path) -> None:
         found = pool.map(_child, range(3), chunksize=1)
     assert {common for common, _, _ in found} == {rounded_head(_shared["entropy"].keystream("noise", 1))}
     assert len({own for _, own, _ in found}) == 3
-    assert all("through a fork" in said for _, _, said in found)
+    assert all("copied by a fork" in said for _, _, said in found)
     assert len(_shared["stream"].read(8)) == 8

@@ -206,7 +206,7 @@ def test_what_a_relation_fits() -> None:
         ({"name": "entry", "clip_norm": "auto"}, "without looking at the data"),
         ({"name": "record_replace", "clip_norm": math.inf}, "without looking at the data"),
         ({"name": "entry", "clip_norm": 1.0, "change": -1.0}, "change of entry"),
-        ({"name": "record_replace", "clip_norm": 1.0, "change": 2.0}, "change = 2.0 is for matrices"),
+        ({"name": "record_replace", "clip_norm": 1.0, "change": 2.0}, "change = 2.0 applies only to matrices"),
         ({"name": "frobenius_norm", "clip_norm": 1.0, "coherence": 2.0}, "leave it out"),
         ({"name": "entry", "clip_norm": 1.0, "coherence": 0.5}, "between 1 and the dimension"),
     ],

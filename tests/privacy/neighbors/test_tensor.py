@@ -119,9 +119,9 @@ def test_what_makes_no_sense_is_refused() -> None:
     for block in (np.ones((3, 2)), np.full((3, 1), np.nan), np.ones(3)):
         with pytest.raises(BadInputError, match="one finite column"):
             relation.sensitivity(block)
-    with pytest.raises(BadInputError, match="images are clipped of records"):
+    with pytest.raises(BadInputError, match="only images of records can be clipped"):
         relation.sensitivity(np.ones((3, 1)), image_norm=1.0)
-    with pytest.raises(BadInputError, match="coherence is for"):
+    with pytest.raises(BadInputError, match="coherence applies only to"):
         make_relation("tensor_entry", clip_norm=1.0, coherence=2.0)
 
 

@@ -197,7 +197,7 @@ def test_what_the_mechanism_refuses(tmp_path: Path) -> None:
         replace(mechanism, releases=2)
     with pytest.raises(BadInputError, match="pure epsilon"):
         replace(mechanism, budget=Budget(1.0))
-    with pytest.raises(RefusedError, match="formula of the private power method"):
+    with pytest.raises(RefusedError, match="applies only to the private power method"):
         replace(mechanism, calibration="paper")
     with pytest.raises(RefusedError, match="step 2"):
         mechanism.release(nothing, block=np.eye(3), entropy=key, step=2)
@@ -472,13 +472,13 @@ def test_a_slow_spectrum_of_many_columns_is_left_to_the_power_method(tmp_path: P
 def test_another_k_of_arrays_without_a_covariance() -> None:
     with pytest.raises(BadInputError, match="released products"):
         components_of_covariance({"values": np.ones(2)}, {"statement": {}}, 1)
-    with pytest.raises(BadInputError, match="is not private, so that nothing was released"):
+    with pytest.raises(BadInputError, match="is not private and has released nothing"):
         components_of_covariance({"values": np.ones(2)}, {}, 1)
 
 
 @pytest.mark.parametrize("k", [0, 4, 0.5, "two"])
 def test_another_k_is_a_whole_number(k: object) -> None:
-    with pytest.raises(BadInputError, match=r"k = .* is not possible: it is a whole number from 1 .* which is 3"):
+    with pytest.raises(BadInputError, match=r"k = .* is not possible: give a whole number from 1 to 3"):
         components_of_covariance({"covariance": np.eye(3)}, {"statement": {}}, k)  # type: ignore[arg-type]
 
 

@@ -242,7 +242,7 @@ def test_without_its_key_a_run_that_has_begun_is_refused(
             world.solve("run")
     (world.folder / "run" / "entropy").unlink()
     before = world.ledger.status("people").spent
-    with pytest.raises(RefusedError, match="is gone, and the run has begun"):
+    with pytest.raises(RefusedError, match="is missing, and the run has begun"):
         resume(world.folder / "run")
     assert world.ledger.status("people").spent == before, "what was reserved stays spent"
 

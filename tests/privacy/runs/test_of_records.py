@@ -106,11 +106,11 @@ def test_a_record_more_where_the_number_of_records_is_private(tmp_path: Path) ->
     relation = {"neighboring_relation": "record_add_remove"}
     with pytest.raises(BadInputError, match="needs the option records: a public guess"):
         world.problem(relation)
-    with pytest.raises(NpmdaskError, match="shifts all that follow"):
+    with pytest.raises(NpmdaskError, match="would shift all that follow"):
         world.problem(relation, options={"steps": 3, "records": 4000, "reuse": False})
     with pytest.MonkeyPatch.context() as patch:  # so many records that their sum would not be exact
         patch.setattr(record_parts, "MOST_RECORDS", 3999)
-        with pytest.raises(NpmdaskError, match="divide it"):
+        with pytest.raises(NpmdaskError, match="split it"):
             world.problem(relation, options={"steps": 3, "records": 3000})
     other = make_world(tmp_path / "other", records(4000), **relation)
     options = {"steps": 3, "records": 5000}

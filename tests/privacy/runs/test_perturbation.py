@@ -158,7 +158,7 @@ def test_a_copy_under_way_is_no_run_and_without_its_key_it_is_refused(
         with pytest.raises(BadInputError, match="run the same `npmdask perturb` again"):
             door(kept)
     (kept / "entropy").unlink()
-    with pytest.raises(RefusedError, match="is gone, and the run has begun"):
+    with pytest.raises(RefusedError, match="is missing, and the run has begun"):
         perturb(world.data, world.folder / "noisy.zarr", world.privacy)
 
 

@@ -193,7 +193,7 @@ def test_the_test_above_sees_a_leak(two: tuple[World, World], monkeypatch: pytes
         ({"clip_norm": None}, {}, "needs a clip_norm"),
         ({"delta": 0.0}, {}, "Gaussian noise cannot give delta = 0"),
         ({"calibration": "paper", "epsilon": 5000.0}, {}, "use calibration = 'exact'"),
-        ({}, {"options": {"harvest": True}}, "would follow from the data"),
+        ({}, {"options": {"harvest": True}}, "would depend on the data"),
         ({}, {"options": {"restart": 3}}, "did you mean restarts|restarts"),
         ({}, {"options": {"restarts": 0}}, "must be at least 1"),
         ({}, {"options": {"iterations": 2.5}}, "iterations = 2.5"),
