@@ -56,6 +56,11 @@ class ColumnMoments(BySlabs):
         return isinstance(self.reader, GapReader) and self.reader.rule in COUNTED
 
     @property
+    def sums_plain_rows(self) -> bool:
+        """Whether rows are dense and without gaps."""
+        return not (self._of_csr or self._with_gaps)
+
+    @property
     def block_rows(self) -> int:
         return self.reader.shape[1]
 

@@ -20,9 +20,10 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from npmdask.errors import MemoryRefusedError
-from npmdask.numerics.devices import PANEL, Device, Slot
+from npmdask.numerics.devices import PANEL, SOLVING, Device, Slot
 from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import SUMS_READ, Partial, Sums, require_finite
+from npmdask.operators.column_moments import ColumnMoments
 from npmdask.operators.gram import MOST_ROUNDED, SMALLEST, Gram, SparseGram
 from npmdask.operators.gram_matrix import EXACT, GramMatrix, largest_integer
 from npmdask.storage.readers.dense import DenseReader, ReadStats, Tile
@@ -141,7 +142,7 @@ class OnDevice:
         """Memory of the device: for each thread, and beside them."""
         d, whole = int(self.inner.block_rows), type(self.inner) is GramMatrix
         sums = d * (d + 4 * p) * 8 if whole else 4 * d * p * 8
-        packed = self.inner.sum_bytes + d * PANEL * 8 if whole else 0
+        packed = self.inner.sum_bytes + d * PANEL * 8 + SOLVING * d * d * 8 if whole else 0
         return self.slots * self.slot_bytes + sums, WORKING * self.height * d * 8 + packed
 
     def threads_that_fit(self, threads: int, p: int) -> int:
@@ -167,6 +168,8 @@ class OnDevice:
 def on_device(operator: Any, device: Device | None, token: str | None = None) -> Any:
     """The same operator with its sums formed on ``device``, where that is known how; else as it is."""
     if device is None or type(operator) not in SUMS:
+        return operator
+    if type(operator) is ColumnMoments and not operator.sums_plain_rows:
         return operator
     return OnDevice(inner=operator, device=device, token=token)
 
@@ -254,11 +257,16 @@ def _slab_strips(op: OnDevice, slots: Iterator[Slot], slabs: range, record: Read
             first = waiting.popleft()
             waiting.extend(begun(1))
             strip, read = first.result()
-            whole = record.add(read)
-            record.bytes_read, record.chunks, record.checksums = whole.bytes_read, whole.chunks, whole.checksums
+            _take(record, read)
             yield strip
     finally:
         wait(waiting)  # they write to slots that others use next
+
+
+def _take(record: ReadStats, more: ReadStats) -> None:
+    """Add ``more`` to a record."""
+    whole = record.add(more)
+    record.bytes_read, record.chunks, record.checksums = whole.bytes_read, whole.chunks, whole.checksums
 
 
 def _read(op: OnDevice, unit: range, slot: Slot) -> tuple[Strip, ReadStats]:
@@ -541,7 +549,7 @@ def _kept_or_read(op: OnDevice, slabs: range, record: ReadStats, fragments: list
     backend, key = op.device.backend, (op.token, slabs.start, slabs.stop)
     kept: Kept | None = None if op.token is None else backend.kept(key)
     if kept is not None:
-        record.checksums |= kept.record.checksums
+        _take(record, kept.record)  # as if they were read again: what is committed must not tell
         fragments += kept.fragments
         yield from kept.strips
         return
@@ -564,8 +572,36 @@ def _kept_or_read(op: OnDevice, slabs: range, record: ReadStats, fragments: list
         backend.keep(key, Kept(staying, record, fragments))
 
 
+# Means and deviations
+
+
+def _moments_partial(op: OnDevice, slabs: range, block: Block) -> Partial:
+    """Those of each strip about its own mean, joined as those of runs are (Chan, Golub and LeVeque 1983)."""
+    of, backend, xp, weights = op.inner, op.device.backend, op.device.backend.xp, op.inner.view.row_weight
+    with backend.computing():
+        mean, spread, count = backend.zeros((of.block_rows,)), backend.zeros((of.block_rows,)), 0.0
+    record = ReadStats()
+    for strip in _kept_or_read(op, slabs, record, []):
+        own = np.ones(len(strip)) if weights is None else weights[strip.numbers]
+        here = float(own.sum())
+        with backend.computing():
+            rows, there = xp.astype(strip.rows(), xp.float64), backend.upload(own)
+            first = xp.matmul(there, rows) / (here or 1.0)
+            rows = rows - first
+            away = first + xp.matmul(there, rows) / (here or 1.0) - mean  # what rounding has left of the mean
+            share = here / ((count + here) or 1.0)
+            spread = spread + xp.matmul(there, rows * rows) + away * away * (count * share)
+            mean, count = mean + share * away, count + here
+            strip.done()
+    found = np.stack([np.full(of.block_rows, count), *backend.download(mean, spread)])
+    sums = of.unstacked(found, slabs)
+    require_finite(sums, of.reader, slabs)
+    return Partial(sums, record)
+
+
 Summing = Callable[[OnDevice, range, Block], Partial]
 SUMS: dict[type, Summing] = {
+    ColumnMoments: _moments_partial,
     Gram: _product_partial,
     SparseGram: _sparse_product_partial,
     GramMatrix: _matrix_partial,

@@ -16,9 +16,9 @@ import psutil
 from npmdask.algorithms import GramKrylov
 from npmdask.checkpoint.store import RunStore
 from npmdask.execution.executor import begin_on, end_on, single_threaded_blas
-from npmdask.execution.memory import MemoryPlan
+from npmdask.execution.memory import MemoryPlan, usable_cores
 from npmdask.execution.reduction import runs_of
-from npmdask.numerics.devices import SLOTS, Device
+from npmdask.numerics.devices import Device
 from npmdask.numerics.random import generator
 from npmdask.numerics.units import time_text
 from npmdask.operators import Operator
@@ -92,7 +92,7 @@ class DeviceChoice:
         return f"{said}, so that it does not pay: {remedy}"
 
 
-ON_CPU = "Column means, left singular vectors, QR and eigensolvers stay on the processor"
+ON_CPU = "Left singular vectors and QR stay on the processor"
 
 
 def choose_device(
@@ -121,7 +121,7 @@ def choose_device(
     try:
         with single_threaded_blas():
             by_device = _rate_on(device, moved, need.p, threads)
-            processor = _rate(need.operator, need.p, threads)
+            processor = _rate(need.operator, need.p, resources.threads or usable_cores())
     finally:
         end_on(device)
     return DeviceChoice(
@@ -129,7 +129,7 @@ def choose_device(
         device=by_device,
         processor=PassRate(first=processor, later=processor),
         passes=passes or (OF_MATRIX if forms else USUAL),
-        starting=STARTING + PINNING * threads * SLOTS * moved.slot_bytes,
+        starting=STARTING + PINNING * threads * moved.slots * moved.slot_bytes,
         asked=resources.device,
     )
 
