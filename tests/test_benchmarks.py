@@ -389,6 +389,7 @@ def test_real_rows_are_of_two_packages_and_have_no_missing_values() -> None:
 @pytest.mark.slow
 def test_some_rows_run_for_real(tmp_path: Path) -> None:
     names = ["pass-warm", "sparse", "peak-memory", "tensor-bytes", "tensor-private-noise", "gram-cold", "lazy-counts"]
+    names += ["gpu-gram", "gpu-cells", "gpu-genotypes"]  # on the processor, at this scale
     env = os.environ | {"TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "benchmarks", *names, "--scale", "small"]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
@@ -403,5 +404,8 @@ def test_some_rows_run_for_real(tmp_path: Path) -> None:
     assert max(lines["pass-warm"]["details"]["relative_error"].values()) < 1e-4
     assert lines["lazy-counts"]["details"]["max_sin_theta"] < 1e-6
     assert {lines["gram-cold"]["details"][way]["max_sin_theta"] < 1e-4 for way in ("auto", "krylov")} == {True}
+    assert lines["gpu-gram"]["details"]["max_sin_theta"]["on the card"] < 1e-7
+    assert lines["gpu-cells"]["details"]["relative_error"] < 1e-6
+    assert lines["gpu-genotypes"]["details"]["same_bits_as_cores"]
     assert lines["tensor-bytes"]["holds"] and lines["tensor-private-noise"]["holds"]
     assert not list(tmp_path.iterdir())  # the data are gone
