@@ -54,8 +54,7 @@ class Device:
         """The device, opened by this process when it is first asked for."""
         with _OPENING:
             if self not in _OPEN:
-                libraries = self.library.split("|")
-                library = libraries[0] if len(libraries) == 1 else _finding(libraries)
+                library = self.library if self.library in BACKENDS else _finding(self.library.split("|"))
                 _OPEN[self] = BACKENDS[library](self.memory, self.sharing)
             return _OPEN[self]
 

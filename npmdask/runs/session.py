@@ -359,6 +359,8 @@ class Session:
         self.bytes_read += record.bytes_read - resumed.bytes_read
         cost = {"bytes": record.bytes_read, "bytes_resumed": resumed.bytes_read}
         self.log("passed", label=label, seconds=round(seconds, 4), rss=tree_rss(), **cost)
+        if moved is not operator:  # what is remembered of a step is the same whether data had stayed or were read again
+            record = replace(record, bytes_read=operator.pass_bytes, chunks=operator.pass_chunks)
         return product, record, seconds
 
     def _made(self, operator: Operator, block: Block, keeper: PassCheckpoint) -> tuple[Block, ReadStats]:
