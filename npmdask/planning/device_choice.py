@@ -138,7 +138,7 @@ def choice_said(choice: DeviceChoice | None, problem: Problem, resources: Resour
     """What a plan says of the device, and of what is not on it; nothing where none is asked for."""
     if choice is not None or resources.device == "cpu":
         return "" if choice is None else str(choice)
-    if not any(type(need.operator) in SUMS for need in needs_of(problem)):
+    if type(needs_of(problem)[0].operator) not in SUMS:
         return f"the processor: the sums of {type(needs_of(problem)[0].operator).__name__} are not formed on a GPU"
     if device_for(needs_of(problem), resources) is not None:
         return f"of each worker its own, which is not measured here. {ON_CPU}"

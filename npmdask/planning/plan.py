@@ -385,8 +385,8 @@ def _route(request: Request, source: Source, resources: Resources, store: str | 
     held = _held_run(store)
     if held is not None:
         return str(held["name"]) if held["name"] in FORMED else "auto"
-    if not _worth_forming(name, source):
-        return "auto"
+    if not _worth_forming(name, source) or (name == "row-gram" and resources.device == "cuda"):
+        return "auto"  # A A^T is formed by the processor
     rows, columns = source.shape[0], source.dimension
     rank = None if request.iteration_rank == "auto" else request.iteration_rank
     formed = make_problem(source, replace(request, algorithm=name, iteration_rank=rank))

@@ -107,9 +107,10 @@ def device_for(needs: Iterable[Need], resources: Resources) -> Device | None:
     RefusedError
         A GPU is asked for, and this process finds none.
     """
-    moved = [need for need in needs if type(need.operator) in SUMS]
-    if resources.device == "cpu" or not moved:
+    needs = list(needs)
+    if resources.device == "cpu" or type(needs[0].operator) not in SUMS:  # of the passes that decide
         return None
+    moved = [need for need in needs if type(need.operator) in SUMS]
     if resources.device == "auto" and max(map(_processor_seconds, moved)) < STARTING:
         return None  # nothing is imported for it
     if resources.cluster:
