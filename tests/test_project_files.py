@@ -172,6 +172,7 @@ MISSING = {
     "report": "import npmdask.report.plots as p; p.axes('', '', '')",
     "objects": "npmdask.top_k('s3://there/x.zarr', 2)",
     "nodes": "import npmdask.federated.server",
+    "gpu": "from npmdask.numerics.devices import Device; Device('numpy').backend",
     "metrics": "from npmdask.manage.prometheus import require_client; require_client()",
 }
 

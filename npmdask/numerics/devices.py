@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.errors import BadInputError, RefusedError
+from npmdask.errors import BadInputError, RefusedError, extra
 
 DEVICES = ("cpu", "auto", "cuda")
 LIBRARIES = ("cupy", "torch")  # of NVIDIA GPUs, in the order in which they are tried
@@ -174,7 +174,8 @@ class Backend:
     def _namespace(self) -> Any:
         if self.library == "array_api_strict":
             return import_module("array_api_strict")
-        return import_module(f"array_api_compat.{self.library}")
+        with extra("gpu"):
+            return import_module(f"array_api_compat.{self.library}")
 
     @staticmethod
     def missing(module: Any) -> str | None:
