@@ -201,7 +201,8 @@ def top_k(
         configuration. Clients and cluster objects have their own.
     device : {"cpu", "auto", "cuda"}, default "cpu"
         Where sums over the rows are computed: "cuda" is an NVIDIA GPU, through CuPy or PyTorch; "auto" uses one where
-        the run ends sooner with it. The last bits differ from those of the processor, and are the same every time.
+        the run ends sooner with it. The last bits differ from those of the processor, and are the same every time
+        (docs/howto/gpu.md).
     device_memory : str or int, optional
         Limit for the memory of the GPU, for each process; by default most of what is free.
     commit_seconds : float, default 30.0
