@@ -147,7 +147,7 @@ def test_what_makes_no_sense_is_refused(device: str, path: Path, x: np.ndarray) 
     with pytest.raises(BadInputError, match=r"the sums of this run \(Symmetric and Triangle\) are not formed on a GPU"):
         npmdask.top_k(np.cov(x.T), 4, kind="symmetric", device="cuda")
     assert npmdask.top_k(np.cov(x.T), 4, kind="symmetric", device="auto").converged
-    with pytest.raises(BadInputError, match=r"the sums of this run \(RowGram and RowProducts and Gram\) are not formed on a GPU"):
+    with pytest.raises(BadInputError, match=r"\(RowGram and RowProducts and Gram\) are not formed on a GPU"):
         npmdask.top_k(x[:20], 4, algorithm="row-gram", device="cuda")
 
 
