@@ -30,7 +30,6 @@ import numpy as np
 from npmdask.algorithms.base import Info, Query, Question, Result, Seen
 from npmdask.algorithms.krylov import BlockKrylov, KrylovState
 from npmdask.errors import RefusedError
-from npmdask.numerics.devices import leading_pairs
 from npmdask.numerics.subspaces import Block
 from npmdask.theory.certificates.random_start import tangents
 
@@ -171,8 +170,6 @@ def pairs_of_matrix(matrix: np.ndarray, count: int) -> tuple[np.ndarray, Block]:
     if d <= SMALL:
         values, vectors = np.linalg.eigh(matrix)
         return values[: -count - 1 : -1], np.ascontiguousarray(vectors[:, : -count - 1 : -1])
-    if (found := leading_pairs(matrix, count)) is not None:
-        return found[0], np.ascontiguousarray(found[1])
     from scipy.linalg import eigh  # half a second of a short program
 
     values, vectors = eigh(matrix, subset_by_index=[d - count, d - 1], check_finite=False)

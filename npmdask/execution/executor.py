@@ -37,7 +37,7 @@ from npmdask.execution.reduction import (
 )
 from npmdask.execution.threads import OnTask, Threads, environment, single_threaded_blas
 from npmdask.execution.tls import among_ourselves, refusal, refused, security_of
-from npmdask.numerics.devices import Device, solve_on
+from npmdask.numerics.devices import Device
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import Operator, Partial
 from npmdask.storage.chunk_access import first_line
@@ -385,7 +385,6 @@ def end_on(device: Device) -> int:
     """Let go of everything that a run held on a device. Returns the most bytes that were used of it."""
     backend = device.backend
     peak = backend.peak()
-    solve_on(None)
     backend.close()
     return peak
 

@@ -13,7 +13,6 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -29,7 +28,6 @@ LIBRARIES = ("cupy", "torch")  # of NVIDIA GPUs, in the order in which they are 
 SHARE = 0.9  # of the free memory of a card that is used where no limit is given
 PANEL = 512  # columns of a product: of the lower triangle so much is wasted beside the diagonal
 BACK = 8 * 2**20  # bytes that come back at once
-SOLVING = 6  # matrices that a decomposition takes
 TAKEN = 512 * 2**20  # of a card's memory by what no pool counts: the context, kernels, workspaces of cuBLAS
 
 
@@ -57,23 +55,6 @@ class Device:
                 library = self.library if self.library in BACKENDS else _finding(self.library.split("|"))
                 _OPEN[self] = BACKENDS[library](self.memory, self.sharing)
             return _OPEN[self]
-
-
-_SOLVER: ContextVar[Backend | None] = ContextVar("solver", default=None)
-
-
-def solve_on(device: Device | None) -> None:
-    """Decompose large matrices of this thread's run on ``device`` from now on; None: on the processor."""
-    _SOLVER.set(None if device is None else device.backend)
-
-
-def leading_pairs(matrix: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray] | None:
-    """Compute so many eigenvalues, the largest first, and their vectors on the device of this thread's run.
-
-    None where it has no device, or the device no memory for it.
-    """
-    backend = _SOLVER.get()
-    return None if backend is None else backend.leading_pairs(matrix, count)
 
 
 _OPENING = threading.Lock()
@@ -167,7 +148,7 @@ class Backend:
             )
         self.limit = int(SHARE * free / sharing) if memory is None else memory
         self._kept: dict[Any, Any] = {}  # parts of the data, from one pass to the next
-        self._room = self._allowed = 0
+        self._room = 0
         self._back = list[np.ndarray]()
         self._free = list[Slot]()  # that no task uses now
 
@@ -291,21 +272,11 @@ class Backend:
         """``rows^T rows`` of int8 numbers, exactly, in int32; None where that is not known how."""
         return None
 
-    def leading_pairs(self, matrix: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray] | None:
-        """So many eigenvalues of a symmetric matrix, the largest first, and their vectors; None: they do not fit."""
-        if SOLVING * matrix.nbytes > self.limit - self._allowed:
-            return None
-        with self.computing():
-            values, vectors = self.xp.linalg.eigh(self.upload(matrix))
-            values, vectors = self.xp.flip(values[-count:]), self.xp.flip(vectors[:, -count:], axis=1)
-        found = self.download(values, vectors)
-        return found[0], found[1]
-
     def allow(self, nbytes: int) -> None:
         """Keep up to so many bytes of the data from now on, in place of what was kept."""
         with self.turn:
             self._kept.clear()
-            self._room = self._allowed = nbytes
+            self._room = nbytes
 
     @property
     def room(self) -> int:

@@ -20,7 +20,7 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from npmdask.errors import MemoryRefusedError
-from npmdask.numerics.devices import PANEL, SOLVING, Device, Slot
+from npmdask.numerics.devices import PANEL, Device, Slot
 from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import SUMS_READ, Partial, Sums, require_finite
 from npmdask.operators.column_moments import ColumnMoments
@@ -118,7 +118,7 @@ class OnDevice:
         whole, nbytes = type(self.inner) is GramMatrix, int(self.inner.pass_bytes)
         at_once = AT_A_TIME // READERS if self.at_once else AT_A_TIME
         wanted = SUMS_READ * self.inner.sum_bytes if whole else RUN
-        return int(max(self.inner.run_bytes, nbytes // (at_once * max(nbytes // (at_once * wanted), 1))))
+        return int(max(self.inner.run_bytes, nbytes // (at_once * max(nbytes // max(at_once * wanted, 1), 1))))
 
     def task_bytes(self, p: int, runs: list[range]) -> int:
         """Host memory of a running task: its slots, what is read, and the sums as they come back."""
@@ -142,7 +142,7 @@ class OnDevice:
         """Memory of the device: for each thread, and beside them."""
         d, whole = int(self.inner.block_rows), type(self.inner) is GramMatrix
         sums = d * (d + 4 * p) * 8 if whole else 4 * d * p * 8
-        packed = self.inner.sum_bytes + d * PANEL * 8 + SOLVING * d * d * 8 if whole else 0
+        packed = self.inner.sum_bytes + d * PANEL * 8 if whole else 0
         return self.slots * self.slot_bytes + sums, WORKING * self.height * d * 8 + packed
 
     def threads_that_fit(self, threads: int, p: int) -> int:
@@ -549,7 +549,7 @@ def _kept_or_read(op: OnDevice, slabs: range, record: ReadStats, fragments: list
     backend, key = op.device.backend, (op.token, slabs.start, slabs.stop)
     kept: Kept | None = None if op.token is None else backend.kept(key)
     if kept is not None:
-        _take(record, kept.record)  # as if they were read again: what is committed must not tell
+        record.checksums |= kept.record.checksums
         fragments += kept.fragments
         yield from kept.strips
         return

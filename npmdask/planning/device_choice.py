@@ -92,7 +92,7 @@ class DeviceChoice:
         return f"{said}, so that it does not pay: {remedy}"
 
 
-ON_CPU = "Left singular vectors and QR stay on the processor"
+ON_CPU = "Left singular vectors, QR and eigensolvers stay on the processor"
 
 
 def choose_device(

@@ -45,6 +45,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(on, "FEWEST", 16)
     monkeypatch.setattr(on, "STRIP", 2**13)
     monkeypatch.setattr(on, "FILLED", 2**10)
+    monkeypatch.setattr(on, "SUMS_READ", 0)
+    monkeypatch.setattr(on, "RUN", 1)
 
 
 @pytest.fixture(params=["numpy", "array_api_strict"])
