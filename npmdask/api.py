@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from npmdask.algorithms.stopping import Outcome
-from npmdask.checkpoint.store import RunStore, folder_of, not_finished
+from npmdask.checkpoint.store import RunStore, folder_of, no_run, not_finished
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.execution.clusters import scheduler_of
 from npmdask.execution.reduction import COMMIT_SECONDS
@@ -593,7 +593,7 @@ def resume(
     """
     path = folder_of(store)
     if not (path / "run.json").exists():
-        raise BadInputError(f"there is no run in {store}; start one with `npmdask run CONFIG.toml --store {store}`")
+        raise no_run(store)
     spec = RunStore(path).read_spec() or {}
     asked = {
         "memory": memory,

@@ -34,12 +34,13 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
 from npmdask.checkpoint.lease import EPOCH, PRIVATE, UNTOLD, HeldStore, carrier_of, folders_of
-from npmdask.checkpoint.reader import CHECKPOINT_FORMAT, REPLACED, SPEC_TABLES
+from npmdask.checkpoint.reader import CHECKPOINT_FORMAT, REPLACED, SPEC_TABLES, is_store
 from npmdask.errors import BadInputError, CommitError
 from npmdask.storage.bundle import MANIFEST, Arrays, write_bundle, write_file_atomically
 from npmdask.storage.paths import is_url, require_path
@@ -47,6 +48,7 @@ from npmdask.storage.paths import is_url, require_path
 __all__ = ["CHECKPOINT_FORMAT", "PRIVATE", "REPLACED", "SPEC_TABLES", "RunStore", "carrier_of", "folder_of"]
 
 KEPT_STEPS = 2
+NAMED = 2  # runs below a folder that is none
 GIVEN = ("labels", "weights", "missing", "fill", "groups", "locked", "start")  # parts that cost no pass
 
 
@@ -192,11 +194,36 @@ def folder_of(store: str | Path) -> Path:
     return RunStore(store).path if is_url(store) else Path(store).absolute()
 
 
+def no_run(store: str | Path) -> BadInputError:
+    """The error of a command that needs a run, where there is none at ``store``: it names what is near."""
+    said = f"there is no run in {store}"
+    if is_url(store):
+        return BadInputError(f"{said}: check the name of the bucket and of the run")
+    place = Path(store).absolute()
+    if place.is_file():
+        return BadInputError(f"{said}: it is a file, and runs are kept in folders (`npmdask status FOLDER` lists runs)")
+    if around := [folder for folder in place.parents if is_store(folder)]:
+        return BadInputError(f"{said}: it is a part of the run {quote(str(around[0]))}, which is the one to name")
+    if below := runs_near(place):
+        names = " or ".join(quote(str(Path(store) / path.relative_to(place))) for path in below)
+        return BadInputError(f"{said} itself, but there are runs below it: name one, like {names}")
+    return BadInputError(
+        f"{said}: check the name (`npmdask status FOLDER` lists runs), or begin one with `npmdask run SOURCE -k K "
+        f"--store {quote(str(store))}`"
+    )
+
+
+def runs_near(folder: Path) -> list[Path]:
+    """The first few runs at most two levels below a folder that is none."""
+    locks = (lock for pattern in ("*/lock", "*/*/lock") for lock in sorted(folder.glob(pattern)))
+    return list(islice((lock.parent for lock in locks if is_store(lock.parent)), NAMED))
+
+
 def not_finished(store: str | Path) -> BadInputError:
     """The error of a command that needs a finished run, where there is none at ``store``."""
     spec = RunStore(store).read_spec()
     if spec is None:
-        return BadInputError(f"there is no run in {store}: check the name (`npmdask status FOLDER` lists runs)")
+        return no_run(store)
     place = quote(str(store))
     if spec["data"].get("kind") == "gram":
         return BadInputError(

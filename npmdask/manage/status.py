@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from npmdask.checkpoint.lease import Holder, holder_of
-from npmdask.checkpoint.reader import size_of, stores_below
+from npmdask.checkpoint.reader import is_store, size_of, stores_below
 from npmdask.checkpoint.remote.mirror import holds_run
-from npmdask.checkpoint.store import RunStore, folder_of
+from npmdask.checkpoint.store import RunStore, folder_of, no_run, runs_near
 from npmdask.errors import BadInputError, NpmdaskError
 from npmdask.manage.kinds import kind_of, last_error
 from npmdask.numerics.units import time_text
@@ -40,7 +40,12 @@ def inspect(path: str | Path) -> dict[str, Any]:
         return kind_of(spec).inspect(run, spec)
     if (folder / "steps").is_dir():
         raise BadInputError(f"{folder} is a run that was killed before its first step; run the same command again")
-    return _inspect_data(folder)
+    try:
+        return _inspect_data(folder)
+    except BadInputError:
+        if any(map(is_store, folder.parents)) or runs_near(folder):
+            raise no_run(path) from None
+        raise
 
 
 def _inspect_data(path: str | Path) -> dict[str, Any]:

@@ -56,6 +56,8 @@ def parse_memory(text: str | int | None) -> int | None:
         raise BadInputError(f"memory = {text!r} is not a size; write it like '1GiB' or '512MB'") from None
     if size <= 0:
         raise BadInputError(f"memory = {text!r} must be larger than 0")
+    if isinstance(text, str) and text.strip().isdigit() and size < 2**20:
+        raise BadInputError(f"memory = {text!r} is {size} bytes: give a unit, like '{size}GiB'")
     return size
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
@@ -255,10 +256,26 @@ def problem_of(held: RunStore) -> Problem:
         presentation=Presentation(**spec["report"]) if "report" in spec else None,
     )
     gaps = request.missing != REFUSE
-    source = open_source(spec["source"], data["kind"], spec.get("dim"), gaps=gaps, of_complex=True)
+    with _with_what_is_kept(held):
+        source = open_source(spec["source"], data["kind"], spec.get("dim"), gaps=gaps, of_complex=True)
     start = spec["run"].get("starts_from")
     begun = read_start(held) if start else None
     return make_problem(source, request, _read_locked(held, spec), begun, algorithm.get("share"))
+
+
+@contextmanager
+def _with_what_is_kept(held: RunStore) -> Iterator[None]:
+    """Around opening the data of a run: of one that has its answer, an error says that this can be had without them."""
+    try:
+        yield
+    except BadInputError as error:
+        if held.part_meta("result") is None:
+            raise
+        place = quote(held.place)
+        raise BadInputError(
+            f"{error}. The run has its answer, which needs no data: `npmdask report {place}`, `npmdask export {place} "
+            "answer.npz`"
+        ) from error
 
 
 def _is_of_job(folder: Path) -> bool:

@@ -88,6 +88,10 @@ def require_path(path: str | Path) -> None:
     if not isinstance(path, str | os.PathLike):
         raise BadInputError(f"{path!r} is not a path: name the store by a path or a URL, as text or as a Path")
     text = str(path)
+    if not text.strip():
+        raise BadInputError(
+            "the name of a store is empty (a variable of the shell that is not set?): give a path or a URL"
+        )
     if UNSEEN.search(text):
         raise BadInputError(f"{text!r} contains control characters, or bytes that are not text; choose another name")
     name = os.path.basename(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import npmdask
 from npmdask.checkpoint.store import RunStore
 from npmdask.cli.main import main
-from npmdask.errors import RefusedError
+from npmdask.errors import BadInputError, RefusedError
 from npmdask.runs.observers import Observer
 from tests.conftest import planted, same_bytes, write_zarr
 from tests.privacy.runs.conftest import World, world  # noqa: F401
@@ -25,6 +26,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     write_zarr(tmp_path / "x.zarr", planted(ROWS, COLUMNS, 1 / np.sqrt(np.arange(1, COLUMNS + 1)))[0], (100, COLUMNS))
     return tmp_path
+
+
+@pytest.fixture
+def finished(folder: Path) -> Path:
+    """A folder with ``x.npy`` and the finished run ``runs/one`` over it."""
+    np.save("x.npy", np.random.default_rng(0).standard_normal((ROWS, 5)))
+    assert main(["run", "x.npy", "-k", "2", "--store", "runs/one", "--quiet"]) == 0
+    return folder
 
 
 class Ends(Observer):
@@ -157,6 +166,33 @@ def test_a_gram_that_has_no_part_is_bound_again(folder: Path) -> None:
     with pytest.raises(RefusedError, match="too small"):
         npmdask.gram("x.zarr", "g", kind="samples", memory="16MiB", groups=np.arange(ROWS) % 3)
     assert npmdask.gram("x.zarr", "g", kind="samples").rows == ROWS
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("resume x.npy", "there is no run in x.npy: it is a file, and runs are kept in folders"),
+        ("resume runs", "there is no run in runs itself, but there are runs below it: name one, like runs/one"),
+        ("inspect runs", "there is no run in runs itself, but there are runs below it: name one, like runs/one"),
+        ("resume runs/one/steps", "it is a part of the run {}/runs/one, which is the one to name"),
+        ("inspect runs/one/result", "it is a part of the run {}/runs/one, which is the one to name"),
+        ("resume nowhere", "there is no run in nowhere: check the name (`npmdask status FOLDER` lists runs), or begin"),
+        ("report 'run s'", "--store '{}/run s'`"),
+        ("resume ''", "the name of a store is empty (a variable of the shell that is not set?)"),
+        ("resume runs/one --memory 3", "memory = '3' is 3 bytes: give a unit, like '3GiB'"),
+    ],
+)
+def test_what_is_no_run_is_answered_with_what_is_near(finished: Path, line: str, sentence: str, capsys: Any) -> None:
+    assert main(shlex.split(line)) == BadInputError.exit_code
+    assert sentence.format(finished) in capsys.readouterr().err
+
+
+def test_an_answer_needs_no_data_and_a_resume_without_them_says_so(finished: Path, capsys: Any) -> None:
+    Path("x.npy").rename("y.npy")
+    assert main(["resume", "runs/one", "--quiet"]) == BadInputError.exit_code
+    said = capsys.readouterr().err
+    assert "there is nothing at" in said and "The run has its answer, which needs no data: `npmdask report " in said
+    assert main(["export", "runs/one", "answer.npz"]) == main(["report", "runs/one"]) == 0
 
 
 def test_data_that_changed_are_told_with_what_helps(folder: Path, capsys: Any) -> None:
