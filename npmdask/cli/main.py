@@ -228,7 +228,6 @@ def _plan(a: argparse.Namespace) -> int:
 
 
 INTERRUPTED = 130
-SHOWN_LOGS = ("npmdask.files", "npmdask.stores")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -267,13 +266,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def _telling(*, quiet: bool) -> Iterator[None]:
-    """Show on stderr that a file is copied before it is analysed, which may take long, or a store bound again."""
-    logs = [logging.getLogger(name) for name in SHOWN_LOGS]
+    """Show on stderr that a file is copied before it is analysed, which may take long, and that a store is bound again.
+
+    The second is said to those who want it quiet, too: what the store was begun with is gone.
+    """
+    logs = [logging.getLogger(name) for name in (("npmdask.stores",) if quiet else ("npmdask.files", "npmdask.stores"))]
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("npmdask: %(message)s"))
-    if quiet:
-        yield
-        return
     for log in logs:
         log.addHandler(handler)
     try:

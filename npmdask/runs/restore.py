@@ -162,7 +162,7 @@ def _differences(wanted: dict[str, Any], found: dict[str, Any]) -> list[str]:
             if held != value:
                 differences.append(f"{table}.{name} ({held!r} in the checkpoint, {value!r} now)")
     # What the checkpoint has and this run does not is a difference, too: the operator of a stage or of the dilation.
-    for table in ("data", "mechanism", "lens", "operator", "privacy", "weights"):
+    for table in ("data", "algorithm", "mechanism", "stop", "run", "lens", "operator", "privacy", "weights"):
         for name in set(found.get(table, {})) - set(wanted.get(table, {})):
             differences.append(f"{table}.{name} ({found[table][name]!r} in the checkpoint)")
     return differences
@@ -190,12 +190,26 @@ def _require_same(wanted: dict[str, Any], found: dict[str, Any], store: str, sou
             "store that was not ingested the times of its files count too: ingest data that are copied or touched"
         )
     remedy = f"go on with the old parameters (`npmdask resume {quote(store)}`)"
+    if rule := _stops_otherwise(wanted, found):
+        remedy = f"go on with its steps under the new rule (`npmdask resume {quote(store)} {rule}`)"
     if wanted["version"] != found.get("version"):
         remedy = f"go on with this one by npmdask {found.get('version', {}).get('npmdask')}"
     raise RefusedError(
         f"use another store, or {remedy}: the checkpoint in {store} belongs to another run; these differ: {differences}"
         f"{f' (the data were {begun}, and are {source})' if other_data and begun != source else ''}"
     )
+
+
+def _stops_otherwise(wanted: dict[str, Any], found: dict[str, Any]) -> str:
+    """The options of ``npmdask resume`` that make the run in a store one of the parameters ``wanted``; "": none do."""
+    tables = wanted.keys() | {"lens", "operator", "privacy", "weights"}
+    if "privacy" in wanted or "nodes" in wanted or any(wanted.get(t) != found.get(t) for t in tables - {"stop"}):
+        return ""
+    old, new = ({"low_rank_tol": 0.0} | one["stop"] for one in (found, wanted))
+    changed = {name: value for name, value in new.items() if old.get(name) != value}
+    if not changed.keys() <= {"max_steps", "tol", "low_rank_tol"} or None in changed.values():
+        return ""
+    return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in changed.items())
 
 
 # By a table of run.json, for data that lie elsewhere: what makes the problem of a run on them again. A room above this

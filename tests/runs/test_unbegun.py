@@ -48,7 +48,7 @@ def test_the_corrected_command_is_taken_and_says_so_in_one_line(folder: Path, ca
     assert main([*command, "-k", "3", "--memory", "16MiB"]) == RefusedError.exit_code
     before = capsys.readouterr().err
     assert "too small" in before and "nothing was committed" not in before
-    assert main([*command, "-k", "4", "--tol", "1e-6"]) == 0
+    assert main([*command, "-k", "4", "--tol", "1e-6", "--quiet"]) == 0
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "nothing was committed" in line]
     assert line.startswith("npmdask: ") and "algorithm.target_rank (3 in the checkpoint, 4 now)" in line
     npmdask.top_k("x.zarr", 4, tol=1e-6, store="twin", **POWER)
@@ -166,6 +166,24 @@ def test_a_gram_that_has_no_part_is_bound_again(folder: Path) -> None:
     with pytest.raises(RefusedError, match="too small"):
         npmdask.gram("x.zarr", "g", kind="samples", memory="16MiB", groups=np.arange(ROWS) % 3)
     assert npmdask.gram("x.zarr", "g", kind="samples").rows == ROWS
+
+
+def test_another_stopping_rule_is_told_how_to_go_on_with_the_steps(folder: Path, capsys: Any) -> None:
+    """Also where the new one leaves out what the old one had: the store would answer with less than is asked for."""
+    command = ["run", "x.zarr", "--kind", "samples", "-k", "3", "--algorithm", "power", "--store", "run", "--quiet"]
+    assert main([*command, "--set", "stop.low_rank_tol=0.5"]) == 0
+    capsys.readouterr()
+    assert main([*command, "--tol", "1e-5"]) == RefusedError.exit_code
+    said = capsys.readouterr().err
+    remedy = f"use another store, or go on with its steps under the new rule (`npmdask resume {folder / 'run'} "
+    assert remedy in said and "stop.low_rank_tol (0.5 in the checkpoint)" in said
+    options = said.partition(remedy)[2].partition("`")[0].split()
+    assert sorted(options) == sorted(["--tol", "1e-05", "--low-rank-tol", "0.0"])
+    assert main(["resume", "run", "--quiet", *options]) == 0
+    assert main([*command, "--tol", "1e-5"]) == 0, "it is the same run now"
+    capsys.readouterr()
+    assert main([*command, "--tol", "1e-6", "--seed", "5"]) == RefusedError.exit_code
+    assert "under the new rule" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
