@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks.docs import RESULTS, ROOT
 from benchmarks.private_cases import BUDGET, STEPS, K, make_case
-from npmdask.report.plots import BLUE, GREY, ORANGE
+from npmdask.report.plots import ALONE, COLOURS, themed
 
 KEPT = RESULTS.with_name("private_captured.json")
 PICTURE = ROOT / "docs" / "private-captured.svg"
@@ -28,9 +28,9 @@ COLUMNS, SEEDS, RELATION = 500, 3, "record_replace"
 MIDDLE = {"1/i": 9_000, "i^-0.5": 30_000, "10 spikes": 4_600, "0.8^i": 4_000}  # where Analyze Gauss captures 90 %
 STEPS_OF_N = (0.25, 0.4, 0.6, 0.8, 1.0, 1.5, 2.2, 3.5, 6.0, 10.0)
 LINES = {
-    "analyze_gauss": ("Analyze Gauss (d² numbers in memory)", GREY, "s--"),
-    "clipped": ("private power method (2 d p L numbers)", BLUE, "o-"),
-    "plain": ("the same, images of records not clipped", ORANGE, "^:"),
+    "analyze_gauss": ("Analyze Gauss (d² numbers in memory)", COLOURS[9], "s--"),
+    "clipped": ("private power method (2 d p L numbers)", COLOURS[0], "o-"),
+    "plain": ("the same, images of records not clipped", COLOURS[1], "^:"),
 }
 
 
@@ -85,14 +85,12 @@ def draw(found: dict[str, list[dict[str, float]]]) -> Any:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure unless only a drawing is asked for."""
-    from matplotlib import rc_context
-
     parser = argparse.ArgumentParser(prog="python -m benchmarks.private_plot", description=__doc__)
     parser.add_argument("--draw", action="store_true", help="from the kept means, without measuring")
     if not parser.parse_args(argv).draw:
         KEPT.write_text(json.dumps(measure(), indent=1) + "\n")
-    with rc_context({"svg.hashsalt": "npmdask"}):
-        draw(json.loads(KEPT.read_text())).savefig(PICTURE, metadata={"Date": None, "Creator": None})
+    picture = themed(draw(json.loads(KEPT.read_text())))  # without a background: seen on a light page and a dark one
+    PICTURE.write_text(picture.replace("<svg", f'<svg color="{ALONE}"', 1))
 
 
 if __name__ == "__main__":
