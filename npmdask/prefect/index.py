@@ -127,6 +127,7 @@ def runs_report(
             section(
                 "", _searched(len(listed), word) if word else None, Text(text="All runs", address="/") if word else None
             ),
+            section("", *_pages(page, len(listed), word)),
             *(_of_run(root, one, prefect) for one in shown),
             section("", *_pages(page, len(listed), word)),
         ),
