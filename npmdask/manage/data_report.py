@@ -103,7 +103,8 @@ def about(run: RunStore, spec: Mapping[str, Any]) -> str:
     if algorithm.get("share") == "auto":
         wanted = "as many components as predict entries held out"
     said.append(f"asked for: {wanted}")
-    return f"{'; '.join(said)}. Run {name_of(run.path)}."
+    text = "; ".join(said)
+    return f"{text[:1].upper()}{text[1:]}. Run {name_of(run.path)}."
 
 
 def name_of(store: Path) -> str:

@@ -162,9 +162,15 @@
     const decades = Math.log10(ys[1] / ys[0]), every = Math.ceil(decades / 9); // more names than that lie on each other on a phone
     const isPower = (v) => v > 0 && (decades < 1.5 || Math.abs(Math.log10(v) - Math.round(Math.log10(v))) < 1e-9 && Math.round(Math.log10(v)) % every === 0);
     const powers = (u, splits) => splits.map((v) => isPower(v) ? v : null);
+    const marks = (u, i, low, high) => { // uPlot begins at the end of the axis, and meets no power from there
+      const found = [];
+      for (let e = Math.floor(Math.log10(low)); 10 ** e <= high; e++) for (let k = 1; k < 10; k++) { const v = Number(`${k}e${e}`); if (v >= low && v <= high) found.push(v); }
+      return found;
+    };
+    const upright = isMap ? facts.y_name : facts.y, small = Math.max(8, Math.min(12, Math.floor(12 * (size().height - 60) / (6.4 * (upright.length || 1)))));
     const axes = facts.pixels ? [{ show: false }, { show: false }] : [
       axis({ label: isMap ? facts.x_name : facts.x, size: 34, values: isMap || facts.x_is === "value" ? plain : facts.x_is === "time" ? undefined : facts.x_is === "count" ? rows : whole }),
-      axis({ label: isMap ? facts.y_name : facts.y, size: 56, values: plain, ...(facts.log ? { filter: powers, grid: { ...lines, filter: powers }, ticks: { ...lines, filter: powers } } : {}) }),
+      axis({ label: upright, labelFont: `${small}px system-ui, sans-serif`, size: 56, values: plain, ...(facts.log ? { splits: marks, filter: powers, grid: { ...lines, filter: powers }, ticks: { ...lines, filter: powers } } : {}) }),
     ];
     if (rs) axes.push(axis({ scale: "r", side: 1, label: facts.right, size: 46, values: plain, grid: { show: false } }));
     const fixed = ([low, high]) => ({ auto: false, range: (u, a, b) => a == null || b == null ? [low, high] : [a, b], min: low, max: high });

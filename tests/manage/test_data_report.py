@@ -323,3 +323,29 @@ def test_images_of_an_idx_file_need_no_grid(tmp_path: Path) -> None:
         first = blocks(report_of(tmp_path / f"of-{source}"), "Components as images")[1]
         assert first.pixels and (len(first.y), len(first.x)) == (3, 5)
         np.testing.assert_allclose(np.ravel(first.values), solution.basis[:, 0], atol=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(missing()), reason="there is no chromium and chromium-driver here")
+def test_a_logarithmic_axis_has_its_numbers_in_a_browser(tmp_path: Path) -> None:
+    """Fails when the script begins to count at the end of the axis, from which it meets no power of ten."""
+    drawn = Series(x=(1, 2), y=(9972.0, 102.6))
+    tall = Series(x=(1, 2), y=(1e-9, 40.0))
+    long = "the eigenvalue of the second moment of all rows"
+    plots = [Plot(title=t, x="n", y=long, log=True, series=(one,)) for t, one in (("A", drawn), ("B", tall))]
+    page = tmp_path / "page.html"
+    page.write_text(as_html(Report(title="t", outcome="o", good=True, sections=(section("S", *plots),))))
+    with browser(tmp_path) as window:
+        spy = (
+            "window.drawn = []; const write = CanvasRenderingContext2D.prototype.fillText;"
+            "CanvasRenderingContext2D.prototype.fillText = function (text, ...at) {"
+            "window.drawn.push([text, this.font]); return write.call(this, text, ...at); };"
+        )
+        window.command("Page.addScriptToEvaluateOnNewDocument", source=spy)
+        window.command("Emulation.setDeviceMetricsOverride", width=390, height=800, deviceScaleFactor=1, mobile=True)
+        window.open(page.as_uri())
+        found = window.run("return window.drawn")
+    texts = [text for text, _ in found]
+    assert {"100", "1,000", "10,000", "1", "1e-8"} <= set(texts), texts
+    (size, *_) = {re.findall(r"([\d.]+)px", font)[0] for text, font in found if text == long}
+    assert float(size) < 12, "a name that is longer than its axis is written smaller"

@@ -68,6 +68,10 @@ class Browser:
         found = self._ask("POST", "/element", {"using": "css selector", "value": selector})[ELEMENT]
         self._ask("POST", f"/element/{found}/value", {"text": text})
 
+    def command(self, name: str, **parameters: Any) -> Any:
+        """Answer a command of Chromium's own protocol."""
+        return self._ask("POST", "/goog/cdp/execute", {"cmd": name, "params": parameters})
+
     @property
     def text(self) -> str:
         """What the page shows."""

@@ -233,7 +233,7 @@ def test_the_page_names_the_release_and_lists_every_one(home: World, capsys: Any
     page = Path("daily/000007/report.html").read_text()
     about = re.search(r'class="about">(.*?)</p>', page)
     assert "<title>Private PCA of x.zarr: 2 components" in page and "mechanism.relation.clip_norm" in page
-    assert about is not None and about[1] == "asked for: 2 components. Run daily, release 7.", "no number of rows"
+    assert about is not None and about[1] == "Asked for: 2 components. Run daily, release 7.", "no number of rows"
     (run,) = home.ledger.status("people").runs
     assert all(digest[:16] in page for digest in run.committed.values())
     assert "not clipped" in page and re.search(r"<td>1\.08\d*</td>", page), "the first release clips images"
