@@ -78,7 +78,8 @@ def _sides(run: RunStore, answer: CoupledModes, page: PageOptions) -> tuple[Side
     made, refused = [], []
     for name, kept_as, modes, of_columns in zip(SIDES, LABELS, (answer.left, answer.right), parts, strict=True):
         found = run.read_part(kept_as)
-        labels, kept = Labels() if found is None else Labels.of_bundle(*found), modes.missing and modes.missing.kept
+        labels = Labels() if found is None else Labels.of_bundle(*found)
+        kept = None if modes.missing is None else modes.missing.kept
         d = len(modes.basis)
         try:
             drawing = Drawing.of(labels, d, kept, page.grid)
@@ -178,8 +179,8 @@ def _scores(spec: dict[str, Any], sides: tuple[Side, Side], page: PageOptions) -
         raise BadInputError("the data of two fields are a pair: data=(left, right)")
     opened = []
     for side, data, dim in zip(sides, given, (spec.get("dim"), spec.get("other_dim")), strict=True):
-        rows = side.labels.rows
-        dim = dim or (rows[0].name if rows and hasattr(data, "dims") else None)
+        axes = side.labels.rows
+        dim = dim or (axes[0].name if axes and hasattr(data, "dims") else None)
         opened.append(
             side.modes.components.opened(data, dim if isinstance(data, str) or hasattr(data, "dims") else None)
         )
