@@ -102,4 +102,4 @@ def test_buttons_are_called_what_they_show(site: Path, tmp_path: Path) -> None:
         toggles = window.run("return [...document.querySelectorAll('.bd-sidebar summary')].map(one => one.ariaLabel)")
         assert toggles and all(name and name.startswith("Pages below ") for name in toggles), toggles
         search = window.run("return [...document.querySelectorAll('.search-button-field')].map(one => one.ariaLabel)")
-        assert search and set(search) == {None}, "its name is the text that it shows"
+        assert search and all("Search" in name and "K" in name for name in search), "all that it shows, on a phone too"
