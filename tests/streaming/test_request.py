@@ -30,7 +30,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"options": {"block_rows": object()}}, "spm option block_rows = "),
     ({"options": {"block_rows": 0}}, "^spm: block_rows = 0: a block has at least one row$"),
     ({"options": {"iteration_rank": 1}}, "iteration_rank = 1 is less than target_rank = 2"),
-    ({"options": {"iteration_rank": 9}}, "iteration_rank = 9 is too large for rows with 5 columns"),
+    ({"options": {"iteration_rank": 9}}, "iteration_rank = 9 does not fit rows with 5 columns"),
     ({**MB}, "mb-msg needs the option gap: .*to be tuned on a grid"),
     ({"algorithm": "mb-rmsg"}, "mb-rmsg needs the option gap"),
     ({"algorithm": "rmsg"}, "rmsg needs the option ridge: half of"),

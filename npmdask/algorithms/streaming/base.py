@@ -102,7 +102,7 @@ def _surely_finite(rows: Block) -> bool:
 
 def require_rank(k: int, d: int, name: str = "target_rank") -> None:
     """1 <= k <= d, or BadInputError."""
-    require(1 <= k <= d, f"{name} = {k} of rows with {d} columns: choose it between 1 and {d}")
+    require(1 <= k <= d, f"{name} = {k} does not fit rows with {d} columns: choose it between 1 and {d}")
 
 
 def require_memory(memory: float, *, least_open: bool = True) -> None:

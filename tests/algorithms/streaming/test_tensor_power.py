@@ -299,7 +299,7 @@ def test_memory_is_that_of_the_columns_whatever_the_rows() -> None:
 def test_what_cannot_be_is_a_sentence(wrong: dict[str, int], sentence: str) -> None:
     with pytest.raises(BadInputError, match=sentence):
         method(**wrong)
-    with pytest.raises(BadInputError, match="target_rank = 3 is too large for rows with 2 columns"):
+    with pytest.raises(BadInputError, match="target_rank = 3 does not fit rows with 2 columns"):
         method().init(2, rng=generator(0, "start"))
 
 
