@@ -43,7 +43,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"half_life": 1e-3}, "half_life = 0.001: nothing would be left .* after one step of 256 rows; choose a longer"),
     ({"half_life": 9, "options": {"memory": 0.5}}, "give either half_life .* or the option memory"),
     ({"half_life": 9, "options": {"block_rows": "x"}}, "x"),
-    ({"unit": 0}, "unit = 0 must be a positive number, the typical norm of a row; or leave it out"),
+    ({"unit": 0}, "unit = 0: a positive number, the typical norm of a row; or leave it out"),
     ({"unit": "1"}, "unit = '1'"),
     ({"unit": float("inf")}, "unit = inf"),
     ({"seed": -1}, "seed = -1: a whole number of 0 or more"),
