@@ -96,7 +96,7 @@ def test_a_client_that_is_closed_under_way_is_a_resume(
     setattr(observer, when, lambda *facts: client.close())
     with pytest.raises(LostError, match="was lost during a pass"):
         found(rows, "run", cluster=client, observer=observer)
-    with pytest.raises(LostError, match=r"the distributed\.Client is closed: make another one"):
+    with pytest.raises(LostError, match=r"the distributed\.Client is closed: create another one"):
         found(rows, "run", cluster=client)
     assert found(rows, "run", cluster=cluster).converged
 
@@ -136,7 +136,7 @@ def test_what_is_no_cluster_gets_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(LostError, match="there is no scheduler file"):
         scheduler_of(tmp_path / "none.json")
     for given in (8786, {"address": "tcp://a:1"}, ["tcp://a:1"], True):
-        with pytest.raises(BadInputError, match=r"is not understood: give the address of a Dask scheduler"):
+        with pytest.raises(BadInputError, match=r"is not supported: give the address of a Dask scheduler"):
             scheduler_of(given)
         with pytest.raises(BadInputError, match=r"is not supported"):
             npmdask.top_k(np.eye(3), 1, cluster=given)

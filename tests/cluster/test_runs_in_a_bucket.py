@@ -373,7 +373,7 @@ def test_what_was_taken_away_or_damaged(tmp_path: Path, honest: Honest) -> None:
     assert npmdask.resume(URL).data_passes == 0  # type: ignore[union-attr]
     objects = Objects(URL)
     objects.delete(["commit.json", *objects.keys("files")])
-    with pytest.raises(RefusedError, match=r"no run at s3://bucket/runs/x any more, but its local copy"):
+    with pytest.raises(RefusedError, match=r"no longer a run at s3://bucket/runs/x, but its local copy"):
         npmdask.top_k(tmp_path / "x.zarr", 4, store=URL)
     LocalCopy(URL).home.joinpath("carried.json").unlink()
     assert npmdask.resume(LocalCopy(URL).folder).data_passes == 0  # type: ignore[union-attr]

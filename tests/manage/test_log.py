@@ -152,7 +152,7 @@ for i in range(300):
 def test_a_log_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.toml").write_text(CONFIG)
     assert main(["run", str(tmp_path / "a.toml"), "--log", str(tmp_path / "no" / "log")]) == 2
-    assert "No such file or directory; name a file that can (--log, NPMDASK_LOG)" in capsys.readouterr().err
+    assert "No such file or directory; name a writable file (--log, NPMDASK_LOG)" in capsys.readouterr().err
     open_log("/dev/full")
     tell("step", "a")
     tell("step", "b")

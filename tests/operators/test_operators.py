@@ -343,7 +343,7 @@ def test_a_query_that_an_operator_has_no_answer_to_is_refused_by_name(beyond: di
     x = np.arange(12.0).reshape(4, 3)
     operator = Gram(reader=open_source(x).reader)  # type: ignore[arg-type]
     assert operator.asked(Query(block=x)) is operator
-    with pytest.raises(TypeError, match=f"Gram has no answer to a query with {next(iter(beyond))}"):
+    with pytest.raises(TypeError, match=f"Gram cannot answer a query with {next(iter(beyond))}"):
         operator.asked(Query(block=x, **beyond))
 
 

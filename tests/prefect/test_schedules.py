@@ -87,7 +87,7 @@ def test_the_check_shows_all_of_it(folder: Path, capsys: pytest.CaptureFixture[s
         (
             'cron = "0 2 * * *"',
             'cron = "every night"',
-            "schedule nightly: cron = 'every night' names no time: write minute",
+            "schedule nightly: cron = 'every night' is not a valid time: write minute",
         ),
         ('cron = "0 2 * * *"', "", "nightly: say when it runs, with either `every` or `cron`"),
         ("every = 600", 'every = 600\ncron = "0 2 * * *"', "papers: say when it runs"),

@@ -201,7 +201,7 @@ def test_the_command_reads_labels_from_a_file(tmp_path: Path, capsys: Any, monke
     assert "has no labels of rows called 'nothing.txt'" in capsys.readouterr().err
     Path("empty.npy").touch()
     assert main(["gram", "x.zarr", "J", "--groups", "empty.npy"]) == 2
-    assert "empty.npy has no labels to read" in capsys.readouterr().err
+    assert "empty.npy does not contain readable labels" in capsys.readouterr().err
 
 
 KILLED = """

@@ -142,7 +142,7 @@ def test_scores_are_of_columns(tmp_path: Path) -> None:
     try:
         run, source = tmp_path / "run", write_zarr(tmp_path / "x.zarr", ROWS, (64, 12))
         assert npmdask.top_k(source, 1, operator="of rows", store=run).basis.shape == (300, 1)
-        with pytest.raises(BadInputError, match="'of rows', which is not of columns"):
+        with pytest.raises(BadInputError, match="'of rows', which does not act on columns"):
             transform(run, source, tmp_path / "scores.npy")
     finally:
         del OPERATORS["of rows"]

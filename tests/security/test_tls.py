@@ -52,9 +52,7 @@ def test_the_same_bits_with_certificates_and_a_sentence_without(
     npmdask.top_k(path, 4, tol=1e-6, store=tmp_path / "here")
     same_bytes(tmp_path / "here", tmp_path / "far", parts=("steps", "result", "survey"))
     assert npmdask.resume(tmp_path / "far").data_passes == 0, "where they lie is remembered"
-    with pytest.raises(
-        BadInputError, match=r"asks for TLS, and there are no certificates for it: set run.certificates"
-    ):
+    with pytest.raises(BadInputError, match=r"uses TLS, but there are no certificates for it: set run.certificates"):
         npmdask.top_k(path, 4, cluster=machines.address)
     for folder in (theirs, forged):
         with pytest.raises(RefusedError, match=r"does not accept our certificate, or shows none .*take the ca.pem"):

@@ -161,7 +161,7 @@ def test_values_of_anything_else_is_what_was_given() -> None:
 @pytest.mark.parametrize(
     "made, said",
     [
-        (lambda: pd.DataFrame({"a": [1.0, 2], "b": ["x", "y"]}), r"1 columns that are no real numbers \(b\)"),
+        (lambda: pd.DataFrame({"a": [1.0, 2], "b": ["x", "y"]}), r"1 columns that are not real numbers \(b\)"),
         (lambda: pd.DataFrame({"a": [1.0, np.nan], "b": [1.0, 2]}), r"1 missing values in 1 columns \(a\).*df.dropna"),
         (lambda: pd.DataFrame({"a": [1, None], "b": [1, 2]}, dtype="Int64"), r"1 missing values in 1 columns \(a\)"),
         (lambda: pa.table({"a": [1.0, None], "b": [1.0, 2.0]}), r"1 missing values in 1 columns \(a\).*drop_null"),

@@ -189,7 +189,7 @@ def test_what_cannot_be_opened_says_so(tmp_path: Path) -> None:
         (tmp_path / "nothing.nc", "time", "there is no file and no Zarr group at"),
         (tmp_path / "x.txt", "time", r"xarray cannot open .*x\.txt"),
         (path / "v", "time", r"xarray cannot open .*KeyError"),
-        ("s3://bucket/x.zarr", "time", "dim = 'time' is for arrays that a program holds"),
+        ("s3://bucket/x.zarr", "time", "dim = 'time' applies only to arrays in memory"),
     ):
         with pytest.raises(BadInputError, match=said):
             npmdask.top_k(given, 2, dim=dim)

@@ -603,7 +603,7 @@ def test_sparse_blocks_have_the_same_bits_on_threads_on_processes_and_spilled(
     ("fault", "said"),
     [
         ("dense", "a block is a ndarray, and the first one is sparse"),
-        ("other dtype", "values of type float32, and those of the first block are float64"),
+        ("other dtype", "values of type float32, but the first block has float64"),
         ("outside", "indices"),
         ("nan", "non-finite value"),
         ("narrow", "block 2 has shape"),
@@ -739,7 +739,7 @@ def test_matrices_in_hdf5_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         np.testing.assert_allclose(npmdask.top_k(file["x"], 3).values, true_values(X), rtol=1e-12)
         np.testing.assert_allclose(npmdask.top_k(file["csr"], 3).values, true_values(thin.toarray()), rtol=1e-12)
         for name, said in {
-            "csc": r"is a group \(data, indices, indptr\): give one dataset",
+            "csc": r"is a group \(data, indices, indptr\): give one of its datasets",
             "/": "is a group .*csc, csr",
             "long": r"shape \(640,\)",
             "wrong": "indices",

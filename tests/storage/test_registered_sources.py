@@ -243,7 +243,7 @@ def test_what_a_source_gives_that_it_should_not_is_refused_and_named(
         ({"shape": None}, "describes itself wrongly"),
         ({"dtype": np.dtype("c16")}, "toy://odd holds complex128; real numbers are needed"),
         ({"unit_rows": 0}, "unit_rows = 0"),
-        ({"identity": ""}, "identity = '': give text that changes whenever the data do"),
+        ({"identity": ""}, "identity = '': give text that changes whenever the data change"),
         ({"identity": lambda self: "1"}, "identity = <bound"),
         ({"needs": -1}, "needs = -1"),
     ],

@@ -291,7 +291,7 @@ class Disguised:
 @pytest.mark.parametrize(
     ("made", "said"),
     [
-        (lambda repo: repo, "the Repository of icechunk is no session: give repository.readonly_session"),
+        (lambda repo: repo, "the Repository of icechunk is not a session: give repository.readonly_session"),
         (
             lambda repo: repo.readonly_session("main"),
             r"0 two-dimensional arrays \(none; further down cells/x, cells/y\)",

@@ -119,7 +119,7 @@ def test_memory_that_does_not_suffice_is_refused(folder: Path, capsys: Any) -> N
         ('name = "spm"', 'name = "mb-msg"', "mb-msg needs the option gap: lambda_k - lambda_{k+1}"),
         ('name = "spm"', 'name = "oja"\niteration_rank = 4', "oja has no option 'iteration_rank'"),
         ("batch_rows = 100", "batch_rowz = 100", "unknown key 'stream.batch_rowz': did you mean 'batch_rows'"),
-        ("batch_rows = 100", "pattern = '*.csv'", "pattern = '*.csv' means nothing for a stored array"),
+        ("batch_rows = 100", "pattern = '*.csv'", "pattern = '*.csv' does not apply to a stored array"),
         ('path = "x.zarr"', 'path = "-"', "set columns and format"),
         ('path = "x.zarr"', 'path = "nowhere"', "there is nothing at"),
     ],

@@ -176,7 +176,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"center": True}, "center: the mean of a stream is estimated on the way, .* subtract a known mean beforehand"),
     (
         {"half_life": 100},
-        "half_life = 100: online-tensor-power weighs all rows alike and follows no drift: leave it out",
+        "half_life = 100: online-tensor-power gives all rows the same weight and does not follow drift: leave it out",
     ),
     ({"options": {}}, "online-tensor-power needs the option block_rows: rows of an iteration; of N rows to come, N / "),
     ({"options": {"block_rows": 1}}, "^online-tensor-power: block_rows = 1: an iteration takes at least two rows"),

@@ -94,8 +94,8 @@ def test_scores_are_of_the_rows_that_are_given(world: World) -> None:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"neighboring_relation": "entry"}, "of rows it is one of record_replace"),
-        ({"neighboring_relation": None}, "of rows it is one of record_replace"),
+        ({"neighboring_relation": "entry"}, "for rows use one of record_replace"),
+        ({"neighboring_relation": None}, "for rows use one of record_replace"),
         ({"store": None}, "store = None: name a folder"),
         ({"epsilon": -1.0}, "epsilon"),
         ({"row_norm": None}, "clip_norm"),

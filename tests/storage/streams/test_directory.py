@@ -209,7 +209,7 @@ def test_a_file_that_changes_while_it_is_read_is_noticed_at_its_end(tmp_path: Pa
     stream.read(8)
     before = stream.position
     os.utime(tmp_path / "a.npy", ns=(1, 1))
-    with pytest.raises(RefusedError, match=r"a\.npy was written again after its rows before row 20"):
+    with pytest.raises(RefusedError, match=r"a\.npy was written again after its rows up to row 20"):
         stream.read(12)
     assert stream.position == before
 
