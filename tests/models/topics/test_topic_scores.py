@@ -73,7 +73,7 @@ def test_words_that_were_left_out_are_left_out_again(tmp_path: Path) -> None:
 def test_what_is_refused_leaves_nothing(store: Path, tmp_path: Path) -> None:
     bad = COUNTS.astype(float).tolil()
     bad[100, 3] = -2
-    with pytest.raises(BadInputError, match="document 101 has -2 times"):
+    with pytest.raises(BadInputError, match="document 101 has -2 as the count"):
         transform_documents(store, bad.tocsr(), tmp_path / "out")
     write_documents(documents_of(COUNTS), tmp_path / "other", [f"other{i}" for i in range(60)])
     with pytest.raises(BadInputError, match="differs from that of the topics"):
