@@ -40,7 +40,7 @@ class Budget:
     >>> Budget(1, 1e-9)
     Budget(epsilon=1.0, delta=1e-09)
     >>> print(Budget(1.0, 1e-3).warning(records=100_000))
-    delta = 0.001 is not below 1 / (number of records) = 1.0e-05: publishing one record of this data set ...
+    delta = 0.001 is not below 1 / (number of records) = 1.0e-05: publishing one record in full ...
     """
 
     epsilon: float

@@ -151,7 +151,7 @@ def test_without_the_package_a_sentence(tmp_path: Path) -> None:
 def test_a_port_that_somebody_has(tmp_path: Path) -> None:
     server, thread = Exporter(tmp_path).serve(0)
     try:
-        with pytest.raises(RefusedError, match=r"cannot be used .*; choose another"):
+        with pytest.raises(RefusedError, match=r"cannot be had .*; choose another"):
             Exporter(tmp_path).serve(server.server_port)
     finally:
         server.shutdown()

@@ -92,7 +92,7 @@ def test_certificates_are_checked_before_anything_is_asked(tmp_path: Path, monke
     with pytest.raises(BadInputError, match="certificates are for a cluster at tls://"):
         Resources(certificates=str(good)).require_possible()
     (good / "key.pem").chmod(0o640)
-    with pytest.raises(RefusedError, match=r"key.pem can be read by others, .* `chmod 600` it"):
+    with pytest.raises(RefusedError, match=r"key.pem can be read by other users, .* `chmod 600` it"):
         security_of(TLS, str(good))
     (good / "key.pem").chmod(0o600)
     (good / "cert.pem").write_text("-----BEGIN CERTIFICATE-----\n")
@@ -124,7 +124,7 @@ def test_a_run_goes_on_with_other_certificates_or_without_a_cluster(tmp_path: Pa
     open_key = Authority("ours").write(tmp_path / "open")
     (open_key / "key.pem").chmod(0o644)
     for asked in ({"cluster": TLS, "certificates": open_key}, {"cluster": TLS}):  # the second time they are known
-        with pytest.raises(RefusedError, match=r"open/key.pem can be read by others"):
+        with pytest.raises(RefusedError, match=r"open/key.pem can be read by other users"):
             npmdask.resume(tmp_path / "run", max_steps=20, **asked)  # type: ignore[arg-type]
     with pytest.raises(BadInputError, match="would be used without encryption"):
         npmdask.resume(tmp_path / "run", cluster="tcp://127.0.0.1:8786", certificates=open_key)

@@ -441,7 +441,7 @@ def test_blocks_whose_other_dimensions_are_exchanged(columns: tuple[int, int]) -
         (lambda: graph(), {"dim": True}, "dim = True: the dimensions of the Dask array are 0 to 1"),
         (lambda: dask.delayed(X), {}, r"Dask Delayed has no shape and no dtype.*from_delayed"),
         (lambda: graph(X + 1j).map_blocks(sp.csr_matrix), {}, "complex128; real numbers are needed"),
-        (lambda: graph(), {"kind": "sparse"}, "kind = 'sparse' is not for the Dask array"),
+        (lambda: graph(), {"kind": "sparse"}, "kind = 'sparse' does not fit the Dask array"),
         (lambda: graph(), {"kind": "symmetric"}, "a symmetric matrix is square"),
         (lambda: graph().map_blocks(lambda b: 1 // 0, meta=np.empty((0, 0))), {}, r"first rows .*ZeroDivisionError"),
         (lambda: pd.DataFrame(X), {"dim": 0}, "dim = 0 applies only to arrays"),

@@ -257,7 +257,7 @@ def test_an_open_stream_must_be_at_its_beginning(tmp_path: Path) -> None:
     """Fails if rows that somebody else has read are missing from the model without a word."""
     stream = Directory(files(tmp_path / "in", a=ROWS))
     stream.read(5)
-    with pytest.raises(BadInputError, match=r"Directory was read from already.*open it again"):
+    with pytest.raises(BadInputError, match=r"Directory has already been read from.*open it again"):
         learn(stream, tmp_path / "s")
     fresh = ZarrRows(open_source(ROWS))
     assert learn(fresh, tmp_path / "t").rows == 60 and learn(fresh, tmp_path / "t").new_rows == 0

@@ -210,7 +210,7 @@ def test_formats_give_the_rows_that_were_sent(sizes: list[int], monkeypatch: pyt
         ("csv", as_csv(ROWS[:9], "a,b,c\n") + b"1,2,x\n", r"lines 2 to 11 .*correct the input"),
         ("npy", as_npy([5, 9])[:-1], "array 1 of standard input ends before its 9 rows"),
         ("npy", as_npy([5]) + b"rubbish", "array 1 of standard input is not in the format of numpy.save"),
-        ("npy", as_npy([5])[:20], "array 0 of standard input is not what"),
+        ("npy", as_npy([5])[:20], "array 0 of standard input is not in the format"),
         ("float32", ROWS.astype("<f4").tobytes()[:-5], r"ends in row 199, after 7 of its 12 bytes"),
     ],
 )
