@@ -277,7 +277,7 @@ def require_sound(
     ...     except RefusedError as error:
     ...         print(error)
     0.79
-    the paper's formula does not guarantee epsilon = 10 ...: exact accounting gives epsilon = 10.3535 in the worst case; ...
+    the paper's formula does not guarantee epsilon = 10 ...: exact accounting gives epsilon = 10.3535 ...
     """
     charge = paper_charge(relation_name, p, L, budget, mechanism) + slack
     if charge.within(budget):
