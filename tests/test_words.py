@@ -32,7 +32,9 @@ BANNED = {  # a word, and what to write instead
     r"(front|back|side)? ?doors?": "entry point, way to call it",
     r"stops to": "stops being, no longer",
     r"bears? noise": "noise tolerance",
-    r"no look at": "without reading",
+    r"(no|without a) look at": "without reading",
+    r"hardly promises": "is a weak guarantee",
+    r"fool(s|ed)?": "mislead",
     r"c(a|o)mes? true(?! of\b)": "what was predicted and what was measured",
     r"take it away first": "remove it first",
 }
