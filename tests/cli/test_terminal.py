@@ -174,9 +174,10 @@ def test_without_a_terminal_there_are_no_control_characters(rows: Path, tmp_path
         lines = ("\n" + done.stdout).partition("\nfound ")[2].splitlines()
         assert len(lines) <= 8
         assert not [line for line in lines if len(line) > 40 and line[11:] in done.stderr], "each sentence is said once"
-    together = subprocess.run([*command, "--quiet"] if not more else command, cwd=tmp_path, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True)  # fmt: skip
     if not more:
+        together = subprocess.run(
+            [*command, "--quiet"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
         assert together.stdout.count("converged after") == 1  # said once, not on stderr as well
 
 
