@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import often, same_bytes, write_zarr
 from tests.faults.complex_job import main
-from tests.faults.processes import exit_status
+from tests.processes import exit_status
 
 SURVEY, LEFT = "survey of the columns", "left singular vectors"
 

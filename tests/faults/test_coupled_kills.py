@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import often, same_bytes, write_zarr
 from tests.faults.coupled_job import main
-from tests.faults.processes import exit_status
+from tests.processes import exit_status
 
 JOBS = [
     ("mca", ("moments", "step 1", "1", "measured"), ("result", "moments", "measured", "pairs/steps", "pairs/result")),

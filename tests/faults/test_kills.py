@@ -17,7 +17,7 @@ import pytest
 from npmdask.checkpoint.store import RunStore
 from tests.conftest import planted, same_bytes
 from tests.faults import job
-from tests.faults.processes import started
+from tests.processes import started
 
 
 def prepare(folder: Path, original: Path) -> Path:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from tests.conftest import same_bytes, write_zarr
-from tests.faults.processes import exit_status
 from tests.faults.weighted_job import main
+from tests.processes import exit_status
 
 SURVEY, LEFT = "survey of the columns", "left singular vectors"
 

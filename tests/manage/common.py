@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 import numpy as np
 import psutil
@@ -17,6 +18,8 @@ import psutil
 from npmdask.checkpoint.lease import STALE
 from npmdask.storage.ingest import ingest
 from tests.conftest import planted
+from tests.manage.job import hang
+from tests.processes import started
 
 ROOT = Path(__file__).resolve().parents[2]
 OWNER = "flow-run-7"
@@ -30,28 +33,52 @@ def make_data(folder: Path, rows: int = 600) -> Path:
     return folder
 
 
+@dataclass(frozen=True)
+class Hung:
+    """A process that has stopped itself, and the file that it writes its errors to."""
+
+    process: BaseProcess
+    errors: Path
+
+    @property
+    def pid(self) -> int:
+        assert self.process.pid is not None
+        return self.process.pid
+
+    @property
+    def there(self) -> bool:
+        """Whether it has not ended."""
+        return self.process.exitcode is None
+
+    def kill(self) -> None:
+        """End it (kill -9), and wait until it is gone."""
+        self.process.kill()
+        self.process.join()
+
+
 @contextmanager
-def hanging(*arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
+def hanging(kind: str, folder: Path, where: str, number: str) -> Iterator[Hung]:
     """A job (tests.manage.job) that has stopped itself; ended for good afterwards."""
-    environment = os.environ | {"NPMDASK_OWNER": OWNER}
-    command = [sys.executable, "-m", "tests.manage.job", *map(str, arguments)]
-    process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
-    try:
-        seen = psutil.Process(process.pid)
-        end = time.monotonic() + 120
-        while seen.status() != psutil.STATUS_STOPPED:
-            assert process.poll() is None and time.monotonic() < end, "it never came to where it should hang"
-            time.sleep(0.01)
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
+    environment = dict(os.environ) | {"NPMDASK_OWNER": OWNER}
+    with NamedTemporaryFile() as file:
+        errors = Path(file.name)
+        hung = Hung(started(hang, environment, errors, kind, folder, where, number), errors)
+        try:
+            seen = psutil.Process(hung.pid)
+            end = time.monotonic() + 120
+            while seen.status() != psutil.STATUS_STOPPED:
+                assert hung.there and time.monotonic() < end, "it never came to where it should hang"
+                time.sleep(0.01)
+            yield hung
+        finally:
+            hung.kill()
 
 
-def woken(process: subprocess.Popen[str]) -> tuple[int, str]:
+def woken(hung: Hung) -> tuple[int | None, str]:
     """Exit code of a process that goes on, and what it says."""
-    process.send_signal(signal.SIGCONT)
-    return process.wait(60), process.stderr.read() if process.stderr else ""
+    os.kill(hung.pid, signal.SIGCONT)
+    hung.process.join(60)
+    return hung.process.exitcode, hung.errors.read_text()
 
 
 def let_age(store: Path, seconds: float = STALE + 15) -> None:

@@ -1,6 +1,6 @@
-"""A job that stops itself (SIGSTOP, as one that hangs) at a place: ``python -m tests.manage.job KIND FOLDER``.
+"""A job that stops itself (SIGSTOP, as one that hangs) at a place: :func:`hang`.
 
-``WHERE NUMBER`` after that: "pass" (inside of the n-th pass), "written" (the n-th bundle lies aside, and is not
+``where`` and ``number``: "pass" (inside of the n-th pass), "written" (the n-th bundle lies aside, and is not
 published yet) or "publishing" (in the middle of publishing the n-th one).
 """
 
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import npmdask
+from npmdask import resume, top_k
 from npmdask.checkpoint.lease import Ownership
 from npmdask.errors import NpmdaskError
 from npmdask.execution.threads import Threads
@@ -24,9 +24,7 @@ from npmdask.streaming import stream_pca
 
 def run(folder: Path, store: Path, **more: Any) -> None:
     """A run of a dozen steps."""
-    npmdask.top_k(
-        folder / "x.zarr", 3, iteration_rank=8, algorithm="power", tol=1e-3, store=store, commit_seconds=0, **more
-    )
+    top_k(folder / "x.zarr", 3, iteration_rank=8, algorithm="power", tol=1e-3, store=store, commit_seconds=0, **more)
 
 
 def stream(folder: Path, store: Path) -> None:
@@ -41,7 +39,7 @@ def mixture(folder: Path, store: Path) -> None:
 
 def private(folder: Path, store: Path) -> None:
     """A private run that was prepared: it has its key."""
-    npmdask.resume(store)
+    resume(store)
 
 
 KINDS = {"run": run, "stream": stream, "mixture": mixture, "private": private}
@@ -103,16 +101,13 @@ def stop_while_publishing(number: int) -> None:
 STOPS = {"pass": stop_in_pass, "written": stop_before_publishing, "publishing": stop_while_publishing}
 
 
-def main(kind: str, folder: Path, where: str = "", number: str = "0") -> int:
-    if where:
-        STOPS[where](int(number))
+def hang(environment: dict[str, str], errors: Path, kind: str, folder: Path, where: str, number: str) -> None:
+    """Do the job of ``kind``, writing to ``errors`` what goes to stderr, and stop on the way."""
+    os.environ.update(environment)
+    os.dup2(os.open(errors, os.O_WRONLY), 2)
+    STOPS[where](int(number))
     try:
         KINDS[kind](folder, folder / "run")
     except NpmdaskError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        return error.exit_code
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:]))
+        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        sys.exit(error.exit_code)

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -123,7 +122,7 @@ def test_of_processes_that_are_killed_and_of_those_that_take_over(tmp_path: Path
         let_age(tmp_path / "run")
         open_log(str(tmp_path / "log"))
         run(tmp_path, tmp_path / "run")
-        process.send_signal(signal.SIGKILL)
+        process.kill()
     found = lines_of(tmp_path / "log")
     (taken,) = [line for line in found if line["event"] == "taken"]
     assert f"process {process.pid}" in taken["message"] and OWNER in taken["message"]

@@ -77,7 +77,6 @@ def test_a_run_that_runs_hangs_is_killed_and_crashes(tmp_path: Path) -> None:
             let_age(tmp_path / "run")
             assert state(scraped(url), "run") == "hung"
             process.kill()
-            process.wait()
         assert state(scraped(url), "run") == "unfinished"
         for _ in range(2):
             subprocess.run([sys.executable, "-c", DIES.format(str(tmp_path / "run"))], cwd=ROOT)

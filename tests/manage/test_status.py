@@ -81,7 +81,6 @@ def test_a_run_that_runs_hangs_and_is_killed(tmp_path: Path) -> None:
         assert f"process {process.pid} on" in said and f", for {OWNER}; last heartbeat 75 s ago" in said
         assert content(runs / "run") == before
         process.kill()
-        process.wait()
     s = states(runs)["run"]
     assert (s.state, s.holder, s.crashes) == ("unfinished", None, 0), "it had come further than its start"
     program = f"""

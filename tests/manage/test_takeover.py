@@ -20,7 +20,7 @@ from npmdask.privacy.ledger import export_lines
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Step
 from tests.conftest import same_bytes
-from tests.manage.common import OWNER, ROOT, content, hanging, let_age, make_data, woken
+from tests.manage.common import OWNER, ROOT, Hung, content, hanging, let_age, make_data, woken
 from tests.manage.job import mixture, run, stream
 from tests.privacy.runs.conftest import World, prepared, twin, world  # noqa: F401
 
@@ -53,8 +53,9 @@ def test_a_hung_run_is_taken_over_and_its_waking_changes_nothing(tmp_path: Path,
 class Wakes(Observer):
     """Lets the first process go on when the second is in the middle of its work."""
 
-    def __init__(self, hung: subprocess.Popen[str]) -> None:
-        self.hung, self.ended = hung, (0, "")
+    def __init__(self, hung: Hung) -> None:
+        self.hung = hung
+        self.ended: tuple[int | None, str] = (0, "")
 
     def on_step(self, step: Step) -> None:
         if step.number == 6:
@@ -87,7 +88,6 @@ def test_a_process_that_hangs_while_it_publishes_has_to_be_ended_first(
         with pytest.raises(HeldError, match=rf"stopped in the middle of a commit; end it \(kill -9 {hung.pid}\)"):
             run(tmp_path, tmp_path / "run")
         hung.kill()
-        hung.wait()
         run(tmp_path, tmp_path / "run")
     same_bytes(tmp_path / "whole", tmp_path / "run")
 

@@ -28,7 +28,7 @@ from npmdask.theory.diagnostics import max_sin_theta
 from npmdask.xarray import CCA, MCA
 from tests.conftest import often, same_bytes, write_zarr
 from tests.faults import coupled_job
-from tests.faults.processes import exit_status
+from tests.processes import exit_status
 
 
 def fields(n: int = 150, p: int = 20, q: int = 12, common: int = 3, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -46,7 +46,7 @@ def test_the_next_process_of_the_same_run_ends_it_and_goes_on(tmp_path: Path) ->
                 timeout=120,
             )
             if owner == "another":
-                assert "stopped in the middle of a commit; end it" in done.stderr and hung.poll() is None
+                assert "stopped in the middle of a commit; end it" in done.stderr and hung.there
     assert done.stdout.splitlines() == [
         "the process before this one hung in the middle of a commit, and was ended",
         "converged",
