@@ -54,12 +54,13 @@ class Work:
         self.start = now()
         self.stage, self._stage_used, self._staged = "", False, False
         self.passes = self.bytes = 0  # of all stages, by this process
+        self._open, self._seconds = False, list[float]()
         self._reset("pass", 0, None)
 
-    def _reset(self, unit: str, done: int, expected: int | None) -> None:
+    def _reset(self, unit: str, done: int, expected: int | None, *, seconds: tuple[float, ...] = ()) -> None:
         self.unit, self.done, self.expected = unit, done, expected
         self._begun_at, self._first = self._now(), done
-        self._seconds: list[float] = []  # of whole passes
+        self._seconds = list(seconds)  # of whole passes
         self._end: float | None = None  # when it will be done, as far as that was said
         self._said_at = self._begun_at
         self.label, self._open = "", False
@@ -72,13 +73,17 @@ class Work:
         with self.lock:
             if expected is None and self._stage_used:
                 self.stage = ""  # a pass of its own, after that stage
+            seconds = () if self._stage_used or expected is None else tuple(self._seconds)
             self._stage_used = True
-            self._reset(unit, done, expected)
+            self._reset(unit, done, expected, seconds=seconds)
 
     def begin_stage(self, label: str) -> None:
-        """A part of a longer job begins."""
+        """A part of a longer job begins, or goes on with its next pass: then its passes are one bar."""
         with self.lock:
-            self._reset("pass", 0, None)
+            goes_on = bool(self.stage) and label.partition(":")[0] == self.stage.partition(":")[0]
+            if goes_on and self._open:
+                self.end_pass(self.done + 1)
+            self._reset("pass", 0, None, seconds=tuple(self._seconds) if goes_on else ())
             self.stage, self._stage_used, self._staged = label, False, True
 
     def begin_pass(self, label: str, total: int) -> None:

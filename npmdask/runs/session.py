@@ -376,11 +376,17 @@ class Session:
                 'with fewer threads, or with device = "cpu"'
             ) from error
 
-    def gather(self, name: str, source: Source, operator: Operator, block: Block) -> np.ndarray:
+    def gather(
+        self, name: str, source: Source, operator: Operator, block: Block, *, place: tuple[int, int | None] = (1, None)
+    ) -> np.ndarray:
         """The product of one pass, kept as the part ``name`` of the store: what a longer job needs to know.
 
         Killed it goes on inside its pass, and finished it answers without one. Of a source that was never ingested the
         checksums are kept beside it (``plain_release.checksum_table`` reads them).
+
+        Parameters
+        ----------
+        place : which pass of its stage it is, and how many the stage makes at most (None: it stands alone).
 
         Raises
         ------
@@ -395,7 +401,7 @@ class Session:
         if found is None:
             self.plan([Need(operator, block.shape[1], GATHERED)])
             self.start(source.path)
-            self.observer.on_begin(0, None, "pass")
+            self.observer.on_begin(place[0] - 1, place[1], "pass")
             product, record, _ = self.one_pass(name, operator, block)
             self.stop()
             facts: dict[str, Any] = {"bytes_read": record.bytes_read, "chunks": record.chunks}

@@ -123,9 +123,11 @@ class Stages:
     def reader(self) -> Any:
         return self.source.reader
 
-    def gather(self, name: str, operator: Operator, block: Block) -> np.ndarray:
-        """The product of one pass, kept in the store of the job."""
-        return self.session.gather(name, self.source, operator, block)
+    def gather(
+        self, name: str, operator: Operator, block: Block, place: tuple[int, int | None] = (1, None)
+    ) -> np.ndarray:
+        """The product of one pass, kept in the store of the job; ``place``: see :meth:`Session.gather`."""
+        return self.session.gather(name, self.source, operator, block, place=place)
 
     def leading_pairs(self, derived: DerivedOperator, k: int, tol: float) -> Solution:
         """The k leading eigenpairs, by size, of a second moment: the stage "whitening"."""

@@ -6,6 +6,7 @@ import io
 import os
 import random
 from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 import npmdask
+from npmdask.models.latent import fit_independent_components, fit_mixture
 from npmdask.runs.observers import Observer
 from npmdask.runs.progress import (
     LEAST_SECONDS,
@@ -144,6 +146,40 @@ def test_a_pass_of_its_own_after_a_stage_is_not_taken_for_a_step_of_it() -> None
     assert work.line().startswith("one pass (triples); 50 % of this pass")
     assert work.line().endswith("about 30 s left of this pass")
     assert work.summary() == "done in 40.0 s: 0.0 MB read"
+
+
+def test_the_passes_of_a_refinement_are_one_bar() -> None:
+    """Each pass is a stage of its own to whatever writes a log, and all of them are one to a person."""
+    clock = Clock()
+    work = Work(clock)
+    for number in (1, 2, 3):
+        work.begin_stage(f"refinement: EM, pass {number} of at most 5")
+        work.begin(number - 1, 5, "pass")
+        work.begin_pass(f"refinement-{number}", 1000)
+        work.add(0)
+        assert work.fraction == (number - 1) / 5
+        assert work.left() == ("" if number == 1 else f"about {10 * (6 - number)} s left of this stage")
+        clock.now += 10.0
+        work.add(1000)
+    assert work.head() == "refinement: pass 3 of about 5"
+    work.begin_stage("quality: coherence and perplexity of the topics")
+    assert (work.head(), work.fraction, work.left()) == ("quality: coherence and perplexity of the topics", None, "")
+
+
+@pytest.mark.parametrize(("kind", "most"), [("mixture", 4), ("ica", 3)])
+def test_a_refinement_tells_the_bar_how_many_passes_it_makes(tmp_path: Path, kind: str, most: int) -> None:
+    begun = list[tuple[int, int | None]]()
+
+    class Begun(Observer):
+        def on_begin(self, done: int, expected: int | None, unit: str) -> None:
+            begun.append((done, expected))
+
+    rng = np.random.default_rng(0)
+    rows = rng.laplace(size=(3000, 4)) + 6 * np.eye(4)[rng.integers(0, 2, 3000)] * (kind == "mixture")
+    fit = fit_mixture if kind == "mixture" else fit_independent_components
+    fit(rows, 2, refine=most, observer=Begun(), store=tmp_path / "run")
+    refined = begun[begun.index((0, most)) :]
+    assert refined == [(done, most) for done in range(len(refined))] and len(refined) <= most
 
 
 def test_rows_are_counted() -> None:

@@ -142,7 +142,7 @@ def _expect(
         variances=np.stack([model.variances for model in models]),
     )
     block = np.ascontiguousarray(np.concatenate([model.means for model in models], axis=1))
-    return operator.expectations(job.gather(f"refinement-{number}", operator, block))
+    return operator.expectations(job.gather(f"refinement-{number}", operator, block, (number, most)))
 
 
 def mixture_warnings(facts: dict[str, Any]) -> list[str]:
@@ -246,4 +246,4 @@ def _contrast(job: Stages, mean: np.ndarray, whitening: Block, basis: Block, num
     """One pass: the contrasts of the sources along ``basis``."""
     job.session.told.on_stage(f"refinement: FastICA, pass {number} of at most {most}")
     operator = SourceContrasts(reader=job.reader, view=View(shift=mean), whitening=whitening)
-    return operator.means(job.gather(f"refinement-{number}", operator, np.ascontiguousarray(basis)))
+    return operator.means(job.gather(f"refinement-{number}", operator, np.ascontiguousarray(basis), (number, most)))
