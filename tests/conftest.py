@@ -32,6 +32,18 @@ os.environ.setdefault("NPMDASK_CACHE", str(Path(tempfile.gettempdir()).resolve()
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
+# Where single tests take half a minute, most of it waiting for processes. Begun last, they would run alone at the end.
+LONG = ("tests/prefect/", "tests/faults/", "tests/test_site.py", "tests/test_benchmarks.py", "tests/test_readme.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the longest: pytest-xdist's worksteal then takes short tests from the end of what is left."""
+    places = {
+        item: next((i for i, start in enumerate(LONG) if item.nodeid.startswith(start)), len(LONG)) for item in items
+    }
+    items.sort(key=places.__getitem__)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def memory_given_back() -> Iterator[None]:
     """A process that runs thousands of tests stays small: a module leaves neither factors nor freed pages."""
