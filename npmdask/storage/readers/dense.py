@@ -120,9 +120,20 @@ class DenseReader(InTiles):
 
     layout: ClassVar[str] = "dense"
 
+    # Looking them up in a Zarr array takes longer than it looks, and a run asks a thousand times.
+
+    @cached_property
+    def _shape(self) -> tuple[int, int]:
+        return (int(self.array.shape[0]), int(self.array.shape[1]))
+
+    @cached_property
+    def _chunks(self) -> tuple[int, int]:
+        rows, columns = stored_shape(self.array)
+        return (min(rows, self.shape[0]), min(columns, self.shape[1]))
+
     @property
     def shape(self) -> tuple[int, int]:
-        return (int(self.array.shape[0]), int(self.array.shape[1]))
+        return self._shape
 
     @property
     def dtype(self) -> np.dtype:
@@ -131,8 +142,7 @@ class DenseReader(InTiles):
     @property
     def chunks(self) -> tuple[int, int]:
         """Rows and columns of a stored object: the shard where there are shards, else the chunk."""
-        rows, columns = stored_shape(self.array)
-        return (min(int(rows), self.shape[0]), min(int(columns), self.shape[1]))
+        return self._chunks
 
     @property
     def grid(self) -> tuple[int, int]:
