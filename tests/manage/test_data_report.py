@@ -30,6 +30,7 @@ from npmdask.report.render import behind
 from npmdask.storage.ingest import ingest
 from npmdask.storage.labels import Labels, axis_of
 from tests.conftest import write_zarr
+from tests.prefect.browser import browser, missing
 
 ROWS, GRID = 3000, (3, 4)
 

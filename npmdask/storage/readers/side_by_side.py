@@ -19,7 +19,7 @@ import numpy as np
 from npmdask.errors import BadInputError, NpmdaskError
 from npmdask.storage.chunk_access import Access, scratch_space
 from npmdask.storage.readers.computed import COMPUTED
-from npmdask.storage.readers.dense import DenseReader, ReadStats, Tile
+from npmdask.storage.readers.dense import DenseReader, ReadStats, Room, Tile
 
 READ_TWICE = 4  # a unit has so many chunks of the lower ones at least: at most a quarter of them is read twice
 BESIDE = Access("beside", "two arrays, each read as it is stored")
@@ -113,7 +113,12 @@ class SideBySide(DenseReader):
             for part in (self.left, self.right):
                 part.read_ahead(_slabs_of(part, self.slab_rows(slab))[:1])
 
-    def tiles(self, slab: int, record: ReadStats) -> Iterator[tuple[slice, Tile]]:
+    @property
+    def fills_rows(self) -> bool:
+        """Rows of both lie apart."""
+        return False
+
+    def tiles(self, slab: int, record: ReadStats, room: Room | None = None) -> Iterator[tuple[slice, Tile]]:
         """Yield (rows of both, tile); it is as high as the lower of the two tiles that lie there."""
         rows, (first, second) = self.slab_rows(slab), self._held
         stats = ReadStats(), ReadStats()
