@@ -268,7 +268,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _telling(*, quiet: bool) -> Iterator[None]:
     """Show on stderr that a file is copied before it is analysed, which may take long, and that a store is bound again.
 
-    The second is said to those who want it quiet, too: what the store was begun with is gone.
+    The second is shown with --quiet, too: what the store was begun with is gone.
     """
     logs = [logging.getLogger(name) for name in (("npmdask.stores",) if quiet else ("npmdask.files", "npmdask.stores"))]
     handler = logging.StreamHandler(sys.stderr)
