@@ -360,7 +360,7 @@ class Session:
         self.bytes_read += record.bytes_read - resumed.bytes_read
         cost = {"bytes": record.bytes_read, "bytes_resumed": resumed.bytes_read}
         self.log("passed", label=label, seconds=round(seconds, 4), rss=tree_rss(), **cost)
-        if moved is not operator:  # what is remembered of a step is the same whether data had stayed or were read again
+        if moved is not operator:  # a step remembers the same, whether its data stayed on the device or were read again
             record = replace(record, bytes_read=operator.pass_bytes, chunks=operator.pass_chunks)
         return product, record, seconds
 
@@ -386,7 +386,7 @@ class Session:
 
         Parameters
         ----------
-        place : which pass of its stage it is, and how many the stage makes at most (None: it stands alone).
+        place : which pass of its stage it is, and how many the stage makes at most (None: it is alone).
 
         Raises
         ------
