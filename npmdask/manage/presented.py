@@ -89,7 +89,7 @@ class Sampling:
             return "Neighbours are farther apart than the errors of sampling reach: none are mixed.", rule
         groups = "; ".join(", ".join(str(i + 1) for i in group) for group in self.mixed)
         said = (
-            f"Mixed: components {groups}. Their variances are closer together than the errors of sampling, so that "
+            f"Mixed: components {groups}. Their variances are within 3.5 standard errors of each other, so that "
             "other rows would give other directions in the same space: interpret them together, not one by one."
         )
         return said, rule

@@ -17,6 +17,7 @@ import re
 from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
@@ -156,8 +157,15 @@ def behind(block: Block) -> Table | None:
         return None
     columns = [dict(zip(one.x, one.y, strict=True)) for one in block.series]
     names = [one.name or (block.right if one.right else block.y) or "value" for one in block.series]
-    rows = tuple((_number(x), *(_number(column.get(x)) for column in columns)) for x in places)
+    said = _instant if block.x_is == "time" else _number
+    rows = tuple((said(x), *(_number(column.get(x)) for column in columns)) for x in places)
     return Table(rows=rows, head=(block.x or "number", *names))
+
+
+def _instant(seconds: float) -> str:
+    """A time, as a date where it is the start of a day."""
+    said = datetime.fromtimestamp(seconds, UTC).isoformat(sep=" ", timespec="seconds").removesuffix("+00:00")
+    return said.removesuffix(" 00:00:00")
 
 
 def _number(value: float | None) -> str:

@@ -220,6 +220,8 @@ def differences(advice: tuple[CountAdvice, ...]) -> str:
     if not told:
         return "the known values do not allow an answer"
     least, most = (pick(one.components or 0 for one in told) for pick in (min, max))
+    if all(one.at_least for one in told):
+        return f"all {most} known components pass, and there may be more: a larger target rank shows where it ends"
     if least == most:
         return f"all applicable criteria agree on {least}"
     return (

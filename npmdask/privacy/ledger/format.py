@@ -69,7 +69,7 @@ def status_lines(status: Status) -> list[str]:
     return [
         f"{status.dataset}: {text.relation_words(relation_unit(status.grant.relation))}",
         f"  granted  {text.amount(budget)}",
-        f"  spent    {text.cost(status.spent, budget)}, by {len(status.runs)} runs",
+        f"  spent    {text.cost(status.spent, budget)}, by {len(status.runs)} run{'s' * (len(status.runs) != 1)}",
         f"  left     {text.left(status.askable_epsilon)} for one more run",
         *(_run_line(run, status) for run in status.runs),
     ]
