@@ -37,7 +37,6 @@ from npmdask.cli.operate import add_gc, add_metrics, add_serve, add_status
 from npmdask.cli.parser import Parser, add_completion, add_schema, complete, port
 from npmdask.cli.privacy import add_audit, add_ledger, add_perturb
 from npmdask.errors import BadInputError, NpmdaskError
-from npmdask.numerics.devices import DEVICES
 from npmdask.runs.progress import stop_bars
 from npmdask.storage.paths import is_url, local_path
 
@@ -122,7 +121,9 @@ def _add_what(p: Any) -> None:
     p.add_argument("--tol", type=float, help="stop at this relative residual")
     p.add_argument("--memory", help="memory limit for all processes together, e.g. 1GiB")
     p.add_argument(
-        "--device", choices=DEVICES, help="what forms the sums over the rows; cuda: an NVIDIA GPU (default cpu)"
+        "--device",
+        choices=["cpu", "auto", "cuda"],
+        help="what forms the sums over the rows; cuda: an NVIDIA GPU (default cpu)",
     )
     p.add_argument("--device-memory", help="limit for the memory of the GPU, for each process, e.g. 20GiB")
     p.add_argument("--seed", type=int, help="seed of the random start")
@@ -377,7 +378,9 @@ def _add_resume(commands: Any) -> None:
     p.add_argument("--threads", type=int, help="threads of each process (default: all cores)")
     p.add_argument("--cluster", help="address or scheduler file of a Dask scheduler; '' for none")
     p.add_argument("--certificates", help="folder with ca.pem, cert.pem and key.pem for a cluster at tls://")
-    p.add_argument("--device", choices=DEVICES, help="what forms the sums over the rows; cuda: an NVIDIA GPU")
+    p.add_argument(
+        "--device", choices=["cpu", "auto", "cuda"], help="what forms the sums over the rows; cuda: an NVIDIA GPU"
+    )
     p.add_argument("--device-memory", help="limit for the memory of the GPU, for each process, e.g. 20GiB")
     p.add_argument("--max-steps", type=int, help="new limit on the number of passes")
     p.add_argument("--tol", type=float, help="new relative residual to stop at")
@@ -415,7 +418,12 @@ def _add_deflate(commands: Any) -> None:
     p.add_argument("--memory", help="memory limit for all processes together, e.g. 1GiB")
     p.add_argument("--workers", type=int, default=0, help="number of processes (default 0: threads of one process)")
     p.add_argument("--threads", type=int, help="threads of each process (default: all cores)")
-    p.add_argument("--device", choices=DEVICES, default="cpu", help="what forms the sums over the rows (default cpu)")
+    p.add_argument(
+        "--device",
+        choices=["cpu", "auto", "cuda"],
+        default="cpu",
+        help="what forms the sums over the rows (default cpu)",
+    )
     p.add_argument("--device-memory", help="limit for the memory of the GPU, for each process, e.g. 20GiB")
     add_output(p)
     p.set_defaults(command=_deflate)

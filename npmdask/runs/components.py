@@ -123,13 +123,14 @@ class StoredComponents:
 
     def scores(self, rows: Any) -> Block:
         """Coordinates of ``rows`` (n x d) along the components: n x k. Of sparse ones the mean is taken off after."""
-        if self.mean is None:
-            return np.asarray(rows @ self.weights)
         if self.model is not None and not is_sparse(rows) and np.isnan(rows).any():
             return filled_by_model(self._seen(rows), self.model) @ self.basis
-        if is_sparse(rows):
-            return np.asarray(rows @ self.weights) - self.mean @ self.weights
-        return np.asarray((rows - self.mean) @ self.weights)
+        with np.errstate(invalid="ignore", over="ignore"):  # whether that warns, is up to the processor
+            if self.mean is None:
+                return np.asarray(rows @ self.weights)
+            if is_sparse(rows):
+                return np.asarray(rows @ self.weights) - self.mean @ self.weights
+            return np.asarray((rows - self.mean) @ self.weights)
 
     def _seen(self, rows: np.ndarray) -> np.ndarray:
         """Rows as the run saw them: centred, scaled and weighted."""

@@ -126,7 +126,7 @@ def test_a_rounded_product_is_that_of_the_block_beside_it(view: str, unit: float
     a = (x.astype(float) - (0 if shift is None else shift)) / (1 if scale is None else scale)
     a = a if weight is None else a * np.sqrt(weight)[:, None]
     exact = a.T @ (a @ multiplied) / 5000
-    assert np.linalg.norm(product - exact) < 2e-7 * np.linalg.norm(exact)
+    assert np.linalg.norm(product - exact) < 6e-7 * np.linalg.norm(exact), "float32, whatever BLAS adds up at once"
     assert 0 < np.abs(multiplied - block).max() < 1e-7
 
 

@@ -270,7 +270,7 @@ def test_the_end_that_rests_on_a_certificate_is_not_for_it(liar: type[Liar], dat
 
 
 def test_a_name_is_given_once_and_a_class_is_whole() -> None:
-    with pytest.raises(BadInputError, match="there is an algorithm 'power' already"):
+    with pytest.raises(BadInputError, match="there is already an algorithm 'power'"):
         register_algorithm(type("Other", (PowerMethod,), {}))
     with pytest.raises(BadInputError, match="is not an algorithm: it has no make, init"):
         register_algorithm(type("Nothing", (), {"name": "nothing"}))

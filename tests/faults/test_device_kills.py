@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from tests.conftest import same_bytes, write_zarr
-from tests.faults.test_kills import ROOT
 from tests.faults.test_weighted_kills import LEFT, SURVEY
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def job(*asked: object) -> subprocess.CompletedProcess[str]:

@@ -149,7 +149,6 @@ def test_a_start_that_died_before_any_commit_has_not_crashed_yet(tmp_path: Path)
     make_data(tmp_path)
     with hanging("run", tmp_path, "pass", "1") as process:
         process.kill()
-        process.wait()
     s = states(tmp_path)["run"]
     assert (s.state, s.crashes, s.killed) == ("unfinished", 1, True)
     assert any("most likely killed" in note and "(committed: nothing yet)" in note for note in runs_as_lines([s]))

@@ -76,8 +76,8 @@ def test_every_door_leaves_the_same_bytes(folder: Path, capsys: Any) -> None:
 
 @pytest.mark.slow
 def test_a_run_that_was_too_short_goes_on(folder: Path, capsys: Any) -> None:
-    code, _, err = run(capsys, "run", config("short", "max_steps = 2\n"), "--quiet")
-    assert code == 4 and "continue with `npmdask resume STORE --max-steps" in err
+    code, out, _ = run(capsys, "run", config("short", "max_steps = 2\n"), "--quiet")
+    assert code == 4 and "continue with `npmdask resume STORE --max-steps" in out
     assert run(capsys, "resume", "short", "--max-steps", "100", "--quiet")[0] == 0
     npmdask.top_k("t.zarr", 3, store="whole", max_steps=100)
     same_bytes(folder / "short", folder / "whole")

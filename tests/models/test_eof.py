@@ -231,7 +231,7 @@ def test_a_value_that_is_missing_once_is_refused() -> None:
         (lambda: EOF(2, use_coslat=True).fit(field().rename(lat="y")), r"there are .*name it so, as da.rename"),
         (lambda: EOF(2).fit(field() * np.nan), "no column of .* has a value in the first row"),
         (lambda: EOF(2).components(), "call fit first"),
-        (lambda: EOF(2).fit(field()[:0]), "nothing along 'time'"),
+        (lambda: EOF(2).fit(field()[:0]), "length 0 along 'time'"),
         (lambda: EOF(2).scores(), "call fit first"),
         (lambda: EOF(2).fit(field()).transform(field()[:, :3]), "the grid is .* and the modes have"),
     ],

@@ -146,7 +146,7 @@ def test_a_fit_with_a_store_is_not_done_twice(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (lambda: npmdask.PCA("mle").fit(X), "n_components = 'mle' is not known"),
+        (lambda: npmdask.PCA("mle").fit(X), "n_components = 'mle': give a number"),
         (lambda: npmdask.PCA(16).fit(X), "from 1 to 15"),
         (lambda: npmdask.PCA(0).fit(X), "from 1 to 15"),
         (lambda: npmdask.PCA(True).fit(X), "from 1 to 15"),

@@ -309,7 +309,7 @@ def test_canonical_pairs_without_variance_are_none() -> None:
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"right": np.zeros((149, 3))}, "150 rows and .* has 149"),
     ({"k": 13}, "at most 12"),
-    ({"k": 0}, "from 1 on"),
+    ({"k": 0}, "at least 1"),
     ({"tol": 2.0}, "between 0 and 1"),
     ({"missing": "mean", "center": False}, "needs centring"),
     ({"left_weights": np.ones(3)}, "3 column_weights"),

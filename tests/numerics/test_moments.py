@@ -154,7 +154,7 @@ def test_whitening_keeps_positive_eigenvalues_only() -> None:
 
 
 def test_wrong_models() -> None:
-    with pytest.raises(BadInputError, match=r"alpha0 = 0.* take SingleTopic"):
+    with pytest.raises(BadInputError, match=r"alpha0 = 0.* use SingleTopic"):
         LDA(alpha0=0.0)
     white = whiten(np.array([2.0, 1.0]), np.eye(4)[:, :2], 2)
     with pytest.raises(BadInputError, match="weight 0 has no parameters"):

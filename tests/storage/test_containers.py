@@ -165,7 +165,7 @@ def test_values_of_anything_else_is_what_was_given() -> None:
         (lambda: pd.DataFrame({"a": [1.0, np.nan], "b": [1.0, 2]}), r"1 missing values in 1 columns \(a\).*df.dropna"),
         (lambda: pd.DataFrame({"a": [1, None], "b": [1, 2]}, dtype="Int64"), r"1 missing values in 1 columns \(a\)"),
         (lambda: pa.table({"a": [1.0, None], "b": [1.0, 2.0]}), r"1 missing values in 1 columns \(a\).*drop_null"),
-        (lambda: pa.table({"a": ["x"], "b": [1.0]}), r"no real numbers \(a\)"),
+        (lambda: pa.table({"a": ["x"], "b": [1.0]}), r"1 columns that are not real numbers \(a\)"),
         (lambda: pa.table({}), "no columns"),
         (lambda: xr.Dataset({"u": (("a", "b"), X), "v": (("a", "b"), X)}), r"2 variables of two dimensions \(u, v\)"),
         (lambda: xr.DataArray(X, dims=("a", "b"), attrs={"scale_factor": 0.1}), "scale_factor = 0.1.*not decoded"),

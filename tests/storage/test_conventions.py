@@ -269,7 +269,7 @@ def test_sparse_matrices_are_not_decoded(tmp_path: Path, name: str, door: str) -
     (group if name == "group" else group[name]).attrs["scale_factor"] = 2.0
     if door == "hdf5":
         opened.close()
-    with pytest.raises(BadInputError, match=r"scale_factor = 2\.0, and the values of a sparse matrix are not decoded"):
+    with pytest.raises(BadInputError, match=r"scale_factor = 2\.0, but the values of a sparse matrix are not decoded"):
         ingest(path, tmp_path / "o.zarr")
     if door == "zarr":
         with pytest.raises(BadInputError, match="are not decoded"):

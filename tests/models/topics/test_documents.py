@@ -107,7 +107,7 @@ def test_other_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(BadInputError, match="give documents x words"):
         documents_of(np.ones(3))
     monkeypatch.setattr(module, "ROWS", 1)
-    with pytest.raises(BadInputError, match=r"document 2 has 0\.5 times .* not shares or weights"):
+    with pytest.raises(BadInputError, match=r"document 2 has 0\.5 as the count .* not shares or weights"):
         write_documents(documents_of(np.array([[1.0], [0.5]])), tmp_path / "half", ["w"])
     assert not (tmp_path / "half.partial").exists() and not (tmp_path / "half").exists()
     with pytest.raises(BadInputError, match="has 2 words and the documents have 60 columns"):
