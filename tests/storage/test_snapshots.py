@@ -234,7 +234,7 @@ def test_what_can_still_be_written_is_refused(tmp_path: Path) -> None:
     lazy = xr.DataArray(zarr.open_array(session.store, path="cells/x")[...], dims=("a", "b"))
     assert open_source(lazy).shape == X.shape, "what was read into memory is what it is"
     for given in (session, array):
-        with pytest.raises(BadInputError, match="can be written and has changes that are not committed"):
+        with pytest.raises(BadInputError, match="is writable and has changes that are not committed"):
             open_source(given)
     session.commit("written")
     assert open_source(array).fingerprint == open_source(array_of(made)).fingerprint
