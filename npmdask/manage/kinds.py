@@ -181,8 +181,10 @@ class RunKind:
         facts = self.inspect(run, spec)
         done = facts["state"] == "finished"
         found = {"what": self.name, "state": "finished" if done else state, "assurance": facts.get("assurance", "")}
-        if done and not facts.get("answered", True):
-            found |= {"converged": False, "outcome": facts.get("sentence", facts["outcome"])}
+        if done:
+            found["converged"] = bool(facts.get("answered", True))
+        if done and not found["converged"]:
+            found |= {"outcome": facts.get("sentence", facts["outcome"])}
         return found
 
     def report(self, run: RunStore, spec: Spec) -> Report:

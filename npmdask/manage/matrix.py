@@ -292,17 +292,20 @@ def progress(run: RunStore, spec: Spec, state: str, folders: tuple[str, ...]) ->
         "predicted_steps": None if spec["run"].get("starts_from") else predicted,
         "max_steps": spec["stop"].get("max_steps"),
         "residual": history[-1]["worst_residual"] if history else None,
-        "pass_committed": None if state == "finished" else pass_committed(run),
+        "pass_committed": None if state == "finished" else pass_committed(run, len(history)),
         "stage": name if inner is not None else "",
         "seconds_left": seconds_left(dict(spec), history, telemetry) if running and inner is None else None,
     }
 
 
-def pass_committed(run: RunStore) -> float | None:
-    """The share of the pass under way whose parts are committed; None where none of them is."""
+def pass_committed(run: RunStore, steps: int) -> float | None:
+    """The share of the pass under way whose parts are committed; None where none of them is.
+
+    A kill between the commit of a step and the end of its pass leaves the parts behind: ``steps`` are done.
+    """
     found = run.pass_meta()
     count = 0 if found is None else int(found["key"].get("runs", 0))
-    if found is None or not count:
+    if found is None or not count or found["key"].get("label") == f"step {steps}":
         return None
     return sum(len(TreeNode(*part["node"]).runs(count)) for part in found["parts"]) / count
 

@@ -94,7 +94,8 @@ class RunStatus:
     ``residual``: worst relative one of the last step. ``predicted_steps``: before the first pass, by a sample; None if
     there is none, or only one for a random start that the run had not. ``seconds_left``, ``seconds_since_commit``,
     ``last_commit`` (Unix time): None if not known; of a private run not shown, as they depend on its rows.
-    ``converged``: false of a finished run whose answer did not, as ``outcome`` says. ``bytes``: on disk.
+    ``converged``: whether the answer of a finished run did, None before there is one; if not, ``outcome`` says why.
+    ``bytes``: on disk.
     ``error``: what ended the last process that worked on it, or what is wrong with the store.
     ``assurance``: how wrong the answer can be, where there is one.
     """
@@ -119,13 +120,13 @@ class RunStatus:
     error: str = ""
     holder: dict[str, Any] | None = None
     assurance: str = ""
-    converged: bool = True
+    converged: bool | None = None
     outcome: str = ""
 
     @property
     def shown_state(self) -> str:
         """The state, as people are shown it: whether an answer converged is a part of it."""
-        return self.state if self.converged else f"{self.state}, not converged"
+        return self.state if self.converged is not False else f"{self.state}, not converged"
 
     def facts(self) -> dict[str, Any]:
         """For JSON."""
@@ -220,7 +221,7 @@ def _notes(s: RunStatus) -> list[str]:
         notes += [said] if (said := _ended(s)) else []
     if s.predicted_steps is not None and s.state in ("running", "unfinished"):
         notes.append(f"predicted before the first pass: {s.predicted_steps} steps")
-    if not s.converged:
+    if s.converged is False:
         notes.append(s.outcome)
     return [*notes, *([s.error] if s.error else [])]
 

@@ -125,6 +125,8 @@ npmdask.top_k({str(tmp_path / "x.zarr")!r}, 3, iteration_rank=8, algorithm="powe
     assert s.pass_committed is not None and 0 < s.pass_committed < 1
     _, row, *notes = runs_as_lines([s])
     assert "2 of at most 200" in row
+    assert s.converged is None, "there is no answer yet"
+    copied = shutil.copytree(tmp_path / "run" / "pass", tmp_path / "parts of step 3")
     share = f"{100 * s.pass_committed:.0f} % of the next pass"
     assert (
         "    its process ended without saying so, most likely killed; run the same command again and it goes on "
@@ -139,9 +141,17 @@ npmdask.top_k({str(tmp_path / "x.zarr")!r}, 3, iteration_rank=8, algorithm="powe
     assert resumed == s.pass_committed * whole
     s = states(tmp_path)["run"]
     assert not s.killed and "killed" not in "\n".join(runs_as_lines([s])), "it said why it ended"
+    with pytest.raises(KeyboardInterrupt):
+        npmdask.resume(tmp_path / "run", observer=_EndsAfterStep())
+    shutil.copytree(
+        copied, tmp_path / "run" / "pass"
+    )  # as a kill right after the commit leaves them
+    s = states(tmp_path)["run"]
+    assert (s.step, s.pass_committed) == (3, None), "the parts are of a step that is committed"
     npmdask.resume(tmp_path / "run")
     s = states(tmp_path)["run"]
     assert (s.state, s.killed, s.pass_committed) == ("finished", False, None) and len(runs_as_lines([s])) == 2
+    assert s.converged is True
 
 
 @pytest.mark.slow
@@ -180,6 +190,11 @@ def test_an_answer_that_did_not_converge_is_called_that_everywhere(
     assert inspect("runs/short")["answered"] is False and inspect("runs/long")["answered"] is True
     assert main(["resume", "runs/short", "--max-steps", "100", "--quiet"]) == 0
     assert states(tmp_path / "runs")["short"].converged
+
+
+class _EndsAfterStep(Observer):
+    def on_step(self, step: Any) -> None:
+        raise KeyboardInterrupt
 
 
 class _EndsInPass(Observer):
