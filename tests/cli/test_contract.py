@@ -220,8 +220,12 @@ def test_report_is_one_self_contained_page(folder: Path, capsys: Any) -> None:
 
 
 @pytest.mark.slow
-def test_the_installed_command_starts(tmp_path: Path) -> None:
-    command = Path(sys.executable).with_name("npmdask")
-    done = subprocess.run([command, "--help"], capture_output=True, text=True, check=True)
+@pytest.mark.parametrize(
+    "command",
+    [[Path(sys.executable).with_name("npmdask")], [sys.executable, "-m", "npmdask"]],
+    ids=["script", "module"],
+)
+def test_the_installed_command_starts(command: list[str], tmp_path: Path) -> None:
+    done = subprocess.run([*command, "--help"], capture_output=True, text=True, check=True, cwd=tmp_path)
     for verb in ("ingest", "generate", "run", "resume", "inspect", "report", "init", "export"):
         assert verb in done.stdout

@@ -143,9 +143,7 @@ npmdask.top_k({str(tmp_path / "x.zarr")!r}, 3, iteration_rank=8, algorithm="powe
     assert not s.killed and "killed" not in "\n".join(runs_as_lines([s])), "it said why it ended"
     with pytest.raises(KeyboardInterrupt):
         npmdask.resume(tmp_path / "run", observer=_EndsAfterStep())
-    shutil.copytree(
-        copied, tmp_path / "run" / "pass"
-    )  # as a kill right after the commit leaves them
+    shutil.copytree(copied, tmp_path / "run" / "pass")  # as a kill right after the commit leaves them
     s = states(tmp_path)["run"]
     assert (s.step, s.pass_committed) == (3, None), "the parts are of a step that is committed"
     npmdask.resume(tmp_path / "run")
