@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import sys
 import tempfile
 import zlib
@@ -52,6 +53,16 @@ def memory_given_back() -> Iterator[None]:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's; freed pages stay in its many arenas without it
     if trim is not None:
         trim(0)
+
+
+@pytest.fixture(autouse=True)
+def signals_given_back() -> Iterator[None]:
+    """A command that runs in this process takes SIGTERM: a process that is forked later might never end by it."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        if signal.getsignal(number) is not handler:
+            signal.signal(number, handler)
 
 
 class SeededOs:
