@@ -1,4 +1,4 @@
-"""Every kind of source that somebody may point at, and every option that does not apply to it."""
+"""Every kind of source that a user may point at, and every option that does not apply to it."""
 
 from __future__ import annotations
 
