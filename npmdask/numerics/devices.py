@@ -313,7 +313,7 @@ def _here(array: Any) -> np.ndarray:
 class Slot:
     """Memory here and there through which data go to the device, one part after the other.
 
-    ``filled`` is called by the thread that reads, ``array`` and ``done`` by the one that computes.
+    ``wait`` is called by the thread that reads, ``send`` and ``done`` by the one that computes.
     """
 
     def __init__(self, backend: Backend, nbytes: int) -> None:

@@ -1,8 +1,8 @@
 """Form the sums of a pass on a GPU: rows go there in strips, sums come back once a run.
 
 What is summed, how neighbours are joined and what is made of the total is the operator's own business, on the host and
-in float64: only ``partial`` is another one. Every thread reads, decodes and checks the rows of a run of its own and
-keeps that run's sums on the device; what it computes is issued in turn, in one stream.
+in float64: only ``partial`` is another one. Every task has a run of its own, whose rows a few threads read, decode and
+check, and keeps that run's sums on the device; what it computes is issued in turn, in one stream.
 """
 
 from __future__ import annotations
@@ -480,8 +480,8 @@ def _matrix_partial(op: OnDevice, slabs: range, block: Block) -> Partial:
             small = strip.values.dtype.itemsize == 1 and not of.of_csr
             most = 128.0 if small else largest_integer(strip.values, of.origin)
         with backend.computing():
-            if last is None:
-                parts.append(_MatrixSums(op, seen, exact=most < math.inf))
+            if last is None:  # one strip of large integers can be too many on its own
+                parts.append(_MatrixSums(op, seen, exact=most * most * len(strip) < EXACT))
             elif last.exact and not last.holds(most, len(strip)):  # go on about a mean
                 parts.append(_MatrixSums(op, seen, exact=False))
             parts[-1].add(strip, strip.rows(), most)

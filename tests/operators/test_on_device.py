@@ -214,6 +214,18 @@ def test_what_is_not_finite_is_refused_with_the_same_sentence(
     assert "123" in said[0] or "chunk" in said[0]
 
 
+@pytest.mark.parametrize("dtype", ["i4", "i8", "f8"])
+def test_integers_whose_first_strip_passes_all_that_is_exact_are_summed_about_a_mean(
+    dtype: str, device: Device, tmp_path: Path
+) -> None:
+    """Fails where the first strip is taken for exact whatever its size: the sums lose all but the mean, certified."""
+    x = (np.random.default_rng(0).integers(-3000, 3000, (300, 20)) + 10**8).astype(dtype)
+    operator = GramMatrix(reader=opened(x, tmp_path, (90, 20)), view=View(to_centre=True))
+    found = total(on_device(operator, device), block_of(20))[:, :20]
+    away = x.astype("f8") - x.astype("f8").mean(axis=0)
+    np.testing.assert_allclose(found, away.T @ away, rtol=1e-11, atol=1e-11 * np.abs(found).max())
+
+
 # The same bits
 
 
