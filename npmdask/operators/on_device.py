@@ -81,8 +81,8 @@ class OnDevice:
     def height(self) -> int:
         """Rows of a strip: by the layout alone, so that sums are formed in the same order whatever the memory."""
         wide = int(self.inner.block_rows)
-        if self.sparse:
-            return max(FEWEST, FILLED // wide)
+        if self.sparse:  # places of filled rows are counted in int32
+            return max(1, FILLED // wide)
         least, rows = max(FEWEST, STRIP // (wide * self.dtype.itemsize)), int(self.inner.reader.chunks[0])
         return max(least // rows, 1) * rows if self.at_once else least
 

@@ -226,6 +226,16 @@ def test_integers_whose_first_strip_passes_all_that_is_exact_are_summed_about_a_
     np.testing.assert_allclose(found, away.T @ away, rtol=1e-11, atol=1e-11 * np.abs(found).max())
 
 
+def test_places_of_sparse_rows_of_very_many_columns_are_within_int32(
+    device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fails where so many rows are filled in at least, however wide they are: their places would overflow."""
+    monkeypatch.setattr(on, "FEWEST", 256)
+    wide = sp.csr_matrix(([1.0, 2.0], ([0, 2], [3, 9_999_999])), shape=(3, 10_000_000))
+    moved = on_device(SparseGram(reader=opened(wide, tmp_path, (2, 0))), device)
+    assert 1 <= moved.height and moved.height * moved.block_rows < 2**31
+
+
 # The same bits
 
 
