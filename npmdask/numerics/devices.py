@@ -268,6 +268,14 @@ class Backend:
         out.reshape(-1)[_here(places)] = _here(values)
         return self.xp.asarray(out)
 
+    def pairs(self, matrix: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """So many eigenvalues of a symmetric matrix, the largest first, and their vectors."""
+        with self.computing():
+            values, vectors = self.xp.linalg.eigh(self.upload(matrix))
+            made = self.xp.flip(values[-count:]), self.xp.flip(vectors[:, -count:], axis=1)
+        found, turned = self.download(*made)
+        return found, turned
+
     def integer_gram(self, rows: Any) -> Any:
         """``rows^T rows`` of int8 numbers, exactly, in int32; None where that is not known how."""
         return None
@@ -328,6 +336,33 @@ class Slot:
 
     def done(self) -> None:
         """Everything that reads the copy has been issued."""
+
+
+class StreamSlot(Slot):
+    """A slot whose copies are made by the copying stream of a GPU, while another one computes."""
+
+    backend: Any
+
+    def _begin(self, events: Iterator[Any]) -> None:
+        """Nothing reads the memory of the device yet."""
+        self._sent, self._read = events
+        self.done()
+
+    def _copied(self, values: np.ndarray) -> Any:
+        """A copy of ``values`` on the device, as soon as the copying stream has come to it."""
+        raise NotImplementedError
+
+    def wait(self) -> None:
+        self._read.synchronize()
+
+    def send(self, values: np.ndarray) -> Any:
+        array = self._copied(values)
+        self._sent.record(self.backend.copying)
+        self.backend.compute.wait_event(self._sent)
+        return array
+
+    def done(self) -> None:
+        self._read.record(self.backend.compute)
 
 
 class Strict(Backend):
@@ -411,6 +446,9 @@ class Cupy(Backend):
             here[start:stop] = host[: stop - start]
         return out
 
+    def add_product(self, total: Any, left: Any, right: Any) -> None:
+        self.cublas.gemm("T", "N", left, right, out=total, alpha=1.0, beta=1.0)
+
     def add_gram(self, total: Any, rows: Any) -> None:
         self.cublas.syrk("T", rows, out=total, alpha=1.0, beta=1.0, lower=False)
 
@@ -441,32 +479,21 @@ class Cupy(Backend):
         return out
 
 
-class CupySlot(Slot):
-    """A slot whose copies are made by the copying stream, while another computes."""
+class CupySlot(StreamSlot):
+    """By CuPy."""
 
     def __init__(self, backend: Cupy, nbytes: int) -> None:
         super().__init__(backend, nbytes)
-        cupy = self.cupy = backend.cupy
+        cupy = backend.cupy
         with backend.computing():
             self.there = cupy.empty(nbytes, cupy.uint8)
         backend.compute.synchronize()
-        self._sent, self._read = (cupy.cuda.Event(disable_timing=True) for _ in range(2))
-        self._read.record(backend.compute)
+        self._begin(cupy.cuda.Event(disable_timing=True) for _ in range(2))
 
-    def wait(self) -> None:
-        self._read.synchronize()
-
-    def send(self, values: np.ndarray) -> Any:
-        backend: Any = self.backend
+    def _copied(self, values: np.ndarray) -> Any:
         array = self.there[: values.nbytes].view(values.dtype).reshape(values.shape)
-        array.set(values, stream=backend.copying)
-        self._sent.record(backend.copying)
-        backend.compute.wait_event(self._sent)
+        array.set(values, stream=self.backend.copying)
         return array
-
-    def done(self) -> None:
-        backend: Any = self.backend
-        self._read.record(backend.compute)
 
 
 class Torch(Backend):
@@ -558,8 +585,8 @@ class Torch(Backend):
         return self.torch._int_mm(turned, turned.T)
 
 
-class TorchSlot(Slot):
-    """A slot whose copies are made by the copying stream, while another computes."""
+class TorchSlot(StreamSlot):
+    """By PyTorch."""
 
     def __init__(self, backend: Torch, nbytes: int) -> None:
         super().__init__(backend, nbytes)
@@ -567,26 +594,15 @@ class TorchSlot(Slot):
         with backend.computing():
             self.there = torch.empty(nbytes, dtype=torch.uint8, device=backend.place)
         backend.compute.synchronize()
-        self._sent, self._read = torch.cuda.Event(), torch.cuda.Event()
-        self._read.record(backend.compute)
+        self._begin(torch.cuda.Event() for _ in range(2))
 
-    def wait(self) -> None:
-        self._read.synchronize()
-
-    def send(self, values: np.ndarray) -> Any:
-        backend: Any = self.backend
-        torch = backend.torch
+    def _copied(self, values: np.ndarray) -> Any:
+        torch = self.backend.torch
         host = torch.from_numpy(values)
         array = self.there[: values.nbytes].view(host.dtype).reshape(values.shape)
-        with torch.cuda.stream(backend.copying):
+        with torch.cuda.stream(self.backend.copying):
             array.copy_(host, non_blocking=True)
-        self._sent.record(backend.copying)
-        backend.compute.wait_event(self._sent)
         return array
-
-    def done(self) -> None:
-        backend: Any = self.backend
-        self._read.record(backend.compute)
 
 
 BACKENDS: dict[str, type[Backend]] = {each.library: each for each in (Backend, Strict, Cupy, Torch)}

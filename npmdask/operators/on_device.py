@@ -37,6 +37,7 @@ RUN = 2**30  # bytes of a run whose sums are small
 FEWEST = 256  # rows of a strip, however wide
 FILLED = 2**25  # numbers of sparse rows that are filled in at once
 SUMMED = 2**16  # rows of bytes whose products int32 holds
+PAIRS = 8  # arrays of the size of a formed matrix while its eigenpairs are found
 WORKING = 6  # float64 copies of a strip at once: operators of the array API make a new array each
 SENT = {"f2": "f4", "f4": "f4", "f8": "f8", "i1": "i1", "u1": "u1", "b1": "u1", "i2": "i2", "u2": "i4", "i4": "i4"}
 ALIGNED = 8  # bytes
@@ -143,7 +144,8 @@ class OnDevice:
         d, whole = int(self.inner.block_rows), type(self.inner) is GramMatrix
         sums = d * (d + 4 * p) * 8 if whole else 4 * d * p * 8
         packed = self.inner.sum_bytes + d * PANEL * 8 if whole else 0
-        return self.slots * self.slot_bytes + sums, WORKING * self.height * d * 8 + packed
+        beside = WORKING * self.height * d * 8 + packed
+        return self.slots * self.slot_bytes + sums, max(beside, PAIRS * d * d * 8) if whole else beside
 
     def threads_that_fit(self, threads: int, p: int) -> int:
         """How many tasks run at once, of ``threads`` threads: as many as the memory of the device allows.
@@ -321,12 +323,12 @@ class _Filling:
         self._slot.wait()
         self._rows = self._slot.host[: self._op.slot_bytes].view(self._op.dtype).reshape(self._shape)
 
-    def room(self, count: int) -> np.ndarray | None:
-        """Where so many rows may be read to: they are taken as they are then."""
+    def room(self, count: int) -> np.ndarray:
+        """Where up to so many rows are to be read to: they are taken as they are then."""
         if self._slot is None:
             self._begin()
-        self._given = self.filled + count <= self._shape[0]
-        return self._rows[self.filled : self.filled + count] if self._given else None
+        self._given = True
+        return self._rows[self.filled : min(self.filled + count, self._shape[0])]
 
     def take(self, tile: Tile, numbers: slice, start: int) -> int:
         """Take rows of a tile from the one of number ``start`` on; how many."""
@@ -388,8 +390,10 @@ class _MatrixSums:
 
     def __init__(self, op: OnDevice, seen: np.ndarray, *, exact: bool) -> None:
         self._of, self._backend, self.exact, d = op.inner, op.device.backend, exact, int(op.inner.block_rows)
-        self._gram, self._total, self._image = (self._backend.zeros(s) for s in ((d, d), (d,), seen.shape))
-        self._seen, self._there = seen, self._backend.upload(seen)
+        columns = seen.shape[1]
+        self._gram, self._beside = self._backend.zeros((d, d)), self._backend.zeros((d, columns + 1))  # image, total
+        self._seen, self._there = seen, self._backend.upload(np.column_stack([seen, np.zeros(d)]))
+        self._ones = self._backend.zeros((op.height,)) + 1.0
         self._count, self._bound = 0.0, 0.0
         self._shift = self._backend.zeros((d,)) + self._of.origin if exact or self._of.of_csr else None
 
@@ -414,17 +418,17 @@ class _MatrixSums:
         if products is None:
             return False
         self._gram += products
-        self._total = self._total + xp.astype(xp.sum(rows, axis=0, dtype=xp.int64), xp.float64)
+        self._beside[:, -1] += xp.astype(xp.sum(rows, axis=0, dtype=xp.int64), xp.float64)
         self._count += len(strip)
         return True
 
     def _add_floats(self, strip: Strip, rows: Any) -> None:
         xp, backend, weights = self._backend.xp, self._backend, self._of.view.row_weight
-        roots = np.ones(len(strip)) if weights is None else np.sqrt(weights[strip.numbers])
-        there = backend.upload(roots)
+        roots = None if weights is None else np.sqrt(weights[strip.numbers])
+        there = self._ones[: len(strip)] if roots is None else backend.upload(roots)
+        count = float(len(strip) if roots is None else roots @ roots)
         if self._shift is None:
-            first = xp.matmul(there * there, xp.astype(rows, xp.float64))
-            self._shift = first / (float(roots @ roots) or 1.0)
+            self._shift = xp.matmul(there * there, xp.astype(rows, xp.float64)) / (count or 1.0)
         if not xp.isdtype(rows.dtype, "real floating"):
             rows = xp.astype(rows, xp.float64)
         if self._of.origin or not (self.exact or self._of.of_csr):
@@ -432,10 +436,10 @@ class _MatrixSums:
         rows = xp.astype(rows, xp.float64, copy=False)
         if weights is not None:
             rows = rows * there[:, None]
-        self._total = self._total + xp.matmul(there, rows)
-        self._count += float(roots @ roots)
-        if not self.exact:
-            self._image = self._image + xp.matmul(rows.T, xp.matmul(rows, self._there))
+        self._count += count
+        products = xp.matmul(rows, self._there)
+        products[:, -1] = there  # few calls: threads that read wait for those of this one
+        backend.add_product(self._beside, rows, products)
         backend.add_gram(self._gram, rows)
 
     def sums(self) -> Sums:
@@ -443,16 +447,16 @@ class _MatrixSums:
         xp, of, backend, d = self._backend.xp, self._of, self._backend, int(self._of.block_rows)
         about_origin = self.exact or of.of_csr
         with backend.computing():
-            gram, image, mean = self._gram, self._image, self._total
+            gram, image, mean = self._gram, self._beside[:, :-1], self._beside[:, -1]
             if self.exact:
-                image = xp.matmul(xp.triu(gram) + xp.triu(gram, k=1).T, self._there)
+                image = xp.matmul(xp.triu(gram) + xp.triu(gram, k=1).T, self._there[:, :-1])
             elif not about_origin:
                 away = mean / (self._count or 1.0)
                 root = away * math.sqrt(self._count)
                 for start in range(0, d, PANEL):
                     panel = slice(start, min(start + PANEL, d))
                     gram[:, panel] -= root[:, None] * root[None, panel]
-                image = image - (self._count * away)[:, None] * xp.matmul(away, self._there)[None, :]
+                image = image - (self._count * away)[:, None] * xp.matmul(away, self._there[:, :-1])[None, :]
                 mean = away if self._shift is None else self._shift + away
             made = (mean, self._packed(gram), image)
         sums = {"count": np.array([self._count]), "bound": np.array([self._bound if self.exact else math.inf])}

@@ -87,11 +87,13 @@ def power_loop(facts: Facts, release: Release, session: Session) -> Result | Non
     views = views_of(history)
     outcome = facts.rule(views)
     release.open(history)
+    algorithm = session.here(facts.algorithm)
     session.observer.on_begin(len(history), *expected_of(facts, session))
     while outcome is None:
-        query = facts.algorithm.query(state)
+        query = algorithm.query(state)
         released = release.product(query, state.step + 1)
-        state, info = facts.algorithm.update(state, released.product)
+        with session.memory_of_device():
+            state, info = algorithm.update(state, released.product)
         release.check(state.step, info.asymmetry)
         views.append(release.judged(view_of(state.step, info), views, state))
         outcome = facts.rule(views)

@@ -18,7 +18,7 @@ from uuid import uuid4
 
 import numpy as np
 
-from npmdask.algorithms import MissingEM
+from npmdask.algorithms import Algorithm, GramKrylov, MissingEM
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, MemoryRefusedError, RefusedError
 from npmdask.execution.executor import (
@@ -365,8 +365,21 @@ class Session:
         return product, record, seconds
 
     def _made(self, operator: Operator, block: Block, keeper: PassCheckpoint) -> tuple[Block, ReadStats]:
-        try:
+        with self.memory_of_device():
             return self.executor.run_pass(operator, block, self.observer.on_task, keeper)
+
+    def here(self, algorithm: Algorithm[Any]) -> Algorithm[Any]:
+        """The same algorithm: eigenpairs of what is formed are found on the device, if this process has one."""
+        away = bool(self.resources.workers or self.resources.cluster)
+        if self._device is None or away or not isinstance(algorithm, GramKrylov):
+            return algorithm
+        return replace(algorithm, device=self._device)
+
+    @contextmanager
+    def memory_of_device(self) -> Iterator[None]:
+        """Say what to do where the memory of the device does not suffice in spite of its plan."""
+        try:
+            yield
         except Exception as error:
             if self.device is None or type(error).__name__ != "OutOfMemoryError":  # of either library
                 raise

@@ -66,7 +66,7 @@ class ReadStats:
 
 
 Tile = list[tuple[slice, np.ndarray]]  # (columns, rows x columns) for each chunk column
-Room = Callable[[int], np.ndarray | None]  # memory for so many whole rows, of the stored dtype; None: there is none
+Room = Callable[[int], np.ndarray]  # memory for up to so many whole rows, at least one, of the stored dtype
 
 
 class InTiles:
@@ -248,19 +248,25 @@ class DenseReader(InTiles):
 
     def _direct_tiles(self, slab: int, room: Room | None) -> Iterator[tuple[slice, Tile]]:
         rows, width = self.slab_rows(slab), int(self.array.chunks[1])  # an edge chunk is stored whole
-        buffers = [scratch(("tile", c), (self.tile_rows, width), self.dtype) for c in range(self.grid[1])]
         with ExitStack() as stack:
             files = [stack.enter_context(self.opened(slab, column)) for column in range(self.grid[1])]
-            for start in range(rows.start, rows.stop, self.tile_rows):
-                stop = min(start + self.tile_rows, rows.stop)
+            start = rows.start
+            while start < rows.stop:
+                left = min(self.tile_rows, rows.stop - start)
+                if room is None:
+                    parts = [
+                        scratch(("tile", c), (self.tile_rows, width), self.dtype)[:left] for c in range(self.grid[1])
+                    ]
+                else:  # as much as there is room for, at once
+                    parts = [room(rows.stop - start)]
                 tile: Tile = []
-                for column, (read, buffer) in enumerate(zip(files, buffers, strict=True)):
-                    given = room(stop - start) if room is not None and self.fills_rows else None
-                    part = buffer[: stop - start] if given is None else given
+                for column, (read, part) in enumerate(zip(files, parts, strict=True)):
                     read(part, (start - rows.start) * width)
                     columns = self.slab_columns(column)
                     tile.append((columns, part[:, : columns.stop - columns.start]))
+                stop = start + len(parts[0])
                 yield slice(start, stop), tile
+                start = stop
 
     @contextmanager
     def opened(self, slab: int, column: int) -> Iterator[Callable[[np.ndarray, int], None]]:
