@@ -21,7 +21,7 @@ The bound of line 4: Halko, Martinsson and Tropp, SIAM Review 53 (2011) 217, sec
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
@@ -30,9 +30,10 @@ import numpy as np
 from npmdask.algorithms.base import Info, Query, Question, Result, Seen
 from npmdask.algorithms.krylov import BlockKrylov, KrylovState
 from npmdask.errors import RefusedError
-from npmdask.numerics.devices import Device
 from npmdask.numerics.subspaces import Block
 from npmdask.theory.certificates.random_start import tangents
+
+Pairs = Callable[[np.ndarray, int], tuple[np.ndarray, Block]]
 
 PROBES = 16  # r: columns that are multiplied beside; each makes the bound tighter, and the pass longer
 BLIND = 1e-3  # delta: of so many runs Q may hold less of that direction
@@ -60,7 +61,7 @@ class GramKrylov(BlockKrylov):
     Parameters
     ----------
     single : form it of float32 tiles.
-    device : where eigenpairs are found; None: on the processor.
+    elsewhere : finds so many eigenpairs of a large matrix, on a GPU for example; None: LAPACK does, here.
     """
 
     name: ClassVar[str] = "gram"
@@ -68,7 +69,7 @@ class GramKrylov(BlockKrylov):
     pairs_of_formed: ClassVar[int] = 1  # steps whose pairs are those of a matrix next to A, and not of its products
 
     single: bool = False
-    device: Device | None = field(default=None, compare=False)
+    elsewhere: Pairs | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def make(cls, question: Question, options: Mapping[str, Any]) -> GramKrylov:
@@ -112,7 +113,7 @@ class GramKrylov(BlockKrylov):
         assert isinstance(state, GramState)
         d, k, p = len(state.block), self.target_rank, self.iteration_rank
         matrix, image = released[:, :d], released[:, d:]
-        values, vectors = pairs_of_matrix(matrix, min(p + 1, d), self.device)
+        values, vectors = pairs_of_matrix(matrix, min(p + 1, d), self.elsewhere)
         away = self.distance(matrix, state.block, image)
         upper = np.append(values, np.zeros(p + 1 - len(values))) + away
         values, vectors = values[:p], vectors[:, :p]
@@ -167,14 +168,14 @@ class StoredGramPairs(GramKrylov):
         return float(np.linalg.norm(differs, 2)) * float(np.hypot(1.0, tangent)) + slack
 
 
-def pairs_of_matrix(matrix: np.ndarray, count: int, device: Device | None = None) -> tuple[np.ndarray, Block]:
-    """Line 3: so many eigenvalues, the largest first, and their vectors; of large matrices found on ``device``."""
+def pairs_of_matrix(matrix: np.ndarray, count: int, elsewhere: Pairs | None = None) -> tuple[np.ndarray, Block]:
+    """Line 3: so many eigenvalues, the largest first, and their vectors; of large matrices found ``elsewhere``."""
     d = len(matrix)
     if d <= SMALL:
         values, vectors = np.linalg.eigh(matrix)
         return values[: -count - 1 : -1], np.ascontiguousarray(vectors[:, : -count - 1 : -1])
-    if device is not None:
-        return device.backend.pairs(matrix, count)
+    if elsewhere is not None:
+        return elsewhere(matrix, count)
     from scipy.linalg import eigh  # half a second of a short program
 
     values, vectors = eigh(matrix, subset_by_index=[d - count, d - 1], check_finite=False)

@@ -60,6 +60,11 @@ class Distributed:
         """What each process that computes makes of ``arguments``. Its errors are raised here."""
         return list(self._client.run(function, *arguments).values())
 
+    def anywhere(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """What one process that computes makes of ``arguments``; if it dies, another one does it."""
+        with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TiB"}):
+            return self._client.submit(function, *arguments, pure=False).result()
+
     def run_pass(
         self, operator: Operator, block: Block, on_task: OnTask, keeper: PassCheckpoint | None = None
     ) -> tuple[Block, ReadStats]:

@@ -68,6 +68,10 @@ class Threads:
         """What each process that computes makes of ``arguments``: this one."""
         return [function(*arguments)]
 
+    def anywhere(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """What a process that computes makes of ``arguments``: this one."""
+        return function(*arguments)
+
     def _sum_of(self, node: TreeNode, runs: Sequence[range], known: Mapping[TreeNode, Partial], *data: Any) -> Any:
         """The sum over the runs of ``node``, in the fixed tree, as a Delayed; ``data``: operator and block."""
         if node in known:

@@ -56,6 +56,10 @@ class Device:
                 _OPEN[self] = BACKENDS[library](self.memory, self.sharing)
             return _OPEN[self]
 
+    def pairs(self, matrix: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """So many eigenvalues of a symmetric matrix, the largest first, and their vectors."""
+        return self.backend.pairs(matrix, count)
+
 
 _OPENING = threading.Lock()
 _OPEN: dict[Device, Backend] = {}

@@ -33,7 +33,7 @@ STRIP = 32 * 2**20  # bytes of rows that are sent at once
 AT_ONCE = 128 * 2**20  # bytes of a slab, above which it is read part after part
 READERS = 4  # threads of a task
 AT_A_TIME = 16  # threads for which a pass is cut into runs: by its size alone, so that its sums are the same with any
-RUN = 2**30  # bytes of a run whose sums are small
+RUN = 2**30  # bytes of a run, where sums are small
 FEWEST = 256  # rows of a strip, however wide
 FILLED = 2**25  # numbers of sparse rows that are filled in at once
 SUMMED = 2**16  # rows of bytes whose products int32 holds
@@ -118,7 +118,7 @@ class OnDevice:
         """What a run reads at least: the runs that are read at once are to end together, and each end takes a while."""
         whole, nbytes = type(self.inner) is GramMatrix, int(self.inner.pass_bytes)
         at_once = AT_A_TIME // READERS if self.at_once else AT_A_TIME
-        wanted = SUMS_READ * self.inner.sum_bytes if whole else RUN
+        wanted = max(SUMS_READ * self.inner.sum_bytes if whole else 0, RUN)
         return int(max(self.inner.run_bytes, nbytes // (at_once * max(nbytes // max(at_once * wanted, 1), 1))))
 
     def task_bytes(self, p: int, runs: list[range]) -> int:

@@ -87,7 +87,7 @@ def power_loop(facts: Facts, release: Release, session: Session) -> Result | Non
     views = views_of(history)
     outcome = facts.rule(views)
     release.open(history)
-    algorithm = session.here(facts.algorithm)
+    algorithm = session.with_device(facts.algorithm)
     session.observer.on_begin(len(history), *expected_of(facts, session))
     while outcome is None:
         query = algorithm.query(state)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict, replace
+from functools import partial
 from math import inf
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -368,12 +369,11 @@ class Session:
         with self.memory_of_device():
             return self.executor.run_pass(operator, block, self.observer.on_task, keeper)
 
-    def here(self, algorithm: Algorithm[Any]) -> Algorithm[Any]:
-        """The same algorithm: eigenpairs of what is formed are found on the device, if this process has one."""
-        away = bool(self.resources.workers or self.resources.cluster)
-        if self._device is None or away or not isinstance(algorithm, GramKrylov):
+    def with_device(self, algorithm: Algorithm[Any]) -> Algorithm[Any]:
+        """The same algorithm: eigenpairs of what is formed are found where the sums are formed."""
+        if self._device is None or not isinstance(algorithm, GramKrylov):
             return algorithm
-        return replace(algorithm, device=self._device)
+        return replace(algorithm, elsewhere=partial(self.executor.anywhere, self._device.pairs))
 
     @contextmanager
     def memory_of_device(self) -> Iterator[None]:

@@ -163,7 +163,7 @@ def same_answer(left: Any, right: Any) -> None:
         assert getattr(left, name).tobytes() == getattr(right, name).tobytes(), name
 
 
-def store_of(folder: Path, rows: int = 40_000, columns: int = 500) -> Path:
+def store_of(folder: Path, rows: int = 40_000, columns: int = 700) -> Path:
     """Samples with a slow spectrum, in twenty chunks."""
     x = planted(rows, columns, np.arange(1, 61) ** -0.5)[0].astype("f4") * np.float32(rows**0.5)
     return write_zarr(folder / "x.zarr", x, (rows // 20, columns), compressors=None)

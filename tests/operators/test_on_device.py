@@ -115,6 +115,25 @@ def test_products_and_matrices_of_dense_rows(dtype: str, view: str, device: Devi
     require_parity(Gram(reader=reader, view=view_of(view, x), rounded=True), block, device, tol=1e-6)
 
 
+@pytest.mark.parametrize("at_once", [on.AT_ONCE, 0])
+@pytest.mark.parametrize("columns", [20, 7])
+@pytest.mark.parametrize("height", [16, 47, 300])
+def test_chunks_are_read_at_once_or_part_after_part(
+    height: int, columns: int, at_once: int, device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Plain bytes of whole rows straight into the strips, as much as there is room for; others by way of tiles."""
+    monkeypatch.setattr(on, "AT_ONCE", at_once)
+    x = rows_of("f4")
+    store = write_zarr(tmp_path / "x", x, (height, columns), compressors=None)
+    reader, block = open_source(store).reader, block_of(20)
+    assert reader.fills_rows == (columns == 20)
+    for operator in (Gram(reader=reader), GramMatrix(reader=reader, view=View(to_centre=True))):
+        assert on_device(operator, device).at_once == bool(at_once)
+        require_parity(operator, block, device)
+        here, there = (Threads(2).run_pass(o, block, ignore)[1] for o in (operator, on_device(operator, device)))
+        assert (here.checksums, here.bytes_read, here.chunks) == (there.checksums, there.bytes_read, there.chunks)
+
+
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("dtype", ["f4", "f8", "i4"])
 def test_products_and_matrices_of_sparse_rows(dtype: str, view: str, device: Device, tmp_path: Path) -> None:

@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.linalg
 import scipy.sparse as sp
 
 import npmdask
+import npmdask.algorithms.gram as gram
 import npmdask.numerics.devices as devices
 import npmdask.planning.device_choice as device_choice
 import npmdask.runs.session as session
@@ -109,6 +111,36 @@ def test_begun_on_a_device_it_goes_on_without_and_says_so(device: str, path: Pat
 
 
 @pytest.mark.slow
+def test_eigenpairs_are_found_where_the_sums_are_formed(
+    device: str, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By this process or by a worker: with the same bits."""
+    asked: dict[str, Any] = {"kind": "samples", "algorithm": "gram", "center": True, "threads": 1}
+    here = npmdask.top_k(path, 4, **asked)
+    monkeypatch.setattr(gram, "SMALL", 16)
+    monkeypatch.setattr(scipy.linalg, "eigh", None)  # on the processor: not asked
+    one, two = (npmdask.top_k(path, 4, device="cuda", workers=workers, **asked) for workers in (0, 2))
+    np.testing.assert_allclose(one.values, here.values, rtol=1e-9)
+    assert one.converged and one.steps == 1
+    assert (one.basis.tobytes(), one.values.tobytes()) == (two.basis.tobytes(), two.values.tobytes())
+
+
+def test_too_little_memory_for_eigenpairs_is_said_with_a_remedy(
+    device: str, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class OutOfMemoryError(Exception):
+        """As CuPy and PyTorch call theirs."""
+
+    def short(*_: Any) -> Any:
+        raise OutOfMemoryError("no 134217728 bytes")
+
+    monkeypatch.setattr(gram, "SMALL", 16)
+    monkeypatch.setattr(devices.BACKENDS[device], "pairs", short)
+    with pytest.raises(MemoryRefusedError, match=r"does not suffice, although .* were planned: does another process"):
+        npmdask.top_k(path, 4, kind="samples", algorithm="gram", device="cuda")
+
+
+@pytest.mark.slow
 def test_worker_processes_open_devices_of_their_own(device: str, path: Path) -> None:
     asked = {"kind": "samples", "algorithm": "krylov", "device": "cuda"}
     here, there = (npmdask.top_k(path, 4, workers=workers, threads=1, **asked) for workers in (0, 2))
@@ -194,7 +226,7 @@ def test_a_choice_in_words() -> None:
     paying = DeviceChoice(name="a card", device=fast, processor=slow, passes=11, starting=4.0, asked="auto")
     assert paying.pays and paying.used and paying.seconds == pytest.approx(6.0)
     assert str(paying).startswith("a card: 11 passes in about 6 s, 4 s of it to start; by the processor about")
-    assert "eigensolvers stay on the processor" in str(paying)
+    assert "QR stay on the processor" in str(paying)
     losing = DeviceChoice(name="a card", device=slow, processor=fast, passes=11, starting=4.0, asked="auto")
     assert not losing.used and "the processor is taken" in str(losing)
 
