@@ -23,7 +23,7 @@ from npmdask.execution.memory import usable_cores
 
 COLUMNS, GENES = 4096, 5000
 LARGE = 2**28  # bytes of a data set from which on it is made on the card
-CHUNK = 64 * 2**20  # of rows
+CHUNK = 16 * 2**20  # of rows
 ENTRIES = 2**22  # of a chunk of sparse rows
 CELLS = 16_384  # that are drawn at once
 FILLED = 0.07  # of the counts are not zero

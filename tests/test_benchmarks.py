@@ -406,6 +406,6 @@ def test_some_rows_run_for_real(tmp_path: Path) -> None:
     assert {lines["gram-cold"]["details"][way]["max_sin_theta"] < 1e-4 for way in ("auto", "krylov")} == {True}
     assert lines["gpu-gram"]["details"]["max_sin_theta"]["on the card"] < 1e-7
     assert lines["gpu-cells"]["details"]["relative_error"] < 1e-6
-    assert lines["gpu-genotypes"]["details"]["same_bits_as_cores"]
+    assert lines["gpu-genotypes"]["details"]["sums_have_the_bits_of_cores"]
     assert lines["tensor-bytes"]["holds"] and lines["tensor-private-noise"]["holds"]
     assert not list(tmp_path.iterdir())  # the data are gone

@@ -257,7 +257,7 @@ class DenseReader(InTiles):
                     parts = [
                         scratch(("tile", c), (self.tile_rows, width), self.dtype)[:left] for c in range(self.grid[1])
                     ]
-                else:  # as much as there is room for, at once
+                else:  # as much as there is room for, at once: threads that read wait for each other at every call
                     parts = [room(rows.stop - start)]
                 tile: Tile = []
                 for column, (read, part) in enumerate(zip(files, parts, strict=True)):
