@@ -350,7 +350,7 @@ def add_transform(commands: Any) -> None:
     )
     p.add_argument("store", help="folder of a finished run, of a stream (at any time), or of topics")
     p.add_argument("source", help="rows: a Zarr store, a file, a directory of files, or - (standard input)")
-    p.add_argument("dest", help="Zarr store of the scores (rows x k) to create")
+    p.add_argument("dest", help="scores (rows x k) to create: a file .npy, .csv or .parquet, or a Zarr store")
     p.add_argument(
         "--dim",
         help="dimension that holds the rows, e.g. time (NetCDF or a group of Zarr; default: that of the run)",
@@ -419,9 +419,19 @@ def _transform_documents(a: argparse.Namespace) -> int:
     return 0
 
 
-def _say(scored: Any, a: argparse.Namespace) -> None:
-    from shlex import quote
+def _how_to_read(dest: str) -> str:
+    from pathlib import Path
 
+    match Path(dest).suffix.lower():
+        case ".npy":
+            return f"in Python numpy.load({dest!r})"
+        case ".csv" | ".parquet" as suffix:
+            return f"in Python pandas.read_{suffix[1:]}({dest!r})"
+        case _:
+            return f'in Python zarr.open_group({dest!r})["data"][:]'
+
+
+def _say(scored: Any, a: argparse.Namespace) -> None:
     from npmdask.runs.progress import duration, stop_bars
 
     stop_bars()
@@ -438,6 +448,6 @@ def _say(scored: Any, a: argparse.Namespace) -> None:
         **{name.replace("_", " "): f"{facts[name]:,g}" for name in COUNTED if facts.get(name)},
         "time": f"{duration(scored.seconds)}: {scored.rows_per_second:,.0f} rows a second",
         "result": scored.dest,
-        "next": f"npmdask inspect {quote(scored.dest)}",
+        "next": _how_to_read(scored.dest),
     }
     print("\n".join(f"{name:14} {said}" for name, said in short.items()))

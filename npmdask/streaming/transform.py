@@ -25,6 +25,7 @@ from npmdask.storage.paths import local_path, locked
 from npmdask.storage.readers.gaps import unmarked
 from npmdask.storage.safe_open import open_node
 from npmdask.storage.writers.dense import DenseWriter
+from npmdask.storage.writers.row_file import RowFile, is_row_file
 from npmdask.streaming.loop import TELL_SECONDS, Stopwatch
 from npmdask.streaming.solution import answer_of, is_stream, read_model
 from npmdask.streaming.source import STANDARD_INPUT, Opened, Reading, open_stream, said_of_header
@@ -116,8 +117,9 @@ def transform(
     ----------
     store : of a stream (as of its last commit), a model that ``StreamingPCA.save`` wrote, or a finished run.
     source : as for ``stream_pca``: a Zarr store, a file, a directory, "-", an iterable of batches, or a callable.
-    dest : folder to create: a Zarr store with checksums that every command reads. It appears whole or not at all; after
-        a kill the same call begins again.
+    dest : what to create: a file that ends in .npy, .csv or .parquet (columns component1, component2, ...), or else a
+        folder, a Zarr store with checksums that every command reads; its array is "data". It appears whole or not at
+        all; after a kill the same call begins again.
     dim : the dimension that rows lie along, of an array of xarray or a file that it opens (NetCDF, a group of Zarr). Of
         such a source by default that of the run. All others must be those of the run, at the same places.
     batch_rows : rows in memory at once; by default 16 MiB of them.
@@ -139,7 +141,8 @@ def transform(
     CommitError
         The disk is full; nothing is left behind.
     """
-    dest = local_path(dest, "the store of the scores")
+    dest = local_path(dest, "the scores")
+    is_row_file(dest)  # refuses an ending that is not written, before anything is read
     start, components = time.perf_counter(), components_of(store)
     known = components.missing is not None or components.fill is not None
     gaps = "give" if require_rule(missing) == LEAST_SQUARES or known else "refuse"
@@ -149,8 +152,9 @@ def transform(
     if dim is not None:
         _require_places(opened, store)
     scorer = _Scorer(components, missing, opened, skip=non_finite == "skip")
+    names = [f"component{i + 1}" for i in range(components.k)]
     count = batch_rows or max(1, BATCH_BYTES // (8 * opened.stream.columns))
-    with single_threaded_blas(), writer_of_scores(dest, components.k, overwrite) as writer:
+    with single_threaded_blas(), writer_of_scores(dest, names, overwrite) as writer:
         _write_all(opened, scorer, writer, count, observer or Observer())
         facts = {"store": str(Path(store).absolute()), "source": opened.name, "skipped": scorer.skipped}
         facts |= {} if missing == AS_RUN else {"missing": missing}
@@ -316,13 +320,25 @@ class _Scorer:
 
 
 @contextmanager
-def writer_of_scores(dest: str | Path, columns: int, overwrite: bool) -> Iterator[DenseWriter]:
-    """A writer of rows of ``columns`` scores: begins again, whatever a kill has left, leaves nothing where it fails."""
-    target = local_path(dest, "the store of the scores")
+def writer_of_scores(dest: str | Path, names: list[str], overwrite: bool) -> Iterator[DenseWriter | RowFile]:
+    """A writer of rows of scores, which ``names`` names, to a file or a store, as the ending of ``dest`` says.
+
+    It begins again, whatever a kill has left, and leaves nothing where it fails.
+    """
+    target = local_path(dest, "the scores")
+    in_file = is_row_file(target)
     with locked(target):
+        if in_file:
+            file = RowFile(target, names, overwrite=overwrite)
+            try:
+                yield file
+            except BaseException:
+                file.drop()
+                raise
+            return
         writer = DenseWriter(
             target,
-            columns=columns,
+            columns=len(names),
             dtype=np.dtype(np.float64),
             kind="samples",
             identity={"scores": uuid.uuid4().hex},
@@ -340,7 +356,9 @@ def writer_of_scores(dest: str | Path, columns: int, overwrite: bool) -> Iterato
             raise
 
 
-def _write_all(opened: Opened, scorer: _Scorer, writer: DenseWriter, batch_rows: int, observer: Observer) -> None:
+def _write_all(
+    opened: Opened, scorer: _Scorer, writer: DenseWriter | RowFile, batch_rows: int, observer: Observer
+) -> None:
     stream, tell = opened.stream, Stopwatch(TELL_SECONDS)
     observer.on_begin(0, opened.rows, "row")
     told = 0

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import zarr
 from scipy.sparse import csr_matrix, random_array
 
 from npmdask.api import top_k
+from npmdask.cli.main import main
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.manage.status import inspect
 from npmdask.runs.observers import Observer
@@ -169,6 +171,48 @@ def test_statistics_that_are_gone_are_missed(tmp_path: Path) -> None:
     (tmp_path / "x.zarr").rename(tmp_path / "elsewhere.zarr")
     with pytest.raises(BadInputError, match=r"lie with its source: there is nothing at .*x\.zarr"):
         transform(tmp_path / "run", X, tmp_path / "scores")
+
+
+# Files
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".csv", ".parquet"])
+def test_the_ending_says_which_file_is_written(
+    suffix: str, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Fails when a folder is called scores.npy, as it was, or a batch of rows is lost."""
+    np.save(tmp_path / "x.npy", X)
+    dest = tmp_path / f"scores{suffix}"
+    command = ["transform", str(store), str(tmp_path / "x.npy"), str(dest), "--batch-rows", "47"]
+    assert main(command) == 0
+    read = {".npy": np.load, ".csv": pd.read_csv, ".parquet": pd.read_parquet}[suffix]
+    assert f"{read.__name__}({str(dest)!r})" in capsys.readouterr().out, "how it is opened is said"
+    found = read(dest)
+    if suffix != ".npy":
+        assert list(found.columns) == [f"component{i + 1}" for i in range(K)]
+    np.testing.assert_array_equal(np.asarray(found, np.float64).shape, (300, K))
+    close(np.asarray(found, np.float64), along(store, X))
+    before = dest.read_bytes()
+    assert main(command) == RefusedError.exit_code and "--overwrite" in capsys.readouterr().err
+    assert main([*command, "--overwrite"]) == 0 and dest.read_bytes() == before
+    assert {path.name for path in tmp_path.iterdir()} == {"s", "x.npy", dest.name}
+
+
+def test_of_a_file_nothing_is_left_where_a_row_is_refused(store: Path, tmp_path: Path) -> None:
+    rows = X.copy()
+    rows[250, 1] = np.nan
+    with pytest.raises(BadInputError, match="row 250"):
+        transform(store, rows, tmp_path / "scores.npy", batch_rows=20)
+    assert {path.name for path in tmp_path.iterdir()} == {"s"}
+    (tmp_path / "scores.npy").mkdir()
+    with pytest.raises(RefusedError, match="is a folder; choose another name"):
+        transform(store, X, tmp_path / "scores.npy", overwrite=True)
+
+
+def test_endings_of_other_files_are_no_folders(store: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match=r"not written as \.nc: give a name that ends in \.npy, \.csv or"):
+        transform(store, X, tmp_path / "scores.nc")
+    assert {path.name for path in tmp_path.iterdir()} == {"s"}
 
 
 # What is refused

@@ -20,6 +20,7 @@ from npmdask.numerics.subspaces import Block
 from npmdask.runs.observers import Observer
 from npmdask.storage.paths import local_path
 from npmdask.storage.writers.dense import DenseWriter
+from npmdask.storage.writers.row_file import RowFile, is_row_file
 from npmdask.streaming.loop import TELL_SECONDS, Stopwatch
 from npmdask.streaming.transform import writer_of_scores
 
@@ -175,8 +176,9 @@ def transform_documents(
     store : of a finished run of topics, or what ``TopicModel.save`` wrote.
     source : as for :func:`npmdask.models.topics.documents.documents_of`; columns as those that the topics were found
     of.
-    dest : folder to create: a Zarr store with checksums that every command reads. It appears whole or not at all; after
-        a kill the same call begins again.
+    dest : what to create: a file that ends in .npy, .csv or .parquet (columns topic1, topic2, ...), or else a folder, a
+        Zarr store with checksums that every command reads; its array is "data". It appears whole or not at all; after a
+        kill the same call begins again.
     max_iterations, tol : of :func:`npmdask.models.topics.transform.shares_of`.
     overwrite : replace what is at ``dest``.
 
@@ -189,11 +191,13 @@ def transform_documents(
     CommitError
         The disk is full; nothing is left behind.
     """
-    dest = local_path(dest, "the store of the shares")
+    dest = local_path(dest, "the shares")
+    is_row_file(dest)  # refuses an ending that is not written, before anything is read
     start, model = time.perf_counter(), TopicModel.load(store)
     documents = for_model(documents_of(source), model)
     tally, where = _Tally(), {"store": str(Path(store).absolute()), "source": documents.name}
-    with single_threaded_blas(), writer_of_scores(dest, model.k, overwrite) as writer:
+    names = [f"topic{i + 1}" for i in range(model.k)]
+    with single_threaded_blas(), writer_of_scores(dest, names, overwrite) as writer:
         _write_all(documents, model, writer, tally, (max_iterations, tol), observer or Observer())
         fingerprint = writer.finish({"scores": {**where, "wordless": tally.wordless, "open": tally.open}})
     seconds, rows = time.perf_counter() - start, writer.next_row
@@ -214,7 +218,7 @@ def transform_documents(
 def _write_all(
     documents: Documents,
     model: TopicModel,
-    writer: DenseWriter,
+    writer: DenseWriter | RowFile,
     tally: _Tally,
     until: tuple[int, float],
     observer: Observer,
