@@ -15,7 +15,8 @@ from npmdask.errors import BadInputError, extra
 from npmdask.storage.labels import Axis, as_dataset
 
 RESIDUALS = "residual_norms"
-BESIDE = ("values", RESIDUALS, "variances", "similarity", "inside", "earlier")  # numbers of components
+OF_SCANPY = {"explained_variance": "variance", "explained_variance_ratio": "variance_ratio"}  # in uns["pca"]
+BESIDE = ("values", RESIDUALS, *OF_SCANPY, "mean_squares", "similarity", "inside", "earlier")  # numbers of components
 SIDE = "columns."  # how the names of arrays begin that say what columns of the data are called
 GRID = "grid."  # and those of the whole grid, where some of its columns were left out
 
@@ -153,7 +154,8 @@ class AnnDataFile(LabelledFile):
         index = pd.Index(self.axes[0].places.astype(str).astype(object))
         found = anndata.AnnData(var=pd.DataFrame(index=index), obs=pd.DataFrame(index=pd.Index([], dtype=object)))
         found.varm["PCs"] = self._arrays["basis"]
-        found.uns["pca"] = {name: self._arrays[name] for name in BESIDE if name in self._arrays and name != RESIDUALS}
+        beside = [name for name in BESIDE if name in self._arrays and name != RESIDUALS]
+        found.uns["pca"] = {OF_SCANPY.get(name, name): self._arrays[name] for name in beside}
         found.write_h5ad(place)
         return ["varm/PCs", *(f"uns/pca/{name}" for name in found.uns["pca"])]
 

@@ -45,7 +45,7 @@ from npmdask.runs.predictions import prediction_facts
 from npmdask.runs.presentation import AS_FOUND, PART, arrays_of, earlier_of, presentation_facts, turn
 from npmdask.runs.problem import Problem
 from npmdask.runs.progress import duration, passes_text
-from npmdask.runs.restore import problem_of, require_run, resources_of, solution_of
+from npmdask.runs.restore import OF_ROWS, problem_of, require_run, resources_of, solution_of
 from npmdask.runs.solution import Solution
 from npmdask.runs.weights import NAMES
 from npmdask.storage.bundle import read_bundle
@@ -97,6 +97,8 @@ class MatrixKind(RunKind):
         chunk held to its checksum.
         """
         super().export(store, sink)
+        for name, array in _explained(RunStore(store)).items():
+            sink.array(name, array)
         self._name(store, sink)
         arrays = _result(store)
         if "left_rotation" in arrays:
@@ -115,7 +117,7 @@ class MatrixKind(RunKind):
             earlier = None if align_to is None else earlier_of(align_to, method)
             turned = turn(solution_of(run), method, earlier)
             arrays = {} if turned is None else arrays_of(turned)
-        for name, array in arrays.items():
+        for name, array in _as_exported(run, arrays).items():
             sink.array(name, array)
         if arrays:
             self._name(store, sink)
@@ -318,6 +320,34 @@ def under_way(folder: Path, folders: tuple[str, ...] = ()) -> Path | None:
     opened = lambda path: ((path / "epoch").stat().st_mtime_ns, not (path / "result").is_dir(), path.name)  # noqa: E731
     last = max(stages, key=opened, default=None)
     return None if last is None or (last / "result").is_dir() or not (last / "run.json").exists() else last
+
+
+VARIANCE, SHARE, MEAN_SQUARE = "explained_variance", "explained_variance_ratio", "mean_squares"  # as exports have them
+
+
+def _explained(run: RunStore) -> dict[str, np.ndarray]:
+    """Variances of the scores of a centred run (n - 1 in the denominator) and their shares; of other runs nothing."""
+    spec = run.read_spec() or {}
+    data = spec.get("data", {})
+    if data.get("kind") not in OF_ROWS or not data.get("center") or spec.keys() & {"privacy", "nodes", "lens"}:
+        return {}
+    solution = solution_of(run, scores=False)
+    weight = solution.analysed.row_weight
+    found = {} if weight is not None and weight <= 1 else {VARIANCE: solution.explained_variance}
+    return found if solution.explained_share is None else found | {SHARE: solution.explained_variance_ratio}
+
+
+def _as_exported(run: RunStore, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Name the variances of turned components as those of all others are."""
+    found = dict(arrays)
+    variances = found.pop("variances", None)
+    if variances is None:
+        return found
+    if not ((run.read_spec() or {}).get("data", {})).get("center"):
+        return found | {MEAN_SQUARE: variances}
+    share = (run.part_meta("result") or {}).get("explained_share")
+    shares = {} if share is None else {SHARE: variances / variances.sum() * share}
+    return found | {VARIANCE: variances} | shares
 
 
 def _result(store: Path) -> dict[str, np.ndarray]:

@@ -165,7 +165,7 @@ def _turned(arrays: dict[str, np.ndarray], meta: dict[str, Any], names: list[str
         columns["earlier"] = ["—" if one is None else one + 1 for one in facts["earlier"]]
         columns["turned by"] = ["—" if one is None else f"{one:.2g}°" for one in facts["degrees"]]
         columns["inside the earlier space"] = [f"{share:.1%}" for share in facts["inside"]]
-    columns["variance"] = [f"{value:.6g}" for value in facts["variances"]]
+    columns["variance (n - 1)"] = [f"{value:.6g}" for value in facts["variances"]]
     columns["largest entries"] = [_largest(arrays["basis"][:, i], names) for i in range(k)]
     about = (
         "Components after varimax have few large entries; their scores are uncorrelated."

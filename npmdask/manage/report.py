@@ -112,8 +112,12 @@ def export(
 
     ``rotate`` ("varimax", "promax", "procrustes", "none") and ``align_to`` (the store of an earlier run) turn the
     components of rows (npmdask.runs.presentation). A run that was reported turned is exported so, unless ``rotate`` is
-    "none". Written are then ``basis``, ``variances``, ``rotation``, ``correlations``, ``score_weights`` and, of an
-    alignment, ``earlier``, ``similarity`` and ``inside``.
+    "none". Written are then ``basis``, ``rotation``, ``correlations``, ``score_weights`` and, of an alignment,
+    ``earlier``, ``similarity`` and ``inside``.
+
+    ``values`` of samples have n in the denominator, as the bounds of their errors have. Of a centred run
+    ``explained_variance`` (n - 1, as ``numpy.cov`` and scikit-learn have it) and ``explained_variance_ratio`` are
+    written as well, whether components are turned or not; turned ones of other runs have ``mean_squares``.
 
     ``columns``: what columns are called, of a run that keeps no names, as a private one: those that are public.
 

@@ -289,7 +289,7 @@ def run_report(run: RunStore, spec: dict[str, Any], page: PageOptions) -> Report
     )
     spectrum = spectrum_plot(
         np.asarray(values),
-        "variance"
+        "variance (n in the denominator)"
         if spec["data"]["kind"] == "samples" and spec["data"]["center"]
         else VALUES.get("" if "operator" in spec else spec["data"]["kind"], "|eigenvalue|"),
         errors=None if sampling is None else sampling.errors,

@@ -81,6 +81,11 @@ def test_nights_are_shown_in_one_order_and_with_one_sign(nights: Path) -> None:
     plain = arrays(nights, "wed", rotate="none")
     np.testing.assert_array_equal(plain["basis"], found.basis)
     assert {"values", "residual_norms"} <= plain.keys() and "order" not in plain
+    # One definition under one name, in every export: it was n - 1 in an aligned one, and n in all others.
+    np.testing.assert_allclose(plain["explained_variance"], found.explained_variance, rtol=1e-15)
+    np.testing.assert_allclose(plain["explained_variance"][wed["order"]], wed["explained_variance"], rtol=1e-12)
+    np.testing.assert_allclose(plain["explained_variance_ratio"][wed["order"]], wed["explained_variance_ratio"])
+    assert not {"variances"} & (plain.keys() | wed.keys())
     again = arrays(nights, "wed", align_to=str(nights / "tue"))
     assert all(np.array_equal(again[name], wed[name]) for name in wed), "the flag says what the configuration says"
 
@@ -91,7 +96,9 @@ def test_rotated_components_are_aligned_with_rotated_ones(nights: Path, method: 
     first = arrays(nights, "mon", rotate=method)
     twin = solution_of(RunStore(nights / "mon")).rotated(method)
     np.testing.assert_array_equal(first["basis"], twin.basis)
-    np.testing.assert_allclose(first["variances"], twin.variances)
+    np.testing.assert_allclose(first["explained_variance"], twin.variances)
+    shares = solution_of(RunStore(nights / "mon")).explained_variance_ratio
+    assert first["explained_variance_ratio"].sum() == pytest.approx(shares.sum())
     solved(nights, "tue", f"tue-{method}", rotate=method, align_to="mon")
     second = arrays(nights, f"tue-{method}")
     assert (np.einsum("ij,ij->j", second["basis"], first["basis"]) > 0.95).all()
