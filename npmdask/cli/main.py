@@ -36,7 +36,7 @@ from npmdask.cli.models import (
 from npmdask.cli.operate import add_gc, add_metrics, add_serve, add_status
 from npmdask.cli.parser import Parser, add_completion, add_schema, complete, port
 from npmdask.cli.privacy import add_audit, add_ledger, add_perturb
-from npmdask.errors import BadInputError, NpmdaskError
+from npmdask.errors import BadInputError, BudgetError, NpmdaskError
 from npmdask.runs.progress import stop_bars
 from npmdask.storage.paths import is_url, local_path
 
@@ -222,7 +222,10 @@ def _plan(a: argparse.Namespace) -> int:
 
         promised = config.private_plan(a.spectrum)
         print(json.dumps(promised.facts()) if a.json else "\n".join(private.private_lines(promised)))
-        return 0
+        if promised.expense.covered:
+            return 0
+        print(f"npmdask: this run would be refused: see {'expense' if a.json else 'budget'} above", file=sys.stderr)
+        return BudgetError.exit_code  # as `npmdask run`
     plan = config.plan(a.spectrum)
     print(json.dumps(plan.facts()) if a.json else "\n".join(plan_lines(plan)))
     return 0

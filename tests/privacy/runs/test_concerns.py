@@ -58,7 +58,7 @@ def test_the_command_line_says_it_before_it_charges(
     """The ledger has too little: nothing is charged, and yet it was said."""
     monkeypatch.chdir(make_world(tmp_path / "world", records(ROWS)).folder)  # granted: epsilon = 1.85
     Path("p.toml").write_text(TOML.replace("epsilon = 1.0", "epsilon = 20.0"))
-    assert main(["plan", "p.toml"]) == 0
+    assert main(["plan", "p.toml"]) == 3, "so does the run"
     assert "warning   epsilon = 20 is a very weak guarantee" in capsys.readouterr().out
     assert main(["run", "p.toml", "--quiet"]) != 0
     assert "warning: epsilon = 20 is a very weak guarantee" in capsys.readouterr().err

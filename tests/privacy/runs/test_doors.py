@@ -202,9 +202,10 @@ def test_a_plan_says_what_the_run_then_does(home: World, capsys: Any) -> None:
 @pytest.mark.slow
 def test_a_plan_asks_the_ledger(home: World, capsys: Any) -> None:
     def budget(config: str) -> dict[str, Any]:
-        code, out, _ = say(capsys, "plan", config, "--json")
-        assert code == 0
+        code, out, err = say(capsys, "plan", config, "--json")
         made: dict[str, Any] = json.loads(out)["expense"]
+        assert code == (0 if made["covered"] else 3), "as the run would exit"
+        assert ("would be refused: see expense" in err) is not made["covered"]
         return made
 
     assert not budget(altered("epsilon = 1.0", "epsilon = 5.0"))["covered"]
