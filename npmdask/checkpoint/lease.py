@@ -372,6 +372,53 @@ PRIVATE = (
 UNTOLD = ("privacy", "nodes")  # in the parameters: what goes wrong may quote data that are not to be told of
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Before:
+    """What a command finds in a finished run, and changes before it knows whether it is refused.
+
+    Not of a stream, which has an answer while it goes on: why it stopped is for its status.
+    """
+
+    files: dict[str, bytes | None]
+    telemetry: int | None  # bytes of it: lines are only added
+    mark: str
+
+    @classmethod
+    def of(cls, folder: Path) -> Self | None:
+        """Read it; None of a run without an answer."""
+        log = folder / "telemetry.jsonl"
+        try:
+            if (
+                not (folder / "result").is_dir()
+                or json.loads((folder / "run.json").read_bytes())["data"]["kind"] == "stream"
+            ):
+                return None
+            files = {
+                name: (folder / name).read_bytes() if (folder / name).is_file() else None
+                for name in (EPOCH, "run.json", STARTS)
+            }
+            return cls(files=files, telemetry=log.stat().st_size if log.is_file() else None, mark=_mark(folder))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def put_back(self, folder: Path) -> None:
+        """Make all of it as it was; the epoch last, with which this process loses the store.
+
+        No living process has that number: the one that had it let go of the lock.
+        """
+        log = folder / "telemetry.jsonl"
+        if self.telemetry is None:
+            log.unlink(missing_ok=True)
+        elif log.stat().st_size != self.telemetry:
+            os.truncate(log, self.telemetry)
+        for name in ("run.json", STARTS, EPOCH):
+            held, path = self.files[name], folder / name
+            if held is None:
+                path.unlink(missing_ok=True)
+            elif not path.is_file() or path.read_bytes() != held:
+                write_file_atomically(path, held)
+
+
 class HeldStore(StoreReader):
     """A store that this process can take, have and let go of; what is committed to it is for :class:`RunStore`."""
 
@@ -388,6 +435,7 @@ class HeldStore(StoreReader):
             self.place = self._carrier.url
         self._private = private
         self._turn = Ownership(self.path)
+        self._before: _Before | None = None
 
     def open(self, *, take_over: bool = True) -> Self:
         """Take the run over; only one process can. ``take_over``: also from one that hangs
@@ -406,11 +454,13 @@ class HeldStore(StoreReader):
             raise BadInputError(
                 f"{self.path} cannot be used as store: {error.strerror}; choose a folder that can be written"
             ) from error
+        before = _Before.of(self.path) if self._stage_of is None and self._carrier is None else None
         try:
             self._turn.take(take_over=take_over)
         except HeldError as error:
             self._tell("held", str(error), kind="HeldError")
             raise
+        self._before = before if self._turn.taken_from is None else None  # its epoch is not to be given twice
         try:
             self._begin()
             self._claim()
@@ -507,20 +557,32 @@ class HeldStore(StoreReader):
             return
         lost = self._turn.held and self._turn.lost
         if self._turn.held and not lost and not self._turn.around:
-            self._note(error)
+            self._note(error, quietly=self._is_refused(error))
         self._leave()
         if lost and isinstance(error, Exception) and not isinstance(error, FencedOutError):
             # Whatever it was: two worked in one folder, and this one was to stop.
             raise FencedOutError(f"run {self.path} was taken over by another process; this one leaves it") from error
 
-    def _note(self, error: BaseException) -> None:
-        """What ended the run, for people; and that it did not die, where it says itself why it ends."""
+    def _is_refused(self, error: BaseException) -> bool:
+        """Whether a command was refused on a finished run and has committed nothing."""
+        refused = isinstance(error, BadInputError | RefusedError) and not isinstance(error, FencedOutError)
+        return refused and self._before is not None and self._before.mark == _mark(self.path)
+
+    def _note(self, error: BaseException, *, quietly: bool = False) -> None:
+        """What ended the run, for people; and that it did not die, where it says itself why it ends.
+
+        ``quietly``: the store is put back as it was. A finished run has its answer, of which a refusal says nothing.
+        """
         kind = type(error).__name__
         said = str(error) if isinstance(error, NpmdaskError) else f"{kind}: {error}"
         if isinstance(error, Exception):
             self._tell("error", said, level=logging.ERROR, kind=kind)
         else:
             self._tell("interrupted", "interrupted; everything committed is kept", kind=kind)
+        if quietly and self._before is not None:
+            with suppress(OSError), self._turn.publishing():
+                self._before.put_back(self.path)
+            return
         with suppress(OSError):
             if isinstance(error, Exception) and self._tells:
                 self.log("error", kind=kind, sentence=said)

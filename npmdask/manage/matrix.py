@@ -46,7 +46,8 @@ from npmdask.runs.presentation import AS_FOUND, PART, arrays_of, earlier_of, pre
 from npmdask.runs.problem import Problem
 from npmdask.runs.progress import duration, passes_text
 from npmdask.runs.restore import OF_ROWS, problem_of, require_run, resources_of, solution_of
-from npmdask.runs.solution import Solution
+from npmdask.runs.session import memory_for, needs_of, require_device
+from npmdask.runs.solution import Resources, Solution
 from npmdask.runs.weights import NAMES
 from npmdask.storage.bundle import read_bundle
 from npmdask.storage.kinds import KINDS
@@ -79,10 +80,11 @@ class MatrixKind(RunKind):
         """Go on with a run; of its stopping rule and its resources what is given takes the place of what was."""
         with RunStore(store) as held:
             problem = problem_of(held)
+            resources = replace(resources_of(held), **changed_resources(changes))
             stop = {name: value for name, value in changes.items() if name in STOP}
             if stop:
-                problem = _restop(held, problem, stop)
-            return drive(problem, held, replace(resources_of(held), **changed_resources(changes)), observer)
+                problem = _restop(held, problem, stop, resources)
+            return drive(problem, held, resources, observer)
 
     def answer(self, store: Path) -> dict[str, np.ndarray]:
         """Read the answer; of a private run all that was released. Left vectors are too large to be among it."""
@@ -378,8 +380,8 @@ def changed_resources(changes: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
-def _restop(held: RunStore, problem: Problem, changed: dict[str, Any]) -> Problem:
-    """The problem under another stopping rule; the steps stay, the answer is made again."""
+def _restop(held: RunStore, problem: Problem, changed: dict[str, Any], resources: Resources) -> Problem:
+    """The problem under another stopping rule; the steps stay, the answer is made again, if ``resources`` suffice."""
     if problem.protected:
         raise RefusedError(
             "a private run cannot run longer, or stop earlier, than was fixed before its first release: the "
@@ -394,6 +396,10 @@ def _restop(held: RunStore, problem: Problem, changed: dict[str, Any]) -> Proble
             f"the steps of {held.path} were cleared away (`npmdask gc`): it has its answer, and cannot go on to "
             f"another stopping rule. Begin again in a new store; of a matrix, with `start = {held.path}`"
         )
+    if not other.searches and not other.chooses:  # those plan their stages one by one
+        needs = needs_of(other)
+        require_device(needs, resources)
+        memory_for(needs, resources)  # refused before the answer is dropped
     held.drop_part(PART)
     held.drop_result()
     held.write_spec((held.read_spec() or {}) | {"stop": other.spec()["stop"]})

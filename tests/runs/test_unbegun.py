@@ -229,3 +229,25 @@ def test_data_that_changed_are_told_with_what_helps(folder: Path, capsys: Any) -
     assert main(["run", "other.npy", "-k", "2", "--store", "run", "--quiet"]) == RefusedError.exit_code
     said = capsys.readouterr().err
     assert "npmdask resume" in said and f"(the data were {folder / 'x.npy'}, and are {folder / 'other.npy'})" in said
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        "run x.npy -k 3 --store runs/one",
+        "run x.npy -k 2 --store runs/one --align-to runs/none",
+        "resume runs/one --max-steps 0",
+        "resume runs/one --max-steps 50 --memory 1MiB",
+    ],
+)
+def test_a_refused_command_leaves_a_finished_run_as_it_was(finished: Path, refused: str) -> None:
+    """Byte for byte, but for its lock. The last of them had dropped the answer before it was refused."""
+
+    def seen() -> dict[Path, bytes]:
+        files = (path for path in (finished / "runs").rglob("*") if path.is_file())
+        return {path: path.read_bytes() for path in files if not path.name.startswith("lock")}
+
+    before = seen()
+    assert main(shlex.split(refused)) in (BadInputError.exit_code, RefusedError.exit_code)
+    assert seen() == before
+    assert main(["resume", "runs/one", "--max-steps", "50", "--quiet"]) == 0, "and can go on as before"
