@@ -597,6 +597,11 @@ class HeldStore(StoreReader):
         tell(event, said, run=run, stage=stage, level=level, timeless=not self._tells, **facts)
 
     @property
+    def is_stage(self) -> bool:
+        """Whether this is the store of a stage of a longer job."""
+        return self._stage_of is not None
+
+    @property
     def names(self) -> tuple[str, str]:
         """What log lines call the run (its folder, with the one above it where that numbers releases), and the stage
         of it that this store is ("": the whole)."""

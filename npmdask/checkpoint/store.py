@@ -11,6 +11,7 @@
     STORE/missing/           which values were missing, where the run does something about them
     STORE/survey/            checksums (and column statistics) of a source that was never ingested
     STORE/result/            the answer, once there is one
+    STORE/columns/           means and deviations of the columns of a source that was ingested, with the answer
     STORE/row_scores/        scores of a sample of rows, and densities of all, once a report has drawn them
     STORE/locked/, start/    what the run took over from an earlier one (deflation, warm start)
     STORE/left.zarr          A @ V, for the left singular vectors of a matrix; its checksums are in the result

@@ -5,6 +5,7 @@ Also what ``npmdask perturb`` keeps beside a copy that it is writing, which no c
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -42,10 +43,19 @@ from npmdask.runs.left_vectors import left_blocks, left_height
 from npmdask.runs.missing import missing_facts, missing_of
 from npmdask.runs.observers import Observer
 from npmdask.runs.predictions import prediction_facts
-from npmdask.runs.presentation import AS_FOUND, PART, arrays_of, earlier_of, presentation_facts, turn
+from npmdask.runs.presentation import AS_FOUND, PART, Earlier, arrays_of, earlier_of, presentation_facts, turn
 from npmdask.runs.problem import Problem
 from npmdask.runs.progress import duration, passes_text
-from npmdask.runs.restore import OF_ROWS, problem_of, require_run, resources_of, solution_of
+from npmdask.runs.restore import (
+    OF_ROWS,
+    TELLS,
+    DataGoneError,
+    problem_of,
+    require_run,
+    require_same,
+    resources_of,
+    solution_of,
+)
 from npmdask.runs.session import memory_for, needs_of, require_device
 from npmdask.runs.solution import Resources, Solution
 from npmdask.runs.weights import NAMES
@@ -78,10 +88,20 @@ class MatrixKind(RunKind):
 
     def resume(self, store: Path, changes: Mapping[str, Any], observer: Observer | None) -> Solution:
         """Go on with a run; of its stopping rule and its resources what is given takes the place of what was."""
+        stop = {name: value for name, value in changes.items() if name in STOP}
         with RunStore(store) as held:
-            problem = problem_of(held)
+            try:
+                problem = problem_of(held)
+            except DataGoneError as error:
+                if stop or (answered := _as_stored(held, error.why)) is None:
+                    raise
+                return answered
+            if not stop and problem.spec()["data"]["fingerprint"] != (held.read_spec() or {})["data"].get(
+                "fingerprint"
+            ):
+                if (answered := _as_stored(held, f"{problem.source.path} has changed since")) is not None:
+                    return answered
             resources = replace(resources_of(held), **changed_resources(changes))
-            stop = {name: value for name, value in changes.items() if name in STOP}
             if stop:
                 problem = _restop(held, problem, stop, resources)
             return drive(problem, held, resources, observer)
@@ -117,8 +137,7 @@ class MatrixKind(RunKind):
         else:
             method = None if rotate == AS_FOUND else rotate
             earlier = None if align_to is None else earlier_of(align_to, method)
-            turned = turn(solution_of(run), method, earlier)
-            arrays = {} if turned is None else arrays_of(turned)
+            arrays = _turned(run, method, earlier)
         for name, array in _as_exported(run, arrays).items():
             sink.array(name, array)
         if arrays:
@@ -352,6 +371,38 @@ def _as_exported(run: RunStore, arrays: Mapping[str, np.ndarray]) -> dict[str, n
     return found | {VARIANCE: variances} | shares
 
 
+OF_SCORES = ("score_weights", "mean")  # of turned components: what rows are scored by
+
+
+def _turned(run: RunStore, method: str | None, earlier: Earlier | None) -> dict[str, np.ndarray]:
+    """Components turned as asked; without what scores need where that lay with data that are gone."""
+    try:
+        turned = turn(solution_of(run), method, earlier)
+        return {} if turned is None else arrays_of(turned)
+    except BadInputError as error:
+        if run.part_meta("columns") is not None:
+            raise
+        turned = turn(solution_of(run, scores=False), method, earlier)  # raises again what is not about the data
+        if turned is None:
+            return {}
+        logging.getLogger(TELLS).warning("exported without %s: %s", " and ".join(OF_SCORES), error)
+        return {name: array for name, array in arrays_of(turned).items() if name not in OF_SCORES}
+
+
+def _as_stored(held: RunStore, why: str) -> Solution | None:
+    """The answer of a finished run whose data are gone or have changed (``why``); None where there is none of rows."""
+    spec = held.read_spec() or {}
+    of_rows = spec.get("data", {}).get("kind") in OF_ROWS
+    if held.part_meta("result") is None or not of_rows or spec.keys() & {"privacy", "nodes", "lens"}:
+        return None
+    try:
+        found = solution_of(held)
+    except BadInputError:  # what rows were centred by is gone with the data
+        found = solution_of(held, scores=False)
+    said = f"{why}: this is the answer of the run as it was stored; run data as they are now in another store"
+    return replace(found, warnings=(*found.warnings, said))
+
+
 def _result(store: Path) -> dict[str, np.ndarray]:
     result = store / "result"
     if not result.is_dir():
@@ -396,6 +447,9 @@ def _restop(held: RunStore, problem: Problem, changed: dict[str, Any], resources
             f"the steps of {held.path} were cleared away (`npmdask gc`): it has its answer, and cannot go on to "
             f"another stopping rule. Begin again in a new store; of a matrix, with `start = {held.path}`"
         )
+    spec, wanted = held.read_spec() or {}, problem.spec()
+    if (wanted["data"]["fingerprint"], wanted["version"]) != (spec["data"].get("fingerprint"), spec.get("version")):
+        require_same(wanted, spec, held.place, problem.source.path)  # as the run itself will, once the answer is gone
     if not other.searches and not other.chooses:  # those plan their stages one by one
         needs = needs_of(other)
         require_device(needs, resources)

@@ -31,6 +31,7 @@ from npmdask.storage.streams.zarr_rows import units_of
 
 AT_ONCE = 16 * 2**20  # bytes of rows as float64 that are multiplied at once
 AS_RUN, LEAST_SQUARES = RULES = ("as-run", "least-squares")  # what gaps of rows that are scored count as
+COLUMNS = "columns"  # the part of a store with the statistics of its columns
 UNCERTAIN = 10  # times as uncertain as those of complete rows: scores that are warned of
 
 
@@ -283,6 +284,16 @@ def components_of_run(
     )
 
 
+def keep_statistics(held: RunStore, spec: dict[str, Any], source: Source) -> None:
+    """Keep what rows are centred and scaled by with the answer: a source that was ingested may be written again."""
+    data, survey = spec["data"], held.part_meta("survey")
+    if not (data["center"] or data["scale"]) or data["kind"] == "tensor" or held.is_stage:
+        return
+    if survey is None and held.part_meta(COLUMNS) is None:
+        if source.column_mean is not None and source.column_std is not None:
+            held.write_part(COLUMNS, {"column_mean": source.column_mean, "column_std": source.column_std}, {})
+
+
 def _of_model(held: RunStore, basis: Block) -> tuple[np.ndarray, FactorModel]:
     """The mean and the factor model that a run has found; the model is about the mean."""
     part = held.read_part("result")
@@ -294,9 +305,10 @@ def _of_model(held: RunStore, basis: Block) -> tuple[np.ndarray, FactorModel]:
 
 def _statistics(held: RunStore, spec: dict[str, Any], source: Source | None) -> tuple[np.ndarray, np.ndarray]:
     """Means and deviations of the columns of a run: of its survey, or recorded with its source."""
-    survey = held.read_part("survey")
-    if survey is not None and "column_mean" in survey[0]:
-        return survey[0]["column_mean"], survey[0]["column_std"]
+    for name in ("survey", COLUMNS):
+        part = held.read_part(name)
+        if part is not None and "column_mean" in part[0]:
+            return part[0]["column_mean"], part[0]["column_std"]
     where = f"{held.path} is centred or scaled by statistics that lie with its source"
     try:
         source = source or open_source(spec["source"], spec["data"]["kind"], spec.get("dim"))

@@ -18,7 +18,7 @@ from npmdask.algorithms.stopping import Outcome, StepView, StoppingRule, remembe
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block
 from npmdask.privacy.release import Release, Released
-from npmdask.runs.components import components_of_run
+from npmdask.runs.components import components_of_run, keep_statistics
 from npmdask.runs.gap_releases import plain_release
 from npmdask.runs.left_vectors import left_is_whole
 from npmdask.runs.missing import missing_of
@@ -177,6 +177,8 @@ def solve_in(problem: Problem, session: Session) -> Solution:
             if "left_rotation" in found[0] and not left_is_whole(held.path, found[0]):
                 _rebuild_left(problem, release, session, *found)
             release.settle()
+        if problem.recipe is None:
+            keep_statistics(held, problem.spec(), problem.source)
         if problem.private is not None:  # a release may answer more than it was asked for at first
             found = problem.private.answer_for(problem, *found)
         solution = _solution(problem, session, release, *found)

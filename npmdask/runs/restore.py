@@ -108,7 +108,7 @@ def bind_spec(
             keep()
         store.write_spec(wanted | here | once | {"environment": environment()})
         return []
-    _require_same(wanted, spec, store.place, once.get("source"))
+    require_same(wanted, spec, store.place, once.get("source"))
     if any(spec.get(name) != value for name, value in here.items()):
         store.write_spec(spec | here)
     before = spec.get("environment", {})
@@ -168,7 +168,7 @@ def _differences(wanted: dict[str, Any], found: dict[str, Any]) -> list[str]:
     return differences
 
 
-def _require_same(wanted: dict[str, Any], found: dict[str, Any], store: str, source: str | None) -> None:
+def require_same(wanted: dict[str, Any], found: dict[str, Any], store: str, source: str | None) -> None:
     """Refuse a checkpoint that was made from something else, naming every field that differs, and other data.
 
     Raises
@@ -277,6 +277,17 @@ def problem_of(held: RunStore) -> Problem:
     return make_problem(source, request, _read_locked(held, spec), begun, algorithm.get("share"))
 
 
+class DataGoneError(BadInputError):
+    """The data of a run that has its answer cannot be opened; ``why``."""
+
+    def __init__(self, why: str, place: str) -> None:
+        super().__init__(
+            f"{why}. The run has its answer, which needs no data: `npmdask report {quote(place)}`, `npmdask export "
+            f"{quote(place)} answer.npz`"
+        )
+        self.why = why
+
+
 @contextmanager
 def _with_what_is_kept(held: RunStore) -> Iterator[None]:
     """Around opening the data of a run: of one that has its answer, an error says that this can be had without them."""
@@ -285,11 +296,7 @@ def _with_what_is_kept(held: RunStore) -> Iterator[None]:
     except BadInputError as error:
         if held.part_meta("result") is None:
             raise
-        place = quote(held.place)
-        raise BadInputError(
-            f"{error}. The run has its answer, which needs no data: `npmdask report {place}`, `npmdask export {place} "
-            "answer.npz`"
-        ) from error
+        raise DataGoneError(str(error), held.place) from error
 
 
 def _is_of_job(folder: Path) -> bool:

@@ -205,26 +205,32 @@ def test_what_is_no_run_is_answered_with_what_is_near(finished: Path, line: str,
     assert sentence.format(finished) in capsys.readouterr().err
 
 
-def test_an_answer_needs_no_data_and_a_resume_without_them_says_so(finished: Path, capsys: Any) -> None:
+def test_an_answer_needs_no_data_and_going_on_without_them_says_so(finished: Path, capsys: Any) -> None:
     Path("x.npy").rename("y.npy")
-    assert main(["resume", "runs/one", "--quiet"]) == BadInputError.exit_code
-    said = capsys.readouterr().err
-    assert "there is nothing at" in said and "The run has its answer, which needs no data: `npmdask report " in said
+    assert main(["resume", "runs/one"]) == 0
+    said = capsys.readouterr()
+    assert "there is nothing at" in said.err + said.out and "as it was stored" in said.err + said.out
     assert main(["export", "runs/one", "answer.npz"]) == main(["report", "runs/one"]) == 0
+    capsys.readouterr()
+    assert main(["resume", "runs/one", "--max-steps", "900", "--quiet"]) == BadInputError.exit_code
+    assert "The run has its answer, which needs no data: `npmdask report " in capsys.readouterr().err
 
 
 def test_data_that_changed_are_told_with_what_helps(folder: Path, capsys: Any) -> None:
-    """Resuming does not: it reads the same data."""
+    """A run in the same store is refused; what is there already stays to be had."""
     rows = np.random.default_rng(0).standard_normal((ROWS, COLUMNS))
     np.save("x.npy", rows)
     assert main(["run", "x.npy", "-k", "2", "--store", "run", "--quiet"]) == 0
     np.save("x.npy", rows + 1)
     capsys.readouterr()
-    for command in (["run", "x.npy", "-k", "2", "--store", "run"], ["resume", "run"]):
+    for command in (["run", "x.npy", "-k", "2", "--store", "run"], ["resume", "run", "--max-steps", "900"]):
         assert main([*command, "--quiet"]) == RefusedError.exit_code
         said = capsys.readouterr().err.removeprefix("npmdask: ")
         assert said.startswith("use another store for the data as they are now, or put back those that the run was")
         assert "x.npy has changed since" in said and "npmdask resume" not in said
+    assert main(["resume", "run"]) == 0
+    said = capsys.readouterr()
+    assert "x.npy has changed since: this is the answer of the run as it was stored" in said.err + said.out
     np.save("other.npy", rows + 1)
     assert main(["run", "other.npy", "-k", "2", "--store", "run", "--quiet"]) == RefusedError.exit_code
     said = capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,11 +17,13 @@ import pytest
 import zarr
 from scipy.sparse import csr_matrix, random_array
 
-from npmdask.api import top_k
+from npmdask.api import resume, top_k
 from npmdask.cli.main import main
 from npmdask.errors import BadInputError, RefusedError
+from npmdask.manage.report import export
 from npmdask.manage.status import inspect
 from npmdask.runs.observers import Observer
+from npmdask.runs.solution import Solution
 from npmdask.storage.ingest import ingest
 from npmdask.storage.source import open_source
 from npmdask.storage.writers.dense import CHUNK_BYTES
@@ -159,18 +162,41 @@ def test_of_a_private_release(tmp_path: Path) -> None:
     close(written(tmp_path / "scores"), X @ basis)
 
 
-def test_statistics_that_are_gone_are_missed(tmp_path: Path) -> None:
-    """Fails when rows are centred by the means of another data set, or not at all."""
+def test_an_ingested_file_that_is_rewritten_takes_no_answer_with_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Old nights of a schedule keep their scores, their rotations and their answer. Fails when rows are centred by the
+    means of another data set; of a run that keeps none, as those of before, a sentence says what is missing.
+    """
     np.save(tmp_path / "x.npy", X)
     ingest(tmp_path / "x.npy", tmp_path / "x.zarr", kind="samples")
-    top_k(tmp_path / "x.zarr", K, center=True, store=tmp_path / "run")
+    run = top_k(tmp_path / "x.zarr", K, center=True, store=tmp_path / "run")
+    export(tmp_path / "run", tmp_path / "before.npz", rotate="varimax")
     np.save(tmp_path / "x.npy", X + 1)
     ingest(tmp_path / "x.npy", tmp_path / "x.zarr", kind="samples", overwrite=True)
+    transform(tmp_path / "run", X, tmp_path / "scores.npy")
+    close(np.load(tmp_path / "scores.npy"), (X - X.mean(axis=0)) @ run.basis)
+    export(tmp_path / "run", tmp_path / "after.npz", rotate="varimax")
+    with np.load(tmp_path / "before.npz") as before, np.load(tmp_path / "after.npz") as after:
+        assert before.keys() == after.keys()
+        assert all(np.array_equal(before[name], after[name]) for name in before)
+    again = resume(tmp_path / "run")
+    assert isinstance(again, Solution) and again.store == run.store
+    np.testing.assert_array_equal(again.basis, run.basis)
+    assert "x.zarr has changed since: this is the answer of the run as it was stored" in again.warnings[-1]
+    shutil.rmtree(tmp_path / "run" / "columns")
     with pytest.raises(BadInputError, match="changed since: put it back"):
         transform(tmp_path / "run", X, tmp_path / "scores")
+    capsys.readouterr()
+    assert main(["export", str(tmp_path / "run"), str(tmp_path / "old.npz"), "--rotate", "varimax"]) == 0
+    assert "exported without score_weights and mean" in capsys.readouterr().err
+    with np.load(tmp_path / "after.npz") as after, np.load(tmp_path / "old.npz") as old:
+        assert np.array_equal(after["basis"], old["basis"]) and after.keys() - old.keys() == {"score_weights", "mean"}
     (tmp_path / "x.zarr").rename(tmp_path / "elsewhere.zarr")
     with pytest.raises(BadInputError, match=r"lie with its source: there is nothing at .*x\.zarr"):
         transform(tmp_path / "run", X, tmp_path / "scores")
+    again = resume(tmp_path / "run")
+    assert isinstance(again, Solution) and "there is nothing at" in again.warnings[-1]
 
 
 # Files
