@@ -91,9 +91,9 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first asked for: Zarr, Dask and SciPy take a second, which `--help` need not."""
     if name == "__version__":
-        from importlib.metadata import version
+        from npmdask.errors import package_version
 
-        return version("npmdask")
+        return package_version()
     if name not in LATER:
         raise AttributeError(f"module 'npmdask' has no attribute {name!r}")
     from importlib import import_module

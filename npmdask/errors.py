@@ -69,6 +69,28 @@ def extra(name: str | None) -> Iterator[None]:
         ) from error
 
 
+def package_version() -> str:
+    """The version of this package, which runs remember.
+
+    Raises
+    ------
+    BadInputError
+        It is not installed, but runs from a checkout.
+    """
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("npmdask")
+    except PackageNotFoundError:
+        from pathlib import Path
+
+        checkout = Path(__file__).absolute().parent.parent
+        raise BadInputError(
+            f"npmdask is not installed, and runs remember its version: it was imported from {checkout}; install it "
+            f"from there with `pip install -e {checkout}`"
+        ) from None
+
+
 class Later:
     """A module that only the extra ``name`` of the package installs, imported when something of it is first used.
 

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError
 from functools import partial
 from glob import glob
-from importlib.metadata import version
 from multiprocessing.resource_tracker import ensure_running
 from typing import Any
 from uuid import uuid4
@@ -22,7 +21,7 @@ from uuid import uuid4
 import dask
 from threadpoolctl import threadpool_limits
 
-from npmdask.errors import BadInputError, LostError, MemoryRefusedError, RefusedError
+from npmdask.errors import BadInputError, LostError, MemoryRefusedError, RefusedError, package_version
 from npmdask.execution.clusters import SchedulerAddress
 from npmdask.execution.memory import WORKER_BASE, MemoryPlan, ProcessPeak, high_water
 from npmdask.execution.reduction import (
@@ -401,7 +400,7 @@ def _peak() -> tuple[int, int]:
 def _facts(source: str) -> dict[str, Any]:
     """What must be the same on every worker."""
     sees = is_url(source) or source.startswith("memory") or os.path.exists(source)
-    return {"npmdask": version("npmdask"), "sees the data": sees, **environment()}
+    return {"npmdask": package_version(), "sees the data": sees, **environment()}
 
 
 # Left at distributed's 64 KiB, every buffer would be given back and faulted in again; and glibc, once it knows the

@@ -23,7 +23,6 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from importlib.metadata import version
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.checkpoint.store import CHECKPOINT_FORMAT, RunStore
-from npmdask.errors import BadInputError, RefusedError
+from npmdask.errors import BadInputError, RefusedError, package_version
 from npmdask.execution.reduction import TreeNode
 from npmdask.numerics.gram_sums import GramSums, packed, probes_of, unpacked
 from npmdask.operators import GramOfGroups, GramOfSlabs, GramReader, Partial, View
@@ -237,7 +236,7 @@ def gram_spec(data: dict[str, Any], algorithm: dict[str, Any], seed: int) -> dic
         "mechanism": {"mechanism": "none"},
         "stop": {},
         "run": {"seed": seed},
-        "version": {"npmdask": version("npmdask"), "checkpoint_format": CHECKPOINT_FORMAT},
+        "version": {"npmdask": package_version(), "checkpoint_format": CHECKPOINT_FORMAT},
     }
 
 

@@ -15,7 +15,6 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from logging import WARNING
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ import zarr
 from npmdask.accounting import Budget, mu_for
 from npmdask.checkpoint.logging import tell
 from npmdask.checkpoint.store import RunStore
-from npmdask.errors import BadInputError, BudgetError, RefusedError
+from npmdask.errors import BadInputError, BudgetError, RefusedError, package_version
 from npmdask.privacy.account import Account, release_id_of
 from npmdask.privacy.concerns import weak_promise
 from npmdask.privacy.mechanisms import EntriesGaussian
@@ -186,7 +185,7 @@ def _spec(source: Source, privacy: Privacy, mechanism: EntriesGaussian) -> dict[
         "mechanism": mechanism.event(),
         "stop": {},
         "run": {},
-        "version": {"npmdask": version("npmdask")},
+        "version": {"npmdask": package_version()},
     }
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from importlib.metadata import version
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -19,7 +18,7 @@ from npmdask.algorithms import (
 )
 from npmdask.algorithms.stopping import StoppingRule
 from npmdask.checkpoint.store import CHECKPOINT_FORMAT
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, package_version
 from npmdask.execution.memory import ITERATION_RANK, Chosen
 from npmdask.numerics.complex_parts import moduli
 from npmdask.numerics.subspaces import Block
@@ -375,5 +374,5 @@ class Problem:
                 "starts_from": self.start.identity if self.start else None,
                 **({"random_columns": self.start.random_columns} if self.start and self.start.random_columns else {}),
             },
-            "version": {"npmdask": version("npmdask"), "checkpoint_format": CHECKPOINT_FORMAT},
+            "version": {"npmdask": package_version(), "checkpoint_format": CHECKPOINT_FORMAT},
         }

@@ -19,11 +19,10 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from npmdask.errors import BadInputError, RefusedError
+from npmdask.errors import BadInputError, RefusedError, package_version
 from npmdask.storage.bundle import write_file_atomically
 from npmdask.storage.ingest import ingest
 from npmdask.storage.paths import cache_folder, require_no_link
@@ -60,7 +59,7 @@ def copy_of(file: Path, array: str | None, kind: str | None, *, gaps: bool = Fal
     RefusedError
         It changed while it was read, or the disk is too small for the copy.
     """
-    asked: dict[str, Any] = {"path": str(file.absolute()), "array": array, "kind": kind, "npmdask": version("npmdask")}
+    asked: dict[str, Any] = {"path": str(file.absolute()), "array": array, "kind": kind, "npmdask": package_version()}
     asked |= {"gaps": True} if gaps else {}
     folder = cache_folder() / "files" / hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]
     with _alone(folder):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
-from importlib.metadata import version
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from npmdask.algorithms import STREAM_REGISTRY, StreamAlgorithm
 from npmdask.algorithms.streaming.model import IMPUTE, REFUSE, Model
 from npmdask.algorithms.streaming.tensor_power import ITERATIONS, default_restarts
 from npmdask.checkpoint.store import CHECKPOINT_FORMAT, RunStore
-from npmdask.errors import BadInputError, RefusedError, closest
+from npmdask.errors import BadInputError, RefusedError, closest, package_version
 from npmdask.numerics.subspaces import Block
 from npmdask.numerics.units import from_table
 from npmdask.runs.weights import kept_weights
@@ -253,7 +252,7 @@ class StreamProblem:
                 "held_out": self.held_out_identity,
                 **({} if self.opened.weights is None else {"worth": self.opened.weights.worth}),
             },
-            "version": {"npmdask": version("npmdask"), "checkpoint_format": CHECKPOINT_FORMAT},
+            "version": {"npmdask": package_version(), "checkpoint_format": CHECKPOINT_FORMAT},
             **({} if self.opened.weights is None else {"weights": self.opened.weights.spec()}),
         }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 from pathlib import Path
 from typing import Any
@@ -233,3 +234,14 @@ def test_init_of_what_is_no_source_writes_nothing(folder: Path, capsys: Any, sou
     Path("folder").mkdir()
     code, out, err = run(capsys, "init", "first", "--source", source)
     assert code == 2 and not out and err.startswith("npmdask: ") and not Path("first.toml").exists()
+
+
+def test_a_checkout_that_is_not_installed_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was a traceback: PackageNotFoundError."""
+
+    def nothing(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", nothing)
+    with pytest.raises(BadInputError, match=r"not installed, .* `pip install -e /"):
+        _ = npmdask.__version__

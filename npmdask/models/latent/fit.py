@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from npmdask.checkpoint.store import CHECKPOINT_FORMAT, RunStore
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, package_version
 from npmdask.models.latent.refinement import (
     PASSES,
     SUM_TOLERANCE,
@@ -162,7 +161,7 @@ def _spec(name: str, source: Source, request: SampleRequest) -> dict[str, Any]:
         "mechanism": {"mechanism": "none"},
         "stop": {"pairs_tol": PAIRS_TOL, "tensor_tol": TENSOR_TOL},
         "run": {"seed": request.seed},
-        "version": {"npmdask": version("npmdask"), "checkpoint_format": CHECKPOINT_FORMAT},
+        "version": {"npmdask": package_version(), "checkpoint_format": CHECKPOINT_FORMAT},
     }
 
 

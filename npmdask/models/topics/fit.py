@@ -14,14 +14,13 @@ Anandkumar, Ge, Hsu, Kakade and Telgarsky (2014), algorithm 1 on the moments of 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from npmdask.checkpoint.store import CHECKPOINT_FORMAT, RunStore
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, package_version
 from npmdask.models.topics.model import PART, TopicModel
 from npmdask.models.topics.vocabulary import words_of_array
 from npmdask.numerics.moments import LDA, SingleTopic, Whitening, on_simplex, whiten
@@ -157,7 +156,7 @@ def _spec(source: Source, request: TopicRequest) -> dict[str, Any]:
         "mechanism": {"mechanism": "none"},
         "stop": {"matrix_tol": MATRIX_TOL, "tensor_tol": tensor_tol(source, request)},
         "run": {"seed": request.seed},
-        "version": {"npmdask": version("npmdask"), "checkpoint_format": CHECKPOINT_FORMAT},
+        "version": {"npmdask": package_version(), "checkpoint_format": CHECKPOINT_FORMAT},
     }
 
 

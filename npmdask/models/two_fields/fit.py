@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,7 +20,7 @@ import numpy as np
 from npmdask.algorithms import BlockKrylov
 from npmdask.algorithms.stopping import DOUBLE_EPS, ResidualRule, StepView, default_tol
 from npmdask.checkpoint.store import CHECKPOINT_FORMAT, RunStore
-from npmdask.errors import BadInputError, closest
+from npmdask.errors import BadInputError, closest, package_version
 from npmdask.execution.memory import Chosen
 from npmdask.models.dilation import of_one_sign, triplets_of
 from npmdask.models.two_fields.fields import Fields
@@ -134,7 +133,7 @@ def spec_of_fields(fields: Fields, request: CoupledRequest) -> dict[str, Any]:
         "mechanism": {"mechanism": "none"},
         "stop": {"tol": request.tol, "max_steps": request.max_steps},
         "run": {"seed": int(request.seed)},
-        "version": {"npmdask": version("npmdask"), "checkpoint_format": CHECKPOINT_FORMAT},
+        "version": {"npmdask": package_version(), "checkpoint_format": CHECKPOINT_FORMAT},
         **({} if fields.weights is None else {"weights": fields.weights.spec()}),
     }
 
