@@ -38,6 +38,9 @@ class Sink(Protocol):
     def rows(self, name: str, shape: tuple[int, int], blocks: Iterable[np.ndarray]) -> None:
         """Write a matrix of float64 from its rows, a block after the other."""
 
+    def about(self, facts: Mapping[str, Any]) -> None:
+        """Take what is to be known of all of it, where the format has a place for that."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PageOptions:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import csv
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -31,7 +31,7 @@ class LabelledFile:
 
     def __init__(self, target: Path) -> None:
         self.names: list[str] = []
-        self._target, self._arrays = target, dict[str, np.ndarray]()
+        self._target, self._arrays, self._facts = target, dict[str, np.ndarray](), dict[str, Any]()
         self._aside = target.with_name(f".writing-{os.getpid()}-{target.name}")
 
     def array(self, name: str, array: np.ndarray) -> None:
@@ -40,6 +40,10 @@ class LabelledFile:
 
     def rows(self, name: str, shape: tuple[int, int], blocks: Iterable[np.ndarray]) -> None:
         """Leave it out: it may be larger than memory."""
+
+    def about(self, facts: Mapping[str, Any]) -> None:
+        """Keep what is to be known of all of it."""
+        self._facts |= facts
 
     def publish(self) -> None:
         """Write the file, and put it in its place.
@@ -127,7 +131,7 @@ class NetcdfFile(LabelledFile):
         arrays = self._arrays
         beside: dict[str, np.ndarray] = {name: arrays[name] for name in BESIDE if name in arrays}
         over = {name: self._whole(arrays[name]) for name in ("mean",) if name in arrays}
-        found = as_dataset(self.named(GRID) or self.axes, self._whole(arrays["basis"]), beside, over)
+        found = as_dataset(self.named(GRID) or self.axes, self._whole(arrays["basis"]), beside, over, self._facts)
         found.to_netcdf(place)
         return [str(name) for name in found.variables]
 

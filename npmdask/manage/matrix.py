@@ -145,7 +145,11 @@ class MatrixKind(RunKind):
         return bool(arrays)
 
     def _name(self, store: Path, sink: Sink) -> None:
-        """Write what rows and columns are called and weigh."""
+        """Write what rows and columns are called and weigh, and what was done to them."""
+        run = RunStore(store)
+        spec = run.read_spec() or {}
+        if spec["data"]["kind"] in OF_ROWS and not spec.keys() & {"privacy", "nodes", "lens", "operator"}:
+            sink.about(solution_of(run, scores=False).attributes(scaled=spec["data"]["scale"]))
         part = read_bundle(store / "labels") if (store / "labels").is_dir() else None
         for name, values in {} if part is None else Labels.of_bundle(*part).named().items():
             sink.array(name, values)

@@ -191,6 +191,9 @@ class Archive:
             for block in chain([first], parts):
                 file.write(np.ascontiguousarray(block, dtype).tobytes())
 
+    def about(self, facts: Mapping[str, Any]) -> None:
+        """Leave it out: there is no place for it."""
+
     def publish(self) -> None:
         """Put the file in its place."""
         if self._zip is not None:
@@ -233,6 +236,9 @@ class JsonFile:
     def rows(self, name: str, shape: tuple[int, int], blocks: Iterable[np.ndarray]) -> None:
         """Write a matrix from its rows, a block after the other."""
         self._member(name, blocks)
+
+    def about(self, facts: Mapping[str, Any]) -> None:
+        """Leave it out: there is no place for it."""
 
     def publish(self) -> None:
         """Put the file in its place."""

@@ -10,7 +10,7 @@ import numpy as np
 from npmdask.errors import BadInputError
 from npmdask.runs.missing import Missing
 from npmdask.runs.weights import cosines, places_of, require_same_places
-from npmdask.storage.labels import LATITUDES
+from npmdask.storage.labels import DESCRIBED, LATITUDES
 from npmdask.storage.readers.gaps import DROP, unmarked
 from npmdask.storage.readers.lazy import rows_of_a_block
 
@@ -107,7 +107,11 @@ class Gridded:
         maps[:, seen] = (vectors if len(vectors) == len(seen) else vectors[seen]).T
         coords = {**_modes(vectors.shape[1]), **self.grid.coords}
         return type(self.grid)(
-            maps.reshape(-1, *self.grid.shape), dims=("mode", *self.grid.dims), coords=coords, name=name
+            maps.reshape(-1, *self.grid.shape),
+            dims=("mode", *self.grid.dims),
+            coords=coords,
+            name=name,
+            attrs=DESCRIBED.get(name, {}),
         )
 
     def series(self, values: np.ndarray, samples: Any) -> Any:
@@ -115,11 +119,14 @@ class Gridded:
         coords = _modes(values.shape[1])
         if self.sample in samples.coords:
             coords[self.sample] = samples[self.sample]
-        return type(self.grid)(values, dims=(self.sample, "mode"), coords=coords, name="scores")
+        return type(self.grid)(
+            values, dims=(self.sample, "mode"), coords=coords, name="scores", attrs=DESCRIBED["scores"]
+        )
 
     def by_mode(self, values: np.ndarray, name: str) -> Any:
         """A number for each mode."""
-        return type(self.grid)(values, dims=("mode",), coords=_modes(len(values)), name=name)
+        described = DESCRIBED.get(name, {})
+        return type(self.grid)(values, dims=("mode",), coords=_modes(len(values)), name=name, attrs=described)
 
 
 def _modes(count: int) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from npmdask.algorithms.stopping import Outcome
 from npmdask.checkpoint.store import RunStore, folder_of
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, package_version
 from npmdask.execution.memory import ProcessPeak
 from npmdask.numerics.devices import DEVICES
 from npmdask.numerics.sampling_errors import APART, Groups, mixed_groups, next_is_mixed, north_errors
@@ -104,6 +104,17 @@ class DeviceUse:
     def facts(self) -> dict[str, str]:
         """What the last bits depend on."""
         return {"device": self.device, "library": self.library}
+
+
+VALUES_ARE = {  # by kind of data, and whether they were centred
+    ("samples", True): "eigenvalues of the covariance matrix: variances, n in the denominator",
+    ("samples", False): "mean squares of the scores of rows that were not centred",
+    ("matrix", True): "singular values of the centred matrix",
+    ("matrix", False): "singular values",
+    ("sparse", True): "singular values of the centred matrix",
+    ("sparse", False): "singular values",
+    ("symmetric", False): "eigenvalues",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -680,8 +691,9 @@ class Solution:
         Returns
         -------
         xarray.Dataset
-            ``components`` (component, and the dimensions of a row), ``values`` and ``residual_norms``; of a centred run
-            ``explained_variance``, ``explained_variance_ratio`` and ``mean``. The attributes say how the run ended.
+            ``components`` (mode, and the dimensions of a row), ``values`` and ``residual_norms``; of a centred run
+            ``explained_variance``, ``explained_variance_ratio`` and ``mean``. The attributes say what was done to the
+            data, what share is explained, and how the run ended.
 
         Raises
         ------
@@ -695,9 +707,44 @@ class Solution:
                 beside["explained_variance"] = self.explained_variance
             beside["explained_variance_ratio"] = self.explained_variance_ratio
             over["mean"] = self.mean
-        facts = {"outcome": self.outcome.name, "sentence": self.outcome.sentence, "assurance": self.assurance}
-        facts |= {"store": self.store} | ({} if self.fingerprint is None else {"fingerprint": self.fingerprint})
-        return as_dataset(self.labels.columns, self.basis, beside, over, **facts)
+        found = self.analysed.components
+        scaled = found is not None and found.scale is not None
+        return as_dataset(self.labels.columns, self.basis, beside, over, self.attributes(scaled=scaled))
+
+    def attributes(self, *, scaled: bool) -> dict[str, Any]:
+        """
+        Say what the numbers of a file are: what was done to the data, what is explained, and how the run ended.
+
+        Parameters
+        ----------
+        scaled : bool
+            Whether columns were divided by their deviations.
+
+        Returns
+        -------
+        dict
+            Text and numbers, as attributes of NetCDF; ``values`` says what these are.
+        """
+        analysed, share = self.analysed, self.explained_share
+        weighted = analysed.components is not None and analysed.components.column_weight is not None
+        of = "variance" if analysed.centred else "sum of squares"
+        facts: dict[str, Any] = {
+            "Conventions": "CF-1.11",
+            "source": f"npmdask {package_version()}",
+            "kind": analysed.kind,
+            "columns": f"{'centred' if analysed.centred else 'not centred'}, "
+            f"{'divided by their deviations' if scaled else 'not scaled'}, "
+            f"{'weighted' if weighted else 'not weighted'}",
+            "values": VALUES_ARE.get((analysed.kind, analysed.centred), "values"),
+            "outcome": self.outcome.name,
+            "sentence": self.outcome.sentence,
+            "assurance": self.assurance,
+            "store": self.store,
+        }
+        facts |= {} if analysed.rows is None else {"rows": analysed.rows}
+        facts |= {} if analysed.row_weight is None else {"total_row_weight": analysed.row_weight}
+        facts |= {} if share is None else {f"explained_share_of_the_{of.replace(' ', '_')}": share}
+        return facts | ({} if self.fingerprint is None else {"fingerprint": self.fingerprint})
 
     def to_anndata(self, adata: Any, *, key: str = "pca") -> Any:
         """

@@ -224,11 +224,41 @@ def of_columns(names: Sequence[str]) -> Labels:
     return Labels(columns=(axis_of("column", names),))
 
 
+# What a variable of a file or Dataset is, as CF and the pages of xarray show it. Units of the data are not known here.
+DESCRIBED: dict[str, dict[str, str]] = {
+    "components": {"long_name": "components: orthonormal vectors over the columns (EOFs)", "units": "1"},
+    "scores": {"long_name": "scores: coordinates along the components (principal components)"},
+    "values": {"long_name": "values, as the bounds of their errors have them"},
+    "residual_norms": {"long_name": "norms of the residuals of values and components, in the units of values"},
+    "singular_values": {"long_name": "singular values of the data as they were analysed"},
+    "explained_variance": {"long_name": "variance of the scores, n - 1 in the denominator"},
+    "explained_variance_ratio": {"long_name": "share of the variance of all columns", "units": "1"},
+    "mean_squares": {"long_name": "mean square of the scores of rows that were not centred"},
+    "mean": {"long_name": "mean of each column, which was subtracted"},
+    "similarity": {"long_name": "cosine with the component of the earlier run", "units": "1"},
+    "inside": {"long_name": "share of the square inside the space of the earlier run", "units": "1"},
+    "earlier": {"long_name": "component of the earlier run, from 0; -1: none", "units": "1"},
+}
+MODE = {"long_name": "number of the component, the first explains most"}
+
+
+def _attributes_of(axis: Axis) -> dict[str, str]:
+    for names, standard, side in ((LATITUDES, "latitude", "north"), (LONGITUDES, "longitude", "east")):
+        if axis.name.lower() in names:
+            return {"standard_name": standard, "units": f"degrees_{side}"}
+    return {}
+
+
 def as_dataset(
-    axes: Sequence[Axis], basis: np.ndarray, beside: Mapping[str, np.ndarray], over: Mapping[str, Any], **facts: str
+    axes: Sequence[Axis],
+    basis: np.ndarray,
+    beside: Mapping[str, np.ndarray],
+    over: Mapping[str, Any],
+    facts: Mapping[str, Any],
 ) -> Any:
-    """A Dataset of xarray: ``components`` (k, and the ``axes`` of a row) of a ``basis`` (d x k), what there is of every
-    component ``beside`` it (k), and of every column (``over``: d). ``facts`` are its attributes.
+    """A Dataset of xarray: ``components`` (mode, and the ``axes`` of a row) of a ``basis`` (d x k), what there is of
+    every component ``beside`` it (k), and of every column (``over``: d). ``facts`` are its attributes; one called as a
+    variable is what that is (its ``long_name``).
 
     Raises
     ------
@@ -237,15 +267,23 @@ def as_dataset(
     """
     with extra(None):
         import xarray as xr
-    taken = {"component", "components", *beside, *over}  # the data may have a dimension of one of these names
+    along = "mode"  # as xeofs has it
+    taken = {along, "components", *beside, *over}  # the data may have a dimension of one of these names
     axes = [replace(axis, name=f"{axis.name}_" if axis.name in taken else axis.name) for axis in axes]
     axes = axes or [Axis("column", len(basis))]
-    dims, shape, along = tuple(axis.name for axis in axes), tuple(axis.size for axis in axes), "component"
+    dims, shape = tuple(axis.name for axis in axes), tuple(axis.size for axis in axes)
     data: dict[str, Any] = {"components": ((along, *dims), basis.T.reshape(-1, *shape))}
     data |= {name: (along, values) for name, values in beside.items()}
     data |= {name: (dims, np.asarray(values).reshape(shape)) for name, values in over.items()}
-    coords = {axis.name: axis.values for axis in axes if axis.values is not None}
-    return xr.Dataset(data, coords={**coords, along: np.arange(1, basis.shape[1] + 1)}, attrs=facts)
+    described = {
+        name: (*held, DESCRIBED.get(name, {}) | ({"long_name": facts[name]} if name in facts else {}))
+        for name, held in data.items()
+    }
+    coords: dict[str, Any] = {
+        axis.name: (axis.name, axis.values, _attributes_of(axis)) for axis in axes if axis.values is not None
+    }
+    coords[along] = (along, np.arange(1, basis.shape[1] + 1), MODE)
+    return xr.Dataset(described, coords, attrs={name: fact for name, fact in facts.items() if name not in data})
 
 
 def _listed(values: np.ndarray) -> list[Any]:

@@ -51,7 +51,7 @@ def test_a_grid(tmp_path: Path) -> None:
         export(tmp_path / "run", tmp_path / name)
     with xr.open_dataset(tmp_path / "x.nc") as found:
         np.testing.assert_array_equal(found.components.values, solution.to_xarray().components.values)
-        assert found.components.dims == ("component", "lat", "day")
+        assert found.components.dims == ("mode", "lat", "day")
         np.testing.assert_array_equal(found.day.values, grid().day.values)
     table = pd.read_csv(tmp_path / "x.csv", parse_dates=["day"]).set_index(["lat", "day"])
     assert table.loc[(20.0, pd.Timestamp("2020-01-03")), "component2"] == pytest.approx(solution.basis[8, 1], rel=1e-15)
@@ -59,6 +59,26 @@ def test_a_grid(tmp_path: Path) -> None:
     with np.load(tmp_path / "x.npz") as held:
         np.testing.assert_array_equal(held["columns.day"], grid().day.values)
         assert held["rows.time"].tolist() == list(range(300)) and held["left_basis"].shape == (300, 2)
+
+
+def test_netcdf_says_what_its_numbers_are(tmp_path: Path) -> None:
+    """As xeofs and CF have it: one name of the dimension, shares, units, and what was done to the data."""
+    solution = npmdask.top_k(grid(), 2, dim="time", center=True, kind="samples", store=tmp_path / "run")
+    export(tmp_path / "run", tmp_path / "x.nc")
+    with xr.open_dataset(tmp_path / "x.nc") as found:
+        assert set(found.dims) == {"mode", "lat", "day"} and found.mode.values.tolist() == [1, 2]
+        np.testing.assert_allclose(found.explained_variance_ratio, solution.explained_variance_ratio)
+        np.testing.assert_allclose(found.explained_variance, solution.explained_variance)
+        assert found.attrs["explained_share_of_the_variance"] == solution.explained_share
+        assert found.attrs["columns"] == "centred, not scaled, not weighted" and found.attrs["rows"] == 300
+        assert found.attrs["Conventions"].startswith("CF-")
+        assert all("long_name" in variable.attrs for variable in found.data_vars.values())
+        assert found.explained_variance_ratio.units == "1"
+        assert "n in the denominator" in found["values"].long_name
+        assert found.lat.attrs == {"standard_name": "latitude", "units": "degrees_north"}
+        in_memory = solution.to_xarray()
+        assert in_memory.attrs["columns"] == found.attrs["columns"]
+        assert in_memory["values"].attrs == found["values"].attrs
 
 
 def test_a_grid_without_land(tmp_path: Path) -> None:
@@ -69,7 +89,7 @@ def test_a_grid_without_land(tmp_path: Path) -> None:
     assert solution.basis.shape == (18, 2)
     export(tmp_path / "run", tmp_path / "x.nc")
     with xr.open_dataset(tmp_path / "x.nc") as found:
-        assert found.components.dims == ("component", "lat", "day") and found.lat.values.tolist() == [10, 20, 30, 40]
+        assert found.components.dims == ("mode", "lat", "day") and found.lat.values.tolist() == [10, 20, 30, 40]
         land = np.isnan(found.components.values)
         assert land[:, 2].all() and land.sum() == 12
         np.testing.assert_array_equal(found.components.values[~land].reshape(2, 18), solution.basis.T)
@@ -90,6 +110,7 @@ def test_genes(tmp_path: Path) -> None:
     assert found.var_names.tolist() == GENES
     np.testing.assert_array_equal(found.varm["PCs"], solution.basis)
     np.testing.assert_array_equal(found.uns["pca"]["values"], solution.values)
+    assert not found.uns["pca"].keys() & {"explained_variance"}, "of data that were not centred"
 
 
 def test_columns_without_names_are_numbered(tmp_path: Path) -> None:

@@ -215,7 +215,7 @@ def test_names_of_rows_and_columns(name: str, tmp_path: Path) -> None:
         if row in ("row", "obs"):
             assert labels.rows[0].values[[0, 399]].tolist() == ["cell0", "cell399"]  # type: ignore[index]
     found = solution.to_xarray()
-    assert found.components.dims == ("component", *columns)
+    assert found.components.dims == ("mode", *columns)
     np.testing.assert_array_equal(found.components.values.reshape(2, -1), solution.components)
     found.to_netcdf(tmp_path / "eof.nc", engine="h5netcdf" if "h5netcdf" in sys.modules else None)
 
@@ -246,12 +246,12 @@ def test_times_of_a_table_are_times() -> None:
     np.testing.assert_array_equal(labels.rows[0].values, times.to_numpy())  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", ["values", "mean", "component", "components", "component1"])
+@pytest.mark.parametrize("name", ["values", "mean", "mode", "components", "component1"])
 def test_a_dimension_may_have_any_name(name: str, tmp_path: Path) -> None:
     table = pd.DataFrame(rows(), columns=pd.Index(GENES, name=name))
     found = npmdask.top_k(table, 2, center=True, kind="samples", store=tmp_path / "run")
     dataset = found.to_xarray()
-    (dim,) = set(dataset.components.dims) - {"component"}
+    (dim,) = set(dataset.components.dims) - {"mode"}
     assert dataset[dim].values.tolist() == GENES and dataset["values"].shape == (2,)
     export(tmp_path / "run", tmp_path / "x.csv")
     written = pd.read_csv(tmp_path / "x.csv")

@@ -146,7 +146,7 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert main(["run", str(path), "-k", "2", "--dim", "time", "--center", "--store", str(store), "--quiet"]) == 0
     assert main(["export", str(store), str(tmp_path / "eof.nc")]) == 0
     with xr.open_dataset(tmp_path / "eof.nc", engine="scipy") as found:
-        assert found.components.dims == ("component", "lat", "lon")
+        assert found.components.dims == ("mode", "lat", "lon")
     (tmp_path / "x.toml").write_text(
         '[source]\npath = "x.nc"\ndim = "time"\ncenter = true\n[algorithm]\ntarget_rank = 2\n[run]\nstore = "again"\n'
     )
