@@ -114,7 +114,7 @@ def tables(found: dict[str, Any]) -> dict[str, Rows]:
                 _range(np.divide(line["error"], line[name_])) for name_ in ("formula", "coherent_formula", "bound")
             ]
             span = f"{name} = {number(line['x'][0])} to {number(line['x'][-1])}"
-            basis = BASES.get(line["basis"], "mu as said")
+            basis = BASES.get(line["basis"], "mu as given")
             powers.append([span, basis, CALIBRATIONS[line["calibration"]], f"{line['power']:+.2f}",
                            f"{line['formula_power']:+.2f}", *ends, *ratios])  # fmt: skip
     return {"private": powers}
