@@ -7,6 +7,7 @@ pinned to one thread inside a task, so the product has the same bits everywhere.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import signal
@@ -46,6 +47,7 @@ from npmdask.storage.readers.dense import ReadStats
 # Passes on workers of ``distributed``: processes of this machine, or a cluster given by address.
 
 
+SILENCE = 10.0  # seconds after which a worker cannot be reached: three packets are lost then
 TASKS_PER_SLOT = 4  # of a distributed pass: few, as each costs the scheduler 2 ms; enough to share the work
 
 
@@ -233,6 +235,7 @@ class Cluster(Distributed):
         super().__init__(client, 1)
         try:
             self._require_workers(source)
+            self._require_ways()
         except BaseException:
             self.close()
             raise
@@ -244,6 +247,11 @@ class Cluster(Distributed):
         try:
             self._client.register_worker_callbacks(_pin_blas)  # of those that join later, too
             there = self._client.run(_facts, source)
+        except OSError as error:  # of the scheduler, which connects to every worker; imports raise other errors
+            raise LostError(
+                f"the scheduler at {self.address} knows workers that it cannot reach ({first_line(error)}): open their "
+                f"ports for it, or start them at an address that it reaches (dask worker --host ADDRESS)"
+            ) from error
         except Exception as error:  # whatever a foreign Python raises when npmdask cannot be imported in it
             raise RefusedError(
                 f"the workers at {self.address} cannot run npmdask ({type(error).__name__}: {error}): install the same "
@@ -260,6 +268,16 @@ class Cluster(Distributed):
                 self.warnings.append(
                     f"worker {worker} has {', '.join(differing)}: the result is as accurate, but its last bits depend "
                     "on which worker does what"
+                )
+
+    def _require_ways(self) -> None:
+        """Every worker reaches others. Where they do not, a pass would wait for its sums without an end."""
+        workers = sorted(self._client.scheduler_info(n_workers=-1)["workers"])
+        for worker, (peer, why) in self._client.run(_unreachable, workers, on_error="ignore").items():
+            if peer:
+                raise LostError(
+                    f"worker {worker} cannot reach worker {peer} ({why}), and they send one another their sums: open "
+                    f"their ports, or start them at addresses that all reach (dask worker --host ADDRESS)"
                 )
 
     @property
@@ -391,6 +409,34 @@ def end_on(device: Device) -> int:
     peak = backend.peak()
     backend.close()
     return peak
+
+
+async def _unreachable(workers: list[str], dask_worker: Any) -> tuple[str, str]:
+    """Of some other workers one that takes no connection from this one, and why; two empty texts if all do.
+
+    Asked are those that follow at distances 1, 2, 4 ...: few of hundreds, and across every border between two groups.
+    """
+    place, peers = workers.index(dask_worker.address), dict[str, None]()
+    for doubling in range((len(workers) - 1).bit_length()):
+        peers[workers[(place + 2**doubling) % len(workers)]] = None
+    answers = await asyncio.gather(*map(_why_not, peers))
+    return next(((peer, why) for peer, why in zip(peers, answers, strict=True) if why), ("", ""))
+
+
+async def _why_not(address: str) -> str:
+    """Why nothing can be sent to a worker. Its kernel takes the connection, however busy it is itself."""
+    protocol, _, at = address.partition("://")
+    if protocol not in ("tcp", "tls"):
+        return ""
+    host, _, port = at.rpartition(":")
+    try:
+        _, writer = await asyncio.wait_for(asyncio.open_connection(host.strip("[]"), int(port)), SILENCE)
+    except TimeoutError:
+        return f"no answer in {SILENCE:.0f} s"
+    except OSError as error:
+        return first_line(error)
+    writer.close()
+    return ""
 
 
 def _peak() -> tuple[int, int]:

@@ -6,6 +6,7 @@ that of the data: what arrives elsewhere came through the network.
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
@@ -228,6 +229,31 @@ def test_a_client_that_is_cut_off_ends_and_goes_on_later(
     assert again.end() == (0, "converged")
     assert run.said.count("step") >= 2, "what was committed is not done again: the same steps below, and no more"
     the_same(cluster, "far")
+
+
+def test_workers_that_do_not_reach_one_another_are_named(net: Network, tmp_path: Path) -> None:
+    """They answer the scheduler, and would wait for each other's sums for ever."""
+    cluster = Cluster(net, tmp_path, 3, **QUICK)
+    cluster.wait_for(3)
+    net.isolate("worker1", "worker3")
+    code, said = cluster.run("far").end()
+    assert code == 130
+    at = {worker: re.escape(net.addresses[worker]) for worker in cluster.workers}
+    one, other = at["worker1"], at["worker3"]
+    ends = rf"(tcp://{one}:\d+ cannot reach worker tcp://{other}|tcp://{other}:\d+ cannot reach worker tcp://{one}):\d+"
+    assert re.search(rf"^LostError: worker {ends} \(.+\), .* \(dask worker --host ADDRESS\)$", said), said
+
+
+def test_a_worker_that_announces_an_address_of_nobody_is_said(net: Network, tmp_path: Path) -> None:
+    """As that of a container, or of a second network card."""
+    cluster = Cluster(net, tmp_path, 1, **QUICK)
+    net.end("worker1")
+    cluster.work("worker1", "--listen-address", "tcp://0.0.0.0:8788", "--contact-address", "tcp://172.17.0.2:8788")
+    cluster.wait_for(1)
+    code, said = cluster.run("far").end()
+    assert code == 130
+    assert said.startswith(f"LostError: the scheduler at {cluster.scheduler} knows workers that it cannot reach"), said
+    assert "172.17.0.2" in said and said.endswith("(dask worker --host ADDRESS)")
 
 
 def test_a_scheduler_out_of_reach_is_said(net: Network, tmp_path: Path) -> None:
