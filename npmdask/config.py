@@ -33,6 +33,7 @@ from npmdask.execution.memory import tree_rss
 from npmdask.federated.centre import open_nodes
 from npmdask.numerics.spectra import asked_spectrum
 from npmdask.numerics.units import parse_memory
+from npmdask.planning.cluster_plan import PlannedCluster
 from npmdask.planning.plan import Plan, TensorPlan, plan_run, plan_tensor, posed
 from npmdask.privacy.concerns import concerns
 from npmdask.privacy.covariance_release import NAME as COVARIANCE
@@ -532,8 +533,11 @@ class RunConfig(ConfigTable):
 
         return stream_facts(self.stream_problem(), self.resources())
 
-    def plan(self, spectrum: str | None = None) -> Plan | TensorPlan:
-        """What running it would do and need. ``spectrum``: a file or a guess, instead of a sample of the data."""
+    def plan(self, spectrum: str | None = None, cluster: PlannedCluster | None = None) -> Plan | TensorPlan:
+        """What running it would do and need, here, and on a ``cluster`` that does not exist yet.
+
+        ``spectrum``: a file or a guess, instead of a sample of the data.
+        """
         if self.source.nodes is not None:
             raise BadInputError(
                 "a plan needs a sample of the data, which only the nodes have: run `npmdask plan` on a node instead"
@@ -542,8 +546,13 @@ class RunConfig(ConfigTable):
         if problem.kind == "tensor":
             if spectrum is not None:
                 raise BadInputError(f"{self.source.path} is a tensor, which has no spectrum: leave --spectrum out")
+            if cluster is not None:
+                raise BadInputError(
+                    f"{self.source.path} is a tensor, whose products are not measured: leave --cluster-of out"
+                )
             return plan_tensor(problem, self.resources())
-        return plan_run(problem, self.resources(), asked_spectrum(spectrum, problem.most_values, kind=problem.kind))
+        asked = asked_spectrum(spectrum, problem.most_values, kind=problem.kind)
+        return plan_run(problem, self.resources(), asked, cluster)
 
     def private_plan(self, spectrum: str | None = None) -> PrivatePlan:
         """The same of a private run, from public numbers: the data are not looked at."""

@@ -23,6 +23,7 @@ from npmdask.execution.memory import MemoryPlan, give_back, largest_rank, tree_r
 from npmdask.execution.reduction import runs_of
 from npmdask.numerics.spectra import Spectrum
 from npmdask.numerics.units import time_text
+from npmdask.planning.cluster_plan import ClusterPlan, PlannedCluster, facts_of, plan_cluster
 from npmdask.planning.device_choice import OF_MATRIX, USUAL, DeviceChoice, choice_said, choose_device
 from npmdask.planning.forecast import Forecast, look_ahead, predict_steps
 from npmdask.planning.predicted_steps import GRAM_FLOPS, MEMORY, PLACES, REHEARSAL_FLOPS, SIDE
@@ -68,7 +69,7 @@ class Plan:
     of the rows would be off by; empty where no sample says so. ``chooses``: the number of components is to be found by
     what is held out, and figures are of one. ``mean_cosine``: of component 1 and the mean of the columns, at least so
     large; None where the run centres, or too little is known. ``device``: what passes take on a GPU, where the run has
-    one; all other seconds are of the processor.
+    one; all other seconds are of the processor. ``cluster``: what the run would take on one that was asked about.
     """
 
     source: str
@@ -106,6 +107,7 @@ class Plan:
     mean_cosine: float | None = None
     device: DeviceChoice | None = None
     device_said: str = ""
+    cluster: ClusterPlan | None = None
 
     @property
     def passes(self) -> int | None:
@@ -121,6 +123,8 @@ class Plan:
         more: dict[str, Any] = {"passes": self.passes, "total_bytes": self.total_bytes, "memory": memory}
         if self.device is not None:
             more["device"] = asdict(self.device) | {"seconds": self.device.seconds, "pays": self.device.pays}
+        if self.cluster is not None:
+            more["cluster"] = facts_of(self.cluster)
         return asdict(self) | {"shape": list(self.shape)} | more
 
 
@@ -140,10 +144,13 @@ def widest(problem: Problem, memory: MemoryPlan, base: int) -> int:
     return max(p, largest_rank(memory, _operator(problem), room, problem.algorithm.state_blocks, base, locked))
 
 
-def plan_run(problem: Problem, resources: Resources, spectrum: Spectrum | None = None) -> Plan:
+def plan_run(
+    problem: Problem, resources: Resources, spectrum: Spectrum | None = None, cluster: PlannedCluster | None = None
+) -> Plan:
     """Measure this machine on the store for at most 5 seconds and say what a run would do. Nothing is written.
 
-    ``spectrum``: given or guessed; if None, that of a sample of rows.
+    ``spectrum``: given or guessed; if None, that of a sample of rows. ``cluster``: one that does not exist yet, which
+    is simulated with what was measured here.
 
     Raises
     ------
@@ -154,6 +161,11 @@ def plan_run(problem: Problem, resources: Resources, spectrum: Spectrum | None =
         raise BadInputError(
             f"{problem.source.path} is a stored Gram: a run on it reads no data, so there is nothing to plan; start "
             "it with `npmdask run`"
+        )
+    if cluster is not None and (resources.cluster or resources.device != "cpu"):
+        raise BadInputError(
+            "a cluster that does not exist yet is planned with what the processor of this machine takes: leave "
+            'run.cluster out, and device = "cpu"'
         )
     require_device(needs_of(problem), resources)
     memory = memory_for(needs_of(problem), resources)
@@ -168,10 +180,13 @@ def plan_run(problem: Problem, resources: Resources, spectrum: Spectrum | None =
         plan = make_plan(problem, memory, measured, wide, spectrum)
         choice = choose_device(problem, resources, memory, plan.passes)
         plan = replace(plan, device=choice, device_said=choice_said(choice, problem, resources))
+        if cluster is not None:
+            there = plan_cluster(problem, memory, measured, cluster, plan.passes, _decomposing(problem))
+            plan = replace(plan, cluster=there)
         if not others or plan.seconds is None:
             return plan
-        there = [make_plan(p, memory_for(needs_of(p), resources, base), measured, wide, spectrum) for p in others]
-        routes = tuple(_route_of(each) for each in (plan, *there) if each.seconds is not None)
+        further = [make_plan(p, memory_for(needs_of(p), resources, base), measured, wide, spectrum) for p in others]
+        routes = tuple(_route_of(each) for each in (plan, *further) if each.seconds is not None)
         return replace(plan, routes=routes, why=_why(routes, few=problem.source.reader.nbytes < FEW))
 
 
@@ -318,14 +333,20 @@ def _all_seconds(problem: Problem, measured: Throughput, steps: int | None, othe
     if isinstance(problem.algorithm, GramKrylov) and measured.formed is not None:
         nbytes = _operator(problem).pass_bytes
         more = (steps + other - 1) * measured.later(0, fine=True)
-        side = getattr(problem.algorithm, "rows", problem.d)
-        return (measured.formed + more) * nbytes + DECOMPOSING * side**3
+        return (measured.formed + more) * nbytes + _decomposing(problem)
     last = 1 if isinstance(problem.algorithm, BlockKrylov) else 2 + steps // 6
     fine = steps if steps >= problem.rule.max_steps else min(steps, last) + other
     first = measured.late + measured.column * (p - now)
     coarse = max(0, steps + other - 1 - fine)
     passes = first + coarse * measured.later(p - now) + fine * measured.later(p - now, fine=True)
     return max(0.0, passes) * _operator(problem).pass_bytes + steps * measured.step_seconds * p / now
+
+
+def _decomposing(problem: Problem) -> float:
+    """Seconds that the leading vectors of the matrix take, where one is formed."""
+    if not isinstance(problem.algorithm, GramKrylov):
+        return 0.0
+    return float(DECOMPOSING * getattr(problem.algorithm, "rows", problem.d) ** 3)
 
 
 FORMED = ("gram", "row-gram")  # algorithms that begin with a matrix
@@ -656,6 +677,7 @@ def plan_lines(plan: Plan | TensorPlan) -> list[str]:
         **({"mean": _mean_said(plan.mean_cosine)} if _mean_said(plan.mean_cosine) else {}),
         **({} if plan.outlook is None else plan.outlook.lines()),
         **({"sampling": shares_said(plan.shares, plan.target_rank)} if plan.shares else {}),
+        **({} if plan.cluster is None else plan.cluster.lines()),
     }
     return [f"{name:9} {said}" for name, said in table.items()]
 
