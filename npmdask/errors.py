@@ -38,8 +38,8 @@ class BadInputError(NpmdaskError, ValueError):
     ...     npmdask.top_k([[1.0, float("nan")], [3.0, 4.0]], 1)
     ... except npmdask.BadInputError as error:
     ...     print(str(error).partition(";")[0])
-    the array in memory holds nan at row 0, column 1: remove or impute the non-finite values and ingest it again (1 of 4
-    entries is missing, in 1 of 2 rows and 1 of 2 columns
+    the array in memory holds nan at row 0, column 1: remove or impute the non-finite values (1 of 4 entries is missing,
+    in 1 of 2 rows and 1 of 2 columns
     """
 
     exit_code = 2

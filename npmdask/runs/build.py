@@ -318,7 +318,7 @@ def prepared(source: Source, request: Request) -> Source:
     if request.missing not in (REFUSE, DROP) and not request.center:
         raise BadInputError(
             f"missing = {request.missing!r} needs centring: only less its mean does a gap count as nothing. Centre the "
-            "columns (center = True), or fill missing values in before"
+            "columns (center = True, --center), or fill missing values in before"
         )
     return source
 

@@ -431,7 +431,8 @@ def missing_values(array: Any, conventions: Conventions, where: str, counted: Co
         f"{where} has {number} of {total}{at} ({said} marks them), and missing values are refused here: fill them "
         "in, or leave out the rows or columns that have them (for an xarray object x: x.fillna(0), "
         "x.dropna('time')), and write the array again. Runs on samples and dense matrices that are not private "
-        "accept them with missing = 'mean', and columns without any value with missing = 'drop-columns'"
+        "accept them with missing = 'mean' (--missing mean), and columns without any value with missing = "
+        "'drop-columns'"
     )
 
 

@@ -25,6 +25,7 @@ from typing import Any
 from npmdask.errors import BadInputError, RefusedError, package_version
 from npmdask.storage.bundle import write_file_atomically
 from npmdask.storage.ingest import ingest
+from npmdask.storage.kinds import KEPT
 from npmdask.storage.paths import cache_folder, require_no_link
 
 TELLS = "npmdask.files"  # the logger; the command line shows what it says
@@ -77,9 +78,11 @@ def copy_of(file: Path, array: str | None, kind: str | None, *, gaps: bool = Fal
                 file, folder / DATA, kind=kind, dataset=array, overwrite=True, non_finite="missing" if gaps else "error"
             )
         except BadInputError as error:
-            said = str(error).replace("choose one with dataset=", f"choose one as {file}/NAME")
+            said = str(error).replace(KEPT, "; plain runs take missing values with missing = 'mean' (--missing mean)")
+            said = said if said.startswith(str(file)) or str(file) in said else f"{file}: {said}"
+            said = said.replace("choose one with dataset=", f"choose one as {file}/NAME")
             said = said.replace("non_finite='missing'", "a rule for missing values")
-            said += "; `npmdask ingest` takes these options" if " (--" in said else ""
+            said += "; `npmdask ingest` takes these options" if " (--" in said.replace("(--missing mean)", "") else ""
             raise BadInputError(said) from error
         if look_of(file) != seen:
             raise RefusedError(f"{file} changed while it was being read: run again once it is written completely")

@@ -12,6 +12,8 @@ from npmdask.storage.containers import values_of
 from npmdask.storage.readers.lazy import BlockRows
 
 KINDS = ("samples", "symmetric", "matrix", "sparse", "matrices", "tensor")
+# How data with missing values are stored. Where a run reads them by itself, the rule of the run is what helps.
+KEPT = ", or keep them as missing values with non_finite='missing' (--non-finite missing)"
 MATRICES = "kind = 'matrices' is for n square matrices, one for each record, given as a 3-D array (n x d x d)"
 TENSOR = "kind = 'tensor' is for a symmetric tensor of order three, given as a 3-D array (d x d x d)"
 LAYOUTS = ("packed", "full")  # of a symmetric matrix: its upper triangle, or all of it

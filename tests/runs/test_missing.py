@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import dask.array
 import numpy as np
 import pytest
 import zarr
@@ -280,7 +281,25 @@ def test_the_refusal_counts_and_names_the_remedies() -> None:
     assert f"({count} of {M * D} entries are missing, in {of_rows} of {M} rows and {D} of {D} columns" in str(
         refused.value
     )
-    assert "missing = 'mean'" in str(refused.value)
+    assert "missing = 'mean' (--missing mean)" in str(refused.value)
+    assert "ingest" not in str(refused.value), "it is in memory"
+
+
+def test_the_refusal_names_what_was_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Fails where a Dask array is named by the key of Dask, or a file gets no remedy that its run could use."""
+    rows = gappy()
+    with pytest.raises(BadInputError, match=r"^the Dask array holds nan at row"):
+        npmdask.top_k(dask.array.from_array(rows, chunks=(20, D)), K)
+    np.save(tmp_path / "x.npy", rows)
+    np.savetxt(tmp_path / "x.csv", rows, delimiter=",")
+    for name in ("x.npy", "x.csv"):
+        assert main(["run", str(tmp_path / name), "-k", "2", "--store", str(tmp_path / "run")]) != 0
+        said = capsys.readouterr().err.splitlines()[-1]
+        assert str(tmp_path / name) in said and "(--missing mean)" in said and "non-finite missing" not in said
+        assert main(["ingest", str(tmp_path / name), str(tmp_path / f"{name}.zarr")]) != 0
+        said = capsys.readouterr().err.splitlines()[-1]
+        assert "(--non-finite missing)" in said
+        assert main(["ingest", str(tmp_path / name), str(tmp_path / f"{name}.zarr"), "--non-finite", "missing"]) == 0
 
 
 def test_a_gap_that_appears_after_the_survey_is_corruption(tmp_path: Path) -> None:

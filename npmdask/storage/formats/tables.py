@@ -14,7 +14,7 @@ import numpy as np
 from npmdask.errors import BadInputError, Later
 from npmdask.storage.formats.common import DenseSource, after, require_regular_file
 from npmdask.storage.formats.raw import batch_rows, column_major, open_binary, spool_file, spool_write
-from npmdask.storage.kinds import storage_dtype
+from npmdask.storage.kinds import KEPT, storage_dtype
 from npmdask.storage.labels import of_columns
 
 pa = Later("pyarrow", "ingest")
@@ -45,8 +45,8 @@ def table_rows(
         if column.null_count and not (missing == "nan" and dtype.kind == "f"):
             first = row + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
             raise BadInputError(
-                f"{path}: missing value at row {first}, column {name!r}; impute it or drop the row or the "
-                "column, then ingest again (rows count from 0, without a header)"
+                f"{path}: missing value at row {first}, column {name!r} (rows count from 0, without a header): fill "
+                f"such values in, or drop the row or the column{KEPT if dtype.kind == 'f' else ''}"
             )
         rows[index] = column.to_numpy(zero_copy_only=False)
         if dtype.kind == "f" and pa.types.is_integer(column.type) and column.type.bit_width == 64:
@@ -119,7 +119,7 @@ def _csv_layout(path: Path, header: bool | None, delimiter: str | None) -> tuple
         # What pandas writes above nameless columns; taking it for data would go unnoticed.
         raise BadInputError(
             f"{path} begins with 0, 1, 2 to {len(fields) - 1}, which may be column names or data: pass header=True "
-            "or header=False"
+            "(--header) or header=False (--no-header)"
         )
     named = is_header(fields, str(path)) if header is None else header
     return delimiter, named, fields if named else counted, len(line)

@@ -17,7 +17,7 @@ import numpy as np
 from npmdask.errors import BadInputError, NpmdaskError
 from npmdask.storage.checksum import fingerprint
 from npmdask.storage.chunk_access import Access, scratch
-from npmdask.storage.readers.dense import DenseReader, Tile, said_of_gaps
+from npmdask.storage.readers.dense import DenseReader, Tile, said_of_gaps, shown
 
 REAL = "iufb"  # kinds of dtypes
 COMPUTED = Access("computed", "computed: rows come from a program or a graph when they are asked for")
@@ -95,7 +95,7 @@ class RowsReader(DenseReader):
     def bad_value(self, position: str) -> BadInputError:
         said = f" ({said_of_gaps(self, position)})" if position.startswith("nan") else ""
         return BadInputError(
-            f"{self.place} holds {position}: remove or impute the non-finite values where they come from{said}"
+            f"{shown(self.place)} holds {position}: remove or impute the non-finite values where they come from{said}"
         )
 
     def decode(self, slab: int, column: int, slot: int = 0) -> np.ndarray:

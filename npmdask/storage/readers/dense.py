@@ -395,7 +395,13 @@ def position_where(tiles: Iterator[tuple[slice, Tile]], bad_ones: Callable[[np.n
 def impute(where: str, position: str, reader: Any = None) -> BadInputError:
     """What to say of stored data with a value that is not finite; of a dense ``reader`` also how many are missing."""
     said = "" if reader is None or not position.startswith("nan") else f" ({said_of_gaps(reader, position)})"
-    return BadInputError(f"{where} holds {position}: remove or impute the non-finite values and ingest it again{said}")
+    again = "" if where == "the array in memory" else " and write it again"
+    return BadInputError(f"{where} holds {position}: remove or impute the non-finite values{again}{said}")
+
+
+def shown(where: str) -> str:
+    """What a person calls data: of a Dask array not the key that Dask gave it."""
+    return "the Dask array" if where.startswith("the Dask array ") else where
 
 
 def said_of_gaps(reader: Any, position: str) -> str:
@@ -426,7 +432,7 @@ def said_of_gaps(reader: Any, position: str) -> str:
     where = f"in {rows_with} of {seen} rows and {int(columns_with.sum())} of {reader.shape[1]} columns"
     return (
         f"{entry}{far}, {where}; plain runs of samples and dense matrices (no stored Gram) take them with missing = "
-        "'mean', and columns without any value with missing = 'drop-columns'"
+        "'mean' (--missing mean), and columns without any value with missing = 'drop-columns' (--missing drop-columns)"
     )
 
 

@@ -18,7 +18,7 @@ from npmdask.errors import BadInputError
 from npmdask.storage.chunk_access import scratch
 from npmdask.storage.conventions import DecodedArray, promoted
 from npmdask.storage.labels import Axis
-from npmdask.storage.readers.dense import DenseReader, InTiles, ReadStats, Tile, impute, position_where
+from npmdask.storage.readers.dense import DenseReader, InTiles, ReadStats, Tile, impute, position_where, shown
 
 RULES = ("refuse", "drop-columns", "mean", "fill", "em", "pairwise")
 REFUSE, DROP, MEAN, FILL, EM, PAIRWISE = RULES
@@ -192,9 +192,9 @@ class GapReader(InTiles):
         if len(found):
             row, column = rows.start + int(found[0, 0]), int(gone[found[0, 1]])
             raise BadInputError(
-                f"{self._column(column)} of {self.inner.where} has no value in the first row but has one in row "
-                f"{row}, and missing = {DROP!r} leaves out only columns without any value. Use missing = {MEAN!r}, "
-                "fill its gaps, or leave the column out yourself"
+                f"{self._column(column)} of {shown(self.inner.where)} has no value in the first row but has one in row "
+                f"{row}, and missing = {DROP!r} leaves out only columns without any value. Use missing = {MEAN!r} "
+                "(--missing mean), fill its gaps, or leave the column out yourself"
             )
 
     def non_finite(self, unit: int) -> BadInputError | None:
@@ -209,9 +209,9 @@ class GapReader(InTiles):
         column = int(self.kept[int(position.rpartition(" ")[2])])
         count, rows = self._gaps_of(column, unit)
         return BadInputError(
-            f"{self._column(column)} of {self.inner.where} has values and lacks {count} of the {rows} that were "
+            f"{self._column(column)} of {shown(self.inner.where)} has values and lacks {count} of the {rows} that were "
             f"looked at ({100 * count / rows:.2g} %): missing = {DROP!r} leaves out only columns without any value. "
-            f"Use missing = {MEAN!r}, fill its gaps, or leave the column out yourself"
+            f"Use missing = {MEAN!r} (--missing mean), fill its gaps, or leave the column out yourself"
         )
 
     def _gaps_of(self, column: int, unit: int) -> tuple[int, int]:

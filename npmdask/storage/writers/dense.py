@@ -11,7 +11,7 @@ import zarr
 
 from npmdask.errors import BadInputError
 from npmdask.storage.checksum import crc32c, digest_of
-from npmdask.storage.kinds import size_of_matrix, storage_dtype
+from npmdask.storage.kinds import KEPT, size_of_matrix, storage_dtype
 from npmdask.storage.writers.journal import JournalledWriter, reopen
 
 # Means and squared deviations of columns, a few rows at a time.
@@ -161,9 +161,11 @@ class SlabWriter(JournalledWriter):
         bad = np.isinf(rows) if self.gaps else ~np.isfinite(rows)
         if bad.any():
             row, column = (int(i) for i in np.argwhere(bad)[0])
+            value = rows[row, column]
+            gaps = np.isnan(value) and self.kind in ("samples", "matrix")
             raise BadInputError(
-                f"{rows[row, column]} at row {self.next_row + row}, column {column}: remove or impute the "
-                "non-finite values of the source first"
+                f"{value} at row {self.next_row + row}, column {column}: remove or impute the non-finite values of the "
+                f"source first{KEPT if gaps else ''}"
             )
 
 
