@@ -275,7 +275,7 @@ def top_k(
         certificates=None if certificates is None else str(Path(certificates).absolute()),
         commit_seconds=commit_seconds,
         device=device,
-        device_memory=parse_memory(device_memory),
+        device_memory=parse_memory(device_memory, "device_memory"),
     )
     problem = posed(request, opened, resources, store, begun)
     with with_progress(observer, progress) as told:
@@ -814,7 +814,7 @@ def deflate(
         threads=threads,
         workers=workers,
         device=device,
-        device_memory=parse_memory(device_memory),
+        device_memory=parse_memory(device_memory, "device_memory"),
     )
     with with_progress(observer, progress) as told:
         return solve(problem, store, resources, told)

@@ -626,7 +626,7 @@ class RunConfig(ConfigTable):
             certificates=self.run.certificates,
             commit_seconds=self.run.commit_seconds,
             device=self.run.device,
-            device_memory=parse_memory(self.run.device_memory),
+            device_memory=parse_memory(self.run.device_memory, "device_memory"),
         )
 
     def solve(self, observer: Observer | None = None) -> Solution | StreamSolution:
@@ -917,6 +917,7 @@ def validate_config(content: dict[str, Any], name: str = "the configuration") ->
     except ValidationError as error:
         raise BadInputError(f"{name}: {sentences(error, RunConfig)}") from None
     parse_memory(config.run.memory)
+    parse_memory(config.run.device_memory, "device_memory")
     return config
 
 

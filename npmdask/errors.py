@@ -194,6 +194,9 @@ def require(holds: bool, sentence: str) -> None:
 MOST_NAMES = 20  # that a sentence lists
 
 
+ALSO_CALLED = {"gpu": "cuda", "nvidia": "cuda"}  # words that are spelled like another choice than they mean
+
+
 def closest(word: str, known: list[str]) -> str:
     """A ready ``did you mean`` tail for an unknown ``word``, or the list of what is known.
 
@@ -201,6 +204,8 @@ def closest(word: str, known: list[str]) -> str:
     """
     from difflib import get_close_matches
 
+    if (meant := ALSO_CALLED.get(word.lower())) in known:
+        return f"did you mean {meant!r}?"
     ends = {name.rpartition(".")[2]: name for name in reversed(known) if "." in name}
     last = word.rpartition(".")[2]
     match = [ends[last]] if last in ends else get_close_matches(word, known, n=1, cutoff=0.5)

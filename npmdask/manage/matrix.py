@@ -420,7 +420,7 @@ def changed_resources(changes: Mapping[str, Any]) -> dict[str, Any]:
     if "memory" in given:
         given["memory"] = parse_memory(given["memory"])
     if "device_memory" in given:
-        given["device_memory"] = parse_memory(given["device_memory"])
+        given["device_memory"] = parse_memory(given["device_memory"], "device_memory")
     elif given.get("device") == "cpu":
         given["device_memory"] = None
     if "certificates" in given:

@@ -165,7 +165,7 @@ class EOF:
             Resources(
                 memory=parse_memory(self.memory),
                 device=self.device,
-                device_memory=parse_memory(self.device_memory),
+                device_memory=parse_memory(self.device_memory, "device_memory"),
             ),
         )
         with run_store(self.store) as store:

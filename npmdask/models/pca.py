@@ -103,7 +103,7 @@ class _OfRun(Components):
             resources = Resources(
                 memory=parse_memory(self.memory),
                 device=self.device,
-                device_memory=parse_memory(self.device_memory),
+                device_memory=parse_memory(self.device_memory, "device_memory"),
             )
             problem = posed(request, opened, resources, store)
             with RunStore(store) as run, with_progress(None, self.progress) as told:

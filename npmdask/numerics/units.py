@@ -38,8 +38,8 @@ def time_text(seconds: float) -> str:
 # Sizes as people write them.
 
 
-def parse_memory(text: str | int | None) -> int | None:
-    """Bytes from ``"1GiB"``, ``"512 MB"`` or a number.
+def parse_memory(text: str | int | None, name: str = "memory") -> int | None:
+    """Bytes from ``"1GiB"``, ``"512 MB"`` or a number; ``name``: what it was given as.
 
     Raises
     ------
@@ -53,11 +53,11 @@ def parse_memory(text: str | int | None) -> int | None:
     try:
         size = int(TypeAdapter(ByteSize).validate_python(text))
     except ValidationError:
-        raise BadInputError(f"memory = {text!r} is not a size; write it like '1GiB' or '512MB'") from None
+        raise BadInputError(f"{name} = {text!r} is not a size; write it like '1GiB' or '512MB'") from None
     if size <= 0:
-        raise BadInputError(f"memory = {text!r} must be larger than 0")
+        raise BadInputError(f"{name} = {text!r} must be larger than 0")
     if isinstance(text, str) and text.strip().isdigit() and size < 2**20:
-        raise BadInputError(f"memory = {text!r} is {size} bytes: give a unit, like '{size}GiB'")
+        raise BadInputError(f"{name} = {text!r} is {size} bytes: give a unit, like '{size}GiB'")
     return size
 
 

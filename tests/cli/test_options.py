@@ -245,3 +245,19 @@ def test_a_checkout_that_is_not_installed_says_how_to_install_it(monkeypatch: py
     monkeypatch.setattr(importlib.metadata, "version", nothing)
     with pytest.raises(BadInputError, match=r"not installed, .* `pip install -e /"):
         _ = npmdask.__version__
+
+
+def test_what_a_gpu_is_called_and_whose_memory_is_wrong(folder: Path, capsys: Any) -> None:
+    """``--device gpu`` suggested "cpu"; a wrong device_memory was said to be a wrong memory."""
+    for command in (("run", "samples.zarr", "-k", "2"), ("resume", "out")):
+        with pytest.raises(SystemExit, match="2"):
+            run(capsys, *command, "--device", "gpu")
+        assert "--device gpu: did you mean 'cuda'?" in capsys.readouterr().err
+    for given in (("--set", "run.device=gpu"), ()):
+        Path("d.toml").write_text(FILE.replace("[run]", '[run]\ndevice = "gpu"') if not given else FILE)
+        code, _, err = run(capsys, "run", "d.toml", *given)
+        assert code == 2 and "cuda" in err and "'cpu'?" not in err
+    code, _, err = run(capsys, "run", "samples.zarr", "-k", "2", "--device", "auto", "--device-memory", "much")
+    assert code == 2 and "device_memory = 'much' is not a size" in err
+    with pytest.raises(BadInputError, match="device_memory = 'much' is not a size"):
+        npmdask.top_k("samples.zarr", 2, device="auto", device_memory="much")
