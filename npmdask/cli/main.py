@@ -404,6 +404,9 @@ def _run(a: argparse.Namespace) -> int:
     return print_answer(config.solve(progress_of(a)), a)
 
 
+ANOTHER_RUN = "a run keeps what it computes. Ask `npmdask run SOURCE` for something else, with another --store"
+
+
 def _add_resume(commands: Any) -> None:
     p = commands.add_parser("resume", help="resume a run from its last checkpoint")
     p.add_argument("store", help="folder or URL of the run")
@@ -420,6 +423,13 @@ def _add_resume(commands: Any) -> None:
     p.add_argument("--tol", type=float, help="new relative residual to stop at")
     p.add_argument("--low-rank-tol", type=float, help="new low_rank_tol; 0: stop only by the residuals")
     add_output(p)
+    p.elsewhere = {
+        **{f"--{name.replace('_', '-')}": ANOTHER_RUN for name in SHORT},
+        **dict.fromkeys(("--rotate", "--align-to"), "`npmdask export STORE OUT` has it, and needs no data"),
+        **dict.fromkeys(("--colour", "--grid"), "`npmdask report STORE` has it"),
+        "-k": "a run keeps its number of components. `npmdask deflate STORE MORE --store NEW` computes MORE of them, "
+        "from those that it found; another number from the start is another run: `npmdask run SOURCE -k K --store NEW`",
+    }
     p.set_defaults(command=_resume)
 
 

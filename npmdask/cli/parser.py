@@ -43,6 +43,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        self.elsewhere: dict[str, str] = {}  # options that belong to another command, and what to do instead
         self.add_argument(
             "--no-color", action=NoColor, nargs=0, default=argparse.SUPPRESS, help="print no colors, as NO_COLOR does"
         )
@@ -65,6 +66,8 @@ class Parser(argparse.ArgumentParser):
         flag = next((one for one in left if one.startswith("-") and one != "-"), None)
         if flag is not None:
             name = flag.partition("=")[0]
+            if name in self.elsewhere:
+                return f"there is no option {name}: {self.elsewhere[name]}"
             known = [option for action in self._actions for option in action.option_strings]
             return f"there is no option {name}: {closest(name, known)}"
         names = " ".join(_name(action) for action in self._actions if not action.option_strings)

@@ -12,6 +12,7 @@ import pytest
 import zarr
 
 import npmdask
+from npmdask.cli.main import main
 from npmdask.config import config_of_source, load_config, parse_changes
 from npmdask.errors import BadInputError
 from tests.cli.test_contract import run
@@ -261,3 +262,21 @@ def test_what_a_gpu_is_called_and_whose_memory_is_wrong(folder: Path, capsys: An
     assert code == 2 and "device_memory = 'much' is not a size" in err
     with pytest.raises(BadInputError, match="device_memory = 'much' is not a size"):
         npmdask.top_k("samples.zarr", 2, device="auto", device_memory="much")
+
+
+@pytest.mark.parametrize(
+    ("option", "remedy"),
+    [
+        (["-k", "5"], "`npmdask deflate STORE MORE --store NEW`"),
+        (["--center"], "Ask `npmdask run SOURCE` for something else"),
+        (["--rotate", "varimax"], "`npmdask export STORE OUT` has it"),
+    ],
+)
+def test_resume_names_the_command_that_has_what_it_has_not(
+    option: list[str], remedy: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``resume -k 5`` suggested -v."""
+    with pytest.raises(SystemExit, match="2"):
+        main(["resume", "out", *option])
+    said = capsys.readouterr().err
+    assert remedy in said and "'-v'" not in said
