@@ -10,7 +10,7 @@ import ssl
 from pathlib import Path
 from typing import Any
 
-from npmdask.errors import BadInputError, RefusedError
+from npmdask.errors import BadInputError, RefusedError, extra
 from npmdask.storage.chunk_access import first_line
 
 CA, CERT, KEY = "ca.pem", "cert.pem", "key.pem"
@@ -57,9 +57,17 @@ def security_of(address: str, certificates: str | None) -> Any:
 
 
 def among_ourselves() -> Any:
-    """For a scheduler and workers that this process starts: a certificate that is made now, for them, in memory."""
+    """For a scheduler and workers that this process starts: a certificate that is made now, for them, in memory.
+
+    Raises
+    ------
+    MissingExtraError
+        cryptography is not installed, without which none can be made.
+    """
     from distributed import Security
 
+    with extra(None):  # else distributed raises a bare ImportError
+        import cryptography.x509  # noqa: F401
     return Security.temporary()
 
 

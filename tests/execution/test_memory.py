@@ -245,3 +245,17 @@ def test_many_short_and_empty_rows_stay_under_the_limit(tmp_path: Path) -> None:
     facts = json.loads(done.stdout.splitlines()[-1])
     predicted = int(done.stderr.split("predicted peak ")[1].split()[0]) * 2**20
     assert facts["peak_rss_bytes"] < predicted <= 600 * 2**20
+
+
+def test_workers_without_cryptography_say_what_to_install(tmp_path: Path) -> None:
+    """The core install has none; it was a bare ImportError of distributed."""
+    code = (
+        "import sys; sys.modules['cryptography'] = sys.modules['cryptography.x509'] = None\n"
+        "import numpy as np, npmdask\n"
+        "if __name__ == '__main__':\n"
+        "    try: npmdask.top_k(np.eye(300), 2, workers=2)\n"
+        "    except npmdask.BadInputError as error: print(error)\n"
+    )
+    (tmp_path / "program.py").write_text(code)
+    done = subprocess.run([sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert "is not installed, which this needs: pip install cryptography" in done.stdout, done.stdout + done.stderr
