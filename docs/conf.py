@@ -60,6 +60,7 @@ sphinx_gallery_conf = {
     "min_reported_time": 5,
     "remove_config_comments": True,
     "plot_gallery": True,
+    "capture_repr": (),  # what is printed is shown, not <Legend object at 0x...>
     "abort_on_example_error": True,
 }
 

@@ -202,12 +202,12 @@ def make_problem(
         _require_gram(algorithm.name, source, share, locked, start)
     if type(algorithm) not in OURS and source.parts == 2:
         raise RefusedError(
-            f"{algorithm.name} is an algorithm from outside, and {source.path} holds {source.dtype}, whose pairs come "
-            'twice: use "krylov", "power" or "gram"'
+            f"{algorithm.name} is not an algorithm of npmdask, and {source.path} holds {source.dtype}, for which each "
+            'eigenvalue comes twice: use "krylov", "power" or "gram"'
         )
     if type(algorithm) not in OURS:
         refuse_low_rank(
-            request.low_rank_tol, f"{algorithm.name} is an algorithm from outside, whose steps prove nothing"
+            request.low_rank_tol, f"{algorithm.name} is not an algorithm of npmdask, and nothing is known of its steps"
         )
     rule = ResidualRule(
         tol=tol,
@@ -246,16 +246,16 @@ def _weighted(source: Source, request: Request, weights: Weights) -> Source:
             f"{named}: the coordinator does not see the rows of its nodes and cannot weight them; leave weights out"
         )
     if request.operator is not None:
-        raise RefusedError(f"{named} are not known to the operator {request.operator!r}: leave one of the two out")
+        raise RefusedError(f"the operator {request.operator!r} does not take {named}: leave one of the two out")
     if source.kind not in ("samples", "matrix", "sparse"):
         raise BadInputError(
-            f"{named} are of rows and columns, and {source.path} is of kind {source.kind}: leave them out, or multiply "
-            "the entries before they are stored"
+            f"{named} apply to data with rows and columns, and {source.path} is of kind {source.kind}: leave them out, "
+            "or multiply the entries before you store them"
         )
     if weights.rows is not None and gram:
         raise BadInputError(
-            f"row_weights: {source.path} is a stored Gram, whose rows are added up already. Give the rows themselves "
-            "(column_weights can be had of a Gram)"
+            f"row_weights: {source.path} is a stored Gram matrix, in which the rows are already summed. Give the rows "
+            "themselves (column_weights work with a Gram matrix)"
         )
     stored = source.reader.inner if isinstance(source.reader, GapReader) else source
     weights.require_fit(stored.shape, source.path)
@@ -273,52 +273,50 @@ def prepared(source: Source, request: Request) -> Source:
     """
     if request.target_rank == AUTO and request.missing != EM:
         raise BadInputError(
-            f"target_rank = {AUTO!r} is for missing = {EM!r}, where entries that are held out choose it: give a "
-            "number, or a share of the variance like 0.95 (`npmdask components STORE` says what criteria advise)"
+            f"target_rank = {AUTO!r} works with missing = {EM!r} only, where held-out entries choose it: give a "
+            "number, or a share of the variance like 0.95 (`npmdask components STORE` shows what criteria advise)"
         )
     if request.privacy is not None:
         if request.missing_limit is not None:
-            raise RefusedError(
-                "missing_limit looks at the data, which no budget of a private run pays for: leave it out"
-            )
+            raise RefusedError("missing_limit depends on the data, which a private run may not reveal: leave it out")
         if request.missing_values and request.missing == REFUSE:
             raise BadInputError(
-                f"missing_values = {list(request.missing_values)} say what is missing, and not what is done with it: "
-                f"say missing = {FILL!r} with a public missing_fill, too"
+                f"missing_values = {list(request.missing_values)} says which numbers are missing, but not how to treat "
+                f"them: also set missing = {FILL!r} with a public missing_fill"
             )
         return _privately_filled(source, request)
     if request.missing == FILL:
         raise RefusedError(
-            f"missing = {FILL!r} is for private runs, whose gaps count as public numbers: say missing = {MEAN!r} here, "
-            "or fill missing values in before"
+            f"missing = {FILL!r} is for private runs, which fill gaps with public numbers: set missing = {MEAN!r} "
+            "here, or fill in missing values beforehand"
         )
     if request.missing != REFUSE and (request.operator is not None or request.mechanism != "none"):
         raise RefusedError(
             f"missing = {request.missing!r} is for plain runs of samples and dense matrices, not for other operators "
-            "and simulated noise: leave it out, and fill missing values in before"
+            "or simulated noise: leave it out, and fill in missing values beforehand"
         )
     if request.missing_values and request.missing == REFUSE:
         raise BadInputError(
-            f"missing_values = {list(request.missing_values)} say what is missing, and not what is done with it: say "
-            f"missing = {MEAN!r} or {DROP!r}, too"
+            f"missing_values = {list(request.missing_values)} says which numbers are missing, but not how to treat "
+            f"them: also set missing = {MEAN!r} or {DROP!r}"
         )
     limit = request.missing_limit
     if limit is not None and (request.missing != MEAN or isinstance(limit, bool) or not 0 <= limit < 1):
         raise BadInputError(
-            f"missing_limit = {limit!r} with missing = {request.missing!r}: it is a share of missing = "
-            f"{MEAN!r}, at least 0 and less than 1. Columns that lack more are left out, and gaps of the others are "
-            "filled"
+            f"missing_limit = {limit!r} with missing = {request.missing!r}: it goes with missing = {MEAN!r} and is a "
+            "fraction, at least 0 and less than 1. Columns with a larger fraction missing are left out; gaps in the "
+            "others are filled"
         )
     source = with_missing(source, request.missing, marks=request.missing_values, limit=limit)
     if request.missing in (EM, PAIRWISE) and source.kind != "samples":
         raise BadInputError(
             f"missing = {request.missing!r} is for samples, whose rows have a covariance, and {source.path} is of kind "
-            f'{source.kind}: say kind = "samples" (of a matrix missing = "mean" fills gaps)'
+            f'{source.kind}: set kind = "samples" (for a matrix, missing = "mean" fills gaps)'
         )
     if request.missing not in (REFUSE, DROP) and not request.center:
         raise BadInputError(
-            f"missing = {request.missing!r} needs centring: only less its mean does a gap count as nothing. Centre the "
-            "columns (center = True, --center), or fill missing values in before"
+            f"missing = {request.missing!r} needs centring, because a gap then counts as 0. Centre the columns "
+            "(center = True, --center), or fill in missing values beforehand"
         )
     return source
 
@@ -333,13 +331,13 @@ def _privately_filled(source: Source, request: Request) -> Source:
     """
     if request.missing in set(RULES) - {REFUSE, FILL}:
         raise RefusedError(
-            f"missing = {request.missing!r} looks at the data, which no budget of a private run pays for: say missing "
-            f"= {FILL!r} with a public missing_fill, and gaps count as that before records are clipped"
+            f"missing = {request.missing!r} depends on the data, which a private run may not reveal: set missing "
+            f"= {FILL!r} with a public missing_fill, which replaces gaps before records are clipped"
         )
     if request.missing == REFUSE and source.gaps:
         raise RefusedError(
-            f"{source.path} was ingested so that it may hold missing values (whether it does was not looked at): say "
-            f"missing = {FILL!r} with a public missing_fill that they count as"
+            f"{source.path} was ingested so that it may hold missing values (whether it does was not checked): set "
+            f"missing = {FILL!r} with a public missing_fill to replace them"
         )
     fill = None if request.fill is None else request.fill.values
     return with_missing(source, request.missing, fill, request.missing_values)
@@ -383,8 +381,8 @@ def _factor_problem(source: Source, request: Request, other: object, share: floa
     if not isinstance(k, int) or other is not None:
         asked = "a start or deflation" if isinstance(k, int) else f"target_rank = {k}"
         raise RefusedError(
-            f"{asked} with missing = {EM!r}: the model is of a whole number of components, from its own start. Give "
-            f"one, or {AUTO!r}: then entries that are held out choose it"
+            f"{asked} with missing = {EM!r}: the model needs a whole number of components and starts by itself. Give a "
+            f"number, or {AUTO!r}, with which held-out entries choose it"
         )
     if request.algorithm not in ("auto", EM) or request.iteration_rank not in (None, k + 1):
         raise BadInputError(
@@ -401,7 +399,7 @@ def _factor_problem(source: Source, request: Request, other: object, share: floa
     if auto and "held_out" not in (request.options or {}):
         options = FactorOptions(held_out=CHOOSING)
     if auto and not options.held_out:
-        raise BadInputError(f"target_rank = {AUTO!r} is chosen by entries that are held out: leave held_out = 0 out")
+        raise BadInputError(f"target_rank = {AUTO!r} is chosen by held-out entries: leave held_out = 0 out")
     tol = EM_TOL if request.tol is None else request.tol
     return Problem(
         source=source,
@@ -422,10 +420,10 @@ def _require_pairwise(request: Request) -> None:
         )
     if request.weights is not None and request.weights.rows is not None:
         raise RefusedError(
-            f"row_weights with missing = {PAIRWISE!r}: a covariance is of the rows that have both columns, counted as "
-            f"rows. Leave them out, or say missing = {EM!r} or 'mean'"
+            f"row_weights with missing = {PAIRWISE!r}: a covariance is computed from the rows that have both columns, "
+            f"which count alike. Leave the weights out, or set missing = {EM!r} or 'mean'"
         )
-    refuse_low_rank(request.low_rank_tol, "one pass forms the matrix, and all that it leaves over is known")
+    refuse_low_rank(request.low_rank_tol, "one pass forms the matrix, and what its components leave over is known")
 
 
 def _with_random_columns(start: Start, k: int, p: int, most: int, *, asked: bool) -> tuple[Start, int]:
@@ -477,11 +475,11 @@ def _derived_problem(source: Source, request: Request, earlier: object) -> Probl
         or request.mechanism != "none"
     ):
         raise RefusedError(
-            f"the operator {name!r} is not of npmdask: privacy, noise, center, scale, a share of the variance, "
-            "low_rank_tol, warm starts and deflation are of the data's own; leave them out"
+            f"the operator {name!r} is a registered one: privacy, noise, center, scale, a share of the variance, "
+            "low_rank_tol, warm starts and deflation work with npmdask's own operators only; leave them out"
         )
     if type(source.reader) in ELSEWHERE or source.kind in ("tensor", "matrices"):
-        raise RefusedError(f"{source.path} is of kind {source.kind} and has no place for the operator {name!r}")
+        raise RefusedError(f"{source.path} is of kind {source.kind}, which does not work with the operator {name!r}")
     derived = OPERATORS[name](source)
     if derived.kind != "symmetric":
         raise BadInputError(f"the operator {name!r} is of kind {derived.kind!r}: only symmetric ones can be registered")
@@ -523,20 +521,20 @@ def _require_tensor_options(source: Source, request: Request, earlier: object) -
     """Options of matrices only."""
     if isinstance(request.target_rank, float):
         raise RefusedError(
-            f"target_rank = {request.target_rank} is a share of a variance, which a tensor has not: give a whole "
-            "number (components that are not there are reported as surplus)"
+            f"target_rank = {request.target_rank} is a share of the variance, and a tensor has none: give a whole "
+            "number (components that do not exist are reported as surplus)"
         )
     if request.iteration_rank is not None:
         raise BadInputError(
-            "iteration_rank is of matrices: leave it out, and say options = { restarts = ... } for a tensor"
+            "iteration_rank is for matrices: leave it out; for a tensor set options = { restarts = ... }"
         )
     refuse_low_rank(request.low_rank_tol, "a tensor has none")
     if request.mechanism != "none":
-        raise RefusedError(f"mechanism = {request.mechanism!r} is of matrices: leave it out for a tensor")
+        raise RefusedError(f"mechanism = {request.mechanism!r} is for matrices: leave it out for a tensor")
     if earlier is not None:
         raise RefusedError(
             f"{source.path} is a tensor, whose runs start from their seed: warm starts and deflation of finished runs "
-            "are of matrices; ask for more components in a new run"
+            "are for matrices; ask for more components in a new run"
         )
 
 
@@ -545,7 +543,7 @@ def _require_public(source: Source, request: Request, earlier: object) -> None:
     if isinstance(request.target_rank, float) or request.iteration_rank == "auto":
         raise RefusedError(
             'a private run takes whole numbers for target_rank and iteration_rank: a share or "auto" would be chosen '
-            "by looking at the data, and the choice would tell of them"
+            "by looking at the data, and the choice would reveal something about them"
         )
     if request.center or request.scale:
         raise RefusedError(
@@ -553,8 +551,10 @@ def _require_public(source: Source, request: Request, earlier: object) -> None:
             "have to be released too. Subtract public means when the data are written, or leave the options out"
         )
     if request.tol is not None:
-        raise RefusedError("a private run stops after max_steps releases; a tolerance would be a question to the data")
-    refuse_low_rank(request.low_rank_tol, "a private run makes the releases that are paid for, whatever they say")
+        raise RefusedError(
+            "a private run stops after max_steps releases; a tolerance would depend on the data: leave tol out"
+        )
+    refuse_low_rank(request.low_rank_tol, "a private run makes a fixed number of releases, whatever their results")
     if request.mechanism != "none" or request.algorithm not in ("auto", "power", COVARIANCE, TENSOR, *RECORD_ORACLES):
         raise RefusedError(
             f"algorithm = {request.algorithm!r} and mechanism = {request.mechanism!r} are not for private runs: leave "
@@ -564,8 +564,8 @@ def _require_public(source: Source, request: Request, earlier: object) -> None:
         _require_own_steps(request, TENSOR if source.kind == "tensor" else request.algorithm)
     if request.algorithm == COVARIANCE and (request.max_steps is not None or request.iteration_rank is not None):
         raise BadInputError(
-            "max_steps and iteration_rank are of the private power method: the covariance is released once, with all "
-            'of its columns; leave them out, or say algorithm = "power"'
+            "max_steps and iteration_rank are for the private power method; the covariance is released once, with all "
+            'columns: leave them out, or set algorithm = "power"'
         )
     if earlier is not None:
         raise RefusedError(
@@ -577,8 +577,8 @@ def _require_own_steps(request: Request, algorithm: str) -> None:
     """What oracles of records and the tensor power method choose by their own options."""
     if request.max_steps is not None or request.iteration_rank is not None:
         raise BadInputError(
-            f"max_steps and iteration_rank are not of {algorithm}: it finds one direction after the other, and "
-            "how many releases that takes follows from its options (steps, batch, or restarts and iterations); leave "
+            f"max_steps and iteration_rank do not apply to {algorithm}: it finds one direction after the other, and "
+            "the number of releases follows from its options (steps, batch, or restarts and iterations); leave "
             "them out"
         )
 
@@ -589,7 +589,7 @@ def _algorithm(request: Request, question: Question) -> Algorithm[Any]:
     kind = ALGORITHMS[name]
     if question.noise and not getattr(kind, "takes_noise", False):
         raise RefusedError(
-            f"algorithm = {name!r} keeps its products and would keep the noise too: use 'power' with a noise mechanism"
+            f"algorithm = {name!r} reuses its products, and their noise too: use 'power' with a noise mechanism"
         )
     made: Algorithm[Any] = kind.make(question, request.options or {})
     return made
@@ -618,12 +618,12 @@ def checked_rank(rank: Any) -> int | float | str:
 def _require_search(request: Request, start: Start | None) -> None:
     asked = f"target_rank = {request.target_rank}"
     if request.iteration_rank is not None:
-        raise BadInputError(f"{asked} is a share, whose iteration_rank follows from what is found; leave it out")
+        raise BadInputError(f"{asked} is a share, for which the search chooses iteration_rank; leave it out")
     if request.mechanism != "none":
-        raise RefusedError(f"{asked} is a share, which cannot be told under noise; give a whole number")
-    refuse_low_rank(request.low_rank_tol, f"{asked} is a share, whose search has stages that end otherwise")
+        raise RefusedError(f"{asked} is a share, which cannot be measured under noise; give a whole number")
+    refuse_low_rank(request.low_rank_tol, f"{asked} is a share, and the stages of its search have their own rule")
     if start is not None:
-        raise RefusedError(f"{asked} is a share, whose search starts from its own stages; leave `start` out")
+        raise RefusedError(f"{asked} is a share, whose search starts by itself; leave `start` out")
 
 
 def _require_start(source: Source, request: Request, start: Start) -> None:
@@ -635,7 +635,7 @@ def _require_start(source: Source, request: Request, start: Start) -> None:
         )
     if request.mechanism != "none":
         raise RefusedError(
-            f"start cannot be combined with mechanism = {request.mechanism!r}: what a run with noise starts from would "
+            f"start cannot be combined with mechanism = {request.mechanism!r}: the start of a run with noise would "
             "have to be a release itself; leave `start` out"
         )
 
@@ -650,12 +650,12 @@ def _require_gram(name: str, source: Source, share: float | None, locked: Locked
     if name == "row-gram" and not isinstance(source.reader, DenseReader):
         what = "sparse" if source.of_csr else "has missing values"
         raise RefusedError(
-            f'algorithm = "row-gram" reads dense columns, of which no value is missing, and {source.path} '
+            f'algorithm = "row-gram" needs dense columns without missing values, and {source.path} '
             f"{'is ' * source.of_csr}{what}: leave algorithm out"
         )
     if share is not None or locked is not None or start is not None:
         asked = "a share of the variance" if share is not None else "deflation" if locked is not None else "a start"
-        raise RefusedError(f'{asked} takes passes with blocks of columns: leave algorithm = "{name}" out')
+        raise RefusedError(f'{asked} needs an algorithm that multiplies blocks: leave algorithm = "{name}" out')
 
 
 def _require_products_only(source: Source, request: Request) -> None:
@@ -672,8 +672,8 @@ def _require_products_only(source: Source, request: Request) -> None:
     for name, wanted in asked.items():
         if wanted:
             raise RefusedError(
-                f"{name} needs rows or entries, and {source.path.removeprefix('memory, ')} has products only: leave it "
-                "out, or give the matrix itself"
+                f"{name} needs rows or entries, and {source.path.removeprefix('memory, ')} gives products only: leave "
+                "it out, or give the matrix itself"
             )
 
 
@@ -717,7 +717,7 @@ def _require_options(source: Source, request: Request) -> None:
     with_own = source.kind == "tensor" or request.missing == EM
     if request.options is not None and request.algorithm in without and not with_own:
         others = ", ".join(("krylov", *RECORD_ORACLES, TENSOR))
-        raise BadInputError(f"algorithm.options are of streaming algorithms and of {others}: leave them out")
+        raise BadInputError(f"algorithm.options are for streaming algorithms and for {others}: leave them out")
     if request.mechanism not in MECHANISMS:
         raise BadInputError(f"unknown mechanism {request.mechanism!r}: {closest(request.mechanism, list(MECHANISMS))}")
     if request.tol is not None and not 0 < request.tol < 1:
@@ -725,7 +725,7 @@ def _require_options(source: Source, request: Request) -> None:
     if request.max_steps is not None and request.max_steps < 1:
         raise BadInputError(f"max_steps = {request.max_steps} must be at least 1")
     if not 0 <= request.stddev < np.inf:
-        raise BadInputError(f"stddev = {request.stddev} must be a finite number, not negative")
+        raise BadInputError(f"stddev = {request.stddev} must be a finite number that is not negative")
     if not isinstance(request.seed, int | np.integer) or request.seed < 0:
         raise BadInputError(f"seed = {request.seed!r} must be a whole number that is not negative")
 

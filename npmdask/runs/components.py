@@ -225,13 +225,13 @@ class StoredComponents:
         opened = self._read_with_gaps(opened, missing)
         if opened.reader.layout == "matrix-free":
             raise BadInputError(
-                f"{opened.path.removeprefix('memory, ')} has no rows, whose scores are asked for: those that it was "
-                "made of are left_basis * singular_values"
+                f"{opened.path.removeprefix('memory, ')} has no rows to score: the scores of the rows it was made of "
+                "are left_basis * singular_values"
             )
         if len(opened.shape) != 2 or opened.shape[1] != self.d:
             raise BadInputError(
-                f"{opened.path} has {opened.shape[-1]} columns and the components have {self.d}: give rows of the "
-                "columns that they were found of"
+                f"{opened.path} has {opened.shape[-1]} columns and the components have {self.d}: give rows with the "
+                "columns that the components were computed from"
             )
         return opened
 
@@ -309,7 +309,7 @@ def _statistics(held: RunStore, spec: dict[str, Any], source: Source | None) -> 
         part = held.read_part(name)
         if part is not None and "column_mean" in part[0]:
             return part[0]["column_mean"], part[0]["column_std"]
-    where = f"{held.path} is centred or scaled by statistics that lie with its source"
+    where = f"{held.path} was centred or scaled with statistics that are stored with its source"
     try:
         source = source or open_source(spec["source"], spec["data"]["kind"], spec.get("dim"))
     except BadInputError as error:

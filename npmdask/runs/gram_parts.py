@@ -182,7 +182,7 @@ def read_sums(folder: Path, part: GramPart) -> GramSums:
     arrays, facts = read_bundle(folder / part.name)
     _require_format(folder / part.name, facts)
     if facts["identity"] != part.identity:
-        raise BadInputError(f"{folder / part.name} is another part than the list of {folder} names: form it again")
+        raise BadInputError(f"{folder / part.name} is not the part that {folder} lists: form it again")
     mean = arrays["mean"]
     return GramSums(
         count=part.rows,
@@ -277,7 +277,7 @@ class RowGroups:
         names = list(map(str, values))
         if len(names) > MOST_GROUPS:
             raise BadInputError(
-                f"the labels of {len(given)} rows have {len(names)} values, of which each is a Gram: at most "
+                f"the labels of {len(given)} rows have {len(names)} values, and each gets a Gram: at most "
                 f"{MOST_GROUPS} are kept; use coarser labels"
             )
         return cls(names=tuple(names), codes=codes.astype(np.int32))
@@ -434,7 +434,7 @@ def _require_rows(source: Source) -> None:
         )
     if source.budget is not None:
         raise RefusedError(
-            f"the data of {source.path} have a privacy budget ({source.budget!r}): their Gram would tell of every row, "
+            f"the data of {source.path} have a privacy budget ({source.budget!r}): their Gram depends on every row, "
             "and nothing would be charged for it. Release components instead, with a [privacy] table"
         )
 

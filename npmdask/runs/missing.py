@@ -145,13 +145,13 @@ def find_fill(missing: str, asked: Any) -> Fill | None:
     if missing != FILL:
         if asked is not None:
             raise BadInputError(
-                f"missing_fill is what gaps count as with missing = {FILL!r}, and missing = {missing!r} here: say so, "
-                "or leave it out"
+                f"missing_fill replaces gaps with missing = {FILL!r}, but missing = {missing!r} here: change that, or "
+                "leave missing_fill out"
             )
         return None
     if asked is None:
         raise BadInputError(
-            f"missing = {FILL!r} needs missing_fill, a public number that gaps count as: 0, or one for every column "
+            f"missing = {FILL!r} needs missing_fill, a public number to replace gaps: 0, or one for every column "
             "(from a published codebook, say), never a statistic of the data"
         )
     if isinstance(asked, str | Path):
@@ -186,8 +186,8 @@ def kept_fill(store: RunStore, data: dict[str, Any]) -> Fill | None:
     fill = None if part is None else Fill(values=part[0]["fill"])
     if fill is None or fill.spec != wanted:
         raise RefusedError(
-            f"what missing values count as is gone from {store.place}, or is not what the run was begun with: begin it "
-            "again, in another store"
+            f"the numbers that replace missing values are gone from {store.place}, or are not those that the run began "
+            "with: start it again, in another store"
         )
     return fill
 
@@ -303,7 +303,7 @@ def _without_fill(found: Missing, facts: Mapping[str, Any]) -> list[str]:
             "follows the pattern of the gaps, and nothing in the data shows it"
         )
     if facts.get("went_back"):
-        said.append("going on would have predicted entries that were held out worse: fewer components may be enough")
+        said.append("more steps would have predicted the held-out entries less well: fewer components may be enough")
     clipped = facts.get("clipped", 0.0) / max(facts.get("trace", 0.0), np.finfo(float).tiny)
     if clipped > CLIPPED:
         said.append(

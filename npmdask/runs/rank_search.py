@@ -154,8 +154,8 @@ def _best_rank(search: _Search) -> tuple[int, dict[int, float]]:
     if near >= 1:  # that of no component
         raise BadInputError(
             f"{search.problem.source.path}: no number of components (of {', '.join(map(str, sorted(shares)))}) "
-            "predicts entries that are held out clearly better than the means of their columns: these data show none. "
-            "Give target_rank as a number, if they are to be described by some all the same"
+            "predicts held-out entries clearly better than the means of their columns: these data show none. "
+            "Give target_rank as a number to compute some nevertheless"
         )
     return enough, shares
 

@@ -185,9 +185,9 @@ def require_same(wanted: dict[str, Any], found: dict[str, Any], store: str, sour
     other_data = wanted["data"].get("fingerprint") != found.get("data", {}).get("fingerprint")
     if other_data and source == begun and source is not None and wanted["version"] == found.get("version"):
         raise RefusedError(  # `npmdask resume` reads the same data, and is no remedy
-            f"use another store for the data as they are now, or put back those that the run was begun with: {source} "
-            f"has changed since, and what is in {store} is of the data before; these differ: {differences}. Of a Zarr "
-            "store that was not ingested the times of its files count too: ingest data that are copied or touched"
+            f"use another store for the data as they are now, or put back those that the run began with: {source} "
+            f"has changed since, and {store} belongs to the earlier data; these differ: {differences}. For a Zarr "
+            "store that was not ingested, the times of its files count too: ingest data that are copied or touched"
         )
     remedy = f"go on with the old parameters (`npmdask resume {quote(store)}`)"
     if rule := _stops_otherwise(wanted, found):

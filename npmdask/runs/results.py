@@ -126,8 +126,12 @@ def assure(
         numbers["recursion"] = noisy_recursion(evidence, certificate, len(history))
     said = sentence(certificate, singular=singular)
     if constant:
-        noun = "one column that counts" if constant == 1 else f"{constant} columns that count"
-        said += f" Meant are the data with {noun} as constant {'left out' if problem.request.center else 'not scaled'}."
+        noun = (
+            "One column that counts as constant was"
+            if constant == 1
+            else f"{constant} columns that count as constant were"
+        )
+        said += f" {noun} {'left out' if problem.request.center else 'not scaled'}."
     said += filled_entries(operator.reader)
     return ErrorStatement(assurance=said, certificate=numbers)
 

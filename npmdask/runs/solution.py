@@ -53,9 +53,9 @@ class Resources:
         if self.certificates is not None and self.cluster is None:
             raise BadInputError("certificates are for a cluster at tls://host:port: give that, too, or leave them out")
         if self.device not in DEVICES:
-            raise BadInputError(f'device = {self.device!r} is none: choose "cpu", "cuda" (an NVIDIA GPU) or "auto"')
+            raise BadInputError(f'device = {self.device!r} is unknown: choose "cpu", "cuda" (an NVIDIA GPU) or "auto"')
         if self.device_memory is not None and self.device == "cpu":
-            raise BadInputError('device_memory is of a GPU: set device = "cuda" or "auto" with it')
+            raise BadInputError('device_memory applies to a GPU: set device = "cuda" or "auto" with it')
         if not self.commit_seconds >= 0:
             raise BadInputError(f"commit_seconds = {self.commit_seconds} must be at least 0 (it is a time)")
 
@@ -787,7 +787,7 @@ class Solution:
     def _require_centred(self) -> None:
         if not self.analysed.centred:
             raise BadInputError(
-                "the data were not centred, so that these values are no variances: run with center=True, or see "
+                "the data were not centred, so these values are not variances: run with center=True, or see "
                 "singular_values"
             )
 
@@ -797,7 +797,7 @@ class Solution:
         if self.analysed.row_weight is not None:
             return self.analysed.row_weight
         if self.analysed.rows is None:
-            raise BadInputError("how many rows there are is not released: see values, which need it not")
+            raise BadInputError("the number of rows is not released: see values, which do not need it")
         return self.analysed.rows
 
     def _equal_rows(self) -> int:

@@ -148,7 +148,7 @@ def rotated(solution: Solution, method: str, k: int | None, power: float, normal
     usable = int((variances > NO_VARIANCE * variances[0]).sum())
     if usable < k:
         raise BadInputError(
-            f"only {usable} of {k} components have any variance, and a direction without is not rotated: "
+            f"only {usable} of {k} components have any variance, and a direction without variance cannot be rotated: "
             + (f"give k={usable}" if usable else "nothing varies in these data")
         )
     roots = np.sqrt(variances)
@@ -217,8 +217,8 @@ def require_same_columns(solution: Solution, to: Any) -> None:
     gaps = mine.missing, theirs.missing
     if gaps[0] is not None and gaps[1] is not None and gaps[0].kept.tolist() != gaps[1].kept.tolist():
         raise BadInputError(
-            "the two runs left out other columns, as other ones had no values: their components are of different "
-            "columns. Leave the same columns out of both data sets"
+            "the two runs left out different columns, because different ones had no values: their components have "
+            "different columns. Leave the same columns out of both data sets"
         )
     for mine_axis, their_axis in zip(solution.labels.columns, to.labels.columns, strict=False):
         both = mine_axis.values is not None and their_axis.values is not None

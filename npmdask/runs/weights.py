@@ -281,7 +281,7 @@ def kept_weights(store: RunStore, spec: dict[str, Any]) -> Weights | None:
     weights = None if part is None else Weights(**part[0])
     if weights is None or weights.spec() != spec["weights"]:
         raise RefusedError(
-            f"the weights in {store.place} are gone or are not those that the run was begun with: begin it again, in "
+            f"the weights in {store.place} are gone, or are not those that the run began with: start it again, in "
             "another store"
         )
     return weights

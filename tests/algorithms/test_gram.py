@@ -257,7 +257,7 @@ def test_a_state_is_what_a_checkpoint_holds_of_it() -> None:
     "asked, error, said",
     [
         ({"kind": "symmetric"}, BadInputError, "forms A\\^T A, and .* is of kind symmetric"),
-        ({"k": 0.9}, RefusedError, "a share of the variance takes passes with blocks"),
+        ({"k": 0.9}, RefusedError, "a share of the variance needs an algorithm that multiplies blocks"),
         ({"mechanism": "gaussian", "stddev": 0.1}, RefusedError, "use 'power' with a noise mechanism"),
         ({"options": {"a": 1}}, BadInputError, "leave them out"),
     ],

@@ -265,7 +265,7 @@ def test_vectors_that_are_none_are_refused(
 
 
 def test_the_end_that_rests_on_a_certificate_is_not_for_it(liar: type[Liar], data: Path) -> None:
-    with pytest.raises(RefusedError, match="liar is an algorithm from outside"):
+    with pytest.raises(RefusedError, match="liar is not an algorithm of npmdask"):
         npmdask.top_k(data, 3, algorithm="liar", low_rank_tol=0.1)
 
 

@@ -112,7 +112,7 @@ def test_what_is_refused(folder: Path, capsys: Any, asked: tuple[str, ...], code
 def test_data_with_a_privacy_budget_are_refused(folder: Path, capsys: Any) -> None:
     zarr.open_group("a.zarr", mode="a").attrs[BUDGET_MARK] = "people"
     code, _, err = run(capsys, "gram", "a.zarr", "G")
-    assert code == 3 and "have a privacy budget ('people'): their Gram would tell of every row" in err
+    assert code == 3 and "have a privacy budget ('people'): their Gram depends on every row" in err
 
 
 def test_a_plan_of_a_gram_has_nothing_to_say(folder: Path, capsys: Any) -> None:

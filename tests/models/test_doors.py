@@ -133,7 +133,7 @@ def test_a_tensor_of_zeros_has_none(tmp_path: Path) -> None:
     [
         (15, {}, BadInputError, "at most 14 orthogonal components exist"),
         (0, {}, BadInputError, "target_rank = 0 is not possible"),
-        (0.5, {}, RefusedError, "share of a variance, which a tensor has not"),
+        (0.5, {}, RefusedError, "a share of the variance, and a tensor has none"),
         (3, {"center": True}, BadInputError, "center and scale are for data with rows"),
         (3, {"iteration_rank": 8}, BadInputError, "options = { restarts"),
         (3, {"mechanism": "gaussian", "stddev": 1.0}, RefusedError, "leave it out for a tensor"),
@@ -160,7 +160,7 @@ def test_what_runs_of_matrices_do_with_a_tensor_and_the_other_way_round(folder: 
     np.save("a.npy", planted(40, 10, np.arange(10, 0, -1.0))[0])
     run(capsys, "ingest", "a.npy", "a.zarr", "--kind", "matrix", "--quiet")
     for arguments, said in (
-        (["deflate", "out", "1", "--store", "more"], "of matrices; ask for more components in a new run"),
+        (["deflate", "out", "1", "--store", "more"], "for matrices; ask for more components in a new run"),
         (["run", config("again"), "--start", "out"], "is of tensor-power"),
         (["transform", "out", "a.zarr", "y.zarr"], "no components of rows"),
     ):

@@ -170,9 +170,9 @@ def test_there_is_no_gpu_in_the_workers(no_device: None, path: Path, monkeypatch
 
 
 def test_what_makes_no_sense_is_refused(device: str, path: Path, x: np.ndarray) -> None:
-    with pytest.raises(BadInputError, match="device = 'gpu' is none: choose"):
+    with pytest.raises(BadInputError, match="device = 'gpu' is unknown: choose"):
         npmdask.top_k(path, 4, device="gpu")
-    with pytest.raises(BadInputError, match="device_memory is of a GPU"):
+    with pytest.raises(BadInputError, match="device_memory applies to a GPU"):
         npmdask.top_k(path, 4, device_memory="1GiB")
     with pytest.raises(MemoryRefusedError, match=r"may use 64 MiB and this run needs .* raise device_memory"):
         npmdask.top_k(path, 4, kind="samples", device="cuda", device_memory="64MiB")

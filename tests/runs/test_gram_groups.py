@@ -131,7 +131,7 @@ def test_the_jackknife_leaves_out_labels(tmp_path: Path) -> None:
         (np.eye(3), "groups have shape"),
         ("batch", "has no labels of rows called 'batch'; it has none"),
         (7, "groups = 7 are no labels"),
-        (np.arange(5000), "5000 values, of which each is a Gram"),
+        (np.arange(5000), "5000 values, and each gets a Gram"),
     ],
 )
 def test_labels_that_are_none(labels: Any, said: str, tmp_path: Path) -> None:

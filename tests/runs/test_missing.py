@@ -440,7 +440,7 @@ def test_nothing_is_filled_where_nothing_is_missing() -> None:
         ({"missing": "mean", "mechanism": "gaussian", "stddev": 0.1}, "not for other operators"),
         ({"missing": "mean", "privacy": PRIVACY}, "was never ingested and was not read"),
         ({"missing": "fill", "missing_fill": 0}, "is for private runs"),
-        ({"missing_fill": 0}, "say so, or leave it out"),
+        ({"missing_fill": 0}, "change that, or leave missing_fill out"),
     ],
 )
 def test_what_has_no_rule_for_missing_values(how: dict[str, Any], said: str) -> None:
@@ -546,7 +546,7 @@ def test_marked_columns_are_left_out_and_damage_is_seen(tmp_path: Path) -> None:
 
 def test_marks_are_numbers_and_need_a_rule(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = np.where(np.isnan(gappy()), -1.0, gappy())
-    with pytest.raises(BadInputError, match="say what is missing, and not what is done"):
+    with pytest.raises(BadInputError, match="which numbers are missing, but not how"):
         npmdask.top_k(rows, K, missing_values=[-1])
     for wrong in ("-1", [None], True):
         with pytest.raises(BadInputError, match="give the numbers"):

@@ -234,9 +234,9 @@ def test_what_is_neither_a_number_nor_a_share_gets_a_sentence(rank: Any) -> None
 
 @pytest.mark.slow
 def test_what_does_not_go_with_a_share(tmp_path: Path) -> None:
-    with pytest.raises(BadInputError, match="whose iteration_rank follows"):
+    with pytest.raises(BadInputError, match="for which the search chooses iteration_rank"):
         npmdask.top_k(DIGITS, 0.9, iteration_rank=40)
-    with pytest.raises(RefusedError, match="cannot be told under noise"):
+    with pytest.raises(RefusedError, match="cannot be measured under noise"):
         npmdask.top_k(DIGITS, 0.9, mechanism="gaussian", stddev=1.0)
     npmdask.top_k(DIGITS, 3, store=tmp_path / "run")
     with pytest.raises(RefusedError, match="leave `start` out"):

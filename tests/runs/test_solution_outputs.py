@@ -81,7 +81,7 @@ def test_what_was_not_centred_is_an_svd(tmp_path: Path) -> None:
     np.testing.assert_allclose(solution.singular_values, svd.singular_values_, rtol=1e-9)
     agree(solution.scores(held), svd.transform(held))
     assert solution.mean is None
-    with pytest.raises(BadInputError, match="not centred, so that these values are no variances: run with center=True"):
+    with pytest.raises(BadInputError, match="not centred, so these values are not variances: run with center=True"):
         _ = solution.explained_variance
     samples = npmdask.top_k(held.toarray(), 3, kind="samples", tol=1e-11)
     np.testing.assert_allclose(samples.singular_values, svd.singular_values_, rtol=1e-9)

@@ -209,5 +209,5 @@ def test_columns_of_other_names_are_not_compared() -> None:
     x, y = rows(), rows()
     x[:, 3], y[:, 4] = np.nan, np.nan
     dropped = [npmdask.top_k(z, 2, kind="samples", center=True, missing="drop-columns") for z in (x, y)]
-    with pytest.raises(BadInputError, match="left out other columns"):
+    with pytest.raises(BadInputError, match="left out different columns"):
         dropped[0].aligned(dropped[1])

@@ -336,10 +336,10 @@ def test_sums_of_pairs_that_do_not_fit_are_refused() -> None:
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        ({"missing": "em", "kind": "matrix"}, 'say kind = "samples"'),
+        ({"missing": "em", "kind": "matrix"}, 'set kind = "samples"'),
         ({"missing": "em", "center": False}, "needs centring"),
         ({"missing": "em", "k": D}, f"at most {D - 1}"),
-        ({"missing": "em", "k": 0.9}, "is of a whole number of components"),
+        ({"missing": "em", "k": 0.9}, "needs a whole number of components"),
         ({"missing": "em", "algorithm": "krylov"}, "an algorithm of its own"),
         ({"missing": "em", "iteration_rank": 7}, "an algorithm of its own"),
         ({"missing": "em", "low_rank_tol": 0.1}, "leave it out"),
@@ -347,7 +347,7 @@ def test_sums_of_pairs_that_do_not_fit_are_refused() -> None:
         ({"missing": "em", "options": {"held": 0.9}}, "unknown option 'held' of em"),
         ({"missing": "refuse", "algorithm": "em"}, "unknown algorithm 'em'"),
         ({"missing": "pairwise", "algorithm": "power"}, "forms a matrix of columns x columns"),
-        ({"missing": "pairwise", "row_weights": np.ones(M)}, "counted as rows"),
+        ({"missing": "pairwise", "row_weights": np.ones(M)}, "which count alike"),
         ({"missing": "pairwise", "k": 0.9}, "a share of the variance"),
     ],
 )

@@ -232,7 +232,7 @@ def test_weights_in_a_store_that_were_changed_are_refused(tmp_path: Path) -> Non
     with RunStore(tmp_path / "run") as held:
         held.drop_part("weights")
         held.write_part("weights", {"rows": u[::-1].copy()}, {})
-    with pytest.raises(RefusedError, match="are not those that the run was begun with: begin it again"):
+    with pytest.raises(RefusedError, match="are not those that the run began with: start it again"):
         npmdask.resume(tmp_path / "run")
 
 
@@ -286,14 +286,14 @@ def test_weights_that_are_none_are_refused_in_a_sentence(tmp_path: Path) -> None
 
 def test_data_that_cannot_be_weighted_are_refused_in_a_sentence(tmp_path: Path) -> None:
     square = np.eye(6)
-    with pytest.raises(BadInputError, match=r"are of rows and columns, and .* is of kind symmetric: leave them out"):
+    with pytest.raises(BadInputError, match=r"apply to data with rows and columns, and .* is of kind symmetric: leave them out"):
         npmdask.top_k(square, 2, kind="symmetric", column_weights=np.ones(6))
     with pytest.raises(BadInputError, match="is of kind tensor"):
         npmdask.top_k(np.ones((3, 3, 3)), 1, kind="tensor", row_weights=np.ones(3))
     with pytest.raises(RefusedError, match="a weight of rows or columns needs rows or entries"):
         npmdask.top_k(sp.linalg.aslinearoperator(square), 2, column_weights=np.ones(6))
     npmdask.gram(rows_of("dense"), tmp_path / "gram", kind="samples")
-    with pytest.raises(BadInputError, match="is a stored Gram, whose rows are added up already"):
+    with pytest.raises(BadInputError, match="is a stored Gram matrix, in which the rows are already summed"):
         npmdask.top_k(tmp_path / "gram", 2, row_weights=np.ones(M))
 
 

@@ -138,7 +138,7 @@ def test_a_configuration_that_cannot_be_gets_a_sentence(
 def test_options_without_a_stream_are_refused(folder: Path, capsys: Any) -> None:
     Path("c.toml").write_text('[source]\npath = "x.zarr"\n[algorithm]\ntarget_rank = 2\noptions = { gap = 0.1 }\n')
     code, _, err = run(capsys, "run", "c.toml")
-    assert code == 2 and "algorithm.options are of streaming algorithms" in err
+    assert code == 2 and "algorithm.options are for streaming algorithms" in err
 
 
 def test_resume_takes_nothing_but_memory(folder: Path) -> None:

@@ -193,7 +193,7 @@ def test_an_ingested_file_that_is_rewritten_takes_no_answer_with_it(
     with np.load(tmp_path / "after.npz") as after, np.load(tmp_path / "old.npz") as old:
         assert np.array_equal(after["basis"], old["basis"]) and after.keys() - old.keys() == {"score_weights", "mean"}
     (tmp_path / "x.zarr").rename(tmp_path / "elsewhere.zarr")
-    with pytest.raises(BadInputError, match=r"lie with its source: there is nothing at .*x\.zarr"):
+    with pytest.raises(BadInputError, match=r"are stored with its source: there is nothing at .*x\.zarr"):
         transform(tmp_path / "run", X, tmp_path / "scores")
     again = resume(tmp_path / "run")
     assert isinstance(again, Solution) and "there is nothing at" in again.warnings[-1]

@@ -191,9 +191,9 @@ def test_a_record_of_zeros_that_is_marked_as_missing_would_move_the_sum(tmp_path
 FILL = {"missing": "fill", "fill": Fill(values=0.0)}
 COLUMN, ROW = Weights(columns=np.ones(COLUMNS)), Weights(rows=np.ones(60))
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
-    ("record_replace", {}, r"may hold missing values \(whether it does was not looked at\): say missing = 'fill'"),
+    ("record_replace", {}, r"may hold missing values \(whether it does was not checked\): set missing = 'fill'"),
     *(
-        ("record_replace", {"missing": rule}, "looks at the data, which no budget of a private run pays for")
+        ("record_replace", {"missing": rule}, "depends on the data, which a private run may not reveal")
         for rule in RULES
         if rule not in ("refuse", "fill")
     ),
@@ -240,7 +240,7 @@ def test_a_public_number_is_asked_for_and_checked(tmp_path: Path) -> None:
     assert find_fill("fill", tmp_path / "fill.npy").values.tolist() == [0.0, 1.0, 2.0]  # type: ignore[union-attr]
     for rule, given, said in (
         ("fill", None, "needs missing_fill"),
-        ("mean", 0.0, "is what gaps count as with missing = 'fill'"),
+        ("mean", 0.0, "replaces gaps with missing = 'fill'"),
         ("fill", np.nan, "one finite number"),
         ("fill", np.zeros((2, 2)), "one finite number"),
         ("fill", [], "one finite number"),

@@ -150,7 +150,7 @@ BAD = [
     ({}, {"target_rank": 0.9, "iteration_rank": None}, "share"),
     ({}, {"iteration_rank": "auto"}, "auto"),
     ({}, {"tol": 1e-3}, "tolerance"),
-    ({}, {"low_rank_tol": 0.1}, "whatever they say"),
+    ({}, {"low_rank_tol": 0.1}, "whatever their results"),
     ({}, {"center": True}, "centre"),
     ({}, {"mechanism": "gaussian", "stddev": 1.0}, "leave both out"),
     ({}, {"algorithm": "krylov"}, "leave both out"),
@@ -417,7 +417,7 @@ def test_no_name_and_no_number_of_rows_is_in_a_release(world: World) -> None:
     again = world.solve("run", replace(problem, source=named))
     for found in (solution, again):
         assert not found.labels.columns and found.analysed.rows is None and found.mean is None
-        with pytest.raises(BadInputError, match="how many rows there are is not released"):
+        with pytest.raises(BadInputError, match="the number of rows is not released"):
             _ = found.singular_values
         assert "patient" not in repr(found) + found._repr_html_() + str(found.to_xarray())
     files = [path for path in (world.folder / "run").rglob("*") if path.is_file()]

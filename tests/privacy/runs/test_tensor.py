@@ -202,7 +202,7 @@ def test_the_test_above_sees_a_leak(two: tuple[World, World], monkeypatch: pytes
         ({}, {"max_steps": 4}, "are not of tensor-power"),
         ({}, {"max_steps": 4, "algorithm": "auto"}, "are not of tensor-power"),
         ({}, {"iteration_rank": 4, "algorithm": "auto"}, "are not of tensor-power"),
-        ({}, {"tol": 1e-3}, "a tolerance would be a question to the data"),
+        ({}, {"tol": 1e-3}, "a tolerance would depend on the data"),
         ({}, {"algorithm": "k-dp-pca"}, "only the tensor power methods"),
     ],
 )

@@ -141,7 +141,7 @@ def test_from_the_command_line_with_a_prediction(tmp_path: Path, capsys: pytest.
         ({"low_rank_tol": -0.1}, "must be positive"),
         ({"low_rank_tol": math.nan}, "must be positive"),
         ({"low_rank_tol": 0.1, "iteration_rank": K}, "leaves none behind target_rank = 5"),
-        ({"low_rank_tol": 0.1, "k": 0.9}, "whose search has stages"),
+        ({"low_rank_tol": 0.1, "k": 0.9}, "the stages of its search"),
     ],
 )
 def test_what_cannot_be_asked_gets_a_sentence(options: dict[str, Any], said: str) -> None:
