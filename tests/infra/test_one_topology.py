@@ -183,8 +183,17 @@ def test_every_path_that_is_written_is_writable() -> None:
     for name, paths in written.items():
         assert COMPOSE[name]["read_only"] is True
         volumes = [one.split(":") for one in COMPOSE[name].get("volumes", [])]
-        mounts = [one[1] if len(one) > 1 else one[0] for one in volumes if one[-1] != "ro"] + COMPOSE[name]["tmpfs"]
+        mounts = [one[1] if len(one) > 1 else one[0] for one in volumes if one[-1] != "ro"]
+        mounts += [one.partition(":")[0] for one in COMPOSE[name]["tmpfs"]]
         in_pod = [one["mountPath"] for one in container(name)["volumeMounts"] if not one.get("readOnly")]
         for path in paths:
             for places in (mounts, in_pod):
                 assert any(path == place or path.startswith(place + "/") for place in places), (name, path)
+
+
+def test_a_tmpfs_belongs_to_the_user_of_the_container() -> None:
+    """Docker makes it root's, with the mode of the folder in the image: open to all are /tmp and PostgreSQL's sockets."""
+    for name in ORDER:
+        for one in COMPOSE[name]["tmpfs"]:
+            path, _, options = one.partition(":")
+            assert path in ("/tmp", CONTAINERS.sockets) or "uid=10001,gid=10001" in options, (name, one)
