@@ -11,48 +11,46 @@ import asyncio
 import logging
 import os
 import signal
+import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from functools import partial
 from glob import glob
 from multiprocessing.resource_tracker import ensure_running
 from typing import Any
-from uuid import uuid4
 
 import dask
 from threadpoolctl import threadpool_limits
 
 from npmdask.errors import BadInputError, LostError, MemoryRefusedError, RefusedError, package_version
 from npmdask.execution.clusters import SchedulerAddress
+from npmdask.execution.distributed_pass import ANSWER, DistributedPass, UnansweredError, answers, ask
 from npmdask.execution.memory import WORKER_BASE, MemoryPlan, ProcessPeak, high_water
-from npmdask.execution.reduction import (
-    PassCheckpoint,
-    TreeNode,
-    compute_node,
-    expected_record,
-    inside,
-    root,
-    runs_of,
-    tasks_of,
-)
+from npmdask.execution.reduction import PassCheckpoint, runs_of
 from npmdask.execution.threads import OnTask, Threads, environment, single_threaded_blas
 from npmdask.execution.tls import among_ourselves, refusal, refused, security_of
 from npmdask.numerics.devices import Device
 from npmdask.numerics.subspaces import Block
-from npmdask.operators import Operator, Partial
+from npmdask.operators import Operator
 from npmdask.storage.chunk_access import first_line
 from npmdask.storage.paths import is_url
 from npmdask.storage.readers.dense import ReadStats
+
+RECONNECT = 60.0  # seconds for which a lost scheduler is tried again
+PEAK_SECONDS = 10.0  # for an answer that a run can do without
+RECONNECTIONS = 5  # in one pass: each begins it again with what was committed
+
 
 # Passes on workers of ``distributed``: processes of this machine, or a cluster given by address.
 
 
 SILENCE = 10.0  # seconds after which a worker cannot be reached: three packets are lost then
-TASKS_PER_SLOT = 4  # of a distributed pass: few, as each costs the scheduler 2 ms; enough to share the work
 
 
 class Distributed:
     """Runs passes on the workers of a ``distributed`` client."""
+
+    where = "the worker processes"
 
     def __init__(self, client: Any, slots: int) -> None:
         self._client, self._slots = client, slots
@@ -72,82 +70,39 @@ class Distributed:
         """``A @ block`` in one pass, and what the reading cost.
 
         ``on_task`` learns of every finished task; what ``keeper`` knows of the pass is not computed again. Only
-        blocks of p columns travel. A worker that dies costs its tasks.
+        blocks of p columns travel. What happens to workers meanwhile: :mod:`npmdask.execution.distributed_pass`.
+
+        Raises
+        ------
+        LostError
+            The scheduler or all workers are gone, or tasks kill one worker after the other.
         """
-        from distributed import as_completed
+        from distributed import KilledWorker
 
         runs, keeper = runs_of(operator), keeper or PassCheckpoint()
-        with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TiB"}):  # the block is in there
-            graph = _Futures(self._client, operator, block, runs, keeper, self._slots)
-            graph.submit(root(len(runs)))
-        nodes = {future.key: node for node, future in graph.tasks.items()}
-        for future in as_completed(list(graph.tasks.values()), loop=self._client.loop):
-            if future.status == "error":
-                future.result()
-            on_task(expected_record(operator, nodes[future.key].runs(len(runs)), runs))
-            graph.forget()
-            if keeper.due:
-                keeper.commit(graph.gather())
-        total = graph.futures[root(len(runs))].result()
-        return operator.finish(total, block), total.record
+        told = {run for node in keeper.parts for run in node.runs(len(runs))}
+        for left in range(RECONNECTIONS, -1, -1):
+            made = None
+            try:
+                self._require_client()
+                with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TiB"}):  # the block
+                    made = DistributedPass(self._client, operator, block, runs, keeper, self._slots)
+                    total = made.run(on_task, told)
+                return operator.finish(total, block), total.record
+            except (CancelledError, OSError, KilledWorker) as error:
+                if (made is not None and made.failed) or not left or not self._reconnected():
+                    raise LostError(
+                        f"{self.where} was lost during a pass ({type(error).__name__}: {first_line(error)}); "
+                        "everything committed is kept: start it again and resume"
+                    ) from error
+        raise AssertionError("the last try returns or raises")
 
+    def _require_client(self) -> None:
+        """A client that can be asked; raises OSError."""
 
-class _Futures:
-    """The futures of a pass by node. Those of a node's halves are given up when it is done."""
-
-    def __init__(
-        self, client: Any, operator: Operator, block: Block, runs: list[range], keeper: PassCheckpoint, slots: int
-    ) -> None:
-        self._client, self._runs, self._known, self._token = client, runs, keeper.parts, uuid4().hex
-        self._whole, self._held = self._send(operator), self._send(block)
-        level = (-(-len(runs) // (TASKS_PER_SLOT * slots)) - 1).bit_length()
-        self._wanted = set(tasks_of(root(len(runs)), len(runs), keeper.parts, level))
-        self.futures: dict[TreeNode, Any] = {}
-        self.tasks: dict[TreeNode, Any] = {}  # those that read data
-
-    def _send(self, value: Any) -> Any:
-        """A value as the result of a task: scattered data are lost with the one worker that is left with a copy."""
-        return self._client.submit(_same, value, pure=False)
-
-    def submit(self, node: TreeNode) -> Any:
-        """Submit a node and everything below it; joins go before tasks, so that few sums are held."""
-        submit = self._client.submit
-        if node in self._known:
-            future = self._send(self._known[node])
-        elif node in self._wanted:
-            # Keys of one name are one group, which the scheduler keeps queued until a worker is free for the next.
-            key = (f"task-{self._token}", *node)
-            future = submit(compute_node, self._whole, self._runs, node, self._held, pure=False, key=key)
-            self.tasks[node] = future
-        else:
-            halves = [self.submit(half) for half in node.children(len(self._runs))]
-            key = (f"join-{self._token}", *node)
-            future = submit(_join, self._whole, *halves, pure=False, key=key, priority=10 + node.level)
-        self.futures[node] = future
-        return future
-
-    def forget(self) -> None:
-        """A finished node replaces all that it was made of, whose sums the workers need not hold any longer."""
-        for node in [n for n, future in self.futures.items() if future.status == "finished"]:
-            if node not in self._wanted:
-                for half in node.children(len(self._runs)):
-                    self.futures.pop(half, None)
-                    self.tasks.pop(half, None)
-
-    def gather(self) -> dict[TreeNode, Partial]:
-        """The finished nodes, brought here, and those that were known before: their way to a worker may take longer."""
-        done = {node: future for node, future in self.futures.items() if future.status == "finished"}
-        held = [n for n in done if not any(n != other and inside(n, other) for other in done)]
-        here = dict(zip(held, self._client.gather([done[n] for n in held]), strict=True))
-        return here | {n: part for n, part in self._known.items() if not any(inside(n, other) for other in held)}
-
-
-def _join(operator: Operator, left: Partial, right: Partial) -> Partial:
-    return operator.join(left, right)
-
-
-def _same(value: Any) -> Any:
-    return value
+    def _reconnected(self) -> bool:
+        """Whether the scheduler can be reached once more."""
+        return False
 
 
 class Processes(Distributed):
@@ -231,7 +186,7 @@ class Cluster(Distributed):
             raise BadInputError(f"the cluster at {address} has its own certificates: leave certificates out")
         self._owned = known.client is None
         client = known.client or _connected(known, certificates)
-        self.address, self.warnings = str(address), list[str]()
+        self.address, self.warnings, self._known, self._certificates = str(address), list[str](), known, certificates
         super().__init__(client, 1)
         try:
             self._require_workers(source)
@@ -245,8 +200,10 @@ class Cluster(Distributed):
         if not self._client.scheduler_info(n_workers=-1)["workers"]:
             raise LostError(f"the cluster at {self.address} has no workers; add some with `dask worker`")
         try:
-            self._client.register_worker_callbacks(_pin_blas)  # of those that join later, too
-            there = self._client.run(_facts, source)
+            there = answers(self._client, ANSWER, _facts, source)
+            silent = [worker for worker, facts in there.items() if isinstance(facts, UnansweredError)]
+            if not silent:  # BLAS is pinned in those that join later, too
+                ask(self._client, ANSWER, lambda: self._client.register_worker_callbacks(_pin_blas))
         except OSError as error:  # of the scheduler, which connects to every worker; imports raise other errors
             raise LostError(
                 f"the scheduler at {self.address} knows workers that it cannot reach ({first_line(error)}): open their "
@@ -257,6 +214,11 @@ class Cluster(Distributed):
                 f"the workers at {self.address} cannot run npmdask ({type(error).__name__}: {error}): install the same "
                 "version there as here"
             ) from error
+        if silent:
+            raise LostError(
+                f"the workers {', '.join(silent)} have not answered for {ANSWER:g} s: end them, or wait until the "
+                "scheduler has given them up (distributed.scheduler.worker-ttl)"
+            )
         here = _facts(source)
         for worker, facts in there.items():
             differing = [f"{n} {facts[n]} (here {v})" for n, v in here.items() if facts[n] != v]
@@ -273,7 +235,8 @@ class Cluster(Distributed):
     def _require_ways(self) -> None:
         """Every worker reaches others. Where they do not, a pass would wait for its sums without an end."""
         workers = sorted(self._client.scheduler_info(n_workers=-1)["workers"])
-        for worker, (peer, why) in self._client.run(_unreachable, workers, on_error="ignore").items():
+        found = answers(self._client, ANSWER, _unreachable, workers)
+        for worker, (peer, why) in ((w, each) for w, each in found.items() if isinstance(each, tuple)):
             if peer:
                 raise LostError(
                     f"worker {worker} cannot reach worker {peer} ({why}), and they send one another their sums: open "
@@ -286,23 +249,32 @@ class Cluster(Distributed):
         there = self._client.scheduler_info(n_workers=-1)["workers"].values()
         return max((worker["nthreads"] for worker in there), default=1)
 
-    def run_pass(
-        self, operator: Operator, block: Block, on_task: OnTask, keeper: PassCheckpoint | None = None
-    ) -> tuple[Block, ReadStats]:
-        """As above; raises LostError if the scheduler is gone, or tasks kill one worker after the other."""
-        from distributed import KilledWorker
+    @property
+    def where(self) -> str:  # type: ignore[override]
+        """For people."""
+        return f"the cluster at {self.address}"
 
-        try:
-            if self._client.status != "running":  # the user's, which the user closes
-                raise OSError(f"the client is {self._client.status}")
-            there = self._client.scheduler_info(n_workers=-1)["workers"].values()
-            self._slots = sum(worker["nthreads"] for worker in there) or 1
-            return super().run_pass(operator, block, on_task, keeper)
-        except (CancelledError, OSError, KilledWorker) as error:
-            raise LostError(
-                f"the cluster at {self.address} was lost during a pass ({type(error).__name__}: "
-                f"{first_line(error)}); everything committed is kept: start it again and resume"
-            ) from error
+    def _require_client(self) -> None:
+        if self._client.status != "running":  # the user's, which the user closes
+            raise OSError(f"the client is {self._client.status}")
+        there = self._client.scheduler_info(n_workers=-1)["workers"].values()
+        self._slots = max(self._slots, sum(worker["nthreads"] for worker in there))
+
+    def _reconnected(self) -> bool:
+        """Wait until the scheduler answers again: with a client of our own, or when the user's has connected again."""
+        end = time.monotonic() + RECONNECT
+        while time.monotonic() < end:
+            try:
+                if self._owned:
+                    self._client.close(timeout=1)
+                    self._client = _connected(self._known, self._certificates)
+                elif self._client.status in ("closed", "closing"):
+                    return False
+                ask(self._client, ANSWER, lambda: self._client.scheduler.identity(n_workers=0))
+                return True
+            except (OSError, LostError):
+                time.sleep(min(1.0, max(0.0, end - time.monotonic())))
+        return False
 
     def beside(self, function: Callable[..., Any], *arguments: Any, seconds: float) -> Any:
         """What one worker makes of ``arguments``: a task beside the passes. Its errors are raised here.
@@ -327,9 +299,13 @@ class Cluster(Distributed):
                 )
 
     def peaks(self) -> list[ProcessPeak]:
-        """Peak memory of every worker since it began."""
-        there = self._client.run(_peak)
-        return [ProcessPeak(pid=pid, name=f"worker {at}", peak_rss_bytes=peak) for at, (pid, peak) in there.items()]
+        """Peak memory of every worker since it began; nothing of those that do not answer."""
+        try:
+            there = answers(self._client, PEAK_SECONDS, _peak)
+        except OSError:
+            return []
+        found = [(f"worker {at}", peak) for at, peak in there.items() if not isinstance(peak, UnansweredError)]
+        return [ProcessPeak(pid=pid, name=name, peak_rss_bytes=peak) for name, (pid, peak) in found]
 
     def close(self) -> None:
         """Leave the cluster; it goes on without us, and so does a client of the user's."""

@@ -9,7 +9,7 @@ place: it covers the runs from ``place << level`` on, ``1 << level`` of them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -84,6 +84,22 @@ def compute_node(operator: Operator, runs: list[range], node: TreeNode, block: B
     return operator.join(left, right)
 
 
+def quarters(node: TreeNode, count: int, leaves: Container[TreeNode]) -> list[TreeNode]:
+    """The parts two levels below a node, or one where ``leaves`` has a half: what one join brings together."""
+    parts = []
+    for half in node.children(count):
+        parts += [half] if half in leaves else half.children(count)
+    return parts
+
+
+def join_node(operator: Operator, node: TreeNode, count: int, parts: Mapping[TreeNode, Partial]) -> Partial:
+    """The product of a node from those of its ``parts``, joined in the order of the tree."""
+    if node in parts:
+        return parts[node]
+    left, right = (join_node(operator, half, count, parts) for half in node.children(count))
+    return operator.join(left, right)
+
+
 def expected_record(operator: Operator, which: range, runs: list[range]) -> ReadStats:
     """What reading some runs costs, by their share of the units: for remote observers."""
     ends = (runs[which.start].start, runs[which.stop - 1].stop)
@@ -135,6 +151,11 @@ class PassCheckpoint:
 def inside(node: TreeNode, other: TreeNode) -> bool:
     """Whether ``node`` is a part of ``other`` (or the same)."""
     return node.level <= other.level and node.place >> (other.level - node.level) == other.place
+
+
+def covered(node: TreeNode, others: Container[TreeNode]) -> bool:
+    """Whether ``node`` is a part of one of ``others``, or one of them."""
+    return any(TreeNode(node.level + up, node.place >> up) in others for up in range(MAX_RUNS.bit_length()))
 
 
 def tasks_of(node: TreeNode, count: int, known: Iterable[TreeNode], level: int) -> list[TreeNode]:

@@ -18,7 +18,7 @@ import pytest
 from distributed import Client, Event
 
 import npmdask
-import npmdask.execution.executor as executor_module
+import npmdask.execution.distributed_pass as distributed_pass
 import npmdask.operators._protocol as protocol
 from npmdask.errors import BadInputError, LostError, RefusedError
 from npmdask.execution.executor import Cluster, Threads
@@ -74,7 +74,7 @@ def test_a_worker_killed_in_a_pass_costs_its_tasks_only(
     tmp_path: Path, machines: Machines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(protocol, "RUN_BYTES", 2**20)
-    monkeypatch.setattr(executor_module, "TASKS_PER_SLOT", 16)  # a run a task
+    monkeypatch.setattr(distributed_pass, "TASKS_PER_SLOT", 16)  # a run a task
     machines.scheduler()
     for _ in range(3):
         machines.worker()
