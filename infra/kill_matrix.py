@@ -2,9 +2,11 @@
 
 The topology of :mod:`infra.local_cluster` (real processes, PostgreSQL, object store, Dask) runs one private release of
 data in the object store for each cell. The process of the flow is held at the phase
-(:mod:`infra.holding.sitecustomize`), the victim gets SIGKILL, the hold is lifted; nobody helps. A cell holds if the
-flow run ends as completed by itself, the store of the run has the bits of an undisturbed one, and the ledger was
-charged once, with each release made once.
+(:mod:`infra.holding.sitecustomize`), the victim gets SIGKILL, the hold is lifted, and there is no help. Two rows kill
+nothing: in ``adaptive`` the scheduler retires a worker, as adaptive scaling does, and another one comes; in
+``partition`` the connection of the flow to the scheduler is cut for some seconds. A cell holds if the flow run ends as
+completed by itself, the store of the run has the bits of an undisturbed one, and the ledger was charged once, with
+each release made once.
 """
 
 import argparse
@@ -18,12 +20,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Timer
 from typing import Any
 from urllib.error import URLError
 
 import psutil
+from distributed import Client
 
 from infra.local_cluster import LocalCluster
+from infra.proxy import Proxy
 from npmdask.accounting import Budget
 from npmdask.prefect.console import say
 from npmdask.prefect.server import ask
@@ -32,7 +37,13 @@ from npmdask.privacy.ledger.granting import grant_source
 from npmdask.storage.synthetic.generate import generate
 
 PHASES = ("validate", "mid-pass", "commit", "release", "report")
-VICTIMS = ("flow", "worker", "prefect-server", "postgres", "dask-scheduler", "dask-worker-1", "object-store")
+KILLED = ("flow", "worker", "prefect-server", "postgres", "dask-scheduler", "dask-worker-1", "object-store")
+VICTIMS = (
+    *KILLED,
+    "adaptive",
+    "partition",
+)  # a Dask worker leaves and another comes; the scheduler is cut off
+AWAY = 5.0  # seconds of a partition
 PATIENCE = 420.0  # seconds for one cell
 HOLDING = Path(__file__).resolve().parent / "holding"
 DATA = "s3://npmdask/samples.zarr"
@@ -85,7 +96,8 @@ class Matrix:
             "PYTHONPATH": os.pathsep.join(filter(None, [str(HOLDING), inherited])),
         }
         self.cluster = LocalCluster(folder / "cluster", workers=2, schedules=folder / "schedules.toml", memory="1GiB")
-        (folder / "matrix.toml").write_text(CONFIG.format(data=DATA, scheduler=self.cluster.place.scheduler))
+        self.proxy = Proxy(int(self.cluster.place.scheduler.rpartition(":")[2]))
+        (folder / "matrix.toml").write_text(CONFIG.format(data=DATA, scheduler=self.proxy.address))
         self.reference: dict[str, bytes] = {}
 
     def prepare(self) -> None:
@@ -119,8 +131,7 @@ class Matrix:
         if not (self.hold / "at").exists():
             return Cell(victim=victim, phase=phase, seconds=0, starts=0, wrong=f"never there: {run['state_name']}")
         if victim != "nobody":
-            pid = int((self.hold / "at").read_text()) if victim == "flow" else self.cluster.supervisor.pid(victim)
-            os.kill(pid, signal.SIGKILL)
+            self._strike(victim)
         (self.hold / "hold").unlink(missing_ok=True)
         killed = time.monotonic()
         run = self._until(lambda run: run["state_type"] in ENDED, run_id)
@@ -131,6 +142,17 @@ class Matrix:
             starts=int(run["run_count"]),
             wrong=self._wrong(name, run, before),
         )
+
+    def _strike(self, victim: str) -> None:
+        if victim == "partition":
+            self.proxy.cut()
+            Timer(AWAY, self.proxy.join).start()
+        elif victim == "adaptive":
+            with Client(self.cluster.place.scheduler, set_as_default=False) as client:
+                client.retire_workers([min(client.scheduler_info(n_workers=-1)["workers"])])
+        else:
+            pid = int((self.hold / "at").read_text()) if victim == "flow" else self.cluster.supervisor.pid(victim)
+            os.kill(pid, signal.SIGKILL)
 
     def _wait_for_all(self) -> None:
         """Until what earlier cells have killed is there again: the supervisor pauses before what dies often."""
