@@ -59,10 +59,18 @@ class Distributed:
         """What each process that computes makes of ``arguments``. Its errors are raised here."""
         return list(self._client.run(function, *arguments).values())
 
-    def anywhere(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """What one process that computes makes of ``arguments``; if it dies, another one does it."""
-        with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TiB"}):
-            return self._client.submit(function, *arguments, pure=False).result()
+    def anywhere(self, function: Callable[..., Any], *arguments: Any, seconds: float | None = None) -> Any:
+        """What one process that computes makes of ``arguments``: a task beside the passes. Its errors are raised here.
+
+        If a worker dies, another one does it. After ``seconds`` it is given up (TimeoutError), without waiting for
+        anybody: workers may be busy or gone.
+        """
+        with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TiB"}):  # blocks are in there
+            future = self._client.submit(function, *arguments, pure=False)
+        try:
+            return future.result(timeout=seconds)
+        finally:
+            future.release()
 
     def run_pass(
         self, operator: Operator, block: Block, on_task: OnTask, keeper: PassCheckpoint | None = None
@@ -276,17 +284,6 @@ class Cluster(Distributed):
                 time.sleep(min(1.0, max(0.0, end - time.monotonic())))
         return False
 
-    def beside(self, function: Callable[..., Any], *arguments: Any, seconds: float) -> Any:
-        """What one worker makes of ``arguments``: a task beside the passes. Its errors are raised here.
-
-        After ``seconds`` it is given up (TimeoutError), without waiting for anybody: workers may be busy or gone.
-        """
-        future = self._client.submit(function, *arguments, pure=False, retries=0)
-        try:
-            return future.result(timeout=seconds)
-        finally:
-            future.release()
-
     def require_memory(self, plan: MemoryPlan) -> None:
         """Refuse workers whose own limit is less than their tasks need; ``memory`` is about this machine."""
         for address, worker in self._client.scheduler_info(n_workers=-1)["workers"].items():
@@ -392,11 +389,13 @@ async def _unreachable(workers: list[str], dask_worker: Any) -> tuple[str, str]:
 
     Asked are those that follow at distances 1, 2, 4 ...: few of hundreds, and across every border between two groups.
     """
+    if dask_worker.address not in workers:  # it has just joined
+        return ("", "")
     place, peers = workers.index(dask_worker.address), dict[str, None]()
     for doubling in range((len(workers) - 1).bit_length()):
         peers[workers[(place + 2**doubling) % len(workers)]] = None
-    answers = await asyncio.gather(*map(_why_not, peers))
-    return next(((peer, why) for peer, why in zip(peers, answers, strict=True) if why), ("", ""))
+    found = await asyncio.gather(*map(_why_not, peers))
+    return next(((peer, why) for peer, why in zip(peers, found, strict=True) if why), ("", ""))
 
 
 async def _why_not(address: str) -> str:

@@ -193,7 +193,7 @@ def sample_for(problem: Problem, plan: MemoryPlan, executor: Executor, side: int
         flops=GRAM_FLOPS,
     )
     if isinstance(executor, Cluster):  # its workers see the data, and what they read need not travel
-        there: Sample | None = executor.beside(_drawn_there, *_light(problem), AWAY / 2, allowed, seconds=AWAY)
+        there: Sample | None = executor.anywhere(_drawn_there, *_light(problem), AWAY / 2, allowed, seconds=AWAY)
         return there
     if is_remote(problem.source.path):
         return _aside(lambda: _drawn(problem, plan, AWAY / 2, allowed), AWAY)

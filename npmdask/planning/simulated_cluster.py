@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.errors import BadInputError
-from npmdask.execution.executor import TASKS_PER_SLOT
+from npmdask.execution.distributed_pass import TASKS_PER_SLOT
 from npmdask.execution.reduction import COMMIT_SECONDS, root, tasks_of
 
 # Measured by passes of 64 to 4,096 tasks without work, on 2 cores: processor time of driver and scheduler together.

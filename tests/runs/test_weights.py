@@ -286,7 +286,9 @@ def test_weights_that_are_none_are_refused_in_a_sentence(tmp_path: Path) -> None
 
 def test_data_that_cannot_be_weighted_are_refused_in_a_sentence(tmp_path: Path) -> None:
     square = np.eye(6)
-    with pytest.raises(BadInputError, match=r"apply to data with rows and columns, and .* is of kind symmetric: leave them out"):
+    with pytest.raises(
+        BadInputError, match=r"apply to data with rows and columns, and .* is of kind symmetric: leave them out"
+    ):
         npmdask.top_k(square, 2, kind="symmetric", column_weights=np.ones(6))
     with pytest.raises(BadInputError, match="is of kind tensor"):
         npmdask.top_k(np.ones((3, 3, 3)), 1, kind="tensor", row_weights=np.ones(3))
