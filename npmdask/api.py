@@ -148,8 +148,9 @@ def top_k(
     options : dict, optional
         Parameters of k-dp-pca and its relatives, such as ``{"variant": "tight", "steps": 8}``. For "krylov":
         ``basis_blocks`` (number of blocks of products that are kept, 2 or more) and ``precision`` ("mixed": dense
-        float32 data are first multiplied in float32; or "float64"). By default they are chosen from the shape, the
-        tolerance and the memory, and kept in the store.
+        float32 data are first multiplied in float32; or "float64"). For "power" on sparse data: ``{"blocks": "disk"}``
+        (blocks lie in the folder of the run: docs/memory.md). By default they are chosen from the shape, the tolerance
+        and the memory, and kept in the store.
     memory : str or int, optional
         Limit for all processes of the run together, like "1GiB" or a number of bytes; checked before the first pass.
     tol : float, optional
@@ -798,6 +799,11 @@ def deflate(
     arrays, meta = read_bundle(path / "result")
     if meta["outcome"]["name"] != "converged":
         raise RefusedError(f"{path} did not converge ({meta['outcome']['sentence']}); deflating it would add its error")
+    if "operator_products" not in arrays:
+        raise RefusedError(
+            f"{path} kept its blocks on disk, and deflation takes them into memory: run again with a larger k in a new "
+            "store"
+        )
     with RunStore(path) as held:
         base = problem_of(held)
     kept = {name: value for name, value in (base.request.options or {}).items() if name != "precision"}

@@ -8,6 +8,7 @@ from npmdask.algorithms.gram import GramKrylov, StoredGramPairs
 from npmdask.algorithms.krylov import BlockKrylov, KrylovState
 from npmdask.algorithms.missing_em import MissingEM, MissingState
 from npmdask.algorithms.power import PowerMethod, PowerState
+from npmdask.algorithms.power_on_disk import DiskPowerState, PowerOnDisk
 from npmdask.algorithms.private_power import (
     AlternatingState,
     PrivateAlternating,
@@ -33,7 +34,7 @@ REGISTRY: dict[str, type[Any]] = {
     "row-gram": RowGramKrylov,
 }
 OURS = frozenset(
-    {PowerMethod, BlockKrylov, GramKrylov, RowGramKrylov, StoredGramPairs, MissingEM, TensorPower}
+    {PowerMethod, PowerOnDisk, BlockKrylov, GramKrylov, RowGramKrylov, StoredGramPairs, MissingEM, TensorPower}
 )  # what these say of their own results is proved and tested
 STREAM_REGISTRY: dict[str, type[Any]] = {
     "spm": StreamPower,
@@ -96,6 +97,7 @@ __all__ = [
     "BatchState",
     "BlockKrylov",
     "ConvexState",
+    "DiskPowerState",
     "CovarianceState",
     "FrequentDirections",
     "GramKrylov",
@@ -110,6 +112,7 @@ __all__ = [
     "OnlineTensorPower",
     "OnlineTensorState",
     "PowerMethod",
+    "PowerOnDisk",
     "PowerState",
     "PrivateAlternating",
     "PrivateCovariance",

@@ -31,6 +31,7 @@ OWN = (
     "report.html",
     "steps",
     "pass",
+    "blocks",
 )
 GOING = ".npmdask-gc"  # where whole runs are moved before they are removed: a kill leaves no half of one
 

@@ -5,6 +5,7 @@
     STORE/run.json           what is computed: parameters, fingerprint of the data, versions
     STORE/steps/000012/      one bundle a step (arrays + history), written aside and renamed; the last two stay
     STORE/pass/000003/       the finished parts of the pass under way, for its owner's eyes only; gone at the commit
+    STORE/blocks/            blocks that memory cannot hold, of the last steps, for their owner's eyes only
     STORE/labels/            what rows and columns are called, where the data say so; of two fields left_labels/ and
                              right_labels/
     STORE/weights/           what rows and columns weigh, where that was asked for

@@ -203,7 +203,8 @@ class MemoryPlan:
 
     ``base`` is what the processes hold already (interpreter, libraries, a Prefect server below this one),
     ``state`` the blocks of the algorithm, ``task`` one running task. ``device_state`` and ``device_task``: the same of
-    the memory of a device, for each process; ``device_data`` what of the data stays there if it fits.
+    the memory of a device, for each process; ``device_data`` what of the data stays there if it fits. ``held``: of
+    blocks that lie on disk, what is in memory at a time.
     """
 
     limit: int | None
@@ -215,10 +216,11 @@ class MemoryPlan:
     device_state: int = 0
     device_task: int = 0
     device_data: int = 0
+    held: int = 0
 
     @property
     def predicted_peak(self) -> int:
-        return self.base + self.state + self.task * self.threads * max(1, self.workers)
+        return self.base + self.state + self.held + self.task * self.threads * max(1, self.workers)
 
     @property
     def device_peak(self) -> int:

@@ -253,6 +253,7 @@ def _needless(run: Path) -> Iterator[Path]:
             found = [p for p in place.iterdir() if p.name.removesuffix(REPLACED).isdigit() or p.name[:9] == ".writing-"]
             yield from sorted(p for p in found if not p.is_symlink())
     yield from sorted(path for path in run.glob(".writing-*") if not path.is_symlink())
+    yield from sorted(path for path in run.glob("blocks") if path.is_dir() and not path.is_symlink())
 
 
 def _is_locked(path: Path) -> bool:

@@ -31,6 +31,7 @@ from npmdask.operators.record_images import RecordImages
 from npmdask.operators.row_gram import RowGram, RowProducts
 from npmdask.operators.sample_moments import MixtureSpread, MixtureTriples, SampleFourth, SampleTriples
 from npmdask.operators.stored_gram import GramOfGroups, GramOfSlabs, GramReader, StoredGram
+from npmdask.operators.tiled_gram import ColumnsByRange, RowsByRange, TiledGram, columns_of
 from npmdask.operators.view import View
 from npmdask.operators.word_moments import TripleBlocks, WhitenedTriples, WordPairs, WordSums, WordTotals, WordTriples
 
@@ -54,6 +55,7 @@ __all__ = [
     "ClippedGram",
     "ClippedSparseGram",
     "ColumnMoments",
+    "ColumnsByRange",
     "ComplexGram",
     "ComplexGramMatrix",
     "ComplexSymmetric",
@@ -79,6 +81,7 @@ __all__ = [
     "RecordImages",
     "RowGram",
     "RowProducts",
+    "RowsByRange",
     "SampleFourth",
     "SampleTriples",
     "SourceContrasts",
@@ -86,6 +89,7 @@ __all__ = [
     "SparseGram",
     "StoredGram",
     "Symmetric",
+    "TiledGram",
     "Triangle",
     "TripleBlocks",
     "View",
@@ -94,4 +98,5 @@ __all__ = [
     "WordSums",
     "WordTotals",
     "WordTriples",
+    "columns_of",
 ]

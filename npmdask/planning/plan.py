@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from npmdask.algorithms import BlockKrylov, GramKrylov, TensorPower
+from npmdask.algorithms import BlockKrylov, GramKrylov, PowerOnDisk, TensorPower
 from npmdask.algorithms.gram import SINGLE_TOL
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, MemoryRefusedError
@@ -30,8 +30,9 @@ from npmdask.planning.predicted_steps import GRAM_FLOPS, MEMORY, PLACES, REHEARS
 from npmdask.planning.private_forecast import chosen
 from npmdask.planning.row_sample import SampleBudget, sample_said, why_too_small
 from npmdask.planning.sample_error import ShareError, shares_said
-from npmdask.planning.throughput import MOST_COLUMNS, Throughput, measure_throughput
-from npmdask.runs.build import ELSEWHERE, default_rank, make_problem, prepared
+from npmdask.planning.throughput import MOST_COLUMNS, Throughput, measure_on_disk, measure_throughput
+from npmdask.runs.build import ELSEWHERE, ON_DISK, default_rank, make_problem, prepared, why_not_on_disk
+from npmdask.runs.disk_blocks import disk_said, readings_of
 from npmdask.runs.plain_release import MOSTLY, mean_of_rows, mean_said
 from npmdask.runs.problem import DEFAULT_STEPS, Problem, Request, Start
 from npmdask.runs.session import memory_for, needs_of, require_device
@@ -70,6 +71,7 @@ class Plan:
     what is held out, and figures are of one. ``mean_cosine``: of component 1 and the mean of the columns, at least so
     large; None where the run centres, or too little is known. ``device``: what passes take on a GPU, where the run has
     one; all other seconds are of the processor. ``cluster``: what the run would take on one that was asked about.
+    ``blocks``: where they lie, if that is not in memory.
     """
 
     source: str
@@ -108,6 +110,7 @@ class Plan:
     device: DeviceChoice | None = None
     device_said: str = ""
     cluster: ClusterPlan | None = None
+    blocks: str = ""
 
     @property
     def passes(self) -> int | None:
@@ -175,9 +178,16 @@ def plan_run(
     forming = next((p for p in (problem, *others) if isinstance(p.algorithm, GramKrylov)), None)
     alone = not (problem.searches or problem.chooses) and problem.locked is None and problem.derived is None
     allowed = SampleBudget(judged=problem.algorithm.target_rank if alone and spectrum is None else 0)
-    measured = measure_throughput(problem, memory, wide, forming=forming, allowed=allowed)
+    on_disk = isinstance(problem.algorithm, PowerOnDisk)
+    if on_disk:
+        measured = measure_on_disk(problem, memory, readings_of(problem, memory.held, memory.threads), allowed)
+        wide, others = problem.algorithm.iteration_rank, []
+    else:
+        measured = measure_throughput(problem, memory, wide, forming=forming, allowed=allowed)
     with single_threaded_blas():  # small matrices
         plan = make_plan(problem, memory, measured, wide, spectrum)
+        if on_disk:
+            plan = replace(plan, blocks=disk_said(problem, memory.held, memory.threads))
         choice = choose_device(problem, resources, memory, plan.passes)
         plan = replace(plan, device=choice, device_said=choice_said(choice, problem, resources))
         if cluster is not None:
@@ -388,9 +398,33 @@ def posed(
     elif request.algorithm == "auto" and start is None:
         request = replace(request, algorithm=_route(request, source, resources, store))
     request = _with_rank(request, source, resources, store)
+    given = request
     if start is None:
         request = _with_options(request, source, resources, store)
+    if (
+        given.algorithm in ("auto", "power")
+        and given.options is None
+        and not why_not_on_disk(given, source, bool(start))
+    ):
+        request = _with_blocks(request, source, resources, store)
     return make_problem(source, request, start=start)
+
+
+def _with_blocks(request: Request, source: Source, resources: Resources, store: str | Path | None) -> Request:
+    """The power method with its blocks on disk, where memory does not hold those of ``request``; what a store was begun
+    with is kept.
+
+    Tiles of blocks are worked on by the threads of one process.
+    """
+    held = _held_run(store)
+    if held is not None:
+        ours = held["name"] == "power" and held.get("options") == ON_DISK
+        return replace(request, algorithm="power", options=ON_DISK) if ours else request
+    if resources.memory is None or resources.workers or resources.cluster or resources.device == "cuda":
+        return request
+    if request.algorithm in FORMED or _fits(make_problem(source, request), resources):
+        return request
+    return replace(request, algorithm="power", options=ON_DISK)
 
 
 def _route(request: Request, source: Source, resources: Resources, store: str | Path | None) -> str:
@@ -667,6 +701,7 @@ def plan_lines(plan: Plan | TensorPlan) -> list[str]:
         "bytes": _bytes(plan),
         "seconds": _seconds(plan),
         "memory": _memory(plan),
+        **({"blocks": plan.blocks} if plan.blocks else {}),
         **({"device": plan.device_said} if plan.device_said else {}),
         "tasks": _runs(plan),
         "reading": f"{plan.reading.how}: {plan.reading.why}",
@@ -730,7 +765,7 @@ def _memory(plan: Plan) -> str:
     limit = f"of {m.limit / MIB:.0f} MiB" if m.limit else "(no limit set)"
     return (
         f"predicted peak {m.predicted_peak / MIB:.0f} MiB {limit}: {m.base / MIB:.0f} for the processes, "
-        f"{m.state / MIB:.0f} for the algorithm, {m.task / MIB:.0f} for each of "
+        f"{(m.state + m.held) / MIB:.0f} for the algorithm, {m.task / MIB:.0f} for each of "
         f"{m.threads * max(1, m.workers)} tasks"
     )
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,10 +26,12 @@ from npmdask.execution.memory import MemoryPlan
 from npmdask.execution.reduction import runs_of
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import orth, rayleigh_ritz
-from npmdask.operators import Operator, RowGram
+from npmdask.operators import Operator, RowGram, RowsByRange
 from npmdask.operators.row_gram import STRIP_COLUMNS
+from npmdask.operators.view import AS_STORED
 from npmdask.planning.row_sample import Sample, SampleBudget, draw_sample
 from npmdask.runs.problem import Problem
+from npmdask.storage.block_files import BlockFile
 
 SECONDS = 5.0  # for everything
 FRESH, WARM, SAMPLE = 0.2, 0.4, 0.2  # shares of it; the rest is for what cannot be cut short
@@ -187,13 +190,17 @@ def _one_strip(operator: RowGram, block: np.ndarray) -> float:
 class _Stopwatch:
     """Times ``partial`` on single units, a few at a time."""
 
-    def __init__(self, operator: Operator, pool: ThreadPoolExecutor, threads: int) -> None:
-        self.operator, self._pool, self._threads = operator, pool, threads
+    def __init__(
+        self, operator: Operator, pool: ThreadPoolExecutor, threads: int, block: np.ndarray | None = None
+    ) -> None:
+        self.operator, self._pool, self._threads, self._block = operator, pool, threads, block
         self.bytes_read = 0
 
     def run(self, units: list[int], p: int, dtype: Any, until: float) -> tuple[float, int]:
         """Seconds a byte, and how many of ``units`` were done before the clock said ``until`` (at least one)."""
-        block = generator(0, "measurement").standard_normal((self.operator.block_rows, p)).astype(dtype)
+        block = self._block
+        if block is None:
+            block = generator(0, "measurement").standard_normal((self.operator.block_rows, p)).astype(dtype)
         begin, nbytes, done = time.perf_counter(), 0, 0
         while done < len(units) and (done == 0 or time.perf_counter() < until):
             group, following = units[done : done + self._threads], units[done + self._threads :][: self._threads]
@@ -217,6 +224,56 @@ class _Stopwatch:
             return int(self.operator.partial(range(unit, unit + 1), block).record.bytes_read)
 
         return read
+
+
+LARGEST_RANGE = 2**30  # bytes of a block that is held meanwhile: touching more takes seconds
+BLOCK_READINGS = 10  # of a block that lies on disk, by a step beside its products
+DISK_RATE = 1e9  # bytes a second of such reading: assumed, as nothing is written here
+DISK_STEP = 3  # times the arithmetic of QR and Rayleigh-Ritz in memory: tiles are factorised twice
+
+
+def measure_on_disk(
+    problem: Problem, plan: MemoryPlan, readings: int, allowed: SampleBudget | None = None, budget: float = SECONDS
+) -> Throughput:
+    """The same for a run whose blocks lie on disk and whose steps read the data ``readings`` times.
+
+    Timed is the first half of a step, with as much of a block as memory holds.
+    """
+    start, operator, p = time.perf_counter(), problem.sides()[0], problem.algorithm.iteration_rank
+    columns = max(1, min(problem.d, min(plan.held, LARGEST_RANGE) // (8 * p)))
+    half = RowsByRange(
+        reader=operator.reader, weight=1.0, view=AS_STORED, rows=_Nowhere(Path(), (0, p)), before=None, start=0
+    )
+    threads = min(plan.threads, len(runs_of(operator)))
+    with single_threaded_blas(), ThreadPoolExecutor(threads) as pool:
+        watch = _Stopwatch(half, pool, threads, np.ones((columns, p)))
+        units = spread_positions(operator.units)
+        late, used = watch.run(units, p, np.float64, time.perf_counter() + FRESH * budget)
+        again, _ = watch.run(units[:used], p, np.float64, time.perf_counter() + WARM / 2 * budget)
+        until = time.perf_counter() + SAMPLE * budget
+        sample = pool.submit(draw_sample, problem, plan, lambda: time.perf_counter() > until, allowed).result()
+        step = DISK_STEP * _step_seconds(problem) + BLOCK_READINGS * 8 * problem.d * p / DISK_RATE
+    return Throughput(
+        seconds=time.perf_counter() - start,
+        threads=threads,
+        bytes_read=watch.bytes_read,
+        early=readings * late,
+        late=readings * late,
+        again=readings * again,
+        late_again=readings * again,
+        column=readings * again / p,
+        reading=late,
+        cached=operator.pass_bytes < psutil.virtual_memory().available,
+        sample=sample,
+        step_seconds=step,
+    )
+
+
+class _Nowhere(BlockFile):
+    """What is written to it is gone: nothing is written where a run is only planned."""
+
+    def write(self, start: int, values: np.ndarray) -> None:
+        """Nothing."""
 
 
 def spread_positions(count: int) -> list[int]:

@@ -8,7 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.algorithms import OURS, Algorithm, GramKrylov, MissingEM, Question, TensorPower, restarts_for
+from npmdask.algorithms import (
+    OURS,
+    Algorithm,
+    GramKrylov,
+    MissingEM,
+    PowerOnDisk,
+    Question,
+    TensorPower,
+    restarts_for,
+)
 from npmdask.algorithms import REGISTRY as ALGORITHMS
 from npmdask.algorithms.stopping import ResidualRule, UntilSettled, UntilStationary, default_tol
 from npmdask.errors import BadInputError, RefusedError, closest
@@ -147,6 +156,7 @@ def make_problem(
     request = replace(request, target_rank=checked_rank(request.target_rank))
     source = prepared(source, request)
     _require_options(source, request)
+    _require_blocks(request, source, locked is not None or start is not None or share is not None)
     if source.parts == 2:
         _require_real_only(source, request)
     if getattr(source.reader, "layout", "") == "matrix-free":  # data that lie with nodes have none
@@ -586,13 +596,46 @@ def _require_own_steps(request: Request, algorithm: str) -> None:
 def _algorithm(request: Request, question: Question) -> Algorithm[Any]:
     """The algorithm that is asked for; of "auto" block Krylov, which keeps its products, unless they have noise."""
     name = ("power" if question.noise else "krylov") if request.algorithm == "auto" else request.algorithm
-    kind = ALGORITHMS[name]
+    kind = PowerOnDisk if on_disk(request) else ALGORITHMS[name]
     if question.noise and not getattr(kind, "takes_noise", False):
         raise RefusedError(
             f"algorithm = {name!r} reuses its products, and their noise too: use 'power' with a noise mechanism"
         )
-    made: Algorithm[Any] = kind.make(question, request.options or {})
+    options = {} if name == "power" else request.options or {}
+    made: Algorithm[Any] = kind.make(question, options)
     return made
+
+
+ON_DISK = {"blocks": "disk"}  # options of "power"
+
+
+def on_disk(request: Request) -> bool:
+    """Whether blocks of columns are to lie on disk, where memory does not suffice for them."""
+    return request.algorithm == "power" and request.options == ON_DISK
+
+
+def why_not_on_disk(request: Request, source: Source, others: bool) -> str:
+    """Why the blocks of a run have to be in memory, or nothing; ``others``: it starts from another run."""
+    if getattr(source.reader, "layout", "") != "csr" or source.kind not in ("sparse", "samples"):
+        return f"{source.path} is not a sparse matrix with rows (CSR)"
+    if request.privacy is not None or request.operator is not None or request.mechanism != "none":
+        return "private runs, noise and other operators have their blocks in memory"
+    if not isinstance(request.target_rank, int):
+        return f"target_rank = {request.target_rank} is searched for by runs that start from each other"
+    return "warm starts and deflation take blocks of an earlier run into memory" if others else ""
+
+
+def _require_blocks(request: Request, source: Source, others: bool) -> None:
+    """What the option ``blocks`` of the power method may say, and of which data."""
+    if request.algorithm != "power" or request.options is None:
+        return
+    if request.options != ON_DISK:
+        raise BadInputError(
+            f'algorithm.options = {dict(request.options)} of "power": the only one is blocks = "disk", which keeps '
+            "blocks in files of the run; leave it out to have them in memory"
+        )
+    if why := why_not_on_disk(request, source, others):
+        raise RefusedError(f'blocks = "disk": {why}; leave the option out')
 
 
 def checked_rank(rank: Any) -> int | float | str:
@@ -713,7 +756,7 @@ def _require_options(source: Source, request: Request) -> None:
             f"{request.algorithm} is a private method: it needs a [privacy] table (privacy=Privacy(...)); without one "
             "choose another algorithm, or leave it out"
         )
-    without = ("auto", "power", "gram", "row-gram", COVARIANCE)  # others say themselves which options they have
+    without = ("auto", "gram", "row-gram", COVARIANCE)  # others say themselves which options they have
     with_own = source.kind == "tensor" or request.missing == EM
     if request.options is not None and request.algorithm in without and not with_own:
         others = ", ".join(("krylov", *RECORD_ORACLES, TENSOR))

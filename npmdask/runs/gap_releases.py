@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.algorithms import Query, Result
+from npmdask.algorithms import PowerOnDisk, Query, Result
 from npmdask.algorithms.stopping import Outcome, StepView
 from npmdask.errors import BadInputError
 from npmdask.numerics.factor_model import ModelSums
 from npmdask.operators.pairwise_gram import FACTS
 from npmdask.privacy.release import Answer, Released
+from npmdask.runs.disk_blocks import DiskRelease
 from npmdask.runs.plain_release import PlainRelease
 from npmdask.runs.problem import CHOSEN, Problem
 from npmdask.runs.session import Session
@@ -155,5 +156,7 @@ OF_RULE: dict[str, type[PlainRelease]] = {EM: FactorRelease, PAIRWISE: PairwiseR
 
 
 def plain_release(problem: Problem, session: Session) -> PlainRelease:
-    """The release of a problem that needs no protection, by its rule for missing values."""
+    """The release of a problem that needs no protection, by its rule for missing values and where its blocks lie."""
+    if isinstance(problem.algorithm, PowerOnDisk):
+        return DiskRelease(problem, session)
     return OF_RULE.get(problem.request.missing, PlainRelease)(problem, session)

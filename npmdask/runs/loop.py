@@ -19,6 +19,7 @@ from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block
 from npmdask.privacy.release import Release, Released
 from npmdask.runs.components import components_of_run, keep_statistics
+from npmdask.runs.disk_blocks import require_disk
 from npmdask.runs.gap_releases import plain_release
 from npmdask.runs.left_vectors import left_is_whole
 from npmdask.runs.missing import missing_of
@@ -83,11 +84,11 @@ def power_loop(facts: Facts, release: Release, session: Session) -> Result | Non
     -------
     result : what the algorithm found, in the units of the operator; None where that is not an answer.
     """
-    state, history = first_state(facts, session)
+    state, history = first_state(replace(facts, algorithm=session.here(facts.algorithm)), session)
     views = views_of(history)
     outcome = facts.rule(views)
     release.open(history)
-    algorithm = session.with_device(facts.algorithm)
+    algorithm = session.here(facts.algorithm)  # again: a device may turn out to be missing
     session.observer.on_begin(len(history), *expected_of(facts, session))
     while outcome is None:
         query = algorithm.query(state)
@@ -101,7 +102,7 @@ def power_loop(facts: Facts, release: Release, session: Session) -> Result | Non
         arrays, scalars = state_fields(state)
         session.commit(state.step, arrays, {"state": scalars, "history": history})
         session.observer.on_step(step_of(history[-1], facts.kind, released.seconds))
-    result = facts.algorithm.finalize(state)
+    result = algorithm.finalize(state)
     answer = release.answer(state, result, views[-1], outcome, history)
     session.answer(answer.arrays, answer.meta)
     return result if outcome.answered else None
@@ -196,6 +197,7 @@ def solve_in(problem: Problem, session: Session) -> Solution:
 def _answered(problem: Problem, release: Release, session: Session) -> Any:
     """The answer, after all steps that are not done yet."""
     session.plan(needs_of(problem))  # before a state that may be larger than what is allowed
+    require_disk(problem, session)
     result = power_loop(facts_of(problem), release, session)
     if result is not None:
         session.observer.on_answer(problem, result.values, session)

@@ -30,6 +30,7 @@ from npmdask.runs.problem import Problem
 from npmdask.runs.results import answer_arrays, assure, outcome_facts, recovery_of, with_excess
 from npmdask.runs.session import Session
 from npmdask.runs.stopping_rules import leading, settle, trace_of
+from npmdask.storage.block_files import TurnedBlock
 from npmdask.storage.readers.dense import ReadStats, checksum_table, checksums_of
 from npmdask.storage.readers.gaps import GapReader
 from npmdask.storage.source import Source
@@ -153,11 +154,19 @@ def mean_notes(
         return [mean_said("component 1 is nearly", bound, least=True)] if bound**2 >= MOSTLY else []
     if not seen.any():
         return []
-    along = abs(float(seen @ result.vectors[:, 0]))
+    along, length = first_along(seen, result.vectors)
     if along**2 < MOSTLY * result.values[0]:
         return []
-    cosine = along / float(np.linalg.norm(seen) * np.linalg.norm(result.vectors[:, 0]))
+    cosine = along / float(np.linalg.norm(seen) * length)
     return [mean_said("component 1 is nearly", cosine)]
+
+
+def first_along(seen: np.ndarray, vectors: Any) -> tuple[float, float]:
+    """``abs(seen @ v)`` of the first vector v and its length; of vectors that lie on disk some rows at a time."""
+    if not isinstance(vectors, TurnedBlock):
+        return abs(float(seen @ vectors[:, 0])), float(np.linalg.norm(vectors[:, 0]))
+    parts = zip(vectors.block.tiles, vectors[:, :1].pieces(), strict=True)
+    return abs(float(sum(seen[part] @ piece[:, 0] for part, piece in parts))), 1.0
 
 
 def _cosine_by_left(view: View, arrays: dict[str, np.ndarray], folder: Path) -> float:
@@ -308,7 +317,7 @@ class PlainRelease:
     ) -> Answer:
         """The answer in the units of the question, with its certificate; of a matrix after one more pass."""
         problem = self._problem
-        passes = len(history) * bool(self._operator.pass_bytes)  # of a stored Gram a step reads no data
+        passes = self._passes(history)
         passes += problem.needs_moments + (problem.start.passes if problem.start else 0)
         if type(problem.algorithm) not in OURS:
             result, view, outcome = self._verified(result, view, outcome)
@@ -334,6 +343,10 @@ class PlainRelease:
         notes = mean_notes(problem, self._operator, self._source.column_mean, real, arrays, folder)
         meta |= {"notes": notes} if notes else {}
         return Answer(arrays=arrays, meta=with_assurance(problem.kind, arrays, meta))
+
+    def _passes(self, history: list[dict[str, Any]]) -> int:
+        """Over the data, in all steps; of a stored Gram a step reads none."""
+        return len(history) * bool(self._operator.pass_bytes)
 
     def _verified(self, result: Result, view: StepView, outcome: Outcome) -> tuple[Result, StepView, Outcome]:
         """The answer of an algorithm from outside, from one pass with its vectors: what it says is no evidence.

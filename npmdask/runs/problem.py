@@ -11,6 +11,7 @@ import numpy as np
 from npmdask.algorithms import (
     Algorithm,
     GramKrylov,
+    PowerOnDisk,
     PrivateAlternating,
     Query,
     Result,
@@ -30,6 +31,7 @@ from npmdask.operators import (
     Operator,
     PairwiseGram,
     Symmetric,
+    TiledGram,
     Triangle,
     View,
 )
@@ -311,8 +313,10 @@ class Problem:
 
     def sides(self) -> list[Any]:
         """Every operator that a run of this problem may ask, with made-up column statistics: enough for their sizes."""
-        nothing = np.zeros(self.d)
-        first, later = (self.operator(nothing, nothing + 1, first=first) for first in (True, False))
+        nothing, one = (np.broadcast_to(value, self.d) for value in (0.0, 1.0))  # of many columns two arrays count
+        first, later = (self.operator(nothing, one, first=first) for first in (True, False))
+        if isinstance(self.algorithm, PowerOnDisk):
+            return [TiledGram(reader=later.reader, weight=later.weight, view=later.view)]
         if isinstance(self.algorithm, RowGramKrylov):
             queries = (self.algorithm.first_query, Query(np.zeros((0, 0)), of_rows=True))
             return [*(first.asked(query) for query in queries), later]

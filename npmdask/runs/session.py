@@ -19,7 +19,7 @@ from uuid import uuid4
 
 import numpy as np
 
-from npmdask.algorithms import Algorithm, GramKrylov, MissingEM
+from npmdask.algorithms import Algorithm, GramKrylov, MissingEM, PowerOnDisk
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, MemoryRefusedError, RefusedError
 from npmdask.execution.executor import (
@@ -43,7 +43,7 @@ from npmdask.execution.memory import (
 from npmdask.execution.reduction import PassCheckpoint, TreeNode, pack, runs_of, unpack
 from npmdask.numerics.devices import Device, chosen_device, elsewhere
 from npmdask.numerics.subspaces import Block
-from npmdask.operators import GramMatrix, LeftProduct, Operator, Partial
+from npmdask.operators import GramMatrix, LeftProduct, Operator, Partial, TiledGram
 from npmdask.operators.on_device import SUMS, OnDevice, on_device
 from npmdask.privacy.release import EVERYTHING, Disclosure
 from npmdask.runs.left_vectors import flush_left
@@ -52,6 +52,7 @@ from npmdask.runs.observers import Observer, StageObserver
 from npmdask.runs.problem import Problem
 from npmdask.runs.restore import changed_device
 from npmdask.runs.solution import DeviceUse, Resources
+from npmdask.storage.block_files import Workspace
 from npmdask.storage.bundle import Arrays
 from npmdask.storage.checksum import crc32c
 from npmdask.storage.readers.dense import ReadStats, checksums_of
@@ -179,6 +180,10 @@ def memory_for(needs: Iterable[Need], resources: Resources, base: int | None = N
                 )
             )
     fitting = min(plans, key=lambda plan: (plan.threads, -plan.predicted_peak))
+    if isinstance(needs[0].operator, TiledGram):  # of its blocks as much as there is room for is in memory at a time
+        whole = needs[0].operator.block_rows * needs[0].p * 8
+        room = whole if fitting.limit is None else max(fitting.limit - fitting.predicted_peak, 0)
+        fitting = replace(fitting, held=min(whole, room))
     return replace(
         fitting,
         device_state=max(plan.device_state for plan in plans),
@@ -357,7 +362,7 @@ class Session:
         product, record = self._made(moved, block, keeper)
         seconds = time.perf_counter() - start
         self.store.require_turn()  # before anything is made of it: noise, entries of a ledger
-        self.passes += bool(operator.pass_bytes)
+        self.passes += getattr(operator, "readings", bool(operator.pass_bytes))
         self.bytes_read += record.bytes_read - resumed.bytes_read
         cost = {"bytes": record.bytes_read, "bytes_resumed": resumed.bytes_read}
         self.log("passed", label=label, seconds=round(seconds, 4), rss=tree_rss(), **cost)
@@ -369,8 +374,12 @@ class Session:
         with self.memory_of_device():
             return self.executor.run_pass(operator, block, self.observer.on_task, keeper)
 
-    def with_device(self, algorithm: Algorithm[Any]) -> Algorithm[Any]:
-        """The same algorithm: eigenpairs of what is formed are found where the sums are formed."""
+    def here(self, algorithm: Algorithm[Any]) -> Algorithm[Any]:
+        """The same algorithm, as it is done here: blocks on disk lie in the store, and eigenpairs of what is formed are
+        found where the sums are formed.
+        """
+        if isinstance(algorithm, PowerOnDisk):
+            return replace(algorithm, workspace=Workspace(self.store.path, self.memory.threads))
         if self._device is None or not isinstance(algorithm, GramKrylov):
             return algorithm
         return replace(algorithm, elsewhere=partial(self.executor.anywhere, self._device.pairs))
@@ -473,6 +482,8 @@ def keeper_of(
             new = {slab for part in parts.values() for slab in part.record.written} - flushed
             flush_left(store.path, new)
             flushed.update(new)
+        elif flush := getattr(operator, "flush", None):
+            flush()
         store.keep_pass(key, *pack(operator, parts))
 
     found = store.read_pass(key)

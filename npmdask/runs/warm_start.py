@@ -104,12 +104,16 @@ def _warning(earlier: RunStore) -> str | None:
 def _basis(earlier: RunStore) -> Block:
     """Of the last step, or of the answer where the steps are gone. One of them in memory at a time: both are large."""
     last = earlier.last_step()
-    if last is not None:
+    if last is not None and "previous_checksums" not in last[0]:  # whose blocks are not in files of their own
         block: Block = ALGORITHMS[(earlier.read_spec() or {})["algorithm"]["name"]].start_block(last[0])
         return block
     result = earlier.read_part("result")
     if result is not None:
-        return result[0]["operator_vectors"]
+        return result[0].get("operator_vectors", result[0]["basis"])
+    if last is not None:
+        raise BadInputError(
+            f"{earlier.path} keeps its blocks on disk: a run can begin with its answer; finish it first"
+        )
     raise BadInputError(
         f"the run to start from, {earlier.path}, has no committed step yet: `npmdask resume {earlier.path}`"
     )

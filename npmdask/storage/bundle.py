@@ -29,6 +29,7 @@ from npmdask.storage.paths import require_below
 
 MANIFEST = "manifest.json"
 SMALL_BYTES = 2**10
+PIECE_BYTES = 8 * 2**20
 SEAL = re.compile(rb', "crc32c": "([0-9a-f]{8})"\}\n\Z')
 Arrays = dict[str, np.ndarray]
 
@@ -60,6 +61,8 @@ def write_bundle(
         large = {name: array for name, array in arrays.items() if name not in small}
         files = {f"{name}.npy": _write_array(aside / f"{name}.npy", array, mode) for name, array in large.items()}
         content = {"meta": meta, "files": files} | ({"small": _as_text(small)} if small else {})
+        mapped = sorted(name for name, array in large.items() if hasattr(array, "pieces"))
+        content |= {"mapped": mapped} if mapped else {}
         text = json.dumps(content, sort_keys=True).encode()  # an indent would take the slow encoder
         with open(aside / MANIFEST, "wb", opener=_opener(mode)) as file:
             file.write(sealed(text))
@@ -88,6 +91,8 @@ def _aside(path: Path) -> Path:
 def read_bundle(path: Path) -> tuple[Arrays, dict[str, Any]]:
     """Arrays and meta of a bundle, every byte checked.
 
+    What was written in pieces, as memory might not hold it, is mapped: a ``numpy.memmap`` that cannot be written to.
+
     Raises
     ------
     BadInputError
@@ -98,7 +103,11 @@ def read_bundle(path: Path) -> tuple[Arrays, dict[str, Any]]:
     _require_plain_names(path, [*small, *files])
     with _decoding(path / MANIFEST):
         arrays = _from_text(small)
+    mapped = manifest.get("mapped", [])
     for name, crc in files.items():
+        if name.removesuffix(".npy") in mapped:
+            arrays[name.removesuffix(".npy")] = _mapped(path / name, crc)
+            continue
         try:
             data = (path / name).read_bytes()
         except OSError as error:
@@ -108,6 +117,22 @@ def read_bundle(path: Path) -> tuple[Arrays, dict[str, Any]]:
         with _decoding(path / name):
             arrays[name.removesuffix(".npy")] = np.load(io.BytesIO(data), allow_pickle=False)
     return arrays, manifest["meta"]
+
+
+def _mapped(file: Path, crc: int) -> np.ndarray:
+    """An array that stays on disk, after one look at all of its bytes."""
+    found = 0
+    try:
+        with open(file, "rb") as held:
+            while piece := held.read(PIECE_BYTES):
+                found = crc32c_bytes(piece, found)
+    except OSError as error:
+        raise BadInputError(f"{file} cannot be read: {error.strerror}") from error
+    if found != crc:
+        raise BadInputError(f"{file} is corrupt: its checksum does not match the manifest")
+    with _decoding(file):
+        array: np.ndarray = np.load(file, mmap_mode="r", allow_pickle=False)
+    return array
 
 
 def _require_plain_names(path: Path, names: list[str]) -> None:
@@ -186,13 +211,32 @@ def _from_text(small: dict[str, Any]) -> Arrays:
 
 
 def _write_array(path: Path, array: np.ndarray, mode: int) -> int:
-    """Write a ``.npy`` file, not yet flushed to disk, and return its checksum."""
+    """Write a ``.npy`` file, not yet flushed to disk, and return its checksum.
+
+    What has ``pieces`` (and a shape and a dtype) is never whole in memory.
+    """
+    if hasattr(array, "pieces"):
+        return _write_pieces(path, array, mode)
     array, header = np.asarray(array, order="C"), io.BytesIO()  # a number stays one
     np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(array))
     with open(path, "wb", opener=_opener(mode)) as file:
         file.write(header.getvalue())
         file.write(array.reshape(-1).view(np.uint8).data)
     return crc32c(array, crc32c_bytes(header.getvalue()))
+
+
+def _write_pieces(path: Path, array: Any, mode: int) -> int:
+    header = io.BytesIO()
+    facts = {"descr": np.lib.format.dtype_to_descr(array.dtype), "fortran_order": False, "shape": array.shape}
+    np.lib.format.write_array_header_1_0(header, facts)
+    crc = crc32c_bytes(header.getvalue())
+    with open(path, "wb", opener=_opener(mode)) as file:
+        file.write(header.getvalue())
+        for piece in array.pieces():
+            held = np.ascontiguousarray(piece)
+            file.write(held.reshape(-1).view(np.uint8).data)
+            crc = crc32c(held, crc)
+    return crc
 
 
 def _opener(mode: int) -> Callable[[str, int], int]:
