@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict, replace
-from functools import partial
 from math import inf
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -382,7 +381,8 @@ class Session:
             return replace(algorithm, workspace=Workspace(self.store.path, self.memory.threads))
         if self._device is None or not isinstance(algorithm, GramKrylov):
             return algorithm
-        return replace(algorithm, elsewhere=partial(self.executor.anywhere, self._device.pairs))
+        pairs = self._device.pairs
+        return replace(algorithm, elsewhere=lambda *asked: self.executor.anywhere(pairs, *asked))
 
     @contextmanager
     def memory_of_device(self) -> Iterator[None]:
