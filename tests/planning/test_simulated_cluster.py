@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from npmdask.errors import BadInputError
-from npmdask.execution.executor import TASKS_PER_SLOT, Processes
+from npmdask.execution.distributed_pass import TASKS_PER_SLOT
+from npmdask.execution.executor import Processes
 from npmdask.execution.reduction import runs_of
 from npmdask.planning.cluster_plan import PlannedCluster, binding, work_of
 from npmdask.planning.simulated_cluster import (
