@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import dask
 import numpy as np
 from dask.callbacks import Callback
+from dask.order import order
 from dask.threaded import get  # as a function: by its name dask would load distributed, a fifth of a second
 
 from npmdask.execution.memory import ProcessPeak
@@ -32,6 +34,7 @@ def environment() -> dict[str, str]:
 
 
 OnTask = Callable[[ReadStats], None]
+OnRun = Callable[[Operator, range, Block], Partial]
 
 
 class Threads:
@@ -51,10 +54,13 @@ class Threads:
         if len(runs) == 1 and not keeper.parts:
             return self._at_once(operator, runs[0], block, on_task)
         watch = _Watch(len(runs), on_task, keeper)
+        ahead: dict[range, range] = {}
         data = [
             dask.delayed(part, name=name, traverse=False) for name, part in (("operator", operator), ("block", block))
         ]
-        graph = self._sum_of(root(len(runs)), runs, keeper.parts, *data)
+        graph = self._sum_of(root(len(runs)), runs, keeper.parts, partial(_run, ahead), *data)
+        ordered = [runs[place] for place in _order(graph)]
+        ahead.update(zip(ordered, ordered[self.threads :], strict=False))
         try:
             with single_threaded_blas(), watch:
                 (total,) = dask.compute(graph, scheduler=get, num_workers=self.threads, optimize_graph=False)
@@ -72,17 +78,19 @@ class Threads:
         """What a process that computes makes of ``arguments``: this one."""
         return function(*arguments)
 
-    def _sum_of(self, node: TreeNode, runs: Sequence[range], known: Mapping[TreeNode, Partial], *data: Any) -> Any:
-        """The sum over the runs of ``node``, in the fixed tree, as a Delayed; ``data``: operator and block."""
+    def _sum_of(
+        self, node: TreeNode, runs: Sequence[range], known: Mapping[TreeNode, Partial], run: OnRun, *data: Any
+    ) -> Any:
+        """The sum over the runs of ``node``, in the fixed tree, as a Delayed; ``run`` makes it of one, with ``data``:
+        operator and block.
+        """
         if node in known:
             return dask.delayed(known[node], name=_key("known", node), traverse=False)
         halves = node.children(len(runs))
         if halves:
-            parts = [self._sum_of(half, runs, known, *data) for half in halves]
+            parts = [self._sum_of(half, runs, known, run, *data) for half in halves]
             return dask.delayed(_join, pure=False)(data[0], *parts, dask_key_name=_key("join", node))
-        ahead = runs[node.place + self.threads] if node.place + self.threads < len(runs) else range(0)
-        task = dask.delayed(_run, pure=False)
-        return task(data[0], runs[node.place], data[1], ahead, dask_key_name=_key("run", node))
+        return dask.delayed(run, pure=False)(data[0], runs[node.place], data[1], dask_key_name=_key("run", node))
 
     def _at_once(self, operator: Operator, run: range, block: Block, on_task: OnTask) -> tuple[Block, ReadStats]:
         """A pass of one run: nothing to schedule, to join or to keep, and a graph takes longer than small data."""
@@ -103,8 +111,19 @@ def _key(what: str, node: TreeNode) -> str:
     return f"{what}-{node.level}-{node.place}"
 
 
-def _run(operator: Operator, slabs: range, block: Block, ahead: range) -> Partial:
-    operator.read_ahead(ahead)
+def _order(graph: Any) -> list[int]:
+    """The runs by their places, in the order in which Dask takes them up: not that of the data, but of its own graph.
+
+    It takes a millisecond for each hundred of them, as it does once more inside of Dask.
+    """
+    tasks = dict(graph.__dask_graph__())
+    ranks = order(tasks)
+    return [int(key.rpartition("-")[2]) for key in sorted(tasks, key=ranks.__getitem__) if key.startswith("run-")]
+
+
+def _run(ahead: Mapping[range, range], operator: Operator, slabs: range, block: Block) -> Partial:
+    """The product of a run, another one asked for meanwhile: that which follows it in ``ahead``."""
+    operator.read_ahead(ahead.get(slabs, range(0)))
     return compute_run(operator, slabs, block)
 
 

@@ -75,3 +75,30 @@ def test_a_part_of_a_row_keeps_no_chunk(tmp_path: Path) -> None:
     for piece in cut:
         for array in (piece.indices, piece.data):
             assert len(array) < 60 and array.base is None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked(SparseGram):
+    """Remembers what it was asked for ahead, and what it has computed, in their order."""
+
+    seen: list[tuple[str, int]] = field(default_factory=list)
+    run_bytes = 1
+
+    def read_ahead(self, units: range) -> None:
+        self.seen.extend(("asked", unit) for unit in units[:1])
+
+    def partial(self, slabs: range, block: np.ndarray) -> Partial:
+        self.seen.append(("computed", slabs.start))
+        return super().partial(slabs, block)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_what_is_read_next_is_asked_for_before(threads: int, tmp_path: Path) -> None:
+    """Mutant: the run that follows in the data, which is not the one that Dask takes up next."""
+    operator = Asked(reader=open_source(store(tmp_path)).reader)  # type: ignore[arg-type]
+    Threads(threads).run_pass(operator, np.zeros((60, 2)), lambda record: None)
+    assert operator.units > 10 and len([1 for what, _ in operator.seen if what == "computed"]) == operator.units
+    first = {unit: operator.seen.index(("computed", unit)) for unit in range(operator.units)}
+    asked = [unit for what, unit in operator.seen if what == "asked"]
+    assert len(asked) == len(set(asked)) == operator.units - threads
+    assert all(operator.seen.index(("asked", unit)) < first[unit] for unit in asked)
