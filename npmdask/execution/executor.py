@@ -34,6 +34,7 @@ from npmdask.numerics.subspaces import Block
 from npmdask.operators import Operator
 from npmdask.storage.chunk_access import first_line
 from npmdask.storage.paths import is_url
+from npmdask.storage.prefetch import grant
 from npmdask.storage.readers.dense import ReadStats
 
 RECONNECT = 60.0  # seconds for which a lost scheduler is tried again
@@ -71,6 +72,10 @@ class Distributed:
             return future.result(timeout=seconds)
         finally:
             future.release()
+
+    def allow(self, in_flight: int) -> None:
+        """Let every worker, also one that joins later, have bytes in flight: of what this run reads, and no other."""
+        self._client.register_worker_callbacks(partial(grant, "worker", in_flight))
 
     def run_pass(
         self, operator: Operator, block: Block, on_task: OnTask, keeper: PassCheckpoint | None = None
@@ -287,7 +292,7 @@ class Cluster(Distributed):
     def require_memory(self, plan: MemoryPlan) -> None:
         """Refuse workers whose own limit is less than their tasks need; ``memory`` is about this machine."""
         for address, worker in self._client.scheduler_info(n_workers=-1)["workers"].items():
-            needed = WORKER_BASE + plan.state + plan.task * worker["nthreads"]
+            needed = WORKER_BASE + plan.state + plan.task * worker["nthreads"] + plan.in_flight
             if worker["memory_limit"] and needed > worker["memory_limit"]:
                 self.close()
                 raise MemoryRefusedError(
@@ -455,8 +460,13 @@ def make_executor(plan: MemoryPlan, source: str, cluster: str | None, certificat
     if cluster is not None:
         far = Cluster(cluster, source, certificates)
         far.require_memory(plan)
+        far.allow(plan.in_flight)
         return far
-    return Processes(plan.workers, plan.threads) if plan.workers else Threads(plan.threads)
+    if not plan.workers:
+        return Threads(plan.threads, plan.in_flight)
+    near = Processes(plan.workers, plan.threads)
+    near.allow(plan.in_flight)
+    return near
 
 
 __all__ = ["Cluster", "Executor", "Processes", "Threads", "make_executor", "single_threaded_blas"]

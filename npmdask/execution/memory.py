@@ -15,6 +15,7 @@ from npmdask.errors import MemoryRefusedError
 from npmdask.execution.reduction import runs_of
 from npmdask.operators import GramMatrix, GramOfGroups, GramOfSlabs, Operator, PairwiseGram, RowGram
 from npmdask.operators.on_device import OnDevice
+from npmdask.storage.prefetch import link_of
 from npmdask.storage.readers.dense import MIN_TILE_ROWS, AsIfChunked, DenseReader
 
 # How much memory this run really took: this process and everything below it, from the kernel's own figures.
@@ -204,7 +205,8 @@ class MemoryPlan:
     ``base`` is what the processes hold already (interpreter, libraries, a Prefect server below this one),
     ``state`` the blocks of the algorithm, ``task`` one running task. ``device_state`` and ``device_task``: the same of
     the memory of a device, for each process; ``device_data`` what of the data stays there if it fits. ``held``: of
-    blocks that lie on disk, what is in memory at a time.
+    blocks that lie on disk, what is in memory at a time. ``in_flight``: what each process may have on its way from an
+    object store, or there and waiting for its turn.
     """
 
     limit: int | None
@@ -217,9 +219,15 @@ class MemoryPlan:
     device_task: int = 0
     device_data: int = 0
     held: int = 0
+    in_flight: int = 0
 
     @property
     def predicted_peak(self) -> int:
+        return self.least + self.in_flight * max(1, self.workers)
+
+    @property
+    def least(self) -> int:
+        """The same if nothing is fetched before it is needed."""
         return self.base + self.state + self.held + self.task * self.threads * max(1, self.workers)
 
     @property
@@ -233,6 +241,10 @@ THREAD_BASE = 24 * 2**20  # packing buffers of BLAS and an arena of malloc, for 
 GROWTH = 24 * 2**20  # modules loaded and freed memory not given back after the plan was made
 WORKER_BASE = 190 * 2**20  # measured: a distributed worker process with its nanny, NumPy, SciPy and zarr loaded
 DEVICE_BASE = 2**30  # of a worker process with a GPU: CuPy or PyTorch, the context of CUDA and cuBLAS
+
+
+AVAILABLE = 4  # a share of what is free that may be in flight where no limit is set
+UNMEASURED = 64 * 2**20  # bytes of data that are read in less time than it takes to measure the way to them
 
 
 class Chosen(NamedTuple):
@@ -271,8 +283,21 @@ def plan_memory(
     for count in range(threads or usable_cores(), 0, -1):
         plan = _needed(operator, p + locked, state_blocks, limit, base, count, workers)
         if limit is None or plan.predicted_peak <= limit:
-            return plan
+            return replace(plan, in_flight=_in_flight(operator, plan))
     raise MemoryRefusedError(_too_little(plan, operator, p, state_blocks, base, locked, chosen))
+
+
+def _in_flight(operator: Operator, plan: MemoryPlan) -> int:
+    """What each process may have on its way: what the link asks for, as far as the limit leaves room for it."""
+    remote = getattr(operator.reader, "remote", None)
+    if remote is None:
+        return 0
+    processes, nbytes = max(1, plan.workers), int(operator.reader.nbytes)
+    room = psutil.virtual_memory().available // AVAILABLE if plan.limit is None else plan.limit - plan.least
+    if nbytes <= UNMEASURED:
+        return min(nbytes, room // processes)
+    link = link_of(remote, room)
+    return min(link.in_flight // processes, room // processes)
 
 
 def _needed(

@@ -9,14 +9,16 @@ place: it covers the runs from ``place << level`` on, ``1 << level`` of them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container, Iterable, Mapping
-from itertools import pairwise
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from itertools import pairwise, zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import Operator, Partial
+from npmdask.storage.prefetch import following, tally
 from npmdask.storage.readers.dense import ReadStats
 from npmdask.storage.readers.sparse import Fragment
 
@@ -70,17 +72,25 @@ def runs_of(operator: Operator) -> list[range]:
 
 
 def compute_run(operator: Operator, slabs: range, block: Block) -> Partial:
-    """The product of one run."""
+    """The product of one run, with what it took of an object store."""
+    tally()  # what a run that failed had taken
     with np.errstate(over="ignore", invalid="ignore"):  # what overflows is found in the product, and said
-        return operator.partial(slabs, block)
+        part = operator.partial(slabs, block)
+    part.record.requests, part.record.fetched = tally()
+    return part
 
 
 def compute_node(operator: Operator, runs: list[range], node: TreeNode, block: Block) -> Partial:
     """The product of a node, by one task: its runs one after the other, summed in the order of the tree."""
+    with fed(operator, [runs[place] for place in node.runs(len(runs))], 1):
+        return _node(operator, runs, node, block)
+
+
+def _node(operator: Operator, runs: list[range], node: TreeNode, block: Block) -> Partial:
     halves = node.children(len(runs))
     if not halves:
         return compute_run(operator, runs[node.runs(len(runs)).start], block)
-    left, right = (compute_node(operator, runs, half, block) for half in halves)
+    left, right = (_node(operator, runs, half, block) for half in halves)
     return operator.join(left, right)
 
 
@@ -98,6 +108,15 @@ def join_node(operator: Operator, node: TreeNode, count: int, parts: Mapping[Tre
         return parts[node]
     left, right = (join_node(operator, half, count, parts) for half in node.children(count))
     return operator.join(left, right)
+
+
+def fed(operator: Operator, runs: Sequence[range], threads: int) -> AbstractContextManager[None]:
+    """Have what ``threads`` threads read in ``runs`` asked for in their order, if it comes over a network."""
+    if getattr(operator.reader, "remote", None) is None:
+        return nullcontext()
+    groups = (runs[first : first + threads] for first in range(0, len(runs), threads))
+    units = (unit for group in groups for level in zip_longest(*group) for unit in level if unit is not None)
+    return following(units, lambda unit: operator.read_ahead(range(unit, unit + 1)))
 
 
 def expected_record(operator: Operator, which: range, runs: list[range]) -> ReadStats:
@@ -195,6 +214,8 @@ def pack(operator: Operator, parts: dict[TreeNode, Partial]) -> tuple[dict[str, 
                 "rows": [f.row for f in part.fragments],
                 "bytes_read": record.bytes_read,
                 "chunks": record.chunks,
+                "requests": record.requests,
+                "fetched": record.fetched,
             }
         )
     return arrays, facts
@@ -207,6 +228,8 @@ def unpack(operator: Operator, arrays: dict[str, np.ndarray], facts: list[dict[s
         record = ReadStats(
             bytes_read=fact["bytes_read"],
             chunks=fact["chunks"],
+            requests=fact.get("requests", 0),  # of a store that is older there are none
+            fetched=fact.get("fetched", 0),
             checksums={(int(a), int(b)): int(crc) for a, b, crc in arrays[f"{i}-checksums"].reshape(-1, 3)},
             written={int(slab): int(crc) for slab, crc in arrays[f"{i}-written"].reshape(-1, 2)},
         )

@@ -6,6 +6,7 @@ import platform
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
+from uuid import uuid4
 
 import dask
 import numpy as np
@@ -14,10 +15,11 @@ from dask.order import order
 from dask.threaded import get  # as a function: by its name dask would load distributed, a fifth of a second
 
 from npmdask.execution.memory import ProcessPeak
-from npmdask.execution.reduction import PassCheckpoint, TreeNode, compute_run, root, runs_of
+from npmdask.execution.reduction import PassCheckpoint, TreeNode, compute_run, fed, root, runs_of
 from npmdask.numerics.blas import single_threaded_blas
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import Operator, Partial
+from npmdask.storage.prefetch import grant
 from npmdask.storage.readers.dense import ReadStats
 
 # What the last bits depend on besides the parameters: recorded, compared, and said when it changed.
@@ -38,10 +40,11 @@ OnRun = Callable[[Operator, range, Block], Partial]
 
 
 class Threads:
-    """Runs passes on threads of this process."""
+    """Runs passes on threads of this process. ``in_flight``: bytes of what they read next that may be on their way."""
 
-    def __init__(self, threads: int) -> None:
-        self.threads = threads
+    def __init__(self, threads: int, in_flight: int = 0) -> None:
+        self.threads, self._granted = threads, f"pass {uuid4().hex}"
+        grant(self._granted, in_flight)
 
     def run_pass(
         self, operator: Operator, block: Block, on_task: OnTask, keeper: PassCheckpoint | None = None
@@ -62,7 +65,7 @@ class Threads:
         ordered = [runs[place] for place in _order(graph)]
         ahead.update(zip(ordered, ordered[self.threads :], strict=False))
         try:
-            with single_threaded_blas(), watch:
+            with single_threaded_blas(), fed(operator, ordered, self.threads), watch:
                 (total,) = dask.compute(graph, scheduler=get, num_workers=self.threads, optimize_graph=False)
         finally:
             # It refers to itself: what it holds, sums and parts of rows, would stay until a collection of garbage,
@@ -94,7 +97,7 @@ class Threads:
 
     def _at_once(self, operator: Operator, run: range, block: Block, on_task: OnTask) -> tuple[Block, ReadStats]:
         """A pass of one run: nothing to schedule, to join or to keep, and a graph takes longer than small data."""
-        with single_threaded_blas():
+        with single_threaded_blas(), fed(operator, [run], 1):
             total = compute_run(operator, run, block)
         on_task(total.record)
         return operator.finish(total, block), total.record
@@ -104,7 +107,8 @@ class Threads:
         return []
 
     def close(self) -> None:
-        """Nothing is held between passes."""
+        """Nothing is held between passes but the right to have bytes in flight."""
+        grant(self._granted, 0)
 
 
 def _key(what: str, node: TreeNode) -> str:

@@ -178,13 +178,14 @@ def memory_for(needs: Iterable[Need], resources: Resources, base: int | None = N
                     chosen=need.chosen,
                 )
             )
-    fitting = min(plans, key=lambda plan: (plan.threads, -plan.predicted_peak))
+    fitting = min(plans, key=lambda plan: (plan.threads, -plan.least))
     if isinstance(needs[0].operator, TiledGram):  # of its blocks as much as there is room for is in memory at a time
         whole = needs[0].operator.block_rows * needs[0].p * 8
         room = whole if fitting.limit is None else max(fitting.limit - fitting.predicted_peak, 0)
         fitting = replace(fitting, held=min(whole, room))
     return replace(
         fitting,
+        in_flight=min(plan.in_flight for plan in plans),
         device_state=max(plan.device_state for plan in plans),
         device_task=max(plan.device_task for plan in plans),
         device_data=max(plan.device_data for plan in plans),

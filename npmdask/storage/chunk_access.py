@@ -11,6 +11,7 @@ chunk before, and decoders fill as much of it as they have.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import stat
@@ -25,16 +26,14 @@ from typing import Any
 
 import numpy as np
 import zarr
-from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 
 from npmdask.errors import BadInputError, LostError, NpmdaskError
 from npmdask.storage.checksum import crc32c
+from npmdask.storage.prefetch import HEADERS, MOST_PACKED, NoAnswerError, Piece, ask, take
 from npmdask.storage.snapshots import is_of_icechunk, reason_of, snapshot_of
 
 Decode = Callable[[np.ndarray, np.ndarray], None]  # (packed bytes, the whole chunk to fill)
-MOST_PACKED = 8  # times the decoded size: a file that is larger holds something else
-HEADERS = 2**20  # bytes of a file that are not held against it, whatever the chunk's size
 
 _LOCAL = threading.local()
 
@@ -356,10 +355,23 @@ def read_chunk(array: Any, access: Access, name: str, whole: np.ndarray) -> None
 
 def _fetch(array: Any, name: str) -> np.ndarray:
     """The bytes of an object of a store that is no local folder."""
-    held = sync(array.store_path.store.get(f"{array.path}/{name}".lstrip("/"), default_buffer_prototype()))
-    if held is None:
-        raise FileNotFoundError(name)
-    return np.asarray(held.as_numpy_array()).view(np.uint8)
+    return take(array, _piece_of(array, name))
+
+
+def _piece_of(array: Any, name: str) -> Piece:
+    size = 2**62 if array.dtype.hasobject else math.prod(stored_shape(array)) * array.dtype.itemsize  # of text: any
+    return Piece(name, size)
+
+
+def ask_ahead(array: Any, access: Access, name: str) -> None:
+    """Ask for a chunk while something else is computed: of the kernel, or of the object store as there is room.
+
+    A chunk that zarr reads is not asked for.
+    """
+    if access.folder is not None:
+        read_ahead(access.folder / name)
+    elif access.decode is not None:
+        ask(array, _piece_of(array, name))
 
 
 def read_through_zarr(
@@ -549,7 +561,7 @@ def missing_chunk(name: str, array: Any, remedy: str) -> BadInputError:
 
 def unreadable(chunk: str, where: str, error: Exception) -> NpmdaskError:
     """What to say of a chunk that cannot be read."""
-    if of_an_object_store(error):
+    if of_an_object_store(error) or isinstance(error, NoAnswerError):
         return LostError(
             f"chunk {chunk} of {where} cannot be fetched ({first_line(error)}): check the network, the "
             "credentials and AWS_ENDPOINT_URL, then resume; everything committed is kept"

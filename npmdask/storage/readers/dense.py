@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -27,10 +28,10 @@ from npmdask.storage.chunk_access import (
     Access,
     access_of,
     array_folder,
+    ask_ahead,
     chunk_exists,
     missing_chunk,
     open_chunk_file,
-    read_ahead,
     read_chunk,
     read_exactly,
     read_through_zarr,
@@ -41,6 +42,7 @@ from npmdask.storage.chunk_access import (
     unreadable,
 )
 from npmdask.storage.conventions import COUNTED_BYTES, refuse_gap, refuse_marked
+from npmdask.storage.prefetch import SAMPLED, Remote, fetches_ahead
 
 MISSING = "restore it, or if it really is empty write it with `npmdask ingest SRC DEST --missing fill`"
 TILE_BYTES = 8 * 2**20
@@ -49,12 +51,16 @@ MIN_TILE_ROWS = 64
 
 @dataclass
 class ReadStats:
-    """What reading slabs cost and what was in them."""
+    """What reading slabs cost and what was in them. ``requests`` and ``fetched``: of an object store, and bytes that
+    came; without what zarr reads itself.
+    """
 
     bytes_read: int = 0
     chunks: int = 0
     checksums: dict[tuple[int, int], int] = field(default_factory=dict)
     written: dict[int, int] = field(default_factory=dict)  # checksums of what a pass wrote, by slab
+    requests: int = 0
+    fetched: int = 0
 
     def add(self, other: ReadStats) -> ReadStats:
         return ReadStats(
@@ -62,6 +68,8 @@ class ReadStats:
             self.chunks + other.chunks,
             self.checksums | other.checksums,
             self.written | other.written,
+            self.requests + other.requests,
+            self.fetched + other.fetched,
         )
 
 
@@ -194,15 +202,25 @@ class DenseReader(InTiles):
         return rows * columns * (self.grid[1] + beside) * self.dtype.itemsize
 
     def read_ahead(self, slabs: range) -> None:
-        """Ask the kernel to fetch the chunks of ``slabs`` while something else is computed; local files only."""
+        """Ask for the chunks of ``slabs`` while something else is computed: of the kernel, or of an object store."""
         for slab in slabs:
             for column in range(self.grid[1]):
                 self.read_chunk_ahead(slab, column)
 
     def read_chunk_ahead(self, slab: int, column: int) -> None:
-        """Ask the kernel to fetch one chunk; local files only."""
-        if self.access.folder is not None:
-            read_ahead(self.access.folder / self.chunk_name(slab, column))
+        """Ask for one chunk of the kernel, or of an object store."""
+        if self.access.folder is not None or self.access.decode is not None:
+            ask_ahead(self.array, self.access, self.chunk_name(slab, column))
+
+    @cached_property
+    def remote(self) -> Remote | None:
+        """What a pass fetches over a network; None of local files, and of what zarr reads itself."""
+        if self.access.decode is None or not fetches_ahead(self.array):
+            return None
+        first = islice(np.ndindex(self.grid), SAMPLED)
+        return Remote(
+            self.array, tuple(self.chunk_name(*at) for at in first), math.prod(self.whole) * self.dtype.itemsize
+        )
 
     def ahead(self, slabs: range) -> Iterator[int]:
         """The slabs, one by one, the next one asked for while one is worked on."""

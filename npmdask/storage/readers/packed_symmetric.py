@@ -19,6 +19,7 @@ import numpy as np
 
 from npmdask.errors import BadInputError
 from npmdask.storage.chunk_access import location
+from npmdask.storage.prefetch import Remote
 from npmdask.storage.readers.dense import DenseReader, InTiles, ReadStats, Tile, scratch
 
 TILE_BYTES = 2 * 2**20  # half a chunk's width is used twice: what is read once must still be in cache then
@@ -165,6 +166,11 @@ class TriangleReader(InTiles):
         """Memory that reading one chunk takes: a tile, or some chunks where they are decoded (see ``DenseReader``)."""
         rows = {"direct": self.tile_rows, "decoded": 3 * self.chunks[0], "zarr": 8 * self.chunks[0]}
         return rows[self.dense.access.way] * self.chunks[1] * self.dtype.itemsize
+
+    @property
+    def remote(self) -> Remote | None:
+        """What a pass fetches over a network; None of local files, and of what zarr reads itself."""
+        return self.dense.remote
 
     def ahead(self, units: range) -> Iterator[int]:
         """The units, one by one, the next one asked for while one is worked on."""

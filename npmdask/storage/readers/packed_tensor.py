@@ -20,6 +20,7 @@ import numpy as np
 
 from npmdask.errors import BadInputError
 from npmdask.storage.chunk_access import location, said_place
+from npmdask.storage.prefetch import Remote
 from npmdask.storage.readers.dense import DenseReader, ReadStats, impute
 from npmdask.storage.readers.packed_symmetric import chunk_place as place_in_triangle
 from npmdask.storage.readers.packed_symmetric import chunk_unit as unit_in_triangle
@@ -238,6 +239,11 @@ class TensorReader:
                 entry = tuple(start + int(row) for start, row in zip(starts, within, strict=True))
                 return impute(self.where, f"{values[tuple(within)]} at entry {entry}")
         return None
+
+    @property
+    def remote(self) -> Remote | None:
+        """What a pass fetches over a network; None of local files, and of what zarr reads itself."""
+        return None if self.held is not None else self.dense.remote
 
     def read_ahead(self, units: range) -> None:
         """Ask the kernel to fetch the blocks of ``units`` while something else is computed; local files only."""

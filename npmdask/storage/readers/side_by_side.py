@@ -18,6 +18,7 @@ import numpy as np
 
 from npmdask.errors import BadInputError, NpmdaskError
 from npmdask.storage.chunk_access import Access, scratch_space
+from npmdask.storage.prefetch import Remote
 from npmdask.storage.readers.computed import COMPUTED
 from npmdask.storage.readers.dense import DenseReader, ReadStats, Room, Tile
 
@@ -106,6 +107,11 @@ class SideBySide(DenseReader):
         if column < self.left.grid[1]:
             return self.left.slab_columns(column)
         return _moved(self.right.slab_columns(column - self.left.grid[1]), self.left.shape[1])
+
+    @property
+    def remote(self) -> Remote | None:
+        """What a pass fetches over a network of the first of the two that is there."""
+        return self.left.remote or self.right.remote
 
     def read_ahead(self, slabs: range) -> None:
         """Ask the kernel to fetch the first chunks of both for ``slabs``."""

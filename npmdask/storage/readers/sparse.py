@@ -16,13 +16,14 @@ from npmdask.storage.chunk_access import (
     Access,
     Boxes,
     access_of,
+    ask_ahead,
     location,
     missing_chunk,
-    read_ahead,
     read_chunk,
     said_place,
     unreadable,
 )
+from npmdask.storage.prefetch import SAMPLED, Remote, fetches_ahead
 from npmdask.storage.readers.dense import ReadStats, changed_content, impute
 
 INDPTR_BATCH = 2**22
@@ -104,12 +105,20 @@ class CsrReader:
         return said_place(self.group)
 
     def read_ahead(self, slabs: range) -> None:
-        """Have the kernel fetch the chunks of ``slabs`` meanwhile; local files only."""
-        for name in ("indices", "data"):
-            access = self.access[name]
-            if access.folder is not None:
-                for slab in slabs:
-                    read_ahead(access.folder / str(self.arrays[name].metadata.encode_chunk_key((slab,))))
+        """Ask for the chunks of ``slabs`` meanwhile: of the kernel, or of an object store."""
+        for slab in slabs:
+            for name in ("indices", "data"):
+                array = self.arrays[name]
+                ask_ahead(array, self.access[name], str(array.metadata.encode_chunk_key((slab,))))
+
+    @cached_property
+    def remote(self) -> Remote | None:
+        """What a pass fetches over a network; None of local files, and of what zarr reads itself."""
+        array = self.arrays["data"]
+        if self.access["data"].decode is None or not fetches_ahead(array):
+            return None
+        names = (str(array.metadata.encode_chunk_key((slab,))) for slab in range(min(self.grid[0], SAMPLED)))
+        return Remote(array, tuple(names), self.chunk * self.dtype.itemsize)
 
     @cached_property
     def access(self) -> dict[str, Access]:
