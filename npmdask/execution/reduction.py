@@ -76,7 +76,9 @@ def compute_run(operator: Operator, slabs: range, block: Block) -> Partial:
     tally()  # what a run that failed had taken
     with np.errstate(over="ignore", invalid="ignore"):  # what overflows is found in the product, and said
         part = operator.partial(slabs, block)
-    part.record.requests, part.record.fetched = tally()
+    taken = tally()
+    part.record.requests += taken.requests  # of a device, other threads have read, too
+    part.record.fetched += taken.nbytes
     return part
 
 

@@ -26,6 +26,7 @@ from npmdask.operators._protocol import SUMS_READ, Partial, Sums, require_finite
 from npmdask.operators.column_moments import ColumnMoments
 from npmdask.operators.gram import MOST_ROUNDED, SMALLEST, Gram, SparseGram
 from npmdask.operators.gram_matrix import EXACT, GramMatrix, largest_integer
+from npmdask.storage.prefetch import tally
 from npmdask.storage.readers.dense import DenseReader, ReadStats, Tile
 from npmdask.storage.readers.sparse import Fragment
 
@@ -269,11 +270,13 @@ def _take(record: ReadStats, more: ReadStats) -> None:
     """Add ``more`` to a record."""
     whole = record.add(more)
     record.bytes_read, record.chunks, record.checksums = whole.bytes_read, whole.chunks, whole.checksums
+    record.requests, record.fetched = whole.requests, whole.fetched
 
 
 def _read(op: OnDevice, unit: range, slot: Slot) -> tuple[Strip, ReadStats]:
     """The rows of some slabs."""
     reader, record, filled = op.inner.reader, ReadStats(), 0
+    tally()  # what a strip that failed had taken
     slot.wait()
     rows = slot.host[: op.slot_bytes].view(op.dtype).reshape(op.height, -1)
 
@@ -292,6 +295,7 @@ def _read(op: OnDevice, unit: range, slot: Slot) -> tuple[Strip, ReadStats]:
             for columns, values in tile:
                 given[:, columns] = values
     first = reader.slab_rows(unit.start).start
+    record.requests, record.fetched = tally()
     return Strip(slice(first, first + filled), rows[:filled], rows[:filled], slot), record
 
 
