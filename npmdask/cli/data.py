@@ -103,10 +103,12 @@ def _ingest(a: argparse.Namespace) -> int:
 
 
 def _print_store(summary: Any, side: int | None = None) -> None:
+    from npmdask.report.blocks import bytes_text
+
     shape = " x ".join(map(str, summary.shape)) if side is None else f"{summary.shape[0]} matrices {side} x {side}"
     print(
         f"{summary.dest}: {shape} {summary.dtype}, kind {summary.kind}, "
-        f"{summary.bytes / 1e9:.3f} GB in {summary.seconds:.1f} s, fingerprint {summary.fingerprint[:16]}"
+        f"{bytes_text(summary.bytes)} in {summary.seconds:.1f} s"
     )
 
 

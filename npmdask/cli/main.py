@@ -506,7 +506,8 @@ def _inspect(a: argparse.Namespace) -> int:
 
 
 def _print_facts(facts: dict[str, Any], as_json: bool) -> None:
-    print(json.dumps(facts) if as_json else "\n".join(f"{name:26} {value}" for name, value in facts.items()))
+    known = ((name, value) for name, value in facts.items() if value is not None)
+    print(json.dumps(facts) if as_json else "\n".join(f"{name:26} {value}" for name, value in known))
 
 
 def _add_report(commands: Any) -> None:

@@ -6,6 +6,7 @@ Also what ``npmdask perturb`` keeps beside a copy that it is writing, which no c
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.algorithms.stopping import Outcome
+from npmdask.algorithms.stopping import Outcome, default_tol
 from npmdask.checkpoint.reader import is_store
 from npmdask.checkpoint.store import RunStore, not_finished
 from npmdask.errors import BadInputError, RefusedError
@@ -172,6 +173,15 @@ class MatrixKind(RunKind):
         return (
             f"{k} {noun}{'s'[: k != 1]} of {answer.basis.shape[0]:,} columns{rows}; {answer.values_are} {values}{more}"
         )
+
+    def outcome(self, answer: Solution) -> str:
+        """Say how it ended, and where ``tol`` was chosen by the type of the data."""
+        said = super().outcome(answer)
+        spec = (RunStore(answer.store).read_spec() or {}) if Path(answer.store).is_dir() else {}
+        dtype, tol = spec.get("data", {}).get("dtype", "f8"), spec.get("stop", {}).get("tol")
+        if np.dtype(dtype) == np.float32 and tol == default_tol(np.dtype(np.float32)):
+            return re.sub(r"\((tol [^()]*)\)", r"(\1, the default for float32)", said, count=1)
+        return said
 
     def explained(self, answer: Solution) -> list[tuple[str, str]]:
         """Say what share of the variance the components explain, together and one by one."""

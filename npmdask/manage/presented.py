@@ -27,13 +27,14 @@ LARGEST = 4  # entries of a component that a table names
 class Sampling:
     """``errors``: standard errors of the ``values`` (k) by North's rule for ``rows`` independent rows; ``mixed``:
     groups of components, from 0, that they mix; ``gaps``: whether values are missing; ``next_mixed``: whether the last
-    component is mixed with the next, which was not asked for (None: not known).
+    component is mixed with the next, which was not asked for (None: not known); ``what`` one value is.
     """
 
     values: np.ndarray
     errors: np.ndarray
     mixed: Groups
     rows: int
+    what: str = "value"
     gaps: bool = False
     next_mixed: bool | None = None
 
@@ -59,7 +60,8 @@ class Sampling:
     def lines(self) -> list[str]:
         """The same, for a terminal."""
         both = enumerate(zip(self.values, self.errors, strict=True), 1)
-        return [*(f"component {i:3}  {value:.6g} ± {error:.2g}" for i, (value, error) in both), *self.sentences]
+        head = f"{'':13}  {self.what} ± its standard error by sampling"
+        return [head, *(f"component {i:3}  {value:.6g} ± {error:.2g}" for i, (value, error) in both), *self.sentences]
 
     @property
     def sentences(self) -> tuple[str, str]:
@@ -67,7 +69,7 @@ class Sampling:
         rule = (
             f"Standard errors by North's rule of thumb, assuming {self.rows:,} independent, normally distributed rows: "
             f"{100 * np.sqrt(2 / self.rows):.2g} % of each variance. Where rows depend on their neighbours, as in "
-            "time, say how many independent ones they are worth: report.independent_rows."
+            "time, say how many independent ones they are worth: --independent-rows, or report.independent_rows."
         )
         if self.gaps:
             rule += (
@@ -132,6 +134,7 @@ def sampling_of(run: RunStore, spec: Mapping[str, Any], independent_rows: int | 
         errors=np.abs(solution.values) * of_value,
         mixed=mixed,
         rows=rows,
+        what="variance (n in the denominator)" if data["kind"] == "samples" else "singular value",
         gaps=gaps,
         next_mixed=next_mixed,
     )

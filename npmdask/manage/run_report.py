@@ -424,7 +424,8 @@ def _tiles(history: list[dict[str, Any]], telemetry: list[dict[str, Any]], resul
         ("peak memory", bytes_text(max(peaks)) if peaks else "?"),
         ("memory limit", bytes_text(limit) if limit else "none"),
         ("worst relative residual", f"{history[-1]['worst_residual']:.1e}"),
-        _whole(result) or ("max sin θ to the truth", "truth unknown" if angle is None else f"{angle:.1e}"),
+        *([whole] if (whole := _whole(result)) else []),
+        *([("max sin θ to the truth", f"{angle:.1e}")] if angle is not None and not whole else []),
     ]
     return tiles(facts)
 
@@ -476,7 +477,7 @@ def _components(values: np.ndarray, result: Any, sampling: Sampling | None) -> T
     if sampling is not None:
         each = zip(rows, sampling.errors, sampling.partners, strict=True)
         sure = ((*row, f"{error:.2g}", others) for row, error, others in each)
-        return table(sure, ("component", "value", "residual norm", "standard error (sampling)", "mixed with"))
+        return table(sure, ("component", sampling.what, "residual norm", "standard error (sampling)", "mixed with"))
     if status is None:
         return table(rows, ("component", "value", "residual norm"))
     told = ((*row, word) for row, word in zip(rows, status, strict=True))

@@ -196,7 +196,7 @@ def shares_said(errors: Sequence[ShareError], rank: int) -> str:
     if all(one.lost is None for one in errors):
         return said
     return (
-        f"{said} (in 9 of 10 problems; rows drawn at random, and none that matter of which there are fewer than 1 in "
+        f"{said} (in 9 of 10 problems; for rows drawn at random, where no kind of row matters that is rarer than 1 in "
         f"{errors[0].rarer:,})"
     )
 

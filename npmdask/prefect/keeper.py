@@ -50,7 +50,7 @@ from npmdask.checkpoint.logging import open_log
 from npmdask.errors import BadInputError
 from npmdask.prefect.console import announce, exit_code, say
 from npmdask.prefect.heartbeat import BEAT, EVENT
-from npmdask.prefect.schedules import Planned, read_schedules
+from npmdask.prefect.schedules import Planned, counted, read_schedules
 from npmdask.prefect.settings import POOL
 
 LOOK = 5.0  # seconds between two looks
@@ -98,7 +98,7 @@ class Reconciler:
             try:
                 self._planned = read_schedules(self._schedules)
                 names = ", ".join(one.name for one in self._planned) or "none"
-                say(f"{len(self._planned)} schedules of {self._schedules}: {names}")
+                say(f"{counted(self._planned)} of {self._schedules}: {names}")
             except BadInputError as error:
                 say(f"{error}; the schedules that were good stay")
             self._read = changed

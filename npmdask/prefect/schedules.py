@@ -6,6 +6,7 @@ beside the package's own: ``schedules.schema.json``.
 
 import asyncio
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
@@ -165,6 +166,17 @@ class Planned:
     def queue(self) -> str:
         """The work queue of all that reads the same data: its limit is how many runs of them there are at once."""
         return f"data-{sha256(self.data.encode()).hexdigest()[:12]}"
+
+
+def counted(planned: Sequence[Planned]) -> str:
+    """Say how many schedules there are.
+
+    Examples
+    --------
+    >>> counted([])
+    '0 schedules'
+    """
+    return f"{len(planned)} schedule{'s'[: len(planned) != 1]}"
 
 
 def read_schedules(path: Path | str) -> list[Planned]:

@@ -74,7 +74,7 @@ def _file_of(a: argparse.Namespace) -> Path:
 
 def _serve_file(a: argparse.Namespace, schedules: Path) -> int:
     apply_settings()  # Prefect reads them when it is imported, which is now
-    from npmdask.prefect.schedules import read_schedules
+    from npmdask.prefect.schedules import counted, read_schedules
 
     planned = read_schedules(schedules)
     if a.check:
@@ -97,7 +97,7 @@ def _serve_file(a: argparse.Namespace, schedules: Path) -> int:
         supervisor = Supervisor(folder, [*all_of_them, *_metrics(runs, a.metrics_port)], announce)
         stack.enter_context(supervisor)
         took = time.monotonic() - began
-        say(f"Prefect at http://127.0.0.1:{port}, {len(planned)} schedules, ready after {took:.0f} s; Ctrl-C stops all")
+        say(f"Prefect at http://127.0.0.1:{port}, {counted(planned)}, ready after {took:.0f} s; Ctrl-C stops all")
         say(f"all runs and schedules at http://127.0.0.1:{pages}")
         say(f"the login for these pages: {_where_it_is()}")
         try:

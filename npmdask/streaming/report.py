@@ -77,7 +77,7 @@ def _tiles(found: StreamStatus, history: tuple[Measurement, ...], telemetry: lis
     last = history[-1] if history else None
     half_life = found.spec["run"]["half_life"]
     rate, peak, limit = _rate(telemetry), _peak(telemetry), _limit(telemetry)
-    unknown, held = "not yet" if last is None else "truth unknown", "not yet" if last is None else "no held-out rows"
+    held = "not yet" if last is None else "no held-out rows"
     facts: list[tuple[str, str]] = [
         ("rows taken", f"{found.rows:,}"),
         ("rows left out (not finite)", f"{found.skipped:,}"),
@@ -95,8 +95,9 @@ def _tiles(found: StreamStatus, history: tuple[Measurement, ...], telemetry: lis
         facts += [
             ("explained, held-out rows", _number(last, "explained", held, ".2%")),
             ("suboptimality, held-out rows", _number(last, "suboptimality", held, ".2e")),
-            ("max sin θ to the truth", _number(last, "max_sin_theta", unknown, ".1e")),
         ]
+        if last is not None and last.max_sin_theta is not None:  # of generated data
+            facts.append(("max sin θ to the truth", f"{last.max_sin_theta:.1e}"))
     facts.append(("change, max sin θ", _number(last, "change", "not yet", ".1e")))
     files = found.files
     return tiles(facts if files is None else [*facts[:1], ("files done", f"{files[0]:,}"), *facts[1:]])

@@ -10,6 +10,7 @@ import pytest
 import scipy.sparse as sp
 
 import npmdask
+from npmdask.cli.main import main
 from npmdask.manage import kind_of_answer
 from npmdask.models.latent.answers import fit_latent
 from npmdask.models.topics.run import CorpusFilter, run_topics
@@ -81,3 +82,29 @@ def test_eight_lines_say_what_was_found_and_what_comes_next(
         assert said["next"].startswith("npmdask resume")
     if kind == "gram":
         assert said["time"] == COST["time"]  # its answer does not say it
+
+
+def test_a_tolerance_that_the_type_of_the_data_chose_is_said_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save(tmp_path / "x.npy", rows().astype(np.float32))
+    command = ["run", str(tmp_path / "x.npy"), "-k", "2", "--center"]
+    assert main([*command, "--store", str(tmp_path / "a")]) == 0
+    assert capsys.readouterr().out.count("(tol 1.0e-06, the default for float32)") == 1
+    assert main([*command, "--tol", "1e-5", "--store", str(tmp_path / "b")]) == 0
+    assert "default" not in capsys.readouterr().out
+
+
+def test_what_no_person_needs_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of real data there is no truth; a store's fingerprint is for `npmdask inspect`; tiles are read one by one."""
+    np.save(tmp_path / "x.npy", rows())
+    assert main(["ingest", str(tmp_path / "x.npy"), str(tmp_path / "x.zarr")]) == 0
+    assert main(["inspect", str(tmp_path / "x.zarr")]) == 0
+    said = capsys.readouterr().out
+    assert said.count("fingerprint") == 1 and "truth" not in said and "KiB in" in said
+    assert main(["run", str(tmp_path / "x.zarr"), "-k", "2", "--center", "--store", str(tmp_path / "run")]) == 0
+    assert main(["report", str(tmp_path / "run")]) == main(["components", str(tmp_path / "run")]) == 0
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "to the truth" not in page and "</b><span>" not in page
+    assert "variance (n in the denominator) ± its standard error by sampling" in capsys.readouterr().out
+    assert "<th" in page and "variance (n in the denominator)" in page

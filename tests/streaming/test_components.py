@@ -143,7 +143,7 @@ def test_from_a_configuration_to_a_page(tmp_path: Path, capsys: pytest.CaptureFi
     assert main(["report", str(tmp_path / "s")]) == 0
     page = next((tmp_path / "s").glob("*.html")).read_text()
     capsys.readouterr()
-    assert "<b>3</b><span>components found</span>" in page and "<td>surplus</td>" in page
+    assert "<b>3</b> <span>components found</span>" in page and "<td>surplus</td>" in page
     assert all(f"<td>{weight:.10g}</td>" in page for weight in facts["weights"])
     assert all(f"<td>{error:.1e}</td>" in page for error in facts["standard_errors"])
     assert not any(word in page for word in ("mean square", "held-out", "rank of the iterate", "principal"))
@@ -169,7 +169,7 @@ def test_a_page_while_components_are_open(tmp_path: Path) -> None:
     from npmdask.manage.report import write_report
 
     page = write_report(tmp_path / "s").read_text()
-    assert "<td>open</td>" in page and "<b>1</b><span>components found</span>" in page
+    assert "<td>open</td>" in page and "<b>1</b> <span>components found</span>" in page
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
