@@ -29,6 +29,7 @@ from npmdask.prefect.power_method import distributed_private_pca, npm, npm_defla
 from npmdask.prefect.private_release import private_release
 from npmdask.prefect.staged_runs import latent, topics, two_fields
 from npmdask.prefect.streaming_update import for_ticks, streaming_update
+from npmdask.storage.paths import local_path
 
 CONFIGURED = (npm, npm_deflation, streaming_update, private_release, distributed_private_pca)
 FLOWS: dict[str, Flow[..., Any]] = {made.name: made for made in (*CONFIGURED, topics, latent, two_fields, benchmark)}
@@ -233,7 +234,7 @@ def _planned(entry: ScheduleEntry, folder: Path) -> Planned:
         when=when,
         paused=entry.paused,
         parameters=parameters,
-        data=data,
+        data=_one_spelling(data),
         at_once=entry.at_once,
         begins=entry.every is not None and not entry.paused,
         version=sha256(json.dumps([entry.model_dump(), parameters], sort_keys=True).encode()).hexdigest()[:12],
@@ -242,6 +243,15 @@ def _planned(entry: ScheduleEntry, folder: Path) -> Planned:
 
 def _data_of(config: RunConfig) -> str:
     return config.source.path or " ".join(config.source.nodes or ())
+
+
+def _one_spelling(data: str) -> str:
+    """The same text for every way to write one place: a path, ``file://``, with a slash behind it, through a link."""
+    if "://" in data and not data.startswith("file://"):
+        return data.rstrip("/")
+    if not data.startswith(("/", "file://")):  # nodes, or this machine
+        return data
+    return str(local_path(data, "the data").resolve())
 
 
 def _absolute(path: str, folder: Path) -> str:

@@ -44,6 +44,25 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def test_one_source_is_one_queue_however_it_is_written(folder: Path) -> None:
+    """Else two runs of the same data are at work at once, which the queue is there to prevent."""
+    spellings = [
+        "../a.zarr",
+        str(folder / "a.zarr"),
+        f"{folder}/a.zarr/",
+        f"file://{folder}/a.zarr",
+        "../sub/../a.zarr",
+    ]
+    text = ""
+    for number, path in enumerate(spellings):
+        (folder / "sub" / f"{number}.toml").write_text(f'[source]\npath = "{path}"\n[algorithm]\ntarget_rank = 5\n')
+        text += f'[[schedule]]\nname = "n{number}"\nflow = "npm"\nconfig = "sub/{number}.toml"\nevery = 60\n'
+    (folder / "s.toml").write_text(text)
+    planned = read_schedules(folder / "s.toml")
+    assert {one.data for one in planned} == {str((folder / "a.zarr").resolve())}
+    assert len({one.queue for one in planned}) == 1
+
+
 def test_paths_are_those_of_the_file_and_runs_are_in_the_working_folder(folder: Path) -> None:
     (folder / "s.toml").write_text(GOOD)
     npm, topics = read_schedules(folder / "s.toml")
