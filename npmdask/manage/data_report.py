@@ -281,7 +281,7 @@ def _card(entries: np.ndarray, title: str, names: list[str], *, unit: bool) -> B
     part = float((entries[order] ** 2).sum())
     return Bars(
         title=title,
-        notes=(f"{part:.0%} of its square",) if unit else (),
+        notes=(f"{part:.0%} of its squared length",) if unit else (),
         bars=tuple((names[j] if not names[j].isdigit() else f"column {names[j]}", float(entries[j])) for j in order),
         most=float(sizes.max()) or 1.0,
     )

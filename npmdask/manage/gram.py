@@ -139,7 +139,7 @@ class GramKind(RunKind):
             top=1.0,
         )
         return Report(
-            title=name_of(run.path),
+            title=f"Gram matrix {name_of(run.path)}",
             outcome=f"the Gram of {counted(store.rows, 'row')} and {counted(store.columns, 'column')}",
             good=True,
             sections=(

@@ -284,7 +284,9 @@ def run_report(run: RunStore, spec: dict[str, Any], page: PageOptions) -> Report
     went = section(
         "How the run went",
         _tiles(history, telemetry, result),
-        convergence(history, spec["stop"]["tol"], passes=not _without_a_pass(history, result)),
+        convergence(history, spec["stop"]["tol"], passes=not _without_a_pass(history, result))
+        if len(history) > 1 or history[0]["max_sin_theta"] is not None
+        else None,  # one residual is among the tiles
         _cost(telemetry) if telemetry and not _without_a_pass(history, result) else None,
     )
     spectrum = spectrum_plot(

@@ -200,7 +200,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("record_add_remove", FILL | {"weights": ROW}, "gives all later records other weights"),
     ("record_replace", FILL | {"weights": ROW, "algorithm": "k-dp-pca", "options": {}}, "means over batches of equal"),
     ("record_replace", FILL | {"weights": Weights(columns=np.ones(3))}, "there are 3 column_weights"),
-    ("record_replace", {"missing_values": (-9.0,)}, "say missing = 'fill' with a public missing_fill"),
+    ("record_replace", {"missing_values": (-9.0,)}, "set missing = 'fill' with a public missing_fill"),
     ("entry", FILL | {"kind": "matrix", "max_steps": 2, "missing_values": (-9.0,)}, r"Set change = 1\.5"),
     ("record_replace", FILL | {"center": True}, "does not centre or scale"),
     ("record_replace", {"missing": "fill", "fill": Fill(values=np.ones(3))}, "missing_fill has shape"),
