@@ -192,7 +192,7 @@ def test_every_path_that_is_written_is_writable() -> None:
 
 
 def test_a_tmpfs_belongs_to_the_user_of_the_container() -> None:
-    """Docker makes it root's, with the mode of the image's folder: open to all are /tmp and PostgreSQL's sockets."""
+    """Docker makes it root's, with the mode of the folder in the image: /tmp and PostgreSQL's are open to all."""
     for name in ORDER:
         for one in COMPOSE[name]["tmpfs"]:
             path, _, options = one.partition(":")
