@@ -26,7 +26,7 @@ from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block
 from npmdask.planning.device_choice import settled
 from npmdask.planning.forecast import locked_values, predict_steps
-from npmdask.planning.row_sample import Sample, SampleBudget, draw_sample, in_part, sample_of, why_too_small
+from npmdask.planning.row_sample import Sample, SampleBudget, draw_sample, in_part, places_of, sample_of, why_too_small
 from npmdask.planning.simulated_convergence import SPARE, TINY, Simulation, play, thinned
 from npmdask.runs.build import default_rank, make_problem
 from npmdask.runs.loop import solve_in
@@ -179,8 +179,8 @@ def too_large(reader: Any) -> str:
 
 
 def _place_bytes(reader: Any) -> int:
-    """Bytes that rows from one row of chunks take to read: all of it, unless chunks can be read in part."""
-    return 1 if in_part(reader) else max(1, int(reader.nbytes / reader.grid[0]))
+    """Bytes that rows from one place take to read: all of it, unless chunks can be read in part."""
+    return 1 if in_part(reader) else max(1, int(reader.nbytes / places_of(reader)))
 
 
 def sample_for(problem: Problem, plan: MemoryPlan, executor: Executor, side: int) -> Sample | None:
@@ -188,7 +188,7 @@ def sample_for(problem: Problem, plan: MemoryPlan, executor: Executor, side: int
     reader: Any = problem.source.reader
     allowed = SampleBudget(
         side=side,
-        places=max(1, min(PLACES, READ // _place_bytes(reader), reader.grid[0] // 4)),
+        places=max(1, min(PLACES, READ // _place_bytes(reader), places_of(reader) // 4)),
         nbytes=MEMORY,
         flops=GRAM_FLOPS,
     )

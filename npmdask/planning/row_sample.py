@@ -112,8 +112,8 @@ def sample_of(source: Source, request: Request, late: Callable[[], bool], allowe
     reader, (m, d) = source.reader, source.shape
     assert not isinstance(reader, TensorReader)  # refused before
     wanted = _rows_wanted(reader, m, d * source.parts, allowed)
-    places = min(wanted if in_part(reader) else allowed.places, reader.grid[0])
-    slabs = np.unique(np.linspace(0, reader.grid[0] - 1, places).astype(int))
+    places = min(wanted if in_part(reader) else allowed.places, places_of(reader))
+    slabs = np.unique(np.linspace(0, places_of(reader) - 1, places).astype(int))
     slabs = np.random.default_rng(0).permutation(slabs)  # if it becomes late, the first are from everywhere
     traces, numbers = list[float](), list[np.ndarray]()
     if isinstance(reader, CsrReader):
@@ -134,7 +134,7 @@ def sample_of(source: Source, request: Request, late: Callable[[], bool], allowe
     spectrum, errors = spectrum_of(*seen, of_rows=m), tuple[ShareError, ...]()
     if allowed.judged and source.kind != "symmetric" and source.parts == 1:
         missed = _missed(source, request, rows, spectrum, allowed.judged)
-        some = [part.shape[0] for part in parts] if len(parts) < min(reader.grid[0], count) else []
+        some = [part.shape[0] for part in parts] if len(parts) < min(places_of(reader), count) else []
         errors = _errors(*seen, of_rows=m, rank=allowed.judged, places=some, missed=missed)
     positive, unit = 1.0, 1.0 if source.kind == "samples" else float(m)
     if source.kind == "symmetric":
@@ -236,7 +236,7 @@ def _dense_rows(
     traces: list[float] | None,
     numbers: list[np.ndarray],
 ) -> list[np.ndarray]:
-    """Every n-th row of some rows of chunks, and no other is read where that can be.
+    """Every n-th row of some rows of chunks, in shards of inner chunks, and no other is read where that can be.
 
     ``traces`` takes the sums of their entries on the diagonal, ``numbers`` those of the rows.
     """
@@ -244,17 +244,19 @@ def _dense_rows(
     for slab in slabs:
         if parts and late():
             break
-        height = min(reader.chunks[0], reader.shape[0] - int(slab) * reader.chunks[0])
+        start, high = int(slab) * _place_rows(reader), _place_rows(reader)
+        height = min(high, reader.shape[0] - start)
         stride = max(1, height // each)
         first = int(slab) * AWRY % stride if in_part(reader) else 0
         if isinstance(reader, TriangleReader):
             parts.append(reader.some_rows(int(slab), slice(None, None, stride))[:each].astype(np.float64))
-        elif in_part(reader):
-            parts.append(reader.some_rows(int(slab), range(first, height, stride)[:each]).astype(np.float64))
+        elif isinstance(reader, DenseReader) and reader.access.by_rows:
+            stored, top = divmod(start, reader.chunks[0])
+            parts.append(reader.some_rows(stored, range(top + first, top + height, stride)[:each]).astype(np.float64))
         else:
             parts.append(_rows_of_slab(reader, int(slab), stride, late)[:each])
         rows = np.arange(len(parts[-1]))
-        numbers.append(int(slab) * reader.chunks[0] + first + stride * rows)
+        numbers.append(start + first + stride * rows)
         if traces is not None:  # of a Hermitian matrix both parts of a column are there
             traces.append(float(parts[-1][rows, reader.shape[1] // reader.shape[0] * numbers[-1]].sum()))
     return parts
@@ -262,7 +264,20 @@ def _dense_rows(
 
 def in_part(reader: Any) -> bool:
     """Whether single rows can be read: rows are then taken from as many places as there are rows in the sample."""
-    return isinstance(reader, DenseReader) and reader.access.way == "direct"
+    return isinstance(reader, DenseReader) and reader.together == 1
+
+
+def _place_rows(reader: Any) -> int:
+    """Rows of a place, from which a sample takes some: a row of chunks, or of inner chunks that are read alone."""
+    together = reader.together if isinstance(reader, DenseReader) else 1
+    return int(reader.chunks[0]) if together == 1 else int(together)
+
+
+def places_of(reader: Any) -> int:
+    """How many places of rows there are to sample from."""
+    if isinstance(reader, CsrReader):
+        return reader.grid[0]
+    return -(-int(reader.shape[0]) // _place_rows(reader))
 
 
 def _alike(parts: list[Any]) -> float:

@@ -34,6 +34,10 @@ from npmdask.storage.prefetch import HEADERS, MOST_PACKED, NoAnswerError, Piece,
 from npmdask.storage.snapshots import is_of_icechunk, reason_of, snapshot_of
 
 Decode = Callable[[np.ndarray, np.ndarray], None]  # (packed bytes, the whole chunk to fill)
+ReadInto = Callable[[np.ndarray, int], None]  # (bytes to fill, from which byte of a file or object on)
+FillRows = Callable[[np.ndarray, int], None]  # (rows to fill: n x the width of a whole chunk, the first one's number)
+SPAN_BYTES = 2 * 2**20  # of a shard, read at once: what is decoded is still in the cache of the processor
+GAP_BYTES = 2**15  # between two inner chunks: reading so many in vain costs less than a second call
 
 _LOCAL = threading.local()
 
@@ -70,6 +74,16 @@ class Access:
     reason: str
     folder: Path | None = None
     decode: Decode | None = None
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether some rows of a chunk can be read without the others: of local files that are plain, or shards."""
+        return self.folder is not None and (self.way == "direct" or self.shard is not None)
+
+    @property
+    def shard(self) -> Shard | None:
+        """How shards are encoded, where the chunks lie in some that are understood."""
+        return self.decode if isinstance(self.decode, Shard) else None
 
 
 def access_of(array: Any) -> Access:
@@ -239,26 +253,24 @@ class Shard:
     at_start: bool
     checked: bool
 
+    @property
+    def plain(self) -> bool:
+        """Whether inner chunks are not encoded, so that they can be read in part."""
+        return self.decode is decode_plain
+
     def __call__(self, packed: np.ndarray, whole: np.ndarray) -> None:
         """Fill ``whole`` from the bytes of a shard."""
-        counts = tuple(n // c for n, c in zip(whole.shape, self.inner, strict=True))
-        size = self.index_bytes(counts)
-        raw = packed[:size] if self.at_start else packed[max(0, len(packed) - size) :]
-        index = self.index(raw, counts, len(packed))
-        for at in np.ndindex(counts):
-            part = whole[tuple(slice(i * c, (i + 1) * c) for i, c in zip(at, self.inner, strict=True))]
-            offset, length = (int(n) for n in index[at])
-            if offset == NO_CHUNK:
-                part[...] = self.fill
-                continue
-            inside = part.flags.c_contiguous
-            target = part if inside else scratch("inner chunk", self.inner, whole.dtype)
-            try:
-                self.decode(packed[offset : offset + length], target)
-            except (ValueError, RuntimeError) as error:
-                raise ValueError(f"its inner chunk {at}: {error}") from error
-            if not inside:
-                part[...] = target
+
+        def read(part: np.ndarray, offset: int) -> None:
+            part[:] = packed[offset : offset + len(part)]
+
+        ShardRows(self, read, len(packed), whole.shape, whole.dtype)(whole.reshape(len(whole), -1), 0)
+
+    def read_index(self, read: ReadInto, counts: tuple[int, ...], size: int) -> np.ndarray:
+        """The index of a shard of ``size`` bytes (counts x 2), of which no other bytes are read."""
+        raw = np.empty(min(self.index_bytes(counts), size), np.uint8)
+        read(raw, 0 if self.at_start else size - len(raw))
+        return self.index(raw, counts, size)
 
     def index_bytes(self, counts: tuple[int, ...]) -> int:
         """Bytes of the index of a shard with so many inner chunks along each axis."""
@@ -282,6 +294,191 @@ class Shard:
         if (pairs > size).any() or (pairs.sum(axis=1) > size).any():
             raise ValueError(f"it is truncated: its index names bytes behind the {size} that it has")
         return index
+
+
+_Piece = tuple[int, int, np.ndarray, tuple[int, int]]  # from and to: bytes of a shard; what to fill; inner chunk
+
+
+class ShardRows:
+    """Fills rows of one shard, of which only the inner chunks that hold them are read and decoded.
+
+    They are decoded into the memory that is to be filled. Of those that only begin or end there one row of inner chunks
+    is kept for the next call: rows that are asked for in turn are decoded once, however many a call asks for.
+
+    Parameters
+    ----------
+    shard : how it is encoded.
+    read : takes bytes of the shard.
+    size : of the shard, in bytes.
+    shape : of the decoded shard, 1-D or 2-D; entries of a 1-D shard are rows of one column.
+    dtype : of its values.
+    columns : so many are filled; those behind are not part of the array. All if None.
+    ahead : asks for bytes (from, to) that rows in turn will need next, if given.
+
+    Raises
+    ------
+    ValueError
+        The index is corrupt or names bytes that are not there; later: an inner chunk is, which is named.
+    """
+
+    def __init__(
+        self,
+        shard: Shard,
+        read: ReadInto,
+        size: int,
+        shape: tuple[int, ...],
+        dtype: np.dtype,
+        columns: int | None = None,
+        ahead: Callable[[int, int], None] | None = None,
+    ) -> None:
+        self._shard, self._read, self._dtype = shard, read, dtype
+        (rows, self._width), (self._high, self._wide) = ((*shape, 1)[:2], (*shard.inner, 1)[:2])
+        counts = (rows // self._high, self._width // self._wide)
+        self._index = shard.read_index(read, counts, size)
+        used = self._width if columns is None else columns
+        self._across = range(-(-used // self._wide))
+        self._plain = shard.plain
+        self._line, self._decoded = self._wide * dtype.itemsize, self._high * self._wide * dtype.itemsize
+        self._band = np.empty((0, 0), dtype)  # a row of inner chunks, decoded
+        self._held: int | None = None  # its number
+        self._ahead, self._rows, self._next = ahead, rows, 0  # the row behind those that were read last
+
+    def __call__(self, part: np.ndarray, first: int) -> None:
+        """Fill ``part`` (n x the width of the shard) with the rows from ``first`` on."""
+        last = first + len(part)
+        if self._ahead is not None and first == self._next:  # the same again, while these are read and used
+            for begin, end in self.ranges(last, min(self._rows, last + len(part))):
+                self._ahead(begin, end)
+        self._next = last
+        if self._plain and self._wide == self._width:
+            self._copy(part, first)
+            return
+        high, pieces = self._high, list[_Piece]()
+        for row in range(first // high, -(-last // high)):
+            top, low = max(first, row * high), min(last, (row + 1) * high)
+            rows = part[top - first : low - first]
+            if self._plain or low - top == high:
+                pieces += self._pieces(row, top - row * high, rows)
+                continue
+            if self._held != row:
+                self._held = None
+                if not len(self._band):
+                    self._band = np.empty((high, self._width), self._dtype)
+                self._fill(self._pieces(row, 0, self._band))
+                self._held = row
+            rows[...] = self._band[top - row * high : low - row * high]
+        self._fill(pieces)
+
+    def ranges(self, first: int, last: int) -> list[tuple[int, int]]:
+        """The bytes (from, to) that rows ``first`` to ``last`` need, neighbours as one."""
+        some = self._index[first // self._high : -(-last // self._high), : len(self._across)].reshape(-1, 2)
+        pairs = sorted((int(o), int(o + n)) for o, n in some if o != NO_CHUNK)
+        return [(group[0][0], max(pair[1] for pair in group)) for group in _neighbours(pairs)]
+
+    def _copy(self, part: np.ndarray, first: int) -> None:
+        """The same of plain inner chunks as wide as the shard: those that follow each other are read in one call."""
+        row, last, high = first, first + len(part), self._high
+        while row < last:
+            begin, stop = self._byte_of(row), min(last, (row // high + 1) * high)
+            if begin is None:
+                part[row - first : stop - first] = self._shard.fill
+            else:
+                while stop < last and self._byte_of(stop) == begin + (stop - row) * self._line:
+                    stop = min(last, stop + high)
+                self._read(part[row - first : stop - first].reshape(-1).view(np.uint8), begin)
+            row = stop
+
+    def _byte_of(self, row: int) -> int | None:
+        """Where a row of a plain inner chunk as wide as the shard begins; None if the chunk is not there."""
+        at = (row // self._high, 0)
+        offset, length = (int(n) for n in self._index[at])
+        if offset == NO_CHUNK:
+            return None
+        self._require_size(at, length)
+        return offset + row % self._high * self._line
+
+    def _pieces(self, row: int, top: int, rows: np.ndarray) -> Iterator[_Piece]:
+        """What is to be read for ``rows``, which begin ``top`` rows below the upper end of a row of inner chunks."""
+        for column in self._across:
+            at, target = (row, column), rows[:, column * self._wide : (column + 1) * self._wide]
+            offset, length = (int(n) for n in self._index[at])
+            if offset == NO_CHUNK:
+                target[...] = self._shard.fill
+                continue
+            self._require_size(at, length)
+            if self._plain:
+                offset, length = offset + top * self._line, len(rows) * self._line
+            yield offset, offset + length, target, at
+
+    def _fill(self, pieces: Iterable[_Piece]) -> None:
+        room = _span_bytes(self._decoded)
+        for group in _neighbours(sorted(pieces, key=lambda piece: piece[0])):
+            start, stop = group[0][0], max(piece[1] for piece in group)
+            packed = scratch(("span",), (max(room, stop - start),), np.uint8)[: stop - start]
+            self._read(packed, start)
+            for begin, end, target, at in group:
+                self._decode(packed[begin - start : end - start], target, at)
+
+    def _require_size(self, at: tuple[int, int], length: int) -> None:
+        if self._plain:
+            with _inside(at):
+                require_bytes(length, self._decoded, "it has")
+        if length > MOST_PACKED * self._decoded + HEADERS:
+            raise ValueError(
+                f"its inner chunk {at} has {length} bytes, far more than one that decodes to {self._decoded}"
+            )
+
+    def _decode(self, packed: np.ndarray, target: np.ndarray, at: tuple[int, int]) -> None:
+        if self._plain:
+            target[...] = packed.view(self._dtype).reshape(target.shape)
+            return
+        inside = target.flags.c_contiguous
+        decoded = target if inside else scratch("inner chunk", target.shape, self._dtype)
+        with _inside(at):
+            self._shard.decode(packed, decoded)
+        if not inside:
+            target[...] = decoded
+
+
+def _span_bytes(decoded: int) -> int:
+    """Memory for what is read at once, an inner chunk decoding to so many bytes: few grow when they are packed."""
+    return max(SPAN_BYTES, decoded + decoded // 8 + GAP_BYTES)
+
+
+def shard_bytes(access: Access, shape: tuple[int, ...], dtype: np.dtype, files: int) -> int:
+    """Memory that so many open shards take while their rows are read, beside these; 0 of chunks that are plain files.
+
+    A row of inner chunks and the index of each; what is read at once and one inner chunk, decoded.
+    """
+    if access.shard is None:
+        return 0
+    (rows, width), (high, wide) = (*shape, 1)[:2], (*access.shard.inner, 1)[:2]
+    decoded, index = high * wide * dtype.itemsize, 16 * (rows // high) * (width // wide)
+    if access.shard.plain and wide == width:
+        return (files + 4) * index
+    return files * high * width * dtype.itemsize + (files + 4) * index + _span_bytes(decoded) + decoded
+
+
+def _neighbours(pieces: Iterable[Any]) -> Iterator[list[Any]]:
+    """Pieces (from, to, ...), sorted, in groups that one call reads: a small gap is read too."""
+    group, stop = list[Any](), 0
+    for piece in pieces:
+        if group and (piece[0] > stop + GAP_BYTES or max(stop, piece[1]) - group[0][0] > SPAN_BYTES):
+            yield group
+            group, stop = [], 0
+        group.append(piece)
+        stop = max(stop, piece[1])
+    if group:
+        yield group
+
+
+@contextmanager
+def _inside(at: tuple[int, int]) -> Iterator[None]:
+    """Around decoding an inner chunk: errors name it."""
+    try:
+        yield
+    except (ValueError, RuntimeError) as error:
+        raise ValueError(f"its inner chunk {at}: {error}") from error
 
 
 def _index_of(shard: Any) -> dict[str, bool] | None:
@@ -321,6 +518,38 @@ def read_exactly(file: int, part: np.ndarray, offset: int) -> None:
         if count == 0:
             raise ValueError(f"it is truncated: {offset + got} bytes, fewer than its shape needs")
         got += count
+
+
+@contextmanager
+def opened_rows(array: Any, access: Access, name: str, columns: int | None = None) -> Iterator[FillRows]:
+    """What fills rows of a chunk or shard of a local array whose ``access`` is ``by_rows``; see :class:`ShardRows`.
+
+    Raises
+    ------
+    FileNotFoundError
+        It is not there.
+    OSError, ValueError
+        It is no plain file, or not of its size, or its index is corrupt.
+    """
+    assert access.folder is not None
+    shape, dtype = stored_shape(array), np.dtype(array.dtype)
+    file = open_chunk_file(access.folder / name)
+    try:
+        size = os.fstat(file).st_size
+
+        def read(part: np.ndarray, offset: int) -> None:
+            read_exactly(file, part, offset)
+
+        if access.shard is not None:
+            yield ShardRows(
+                access.shard, read, size, shape, dtype, columns, lambda start, stop: _ask(file, start, stop)
+            )
+        else:
+            line = int(np.prod(shape[1:], dtype=np.int64)) * dtype.itemsize
+            require_bytes(size, shape[0] * line, "it has")
+            yield lambda part, first: read(part, first * line)
+    finally:
+        os.close(file)
 
 
 def read_chunk(array: Any, access: Access, name: str, whole: np.ndarray) -> None:
@@ -646,16 +875,21 @@ def read_ahead(path: Path) -> None:
     except (OSError, ValueError):
         return
     try:
-        if not _cached(file):
-            for start in range(0, min(os.fstat(file).st_size, AHEAD_BYTES), AHEAD_STEP):
-                os.posix_fadvise(file, start, AHEAD_STEP, os.POSIX_FADV_WILLNEED)
+        _ask(file, 0, os.fstat(file).st_size)
     finally:
         os.close(file)
 
 
-def _cached(file: int) -> bool:
-    """Whether the last byte of a file can be had without the disk: asking costs far less than advice not needed."""
+def _ask(file: int, start: int, stop: int) -> None:
+    """Ask the kernel for a range of an open file, as :func:`read_ahead`."""
+    if not _cached(file, max(start, stop - 1)):
+        for at in range(start, min(stop, start + AHEAD_BYTES), AHEAD_STEP):
+            os.posix_fadvise(file, at, AHEAD_STEP, os.POSIX_FADV_WILLNEED)
+
+
+def _cached(file: int, at: int) -> bool:
+    """Whether a byte of a file can be had without the disk: asking costs far less than advice not needed."""
     try:
-        return os.preadv(file, [bytearray(1)], max(0, os.fstat(file).st_size - 1), os.RWF_NOWAIT) == 1
+        return os.preadv(file, [bytearray(1)], at, os.RWF_NOWAIT) == 1
     except OSError:
         return False  # not in the cache, or a file system that cannot say

@@ -103,7 +103,8 @@ def advise(source: Source) -> LayoutAdvice:
         return LayoutAdvice(chunk_bytes=reader.nbytes // reader.units, reasons=())
     if isinstance(reader, CsrReader):
         size = reader.chunk * (reader.dtype.itemsize + reader.group["indices"].dtype.itemsize)
-        reasons = _size_reasons(size, reader.nbytes) + _packing_reasons(reader.group["data"])
+        by_rows = reader.access["data"].by_rows
+        reasons = _size_reasons(size, reader.nbytes) + _packing_reasons(reader.group["data"], by_rows=by_rows)
         command = _command(source, None) if reasons else None
         return LayoutAdvice(chunk_bytes=size, reasons=tuple(reasons), command=command)
     if isinstance(reader, TensorReader):  # written by npmdask only, in blocks that suit
@@ -112,12 +113,13 @@ def advise(source: Source) -> LayoutAdvice:
     size = reader.chunks[0] * reader.chunks[1] * reader.dtype.itemsize
     if reader.access.way == "computed":  # there is nothing that could be stored in another way
         return LayoutAdvice(chunk_bytes=size, reasons=())
+    held = size * reader.together // reader.chunks[0] if reader.access.shard is not None else size
     rows, columns = choose_chunks(reader.shape[1], reader.dtype.itemsize, source.kind)
     better = (min(rows, reader.shape[0]), columns)
     reasons = (
-        (_size_reasons(size, reader.nbytes) if reader.chunks != better else [])
+        (_size_reasons(size, reader.nbytes, held) if reader.chunks != better else [])
         + _shape_reasons(reader, source.kind, better)
-        + _packing_reasons(reader.array)
+        + _packing_reasons(reader.array, by_rows=reader.access.by_rows)
     )
     if not reasons:
         return LayoutAdvice(chunk_bytes=size, reasons=())
@@ -129,10 +131,11 @@ def advise(source: Source) -> LayoutAdvice:
     )
 
 
-def _size_reasons(chunk: int, whole: int) -> list[str]:
+def _size_reasons(chunk: int, whole: int, held: int | None = None) -> list[str]:
+    """``held``: what is in memory at once, of a chunk or shard that is read in part."""
     if chunk < SMALLEST and whole > SMALLEST:
         return [f"chunks of {_size(chunk)} are small: the cost of opening each one shows below 4 MiB"]
-    if chunk > LARGEST:
+    if (held or chunk) > LARGEST:
         return [f"chunks of {_size(chunk)} are large: a task holds a row of them, and 16 MiB are read as fast"]
     return []
 
@@ -151,7 +154,7 @@ def _shape_reasons(reader: DenseReader, kind: str, better: tuple[int, int]) -> l
     return []
 
 
-def _packing_reasons(array: Any) -> list[str]:
+def _packing_reasons(array: Any, *, by_rows: bool) -> list[str]:
     reasons = []
     names, ratio = codec_names(array), _stored_ratio(array)
     shuffled = any("shuffle" in name and "noshuffle" not in name for name in names)
@@ -162,8 +165,8 @@ def _packing_reasons(array: Any) -> list[str]:
         )
     elif names and array.dtype.kind in "iub" and not shuffled:
         reasons.append(f"{', '.join(names)} without shuffle is slow to decode: LZ4 with bitshuffle suits integers")
-    if getattr(array, "shards", None):
-        reasons.append("shards are read whole: chunks in files of their own are read in part")
+    if getattr(array, "shards", None) and not by_rows:
+        reasons.append("shards with these codecs are read whole; plain ones, or with Blosc or Zstandard, in part")
     if big_endian(array):
         reasons.append("big-endian values are byte-swapped in every pass")
     return reasons

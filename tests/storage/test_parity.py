@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -28,7 +27,6 @@ from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, Sharding
 from npmdask.errors import BadInputError, NpmdaskError
 from npmdask.execution.executor import Threads
 from npmdask.operators import Gram, SparseGram
-from npmdask.storage import chunk_access
 from npmdask.storage.ingest import ingest
 from npmdask.storage.readers.dense import ReadStats
 from npmdask.storage.readers.packed_symmetric import TriangleReader
@@ -492,27 +490,3 @@ def test_a_row_pointer_that_is_lost_at_the_front_is_no_row_of_zeros(tmp_path: Pa
     (made.path / made.other).unlink()
     with pytest.raises(BadInputError, match=r"chunk c/0 of .*indptr is missing"):
         open_source(made.path)
-
-
-@pytest.mark.slow
-def test_a_shard_takes_the_memory_that_is_predicted_and_no_more(tmp_path: Path) -> None:
-    """It is held as it is stored and decoded, and one inner chunk beside them: zarr took five times a shard."""
-    array = zarr.create_array(
-        tmp_path / "x.zarr",
-        shape=(2048, 512),
-        dtype="f8",
-        chunks=(256, 128),
-        shards=(2048, 512),
-        compressors=BloscCodec(),
-    )
-    array[...] = np.random.default_rng(0).standard_normal(array.shape)
-    reader: Any = open_source(tmp_path / "x.zarr").reader
-    shard = 2048 * 512 * 8
-    assert reader.access.way == "decoded" and reader.buffer_bytes == 3 * shard
-    chunk_access.scratch(("packed",), (1,), np.uint8)  # what another test left
-    tracemalloc.start()
-    for _ in reader.tiles(0, ReadStats()):
-        pass
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert 1.5 * shard < peak <= reader.buffer_bytes

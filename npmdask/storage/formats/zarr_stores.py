@@ -115,7 +115,7 @@ def dense_array(path: Path, array: Any, checksums: np.ndarray | None, missing: s
     def batches(start: int) -> Iterator[np.ndarray]:
         if missing == "fill":
             return grid_rows(lambda: nullcontext(boxes_of(array, missing)), shape, reader.chunks, dtype, spool, start)
-        if reader.access.way != "direct" and too_wide(shape, reader.chunks, dtype):
+        if reader.together > 1 and too_wide(shape, (reader.together, reader.chunks[1]), dtype):
             return tile_rows(spool_grid(reader.decode, shape, reader.chunks, dtype, spool), start)
         return tile_rows(reader, start)
 

@@ -4,15 +4,14 @@ A *slab* is one row of chunks. A *tile* is a few of its rows across all columns,
 slab is cut into tiles depends on the array's shape and chunks only, never on memory, threads or codec, so
 that sums are formed in the same order everywhere.
 
-Uncompressed local chunks are read straight into a reused buffer, those compressed with Blosc or Zstandard, in shards
-or from an object store are decoded into one (:mod:`npmdask.storage.chunk_access`); everything else (other codecs,
-big-endian values, Fortran order) goes through zarr-python.
+Uncompressed local chunks are read straight into a reused buffer, those compressed with Blosc or Zstandard or from an
+object store are decoded into one, and of local shards the inner chunks that a tile needs
+(:mod:`npmdask.storage.chunk_access`); everything else (other codecs, big-endian values, Fortran order) goes through
+zarr-python.
 """
 
 from __future__ import annotations
 
-import math
-import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -26,18 +25,18 @@ from npmdask.errors import BadInputError, NpmdaskError
 from npmdask.storage.checksum import ChunkSums
 from npmdask.storage.chunk_access import (
     Access,
+    FillRows,
     access_of,
     array_folder,
     ask_ahead,
     chunk_exists,
     missing_chunk,
-    open_chunk_file,
+    opened_rows,
     read_chunk,
-    read_exactly,
     read_through_zarr,
-    require_bytes,
     said_place,
     scratch,
+    shard_bytes,
     stored_shape,
     unreadable,
 )
@@ -188,15 +187,27 @@ class DenseReader(InTiles):
         return (rows, columns)
 
     @property
+    def together(self) -> int:
+        """Rows that are only read together: one of local files that are plain, a row of inner chunks of other shards
+        there, else a row of chunks.
+        """
+        access = self.access
+        if not access.by_rows:
+            return self.chunks[0]
+        shard = access.shard
+        return 1 if shard is None or shard.plain else min(shard.inner[0], self.chunks[0])
+
+    @property
     def buffer_bytes(self) -> int:
         """Memory that reading one slab takes: a tile if chunks can be read in part, else all of its chunks.
 
-        Decoded here: the chunks and one of them compressed (which may be a little larger than decoded), of a shard one
-        inner chunk too; twice more of what comes over the network. Through zarr, chunk after chunk, seven times a
-        chunk: measured up to 6.5; it passes through the codec's and zarr's own copies, on zarr's own threads.
+        Decoded here: the chunks and one of them compressed (which may be a little larger than decoded), twice more of
+        what comes over the network. Through zarr, chunk after chunk, seven times a chunk: measured up to 6.5; it passes
+        through the codec's and zarr's own copies, on zarr's own threads.
         """
-        if self.access.way == "direct":
-            return self.tile_rows * self.grid[1] * self.chunks[1] * self.dtype.itemsize
+        if self.access.by_rows:
+            tile = self.tile_rows * self.grid[1] * self.chunks[1] * self.dtype.itemsize
+            return tile + shard_bytes(self.access, self.whole, self.dtype, self.grid[1])
         rows, columns = self.whole
         beside = 7 if self.access.way == "zarr" else 2 if self.access.folder is not None else 4
         return rows * columns * (self.grid[1] + beside) * self.dtype.itemsize
@@ -236,15 +247,15 @@ class DenseReader(InTiles):
 
     @property
     def fills_rows(self) -> bool:
-        """Whether plain bytes of whole rows are read, straight into any memory."""
-        return self.access.way == "direct" and int(self.array.chunks[1]) == self.shape[1]
+        """Whether whole rows are read, or decoded, straight into any memory."""
+        return self.access.by_rows and self.whole[1] == self.shape[1]
 
     def tiles(self, slab: int, record: ReadStats, room: Room | None = None) -> Iterator[tuple[slice, Tile]]:
         """Yield (rows of the array, tile). A tile's memory is reused by the next one, unless it was given by ``room``,
         which is asked where the reader ``fills_rows``.
         """
         sums = [self.sums() for _ in range(self.grid[1])]
-        blocks = self._direct_tiles(slab, room) if self.access.way == "direct" else self._decoded_tiles(slab)
+        blocks = self._tiles_by_rows(slab, room) if self.access.by_rows else self._decoded_tiles(slab)
         for rows, tile in blocks:
             for column, (_, values) in enumerate(tile):
                 sums[column].add(values)
@@ -264,8 +275,8 @@ class DenseReader(InTiles):
         refuse_marked(self.array)
         return impute(self.where, position, self)
 
-    def _direct_tiles(self, slab: int, room: Room | None) -> Iterator[tuple[slice, Tile]]:
-        rows, width = self.slab_rows(slab), int(self.array.chunks[1])  # an edge chunk is stored whole
+    def _tiles_by_rows(self, slab: int, room: Room | None) -> Iterator[tuple[slice, Tile]]:
+        rows, width = self.slab_rows(slab), self.whole[1]  # an edge chunk is stored whole
         with ExitStack() as stack:
             files = [stack.enter_context(self.opened(slab, column)) for column in range(self.grid[1])]
             start = rows.start
@@ -278,8 +289,8 @@ class DenseReader(InTiles):
                 else:  # as much as there is room for, at once: threads that read wait for each other at every call
                     parts = [room(rows.stop - start)]
                 tile: Tile = []
-                for column, (read, part) in enumerate(zip(files, parts, strict=True)):
-                    read(part, (start - rows.start) * width)
+                for column, (fill, part) in enumerate(zip(files, parts, strict=True)):
+                    fill(part, start - rows.start)
                     columns = self.slab_columns(column)
                     tile.append((columns, part[:, : columns.stop - columns.start]))
                 stop = start + len(parts[0])
@@ -287,30 +298,25 @@ class DenseReader(InTiles):
                 start = stop
 
     @contextmanager
-    def opened(self, slab: int, column: int) -> Iterator[Callable[[np.ndarray, int], None]]:
-        """The file of a chunk of plain bytes, of the size that its shape needs, as what fills an array from an entry of
-        the chunk on.
+    def opened(self, slab: int, column: int) -> Iterator[FillRows]:
+        """The file of a chunk or shard, as what fills rows (n x the width of a whole chunk) from one of its rows on.
 
         Raises
         ------
         BadInputError
-            It is missing, no plain file, or of another size; or it cannot be read.
+            It is missing, no plain file, or of another size; or it cannot be read or decoded.
         """
-        name, itemsize = self.chunk_name(slab, column), self.dtype.itemsize
-        assert self.access.folder is not None
-        with self._reading(name):
-            file = open_chunk_file(self.access.folder / name)
-        try:
+        name, columns = self.chunk_name(slab, column), self.slab_columns(column)
+        with ExitStack() as stack:
             with self._reading(name):
-                require_bytes(os.fstat(file).st_size, math.prod(self.array.chunks) * itemsize, "it has")
+                rows = opened_rows(self.array, self.access, name, columns.stop - columns.start)
+                fill = stack.enter_context(rows)
 
-            def read(part: np.ndarray, first: int) -> None:
+            def filled(part: np.ndarray, first: int) -> None:
                 with self._reading(name):
-                    read_exactly(file, part, first * itemsize)
+                    fill(part, first)
 
-            yield read
-        finally:
-            os.close(file)
+            yield filled
 
     @contextmanager
     def _reading(self, name: str) -> Iterator[None]:
@@ -328,15 +334,14 @@ class DenseReader(InTiles):
     def some_rows(self, slab: int, rows: range) -> np.ndarray:
         """Single rows of a slab, numbered in it, and nothing else of its chunks, which are not checked: for a sample.
 
-        Only of chunks that are read directly.
+        Only where the ``access`` is ``by_rows``.
         """
-        taken, width = np.empty((len(rows), self.shape[1]), self.dtype), int(self.array.chunks[1])
-        whole = np.empty((1, width), self.dtype)
+        taken, whole = np.empty((len(rows), self.shape[1]), self.dtype), np.empty((1, self.whole[1]), self.dtype)
         for column in range(self.grid[1]):
             columns = self.slab_columns(column)
-            with self.opened(slab, column) as read:
+            with self.opened(slab, column) as fill:
                 for i, row in enumerate(rows):
-                    read(whole, row * width)
+                    fill(whole, row)
                     taken[i, columns] = whole[0, : columns.stop - columns.start]
         return taken
 
@@ -352,6 +357,11 @@ class DenseReader(InTiles):
         """One chunk in memory that the next one in the same ``slot`` reuses; its checksum is not compared."""
         name, array = self.chunk_name(slab, column), self.array
         rows, columns = self.slab_rows(slab), self.slab_columns(column)
+        if self.access.by_rows:
+            whole = scratch(("chunk", slot), self.whole, self.dtype)[: rows.stop - rows.start]
+            with self.opened(slab, column) as fill:
+                fill(whole, 0)
+            return whole[:, : columns.stop - columns.start]
         with self._reading(name):
             if self.access.way != "zarr":
                 whole = scratch(("chunk", slot), stored_shape(array), self.dtype)

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from npmdask.errors import BadInputError
-from npmdask.storage.chunk_access import location
+from npmdask.storage.chunk_access import location, shard_bytes
 from npmdask.storage.prefetch import Remote
 from npmdask.storage.readers.dense import DenseReader, InTiles, ReadStats, Tile, scratch
 
@@ -164,8 +164,10 @@ class TriangleReader(InTiles):
     @property
     def buffer_bytes(self) -> int:
         """Memory that reading one chunk takes: a tile, or some chunks where they are decoded (see ``DenseReader``)."""
-        rows = {"direct": self.tile_rows, "decoded": 3 * self.chunks[0], "zarr": 8 * self.chunks[0]}
-        return rows[self.dense.access.way] * self.chunks[1] * self.dtype.itemsize
+        access, wide = self.dense.access, self.chunks[1] * self.dtype.itemsize
+        if access.by_rows:
+            return self.tile_rows * wide + shard_bytes(access, self.dense.whole, self.dtype, 1)
+        return {"decoded": 3, "zarr": 8}[access.way] * self.chunks[0] * wide
 
     @property
     def remote(self) -> Remote | None:
@@ -205,17 +207,17 @@ class TriangleReader(InTiles):
         return self.dense.bad_value(position)
 
     def _chunk_tiles(self, i: int, j: int) -> Iterator[tuple[slice, np.ndarray]]:
-        return self._direct_tiles(i, j) if self.dense.access.way == "direct" else self._decoded_tiles(i, j)
+        return self._tiles_by_rows(i, j) if self.dense.access.by_rows else self._decoded_tiles(i, j)
 
-    def _direct_tiles(self, i: int, j: int) -> Iterator[tuple[slice, np.ndarray]]:
-        dense, width = self.dense, int(self.array.chunks[1])  # an edge chunk is stored whole
+    def _tiles_by_rows(self, i: int, j: int) -> Iterator[tuple[slice, np.ndarray]]:
+        dense, width = self.dense, self.dense.whole[1]  # an edge chunk is stored whole
         rows, columns = dense.slab_rows(i), dense.slab_columns(j)
         buffer = scratch("triangle tile", (self.tile_rows, width), self.dtype)
-        with dense.opened(i, j) as read:
+        with dense.opened(i, j) as fill:
             for start in range(rows.start, rows.stop, self.tile_rows):
                 stop = min(start + self.tile_rows, rows.stop)
                 part = buffer[: stop - start]
-                read(part, (start - rows.start) * width)
+                fill(part, start - rows.start)
                 yield slice(start, stop), part[:, : columns.stop - columns.start]
 
     def _decoded_tiles(self, i: int, j: int) -> Iterator[tuple[slice, np.ndarray]]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from scipy.sparse import csr_matrix
@@ -15,12 +16,16 @@ from npmdask.storage.checksum import crc32c, digest_of
 from npmdask.storage.chunk_access import (
     Access,
     Boxes,
+    FillRows,
     access_of,
     ask_ahead,
     location,
     missing_chunk,
+    opened_rows,
     read_chunk,
     said_place,
+    shard_bytes,
+    stored_shape,
     unreadable,
 )
 from npmdask.storage.prefetch import SAMPLED, Remote, fetches_ahead
@@ -39,6 +44,33 @@ class Fragment(NamedTuple):
     row: int
     indices: np.ndarray
     data: np.ndarray
+
+
+class _Files:
+    """The files that chunks of entries lie in, of each array the one that was read last open: it may be a shard."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, tuple[str, FillRows, ExitStack]] = {}
+
+    def opened(self, array: Any, access: Access, key: str) -> FillRows:
+        """What fills entries of the file called ``key``."""
+        held = self._held.get(array.path)
+        if held is None or held[0] != key:
+            self.close(array.path)
+            stack = ExitStack()
+            self._held[array.path] = key, stack.enter_context(opened_rows(array, access, key)), stack
+        return self._held[array.path][1]
+
+    def close(self, path: str) -> None:
+        if held := self._held.pop(path, None):
+            held[2].close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for path in list(self._held):
+            self.close(path)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,8 +129,9 @@ class CsrReader:
 
     @property
     def buffer_bytes(self) -> int:
-        """Memory of one slab: entries as stored, as float64, and the row pointers of short rows."""
-        return self.chunk * (2 * self.dtype.itemsize + 2 * 8 + 2 * 8)
+        """Memory of one slab: entries as stored, as float64, and the row pointers of short rows; what shards take."""
+        shards = sum(shard_bytes(self.access[n], stored_shape(a), a.dtype, 1) for n, a in self._entry_arrays.items())
+        return self.chunk * (2 * self.dtype.itemsize + 2 * 8 + 2 * 8) + shards
 
     @property
     def where(self) -> str:
@@ -106,10 +139,10 @@ class CsrReader:
 
     def read_ahead(self, slabs: range) -> None:
         """Ask for the chunks of ``slabs`` meanwhile: of the kernel, or of an object store."""
-        for slab in slabs:
-            for name in ("indices", "data"):
-                array = self.arrays[name]
-                ask_ahead(array, self.access[name], str(array.metadata.encode_chunk_key((slab,))))
+        for name in ("indices", "data"):
+            each = self._in_file(name)
+            for number in range(slabs.start // each, -(-slabs.stop // each)):
+                ask_ahead(self.arrays[name], self.access[name], self._file_name(name, number))
 
     @cached_property
     def remote(self) -> Remote | None:
@@ -121,11 +154,22 @@ class CsrReader:
         return Remote(array, tuple(names), self.chunk * self.dtype.itemsize)
 
     @cached_property
+    def _entry_arrays(self) -> dict[str, Any]:
+        return {name: self.arrays[name] for name in ("indices", "data")}
+
+    @cached_property
     def access(self) -> dict[str, Access]:
-        """How data and indices are read; of a shard the inner chunks, which are the slabs, only zarr reads."""
-        inner = "through zarr: the chunks of entries lie together in shards"
-        each = {name: self.arrays[name] for name in ("indices", "data")}
-        return {name: Access("zarr", inner) if array.shards else access_of(array) for name, array in each.items()}
+        """How data and indices are read; of a shard in an object store the inner chunks, the slabs, only zarr reads."""
+        inner = Access("zarr", "through zarr: the chunks of entries lie together in shards")
+        each = {name: (array, access_of(array)) for name, array in self._entry_arrays.items()}
+        return {name: inner if array.shards and not way.by_rows else way for name, (array, way) in each.items()}
+
+    def _in_file(self, name: str) -> int:
+        """Slabs in a file of ``data`` or ``indices``: more than one in a shard."""
+        return stored_shape(self.arrays[name])[0] // self.chunk
+
+    def _file_name(self, name: str, number: int) -> str:
+        return str(self.arrays[name].metadata.encode_chunk_key((number,)))
 
     def pointer_bytes(self, slabs: range) -> int:
         """Memory of the row pointers of a run of slabs (as stored, as int64, and of a block)."""
@@ -142,6 +186,10 @@ class CsrReader:
 
     def blocks(self, slabs: range, record: ReadStats) -> Iterator[csr_matrix | Fragment]:
         """The rows of a run of slabs as CSR blocks of whole rows, and the cut rows at both ends as fragments."""
+        with _Files() as files:
+            yield from self._blocks(slabs, record, files)
+
+    def _blocks(self, slabs: range, record: ReadStats, files: _Files) -> Iterator[csr_matrix | Fragment]:
         first, last = self.rows_of(slabs)
         pointers = self._pointers(first, last + 2, record)
         start, stop = slabs.start * self.chunk, min(slabs.stop * self.chunk, self.entries)
@@ -150,7 +198,7 @@ class CsrReader:
         if pointers[0] < start:
             at = 1
         for slab in slabs:
-            held = held.extend(*self._read(slab, record))
+            held = held.extend(*self._read(slab, record, files))
             if at == 1 and held.start < pointers[1]:  # the head row began in an earlier run
                 if held.stop < min(pointers[1], stop):
                     continue
@@ -205,23 +253,26 @@ class CsrReader:
         record.bytes_read += stored.nbytes
         return stored[start - first : stop - first].astype(np.int64)
 
-    def _read(self, slab: int, record: ReadStats) -> tuple[np.ndarray, np.ndarray]:
+    def _read(self, slab: int, record: ReadStats, files: _Files) -> tuple[np.ndarray, np.ndarray]:
         span = slice(slab * self.chunk, min((slab + 1) * self.chunk, self.entries))
-        indices, data = (self._read_chunk(name, slab, span, record) for name in ("indices", "data"))
+        indices, data = (self._read_chunk(name, slab, span, record, files) for name in ("indices", "data"))
         record.chunks += 2
         if _outside(indices, self.shape[1]):
             raise BadInputError(f"{self.where}: a column index in chunk {slab} is outside 0..{self.shape[1] - 1}")
         return indices, data
 
-    def _values(self, name: str, slab: int, span: slice) -> np.ndarray:
+    def _values(self, name: str, slab: int, span: slice, files: _Files) -> np.ndarray:
         """The values of a chunk, straight from its file where that is understood."""
         array, access = self.arrays[name], self.access[name]
         if access.way == "zarr":
             return self.slices[name][span]
-        key = str(array.metadata.encode_chunk_key((slab,)))
-        whole = np.empty(array.chunks, array.dtype)
+        number, place = divmod(slab, self._in_file(name))
+        key, whole = self._file_name(name, number), np.empty(array.chunks, array.dtype)
         try:
-            read_chunk(array, access, key, whole)
+            if access.by_rows:
+                files.opened(array, access, key)(whole[:, None], place * self.chunk)
+            else:
+                read_chunk(array, access, key, whole)
         except FileNotFoundError:
             raise missing_chunk(key, array, REMEDY) from None
         except NpmdaskError:
@@ -230,10 +281,11 @@ class CsrReader:
             raise unreadable(key, location(array), error) from error
         return whole[: span.stop - span.start]
 
-    def _read_chunk(self, name: str, slab: int, span: slice, record: ReadStats) -> np.ndarray:
-        values, key = self._values(name, slab, span), self.arrays[name].metadata.encode_chunk_key((slab,))
+    def _read_chunk(self, name: str, slab: int, span: slice, record: ReadStats, files: _Files) -> np.ndarray:
+        values = self._values(name, slab, span, files)
         crc = crc32c(values)
         if self.checksums is not None and int(self.checksums[name][slab]) != crc:
+            key = self._file_name(name, slab // self._in_file(name))
             raise BadInputError(
                 f"chunk {key} of {self.where}/{name} is corrupt: its checksum is {crc:08x} and was "
                 f"{int(self.checksums[name][slab]):08x}; restore it from a backup or ingest the source again"
