@@ -30,6 +30,9 @@ def add_ingest(commands: Any) -> None:
         help="round values that DTYPE cannot hold, or refuse them (default)",
     )
     _add_chunks(p)
+    p.add_argument(
+        "--shards", metavar="SIZE", help="write chunks together in files of SIZE, e.g. 128MiB (default: a file each)"
+    )
     p.add_argument("--symmetrise", action="store_true", help="average a tensor over all orders of its indices")
     p.add_argument(
         "--header", action=argparse.BooleanOptionalAction, help="whether the first line of a CSV file holds names"
@@ -78,6 +81,7 @@ def _ingest(a: argparse.Namespace) -> int:
         "dataset": a.dataset,
         "dtype": a.dtype,
         "chunks": tuple(a.chunks) if a.chunks else None,
+        "shards": a.shards,
         "missing": a.missing,
         "non_finite": a.non_finite,
         "rounding": a.rounding,

@@ -21,6 +21,7 @@ import psutil
 from scipy import sparse
 
 from npmdask.errors import BadInputError, RefusedError, closest
+from npmdask.numerics.units import parse_memory
 from npmdask.storage.formats import open_file, open_matrices, open_tensor
 from npmdask.storage.formats.common import DenseSource, FileSource, SparseSource, guarded, reading
 from npmdask.storage.formats.cubes import TensorSource
@@ -286,6 +287,7 @@ def ingest(
     layout: str | None = None,
     dataset: str | None = None,
     chunks: tuple[int, ...] | None = None,
+    shards: int | str | None = None,
     dtype: Any = None,
     missing: str = "error",
     non_finite: str = "error",
@@ -310,6 +312,8 @@ def ingest(
     layout : of a symmetric matrix: packed (default; its upper triangle, half the bytes) or full.
     dataset : which array, where a file holds several.
     chunks : rows and columns of a chunk (dense kinds), three equal numbers for a tensor; chosen if None.
+    shards : bytes of a file that holds several chunks (128 * 2**20 or "128MiB"), of dense rows or of the entries of
+        sparse ones; a file for each chunk if None. There are fewer files; each is written at once, from memory.
     dtype : stored type; the source's if None. A value that it does not have is an error.
     rounding : "nearest" rounds values that a float ``dtype`` does not have, "error" names the first and refuses.
     missing : "fill" reads chunks of Zarr or HDF5 that are not there as their fill value, "error" refuses.
@@ -338,6 +342,9 @@ def ingest(
     path = local_path(src, "what is ingested (an array in a bucket is analysed where it lies, or copied first)")
     target = local_path(dest, NEW_STORE)
     _require_arguments(path, target, kind, missing, chunks)
+    shard_bytes = parse_memory(shards, "shards")
+    if shard_bytes is not None and kind == "tensor":
+        raise BadInputError("shards are of rows: leave them out for kind='tensor', whose blocks are files each")
     if symmetrise and kind != "tensor":
         raise BadInputError("symmetrise applies only to kind='tensor'; for a matrix, store (A + A.T)/2")
     if non_finite not in NON_FINITE:
@@ -367,6 +374,11 @@ def ingest(
                 "and fill missing values in before"
             )
         packed = choose_layout(kind, layout, chunks) == "packed"
+        if packed and shard_bytes is not None:
+            raise BadInputError(
+                "shards are of whole rows, and a packed symmetric matrix has a file for each chunk of its upper "
+                "triangle: leave out shards, or pass layout='full' (--layout full)"
+            )
         if dtype is not None:
             source = replace(source, dtype=_dtype(dtype))
         facts = {"format": source.format, "dataset": dataset, "missing": missing, "header": header}
@@ -386,12 +398,16 @@ def ingest(
                     raise BadInputError(
                         "chunks of sparse data are defined by entries: leave out chunks, or pass kind='samples'"
                     )
-                rows, print_ = _fill_sparse(path, source, SparseWriter(target, **common), record, progress, rounding)
+                writer = SparseWriter(target, shards=shard_bytes, **common)
+                rows, print_ = _fill_sparse(path, source, writer, record, progress, rounding)
             else:
                 common |= {"rows": source.rows, "chunks": chunks}
                 if non_finite == "missing" and storage_dtype(source.dtype).kind == "f":
                     common["gaps"] = True
-                dense = PackedWriter(target, **common) if packed else DenseWriter(target, kind=kind, **common)
+                if packed:
+                    dense: DenseWriter | PackedWriter = PackedWriter(target, **common)
+                else:
+                    dense = DenseWriter(target, kind=kind, shards=shard_bytes, **common)
                 if isinstance(dense, DenseWriter) and source.rows is not None:
                     dense.on_slab = on_slab
                 source = _zeroing(source) if non_finite == "zero" else source

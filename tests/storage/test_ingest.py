@@ -832,6 +832,7 @@ def write_source(folder: Path, name: str) -> Path:
     "name,options",
     [
         ("a.npy", {"chunks": [64, 20]}),
+        ("a.npy", {"chunks": [16, 10], "shards": 10240}),
         ("a.npy", {"kind": "sparse"}),
         ("a.csv", {"chunks": [64, 8]}),
         ("a.parquet", {"chunks": [64, 20]}),
@@ -840,6 +841,7 @@ def write_source(folder: Path, name: str) -> Path:
         ("a.zarr", {"chunks": [64, 20]}),
         ("a-idx2-int.gz", {"chunks": [64, 20]}),
         ("a.csr.npz", {}),
+        ("a.csr.npz", {"shards": 24000}),
         ("a.csr.npz", {"kind": "samples", "chunks": [64, 60]}),
         ("a.mtx", {}),
         ("docword.txt.gz", {}),

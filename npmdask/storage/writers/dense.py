@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -100,19 +101,42 @@ class ObservedMoments:
 
 
 CHUNK_BYTES = 16 * 2**20  # measured: 16 MiB chunks beat 64 MiB (docs/decisions/0002)
+INNER_BYTES = 2**20  # of a chunk inside a shard
 
 
-def choose_chunks(columns: int, itemsize: int, kind: str) -> tuple[int, int]:
+def choose_chunks(columns: int, itemsize: int, kind: str, nbytes: int = CHUNK_BYTES) -> tuple[int, int]:
     """Rows and columns of a chunk: squares for a symmetric matrix, full-width row slabs for the rest.
 
     Full width lets ``A^T (A V)`` be formed chunk by chunk; very wide rows are cut so that a chunk keeps at
     least 64 rows. Square matrices that are rows are not cut: what is done with one needs all of it.
     """
     if kind == "symmetric":
-        side = max(64, int((CHUNK_BYTES / itemsize) ** 0.5) // 64 * 64)
+        side = max(64, int((nbytes / itemsize) ** 0.5) // 64 * 64)
         return (min(side, columns), min(side, columns))
-    width = columns if kind == "matrices" else min(columns, max(1, CHUNK_BYTES // (64 * itemsize)))
-    return (max(1, CHUNK_BYTES // (width * itemsize)), width)
+    width = columns if kind == "matrices" else min(columns, max(1, nbytes // (64 * itemsize)))
+    return (max(1, nbytes // (width * itemsize)), width)
+
+
+def choose_shards(
+    columns: int, itemsize: int, kind: str, nbytes: int, chunks: tuple[int, int] | None = None
+) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Rows and columns of a shard of at most ``nbytes``, if one of its chunks is not larger, and of these.
+
+    Both are as wide as the rows where :func:`choose_chunks` does not cut them. ``chunks``: given, not chosen.
+    """
+    if chunks is None and kind == "symmetric":
+        chunks = choose_chunks(columns, itemsize, kind, min(nbytes, INNER_BYTES))
+    elif chunks is None:
+        _, width = choose_chunks(columns, itemsize, kind, nbytes)
+        chunks = (max(1, min(nbytes, INNER_BYTES) // (width * itemsize)), width)
+    high, wide = chunks
+    fit, across = max(1, nbytes // (high * wide * itemsize)), -(-columns // wide)
+    if kind == "symmetric" and high == wide:  # square, so that the upper triangle can be read alone
+        down = across = min(math.isqrt(fit), across)
+    else:
+        across = min(fit, across)
+        down = fit // across
+    return (high * down, wide * across), chunks
 
 
 class SlabWriter(JournalledWriter):
@@ -182,6 +206,7 @@ class DenseWriter(SlabWriter):
     identity : facts of the source that must be the same for a killed write to be continued.
     rows : number of rows if known (else it grows).
     chunks : rows and columns of a chunk; chosen if None.
+    shards : bytes of a shard, a file that holds several chunks; None for a file each.
     compress : LZ4 with bitshuffle (right for counts and pixels, wrong for real-valued floats).
     gaps : a NaN is a missing value and is written. The record says that there may be some, and has no column means.
     """
@@ -198,6 +223,7 @@ class DenseWriter(SlabWriter):
         identity: dict[str, Any],
         rows: int | None = None,
         chunks: tuple[int, int] | None = None,
+        shards: int | None = None,
         compress: bool | None = None,
         overwrite: bool = False,
         gaps: bool = False,
@@ -205,8 +231,15 @@ class DenseWriter(SlabWriter):
         self.dtype, self.columns, self.gaps = storage_dtype(dtype), columns, gaps
         height, width = chunks or choose_chunks(columns, self.dtype.itemsize, kind)
         self.chunks = (min(height, rows) if rows else height, min(width, columns))
+        self._inner: tuple[int, int] | None = None  # inside what is written, and checked, as one
+        if shards is not None:
+            given = None if chunks is None else self.chunks
+            (height, width), inner = choose_shards(columns, self.dtype.itemsize, kind, shards, given)
+            self._inner = (min(inner[0], rows) if rows else inner[0], inner[1])
+            self.chunks = (min(height, -(-rows // self._inner[0]) * self._inner[0]) if rows else height, width)
         self.compress = self.dtype.kind in "iu" if compress is None else compress
         facts = {"columns": columns, "dtype": self.dtype.str, "chunks": self.chunks, "rows": rows}
+        facts |= {} if self._inner is None else {"inner": self._inner}
         super().__init__(dest, kind, {**facts, "compress": self.compress, **identity}, overwrite)
         self._moments = Moments(columns)
         self._checksums = np.empty((0, -(-columns // self.chunks[1])), np.uint32)
@@ -230,7 +263,8 @@ class DenseWriter(SlabWriter):
             "data",
             shape=(rows or 0, self.columns),
             dtype=self.dtype,
-            chunks=self.chunks,
+            chunks=self._inner or self.chunks,
+            shards=None if self._inner is None else self.chunks,
             compressors=self._codecs(self.compress),
             config={"write_empty_chunks": True},  # a chunk that is not there is an error, not zeros
         )

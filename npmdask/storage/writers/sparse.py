@@ -18,7 +18,8 @@ from npmdask.storage.writers.journal import JournalledWriter, reopen, sync_tree
 class SparseWriter(JournalledWriter):
     """Writes a sparse data set as CSR in AnnData's encoding (``X/data``, ``X/indices``, ``X/indptr``).
 
-    Rows are appended in order with ``write``; entries of a row must have different columns.
+    Rows are appended in order with ``write``; entries of a row must have different columns. ``shards``: bytes of a file
+    of ``data`` or ``indices``, which holds several chunks and is written at once; None for a file each.
     """
 
     CHUNK = 2**20  # entries: 4 MiB of int32 indices
@@ -30,11 +31,17 @@ class SparseWriter(JournalledWriter):
         columns: int,
         dtype: np.dtype,
         identity: dict[str, Any],
+        shards: int | None = None,
         overwrite: bool = False,
     ) -> None:
         self.dtype, self.columns = storage_dtype(dtype), columns
         self._index = np.dtype(np.int32 if columns < 2**31 else np.int64)
-        super().__init__(dest, "sparse", {"columns": columns, "dtype": self.dtype.str, **identity}, overwrite)
+        facts = {"columns": columns, "dtype": self.dtype.str, **({} if shards is None else {"shards": shards})}
+        super().__init__(dest, "sparse", {**facts, **identity}, overwrite)
+        self._in_file = {  # chunks
+            name: 1 if shards is None or name == "indptr" else max(1, shards // (self.CHUNK * dtype.itemsize))
+            for name, dtype in self._dtypes().items()
+        }
         self._tails: dict[str, list[np.ndarray]] = {name: [] for name in ("data", "indices", "indptr")}
         self._sums: dict[str, list[int]] = {name: [] for name in self._tails}
         self._digests: dict[str, list[np.ndarray]] = {name: [] for name in self._tails}
@@ -54,7 +61,9 @@ class SparseWriter(JournalledWriter):
         group = zarr.open_group(self.partial, mode="a").create_group("X")
         for name, dtype in self._dtypes().items():
             codec = BloscCodec(cname="lz4", shuffle="shuffle", typesize=dtype.itemsize)
-            options = {"compressors": [codec], "config": {"write_empty_chunks": True}}
+            options: dict[str, Any] = {"compressors": [codec], "config": {"write_empty_chunks": True}}
+            if self._in_file[name] > 1:
+                options["shards"] = (self._in_file[name] * self.CHUNK,)
             group.create_array(name, shape=(0,), dtype=dtype, chunks=(self.CHUNK,), **options)
         self._open()
         self._append("indptr", np.zeros(1, np.int64))
@@ -116,18 +125,21 @@ class SparseWriter(JournalledWriter):
 
     def _append(self, name: str, values: np.ndarray) -> None:
         self._tails[name].append(values)
-        while sum(map(len, self._tails[name])) >= self.CHUNK:
+        whole = self._in_file[name] * self.CHUNK
+        while sum(map(len, self._tails[name])) >= whole:
             everything = np.concatenate(self._tails[name])
-            self._tails[name] = [everything[self.CHUNK :]]
-            self._write_chunk(name, everything[: self.CHUNK])
+            self._tails[name] = [everything[whole:]]
+            self._write_file(name, everything[:whole])
 
-    def _write_chunk(self, name: str, values: np.ndarray) -> None:
+    def _write_file(self, name: str, values: np.ndarray) -> None:
         array, first = self._arrays[name], len(self._sums[name]) * self.CHUNK
         with self._writing():
             array.resize((first + len(values),))
             array[first : first + len(values)] = values
-        self._sums[name].append(crc32c(values))
-        self._digests[name].append(digest_of(values))
+        for start in range(0, len(values), self.CHUNK):
+            chunk = values[start : start + self.CHUNK]
+            self._sums[name].append(crc32c(chunk))
+            self._digests[name].append(digest_of(chunk))
 
     def _checkpoint(self) -> None:
         arrays: dict[str, np.ndarray] = {"sum": self._sum, "squares": self._squares}
@@ -150,7 +162,7 @@ class SparseWriter(JournalledWriter):
             with self._writing():
                 self._arrays[name].resize((len(self._sums[name]) * self.CHUNK,))
             if len(tail):
-                self._write_chunk(name, tail)
+                self._write_file(name, tail)
         shape = [self._rows, self.columns]
         with self._writing():
             self._group.attrs.update({"encoding-type": "csr_matrix", "encoding-version": "0.1.0", "shape": shape})
