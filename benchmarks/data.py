@@ -6,11 +6,13 @@ import math
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import zarr
+from zarr.codecs import ZstdCodec
 
 from benchmarks.card import write_cells, write_genotypes, write_rows
 from benchmarks.registry import FACTORS, CannotRunError
@@ -178,10 +180,27 @@ def _tensor(path: Path, size: int) -> None:
     generate(path, problem="tensor", columns=d, rank=RANK, dtype="float64", chunks=cube)
 
 
+def _sharded(path: Path, size: int, codec: Any = None) -> None:
+    """Real numbers of three digits, float32, twice: in files of 16 MiB, and in shards of 128 MiB of 1 MiB chunks."""
+    line = 4 * COLUMNS
+    rows, shard = size // line, min(128 * MIB, size // 4) // line
+    layouts: dict[str, Any] = {
+        "files.zarr": {"chunks": (min(16 * MIB // line, shard), COLUMNS)},
+        "shards.zarr": {"chunks": (MIB // line, COLUMNS), "shards": (shard, COLUMNS)},
+    }
+    for name, layout in layouts.items():
+        array = zarr.create_array(path / name, shape=(rows, COLUMNS), dtype="f4", compressors=codec, **layout)
+        for start in range(0, rows, shard):
+            drawn = generator(0, "benchmarks", "rows", start).standard_normal((min(shard, rows - start), COLUMNS))
+            array[start : start + shard] = np.round(drawn, 2)
+
+
 RECIPES: dict[str, Recipe] = {
     "samples": Recipe(64, 8192, _harmonic),
     "main": Recipe(64, 4096, _harmonic),
     "slow": Recipe(16, 256, _harmonic),
+    "sharded-none": Recipe(16, 4096, _sharded, copies=2),
+    "sharded-zstd": Recipe(16, 4096, partial(_sharded, codec=ZstdCodec(level=1)), copies=2),
     "symmetric": Recipe(64, 4096, _symmetric),
     "slabs": Recipe(64, 4096, _slabs),
     "packed": Recipe(64, 4096, _packed),
