@@ -303,6 +303,9 @@ class RunTable(ConfigTable):
         None,
         description="limit for the memory of the GPU, for each process, e.g. 20GiB; most of it if left out",
     )
+    request_price: float | None = Field(
+        None, ge=0, description="price of 1000 requests to the object store of the data: the cost of a run is reported"
+    )
     commit_seconds: float = Field(
         30.0, ge=0, description="seconds between checkpoints inside a pass: the most work that a kill can lose"
     )
@@ -627,6 +630,7 @@ class RunConfig(ConfigTable):
             commit_seconds=self.run.commit_seconds,
             device=self.run.device,
             device_memory=parse_memory(self.run.device_memory, "device_memory"),
+            request_price=self.run.request_price,
         )
 
     def solve(self, observer: Observer | None = None) -> Solution | StreamSolution:

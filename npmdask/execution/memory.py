@@ -15,7 +15,7 @@ from npmdask.errors import MemoryRefusedError
 from npmdask.execution.reduction import runs_of
 from npmdask.operators import GramMatrix, GramOfGroups, GramOfSlabs, Operator, PairwiseGram, RowGram
 from npmdask.operators.on_device import OnDevice
-from npmdask.storage.prefetch import link_of
+from npmdask.storage.prefetch import Link, link_of
 from npmdask.storage.readers.dense import MIN_TILE_ROWS, AsIfChunked, DenseReader
 
 # How much memory this run really took: this process and everything below it, from the kernel's own figures.
@@ -289,15 +289,23 @@ def plan_memory(
 
 def _in_flight(operator: Operator, plan: MemoryPlan) -> int:
     """What each process may have on its way: what the link asks for, as far as the limit leaves room for it."""
-    remote = getattr(operator.reader, "remote", None)
-    if remote is None:
+    if getattr(operator.reader, "remote", None) is None:
         return 0
-    processes, nbytes = max(1, plan.workers), int(operator.reader.nbytes)
-    room = psutil.virtual_memory().available // AVAILABLE if plan.limit is None else plan.limit - plan.least
-    if nbytes <= UNMEASURED:
-        return min(nbytes, room // processes)
-    link = link_of(remote, room)
-    return min(link.in_flight // processes, room // processes)
+    link = link_to(operator, plan)
+    wanted = int(operator.reader.nbytes) if link is None else link.in_flight
+    return min(wanted, _room(plan)) // max(1, plan.workers)
+
+
+def _room(plan: MemoryPlan) -> int:
+    return psutil.virtual_memory().available // AVAILABLE if plan.limit is None else plan.limit - plan.least
+
+
+def link_to(operator: Operator, plan: MemoryPlan) -> Link | None:
+    """The way to what ``operator`` reads, measured once; None of local files, and of data that are few."""
+    remote = getattr(operator.reader, "remote", None)
+    if remote is None or operator.reader.nbytes <= UNMEASURED:
+        return None
+    return link_of(remote, _room(plan))
 
 
 def _needed(

@@ -21,7 +21,7 @@ from npmdask.report import Report
 from npmdask.report.blocks import bytes_text
 from npmdask.runs.observers import Observer
 from npmdask.runs.presentation import grid_of
-from npmdask.runs.solution import DeviceUse
+from npmdask.runs.solution import DeviceUse, NetworkUse
 
 Keeps = Literal["answer", "run", "everything"]
 Spec = Mapping[str, Any]
@@ -318,6 +318,12 @@ def device_text(device: DeviceUse) -> str:
     """Write what sums were formed on, and what was planned and used of its memory."""
     peak = f", peak {bytes_text(device.peak)}" if device.peak else ""
     return f"{device.device}: memory planned {bytes_text(device.planned)}{peak} of {bytes_text(device.limit)}"
+
+
+def network_text(network: NetworkUse) -> str:
+    """Write what was taken of an object store, and what that cost where a price is known."""
+    cost = "" if network.cost is None else f", which cost {network.cost:.3g}"
+    return f"{network.requests} requests{cost}; {bytes_text(network.nbytes)} fetched"
 
 
 def last_error(run: RunStore) -> str:

@@ -31,6 +31,7 @@ from npmdask.manage.kinds import (
     last_error,
     memory_text,
     named,
+    network_text,
     place_of,
     shares_text,
 )
@@ -207,7 +208,8 @@ class MatrixKind(RunKind):
         passes = f": {passes_text(answer.data_passes, answer.bytes_read or 0)}" if answer.data_passes else ""
         memory = memory_text(answer.peak_rss_bytes, answer.memory_limit_bytes)
         there = "" if answer.device is None else f"; {device_text(answer.device)}"
-        return {"time": f"{duration(answer.seconds)}{passes}", "memory": f"{memory}{there}"}
+        fetched = {} if answer.network is None else {"network": network_text(answer.network)}
+        return {"time": f"{duration(answer.seconds)}{passes}", "memory": f"{memory}{there}", **fetched}
 
     def inspect(self, run: RunStore, spec: Spec) -> dict[str, Any]:
         """Say what is committed; of a private run only public parameters, neither shape nor fingerprint."""
@@ -479,6 +481,7 @@ def _summary(solution: Solution) -> dict[str, Any]:
     more: dict[str, Any] = {"statement": statement} if statement is not None else {}
     more |= {"value_stddevs": spread.tolist()} if spread is not None else {}
     more |= {"device": asdict(solution.device)} if solution.device else {}
+    more |= {"network": asdict(solution.network)} if solution.network else {}
     more |= {"facts": solution.facts} if solution.facts else {}
     more |= {"certificate": solution.certificate} if solution.certificate else {}
     return {

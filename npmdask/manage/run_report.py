@@ -422,6 +422,10 @@ def _tiles(history: list[dict[str, Any]], telemetry: list[dict[str, Any]], resul
             ("time in passes", f"{seconds:.1f} s" if passed else "not kept"),
             ("read at", f"{nbytes / max(seconds, 1e-9) / 1e9:.2f} GB/s" if passed else "not kept"),
         ]
+    if requests := sum(t.get("requests", 0) for t in passed):
+        facts += [("requests", str(requests)), ("fetched", bytes_text(sum(t.get("fetched", 0) for t in passed)))]
+        if cost := sum(t.get("cost", 0.0) for t in passed):
+            facts.append(("cost of requests", f"{cost:.3g}"))
     facts += [
         ("peak memory", bytes_text(max(peaks)) if peaks else "?"),
         ("memory limit", bytes_text(limit) if limit else "none"),

@@ -19,7 +19,7 @@ from npmdask.algorithms.gram import SINGLE_TOL
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, MemoryRefusedError
 from npmdask.execution.executor import single_threaded_blas
-from npmdask.execution.memory import MemoryPlan, give_back, largest_rank, tree_rss
+from npmdask.execution.memory import MemoryPlan, give_back, largest_rank, link_to, tree_rss
 from npmdask.execution.reduction import runs_of
 from npmdask.numerics.spectra import Spectrum
 from npmdask.numerics.units import time_text
@@ -58,6 +58,36 @@ class Route:
         passes = f"{self.passes} pass{'es' * (self.passes != 1)}"
         memory = f"{self.memory / MIB:.0f} MiB"
         return f"{self.algorithm}: {passes}, {_gb(self.bytes)}, about {time_text(self.seconds)}, {memory}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """The way to an object store. ``rate``: bytes a second of the link, ``allowed``: with the memory that is granted.
+
+    ``seconds``: of one request by itself. ``in_flight``, ``wanted``: bytes that a process may have on their way, and
+    that all of the link takes; ``memory``: the limit that would grant them, where ``limit`` does not. ``least``: the
+    link may be faster.
+    """
+
+    rate: float
+    allowed: float
+    seconds: float
+    in_flight: int
+    wanted: int
+    memory: int
+    limit: int | None
+    least: bool = False
+
+    def __str__(self) -> str:
+        link = f"{'at least ' if self.least else ''}{self.rate / 1e9:.2g} GB/s"
+        if self.allowed >= self.rate:
+            way = f"{self.in_flight / MIB:.0f} MiB in flight, a request alone takes {time_text(self.seconds)}"
+            return f"the store is read at {link} ({way})"
+        held = "the memory that is free" if self.limit is None else f"{self.limit / MIB:.0f} MiB of memory"
+        return (
+            f"{held} bounds reading this store at {self.allowed / 1e9:.2g} GB/s; {self.memory / MIB:.0f} MiB would "
+            f"reach the link ({link})"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +141,7 @@ class Plan:
     device_said: str = ""
     cluster: ClusterPlan | None = None
     blocks: str = ""
+    network: Network | None = None
 
     @property
     def passes(self) -> int | None:
@@ -301,7 +332,25 @@ def make_plan(
         algorithm=algorithm.name,
         shares=measured.sample.errors if measured.sample else (),
         chooses=problem.chooses,
+        network=_network(operator, memory),
         mean_cosine=None if values is None else _mean_cosine(problem, values),
+    )
+
+
+def _network(operator: Any, memory: MemoryPlan) -> Network | None:
+    """The way to the data; None of local files, and of few data, whose way was not measured."""
+    link, processes = link_to(operator, memory), max(1, memory.workers)
+    if link is None:
+        return None
+    return Network(
+        rate=link.rate,
+        allowed=link.bounded(memory.in_flight * processes, memory.threads * processes),
+        seconds=link.seconds,
+        in_flight=memory.in_flight,
+        wanted=link.in_flight,
+        memory=memory.least + link.in_flight,
+        limit=memory.limit,
+        least=not link.full,
     )
 
 
@@ -703,6 +752,7 @@ def plan_lines(plan: Plan | TensorPlan) -> list[str]:
         "memory": _memory(plan),
         **({"blocks": plan.blocks} if plan.blocks else {}),
         **({"device": plan.device_said} if plan.device_said else {}),
+        **({} if plan.network is None else {"network": str(plan.network)}),
         "tasks": _runs(plan),
         "reading": f"{plan.reading.how}: {plan.reading.why}",
         "chunks": _chunks(plan),
@@ -752,7 +802,8 @@ def _bytes(plan: Plan) -> str:
 
 def _seconds(plan: Plan) -> str:
     whole = "" if plan.seconds is None else f", about {time_text(plan.seconds)} in total"
-    where = "the data fit into the free memory of this machine" if plan.cached else "from disk in every pass"
+    disk = "from the object store in every pass" if plan.network else "from disk in every pass"
+    where = "the data fit into the free memory of this machine" if plan.cached else disk
     return (
         f"{time_text(plan.pass_seconds)} for the first pass, "
         f"{time_text(plan.later_pass_seconds)} for each later one ({where})"

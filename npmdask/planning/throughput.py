@@ -23,7 +23,7 @@ from npmdask.algorithms import RowGramKrylov
 from npmdask.algorithms.gram import PROBES
 from npmdask.execution.executor import single_threaded_blas
 from npmdask.execution.memory import MemoryPlan
-from npmdask.execution.reduction import runs_of
+from npmdask.execution.reduction import fed, runs_of
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import orth, rayleigh_ritz
 from npmdask.operators import Operator, RowGram, RowsByRange
@@ -32,6 +32,7 @@ from npmdask.operators.view import AS_STORED
 from npmdask.planning.row_sample import Sample, SampleBudget, draw_sample
 from npmdask.runs.problem import Problem
 from npmdask.storage.block_files import BlockFile
+from npmdask.storage.prefetch import granted
 
 SECONDS = 5.0  # for everything
 FRESH, WARM, SAMPLE = 0.2, 0.4, 0.2  # shares of it; the rest is for what cannot be cut short
@@ -106,7 +107,8 @@ def measure_throughput(
     operator = problem.operator(nothing, nothing + 1)
     workers = max(1, plan.workers)
     threads = min(plan.threads * workers, len(runs_of(operator)))
-    with single_threaded_blas(), ThreadPoolExecutor(threads) as pool:
+    flying = granted("measurement", plan.in_flight)
+    with flying, single_threaded_blas(), ThreadPoolExecutor(threads) as pool:
         stopwatch = _Stopwatch(operator, pool, threads)
         rates = _rates(problem, stopwatch, wide, start, budget)
         # With one thread, for which there is memory: two form twice as much in the same time.
@@ -132,7 +134,8 @@ def _rates(problem: Problem, stopwatch: _Stopwatch, wide: int, start: float, bud
     """Reading and multiplying, separated: the same chunks with few and with many columns, first and again."""
     p = problem.algorithm.iteration_rank
     early_dtype = np.float32 if problem.algorithm.mixed_precision else np.float64
-    cached = stopwatch.operator.pass_bytes < psutil.virtual_memory().available
+    far = getattr(stopwatch.operator.reader, "remote", None) is not None  # of which no page cache keeps anything
+    cached = not far and stopwatch.operator.pass_bytes < psutil.virtual_memory().available
     units = stopwatch.warm_up(spread_positions(stopwatch.operator.units), p)
     late, used = stopwatch.run(units, p, np.float64, start + FRESH / 2 * budget)
     if time.perf_counter() - start > FRESH * budget:  # one chunk takes so long that nothing more can be afforded
@@ -202,13 +205,14 @@ class _Stopwatch:
         if block is None:
             block = generator(0, "measurement").standard_normal((self.operator.block_rows, p)).astype(dtype)
         begin, nbytes, done = time.perf_counter(), 0, 0
-        while done < len(units) and (done == 0 or time.perf_counter() < until):
-            group, following = units[done : done + self._threads], units[done + self._threads :][: self._threads]
-            for unit in following:  # as in a pass
-                self.operator.read_ahead(range(unit, unit + 1))
-            for part in self._pool.map(self._one(block), group):
-                nbytes += part
-            done += len(group)
+        with fed(self.operator, [range(unit, unit + 1) for unit in units], 1):
+            while done < len(units) and (done == 0 or time.perf_counter() < until):
+                group, following = units[done : done + self._threads], units[done + self._threads :][: self._threads]
+                for unit in following:  # as in a pass
+                    self.operator.read_ahead(range(unit, unit + 1))
+                for part in self._pool.map(self._one(block), group):
+                    nbytes += part
+                done += len(group)
         self.bytes_read += nbytes
         return (time.perf_counter() - begin) / max(nbytes, 1), done
 

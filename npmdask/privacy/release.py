@@ -254,7 +254,7 @@ class PrivateRelease:
 
     def shown(self, solution: Any, arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> dict[str, Any]:
         """Nothing that was not released."""
-        hidden = ("bytes_read", "dataset_bytes", "seconds", "peak_rss_bytes", "max_sin_theta", "fingerprint")
+        hidden = ("bytes_read", "dataset_bytes", "seconds", "peak_rss_bytes", "max_sin_theta", "fingerprint", "network")
         return dict.fromkeys(hidden) | {
             "peak_rss_by_process": (),
             "explained_share": None,

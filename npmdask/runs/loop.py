@@ -236,6 +236,7 @@ def _solution(
         fingerprint=problem.source.fingerprint,
         warnings=(*session.warnings, *meta.get("notes", ())),
         device=session.device,
+        network=session.network,
         peak_rss_by_process=session.peak_by_process,
         target_rank=len(arrays["values"]),
         explained_share=meta.get("explained_share"),

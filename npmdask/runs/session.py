@@ -50,10 +50,11 @@ from npmdask.runs.log_observer import watched
 from npmdask.runs.observers import Observer, StageObserver
 from npmdask.runs.problem import Problem
 from npmdask.runs.restore import changed_device
-from npmdask.runs.solution import DeviceUse, Resources
+from npmdask.runs.solution import DeviceUse, NetworkUse, Resources
 from npmdask.storage.block_files import Workspace
 from npmdask.storage.bundle import Arrays
 from npmdask.storage.checksum import crc32c
+from npmdask.storage.prefetch import Tally
 from npmdask.storage.readers.dense import ReadStats, checksums_of
 from npmdask.storage.source import Source
 
@@ -217,6 +218,7 @@ class Session:
     def __enter__(self) -> Self:
         self.warnings: list[str] = []
         self.passes = self.bytes_read = 0
+        self._fetched = Tally()
         self.peaks: list[ProcessPeak] = []  # of the workers of a cluster
         self._meter, self._held, self._token = PeakMeter(), ExitStack(), uuid4().hex
         self._start = time.perf_counter()
@@ -277,6 +279,15 @@ class Session:
     def seconds(self) -> float:
         """Since the session began."""
         return time.perf_counter() - self._start
+
+    @property
+    def network(self) -> NetworkUse | None:
+        """What passes took of an object store; None where they took nothing."""
+        requests, nbytes = self._fetched
+        if not requests:
+            return None
+        price = self.resources.request_price
+        return NetworkUse(requests=requests, nbytes=nbytes, cost=None if price is None else price * requests / 1000)
 
     @property
     def peak(self) -> int:
@@ -364,7 +375,13 @@ class Session:
         self.store.require_turn()  # before anything is made of it: noise, entries of a ledger
         self.passes += getattr(operator, "readings", bool(operator.pass_bytes))
         self.bytes_read += record.bytes_read - resumed.bytes_read
-        cost = {"bytes": record.bytes_read, "bytes_resumed": resumed.bytes_read}
+        cost: dict[str, float] = {"bytes": record.bytes_read, "bytes_resumed": resumed.bytes_read}
+        if record.requests:
+            came = {"requests": record.requests - resumed.requests, "fetched": record.fetched - resumed.fetched}
+            self._fetched = self._fetched.plus(*came.values())
+            cost |= came
+            if self.resources.request_price is not None:
+                cost["cost"] = self.resources.request_price * came["requests"] / 1000
         self.log("passed", label=label, seconds=round(seconds, 4), rss=tree_rss(), **cost)
         if moved is not operator:  # a step remembers the same, whether its data stayed on the device or were read again
             record = replace(record, bytes_read=operator.pass_bytes, chunks=operator.pass_chunks)

@@ -7,6 +7,7 @@ import tempfile
 import weakref
 from dataclasses import dataclass, field
 from html import escape
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ class Resources:
     certificates: str | None = None  # folder with ca.pem, cert.pem and key.pem, for a cluster at tls://
     device: str = "cpu"  # what sums are formed on: "cuda", a GPU; "auto", one where there is one
     device_memory: int | None = None  # bytes of its memory, a process; most of what is free if None
+    request_price: float | None = None  # of 1000 requests to the object store of the data
 
     def require_possible(self) -> None:
         """Raise BadInputError for numbers that cannot be, or that do not go together."""
@@ -56,6 +58,8 @@ class Resources:
             raise BadInputError(f'device = {self.device!r} is unknown: choose "cpu", "cuda" (an NVIDIA GPU) or "auto"')
         if self.device_memory is not None and self.device == "cpu":
             raise BadInputError('device_memory applies to a GPU: set device = "cuda" or "auto" with it')
+        if self.request_price is not None and not 0 <= self.request_price < inf:
+            raise BadInputError(f"request_price = {self.request_price} must be at least 0 (of 1000 requests)")
         if not self.commit_seconds >= 0:
             raise BadInputError(f"commit_seconds = {self.commit_seconds} must be at least 0 (it is a time)")
 
@@ -118,6 +122,21 @@ VALUES_ARE = {  # by kind of data, and whether they were centred
 
 
 @dataclass(frozen=True, kw_only=True)
+class NetworkUse:
+    """What passes took of an object store.
+
+    Parameters
+    ----------
+    requests, nbytes : that were made, and bytes that came; of chunks that zarr reads itself neither is counted.
+    cost : by the price that was given; None without one.
+    """
+
+    requests: int
+    nbytes: int
+    cost: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Analysed:
     """What was analysed. ``rows``: how many, None where that is not released; ``row_weight``: what they weigh together,
     where they are weighted; ``components``: None of a tensor.
@@ -177,6 +196,8 @@ class Solution:
         Sentences.
     device : DeviceUse or None
         The GPU, and its memory; None where sums were formed by the processor.
+    network : NetworkUse or None
+        Requests to an object store, and bytes that came; None where the data are local.
     peak_rss_by_process : tuple of ProcessPeak
         Each process by itself.
     target_rank : int
@@ -226,6 +247,7 @@ class Solution:
     fingerprint: str | None
     warnings: tuple[str, ...] = ()
     device: DeviceUse | None = None
+    network: NetworkUse | None = None
     peak_rss_by_process: tuple[ProcessPeak, ...] = ()
     target_rank: int = 0
     explained_share: float | None = None

@@ -153,6 +153,10 @@ class Tally(NamedTuple):
     requests: int = 0
     nbytes: int = 0
 
+    def plus(self, requests: int, nbytes: int) -> Tally:
+        """With so many more."""
+        return Tally(self.requests + requests, self.nbytes + nbytes)
+
 
 _LOCAL = threading.local()
 
@@ -243,8 +247,7 @@ class Prefetcher:
 
     def take(self, wanted: _Object) -> np.ndarray:
         found: tuple[np.ndarray, _Object] = sync(self._take(wanted))
-        had = getattr(_LOCAL, "tally", Tally())
-        _LOCAL.tally = Tally(had.requests + found[1].requests, had.nbytes + found[1].nbytes)
+        _LOCAL.tally = getattr(_LOCAL, "tally", Tally()).plus(found[1].requests, found[1].nbytes)
         return found[0]
 
     # On the event loop
@@ -385,12 +388,16 @@ Room = Callable[[Any], np.ndarray]  # for the bytes of an answer
 async def _whole(wanted: _Object, admit: Admit) -> np.ndarray:
     if not isinstance(wanted.store, zarr.storage.ObjectStore):
         return await _by_its_store(wanted)
+    ranged = wanted.span is not None or wanted.expected > LARGE
     for number in range(TRIES):
         await _pause(number)
         try:
-            return await _in_pieces(wanted, admit)
+            data = await _in_pieces(wanted, admit, wanted.span or (0, None) if ranged else None)
+            return data if ranged or wanted.span is None else data[slice(*wanted.span)]
         except Exception as error:
-            if type(error).__name__ != "PreconditionError":  # of obstore: it was replaced between two pieces
+            if ranged and "non-partial response" in str(error):  # whatever is asked for, the server sends all
+                ranged = False
+            elif type(error).__name__ != "PreconditionError":  # of obstore: it was replaced between two pieces
                 raise
     raise NoAnswerError(f"it was replaced while it was read, {TRIES} times")
 
@@ -406,24 +413,21 @@ async def _by_its_store(wanted: _Object) -> np.ndarray:
     return data
 
 
-async def _in_pieces(wanted: _Object, admit: Admit) -> np.ndarray:
-    """An object, or a part, of one version: in one request, or the first piece and then all others at once."""
-    first, end = wanted.span or (0, None)
-    cut = wanted.span is not None or wanted.expected > LARGE
-    span = (first, first + PIECE if end is None else min(end, first + PIECE)) if cut else None
+async def _in_pieces(wanted: _Object, admit: Admit, part: tuple[int, int | None] | None) -> np.ndarray:
+    """A part of an object of one version, the first piece and then all others at once; or all in one request (None)."""
+    first, end = part or (0, None)
+    span = None if part is None else (first, first + PIECE if end is None else min(end, first + PIECE))
     held, tag = np.empty(0, np.uint8), None
 
     def room(answer: Any) -> np.ndarray:
         nonlocal held, end, tag
         size, tag = int(answer.meta["size"]), answer.meta["e_tag"]
-        if wanted.span is None:
-            if size > MOST_PACKED * wanted.expected + HEADERS:
-                raise ValueError(f"it has {size} bytes, far more than a chunk that decodes to {wanted.expected}")
+        if wanted.span is None and size > MOST_PACKED * wanted.expected + HEADERS:
+            raise ValueError(f"it has {size} bytes, far more than a chunk that decodes to {wanted.expected}")
+        if wanted.span is not None and size < wanted.span[1]:
+            raise ValueError(f"it is truncated: it has {size} bytes, fewer than the {wanted.span[1]} that are read")
+        if wanted.span is None or part is None:
             end = size
-        elif size < wanted.span[1]:
-            raise ValueError(
-                f"it is truncated: it has {size} bytes, fewer than the {wanted.span[1]} that are read of it"
-            )
         assert end is not None
         admit(wanted, end - first)
         held = np.empty(end - first, np.uint8)
@@ -465,7 +469,7 @@ async def _piece(wanted: _Object, span: tuple[int, int] | None, tag: str | None,
         try:
             try:
                 async with asyncio.timeout(SILENCE):
-                    answer = await obstore.get_async(wanted.store.store, wanted.path, options=options)  # type: ignore[arg-type]
+                    answer = await obstore.get_async(wanted.store.store, wanted.path, options=options)
             except FileNotFoundError:
                 raise FileNotFoundError(wanted.name) from None
             size = int(answer.meta["size"])
@@ -514,7 +518,8 @@ SAMPLED = 128  # objects that may be asked for to measure; again from the first 
 FEW = 4 * 2**20  # bytes of each
 FULL = 3.0  # times that one request takes alone: so many at once wait for each other, and the link is found
 MEASURING = 2.0  # seconds
-SLACK = 2  # times what the link holds: what has arrived before its turn counts as well
+SLACK = 3  # times what the link holds: what has arrived before its turn counts as well
+LEAST = 32 * 2**20  # bytes in flight, if there is room: an estimate of a short time is no better than this
 
 
 @dataclass(frozen=True)
@@ -540,7 +545,7 @@ class Link:
     @property
     def in_flight(self) -> int:
         """Bytes that use all of it."""
-        return max(int(SLACK * self.rate * self.seconds), SLACK * self.nbytes)
+        return max(int(SLACK * self.rate * self.seconds), SLACK * self.nbytes, LEAST)
 
     def bounded(self, in_flight: int, threads: int) -> float:
         """The rate that so many bytes in flight allow, in a process with so many threads."""
@@ -580,6 +585,8 @@ async def _measured(remote: Remote, room: int) -> Link:
     await at_once(1, 1)  # names are looked up, connections made
     latency = (await at_once(1, 1))[0]
     alone, came = await at_once(1, size)
+    if not came:
+        raise FileNotFoundError(remote.names[0])
     alone = max(alone, latency)
     whole, rate, taken, count, full = remote.nbytes, came / alone, alone, 1, False
     while not full and clock() < until and 2 * count * size <= min(room, MOST):

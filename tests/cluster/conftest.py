@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -146,6 +147,35 @@ class Honest(Bucket):
 def honest(machines: Machines, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Honest:
     made = Honest(machines)
     for name, value in {**made.environment, "NPMDASK_CACHE": str(tmp_path / "cache")}.items():
+        monkeypatch.setenv(name, value)
+    return made
+
+
+class FaultyBucket(Bucket):
+    """One whose server errs on purpose, and writes down what it was asked (:mod:`tests.cluster.faulty`)."""
+
+    def serve(self) -> subprocess.Popen[bytes]:
+        process = self._machines.start(sys.executable, "-m", "tests.cluster.faulty", str(self.port), self.folder.parent)
+        self._machines.others.append(process)
+        wait_for(self.port, process)
+        return process
+
+    def faults(self, *faults: tuple[str, str, int]) -> None:
+        """From now on: pattern of the path, fault, times for each object."""
+        (self.folder.parent.parent / "faults").write_text(json.dumps(faults))
+
+    def seen(self) -> list[tuple[str, str | None, int]]:
+        """Path and range of every body that was sent since the last call, and the bytes under way when it began."""
+        record = self.folder.parent.parent / "seen"
+        lines = record.read_text().splitlines() if record.exists() else []
+        record.unlink(missing_ok=True)
+        return [(path.removeprefix("/bucket/"), span, flying) for path, span, flying in map(json.loads, lines)]
+
+
+@pytest.fixture
+def faulty(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> FaultyBucket:
+    made = FaultyBucket(machines)
+    for name, value in made.environment.items():
         monkeypatch.setenv(name, value)
     return made
 

@@ -1,0 +1,349 @@
+"""Chunks that are fetched before they are read: the same bits, within the bound, whatever the server does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import zarr
+
+import npmdask
+from npmdask.api import solve
+from npmdask.checkpoint.store import RunStore
+from npmdask.cli.main import main
+from npmdask.errors import BadInputError, LostError
+from npmdask.execution.memory import plan_memory, tree_rss
+from npmdask.execution.threads import Threads
+from npmdask.manage.kinds import network_text
+from npmdask.operators import Operator
+from npmdask.operators.gram import Gram, SparseGram
+from npmdask.planning.plan import plan_lines, plan_run
+from npmdask.runs.build import make_problem
+from npmdask.runs.observers import Observer
+from npmdask.runs.problem import Request
+from npmdask.runs.solution import Resources, Step
+from npmdask.storage import object_url, prefetch
+from npmdask.storage.prefetch import Link, Piece, Remote, fetched, granted, link_of
+from npmdask.storage.readers.dense import ReadStats
+from npmdask.storage.source import open_source
+from tests.cluster.conftest import ROOT, FaultyBucket
+from tests.conftest import same_bytes
+from tests.operators.test_operators import write_csr
+
+CHUNKS, ROWS, COLUMNS = 48, 100, 80
+CHUNK = ROWS * COLUMNS * 8  # bytes
+URL = "s3://bucket/x.zarr"
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    prefetch._prefetcher().peak = 0
+    monkeypatch.setattr(prefetch, "SILENCE", 1.0)
+    monkeypatch.setattr(prefetch, "BACKOFF", 0.01)
+    monkeypatch.setattr(object_url, "RETRIES", {**object_url.RETRIES, "max_retries": 3})
+
+
+@pytest.fixture
+def store(faulty: FaultyBucket) -> FaultyBucket:
+    x = np.random.default_rng(0).standard_normal((CHUNKS * ROWS, COLUMNS)) * 0.8 ** np.arange(COLUMNS)
+    zarr.create_array(faulty.folder / "x.zarr", data=x, chunks=(ROWS, COLUMNS), compressors=None)
+    return faulty
+
+
+class Fine(Gram):
+    """A run for each chunk, so that threads and tree have much to do."""
+
+    run_bytes = 1
+
+
+def reader_of(source: Any) -> Any:
+    return open_source(source, "samples").reader
+
+
+def passed(source: Any, in_flight: int, threads: int = 2) -> tuple[np.ndarray, ReadStats]:
+    """The product of one pass over ``source``, with so many bytes in flight."""
+    operator: Operator = Fine(reader=reader_of(source))
+    executor = Threads(threads, in_flight)
+    try:
+        return executor.run_pass(operator, np.eye(COLUMNS, 5), lambda record: None)
+    finally:
+        executor.close()
+
+
+def peak() -> int:
+    """The most bytes that counted against the bound since the last call."""
+    mine = prefetch._prefetcher()
+    found, mine.peak = mine.peak, 0
+    assert not mine.held and not mine._objects and not mine._feeds and not mine.bound, "something is left"
+    return found
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_many_are_in_flight_within_the_bound(store: FaultyBucket, threads: int) -> None:
+    """Mutants: no bound; a bound that forgets what has arrived; objects that are fetched twice; none ahead."""
+    local, _ = passed(store.folder / "x.zarr", 0)
+    peak(), store.seen()
+    alone, record = passed(URL, 0, threads)
+    assert (alone == local).all() and record.requests == CHUNKS and record.fetched == CHUNKS * CHUNK
+    one_by_one = max(flying for path, _, flying in store.seen() if "/c/" in path)
+    assert one_by_one <= threads * CHUNK and peak() == 0
+    bound = 6 * CHUNK + CHUNK // 2
+    ahead, record = passed(URL, bound, threads)
+    assert (ahead == local).all(), "the order of arrival must not matter"
+    assert record.requests == CHUNKS and record.fetched == CHUNKS * CHUNK
+    chunks = [(path, flying) for path, _, flying in store.seen() if "/c/" in path]
+    assert len({path for path, _ in chunks}) == len(chunks) == CHUNKS
+    assert 4 * CHUNK <= max(flying for _, flying in chunks) <= bound + threads * CHUNK
+    assert 5 * CHUNK <= peak() <= bound
+
+
+def test_sparse_entries_and_compressed_chunks_of_many_sizes(store: FaultyBucket) -> None:
+    """Kills: a bound of decoded sizes only, an object larger than expected that waits for room for ever."""
+    matrix = sp.random(3000, 60, density=0.3, format="csr", rng=np.random.default_rng(0))
+    write_csr(store.folder / "s.zarr", matrix, 2000)
+    found, expected = (
+        Threads(2, bound).run_pass(
+            SparseGram(reader=open_source(source).reader),  # type: ignore[arg-type]
+            np.eye(60, 5),
+            lambda record: None,
+        )[0]
+        for source, bound in (("s3://bucket/s.zarr", 10**5), (store.folder / "s.zarr", 0))
+    )
+    assert (found == expected).all()
+    for name in [name for name in prefetch._prefetcher()._grants if name.startswith("pass ")]:
+        prefetch.grant(name, 0)
+    peak()
+    rng = np.random.default_rng(1)
+    x = np.zeros((CHUNKS * ROWS, COLUMNS))
+    for i in range(CHUNKS):  # the later, the larger
+        x[i * ROWS :][:ROWS, : 1 + i * COLUMNS // CHUNKS] = rng.standard_normal((ROWS, 1 + i * COLUMNS // CHUNKS))
+    array = zarr.create_array(
+        store.folder / "z.zarr",
+        shape=x.shape,
+        chunks=(ROWS, COLUMNS),
+        dtype=x.dtype,
+        compressors=zarr.codecs.ZstdCodec(),
+    )
+    array[...] = x
+    bound = 3 * CHUNK
+    assert (passed("s3://bucket/z.zarr", bound)[0] == passed(store.folder / "z.zarr", 0)[0]).all()
+    assert 0 < peak() <= bound
+
+
+@pytest.mark.parametrize("fault", ["hang", "refuse", "truncate"])
+def test_what_fails_and_comes_after_all_changes_no_bit(store: FaultyBucket, fault: str) -> None:
+    """Mutant: no second try."""
+    times = 1 if fault == "hang" else 2
+    local, _ = passed(store.folder / "x.zarr", 0)
+    store.faults((r"x.zarr/c/(3|17|40)/0", fault, times))
+    found, record = passed(URL, 8 * CHUNK)
+    assert (found == local).all()
+    assert record.requests >= CHUNKS + (3 if fault == "hang" else 0)  # obstore sees the others, and goes on by itself
+    peak()
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("hang", r"no answer for 1 s, in 4 tries"),
+        ("refuse", r"503"),
+        ("truncate", r"broke off after \d+ of 64000 bytes, in 4 tries"),
+    ],
+)
+def test_what_always_fails_is_named_and_stalls_nothing_else(store: FaultyBucket, fault: str, said: str) -> None:
+    store.faults((r"x.zarr/c/20/0", fault, -1))
+    with pytest.raises(LostError, match=rf"chunk c/20/0 of s3://bucket/x.zarr cannot be fetched \(.*{said}"):
+        passed(URL, 8 * CHUNK, threads=1)
+    others = [path for path, _, _ in store.seen() if "/c/" in path and "c/20/0" not in path]
+    assert len(others) >= 8, "others were fetched meanwhile"
+    peak()
+    store.faults()
+    assert (passed(URL, 8 * CHUNK)[0] == passed(store.folder / "x.zarr", 0)[0]).all(), "nothing of it is left"
+
+
+def test_a_storm_of_refusals_passes(store: FaultyBucket) -> None:
+    store.faults((r"/c/", "refuse", 2))
+    assert (passed(URL, 8 * CHUNK)[0] == passed(store.folder / "x.zarr", 0)[0]).all()
+
+
+def test_a_missing_and_a_short_chunk_are_said_as_ever(store: FaultyBucket) -> None:
+    (store.folder / "x.zarr/c/30/0").write_bytes(b"short")
+    with pytest.raises(BadInputError, match=r"chunk c/30/0 of s3://bucket/x.zarr is truncated: it has 5 bytes, fewer"):
+        passed(URL, 8 * CHUNK)
+    (store.folder / "x.zarr/c/30/0").write_bytes(bytes(9 * CHUNK + 2**20))
+    with pytest.raises(BadInputError, match=r"chunk c/30/0 .*far more than a chunk that decodes to 64000"):
+        passed(URL, 8 * CHUNK)
+    (store.folder / "x.zarr/c/30/0").unlink()
+    with pytest.raises(BadInputError, match=r"chunk c/30/0 of s3://bucket/x.zarr is missing"):
+        passed(URL, 8 * CHUNK)
+    peak()
+
+
+def test_a_large_object_is_read_in_pieces_of_one_version(store: FaultyBucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutant: pieces that are asked for without the version of the first one are of two objects."""
+    monkeypatch.setattr(prefetch, "PIECE", 10_000)
+    monkeypatch.setattr(prefetch, "LARGE", 20_000)
+    local, _ = passed(store.folder / "x.zarr", 0)
+    found, record = passed(URL, 4 * CHUNK)
+    assert (found == local).all() and record.requests == CHUNKS * -(-CHUNK // 10_000)
+    store.faults((r"x.zarr/c/(3|17)/0", "other range", -1))
+    with pytest.raises(LostError, match=r"chunk c/(3|17)/0 of s3://bucket/x.zarr cannot be fetched"):
+        passed(URL, 4 * CHUNK)
+    store.faults((r"x.zarr/c/(3|17)/0", "whole", -1))
+    assert (passed(URL, 4 * CHUNK)[0] == local).all()
+    store.seen()
+    store.faults((r"x.zarr/c/5/0", "replace", 1))
+    array = reader_of(URL).array
+    (data,) = fetched(array, [Piece("c/5/0", CHUNK)])
+    assert data.tobytes() == (store.folder / "x.zarr/c/5/0").read_bytes()
+    assert [span for _, span, _ in store.seen()].count("bytes=0-9999") == 2, "it began again"
+    store.faults((r"x.zarr/c/5/0", "replace", -1))
+    with pytest.raises(prefetch.NoAnswerError, match="replaced while it was read"):
+        list(fetched(array, [Piece("c/5/0", CHUNK)]))
+
+
+def test_ranges_come_in_the_order_of_the_asking(store: FaultyBucket) -> None:
+    """Also of a server that sends the whole object, whatever range is asked for."""
+    array = reader_of(URL).array
+    spans = [(f"c/{i % 7}/0", (i * 100, i * 100 + 50 + i)) for i in range(40)]
+    for fault in ("", "whole"):
+        store.faults(*([("/c/", "whole", -1)] if fault else []))
+        with granted("test", 3000):
+            parts = list(fetched(array, [Piece(name, span[1] - span[0], span) for name, span in spans]))
+        for (name, (first, stop)), part in zip(spans, parts, strict=True):
+            assert part.tobytes() == (store.folder / "x.zarr" / name).read_bytes()[first:stop]
+        assert 0 < peak() <= 3000
+        with pytest.raises(ValueError, match=r"it is truncated: it has 64000 bytes"):
+            list(fetched(array, [Piece("c/0/0", 10, (CHUNK - 5, CHUNK + 5))]))
+
+
+class Replacing(Observer):
+    """Replaces a chunk after the first step."""
+
+    def __init__(self, chunk: Path) -> None:
+        self.chunk = chunk
+
+    def on_step(self, step: Step) -> None:
+        if step.number == 1:
+            data = np.frombuffer(self.chunk.read_bytes()) + 1e-9
+            self.chunk.write_bytes(data.tobytes())
+
+
+def test_an_object_that_changes_between_passes_is_found(store: FaultyBucket, tmp_path: Path) -> None:
+    """Mutant: objects that are kept from one pass to the next."""
+    observer = Replacing(store.folder / "x.zarr/c/7/0")
+    with pytest.raises(BadInputError, match=r"chunk c/7/0 of s3://bucket/x.zarr is corrupt: its checksum is"):
+        npmdask.top_k(URL, 3, kind="samples", algorithm="power", store=tmp_path / "run", observer=observer)
+
+
+RUN = """
+import sys, npmdask
+npmdask.top_k(sys.argv[1], 4, kind="samples", algorithm="power", store=sys.argv[2], threads=2, commit_seconds=0)
+"""
+
+
+def test_killed_in_the_middle_of_a_pass_the_bits_are_the_same(store: FaultyBucket, tmp_path: Path) -> None:
+    """And what was asked of the store is counted, with its cost."""
+    whole = npmdask.top_k(URL, 4, kind="samples", algorithm="power", store=tmp_path / "whole", threads=1)
+    assert whole.network is not None and whole.network.nbytes == whole.data_passes * CHUNKS * CHUNK
+    assert whole.network.requests == whole.data_passes * CHUNKS and whole.network.cost is None
+    store.seen()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    killed = tmp_path / "killed"
+    child = subprocess.Popen([sys.executable, "-c", RUN, URL, str(killed)], env=environment, cwd=tmp_path)
+    met = 0
+    while met < 2 * CHUNKS + CHUNKS // 2:  # in the middle of the third pass
+        assert child.poll() is None, "it ended before it was killed"
+        time.sleep(0.02)
+        with suppress(FileNotFoundError):
+            met = (store.folder.parent.parent / "seen").read_text().count("x.zarr/c/")
+    child.kill()
+    child.wait()
+    found = npmdask.resume(killed, threads=2)
+    same_bytes(tmp_path / "whole", killed, parts=("steps", "result", "survey"))
+    assert found.network is not None and found.network.requests < whole.network.requests
+
+
+def test_what_requests_cost_is_reported(store: FaultyBucket, tmp_path: Path) -> None:
+    request = Request(target_rank=3, algorithm="power", max_steps=2)
+    resources = Resources(request_price=0.5)
+    found = solve(make_problem(open_source(URL, "samples"), request), str(tmp_path / "run"), resources)
+    assert found.network is not None and found.network.cost == pytest.approx(found.network.requests / 2000)
+    passes = [line for line in RunStore(tmp_path / "run").telemetry() if line["event"] == "passed"]
+    assert sum(line["requests"] for line in passes) == found.network.requests > CHUNKS
+    page = tmp_path / "page.html"
+    assert main(["report", str(tmp_path / "run"), "-o", str(page)]) == 0
+    assert "cost of requests" in page.read_text()
+    assert f"{found.network.requests} requests, which cost {found.network.cost:.3g}; " in network_text(found.network)
+    with pytest.raises(BadInputError, match="request_price = -1 must be at least 0"):
+        replace(resources, request_price=-1).require_possible()
+
+
+def test_the_memory_plan_counts_what_is_in_flight(store: FaultyBucket) -> None:
+    """Kills: bytes in flight beside the limit; any of local data; threads that are given up for them."""
+    mib = 2**20
+    local: Operator = Gram(reader=reader_of(store.folder / "x.zarr"))
+    far: Operator = Gram(reader=reader_of(URL))
+
+    def planned(operator: Operator, limit: int | None, **more: Any) -> Any:
+        given: dict[str, Any] = {"base": 100 * mib, "threads": 2, "workers": 0} | more
+        return plan_memory(operator, 10, 4, limit=limit, **given)
+
+    free = planned(far, None)
+    assert planned(local, None).in_flight == 0 and free.in_flight == CHUNKS * CHUNK
+    assert free.predicted_peak == free.least + free.in_flight
+    for spare in (0, CHUNK, CHUNKS * CHUNK, 2 * CHUNKS * CHUNK):
+        plan = planned(far, free.least + spare)
+        assert plan.threads == 2 and plan.in_flight == min(spare, CHUNKS * CHUNK)
+        assert plan.predicted_peak <= free.least + spare
+    both = planned(far, None, workers=2)
+    assert both.in_flight == CHUNKS * CHUNK // 2 and both.predicted_peak == both.least + CHUNKS * CHUNK
+
+
+def test_what_a_link_needs_and_what_memory_allows() -> None:
+    link = Link(rate=1.25e9, seconds=0.2, nbytes=16 * 2**20)
+    assert link.in_flight == prefetch.SLACK * 1.25e9 * 0.2
+    assert link.bounded(link.in_flight, 1) == link.rate
+    assert link.bounded(0, 2) == pytest.approx(2 * 16 * 2**20 / 0.2)
+    slow = replace(link, nbytes=2**20, seconds=0.06)
+    assert slow.bounded(2**20, 1) < slow.bounded(8 * 2**20, 1) < slow.rate
+
+
+def test_the_way_to_a_store_is_measured_by_a_few_requests(store: FaultyBucket) -> None:
+    """Kills: a rate of nothing, a measurement without an end, one for every plan."""
+    remote = reader_of(URL).remote
+    assert isinstance(remote, Remote) and remote.nbytes == CHUNK
+    link = link_of(remote, 2**30)
+    assert 0 < len(store.seen()) <= 2 * prefetch.MOST // CHUNK and link.seconds > 0
+    assert 0 < link.rate < 1e11 and link.nbytes == CHUNK
+    assert link_of(remote, 2**30) is link and not store.seen()
+    store.process.kill()
+    store.process.wait()
+    remote = replace(remote, array=zarr.open_array(store.folder / "x.zarr"))
+    assert link_of(replace(remote, names=("nothing",)), 2**30).rate > 0
+
+
+def test_a_plan_says_what_memory_bounds(store: FaultyBucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("npmdask.execution.memory.UNMEASURED", 0)
+    link = Link(rate=1.2e9, seconds=0.3, nbytes=CHUNK)
+    monkeypatch.setattr("npmdask.execution.memory.link_of", lambda remote, room: link)
+    problem = make_problem(open_source(URL, "samples"), Request(target_rank=3))
+    free = plan_run(problem, Resources(memory=8 * 2**30))
+    assert free.network is not None and free.network.allowed == free.network.rate
+    assert "the store is read at 1.2 GB/s (1030 MiB in flight, a request alone takes" in "\n".join(plan_lines(free))
+    assert free.memory.in_flight == link.in_flight and not free.cached
+    limit = tree_rss() // 2**20 + 300
+    tight = plan_run(problem, Resources(memory=limit * 2**20, threads=1))
+    assert tight.network is not None and tight.network.allowed < 1.2e9
+    assert tight.memory.predicted_peak <= limit * 2**20
+    assert f"{limit} MiB of memory bounds reading this store at 0." in str(tight.network)
+    assert "MiB would reach the link (1.2 GB/s)" in str(tight.network)
