@@ -104,6 +104,28 @@ def test_many_are_in_flight_within_the_bound(store: FaultyBucket, threads: int) 
     assert len({path for path, _ in chunks}) == len(chunks) == CHUNKS
     assert 4 * CHUNK <= max(flying for _, flying in chunks) <= bound + threads * CHUNK
     assert 5 * CHUNK <= peak() <= bound
+    for small in (CHUNK // 2, CHUNK, 2 * CHUNK):  # threads come to objects before their turn
+        few, record = passed(URL, small, threads)
+        assert (few == local).all() and record.requests == CHUNKS
+        requested = [path for path, _, _ in store.seen() if "/c/" in path]
+        assert len(requested) == CHUNKS and peak() <= small
+
+
+def test_a_pass_that_fails_leaves_nothing_to_the_next(store: FaultyBucket) -> None:
+    """Mutant: what was asked for and not taken is kept, and the next pass reads what the object was before."""
+    operator: Operator = Fine(reader=reader_of(URL))
+    executor, ignore = Threads(1, 8 * CHUNK), lambda record: None
+    (store.folder / "x.zarr/c/20/0").rename(store.folder / "kept")
+    with pytest.raises(BadInputError, match="missing"):
+        executor.run_pass(operator, np.eye(COLUMNS, 5), ignore)
+    mine = prefetch._prefetcher()
+    assert mine.bound and not mine._objects and not mine.held and not mine._feeds
+    (store.folder / "kept").rename(store.folder / "x.zarr/c/20/0")
+    store.seen()
+    found, record = executor.run_pass(operator, np.eye(COLUMNS, 5), ignore)
+    executor.close()
+    assert (found == passed(store.folder / "x.zarr", 0)[0]).all()
+    assert record.requests == CHUNKS == len([path for path, _, _ in store.seen() if "/c/" in path])
 
 
 def test_sparse_entries_and_compressed_chunks_of_many_sizes(store: FaultyBucket) -> None:
