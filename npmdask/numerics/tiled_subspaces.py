@@ -88,9 +88,9 @@ def tiled_rayleigh_ritz(basis: TiledBlock, product: TiledBlock, k: int, threads:
     low, high = -ends[1], ends[0]
     signs = np.where((low > high) | ((low == high) & (where[1] < where[0])), -1.0, 1.0)  # as ``fix_signs``
     scale = unit * _positive(np.sqrt(squares))
-    size = float(np.linalg.norm(unit * np.sqrt(squares)))
+    norm = float(np.linalg.norm(unit * np.sqrt(squares)))
     skew = float(np.linalg.norm(h - h.T)) / 2
-    return TiledRitz(values, gram, rotation[:, :k] * signs, skew / size if size > 0 else 0.0, scale)
+    return TiledRitz(values, gram, rotation[:, :k] * signs, skew / norm if norm > 0 else 0.0, scale)
 
 
 def column_lengths(block: TiledBlock, threads: int) -> np.ndarray:

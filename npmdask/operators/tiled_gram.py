@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from scipy.sparse import _sparsetools, csr_matrix  # to add to a sum in place: `@` begins a new one
@@ -223,5 +223,7 @@ class ColumnsByRange(_Half):
 
 def columns_of(view: View, part: slice) -> View:
     """A view of some columns, of rows that are not weighted."""
-    cut: dict[str, Any] = {name: getattr(view, name) for name in ("shift", "scale", "column_weight")}
-    return View(**{name: values if values is None else values[part] for name, values in cut.items()})
+    shift, scale, weight = (
+        None if values is None else values[part] for values in (view.shift, view.scale, view.column_weight)
+    )
+    return View(shift=shift, scale=scale, column_weight=weight)

@@ -616,8 +616,8 @@ def on_disk(request: Request) -> bool:
 
 def why_not_on_disk(request: Request, source: Source, others: bool) -> str:
     """Why the blocks of a run have to be in memory, or nothing; ``others``: it starts from another run."""
-    if getattr(source.reader, "layout", "") != "csr" or source.kind not in ("sparse", "samples"):
-        return f"{source.path} is not a sparse matrix with rows (CSR)"
+    if source.kind != "sparse" or type(source.reader) in ELSEWHERE:
+        return f"{source.path} is not a sparse matrix (kind = {source.kind!r})"
     if request.privacy is not None or request.operator is not None or request.mechanism != "none":
         return "private runs, noise and other operators have their blocks in memory"
     if not isinstance(request.target_rank, int):

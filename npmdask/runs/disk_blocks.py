@@ -5,8 +5,8 @@ docs/decisions/0057-blocks-on-disk.md says why it is done this way.
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
+from shutil import disk_usage
 from typing import Any
 
 import numpy as np
@@ -76,7 +76,7 @@ def require_disk(problem: Problem, session: Session) -> None:
             "this machine as the store, or more memory"
         )
     taken = store.path / FOLDER
-    free = shutil.disk_usage(store.path).free
+    free = disk_usage(store.path).free
     free += sum(path.stat().st_blocks * 512 for path in taken.iterdir()) if taken.is_dir() else 0
     if free < needed:
         raise RefusedError(
@@ -171,7 +171,7 @@ class DiskRelease(PlainRelease):
     def _said(self) -> dict[str, Any]:
         return {"readings": self._readings}
 
-    def _passes(self, history: list[dict[str, Any]]) -> int:
+    def _data_passes(self, history: list[dict[str, Any]]) -> int:
         """Over the data, in all steps."""
         return sum(int(line["readings"]) for line in history)
 

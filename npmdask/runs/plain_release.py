@@ -317,7 +317,7 @@ class PlainRelease:
     ) -> Answer:
         """The answer in the units of the question, with its certificate; of a matrix after one more pass."""
         problem = self._problem
-        passes = self._passes(history)
+        passes = self._data_passes(history)
         passes += problem.needs_moments + (problem.start.passes if problem.start else 0)
         if type(problem.algorithm) not in OURS:
             result, view, outcome = self._verified(result, view, outcome)
@@ -344,7 +344,7 @@ class PlainRelease:
         meta |= {"notes": notes} if notes else {}
         return Answer(arrays=arrays, meta=with_assurance(problem.kind, arrays, meta))
 
-    def _passes(self, history: list[dict[str, Any]]) -> int:
+    def _data_passes(self, history: list[dict[str, Any]]) -> int:
         """Over the data, in all steps; of a stored Gram a step reads none."""
         return len(history) * bool(self._operator.pass_bytes)
 

@@ -316,7 +316,8 @@ class Problem:
         nothing, one = (np.broadcast_to(value, self.d) for value in (0.0, 1.0))  # of many columns two arrays count
         first, later = (self.operator(nothing, one, first=first) for first in (True, False))
         if isinstance(self.algorithm, PowerOnDisk):
-            return [TiledGram(reader=later.reader, weight=later.weight, view=later.view)]
+            plain: Any = later  # SparseGram
+            return [TiledGram(reader=plain.reader, weight=plain.weight, view=plain.view)]
         if isinstance(self.algorithm, RowGramKrylov):
             queries = (self.algorithm.first_query, Query(np.zeros((0, 0)), of_rows=True))
             return [*(first.asked(query) for query in queries), later]

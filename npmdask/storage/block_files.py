@@ -74,7 +74,7 @@ class BlockFile:
         """Some rows, as an array of their own; rows that were never written are zero."""
         values = np.zeros((rows.stop - rows.start, self.shape[1]))
         with self._opened(os.O_RDONLY) as file:
-            left, at = memoryview(values.reshape(-1).view(np.uint8)), rows.start * self.shape[1] * 8
+            left, at = values.reshape(-1).view(np.uint8).data, rows.start * self.shape[1] * 8
             while len(left):
                 count = os.preadv(file, [left[: 2**30]], at)
                 if not count:
@@ -107,7 +107,7 @@ class BlockFile:
         """
         held = np.ascontiguousarray(values, np.float64)
         with self._opened(os.O_WRONLY | os.O_CREAT) as file:
-            left, at = memoryview(held.reshape(-1).view(np.uint8)), start * self.shape[1] * 8
+            left, at = held.reshape(-1).view(np.uint8).data, start * self.shape[1] * 8
             while len(left):
                 count = os.pwrite(file, left[: 2**30], at)
                 left, at = left[count:], at + count

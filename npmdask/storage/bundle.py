@@ -60,7 +60,7 @@ def write_bundle(
         small = {name: array for name, array in arrays.items() if inline and array.nbytes <= SMALL_BYTES}
         large = {name: array for name, array in arrays.items() if name not in small}
         files = {f"{name}.npy": _write_array(aside / f"{name}.npy", array, mode) for name, array in large.items()}
-        content = {"meta": meta, "files": files} | ({"small": _as_text(small)} if small else {})
+        content: dict[str, Any] = {"meta": meta, "files": files} | ({"small": _as_text(small)} if small else {})
         mapped = sorted(name for name, array in large.items() if hasattr(array, "pieces"))
         content |= {"mapped": mapped} if mapped else {}
         text = json.dumps(content, sort_keys=True).encode()  # an indent would take the slow encoder
