@@ -172,7 +172,8 @@ class AlgorithmTable(ConfigTable):
     options: dict[str, Any] | None = Field(
         None,
         description="further parameters of the algorithm: streams, e.g. { gap = 0.1 }; k-dp-pca, e.g. "
-        '{ variant = "tight" }; tensor-power, e.g. { restarts = 40 }; krylov, e.g. { precision = "float64" }',
+        '{ variant = "tight" }; tensor-power, e.g. { restarts = 40 }; krylov, e.g. { precision = "float64" }; '
+        'power of sparse data, { blocks = "disk" }',
     )
 
     @field_validator("name")

@@ -85,7 +85,8 @@ def test_answer_is_that_of_blocks_in_memory(
     assert np.abs(there.basis - here.basis).max() < 1e-10
     assert np.allclose(there.residual_norms, here.residual_norms, rtol=1e-6)
     assert there.steps == here.steps and there.outcome == here.outcome
-    assert there.assurance == here.assurance and there.warnings[-1:] == here.warnings[-1:] or not here.warnings
+    assert there.assurance == here.assurance
+    assert there.warnings[0].startswith("blocks lie on disk: 3 of") and there.warnings[1:] == here.warnings
     assert isinstance(there.basis, np.memmap) and there.total_data_passes > here.total_data_passes
 
 
@@ -126,7 +127,7 @@ def test_damaged_blocks_are_found(stored: str, tmp_path: Path) -> None:
     with open(tmp_path / "run" / "blocks" / "basis-2", "r+b") as file:
         file.seek(100_000)
         file.write(b"x")
-    with pytest.raises(BadInputError, match="basis-2 is corrupt: tile 6"):
+    with pytest.raises(BadInputError, match="basis-2 is corrupt: tile 2"):
         npmdask.resume(tmp_path / "run", max_steps=3)
 
 
@@ -145,7 +146,7 @@ def test_orthonormalisation_of_nearly_dependent_columns(tmp_path: Path, lost: in
     file.write(0, block)
     tiled_orth(file, column_lengths(file, 2), np.random.default_rng(2), 2)
     q, expected = file.read(slice(0, d)), orth(block, np.random.default_rng(2))
-    assert len(file.tiles) > 10
+    assert len(file.tiles) == 8
     assert np.abs(q.T @ q - np.eye(p)).max() < 1e-14
     residual = block - q @ (q.T @ block)
     assert np.abs(residual).max() < 1e-15
@@ -192,7 +193,7 @@ def test_where_memory_does_not_suffice_blocks_go_to_disk(tmp_path: Path, monkeyp
 
 def test_plan_says_where_blocks_lie(stored: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "run.toml").write_text(
-        f'[data]\nsource = "{stored}"\nkind = "sparse"\n[algorithm]\nname = "power"\ntarget_rank = 4\n'
+        f'[source]\npath = "{stored}"\nkind = "sparse"\n[algorithm]\nname = "power"\ntarget_rank = 4\n'
         f'options = {{ blocks = "disk" }}\n[run]\nstore = "{tmp_path / "run"}"\nmemory = "2GiB"\n'
     )
     assert main(["plan", str(tmp_path / "run.toml")]) == 0
