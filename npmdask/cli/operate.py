@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,19 @@ def add_status(commands: Any) -> None:
 
 
 def _status(a: argparse.Namespace) -> int:
+    from npmdask.manage.nights import nights_of
     from npmdask.manage.status import runs_as_lines, status_below
+    from npmdask.storage.paths import local_path
 
     found = status_below(a.folder)
+    nights = nights_of(local_path(a.folder, "the folder of the runs"))
     if a.json:
-        print(json.dumps({"runs": [status.facts() for status in found]}))
+        schedules = {"schedules": [asdict(night) for night in nights]} if nights else {}
+        print(json.dumps({"runs": [status.facts() for status in found]} | schedules))
     else:
         print("\n".join(runs_as_lines(found)) if found else f"no runs below {a.folder}")
+        for night in nights:
+            print(f"schedule {night.schedule}: the last run {night.said}")
     return 0
 
 

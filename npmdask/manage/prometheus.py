@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError, extra
+from npmdask.manage.nights import Night, nights_of
 from npmdask.manage.status import RunStatus, status_below
 from npmdask.storage.paths import local_path
 
@@ -28,6 +29,13 @@ NUMBERS: dict[str, tuple[str, Callable[[RunStatus], float | None]]] = {
     "crashes": ("starts in a row that died without committing anything", lambda s: s.crashes),
     "disk_bytes": ("what the store of the run takes on disk", lambda s: s.bytes),
 }
+
+NIGHTS: tuple[tuple[str, str, Callable[[Night], float | None]], ...] = (
+    ("failures", "runs in a row that failed, also before they had a store; 0: the last one ended well",
+     lambda night: night.failures),
+    ("last_end_timestamp_seconds", "when the last run ended, well or not", lambda night: night.ended),
+    ("last_success_timestamp_seconds", "when a run last ended well", lambda night: night.succeeded),
+)  # fmt: skip
 
 
 class Exporter:
@@ -80,7 +88,16 @@ class Exporter:
             yield self._gauge(f"npmdask_run_{name}", said, RUN, [(of, x) for of, x in known if x is not None])
         states = [((s.name, s.what, state), float(s.state == state)) for s in found for state in STATES]
         yield self._gauge("npmdask_run_state", "1 for the state that the run is in", (*RUN, "state"), states)
+        yield from self._nights()
         yield from self._budgets()
+
+    def _nights(self) -> Iterator[Any]:
+        """How the last run of each schedule ended: one that fails before it begins has no store."""
+        found = nights_of(self._folder)
+        for name, said, number in NIGHTS:
+            rows = [((night.schedule,), number(night)) for night in found]
+            known = [(of, value) for of, value in rows if value is not None]
+            yield self._gauge(f"npmdask_schedule_{name}", said, ("schedule",), known)
 
     def _budgets(self) -> Iterator[Any]:
         if self._ledger is None:

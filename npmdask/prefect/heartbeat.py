@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import wraps
 from logging import ERROR
+from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -29,6 +30,8 @@ from npmdask.checkpoint.logging import open_log, tell
 from npmdask.checkpoint.store import RunStore
 from npmdask.config import RunConfig
 from npmdask.errors import CommitError, FencedOutError, HeldError, LostError, RefusedError
+from npmdask.manage.nights import note_end
+from npmdask.prefect.settings import BELOW
 
 Made = TypeVar("Made", bound=Callable[..., Any])
 
@@ -54,9 +57,11 @@ def tended(function: Made) -> Made:
             print_to_whoever_listens()
             os.environ.pop("PREFECT_API_AUTH_STRING", None)  # Prefect has read it; what the run starts needs it not
         open_log()
-        with beating(), _failures_told(kwargs.get("run_id"), private=_is_private(*args, *kwargs.values())):
+        private = _is_private(*args, *kwargs.values())
+        with beating(), _failures_told(kwargs.get("run_id"), private=private):
             try:
-                return function(*args, **kwargs)
+                with _noted(kwargs.get("run_id"), private=private):
+                    return function(*args, **kwargs)
             except (LostError, CommitError) as error:
                 if _alone():
                     raise
@@ -76,6 +81,25 @@ def tended(function: Made) -> Made:
                 raise
 
     return call  # type: ignore[return-value]
+
+
+@contextmanager
+def _noted(schedule: str | None, *, private: bool) -> Iterator[None]:
+    """Write down how a scheduled run ended, for `npmdask status` and metrics: one that fails early has no store."""
+    runs, name = os.environ.get(BELOW), None if _alone() else schedule  # a run is called as its schedule
+    error: str | None = None
+    try:
+        yield
+    except HeldError:  # another process has the run, and will say how it ended
+        name = None
+        raise
+    except Exception as failed:
+        error = str(failed) or type(failed).__name__
+        raise
+    finally:
+        if runs and name and not isinstance(sys.exc_info()[1], KeyboardInterrupt | SystemExit):
+            with suppress(OSError):
+                note_end(Path(runs), name, error, private=private)
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from typing import Any
 from urllib.parse import parse_qs, quote, urlencode
 
 from npmdask.checkpoint.store import RunStore
+from npmdask.manage.nights import nights_of
 from npmdask.manage.status import RunStatus, status_below
 from npmdask.numerics.units import time_text
 from npmdask.prefect.server import ask
@@ -113,6 +114,7 @@ def runs_report(
     failures = f"; the last run failed of: {', '.join(failed)}" if failed else ""
     where = Text(text="Prefect: flow runs, logs and artifacts", address=prefect) if prefect else None
     gone = None if prefect else Text(text="Prefect does not answer: no schedule is known", style="warning")
+    errors = {night.schedule: night.error for night in nights_of(root)}
     newest = sorted(found, key=lambda one: (one.last_commit or 0.0, one.name), reverse=True)
     listed = [one for one in newest if word.casefold() in one.name.casefold()]
     page = max(1, min(page, ceil(len(listed) / ON_PAGE)))
@@ -123,7 +125,7 @@ def runs_report(
         good=not lost and not failed and bool(prefect),
         sections=(
             section("", where, gone),
-            *(_of_schedule(one, newest) for one in schedules),
+            *(_of_schedule(one, newest, errors.get(one.name, "")) for one in schedules),
             section(
                 "", _searched(len(listed), word) if word else None, Text(text="All runs", address="/") if word else None
             ),
@@ -155,7 +157,7 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def _of_schedule(one: ScheduleStatus, found: list[RunStatus]) -> Section:
+def _of_schedule(one: ScheduleStatus, found: list[RunStatus], error: str) -> Section:
     due = "no next tick" if one.due is None else f"next tick {one.due.astimezone():%Y-%m-%d %H:%M %Z}"
     due = "paused" if one.paused else due
     below = [run for run in found if one.store is not None and Path(run.path).is_relative_to(one.store)]
@@ -163,7 +165,10 @@ def _of_schedule(one: ScheduleStatus, found: list[RunStatus]) -> Section:
     return section(
         f"Schedule {one.name}",
         Text(text=f"{one.flow}; {due}; last run: {one.last.lower() or 'none yet'}"),
-        Text(text="The last run failed: its page in Prefect says why. What follows is older.", style="warning")
+        Text(
+            text=f"The last run failed: {error or 'its page in Prefect says why'}. What follows is older.",
+            style="warning",
+        )
         if one.last in FAILED
         else None,
         None if answered is None else Text(text=f"Last answer, of {answered.name}: {_answer(answered)}"),

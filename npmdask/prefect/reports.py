@@ -20,10 +20,10 @@ from urllib.parse import quote, unquote, urlsplit
 
 from npmdask.errors import RefusedError
 from npmdask.prefect.index import SCRIPT_DIGEST, index_page
-from npmdask.prefect.settings import auth_string
+from npmdask.prefect.settings import BELOW, auth_string
 from npmdask.report.render import script_policy
 
-URL, BELOW = "NPMDASK_REPORTS", "NPMDASK_REPORTS_BELOW"  # where they are served, and of which folder
+URL = "NPMDASK_REPORTS"  # where they are served
 HERE = ("127.0.0.1", "localhost")
 HEADERS = {
     "Content-Type": "text/html; charset=utf-8",

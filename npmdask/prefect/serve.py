@@ -36,7 +36,7 @@ from npmdask.prefect.console import announce, exit_code, say
 from npmdask.prefect.example import SCHEDULES, example
 from npmdask.prefect.processes import Service, Supervisor, alone
 from npmdask.prefect.server import DATABASE_GONE, answers, ask, free_port, python_path
-from npmdask.prefect.settings import AUTH_VARIABLES, POOL, apply_settings, auth_file, auth_string
+from npmdask.prefect.settings import AUTH_VARIABLES, BELOW, POOL, apply_settings, auth_file, auth_string
 
 PORT = 4200  # the port that Prefect uses by default
 SCRATCH = "npmdask-serve-"  # names of temporary folders
@@ -170,7 +170,7 @@ def services(
     """
     url, alive = f"http://127.0.0.1:{port}/api", folder / "keeper.alive"
     environment = settings(url, port) | {"PREFECT_UI_API_URL": url, "PYTHONPATH": python_path()}
-    environment |= {reports.URL: f"http://127.0.0.1:{pages}", reports.BELOW: str(runs)}
+    environment |= {reports.URL: f"http://127.0.0.1:{pages}", BELOW: str(runs)}
     client = environment | {"PREFECT_API_AUTH_STRING": auth_string()}  # the others read it themselves, or need it not
     aside = {} if scratch is None else {"TMPDIR": str(scratch)}
     alive.unlink(missing_ok=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from npmdask.prefect import reports
+from npmdask.prefect.settings import BELOW
 
 AUTH = "npmdask:secret"
 
@@ -117,10 +118,10 @@ def test_without_a_login_there_is_nothing_to_get(port: int) -> None:
 
 def test_links_are_of_pages_that_are_served(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = root / "a b" / "report.html"
-    for name in (reports.URL, reports.BELOW):
+    for name in (reports.URL, BELOW):
         monkeypatch.delenv(name, raising=False)
     assert reports.link_to(page) is None
     monkeypatch.setenv(reports.URL, "http://127.0.0.1:4201")
-    monkeypatch.setenv(reports.BELOW, str(root))
+    monkeypatch.setenv(BELOW, str(root))
     assert reports.link_to(page) == "http://127.0.0.1:4201/a%20b/report.html"
     assert reports.link_to(root.parent / "outside.html") is None
