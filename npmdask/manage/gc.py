@@ -32,7 +32,7 @@ PARTIAL = ".partial"
 
 @dataclass(frozen=True, kw_only=True)
 class Retention:
-    """What may go: what is older than ``seconds``, but the newest ``keep`` finished runs of each folder.
+    """What may be deleted: everything older than ``seconds``, except the newest ``keep`` finished runs of each folder.
 
     ``results``: also whole finished runs; ``unfinished``: whole runs that were not finished.
     """
@@ -49,7 +49,7 @@ class Retention:
 
 @dataclass(frozen=True, kw_only=True)
 class Removed:
-    """Something that went, or would go. ``why`` is a word about it."""
+    """A file or folder that was, or would be, deleted. ``why`` says in a few words why."""
 
     path: Path
     bytes: int
@@ -58,7 +58,7 @@ class Removed:
 
 @dataclass(frozen=True, kw_only=True)
 class GcReport:
-    """``gone``: what went; ``left``: what a process has, or what could not be looked at, in sentences."""
+    """``gone``: what was deleted; ``left``: what a process uses, or what could not be read, in sentences."""
 
     gone: tuple[Removed, ...]
     left: tuple[str, ...]
@@ -69,7 +69,7 @@ class GcReport:
 
 
 def sweep(folder: str | Path, rule: Retention, *, dry: bool = False) -> GcReport:
-    """Remove what ``rule`` lets go of all runs in ``folder`` or below it. ``dry``: only say what that is.
+    """Delete what ``rule`` allows from all runs in ``folder`` or below it. ``dry``: only list it.
 
     Raises
     ------
@@ -110,13 +110,13 @@ def _newest(stores: list[Path], keep: int) -> set[Path]:
 
 
 def _ended(store: Path) -> float:
-    """When something was last committed, or, if nothing was, changed."""
+    """Return the time of the last commit or, without one, of the last change."""
     size = size_of(store)
     return size.committed or size.changed
 
 
 def _keeps(store: Path) -> Keeps:
-    """What must be left of a run, as its kind says; of one that is damaged, everything."""
+    """Look up what must be kept of a run, as its kind says; of a damaged one, everything."""
     try:
         run = RunStore(store)
         spec = run.read_spec()
@@ -126,7 +126,7 @@ def _keeps(store: Path) -> Keeps:
 
 
 class _Broom:
-    """Goes through stores and takes note."""
+    """Visits stores and collects what to delete."""
 
     def __init__(self, rule: Retention, dry: bool) -> None:
         self.rule, self.dry = rule, dry
@@ -134,7 +134,7 @@ class _Broom:
         self.left: list[str] = []
 
     def visit(self, store: Path) -> None:
-        """Whatever of one run may go."""
+        """Collect what may be deleted of one run."""
         if time.time() - _ended(store) < self.rule.seconds:
             return
         work = self._plan(store)
@@ -193,7 +193,7 @@ class _Broom:
                     self.remove(path, "a checkpoint of a finished run")
 
     def visit_partial(self, partial: Path) -> None:
-        """A data store that was begun and that no process is writing."""
+        """Collect a data store that was begun and that no process is writing."""
         target = partial.with_name(partial.name.removesuffix(PARTIAL))
         if partial.is_symlink() or not partial.is_dir() or not _is_begun(partial):
             return
@@ -226,7 +226,7 @@ def _is_private(store: Path) -> bool:
 
 
 def _is_ours(path: Path) -> bool:
-    """Whether this is what a run keeps in its store; a link never is."""
+    """Say whether this belongs to a run's store; a link never does."""
     if path.is_symlink():
         return False
     if path.name in OWN or (path.name in _folders() and path.is_dir()) or path.name.startswith(".writing-"):
@@ -269,10 +269,10 @@ def _is_locked(path: Path) -> bool:
 
 
 def _unfollowed(name: str, flags: int) -> int:
-    """Neither through a link, nor waiting for the writer of a pipe."""
+    """Open without following a link or waiting for the writer of a pipe."""
     return os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 def _is_begun(partial: Path) -> bool:
-    """Whether this is what a writer of data stores leaves when it is killed."""
+    """Say whether a writer of data stores leaves this behind when it is killed."""
     return (partial / "journal").is_dir() and all(not path.is_symlink() for path in partial.iterdir())

@@ -1,4 +1,4 @@
-"""Kinds of runs: what every command must know of one, in one place, and the table that they are looked up in.
+"""Kinds of runs: everything that commands need to know of a kind, in one place, and the table of kinds.
 
 A kind is a subclass of :class:`RunKind`; :func:`register_kind` adds it, from a plug-in too. Commands ask the kind of a
 store (:func:`kind_of`, by its run.json) or of an answer (:func:`kind_of_answer`); no other module asks what sort of run
@@ -30,13 +30,13 @@ LONG = ("certificate.levels", "certificate.nearest")  # a table in the report, w
 
 
 class Sink(Protocol):
-    """Where an answer is exported to; arrays larger than memory come in blocks of rows."""
+    """Destination of an export; arrays larger than memory come in blocks of rows."""
 
     def array(self, name: str, array: np.ndarray) -> None:
         """Write an array that is in memory."""
 
     def rows(self, name: str, shape: tuple[int, int], blocks: Iterable[np.ndarray]) -> None:
-        """Write a matrix of float64 from its rows, a block after the other."""
+        """Write a matrix of float64 from its rows, block by block."""
 
     def about(self, facts: Mapping[str, Any]) -> None:
         """Take what is to be known of all of it, where the format has a place for that."""
@@ -44,7 +44,7 @@ class Sink(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class PageOptions:
-    """What a report shows beyond what it does by itself.
+    """What a report shows beyond its defaults.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ class PageOptions:
     as_run: bool = False
 
     def or_as_run(self, asked: Mapping[str, Any]) -> PageOptions:
-        """What is not said here, as the run was ``asked`` to be reported: in its configuration, say."""
+        """Fill in what is not given here from what the run was ``asked`` for, in its configuration for example."""
         grid = grid_of(asked["grid"]) if self.grid is None and "grid" in asked else self.grid
         if self.colour is not None or "colour" not in asked:
             return replace(self, grid=grid)
@@ -257,13 +257,13 @@ KINDS: list[RunKind] = []
 
 
 def register_kind(kind: RunKind) -> None:
-    """Add a kind; it is asked before those that were there, and takes the place of one of the same name."""
+    """Add a kind. It takes precedence over earlier ones, and replaces one of the same name."""
     forget_kind(kind.name)
     KINDS.insert(0, kind)
 
 
 def forget_kind(name: str) -> None:
-    """Take a kind out of the table."""
+    """Remove a kind from the table."""
     KINDS[:] = [known for known in KINDS if known.name != name]
 
 
@@ -301,21 +301,21 @@ def place_of(answer: Any) -> str:
 
 
 def shares_text(shares: Iterable[float], most: int = 5) -> str:
-    """Write shares that fall as one text: ``22.1, 10.4, 8 % and 7 more``."""
+    """Format decreasing shares as one text: ``22.1, 10.4, 8 % and 7 more``."""
     known = [float(share) for share in shares]
     more = f" and {len(known) - most} more" if len(known) > most else ""
     return f"{', '.join(f'{100 * share:.3g}' for share in known[:most])} %{more}"
 
 
 def memory_text(peak: int | None, limit: int | None) -> str:
-    """Write the largest memory of a run, and what was allowed; "" where neither is known."""
+    """Format the peak memory of a run and its limit; "" if neither is known."""
     if peak is None:
         return ""
     return f"peak {bytes_text(peak)}{f' of {bytes_text(limit)} allowed' if limit else ''}"
 
 
 def device_text(device: DeviceUse) -> str:
-    """Write what sums were formed on, and what was planned and used of its memory."""
+    """Format the device that formed the sums, with its planned and used memory."""
     peak = f", peak {bytes_text(device.peak)}" if device.peak else ""
     return f"{device.device}: memory planned {bytes_text(device.planned)}{peak} of {bytes_text(device.limit)}"
 
@@ -327,7 +327,7 @@ def network_text(network: NetworkUse) -> str:
 
 
 def last_error(run: RunStore) -> str:
-    """Say what ended the last process that worked on a run, if that is the last that is known of it."""
+    """Say what ended the last process that worked on a run, if nothing is known of a later one."""
     said = run.telemetry()[-1:]
     return str(said[0].get("sentence", "")) if said and said[0]["event"] == "error" else ""
 

@@ -1,4 +1,4 @@
-"""The components of a run in files of people's own tools, with the names of columns: CSV, Parquet, NetCDF, h5ad."""
+"""The components of a run in files for other tools, with the names of columns: CSV, Parquet, NetCDF, h5ad."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GRID = "grid."  # and those of the whole grid, where some of its columns were le
 
 
 class LabelledFile:
-    """A sink that gathers the arrays of an answer and writes some of them at last, as ``write`` does.
+    """A sink that collects the arrays of an answer and finally writes some of them, with ``write``.
 
     ``complex_too``: it has a place for complex components.
     """
@@ -46,7 +46,7 @@ class LabelledFile:
         self._facts |= facts
 
     def publish(self) -> None:
-        """Write the file, and put it in its place.
+        """Write the file, and move it to its place.
 
         Raises
         ------
@@ -71,7 +71,7 @@ class LabelledFile:
 
     @property
     def axes(self) -> list[Axis]:
-        """What a row of the data consists of."""
+        """Return the axes that a row of the data consists of."""
         return self.named(SIDE) or [Axis("column", len(self._arrays["basis"]), np.arange(len(self._arrays["basis"])))]
 
     def named(self, side: str) -> list[Axis]:
@@ -96,7 +96,7 @@ class LabelledFile:
 
 
 class CsvFile(LabelledFile):
-    """A table as text, its numbers with all their digits."""
+    """A table as text, with all digits of its numbers."""
 
     complex_too = True
 

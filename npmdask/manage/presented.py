@@ -1,4 +1,4 @@
-"""Sections of a report about what sampling may move in an answer, and about components that were rotated or aligned."""
+"""Sections of a report about sampling errors, and about components that were rotated or aligned."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class Sampling:
 
 
 def sampling_of(run: RunStore, spec: Mapping[str, Any], independent_rows: int | None = None) -> Sampling | None:
-    """What is known of sampling; None of data that are no sample of rows, or of which too little is known.
+    """Compute sampling errors; None for data that are not a sample of rows, or of which too little is known.
 
     ``independent_rows``: as the run was asked to be reported with by default, or else all.
 
@@ -141,7 +141,7 @@ def sampling_of(run: RunStore, spec: Mapping[str, Any], independent_rows: int | 
 
 
 def presentation_sections(run: RunStore) -> list[Section]:
-    """Say how components were rotated or aligned and how far they turned, and show intervals by bootstrap."""
+    """Show how components were rotated or aligned, how far they turned, and bootstrap intervals."""
     part = run.read_part(PART)
     if part is None:
         return []
@@ -194,7 +194,7 @@ def _turned(arrays: dict[str, np.ndarray], meta: dict[str, Any], names: list[str
 
 
 def names_of_columns(labels: Labels | None, d: int) -> list[str]:
-    """What columns are called: of a grid the places along all axes."""
+    """Return the names of the columns; on a grid, their positions along all axes."""
     axes = [] if labels is None else labels.columns
     if not axes or np.prod([axis.size for axis in axes]) != d:
         return [str(i) for i in range(d)]

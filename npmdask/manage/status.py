@@ -65,7 +65,7 @@ def _inspect_data(path: str | Path) -> dict[str, Any]:
 
 
 def _extent(source: Source) -> dict[str, Any]:
-    """How large the data are, in the words of their kind."""
+    """Describe the size of the data, in the terms of their kind."""
     n, d = source.shape[0], source.dimension // source.parts
     if source.reader.layout == "tensor":
         tensor: Any = source.reader
@@ -125,7 +125,7 @@ class RunStatus:
 
     @property
     def shown_state(self) -> str:
-        """The state, as people are shown it: whether an answer converged is a part of it."""
+        """Return the state as it is shown to users, which includes whether the answer converged."""
         return self.state if self.converged is not False else f"{self.state}, not converged"
 
     def facts(self) -> dict[str, Any]:
@@ -134,7 +134,7 @@ class RunStatus:
 
 
 def status_below(folder: str | Path) -> list[RunStatus]:
-    """Of every run store in ``folder`` or below it.
+    """Return the status of every run store in ``folder`` or below it.
 
     Raises
     ------
@@ -146,7 +146,7 @@ def status_below(folder: str | Path) -> list[RunStatus]:
 
 
 def status_of(path: Path, name: str) -> RunStatus:
-    """Of one run store, damaged or not."""
+    """Return the status of one run store, damaged or not."""
     holder, size = holder_of(path), size_of(path)
     common: dict[str, Any] = {"path": str(path), "name": name, "bytes": size.bytes}
     if holder is not None and not holder.gone:
@@ -227,7 +227,7 @@ def _notes(s: RunStatus) -> list[str]:
 
 
 def _ended(s: RunStatus) -> str:
-    """What is known of the end of a process that did not finish the run, and what is there to go on from."""
+    """Say what ended a process that did not finish the run, and what is committed to continue from."""
     steps = f"{s.step} step{'s'[: s.step != 1]}" if s.step else ""
     share = "" if s.pass_committed is None else f"{100 * s.pass_committed:.0f} % of the next pass"
     kept = " and ".join(part for part in (steps, share) if part)
