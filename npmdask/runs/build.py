@@ -354,7 +354,7 @@ def _privately_filled(source: Source, request: Request) -> Source:
 
 
 def _public_rule(source: Source, request: Request, privacy: Privacy) -> PublicRule:
-    """What is done to records before they are clipped; RefusedError where neighbours need not stay neighbours."""
+    """Return the rule for records before they are clipped; RefusedError if neighbours need not stay neighbours."""
     fill, weights = request.fill, request.weights
     rule = PublicRule(
         fill=None if fill is None else fill.values,
@@ -422,7 +422,7 @@ def _factor_problem(source: Source, request: Request, other: object, share: floa
 
 
 def _require_pairwise(request: Request) -> None:
-    """What covariances of pairs cannot be asked for."""
+    """Refuse options that covariances of pairs do not support."""
     if request.algorithm not in ("auto", "gram"):
         raise BadInputError(
             f"missing = {PAIRWISE!r} forms a matrix of columns x columns, which algorithm = {request.algorithm!r} does "
@@ -549,7 +549,7 @@ def _require_tensor_options(source: Source, request: Request, earlier: object) -
 
 
 def _require_public(source: Source, request: Request, earlier: object) -> None:
-    """What a private run cannot have, because it would be a function of the data that no budget pays for."""
+    """Refuse options of a private run that would depend on the data without being charged."""
     if isinstance(request.target_rank, float) or request.iteration_rank == "auto":
         raise RefusedError(
             'a private run takes whole numbers for target_rank and iteration_rank: a share or "auto" would be chosen '
@@ -584,7 +584,7 @@ def _require_public(source: Source, request: Request, earlier: object) -> None:
 
 
 def _require_own_steps(request: Request, algorithm: str) -> None:
-    """What oracles of records and the tensor power method choose by their own options."""
+    """Refuse what oracles of records and the tensor power method choose by their own options."""
     if request.max_steps is not None or request.iteration_rank is not None:
         raise BadInputError(
             f"max_steps and iteration_rank do not apply to {algorithm}: it finds one direction after the other, and "
@@ -684,7 +684,7 @@ def _require_start(source: Source, request: Request, start: Start) -> None:
 
 
 def _require_gram(name: str, source: Source, share: float | None, locked: Locked | None, start: Start | None) -> None:
-    """What a matrix that is formed at first cannot be, and what it does not go on with."""
+    """Refuse data of which no matrix can be formed, and options that do not work with one."""
     if source.kind not in ("samples", "matrix", "sparse"):
         formed = "A A^T" if name == "row-gram" else "A^T A"
         raise BadInputError(
@@ -702,7 +702,7 @@ def _require_gram(name: str, source: Source, share: float | None, locked: Locked
 
 
 def _require_products_only(source: Source, request: Request) -> None:
-    """What needs rows or entries, of which a linear operator has none."""
+    """Refuse options that need rows or entries, which a linear operator does not have."""
     asked = {
         "center": request.center,
         "scale": request.scale,
@@ -721,7 +721,7 @@ def _require_products_only(source: Source, request: Request) -> None:
 
 
 def _require_real_only(source: Source, request: Request) -> None:
-    """What is not made for complex data: refused, rather than done with their real part."""
+    """Refuse options that do not support complex data, instead of using the real part alone."""
     asked = {
         "privacy": request.privacy is not None,
         "operator": request.operator is not None,

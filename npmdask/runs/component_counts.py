@@ -54,7 +54,7 @@ class CountAdvice:
     reason: str
 
     def facts(self) -> dict[str, Any]:
-        """The same as a dictionary, for JSON."""
+        """Return the same as a dictionary, for JSON."""
         return asdict(self)
 
 
@@ -87,7 +87,7 @@ class KnownSpectrum:
 
 
 def advise(known: KnownSpectrum, *, share: float, noise: float | None, seed: int) -> tuple[CountAdvice, ...]:
-    """What each criterion says, in a fixed order."""
+    """List what each criterion says, in a fixed order."""
     whole_seed(seed)
     if not isinstance(share, Real) or not 0 < share < 1:
         raise BadInputError(f"share = {share!r} must lie strictly between 0 and 1, like 0.9")

@@ -65,7 +65,7 @@ class Fits:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What a reader of the scores must know."""
+        """List warnings for readers of the scores."""
         said = []
         if self.undetermined:
             said.append(
@@ -107,18 +107,18 @@ class StoredComponents:
 
     @property
     def of_complex(self) -> bool:
-        """Whether they are complex: only of such are scores of complex rows asked."""
+        """Say whether they are complex; only these can score complex rows."""
         return self.basis.dtype.kind == "c"
 
     @cached_property
     def weights(self) -> Block:
-        """What centred rows are multiplied by."""
+        """Return the matrix that centred rows are multiplied by."""
         weights = self.basis if self.scale is None else self.basis / self.scale[:, None]
         return weights if self.column_weight is None else weights * np.sqrt(self.column_weight)[:, None]
 
     @cached_property
     def patterns(self) -> Block:
-        """What one unit of each score adds to a row (d x k), in the units of the data; of complex ones conjugates."""
+        """Return what a unit of each score adds to a row (d x k), in units of the data; of complex ones conjugates."""
         patterns = in_units_of_data(self.basis.conj(), self.column_weight)
         return patterns if self.scale is None else patterns * self.scale[:, None]
 

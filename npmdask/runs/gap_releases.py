@@ -108,7 +108,7 @@ class PairwiseRelease(PlainRelease):
 
     @property
     def _passes(self) -> int:
-        """How many passes the sums take; 0 before that is known."""
+        """Return the number of passes that the sums take; 0 before it is known."""
         return int(self._kept[PASSES][0]) if PASSES in self._kept else 0
 
     def _keep_moments(self, shift: Any, passes: int) -> None:
@@ -118,7 +118,7 @@ class PairwiseRelease(PlainRelease):
             self._keep_survey(self._record, self._moments)
 
     def _is_far(self) -> bool:
-        """Whether the sums of a column have lost digits, which they have not about means."""
+        """Say whether the sums of a column have lost digits, which sums about means do not."""
         found = self._moments
         away = np.abs(found["column_mean"] - self._operator.view.shift)
         return bool((away > FAR * over_observed(found["column_std"], found["column_observed"])).any())

@@ -279,7 +279,7 @@ def _mixed(drawn: _Drawn, values: np.ndarray) -> Groups:
 
 
 def _difference(full: _Drawn, short: _Drawn, k: int, mixed: Groups) -> float:
-    """How far the short way is off, in standard errors, of components that something is claimed of."""
+    """Compute the error of the short way, in standard errors, for components with a claim."""
     single = np.setdiff1d(np.arange(k), [i for group in mixed for i in group])
     if not len(single):
         return 0.0

@@ -167,7 +167,7 @@ class Follower:
                 self._parts[node] = self._operator.join(left, right)
 
     def begun(self) -> Callable[[GramOfSlabs], dict[TreeNode, Partial]]:
-        """What a pass over the finished store may go on from: nothing, if its chunks are not those that were summed."""
+        """Return what a pass over the finished store continues from: nothing if other chunks were summed."""
         for future in self._futures:
             future.result()
 

@@ -91,7 +91,7 @@ class Origin:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class GramPart:
-    """What is known of a part without its sums.
+    """Facts about a part without its sums.
 
     ``identity``: SHA-256 of these; ``formed``: in which arithmetic; ``labelled``: only those rows of its chunks count
     that have a label.
@@ -284,7 +284,7 @@ class RowGroups:
 
     @property
     def identity(self) -> str:
-        """What the labels of a store are told by."""
+        """Return the identity of the labels of a store."""
         return hashlib.sha256(json.dumps(self.names).encode() + self.codes.astype("<i4").tobytes()).hexdigest()[:16]
 
     def bundle(self) -> tuple[Arrays, dict[str, Any]]:
@@ -293,7 +293,7 @@ class RowGroups:
 
 
 def _is_missing(label: Any) -> bool:
-    """Whether a label says nothing: None, NaN, NaT, NA of pandas, or no text."""
+    """Say whether a label is missing: None, NaN, NaT, NA of pandas, or no text."""
     if label is None or type(label).__name__ == "NAType":
         return True
     if not isinstance(label, str | bytes) and hasattr(label, "__len__"):
@@ -336,7 +336,7 @@ def groups_of(held: RunStore) -> RowGroups | None:
 
 @dataclass(frozen=True, kw_only=True)
 class GramRequest:
-    """What is asked for: public parameters, part of the identity of a store.
+    """The request: public parameters, part of the identity of a store.
 
     ``by_chunks``: a Gram for each so many rows of chunks; None: one for all. ``groups``: a Gram for each label of rows.
     ``precision``: of the products of tiles. ``seed``: of the probes.
@@ -527,7 +527,7 @@ class _Former:
         yield from (units for units in (range(full), range(full, count)) if units)
 
     def _stays(self, part: GramPart) -> bool:
-        """Whether the rows of a part are what they were; False where there may be more of them now.
+        """Say whether the rows of a part are unchanged; False if there may be more of them now.
 
         Raises
         ------

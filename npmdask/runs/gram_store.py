@@ -678,7 +678,7 @@ class GramStore:
         return self._reader_of(self._sums)
 
     def _reader_of(self, sums: GramSums) -> GramReader:
-        """What stands in for the rows with these sums, of the chosen columns."""
+        """Make the reader that replaces the rows with these sums, for the chosen columns."""
         residual, probed = sums.image - sums.matrix @ self._probes, len(sums.mean)
         if self._chosen is not None:
             rows, grid = self._chosen, np.ix_(self._chosen, self._chosen)
@@ -758,7 +758,7 @@ class GramStore:
         return other
 
     def _group_name(self, name: str) -> str:
-        """What a group is called beside those of other Grams."""
+        """Name a group so that it differs from those of other Grams."""
         own = Path(self.store).name
         return own if len(self.groups) == 1 else f"{own}: {name}"
 
@@ -842,7 +842,7 @@ def _new_name(name: str, taken: set[str]) -> str:
 
 
 def _difference(mine: list[list[Any]], theirs: list[list[Any]]) -> str:
-    """How the names of columns differ, in words."""
+    """Describe how the names of columns differ."""
     if len(mine) != 1 or len(theirs) != 1:
         return "columns that are called otherwise"
     if sorted(map(str, mine[0])) == sorted(map(str, theirs[0])):
@@ -957,7 +957,7 @@ def _problem(source: Source, request: Request, earlier: object) -> Problem:
 
 
 def _rank_of(source: Source, request: Request, share: float) -> int:
-    """How many components explain a share of the variance: the whole spectrum is known."""
+    """Count the components that explain a share of the variance, from the whole spectrum."""
     posed = Problem(
         source=source,
         request=request,

@@ -224,7 +224,7 @@ def open_left_product(store: str | Path, mode: Any = "r") -> Any:
 
 
 def _remedy(store: Path) -> str:
-    """What a person can do about lost chunks, with or without the data."""
+    """Say how lost chunks can be restored, with or without the data."""
     source = (RunStore(store).read_spec() or {}).get("source", "")
     if source.startswith("memory, "):
         return f"calling npmdask.top_k again with the same array and store = {store} computes it again, in one pass"
@@ -266,7 +266,7 @@ def left_chunks(store: Path, arrays: Arrays) -> Iterator[Block]:
 
 
 def left_is_whole(store: Path, arrays: Arrays) -> bool:
-    """Whether every chunk of Z is there and has its checksum."""
+    """Say whether every chunk of Z exists and has its checksum."""
     try:
         for _ in left_chunks(store, arrays):
             pass

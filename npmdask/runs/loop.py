@@ -36,7 +36,7 @@ from npmdask.theory.certificates.statements import with_assurance
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What the loop knows of the question: public parameters, and blocks of runs that are finished.
+    """Everything that the loop knows of the run: public parameters, and blocks of finished runs.
 
     Parameters
     ----------
@@ -128,7 +128,7 @@ def expected_of(facts: Facts, session: Session) -> tuple[int | None, str]:
 
 
 def line_of(view: StepView, released: Released, rule: StoppingRule, angle: float | None) -> dict[str, Any]:
-    """What the history of the run says of a step."""
+    """Return the line of a step in the history of the run."""
     return {
         **released.said,
         **remembered(view),

@@ -85,17 +85,17 @@ class Missing:
 
     @property
     def entries(self) -> int:
-        """How many values are missing."""
+        """Count the missing values."""
         return int(self.counts.sum())
 
     @property
     def share(self) -> float:
-        """The same, of all values."""
+        """Return them as a fraction of all values."""
         return self.entries / (self.rows * len(self.counts))
 
     @property
     def sentence(self) -> str:
-        """What was missing, and what was done."""
+        """Say in a sentence what was missing, and how it was treated."""
         gappy, d = int((self.counts > 0).sum()), len(self.counts)
         if self.rule == DROP:
             return f"{gappy} of {d} columns have no value and are left out."
@@ -118,7 +118,7 @@ class Missing:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Fill:
-    """What missing values count as: one number, or one for each column (d)."""
+    """The numbers that replace missing values: one, or one for each column (d)."""
 
     values: float | np.ndarray
 
@@ -131,7 +131,7 @@ class Fill:
 
 
 def find_fill(missing: str, asked: Any) -> Fill | None:
-    """What gaps count as, checked; None where no rule asks for it.
+    """Check the numbers that replace gaps; None if no rule needs them.
 
     Parameters
     ----------
@@ -172,7 +172,7 @@ def keep_fill(store: RunStore, fill: Fill | None) -> None:
 
 
 def kept_fill(store: RunStore, data: dict[str, Any]) -> Fill | None:
-    """What the gaps of a run count as, held to what its table ``data`` says.
+    """Read the numbers that replace the gaps of a run, and compare them with its table ``data``.
 
     Raises
     ------
@@ -236,7 +236,7 @@ def keep_missing(store: RunStore, source: Source, survey: Any, limit: float | No
 
 
 def missing_of(store: RunStore) -> Missing | None:
-    """What a run has noted; None of one that treated none."""
+    """Read what a run noted about missing values; None if it treated none."""
     part = store.read_part(PART)
     if part is None:
         return None
@@ -248,7 +248,7 @@ def missing_of(store: RunStore) -> Missing | None:
 
 
 def missing_facts(found: Missing | None) -> dict[str, Any]:
-    """The same as plain numbers, for JSON."""
+    """Return the same as plain numbers, for JSON."""
     if found is None:
         return {}
     names = {"rule": found.rule, "entries": found.entries, "share": found.share, "sentence": found.sentence}
@@ -295,7 +295,7 @@ def _empty_columns(found: Missing) -> list[str]:
 
 
 def _without_fill(found: Missing, facts: Mapping[str, Any]) -> list[str]:
-    """The same, where nothing was filled."""
+    """Return the same for runs that filled nothing."""
     said = _empty_columns(found)
     if found.share >= LARGE:
         said.append(

@@ -243,7 +243,7 @@ class PlainRelease:
         self._survey(len(history))
 
     def _keep_labels(self) -> None:
-        """What rows and columns are called; not of runs on the way to another's."""
+        """Keep the names of rows and columns, except for runs that are stages of another."""
         problem, store = self._problem, self._session.store
         whole = problem.derived is None and problem.rule.until_share is None
         if whole and problem.source.labels is not None and store.part_meta("labels") is None:

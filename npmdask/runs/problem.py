@@ -64,13 +64,13 @@ class Presentation:
     grid: str | None = None
 
     def facts(self) -> dict[str, Any]:
-        """What is asked for, by name."""
+        """Return the request by name."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What is asked for: public, printable, the same words as the configuration file."""
+    """A request: public, printable, with the names of the configuration file."""
 
     target_rank: int | float | str  # k; a share of the variance that k is to explain, in (0, 1); or "auto", of "em"
     iteration_rank: int | Literal["auto"] | None = None  # auto: see planning.resolve_rank
@@ -104,7 +104,7 @@ class Locked:
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """What a run begins with instead of a random block: where an earlier run came to (warm start)."""
+    """The start of a run in place of a random block: the last vectors of an earlier run (warm start)."""
 
     basis: Block  # d x j, orthonormal, leading columns first
     identity: str  # of the basis: part of the parameters of the run
@@ -200,12 +200,12 @@ class Problem:
 
     @property
     def protected(self) -> bool:
-        """Whether noise protects the people in the data, here or with the nodes."""
+        """Say whether noise protects the people in the data, here or at the nodes."""
         return self.recipe is not None and self.recipe.private
 
     @property
     def disclosure(self) -> Disclosure:
-        """What may be seen of the run beside its answer."""
+        """Say what may be disclosed of the run besides its answer."""
         return EVERYTHING if self.recipe is None else self.recipe.disclosure
 
     @property
@@ -217,12 +217,12 @@ class Problem:
 
     @property
     def searches(self) -> bool:
-        """Whether the number of components is still to be found (rank_search.py)."""
+        """Say whether the number of components is still to be found (rank_search.py)."""
         return isinstance(self.request.target_rank, float)
 
     @property
     def chooses(self) -> bool:
-        """Whether it is to be chosen by entries that are held out (rank_search.py)."""
+        """Say whether held-out entries choose it (rank_search.py)."""
         return self.request.target_rank == AUTO
 
     @property
@@ -244,7 +244,7 @@ class Problem:
 
     @property
     def kind(self) -> str:
-        """How the values of the answer are read."""
+        """Return the kind by which the values of the answer are interpreted."""
         return self.source.kind if self.derived is None else self.derived.kind
 
     @property

@@ -1,4 +1,4 @@
-"""How far a run is and how long it will take, shown to a person: on a terminal, in a notebook, or as lines.
+"""Progress of a run and the time left: on a terminal, in a notebook, or as lines.
 
 :class:`Work` knows how far it is and writes no output. :class:`ProgressBar` is the observer that feeds it and shows it:
 two lines that are redrawn on a terminal, a cell's output that is replaced in a notebook, and elsewhere a line every ten
@@ -284,7 +284,7 @@ class _Display(Protocol):
 
 
 class _Lines:
-    """Where there is no terminal: a line now and then, and no control characters."""
+    """Output without a terminal: a line now and then, and no control characters."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now, self._last = now, now()
@@ -439,14 +439,14 @@ class _Page:
 
 
 def in_notebook() -> bool:
-    """Whether this process answers a notebook: IPython behind a kernel, and not in a terminal."""
+    """Say whether this process runs in a notebook: IPython with a kernel, not in a terminal."""
     python = sys.modules.get("IPython")
     shell = None if python is None else python.get_ipython()
     return shell is not None and getattr(shell, "kernel", None) is not None
 
 
 def on_terminal() -> bool:
-    """Whether stderr is a terminal on which lines can be drawn again."""
+    """Say whether stderr is a terminal on which lines can be redrawn."""
     try:
         return sys.stderr.isatty() and os.environ.get("TERM", "").lower() not in DUMB
     except (AttributeError, ValueError):  # there is none, or it is closed

@@ -59,7 +59,7 @@ def bind(problem: Problem, store: RunStore, resources: Resources) -> list[str]:
         moves["report"] = problem.request.presentation.facts()
 
     def keep() -> None:
-        """What the run is given, so that it can be resumed without it."""
+        """Keep weights, fill, locked vectors and start of the run, so that it can be resumed without their sources."""
         if problem.rule.until_share is not None:  # a stage of a search is given it by that
             return
         keep_weights(store, problem.request.weights)
@@ -226,7 +226,7 @@ def require_run(path: Path, spec: dict[str, Any]) -> None:
 
 
 def resources_of(held: RunStore) -> Resources:
-    """What the run was allowed to use when it was last started."""
+    """Return the resources that the run was allowed to use at its last start."""
     return Resources(**(held.read_spec() or {}).get("resources", {}))
 
 

@@ -137,7 +137,7 @@ def assure(
 
 
 def outcome_facts(outcome: Outcome, assured: ErrorStatement | None) -> dict[str, Any]:
-    """What a result keeps of both, by name.
+    """List what a result keeps of both, by name.
 
     The advice to go on is taken out of ``outcome`` where the residual had stopped falling: at a floor of rounding,
     which centring a sparse matrix raises above that of the stopping rule, or with a gap too small for so few columns.

@@ -83,7 +83,7 @@ CLOSING = 8  # blocks that making complex pairs of real ones takes, after each s
 
 
 def needs_of(problem: Problem) -> list[Need]:
-    """What a run of ``problem`` needs: of each operator that it may ask."""
+    """List the memory that a run of ``problem`` needs, for each operator that it may use."""
     blocks = problem.algorithm.state_blocks + (problem.start is not None)
     blocks += CLOSING if problem.source.parts == 2 else 0
     locked = problem.locked.result.vectors.shape[1] if problem.locked else 0
@@ -301,7 +301,7 @@ class Session:
 
     @property
     def memory(self) -> MemoryPlan:
-        """What was planned."""
+        """Return the memory plan."""
         assert self._memory is not None
         return self._memory
 

@@ -33,7 +33,7 @@ SHOWN = 5  # values that a line shows
 
 @dataclass(frozen=True, kw_only=True)
 class Resources:
-    """What a run may use. Changes no result; and but for ``device``, none of its bits."""
+    """Resources that a run may use. They change no result and, except for ``device``, none of its bits."""
 
     memory: int | None = None  # bytes, all processes of the run together
     threads: int | None = None  # a process; all usable cores if None
@@ -89,7 +89,7 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceUse:
-    """What sums of a run were formed on; of several processes each has one.
+    """The device that formed the sums of a run; with several processes, one for each.
 
     Parameters
     ----------

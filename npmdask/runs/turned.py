@@ -271,7 +271,7 @@ def _inside(basis: Block, earlier: Block) -> np.ndarray:
 
 
 def _turned(found: StoredComponents, weights: Block) -> StoredComponents:
-    """What centred rows are multiplied by (d x k), for rows that are read as the run read its own: gaps, too."""
+    """Return the matrix that centred rows are multiplied by (d x k); rows and their gaps are read as in the run."""
     return replace(found, basis=weights, scale=None, column_weight=None)
 
 

@@ -25,7 +25,7 @@ RANDOM_COLUMNS = 10  # of an unlucky start in a hundred they hold as much as 2 l
 
 
 def find_start(earlier: str | Path, store: str | Path | None) -> Start:
-    """Where the run in ``earlier`` came to, or the copy that ``store`` keeps if ``earlier`` is gone.
+    """Read the last vectors of the run in ``earlier``, or the copy that ``store`` keeps if ``earlier`` is gone.
 
     Raises
     ------
@@ -84,7 +84,7 @@ def _require_of_matrix(earlier: RunStore) -> None:
 
 
 def start_of(earlier: RunStore) -> Start:
-    """Where a run came to: its answer, and everything that its last step knew beyond it (p columns, not only k)."""
+    """Read the last vectors of a run: its answer, and what its last step had in addition (p columns, not only k)."""
     warning = _warning(earlier)
     with single_threaded_blas():
         basis = np.ascontiguousarray(_basis(earlier))

@@ -48,7 +48,7 @@ class Weights:
 
     @property
     def sentence(self) -> str:
-        """How many of what weigh how much, for people."""
+        """Say in a sentence how many weights there are, and how large."""
         said = []
         for side, values in self._given():
             left_out = int((values == 0).sum())
