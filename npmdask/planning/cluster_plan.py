@@ -20,7 +20,7 @@ from npmdask.execution.memory import WORKER_BASE, MemoryPlan, usable_cores
 from npmdask.execution.reduction import runs_of
 from npmdask.numerics.units import from_table, parse_memory, time_text
 from npmdask.operators import Operator
-from npmdask.planning.simulated_cluster import ClusterModel, PassWork, simulate_pass
+from npmdask.planning.simulated_cluster import ClusterModel, PassWork, simulate_pass, task_level
 from npmdask.planning.throughput import Throughput
 from npmdask.runs.problem import Problem
 from npmdask.storage.object_url import is_remote
@@ -30,7 +30,8 @@ MIB, GB = 2**20, 1e9
 REMOTE = {"latency": 0.05, "connection": 80e6, "request_rate": 5500.0, "worker_rate": 1.25e9, "network": 1e9}
 SHARED = {"latency": 0.002, "store_rate": 2e9, "worker_rate": 1.25e9, "network": 1e9}  # a disk that all workers see
 RATES = ("connection", "in_flight", "worker_rate", "store_rate", "network")  # which may be sizes, a second
-MAY_ASSUME = tuple(f.name for f in fields(ClusterModel) if f.name not in ("workers", "threads", "processes"))
+FIXED = ("workers", "threads", "processes", "joined", "keeps_committed")  # given otherwise, or what npmdask does
+MAY_ASSUME = tuple(f.name for f in fields(ClusterModel) if f.name not in FIXED)
 DECODING = 1e-9  # seconds of a core for a byte from an object store, where fetching hides what decoding takes
 ERROR = 0.15  # of what is measured: the target of the benchmark simulated-cluster
 DOUBT = 2.0  # factor of what is assumed
@@ -79,19 +80,21 @@ class PlannedCluster:
     workers: int
     threads: int = 1
     memory: int | None = None
-    known: Mapping[str, float] | None = None
+    known: Mapping[str, Any] | None = None
     prices: Prices | None = None
 
     def __post_init__(self) -> None:
         for name in self.known or {}:
             if name not in MAY_ASSUME:
-                raise BadInputError(f"a cluster has no {name!r}: {closest(name, MAY_ASSUME)}")
+                raise BadInputError(f"a cluster has no {name!r}: {closest(name, list(MAY_ASSUME))}")
         ClusterModel(workers=self.workers, threads=self.threads, **(self.known or {}))  # refuses what cannot be
 
     def model(self, *, remote: bool) -> tuple[ClusterModel, dict[str, float]]:
         """The cluster to simulate, and which of its figures are assumed."""
         known = dict(self.known or {})
-        assumed = {name: value for name, value in (REMOTE if remote else SHARED).items() if name not in known}
+        assumed: dict[str, Any] = {
+            name: value for name, value in (REMOTE if remote else SHARED).items() if name not in known
+        }
         return ClusterModel(workers=self.workers, threads=self.threads, **assumed, **known), assumed
 
 
@@ -259,7 +262,7 @@ def plan_cluster(
         )
     works, figures = works_of(problem, measured, passes or 1, decomposing, remote=remote)
     whole = sum(work.count for work in works)
-    runs = [_run(works, model, seed) for seed in range(SEEDS)]
+    runs = [simulate_run(works, model, seed) for seed in range(SEEDS)]
     seconds = sum(run.seconds for run in runs) / SEEDS
     by_workers = _by_workers(works, model)
     best = min(value for _, value in by_workers)
@@ -272,8 +275,8 @@ def plan_cluster(
         passes=whole,
         whole=passes is not None,
         seconds=seconds,
-        least_seconds=_end(works, model, assumed, better=True),
-        most_seconds=_end(works, model, assumed, better=False),
+        least_seconds=end_of_range(works, model, assumed, better=True),
+        most_seconds=end_of_range(works, model, assumed, better=False),
         nbytes=nbytes,
         redone=sum(run.redone for run in runs) / SEEDS,
         requests=requests,
@@ -370,7 +373,9 @@ def _stored_share(reader: Any) -> float:
 
 
 @dataclass(frozen=True)
-class _Run:
+class SimulatedRun:
+    """All passes of a run. ``gathered``: bytes that a commit inside a pass holds on the driver."""
+
     seconds: float
     nbytes: float
     redone: float
@@ -378,10 +383,10 @@ class _Run:
     gathered: float
 
 
-def _run(works: list[PassWork], model: ClusterModel, seed: int = 0) -> _Run:
+def simulate_run(works: list[PassWork], model: ClusterModel, seed: int = 0) -> SimulatedRun:
     """All passes; those that are alike are simulated once."""
     passes = [(work.count, simulate_pass(work, model, seed)) for work in works]
-    return _Run(
+    return SimulatedRun(
         seconds=sum(count * one.seconds for count, one in passes),
         nbytes=sum(count * one.nbytes for count, one in passes),
         redone=sum(count * one.redone for count, one in passes),
@@ -390,14 +395,16 @@ def _run(works: list[PassWork], model: ClusterModel, seed: int = 0) -> _Run:
     )
 
 
-def _end(works: list[PassWork], model: ClusterModel, assumed: Mapping[str, float], *, better: bool) -> float:
+def end_of_range(works: list[PassWork], model: ClusterModel, assumed: Mapping[str, float], *, better: bool) -> float:
     """One end of the range: what is assumed is so many times as good or bad, what is measured is off by its error."""
     factor, error = (DOUBT, 1 - ERROR) if better else (1 / DOUBT, 1 + ERROR)
-    changed = {name: value / factor if name == "latency" else value * factor for name, value in assumed.items()}
+    changed: dict[str, Any] = {
+        name: value / factor if name == "latency" else value * factor for name, value in assumed.items()
+    }
     off = [
         replace(work, core_seconds=work.core_seconds * error, step_seconds=work.step_seconds * error) for work in works
     ]
-    ends = [_run(off, replace(model, **changed), seed).seconds for seed in range(SEEDS)]
+    ends = [simulate_run(off, replace(model, **changed), seed).seconds for seed in range(SEEDS)]
     return min(ends) if better else max(ends)
 
 
@@ -408,7 +415,7 @@ def _by_workers(works: list[PassWork], model: ClusterModel) -> tuple[tuple[int, 
     while count <= min(MOST_WORKERS, max(useful, 1)):
         counts.add(count)
         count *= 2
-    return tuple((count, _run(works, replace(model, workers=count)).seconds) for count in sorted(counts))
+    return tuple((count, simulate_run(works, replace(model, workers=count)).seconds) for count in sorted(counts))
 
 
 def binding(works: list[PassWork], model: ClusterModel) -> tuple[tuple[str, float], ...]:
@@ -416,11 +423,16 @@ def binding(works: list[PassWork], model: ClusterModel) -> tuple[tuple[str, floa
 
     Shares need not sum to 1: what overlaps hides behind each other, and what is in a row adds up.
     """
-    now = _run(works, model).seconds
+    now = simulate_run(works, model).seconds
     if not 0 < now < math.inf:
         return ()
-    free = {"task_seconds": 0.0, "future_seconds": 0.0}
-    finer = {"task_seconds": model.task_seconds / FINER, "future_seconds": model.future_seconds / FINER**2}
+    free: dict[str, Any] = {"task_seconds": 0.0, "future_seconds": 0.0}
+    count = max(len(work.runs) for work in works)  # the scheduler is to cost what it costs now
+    more = (count * FINER >> task_level(count * FINER, model)) / max(count >> task_level(count, model), 1)
+    finer: dict[str, Any] = {
+        "task_seconds": model.task_seconds / more,
+        "future_seconds": model.future_seconds / more**2,
+    }
     relieved = {
         "the store's bandwidth": (works, replace(model, store_rate=math.inf, request_rate=math.inf)),
         "the wait for single requests (raise in_flight)": (works, replace(model, latency=0.0, connection=math.inf)),
@@ -432,7 +444,7 @@ def binding(works: list[PassWork], model: ClusterModel) -> tuple[tuple[str, floa
         "the cut into few runs": ([_finer(work) for work in works], replace(model, **finer)),
         "lost and slow workers": (works, replace(model, losses_per_hour=0.0, slow_share=0.0)),
     }
-    saved = {name: 1 - _run(*there).seconds / now for name, there in relieved.items()}
+    saved = {name: 1 - simulate_run(*there).seconds / now for name, there in relieved.items()}
     return tuple((n, s) for n, s in sorted(saved.items(), key=lambda item: -item[1]) if s >= COUNTS)
 
 

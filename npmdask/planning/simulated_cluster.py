@@ -13,13 +13,12 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from npmdask.errors import BadInputError
-from npmdask.execution.distributed_pass import TASKS_PER_SLOT
-from npmdask.execution.reduction import COMMIT_SECONDS, root, tasks_of
+from npmdask.execution.distributed_pass import wanted_tasks
+from npmdask.execution.reduction import COMMIT_SECONDS, TreeNode, root, tasks_of
 
 # Measured by passes of 64 to 4,096 tasks without work, on 2 cores: processor time of driver and scheduler together.
 TASK_SECONDS = 0.00125  # for a task, and for a join
@@ -52,6 +51,8 @@ class ClusterModel:
     commit_seconds : between two commits of partial sums, which travel to the driver.
     losses_per_hour, restart : how often a worker is lost, and after how long another one takes its place.
     slow_share, slow_factor : of the workers so many take so many times as long.
+    joined : sums that one task joins: 2, or 4.
+    keeps_committed : whether a pass that goes on after a loss takes what was committed, and not the data once more.
     """
 
     workers: int
@@ -73,6 +74,8 @@ class ClusterModel:
     restart: float = 120.0
     slow_share: float = 0.0
     slow_factor: float = 1.0
+    joined: int = 2
+    keeps_committed: bool = False
 
     def __post_init__(self) -> None:
         whole = {"workers": self.workers, "threads": self.threads}
@@ -85,6 +88,7 @@ class ClusterModel:
             value = getattr(self, name)
             wrong += [f"{name} = {value}: give a number above 0"] if value is not None and not value > 0 else []
         wrong += [] if self.slow_share <= 1 else [f"slow_share = {self.slow_share}: give a share of at most 1"]
+        wrong += [] if self.joined in (2, 4) else [f"joined = {self.joined}: give 2 or 4"]
         wrong += [] if self.slow_factor >= 1 else [f"slow_factor = {self.slow_factor}: give 1 or more"]
         if wrong:
             raise BadInputError(f"no cluster can be simulated with {'; '.join(wrong)}")
@@ -148,29 +152,43 @@ def simulate_pass(work: PassWork, cluster: ClusterModel, seed: int = 0) -> Simul
 
 @dataclass
 class _Tree:
-    """The nodes of a pass by number: leaves are tasks, the last node is the whole."""
+    """The nodes of a pass by number: those without parts are tasks, the last node is the whole."""
 
     parent: list[int] = field(default_factory=list)
-    children: list[tuple[int, int] | None] = field(default_factory=list)
+    parts: list[tuple[int, ...]] = field(default_factory=list)
     nbytes: list[float] = field(default_factory=list)
 
     @classmethod
-    def of(cls, runs: Sequence[float], level: int) -> _Tree:
+    def of(cls, runs: Sequence[float], level: int, joined: int) -> _Tree:
         tree, count = cls(), len(runs)
         tasks = set(tasks_of(root(count), count, (), level))
 
-        def add(node: Any) -> int:
-            halves = None if node in tasks else tuple(add(half) for half in node.children(count))
+        def below(node: TreeNode) -> list[TreeNode]:
+            halves = node.children(count)
+            if joined == 2:
+                return halves
+            return [part for half in halves for part in ([half] if half in tasks else half.children(count))]
+
+        def add(node: TreeNode) -> int:
+            parts = () if node in tasks else tuple(add(part) for part in below(node))
             number = len(tree.parent)
             tree.parent.append(-1)
-            tree.children.append(halves)  # type: ignore[arg-type]
-            tree.nbytes.append(sum(runs[at] for at in node.runs(count)) if halves is None else 0.0)
-            for half in halves or ():
-                tree.parent[half] = number
+            tree.parts.append(parts)
+            tree.nbytes.append(0.0 if parts else sum(runs[at] for at in node.runs(count)))
+            for part in parts:
+                tree.parent[part] = number
             return number
 
         add(root(count))
         return tree
+
+
+def task_level(work: PassWork, cluster: ClusterModel) -> int:
+    """The level of the tree whose nodes are tasks: few, but some for every thread."""
+    if not cluster.processes:
+        return 0
+    wanted = wanted_tasks(int(work.nbytes), cluster.workers * cluster.threads)
+    return (-(-len(work.runs) // wanted) - 1).bit_length()
 
 
 START, READY, JOINED, LOST, BACK, COMMIT = range(6)
@@ -181,14 +199,13 @@ class _Pass:
 
     def __init__(self, work: PassWork, cluster: ClusterModel, seed: int) -> None:
         self.work, self.cluster, self.rng = work, cluster, np.random.default_rng(seed)
-        slots, count = cluster.workers * cluster.threads, len(work.runs)
-        level = (-(-count // (TASKS_PER_SLOT * slots)) - 1).bit_length() if cluster.processes else 0
-        self.tree = _Tree.of(work.runs, level)
+        self.tree = _Tree.of(work.runs, task_level(work, cluster), cluster.joined)
         nodes, workers = len(self.tree.parent), cluster.workers
-        self.missing = [0 if halves is None else 2 for halves in self.tree.children]
+        self.missing = [len(parts) for parts in self.tree.parts]
+        self.committed = set[int]()
         self.done, self.used, self.holder = [False] * nodes, [False] * nodes, [-1] * nodes
         self.joining = [-1] * nodes  # where a join is waited for
-        self.queue = deque(n for n in range(nodes) if self.tree.children[n] is None)
+        self.queue = deque(n for n in range(nodes) if not self.tree.parts[n])
         self.tasks = len(self.queue)
         self.served = np.zeros(workers)  # bytes that each running task of a worker was given
         self.active: list[list[tuple[float, int]]] = [[] for _ in range(workers)]
@@ -291,8 +308,8 @@ class _Pass:
         until = max(until, 0.0)
         self.served += self.rate * until
         self.now += until
-        for worker in np.flatnonzero(left <= until + self.near):
-            self._finish_tasks(int(worker))
+        for nearest in np.flatnonzero(left <= until + self.near):
+            self._finish_tasks(int(nearest))
         while self.events and self.events[0][0] <= self.now + self.near:
             _, _, what, worker, epoch, node = heapq.heappop(self.events)
             if epoch == (self.epoch[worker] if worker >= 0 else 0):
@@ -342,7 +359,8 @@ class _Pass:
         if self.waiting[worker]:
             self.free[worker] -= 1
             node = self.waiting[worker].popleft()
-            self._at(self.now + ADDING * self.work.sum_bytes, JOINED, worker, node)
+            adding = ADDING * self.work.sum_bytes * (len(self.tree.parts[node]) - 1)
+            self._at(self.now + adding, JOINED, worker, node)
         elif self.queue:
             self.free[worker] -= 1
             node = self.queue.popleft()
@@ -359,30 +377,34 @@ class _Pass:
             self._take(worker)
 
     def _done(self, node: int, worker: int) -> None:
-        """A sum is there: with the other half it is joined, where the later half was made."""
+        """A sum is there: with its neighbours it is joined, where the last of them was made."""
         self.done[node], self.holder[node], self.joining[node] = True, worker, -1
         self.held += 1
-        for half in self.tree.children[node] or ():
-            self.used[half] = True
+        for part in self.tree.parts[node]:
+            self.used[part] = True
             self.held -= 1
         parent = self.tree.parent[node]
         if parent < 0:
             return
         self.missing[parent] -= 1
-        if self.missing[parent]:
-            return
-        halves = self.tree.children[parent]
-        assert halves is not None
-        other = halves[0] if halves[1] == node else halves[1]
+        if not self.missing[parent]:
+            self._join(parent, worker)
+
+    def _join(self, node: int, worker: int) -> None:
+        """All parts are there: those that are elsewhere travel, one after the other."""
         arrives = self._scheduled()
-        if self.holder[other] != worker:
-            begin = max(arrives, self.link_free[worker])
-            arrives = self.link_free[worker] = begin + self.work.sum_bytes / self.cluster.network + HOP
-        self.joining[parent] = worker
-        self._at(arrives, READY, worker, parent)
+        for part in self.tree.parts[node]:
+            if self.holder[part] != worker:
+                begin = max(arrives, self.link_free[worker])
+                arrives = self.link_free[worker] = begin + self.work.sum_bytes / self.cluster.network + HOP
+        self.joining[node] = worker
+        self._at(arrives, READY, worker, node)
 
     def _commit(self) -> None:
         """What is finished and not joined travels to the driver; nothing else waits for it but the end."""
+        if self.cluster.keeps_committed:
+            whole = zip(self.done, self.used, strict=True)
+            self.committed.update(node for node, (done, used) in enumerate(whole) if done and not used)
         self.commits += 1
         self.most_held = max(self.most_held, self.held)
         self.gathered = self.now + self.held * self.work.sum_bytes / self.cluster.network
@@ -396,9 +418,8 @@ class _Pass:
         self._at(self.now + self.rng.exponential(1 / rate), LOST, node=worker)
 
     def _lose(self, worker: int) -> None:
-        """A worker is lost with its tasks, and with the sums that it holds: they are made again from the data.
-
-        What was committed is for a run that is resumed: a pass that goes on does not use it.
+        """A worker is lost with its tasks, and with the sums that it holds: they are made again from the data, or of
+        what was committed.
         """
         self._plan_loss()
         if not self.alive[worker]:
@@ -412,14 +433,18 @@ class _Pass:
         self.waiting[worker].clear()
         self.epoch[worker] += 1  # what was going to happen there will not
         self._count(worker)
-        for node, joins in enumerate(self.joining):
-            self.joining[node] = -1 if joins == worker else joins
+        joins = [node for node, where in enumerate(self.joining) if where == worker]
+        for node in joins:
+            self.joining[node] = -1
         for node, parent in enumerate(self.tree.parent):
             held = self.done[node] and not self.used[node] and self.holder[node] == worker
-            if held and self.joining[parent] < 0:  # else it has been sent
+            if held and self.joining[parent] < 0 and node not in self.committed:  # else it has been sent
                 self.held -= 1
                 self.missing[parent] += 1
                 self._undo(node)
+        for node in joins:
+            if not self.missing[node]:
+                self._join(node, self._some_worker())
         self._at(self.now + self.cluster.restart, BACK, node=worker)
         for other in range(self.cluster.workers):
             for _ in range(self.free[other]):
@@ -428,14 +453,23 @@ class _Pass:
     def _undo(self, node: int) -> None:
         """A sum is lost, and of what it was made no worker holds anything any more."""
         self.done[node] = self.used[node] = False
-        halves = self.tree.children[node]
-        if halves is None:
+        parts = self.tree.parts[node]
+        if not parts:
             self.queue.appendleft(node)
             self.redone += self.tree.nbytes[node]
-            return
-        self.missing[node] = 2
-        for half in halves:
-            self._undo(half)
+        for part in parts:
+            if part in self.committed:
+                self.used[part] = False
+                self.held += 1
+            else:
+                self.missing[node] += 1
+                self._undo(part)
+        if parts and not self.missing[node]:
+            self._join(node, self._some_worker())
+
+    def _some_worker(self) -> int:
+        """One that is there, if there is any."""
+        return next((worker for worker, alive in enumerate(self.alive) if alive), 0)
 
     def _come_back(self, worker: int) -> None:
         self.alive[worker], self.free[worker] = True, self.cluster.threads

@@ -116,7 +116,7 @@ def drawn(number: int) -> tuple[PassWork, ClusterModel]:
         workers=int(rng.integers(1, 40)), threads=int(rng.integers(1, 5)), latency=uniform(1e-3, 0.3),
         connection=uniform(1e7, 1e9), in_flight=float(rng.choice([0.0, 1e8, 1e9])), worker_rate=uniform(1e8, 1e10),
         store_rate=uniform(1e8, 1e11), request_rate=uniform(1e2, 1e4), network=uniform(1e8, 1e10),
-        shared_cores=None if rng.random() < 0.7 else float(rng.integers(1, 9)),
+        shared_cores=None if rng.random() < 0.7 else float(rng.integers(1, 9)), joined=int(rng.choice([2, 4])),
     )  # fmt: skip
     return of, cluster
 
@@ -184,6 +184,26 @@ def test_a_lost_worker_costs_its_task_and_the_sums_that_it_held() -> None:
         assert found.seconds == pytest.approx(8 + found.redone / 1e9 + 10 * found.losses, rel=0.02)
         assert found.redone <= found.losses * 8e9
     assert any(simulate_pass(work(8), one, seed).redone > 2e9 for seed in range(20)), "sums are lost with the worker"
+
+
+def test_what_was_committed_is_not_made_again_where_the_pass_keeps_it() -> None:
+    """Commits each half second: at most a task that was done since, and what had begun, are read again."""
+    one = replace(IDEAL, workers=1, losses_per_hour=3600 / 40, restart=10.0, commit_seconds=0.5)
+    kept = [simulate_pass(work(8), replace(one, keeps_committed=True), seed) for seed in range(20)]
+    lost = [simulate_pass(work(8), one, seed) for seed in range(20)]
+    assert all(found.redone <= found.losses * 2.6e9 for found in kept)
+    assert any(found.redone > found.losses * 2.6e9 for found in lost)
+    for found in kept:
+        assert found.seconds == pytest.approx(8 + found.redone / 1e9 + 10 * found.losses, rel=0.02)
+
+
+def test_four_sums_at_a_time_travel_less_often_one_after_the_other() -> None:
+    """64 sums that arrive at once, over a slow network: in three levels of three each, not in six of one."""
+    of, wide = work(64, core_seconds=1e-12, sum_bytes=1e9), replace(IDEAL, workers=64, network=1e9)
+    for joined, travels in ((2, 6), (4, 9)):
+        found = simulate_pass(of, replace(wide, joined=joined))
+        adding = 6 if joined == 2 else 9
+        assert found.seconds == pytest.approx(travels + adding + 1, rel=0.02)
 
 
 def test_others_do_what_a_lost_worker_had_although_it_never_comes_back() -> None:
