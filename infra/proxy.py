@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 import socket
 import threading
 from contextlib import suppress
@@ -42,12 +41,20 @@ class Proxy:
                 return
             with self._lock:
                 self._pairs.append((near, far))
-            for one, other in ((near, far), (far, near)):
-                threading.Thread(target=self._forward, args=(one, other), daemon=True).start()
+            threading.Thread(target=self._carry, args=(near, far), daemon=True).start()
+
+    def _carry(self, near: socket.socket, far: socket.socket) -> None:
+        back = threading.Thread(target=self._forward, args=(far, near), daemon=True)
+        back.start()
+        self._forward(near, far)
+        back.join()
+        with self._lock:
+            near.close()
+            far.close()
 
     def _forward(self, one: socket.socket, other: socket.socket) -> None:
         with suppress(OSError, ValueError):
-            while select.select([one], [], []) and (data := one.recv(CHUNK)):
+            while data := one.recv(CHUNK):
                 self._passes.wait()
                 other.sendall(data)
         for end in (one, other):

@@ -40,7 +40,7 @@ TASK_BYTES = 256 * 2**20  # that a task reads at most, so that a dead worker cos
 MOST_TASKS = 1024  # unless that makes more tasks than these
 
 LOOK = 2.0  # seconds between two looks at the workers
-SILENT = 15.0  # seconds without a sign of life after which a worker's share is computed elsewhere
+SILENT = 30.0  # seconds without a sign of life after which a worker's share is computed elsewhere
 SLOW = 3.0  # times the average is much longer than other tasks take
 LEAST = 5.0  # seconds; a copy of a shorter task gains nothing
 ANSWER = 60.0  # seconds for an answer of the scheduler
@@ -129,6 +129,7 @@ class Workers:
     def __init__(self, client: Any) -> None:
         self._client = client
         self._seen: dict[str, tuple[float, float]] = {}  # what the scheduler noted, and when that was new here
+        self._patience: dict[str, float] = {}
         self._without: float | None = None
         self.threads: dict[str, int] = {}
         self.silent: set[str] = set()
@@ -146,13 +147,15 @@ class Workers:
         there = ask(self._client, ANSWER, lambda: self._client.scheduler.identity(n_workers=-1))["workers"]
         now = time.monotonic()
         self.threads = {address: worker["nthreads"] for address, worker in there.items()}
-        self._seen = {
-            address: old if (old := self._seen.get(address)) and old[0] == worker["last_seen"] else (
-                worker["last_seen"], now
-            )
-            for address, worker in there.items()
-        }  # fmt: skip
-        self.silent = {address for address, (_, since) in self._seen.items() if now - since > SILENT}
+        for address, worker in there.items():
+            last = worker["last_seen"]
+            if address in self._seen and self._seen[address][0] == last:
+                continue
+            if address in self.silent:  # a false alarm: of a busy machine, so that it is given more time from now on
+                self._patience[address] = 2 * self._patience.get(address, SILENT)
+            self._seen[address] = last, now
+        waited = {address: now - self._seen[address][1] for address in there}
+        self.silent = {address for address in there if waited[address] > self._patience.get(address, SILENT)}
         self._without = None if self.usable else now if self._without is None else self._without
         patience = dask.config.get("distributed.scheduler.no-workers-timeout", None)
         patience = ABSENT if patience is None else dask.utils.parse_timedelta(patience)
@@ -180,11 +183,12 @@ class DistributedPass:
     ----------
     client : distributed.Client
     operator, block, runs : what is computed; see :mod:`npmdask.execution.reduction`.
-    keeper : what is known of the pass, and commits more of it. Its ``parts`` grow with every commit.
+    keeper : what is known of the pass, and commits more of it. ``known`` grows with every commit.
     slots : threads of all workers.
 
     Attributes
     ----------
+    tasks : the parts that tasks compute.
     computed : tasks that have read data; more than there are parts if some were computed again.
     copies : tasks that were submitted once more because of a slow worker.
     failed : whether the error that was raised is that of a task.
@@ -197,9 +201,9 @@ class DistributedPass:
         self._work = _Work(operator, runs, block)
         self._token, self._numbers, self._generation = uuid4().hex, 0, 0
         self._root = root(len(runs))
-        level = (-(-len(runs) // wanted_tasks(operator.pass_bytes, slots)) - 1).bit_length()
-        self._tasks = tasks_of(self._root, len(runs), keeper.parts, level)
-        self._leaves = {*self._tasks, *keeper.parts}
+        self._level = (-(-len(runs) // wanted_tasks(operator.pass_bytes, slots)) - 1).bit_length()
+        self.tasks = tasks_of(self._root, len(runs), keeper.known, self._level)
+        self._leaves = {*self.tasks, *keeper.known}
         self._below: dict[TreeNode, list[TreeNode]] = {}
         self._above: dict[TreeNode, TreeNode] = {}
         self._plan_joins(self._root)
@@ -212,10 +216,15 @@ class DistributedPass:
         self._looked, self._polled = self._began, self._began
         self.computed, self.copies, self.failed = 0, 0, False
 
+    @property
+    def joins(self) -> int:
+        """How many tasks join sums."""
+        return len(self._below)
+
     def _plan_joins(self, node: TreeNode) -> None:
         if node in self._leaves:
             return
-        self._below[node] = quarters(node, len(self._runs), self._leaves)
+        self._below[node] = quarters(node, len(self._runs), self._leaves, self._level)
         for part in self._below[node]:
             self._above[part] = node
             self._plan_joins(part)
@@ -231,7 +240,7 @@ class DistributedPass:
         Raises
         ------
         OSError, CancelledError, KilledWorker, LostError
-            The cluster is lost: ``keeper.parts`` has what is known.
+            The cluster is lost: ``keeper.known`` has what is known.
         """
         self._told, self._on_task = told, on_task
         try:
@@ -278,7 +287,7 @@ class DistributedPass:
         where, held = _beside(workers), _Held(node)
         if node in self._below:
             names = self._below[node]
-            parts = [self._done[n] if n in self._done else self._send(self._keeper.parts[n]) for n in names]
+            parts = [self._done[n] if n in self._done else self._send(self._keeper.known[n]) for n in names]
             key: Any = (f"join-{self._numbers}-{self._token}", *node)
             where["priority"] = 10 + node.level  # before tasks, so that few sums are held
             future = self._client.submit(_joined, self._sent, held, _Held(names), *parts, pure=False, key=key, **where)
@@ -294,18 +303,18 @@ class DistributedPass:
         future.add_done_callback(partial(_put, self._events, node))
 
     def _join_if_ready(self, node: TreeNode) -> None:
-        if node in self._done or node in self._attempts or node in self._keeper.parts:
+        if node in self._done or node in self._attempts or node in self._keeper.known:
             return
-        if all(part in self._done or part in self._keeper.parts for part in self._below[node]):
+        if all(part in self._done or part in self._keeper.known for part in self._below[node]):
             self._submit(node)
 
     def _need(self, node: TreeNode) -> None:
         """Have a node computed that is not there and whose parts may not be there either."""
-        if node in self._keeper.parts:
+        if node in self._keeper.known:
             if node in self._above:
                 self._join_if_ready(self._above[node])
             else:
-                self._done[node] = self._send(self._keeper.parts[node])
+                self._done[node] = self._send(self._keeper.known[node])
         elif node in self._done or node in self._attempts:
             pass
         elif node in self._below:
@@ -355,7 +364,7 @@ class DistributedPass:
         """Have computed again what only a dead worker had; of joined parts, only those that were not committed."""
         for node in [node for node, future in self._done.items() if future.status == "lost"]:
             future = self._done.pop(node)
-            if node in self._below or node in self._keeper.parts:
+            if node in self._below or node in self._keeper.known:
                 self._release([future])
                 self._need(node)
             else:  # the scheduler does that already
@@ -366,7 +375,7 @@ class DistributedPass:
     def _drop_joins(self) -> None:
         """Give up joins that lack a part: for them the scheduler would make again all that it was made of."""
         for node in [n for n in self._attempts if n in self._below]:
-            if any(part not in self._done and part not in self._keeper.parts for part in self._below[node]):
+            if any(part not in self._done and part not in self._keeper.known for part in self._below[node]):
                 self._release(self._attempts.pop(node))
 
     # What is kept.
@@ -381,7 +390,7 @@ class DistributedPass:
 
         That is what the memory plan has room for here; with hundreds of workers, hundreds of small sums are under way.
         """
-        known = self._keeper.parts
+        known = self._keeper.known
         new = [n for n, future in self._done.items() if future.status == "finished" and not covered(n, known)]
         new.sort(key=lambda node: (-node.level, node.place))
         try:
@@ -391,7 +400,7 @@ class DistributedPass:
             return
         parts = fetched | {n: part for n, part in known.items() if not covered(n, fetched)}
         self._keeper.commit(parts)
-        self._keeper.parts = parts
+        self._keeper.known = parts
 
     # Who is silent, and who is slow.
 
@@ -446,7 +455,7 @@ class DistributedPass:
             return
         threads = self._workers.threads
         free = sum(max(0, threads[address] - busy.get(address, 0)) for address in self._workers.usable)
-        slots = min(sum(threads.values()), len(self._tasks))
+        slots = min(sum(threads.values()), len(self.tasks))
         average = (now - self._began) * slots / self.computed
         for key, node in pending.items():
             others = [address for address in self._workers.usable if address != where[key]]

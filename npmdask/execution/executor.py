@@ -93,7 +93,7 @@ class Distributed:
         from distributed import KilledWorker
 
         runs, keeper = runs_of(operator), keeper or PassCheckpoint()
-        told = {run for node in keeper.parts for run in node.runs(len(runs))}
+        told = {run for node in keeper.known for run in node.runs(len(runs))}
         for left in range(RECONNECTIONS, -1, -1):
             made = None
             try:

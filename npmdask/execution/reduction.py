@@ -96,11 +96,14 @@ def _node(operator: Operator, runs: list[range], node: TreeNode, block: Block) -
     return operator.join(left, right)
 
 
-def quarters(node: TreeNode, count: int, leaves: Container[TreeNode]) -> list[TreeNode]:
-    """The parts two levels below a node, or one where ``leaves`` has a half: what one join brings together."""
+def quarters(node: TreeNode, count: int, leaves: Container[TreeNode], level: int) -> list[TreeNode]:
+    """What one join brings together: the quarters of a node, or halves that are ``leaves``.
+
+    So are halves that are an even number of levels above ``level``, where most leaves are: joins below take four then.
+    """
     parts = []
     for half in node.children(count):
-        parts += [half] if half in leaves else half.children(count)
+        parts += [half] if half in leaves or (half.level - level) % 2 == 0 else half.children(count)
     return parts
 
 
@@ -147,6 +150,7 @@ class PassCheckpoint:
         seconds: float = COMMIT_SECONDS,
     ) -> None:
         self.parts = dict(parts or {})
+        self.known = self.parts  # grows with commits where something of it may have to be sent once more
         self._keep, self._seconds = keep, seconds
         self._last = time.monotonic()
 

@@ -20,13 +20,16 @@ from hypothesis import strategies as st
 
 import npmdask.operators._protocol as protocol
 from npmdask.checkpoint.store import RunStore
+from npmdask.execution.distributed_pass import DistributedPass
 from npmdask.execution.executor import Processes, Threads, single_threaded_blas
 from npmdask.execution.reduction import (
     PassCheckpoint,
     TreeNode,
     compute_node,
     inside,
+    join_node,
     pack,
+    quarters,
     root,
     runs_of,
     tasks_of,
@@ -82,6 +85,48 @@ def test_nothing_known_is_computed_again_and_nothing_is_left_out(
     covered = sorted(i for node in (*known, *tasks) for i in node.runs(count))
     assert covered == list(range(count))
     assert all(node.level <= level or node.children(count) == [] for node in tasks)
+
+
+def test_joins_of_four_parts_have_the_bits_of_the_tree(
+    operators: dict[str, Operator], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutant: the four are added in a row."""
+    many_runs(monkeypatch)
+    operator = operators["gram"]
+    runs, block = runs_of(operator), np.random.default_rng(0).standard_normal((30, 4))
+    count, joins = len(runs), 0
+
+    def joined(node: TreeNode) -> Partial:
+        nonlocal joins
+        if node in parts:
+            return parts[node]
+        joins += 1
+        names = quarters(node, count, parts, level)
+        assert 2 <= len(names) <= 4
+        return join_node(operator, node, count, {name: joined(name) for name in names})
+
+    with single_threaded_blas():
+        expected = compute_node(operator, runs, root(count), block).sums
+        for level in range(4):
+            parts = {n: compute_node(operator, runs, n, block) for n in tasks_of(root(count), count, [], level)}
+            joins = 0
+            found = joined(root(count)).sums
+            assert all((found[name] == expected[name]).all() for name in expected)
+            assert joins <= len(parts) / 3 + 2
+
+
+@pytest.mark.parametrize("slots", [1, 8, 256, 100_000])
+@pytest.mark.parametrize("terabytes", [0.001, 1, 100, 10_000])
+def test_the_tasks_of_a_pass_are_bounded_whatever_the_size_of_the_data(
+    terabytes: float, slots: int, tmp_path: Path
+) -> None:
+    """An array of chunks of 128 MB, none of which is there. Mutants: no MOST_TASKS; no list of at most 4096 runs."""
+    shape = (int(terabytes * 10**12) // 80_000, 10_000)
+    zarr.create_array(tmp_path / "x.zarr", shape=shape, chunks=(1600, 10_000), dtype="f8")
+    operator = Gram(reader=open_source(tmp_path / "x.zarr", "samples").reader)
+    made = DistributedPass(None, operator, np.eye(1), runs_of(operator), PassCheckpoint(), slots)
+    assert len(made.tasks) <= max(1024, min(4 * slots, 4096))
+    assert made.joins <= len(made.tasks) / 3 + 2
 
 
 def total(records: list[ReadStats]) -> int:
