@@ -427,8 +427,9 @@ def binding(works: list[PassWork], model: ClusterModel) -> tuple[tuple[str, floa
     if not 0 < now < math.inf:
         return ()
     free: dict[str, Any] = {"task_seconds": 0.0, "future_seconds": 0.0}
-    count = max(len(work.runs) for work in works)  # the scheduler is to cost what it costs now
-    more = (count * FINER >> task_level(count * FINER, model)) / max(count >> task_level(count, model), 1)
+    largest = max(works, key=lambda work: len(work.runs))  # the scheduler is to cost what it costs now
+    now_tasks, then = (len(each.runs) >> task_level(each, model) for each in (largest, _finer(largest)))
+    more = then / max(now_tasks, 1)
     finer: dict[str, Any] = {
         "task_seconds": model.task_seconds / more,
         "future_seconds": model.future_seconds / more**2,
