@@ -1,9 +1,9 @@
 """A run with its blocks on disk that is killed inside of a write, or may write no large file.
 
 ``python -m tests.faults.disk_job DATA FOLDER COUNT`` kills it at ``COUNT`` writes of blocks spread over the run,
-resumes it, and prints one JSON object: where each was killed, whether the answer has the bytes of an undisturbed run, and how
-much of what was left had to be done again. The processes are forked from one that has imported everything and has no
-threads.
+resumes it, and prints one JSON object: where each was killed, whether the answer has the bytes of an undisturbed run,
+and how much of what was left had to be done again. The processes are forked from one that has imported everything and
+has no threads.
 """
 
 from __future__ import annotations
