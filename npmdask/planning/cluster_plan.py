@@ -8,6 +8,7 @@ that of assumptions twice as good and twice as bad: a plan is as good as what is
 from __future__ import annotations
 
 import math
+import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
@@ -20,15 +21,26 @@ from npmdask.execution.memory import WORKER_BASE, MemoryPlan, usable_cores
 from npmdask.execution.reduction import runs_of
 from npmdask.numerics.units import from_table, parse_memory, time_text
 from npmdask.operators import Operator
-from npmdask.planning.simulated_cluster import ClusterModel, PassWork, simulate_pass, task_level
+from npmdask.planning.simulated_cluster import (
+    FUTURE_SECONDS,
+    TASK_SECONDS,
+    ClusterModel,
+    PassWork,
+    simulate_pass,
+    task_level,
+)
 from npmdask.planning.throughput import Throughput
 from npmdask.runs.problem import Problem
 from npmdask.storage.object_url import is_remote
 
 MIB, GB = 2**20, 1e9
-# What nothing is known of. Of an object store: what Amazon documents of S3 for one connection and one prefix.
-REMOTE = {"latency": 0.05, "connection": 80e6, "request_rate": 5500.0, "worker_rate": 1.25e9, "network": 1e9}
-SHARED = {"latency": 0.002, "store_rate": 2e9, "worker_rate": 1.25e9, "network": 1e9}  # a disk that all workers see
+# Where nothing is known. Scheduler and driver: as measured on 2 cores. An object store: what Amazon documents of S3 for
+# one connection and one prefix.
+COORDINATION = {"task_seconds": TASK_SECONDS, "future_seconds": FUTURE_SECONDS}
+LINKS = {"worker_rate": 1.25e9, "network": 1e9}
+REMOTE = {"latency": 0.05, "connection": 80e6, "request_rate": 5500.0} | LINKS | COORDINATION
+SHARED = {"latency": 0.002, "store_rate": 2e9} | LINKS | COORDINATION  # a disk that all workers see
+COSTS = ("latency", *COORDINATION)  # of which less is better
 RATES = ("connection", "in_flight", "worker_rate", "store_rate", "network")  # which may be sizes, a second
 FIXED = ("workers", "threads", "processes", "joined", "keeps_committed")  # given otherwise, or what npmdask does
 MAY_ASSUME = tuple(f.name for f in fields(ClusterModel) if f.name not in FIXED)
@@ -38,6 +50,7 @@ DOUBT = 2.0  # factor of what is assumed
 SEEDS = 3  # of losses, at each end of the range
 MOST_WORKERS = 4096
 WORTH = 0.25  # of the time that more workers have to save
+BUSY = 2.0  # processes that want a core, of which this one is one
 COUNTS = 0.05  # of the time that relief has to save to be named
 FINER = 8  # parts of a run, to see what the cut costs
 
@@ -196,14 +209,18 @@ class ClusterPlan:
             "binding": _binding_said(self.binding),
             "workers": self._enough_said(),
             "worker": self._memory_said(),
-            "measured": _figures(self.measured),
+            "measured": _figures(self.measured) + self._busy(),
             "given": _figures(self.given) or "nothing but the number of workers",
             "assumed": f"{_figures(self.assumed)}; each core as fast as one here",
         }
         if self.money is not None:
-            parts = ", ".join(f"{value:.2f} {name}" for name, value in self.money.items())
-            table["money"] = f"{sum(self.money.values()):.2f} {self.currency} ({parts})".replace("  ", " ")
+            table["money"] = self._money_said(self.money)
         return table
+
+    def _money_said(self, money: dict[str, float]) -> str:
+        whole, parts = sum(money.values()), ", ".join(f"{value:.2f} {name}" for name, value in money.items())
+        longer = money["for workers"] * (self.most_seconds / self.seconds - 1) if self.seconds < math.inf else math.inf
+        return f"{whole:.2f} {self.currency} ({parts}); {whole + longer:.2f} at the end of the range".replace("  ", " ")
 
     def _time(self) -> str:
         least, most = (_time(seconds) for seconds in (self.least_seconds, self.most_seconds))
@@ -211,7 +228,13 @@ class ClusterPlan:
             f"{self.passes} pass{'es' * (self.passes != 1)}" if self.whole else "one pass (their number is unknown)"
         )
         said = f"{self.workers} workers x {self.threads} threads: about {_time(self.seconds)} for {passes}"
-        return f"{said}, {self.tasks} tasks each; {least} to {most} if assumptions are off by a factor {DOUBT:.2g}"
+        tasks = f"{self.tasks} task{'s' * (self.tasks != 1)} each"
+        return f"{said}, {tasks}; {least} to {most} if assumptions are off by a factor {DOUBT:.2g}"
+
+    def _busy(self) -> str:
+        if self.measured["load_per_core"] < BUSY:
+            return ""
+        return ". This machine is busy: cores that have nothing else to do take less, so plan again when it is idle"
 
     def _again(self) -> str:
         return f", {_size(self.redone)} of it again after losses" if self.redone else ""
@@ -320,6 +343,7 @@ def works_of(
         later = measured.late_again * cores
     ratio = _stored_share(problem.source.reader)
     figures = {"core_seconds_per_gb": later * GB, "step_seconds": measured.step_seconds, "stored_share": ratio}
+    figures["load_per_core"] = os.getloadavg()[0] / usable_cores()
     sides, p = problem.sides(), problem.algorithm.iteration_rank
     if isinstance(problem.algorithm, GramKrylov) and measured.formed is not None:
         forming = measured.formed * cores
@@ -399,7 +423,7 @@ def end_of_range(works: list[PassWork], model: ClusterModel, assumed: Mapping[st
     """One end of the range: what is assumed is so many times as good or bad, what is measured is off by its error."""
     factor, error = (DOUBT, 1 - ERROR) if better else (1 / DOUBT, 1 + ERROR)
     changed: dict[str, Any] = {
-        name: value / factor if name == "latency" else value * factor for name, value in assumed.items()
+        name: value / factor if name in COSTS else value * factor for name, value in assumed.items()
     }
     off = [
         replace(work, core_seconds=work.core_seconds * error, step_seconds=work.step_seconds * error) for work in works

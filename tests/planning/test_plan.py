@@ -22,9 +22,10 @@ import npmdask
 from npmdask.cli.main import main
 from npmdask.config import load_config, validate_config
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.execution.memory import plan_memory
+from npmdask.execution.memory import plan_memory, usable_cores
 from npmdask.operators import Gram
 from npmdask.planning import plan as planning
+from npmdask.planning.cluster_plan import PlannedCluster
 from npmdask.planning.plan import plan_lines, plan_run, posed
 from npmdask.planning.row_sample import spectrum_of
 from npmdask.planning.throughput import Throughput, measure_throughput, spread_positions
@@ -547,7 +548,7 @@ def test_a_cluster_that_does_not_exist_is_planned(tmp_path: Path, capsys: Any) -
         r"workers   .+ off: .+; more save less than 25%",
         r"worker    needs \d+ MiB of 16384 MiB",
         r"assumed   store_rate .+; each core as fast as one here",
-        r"money     .+ EUR \(.+ for workers, .+ for requests, .+ for bytes\)",
+        r"money     .+ EUR \(.+ for workers, .+ for requests, .+ for bytes\); .+ at the end of the range",
     ):
         assert re.search(line, out), line
 
@@ -595,3 +596,17 @@ def test_a_worker_with_too_little_memory_is_refused_and_what_it_takes_is_enough(
     needed, threads = re.findall(r"--worker-memory (\d+)MiB or at most (\d+) threads", said)[0]
     assert main([*asked, "--worker-memory", f"{int(needed) + 1}MiB"]) == 0
     assert main([*asked[:-1], threads, "--worker-memory", "300MiB"]) == 0
+
+
+@pytest.mark.slow
+def test_figures_of_a_busy_machine_are_not_trusted_without_a_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_zarr(tmp_path / "x.zarr", np.random.default_rng(0).standard_normal((400, 20)), chunks=(100, 20))
+    config = load_config(configure(tmp_path, more='name = "krylov"'))
+    said = dict[float, str]()
+    for load in (0.5, 64.0):
+        monkeypatch.setattr("os.getloadavg", lambda load=load: (load * usable_cores(), 0.0, 0.0))
+        plan = config.plan(cluster=PlannedCluster(workers=2))
+        said[load] = next(line for line in plan_lines(plan) if line.startswith("measured"))
+    assert "load_per_core 0.5" in said[0.5] and "busy" not in said[0.5] and "plan again when it is idle" in said[64.0]

@@ -73,7 +73,8 @@ class RowFile:
             )
             match dest.suffix.lower():
                 case ".csv":
-                    self._lines = csv.writer(self._file)
+                    text: Any = self._file
+                    self._lines = csv.writer(text)
                     self._lines.writerow(names)
                 case ".parquet":
                     schema = pa.schema([(name, pa.float64()) for name in names])
