@@ -391,6 +391,7 @@ def test_some_rows_run_for_real(tmp_path: Path) -> None:
     names = ["pass-warm", "sparse", "peak-memory", "tensor-bytes", "tensor-private-noise", "gram-cold", "lazy-counts"]
     names += ["remote-16", "remote-1", "remote-shards"]  # over a slower link
     names += ["gpu-gram", "gpu-cells", "gpu-genotypes"]  # on the processor, at this scale
+    names += ["simulated-cluster"]
     env = os.environ | {"TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "benchmarks", *names, "--scale", "small"]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
@@ -411,5 +412,7 @@ def test_some_rows_run_for_real(tmp_path: Path) -> None:
     assert lines["gpu-gram"]["details"]["max_sin_theta"]["on the card"] < 1e-7
     assert lines["gpu-cells"]["details"]["relative_error"] < 1e-6
     assert lines["gpu-genotypes"]["details"]["sums_have_the_bits_of_cores"]
+    simulated = lines["simulated-cluster"]["details"]
+    assert set(simulated["predicted"]) == set(simulated["seconds"]) >= {"threads 1", "workers 1", "workers 2"}
     assert lines["tensor-bytes"]["holds"] and lines["tensor-private-noise"]["holds"]
     assert not list(tmp_path.iterdir())  # the data are gone
