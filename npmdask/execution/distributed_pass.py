@@ -115,7 +115,7 @@ def _opened(box: _Held) -> Any:
     return box.value
 
 
-def _computed(work: _Work, node: _Held) -> Partial:
+def _computed(node: _Held, work: _Work) -> Partial:
     return compute_node(work.operator, work.runs, node.value, work.block)
 
 
@@ -281,23 +281,37 @@ class DistributedPass:
     def _send(self, value: Any) -> Any:
         return self._client.submit(_opened, _Held(value), pure=False, **_beside(self._workers.usable_of_some()))
 
-    def _submit(self, node: TreeNode, workers: list[str] | None = None) -> None:
-        """Submit the task or the join of a node, by one of ``workers`` where that matters."""
+    def _submit(self, nodes: list[TreeNode], workers: list[str] | None = None) -> None:
+        """Submit tasks, by some of ``workers`` where that matters: in one message, as each would cost a millisecond."""
+        if not nodes:
+            return
         self._numbers += 1
-        where, held = _beside(workers), _Held(node)
-        if node in self._below:
-            names = self._below[node]
-            parts = [self._done[n] if n in self._done else self._send(self._keeper.known[n]) for n in names]
-            key: Any = (f"join-{self._numbers}-{self._token}", *node)
-            where["priority"] = 10 + node.level  # before tasks, so that few sums are held
-            future = self._client.submit(_joined, self._sent, held, _Held(names), *parts, pure=False, key=key, **where)
-        else:
-            # Keys of one name are one group, which the scheduler keeps queued until a worker is free for the next.
-            group = f"task-{self._generation}" if workers is None else f"copy-{self._numbers}"
-            key = (f"{group}-{self._token}", *node)
-            future = self._client.submit(_computed, self._sent, held, pure=False, key=key, **where)
+        # Keys of one name are one group, which the scheduler keeps queued until a worker is free for the next.
+        group = f"task-{self._generation}" if workers is None else f"copy-{self._numbers}"
+        keys = [(f"{group}-{self._token}", *node) for node in nodes]
+        held = [_Held(node) for node in nodes]
+        futures = self._client.map(_computed, held, work=self._sent, pure=False, key=keys, **_beside(workers))
+        for node, future in zip(nodes, futures, strict=True):
+            self._attempts.setdefault(node, []).append(future)
+            self._watch(node, future)
+
+    def _join(self, node: TreeNode, workers: list[str] | None = None) -> None:
+        """Submit the join of the parts of a node, which are there."""
+        self._numbers += 1
+        names = self._below[node]
+        parts = [self._done[n] if n in self._done else self._send(self._keeper.known[n]) for n in names]
+        key = (f"join-{self._numbers}-{self._token}", *node)
+        more = {"priority": 10 + node.level, **_beside(workers)}  # before tasks, so that few sums are held
+        work = self._sent
+        future = self._client.submit(_joined, work, _Held(node), _Held(names), *parts, pure=False, key=key, **more)
         self._attempts.setdefault(node, []).append(future)
         self._watch(node, future)
+
+    def _once_more(self, node: TreeNode, workers: list[str]) -> None:
+        if node in self._below:
+            self._join(node, workers)
+        else:
+            self._submit([node], workers)
 
     def _watch(self, node: TreeNode, future: Any) -> None:
         future.add_done_callback(partial(_put, self._events, node))
@@ -306,10 +320,15 @@ class DistributedPass:
         if node in self._done or node in self._attempts or node in self._keeper.known:
             return
         if all(part in self._done or part in self._keeper.known for part in self._below[node]):
-            self._submit(node)
+            self._join(node)
 
     def _need(self, node: TreeNode) -> None:
         """Have a node computed that is not there and whose parts may not be there either."""
+        tasks: list[TreeNode] = []
+        self._find_missing(node, tasks)
+        self._submit(tasks)
+
+    def _find_missing(self, node: TreeNode, tasks: list[TreeNode]) -> None:
         if node in self._keeper.known:
             if node in self._above:
                 self._join_if_ready(self._above[node])
@@ -319,10 +338,10 @@ class DistributedPass:
             pass
         elif node in self._below:
             for part in self._below[node]:
-                self._need(part)
+                self._find_missing(part, tasks)
             self._join_if_ready(node)
         else:
-            self._submit(node)
+            tasks.append(node)
 
     # What comes back.
 
@@ -442,7 +461,7 @@ class DistributedPass:
         for node, futures in list(self._attempts.items()):
             if all(where.get(future.key) in silent for future in futures):
                 self._release(self._attempts.pop(node))
-                self._submit(node, self._workers.usable)
+                self._once_more(node, self._workers.usable)
         self._need(self._root)
 
     def _copy_slow(self, where: dict[Any, str], busy: dict[str, int]) -> None:
@@ -461,7 +480,7 @@ class DistributedPass:
             others = [address for address in self._workers.usable if address != where[key]]
             slow = now - self._since[key] > max(LEAST, SLOW * average)
             if slow and free and others and len(self._attempts[node]) == 1:
-                self._submit(node, others)
+                self._once_more(node, others)
                 self.copies, free = self.copies + 1, free - 1
 
 
