@@ -146,9 +146,12 @@ def _inner(codecs: Any, dtype: np.dtype) -> tuple[Decode, str] | str:
         return "the bytes are big-endian"
     if len(names) == 1:
         return decode_plain, ""
-    if len(names) > 2 or names[1] not in DECODERS:
+    checked = names[-1] == "Crc32cCodec"
+    encoders = names[1 : len(names) - checked]
+    if len(encoders) > 1 or any(name not in DECODERS for name in encoders):
         return f"the chunks are encoded with {', '.join(names[1:])}"
-    return DECODERS[names[1]], names[1]
+    decode = DECODERS[encoders[0]] if encoders else decode_plain
+    return Checked(decode) if checked else decode, ", ".join(names[1:])
 
 
 def _understood_2(array: Any) -> tuple[Decode, str] | str:
@@ -233,6 +236,21 @@ def _zstd_content(packed: np.ndarray) -> int | None:
     if not width or len(head) < first + width:
         return None
     return int.from_bytes(head[first : first + width], "little") + (256 if width == 2 else 0)
+
+
+@dataclass(frozen=True)
+class Checked:
+    """Decoder of bytes that their CRC-32C follows."""
+
+    decode: Decode
+
+    def __call__(self, packed: np.ndarray, whole: np.ndarray) -> None:
+        """Compare the checksum, and decode what lies before it."""
+        if len(packed) < 4:
+            raise ValueError(f"it is truncated: it has {len(packed)} bytes, fewer than a checksum")
+        if crc32c(packed[:-4]) != int.from_bytes(packed[-4:].tobytes(), "little"):
+            raise ValueError("it is corrupt or truncated: it does not have its CRC-32C")
+        self.decode(packed[:-4], whole)
 
 
 DECODERS: dict[str, Decode] = {"BloscCodec": _blosc, "ZstdCodec": _zstd}
@@ -541,9 +559,7 @@ def opened_rows(array: Any, access: Access, name: str, columns: int | None = Non
             read_exactly(file, part, offset)
 
         if access.shard is not None:
-            yield ShardRows(
-                access.shard, read, size, shape, dtype, columns, lambda start, stop: _ask(file, start, stop)
-            )
+            yield ShardRows(access.shard, read, size, shape, dtype, columns, partial(_ask, file))
         else:
             line = int(np.prod(shape[1:], dtype=np.int64)) * dtype.itemsize
             require_bytes(size, shape[0] * line, "it has")

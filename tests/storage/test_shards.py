@@ -105,7 +105,7 @@ def test_tiles_of_a_shard_are_what_zarr_reads(
     shard = (inner[0] * times[0], inner[1] * times[1])
     array = write(folder / "x.zarr", values, inner, shard, codec, location=location, checked=checked)
     reader: Any = dense.DenseReader(array=array)
-    known = codec in ("none", "zstd", "blosc") and dtype != ">f4"
+    known = codec in ("none", "zstd", "blosc", "crc") and dtype != ">f4"
     assert reader.access.by_rows == known
     with pytest.MonkeyPatch.context() as patch:
         for height in (1, dense.TILE_BYTES):
@@ -135,7 +135,7 @@ def collected(reader: Any, height: int | None = None) -> np.ndarray:
     return whole
 
 
-@pytest.mark.parametrize("codec", ["none", "zstd", "blosc"])
+@pytest.mark.parametrize("codec", ["none", "zstd", "blosc", "crc"])
 @pytest.mark.parametrize("inner", [(32, 24), (48, 24), (100, 8), (300, 12)])
 def test_sums_have_the_bits_of_plain_chunks_as_large_as_the_shards(
     codec: str, inner: tuple[int, int], low_tiles: None, tmp_path: Path
@@ -180,7 +180,7 @@ def shard_of(pieces: list[bytes], order: Any, gap: int, *, index: list[tuple[int
     return body + raw + struct.pack("<I", crc32c(raw))
 
 
-@pytest.fixture(params=["none", "zstd", "blosc"])
+@pytest.fixture(params=["none", "zstd", "blosc", "crc"])
 def made(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, np.ndarray, list[bytes]]:
     """The first of two shards of 4 x 2 inner chunks, and what lies in them."""
     values = np.random.default_rng(3).standard_normal((300, 20)).astype("f4")
@@ -488,3 +488,30 @@ def test_the_gram_of_shards_is_formed_while_they_are_written(tmp_path: Path) -> 
     assert open_source(said[1]).reader.grid == (5, 1)  # type: ignore[union-attr]
     npmdask.gram(said[1], tmp_path / "h")
     same_sums(tmp_path / "g", tmp_path / "h")
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_what_comes_next_is_asked_for(codec: str, tmp_path: Path) -> None:
+    """While rows are used, the disk brings the ranges of the next ones; of rows here and there nothing is asked."""
+    values = np.random.default_rng(0).standard_normal((320, 16)).astype("f4")
+    array = write(tmp_path / "x.zarr", values, (20, 16), (320, 16), codec)
+    access = chunk_access.access_of(array)
+    data = np.frombuffer((tmp_path / "x.zarr" / "c" / "0" / "0").read_bytes(), np.uint8)
+    read: list[tuple[int, int]] = []
+    asked: list[tuple[int, int]] = []
+
+    def take(part: np.ndarray, offset: int) -> None:
+        read.append((offset, offset + part.nbytes))
+        part[:] = data[offset : offset + len(part)]
+
+    assert access.shard is not None
+    rows = chunk_access.ShardRows(
+        access.shard, take, len(data), (320, 16), values.dtype, 16, lambda *ends: asked.append(ends)
+    )
+    part = np.empty((40, 16), "f4")
+    for first in range(0, 320, 40):
+        rows(part, first)
+    assert len(asked) == 7 and asked == read[2:]  # behind the index and the first rows
+    rows(part[:1], 5)
+    rows(part[:1], 90)
+    assert len(asked) == 7
