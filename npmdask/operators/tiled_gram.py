@@ -59,6 +59,11 @@ class _Half(TiledGram):
 
     rows: BlockFile  # Z
 
+    @property
+    def readings(self) -> int:
+        """How often a pass reads the data."""
+        return 1
+
     def flush(self) -> None:
         """Have on disk what finished parts have written."""
         raise NotImplementedError
@@ -159,6 +164,10 @@ class ColumnsByRange(_Half):
     @property
     def pass_chunks(self) -> int:
         return self.units * int(self.reader.grid[0] * self.reader.grid[1])
+
+    @property
+    def arithmetic(self) -> str:  # type: ignore[override]  # what was kept of a pass with other ranges is of no use
+        return f"{self.tiles_held} tiles"
 
     @property
     def readings(self) -> int:

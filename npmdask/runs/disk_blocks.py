@@ -108,9 +108,11 @@ class DiskRelease(PlainRelease):
         assert isinstance(basis, BlockFile)
         space, before = Workspace(session.store.path, memory.threads), session.seconds
         product = space.basis(step, basis.shape)
-        self._record, done = ReadStats(), {"columns": 0, "rows": 0, "readings": 0} | space.progress(step)
+        nothing = dict.fromkeys(("columns", "rows", "readings", "bytes", "chunks"), 0)
+        self._record, done = ReadStats(), nothing | space.progress(step)
         if "largest" not in done:
             self._forward(space, basis, step, done)
+        if "largest" not in done or self._operator.reader.checksums is None:  # which this pass takes
             self._back(space, basis, product, step, done)
         require_scale(self._problem, np.array(done["largest"]), first=not self._history)
         self._readings = done["readings"]
@@ -118,8 +120,8 @@ class DiskRelease(PlainRelease):
         return Released(
             product=released,
             said={"readings": self._readings},
-            bytes_read=self._record.bytes_read,
-            chunks=self._record.chunks,
+            bytes_read=done["bytes"],
+            chunks=done["chunks"],
             seconds=session.seconds - before,
         )
 
@@ -140,8 +142,8 @@ class DiskRelease(PlainRelease):
                 before=space.rows(done["rows"], shape) if first else None,
                 start=done["columns"],
             )
-            self._pass(f"step {step}, columns from {half.start}", half, block)
-            done |= {"columns": half.start + len(block), "rows": done["rows"] + 1, "readings": done["readings"] + 1}
+            self._pass(f"step {step}, columns from {half.start}", half, block, done)
+            done |= {"columns": half.start + len(block), "rows": done["rows"] + 1}
             space.note(step, done)
 
     def _back(self, space: Workspace, basis: BlockFile, product: BlockFile, step: int, done: dict[str, Any]) -> None:
@@ -159,13 +161,18 @@ class DiskRelease(PlainRelease):
             tiles_held=tiles_held(self._problem, memory.held, memory.threads),
             mean_product=None if mean is None else along,
         )
-        sizes = self._pass(f"step {step}, back", half, np.zeros((1, 1)))
-        done |= {"largest": float(sizes.max()), "readings": done["readings"] + half.readings}
+        forward = done.get("forward") or {name: done[name] for name in ("readings", "bytes", "chunks")}
+        done |= forward | {"forward": forward}  # it may be made again
+        sizes = self._pass(f"step {step}, back", half, np.zeros((1, 1)), done)
+        done["largest"] = float(sizes.max())
         space.note(step, done)
 
-    def _pass(self, label: str, half: Any, block: Block) -> Block:
+    def _pass(self, label: str, half: Any, block: Block, done: dict[str, Any]) -> Block:
+        """One pass, with what it costs among what is ``done``."""
         found, record, _ = self._session.one_pass(label, half, block)
         self._record = self._record.add(record)
+        for name, count in (("readings", half.readings), ("bytes", record.bytes_read), ("chunks", record.chunks)):
+            done[name] += count
         return found
 
     def _said(self) -> dict[str, Any]:
