@@ -194,7 +194,7 @@ def test_where_memory_does_not_suffice_blocks_go_to_disk(tmp_path: Path, monkeyp
 def test_plan_says_where_blocks_lie(stored: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "run.toml").write_text(
         f'[source]\npath = "{stored}"\nkind = "sparse"\n[algorithm]\nname = "power"\ntarget_rank = 4\n'
-        f'options = {{ blocks = "disk" }}\n[run]\nstore = "{tmp_path / "run"}"\nmemory = "2GiB"\n'
+        f'options = {{ blocks = "disk" }}\n[run]\nstore = "{tmp_path / "run"}"\nmemory = "2GiB"\nthreads = 1\n'
     )
     assert main(["plan", str(tmp_path / "run.toml")]) == 0
     said = capsys.readouterr().out
