@@ -144,6 +144,7 @@ class DiskRelease(PlainRelease):
             )
             self._pass(f"step {step}, columns from {half.start}", half, block, done)
             done |= {"columns": half.start + len(block), "rows": done["rows"] + 1}
+            del block  # before the next one is made
             space.note(step, done)
 
     def _back(self, space: Workspace, basis: BlockFile, product: BlockFile, step: int, done: dict[str, Any]) -> None:
