@@ -10,7 +10,7 @@ tests = folder=$$(mktemp -d -p $(SCRATCH) npmdask-tests-XXXXXX) && chmod 711 "$$
   TMPDIR="$$folder" $(BIN)/python -m pytest $(1)
 unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes: each would compile every module
 
-.PHONY: env docs lanes peers run serve private test check full bench papers certificates kills matrix soak audit audit-deps format lock lock-peers clean
+.PHONY: env docs deployments hosts lanes peers run serve private test check full bench papers certificates kills matrix soak audit audit-deps format lock lock-peers clean
 
 env: $(STAMP)
 
@@ -68,6 +68,13 @@ kills: env          ## 200 kills at random instants of runs, releases and stream
 
 matrix: env         ## kill each of seven parts of a local cluster in each of five phases of a private release: an hour
 	@$(BIN)/python -m infra.kill_matrix
+
+hosts: env          ## eight workers, a client and an S3 server in network namespaces, and cables that are pulled; needs root
+	@$(BIN)/python -m pytest tests/hosts -m heavy
+
+deployments: env    ## the images, Compose, the pods and SLURM for real; root, Docker, debootstrap, Debian's packages, 8 GB
+	@sh infra/try_containers.sh
+	@sh infra/try_slurm.sh
 
 soak: env           ## a schedule every 20 s for half an hour, a random kill every minute: nothing lost, doubled or stuck
 	@$(BIN)/python -m infra.soak --minutes $(or $(MINUTES),30)
