@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
+import yaml  # type: ignore[import-untyped]
 
 HERE = Path(__file__).resolve().parent
 NETWORK = "npmdask-pods"

@@ -81,7 +81,9 @@ until_step 4; scontrol requeue "$job"; again "scontrol requeue"
 until_step 9; pkill -KILL -x slurmd; pkill -KILL slurmstepd; pkill -KILL -f 'npmdask run'
 until sinfo --noheader --format=%T | grep -q down; do sleep 1; done; slurmd 2>/dev/null; again "death of the node"
 until_step 14; scancel "$job"; sleep 15; echo "scancel: $(state)"; [ "$(state)" = CANCELLED ]
-job=$(submit --time=1 --signal=B:USR1@55); again "end of the time"
+job=$(submit --time=1 --signal=B:USR1@55)
+until [ "$(state)" = RUNNING ]; do sleep 0.2; done; again "end of the time"
+scontrol update "jobid=$job" TimeLimit=30
 until [ "$(state)" = COMPLETED ]; do [ "$(state)" != FAILED ]; sleep 1; done
 for part in steps result survey; do diff -r "local/$part" "job/$part"; done
 echo "slurm: the same bits as without kills"
