@@ -154,7 +154,7 @@ def overhead(context: Context) -> Measured:
     found: dict[str, Any] = {}
     block = np.linalg.qr(np.random.default_rng(0).standard_normal((COLUMNS, 10)))[0]
     with _two_workers() as executor:
-        for terabytes in (1, 10, 100):
+        for terabytes in (100,) if context.scale == "small" else (1, 10, 100):
             rows = terabytes * TERABYTE // 8 // COLUMNS
             path = context.folder / f"claimed-{terabytes}.zarr"
             zarr.create_array(path, shape=(rows, COLUMNS), chunks=(CHUNK_ROWS, COLUMNS), dtype="f8")
