@@ -18,7 +18,7 @@ import yaml  # type: ignore[import-untyped]
 
 HERE = Path(__file__).resolve().parent
 NETWORK = "npmdask-pods"
-PATIENCE = 300  # seconds until everything is ready
+PATIENCE = 600  # seconds until everything is ready
 
 
 def documents() -> list[dict[str, Any]]:

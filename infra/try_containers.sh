@@ -114,7 +114,12 @@ compare() { # what came out of a container, with what came out here
 compose build --quiet prefect-server object-store
 compose up --detach --no-build object-store 2>/dev/null
 until upload http://127.0.0.1:9000 2>/dev/null; do sleep 1; done
-compose up --detach --no-build 2>/dev/null
+tries=0
+until compose up --detach --no-build 2>"$folder/log"; do # on a busy machine the server is healthy too late for the first
+  tries=$((tries + 1))
+  [ "$tries" -lt 10 ] || { cat "$folder/log" >&2; exit 1; }
+  sleep 10
+done
 echo "compose: up; waiting for the schedule"
 until compose exec worker test -d /srv/npmdask/runs/nightly/result 2>/dev/null; do sleep 2; done
 compose cp worker:/srv/npmdask/runs/nightly "$folder/nightly" 2>/dev/null
