@@ -540,8 +540,12 @@ def read_exactly(file: int, part: np.ndarray, offset: int) -> None:
 
 
 @contextmanager
-def opened_rows(array: Any, access: Access, name: str, columns: int | None = None) -> Iterator[FillRows]:
+def opened_rows(
+    access: Access, name: str, shape: tuple[int, ...], dtype: np.dtype, columns: int | None = None
+) -> Iterator[FillRows]:
     """What fills rows of a chunk or shard of a local array whose ``access`` is ``by_rows``; see :class:`ShardRows`.
+
+    ``shape``: of what lies in a file, as :func:`stored_shape` has it.
 
     Raises
     ------
@@ -551,7 +555,6 @@ def opened_rows(array: Any, access: Access, name: str, columns: int | None = Non
         It is no plain file, or not of its size, or its index is corrupt.
     """
     assert access.folder is not None
-    shape, dtype = stored_shape(array), np.dtype(array.dtype)
     file = open_chunk_file(access.folder / name)
     try:
         size = os.fstat(file).st_size
@@ -562,7 +565,7 @@ def opened_rows(array: Any, access: Access, name: str, columns: int | None = Non
         if access.shard is not None:
             yield ShardRows(access.shard, read, size, shape, dtype, columns, partial(_ask, file))
         else:
-            line = int(np.prod(shape[1:], dtype=np.int64)) * dtype.itemsize
+            line = math.prod(shape[1:]) * dtype.itemsize
             require_bytes(size, shape[0] * line, "it has")
             yield lambda part, first: read(part, first * line)
     finally:

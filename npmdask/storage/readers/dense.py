@@ -136,8 +136,13 @@ class DenseReader(InTiles):
 
     @cached_property
     def _chunks(self) -> tuple[int, int]:
-        rows, columns = stored_shape(self.array)
+        rows, columns = self._whole
         return (min(rows, self.shape[0]), min(columns, self.shape[1]))
+
+    @cached_property
+    def _whole(self) -> tuple[int, int]:
+        rows, columns = stored_shape(self.array)
+        return (rows, columns)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -184,8 +189,7 @@ class DenseReader(InTiles):
     @property
     def whole(self) -> tuple[int, int]:
         """Rows and columns of a stored object as it is decoded: one at the edge is stored whole."""
-        rows, columns = stored_shape(self.array)
-        return (rows, columns)
+        return self._whole
 
     @property
     def together(self) -> int:
@@ -310,7 +314,7 @@ class DenseReader(InTiles):
         name, columns = self.chunk_name(slab, column), self.slab_columns(column)
         with ExitStack() as stack:
             with self._reading(name):
-                rows = opened_rows(self.array, self.access, name, columns.stop - columns.start)
+                rows = opened_rows(self.access, name, self.whole, self.dtype, columns.stop - columns.start)
                 fill = stack.enter_context(rows)
 
             def filled(part: np.ndarray, first: int) -> None:

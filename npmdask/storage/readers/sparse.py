@@ -58,7 +58,8 @@ class _Files:
         if held is None or held[0] != key:
             self.close(array.path)
             stack = ExitStack()
-            self._held[array.path] = key, stack.enter_context(opened_rows(array, access, key)), stack
+            rows = opened_rows(access, key, stored_shape(array), np.dtype(array.dtype))
+            self._held[array.path] = key, stack.enter_context(rows), stack
         return self._held[array.path][1]
 
     def close(self, path: str) -> None:
@@ -140,7 +141,7 @@ class CsrReader:
     def read_ahead(self, slabs: range) -> None:
         """Ask for the chunks of ``slabs`` meanwhile: of the kernel, or of an object store."""
         for name in ("indices", "data"):
-            each = self._in_file(name)
+            each = self._in_file[name]
             for number in range(slabs.start // each, -(-slabs.stop // each)):
                 ask_ahead(self.arrays[name], self.access[name], self._file_name(name, number))
 
@@ -164,9 +165,10 @@ class CsrReader:
         each = {name: (array, access_of(array)) for name, array in self._entry_arrays.items()}
         return {name: inner if array.shards and not way.by_rows else way for name, (array, way) in each.items()}
 
-    def _in_file(self, name: str) -> int:
-        """Slabs in a file of ``data`` or ``indices``: more than one in a shard."""
-        return stored_shape(self.arrays[name])[0] // self.chunk
+    @cached_property
+    def _in_file(self) -> dict[str, int]:
+        """Slabs in a file of ``data`` and of ``indices``: more than one in a shard."""
+        return {name: stored_shape(array)[0] // self.chunk for name, array in self._entry_arrays.items()}
 
     def _file_name(self, name: str, number: int) -> str:
         return str(self.arrays[name].metadata.encode_chunk_key((number,)))
@@ -266,7 +268,7 @@ class CsrReader:
         array, access = self.arrays[name], self.access[name]
         if access.way == "zarr":
             return self.slices[name][span]
-        number, place = divmod(slab, self._in_file(name))
+        number, place = divmod(slab, self._in_file[name])
         key, whole = self._file_name(name, number), np.empty(array.chunks, array.dtype)
         try:
             if access.by_rows:
@@ -285,7 +287,7 @@ class CsrReader:
         values = self._values(name, slab, span, files)
         crc = crc32c(values)
         if self.checksums is not None and int(self.checksums[name][slab]) != crc:
-            key = self._file_name(name, slab // self._in_file(name))
+            key = self._file_name(name, slab // self._in_file[name])
             raise BadInputError(
                 f"chunk {key} of {self.where}/{name} is corrupt: its checksum is {crc:08x} and was "
                 f"{int(self.checksums[name][slab]):08x}; restore it from a backup or ingest the source again"
