@@ -74,8 +74,8 @@ class ClusterModel:
     restart: float = 120.0
     slow_share: float = 0.0
     slow_factor: float = 1.0
-    joined: int = 2
-    keeps_committed: bool = False
+    joined: int = 4
+    keeps_committed: bool = True
 
     def __post_init__(self) -> None:
         whole = {"workers": self.workers, "threads": self.threads}
@@ -127,7 +127,7 @@ class SimulatedPass:
     """What a pass took. ``nbytes``: read from the store, of which ``redone`` were read again because a worker was lost.
 
     ``seconds`` are infinite if workers are lost faster than their work is done. ``gathered``: bytes of partial sums
-    that the largest of the ``commits`` held on the driver.
+    that the largest of the ``commits`` brought to the driver.
     """
 
     seconds: float
@@ -157,6 +157,7 @@ class _Tree:
     parent: list[int] = field(default_factory=list)
     parts: list[tuple[int, ...]] = field(default_factory=list)
     nbytes: list[float] = field(default_factory=list)
+    covers: list[int] = field(default_factory=list)  # runs
 
     @classmethod
     def of(cls, runs: Sequence[float], level: int, joined: int) -> _Tree:
@@ -174,6 +175,7 @@ class _Tree:
             number = len(tree.parent)
             tree.parent.append(-1)
             tree.parts.append(parts)
+            tree.covers.append(len(node.runs(count)))
             tree.nbytes.append(0.0 if parts else sum(runs[at] for at in node.runs(count)))
             for part in parts:
                 tree.parent[part] = number
@@ -221,7 +223,7 @@ class _Pass:
         self.alone, self.of_worker = self._alone(), self._of_worker()
         self.now = self.scheduler = self.gathered = 0.0
         self.events: list[tuple[float, int, int, int, int, int]] = []
-        self.number = self.losses = self.commits = self.held = self.most_held = 0
+        self.number = self.losses = self.commits = self.most_fetched = 0
         self.nbytes = self.redone = 0.0
         each = cluster.task_seconds if cluster.processes else LOCAL_SECONDS
         self.cost = each + (cluster.future_seconds * self.tasks if cluster.processes else 0.0) / 2
@@ -271,7 +273,7 @@ class _Pass:
             tasks=self.tasks,
             losses=self.losses,
             commits=self.commits,
-            gathered=float(self.most_held * self.work.sum_bytes),
+            gathered=float(self.most_fetched * self.work.sum_bytes),
         )
 
     def _alone(self) -> np.ndarray:
@@ -379,10 +381,8 @@ class _Pass:
     def _done(self, node: int, worker: int) -> None:
         """A sum is there: with its neighbours it is joined, where the last of them was made."""
         self.done[node], self.holder[node], self.joining[node] = True, worker, -1
-        self.held += 1
         for part in self.tree.parts[node]:
             self.used[part] = True
-            self.held -= 1
         parent = self.tree.parent[node]
         if parent < 0:
             return
@@ -401,13 +401,18 @@ class _Pass:
         self._at(arrives, READY, worker, node)
 
     def _commit(self) -> None:
-        """What is finished and not joined travels to the driver; nothing else waits for it but the end."""
+        """The largest of what is finished and not joined travels to the driver, as far as that has room for it.
+
+        Nothing else waits for it but the end.
+        """
+        new = [n for n, done in enumerate(self.done) if done and not self.used[n] and n not in self.committed]
+        new.sort(key=lambda node: -self.tree.covers[node])
+        fetched = new[: 2 * len(self.work.runs).bit_length()]
         if self.cluster.keeps_committed:
-            whole = zip(self.done, self.used, strict=True)
-            self.committed.update(node for node, (done, used) in enumerate(whole) if done and not used)
+            self.committed.update(fetched)
         self.commits += 1
-        self.most_held = max(self.most_held, self.held)
-        self.gathered = self.now + self.held * self.work.sum_bytes / self.cluster.network
+        self.most_fetched = max(self.most_fetched, len(fetched))
+        self.gathered = self.now + len(fetched) * self.work.sum_bytes / self.cluster.network
         self._at(self.gathered + self.cluster.commit_seconds, COMMIT)
 
     # Failures.
@@ -439,7 +444,6 @@ class _Pass:
         for node, parent in enumerate(self.tree.parent):
             held = self.done[node] and not self.used[node] and self.holder[node] == worker
             if held and self.joining[parent] < 0 and node not in self.committed:  # else it has been sent
-                self.held -= 1
                 self.missing[parent] += 1
                 self._undo(node)
         for node in joins:
@@ -460,7 +464,6 @@ class _Pass:
         for part in parts:
             if part in self.committed:
                 self.used[part] = False
-                self.held += 1
             else:
                 self.missing[node] += 1
                 self._undo(part)

@@ -30,7 +30,7 @@ from npmdask.storage.source import open_source
 from tests.conftest import write_zarr
 
 FINE = 3e-3  # events nearer than a thousandth of a task are one
-IDEAL = ClusterModel(workers=4, task_seconds=0.0, future_seconds=0.0, commit_seconds=math.inf)
+IDEAL = ClusterModel(workers=4, task_seconds=0.0, future_seconds=0.0, commit_seconds=math.inf, joined=2)
 
 
 def work(runs: int = 64, nbytes: float = 1e9, **more: Any) -> PassWork:
@@ -80,7 +80,7 @@ def test_what_binds_alone_decides(more: dict[str, float], expected: float) -> No
 def test_the_scheduler_does_one_after_the_other() -> None:
     """4,096 tasks that take no time: each costs its scheduling, and that of its join, which grows with their number."""
     none = work(4096, 1.0, core_seconds=1e-12)
-    found = simulate_pass(none, ClusterModel(workers=1024, commit_seconds=math.inf))
+    found = simulate_pass(none, ClusterModel(workers=1024, commit_seconds=math.inf, joined=2))
     assert found.tasks == 4096
     assert found.seconds == pytest.approx(4096 * (2 * TASK_SECONDS + 4096 * FUTURE_SECONDS), rel=0.02)
 
@@ -190,7 +190,7 @@ def test_what_was_committed_is_not_made_again_where_the_pass_keeps_it() -> None:
     """Commits each half second: at most a task that was done since, and what had begun, are read again."""
     one = replace(IDEAL, workers=1, losses_per_hour=3600 / 40, restart=10.0, commit_seconds=0.5)
     kept = [simulate_pass(work(8), replace(one, keeps_committed=True), seed) for seed in range(20)]
-    lost = [simulate_pass(work(8), one, seed) for seed in range(20)]
+    lost = [simulate_pass(work(8), replace(one, keeps_committed=False), seed) for seed in range(20)]
     assert all(found.redone <= found.losses * 2.6e9 for found in kept)
     assert any(found.redone > found.losses * 2.6e9 for found in lost)
     for found in kept:
