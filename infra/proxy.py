@@ -1,4 +1,4 @@
-"""A TCP proxy in front of a scheduler: what passes through it can be cut, held back without a word, and let go on."""
+"""A TCP proxy in front of a scheduler, which can close its connections, or forward nothing, and go on later."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Proxy:
     """
 
     def __init__(self, port: int) -> None:
-        self._port, self._open, self._passes = port, True, threading.Event()
+        self._port, self._passes = port, threading.Event()
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self._lock = threading.Lock()
         self._passes.set()
@@ -62,7 +62,7 @@ class Proxy:
                 end.shutdown(socket.SHUT_RDWR)
 
     def hold(self) -> None:
-        """Lose every byte's way from now on; connections stay open, and new ones are taken and not answered."""
+        """Forward nothing from now on; connections stay open, and new ones are accepted and not answered."""
         self._passes.clear()
 
     def cut(self) -> None:
