@@ -255,15 +255,16 @@ def test_a_connection_that_does_not_come_back(
 
 
 def test_no_workers_any_more(made: Pass, machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(distributed_pass, "ABSENT", 3.0)
     executor = cluster_of(machines, made, 2)
 
     def kill_all() -> None:
         for process in machines.workers:
             process.kill()
 
-    with pytest.raises(LostError, match=r"there have been no workers for 3 s; everything committed is kept"):
-        made.run(executor, kill_all)
+    with monkeypatch.context() as patch:
+        patch.setattr(distributed_pass, "ABSENT", 3.0)
+        with pytest.raises(LostError, match=r"there have been no workers for 3 s; everything committed is kept"):
+            made.run(executor, kill_all)
     machines.worker()
     made.run(executor, lambda: None, made.keeper.known)
     made.again()
