@@ -44,6 +44,7 @@ def report_of(store: str | Path, page: PageOptions | None = None) -> Report:
 
 
 PYLDAVIS = ".json"  # the ending of topics that are exported as pyLDAvis reads them
+WHOLE = (".npz", "")  # endings of an answer with all its arrays
 FORMS = ("", ".html", ".htm", ".md", ".json")
 
 
@@ -135,6 +136,17 @@ def export(
     if spec is None:
         raise not_finished(store)
     suffix = target.suffix.lower()
+    if suffix not in (*LABELLED, *WHOLE, PYLDAVIS):
+        raise BadInputError(
+            f"{target}: an answer is written as .npz (all arrays), {', '.join(LABELLED)} (components by name) or "
+            f"{PYLDAVIS} (topics, for pyLDAvis); give a name that ends so"
+        )
+    if target.is_dir() or not target.parent.is_dir():
+        raise BadInputError(
+            f"{target} is a folder: give the name of a file"
+            if target.is_dir()
+            else f"{target.parent} is not a folder, so nothing can be exported to it; create it first"
+        )
     archive: Any = JsonFile(target) if suffix == PYLDAVIS else LABELLED.get(suffix, Archive)(target)
     try:
         kind = kind_of(spec)

@@ -185,3 +185,16 @@ def test_what_has_no_components_is_said(tmp_path: Path, capsys: pytest.CaptureFi
     npmdask.top_k(X, 2, store=tmp_path / "run")
     with pytest.raises(CommitError, match=r"cannot write .*; the run itself is intact"):
         export(tmp_path / "run", tmp_path / "nowhere" / "x.csv")
+
+
+def test_an_export_goes_to_a_file_of_a_format_that_its_ending_names(tmp_path: Path) -> None:
+    """``answer.xlsx`` was an archive of NumPy, and a folder that was not there an error of the system."""
+    npmdask.top_k(X, 2, store=tmp_path / "run")
+    for name in ("answer.xlsx", "answer.npy", "answer.txt"):
+        with pytest.raises(BadInputError, match=r"written as \.npz .*give a name that ends so"):
+            export(tmp_path / "run", tmp_path / name)
+    with pytest.raises(BadInputError, match="is not a folder, so nothing can be exported to it; create it first"):
+        export(tmp_path / "run", tmp_path / "none" / "answer.npz")
+    with pytest.raises(BadInputError, match="is a folder: give the name of a file"):
+        export(tmp_path / "run", tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"run"}

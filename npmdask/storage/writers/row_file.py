@@ -66,11 +66,11 @@ class RowFile:
                 import pyarrow.parquet as pa_parquet
             self._table: Any = pa.table
         try:
-            self._file: IO[Any] = (
-                open(self.partial, "w", newline="", encoding="utf-8")
-                if dest.suffix.lower() == ".csv"
-                else open(self.partial, "wb")
-            )
+            self._file: IO[Any]
+            if dest.suffix.lower() == ".csv":
+                self._file = open(self.partial, "w", newline="", encoding="utf-8")
+            else:
+                self._file = open(self.partial, "wb")
             match dest.suffix.lower():
                 case ".csv":
                     text: Any = self._file
