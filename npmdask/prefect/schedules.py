@@ -192,7 +192,10 @@ def read_schedules(path: Path | str) -> list[Planned]:
     try:
         file = File.model_validate(parse_toml(path.read_text(), str(path)))
     except OSError as error:
-        raise BadInputError(f"{path} cannot be read: {error.strerror}") from error
+        raise BadInputError(
+            f"{path} cannot be read: {error.strerror}. Name a file of schedules, or let `npmdask serve --example "
+            "FOLDER` write one to start from"
+        ) from error
     except UnicodeDecodeError:
         raise BadInputError(f"{path} is not a TOML file: it is not UTF-8 text") from None
     except ValidationError as error:

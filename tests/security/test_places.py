@@ -196,3 +196,12 @@ def test_names_with_a_colon_are_paths() -> None:
     assert local_path("a:b", "it") == Path("a:b").absolute()
     assert local_path("./s3:/a", "it") == Path("./s3:/a").absolute()
     assert local_path("c:/a", "it") == Path("c:/a").absolute()
+
+
+@pytest.mark.parametrize("name", ["", " "])
+def test_an_empty_name_is_not_the_working_folder(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``npmdask ingest x.npy "$UNSET" --overwrite`` would have replaced it."""
+    monkeypatch.chdir(tmp_path)
+    np.save("x.npy", np.eye(3))
+    assert main(["ingest", "x.npy", name, "--overwrite"]) == BadInputError.exit_code
+    assert {path.name for path in tmp_path.iterdir()} == {"x.npy"}
