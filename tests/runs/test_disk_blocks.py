@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -101,6 +102,23 @@ def test_bits_are_the_same_with_any_memory_and_threads(
         solution = npmdask.top_k(stored, 4, kind="sparse", store=store, **asked)
         found.add((solution.basis.tobytes(), solution.values.tobytes(), solution.residual_norms.tobytes()))
     assert len(found) == 1
+
+
+def test_one_range_is_in_memory_at_a_time(stored: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two of them once took 1.16 times the memory that a run was allowed."""
+    ranges_of(monkeypatch, 2)
+    original, held = disk_blocks._seen, list[Any]()
+
+    def seen(*asked: Any) -> np.ndarray:
+        assert all(one() is None for one in held)
+        found = original(*asked)
+        held.append(weakref.ref(found))
+        return found
+
+    monkeypatch.setattr(disk_blocks, "_seen", seen)
+    asked: dict[str, Any] = {"algorithm": "power", "options": ON_DISK, "max_steps": 1}
+    npmdask.top_k(stored, 4, kind="sparse", store=tmp_path / "run", **asked)
+    assert len(held) > 3
 
 
 def test_bits_are_the_same_after_a_kill_and_a_full_disk(stored: str, tmp_path: Path) -> None:
