@@ -609,7 +609,11 @@ def _open_node(source: Any) -> tuple[Any, str]:
     make = f"make one with `npmdask ingest {quote(str(path))} {quote(path.with_suffix('.zarr').name)}`"
     if not path.exists():
         partial = path.with_name(path.name + ".partial")
-        hint = f"; {partial.name} beside it is an unfinished ingest: run that again" if partial.exists() else ""
+        hint = (
+            f"; {partial.name} beside it is an unfinished ingest: run that again"
+            if partial.exists()
+            else "; check the path"
+        )
         raise BadInputError(f"there is nothing at {path}{hint}")
     if path.name.endswith(".partial"):
         raise BadInputError(f"{path} is an unfinished ingest: run the same `npmdask ingest` or `generate` again")

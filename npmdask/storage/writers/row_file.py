@@ -66,15 +66,12 @@ class RowFile:
                 import pyarrow.parquet as pa_parquet
             self._table: Any = pa.table
         try:
-            self._file: IO[Any]
-            if dest.suffix.lower() == ".csv":
-                self._file = open(self.partial, "w", newline="", encoding="utf-8")
-            else:
-                self._file = open(self.partial, "wb")
+            text: dict[str, Any] = {"newline": "", "encoding": "utf-8"} if dest.suffix.lower() == ".csv" else {}
+            opened: Any = open(self.partial, "w" if text else "wb", **text)
+            self._file: IO[Any] = opened
             match dest.suffix.lower():
                 case ".csv":
-                    text: Any = self._file
-                    self._lines = csv.writer(text)
+                    self._lines = csv.writer(opened)
                     self._lines.writerow(names)
                 case ".parquet":
                     schema = pa.schema([(name, pa.float64()) for name in names])
