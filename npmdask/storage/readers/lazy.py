@@ -641,6 +641,10 @@ class SparseRowsReader(CsrReader):
     def access(self) -> dict[str, Access]:
         return dict.fromkeys(("indices", "data"), COMPUTED)
 
+    @cached_property
+    def _entry_arrays(self) -> dict[str, Any]:
+        return {}  # nothing is stored
+
     def read_ahead(self, slabs: range) -> None:
         """Nothing: what is computed cannot be asked for before."""
 

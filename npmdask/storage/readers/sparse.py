@@ -148,9 +148,9 @@ class CsrReader:
     @cached_property
     def remote(self) -> Remote | None:
         """What a pass fetches over a network; None of local files, and of what zarr reads itself."""
-        array = self.arrays["data"]
-        if self.access["data"].decode is None or not fetches_ahead(array):
+        if self.access["data"].decode is None or not fetches_ahead(self.arrays["data"]):
             return None
+        array = self.arrays["data"]
         names = (str(array.metadata.encode_chunk_key((slab,))) for slab in range(min(self.grid[0], SAMPLED)))
         return Remote(array, tuple(names), self.chunk * self.dtype.itemsize)
 
