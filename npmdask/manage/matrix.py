@@ -41,7 +41,7 @@ from npmdask.planning.predicted_steps import drive
 from npmdask.privacy.mechanisms import EntriesGaussian
 from npmdask.report import Report
 from npmdask.runs.build import make_problem
-from npmdask.runs.left_vectors import left_blocks, left_height
+from npmdask.runs.left_vectors import left_blocks, left_height, left_is_whole
 from npmdask.runs.missing import missing_facts, missing_of
 from npmdask.runs.observers import Observer
 from npmdask.runs.predictions import prediction_facts
@@ -411,6 +411,9 @@ def _as_stored(held: RunStore, why: str) -> Solution | None:
     of_rows = spec.get("data", {}).get("kind") in OF_ROWS
     if held.part_meta("result") is None or not of_rows or spec.keys() & {"privacy", "nodes", "lens"}:
         return None
+    arrays, _ = held.read_part("result") or ({}, {})
+    if "left_rotation" in arrays and not left_is_whole(held.path, arrays):
+        return None  # it needs the data again
     try:
         found = solution_of(held)
     except BadInputError:  # what rows were centred by is gone with the data

@@ -108,7 +108,9 @@ def test_a_file_that_changed_is_read_again(tmp_path: Path, cache: Path) -> None:
     np.testing.assert_allclose(npmdask.top_k(tmp_path / "x.npy", 2).values, 4 * first.values)
     assert len(copies(cache)) == 1
     with pytest.raises(RefusedError, match=r"^use another store for the data as they are now, or put back"):
-        npmdask.resume(tmp_path / "run")
+        npmdask.top_k(tmp_path / "x.npy", 2, store=tmp_path / "run")
+    stored = npmdask.resume(tmp_path / "run")  # of a finished run: its answer, which says of which data it is
+    assert stored.basis.tobytes() == first.basis.tobytes() and "has changed since" in stored.warnings[-1]
 
 
 def test_a_file_that_may_still_be_written_is_not_remembered(
