@@ -6,7 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
+from tempfile import TemporaryDirectory
 from typing import Any
+
+import dask
 
 from benchmarks import cache
 from benchmarks.products import one_pass, start_block
@@ -86,11 +89,12 @@ def _workers(workers: int, effective: float) -> ClusterModel:
 
 @contextmanager
 def _opened(model: ClusterModel) -> Iterator[Executor]:
-    executor = Processes(model.workers, model.threads) if model.processes else Threads(model.threads)
-    try:
-        yield executor
-    finally:
-        executor.close()
+    with TemporaryDirectory() as folder, dask.config.set({"temporary-directory": folder}):
+        executor = Processes(model.workers, model.threads) if model.processes else Threads(model.threads)
+        try:
+            yield executor
+        finally:
+            executor.close()
 
 
 ROWS = (

@@ -111,7 +111,7 @@ def ask(array: Any, piece: Piece) -> None:
 
 def take(array: Any, piece: Piece) -> np.ndarray:
     """The bytes of a piece of ``array``, which may have been asked for. Raises what :func:`fetched` does."""
-    return _prefetcher().take(_Object.of(array, piece))
+    return _prefetcher().take(_Object.of(array, piece), counted=fetches_ahead(array))
 
 
 @contextmanager
@@ -245,9 +245,10 @@ class Prefetcher:
         else:
             self._loop.call_soon_threadsafe(self._asked, wanted)
 
-    def take(self, wanted: _Object) -> np.ndarray:
+    def take(self, wanted: _Object, *, counted: bool) -> np.ndarray:
         found: tuple[np.ndarray, _Object] = sync(self._take(wanted))
-        _LOCAL.tally = getattr(_LOCAL, "tally", Tally()).plus(found[1].requests, found[1].nbytes)
+        if counted:  # of a store in memory, nothing was sent for
+            _LOCAL.tally = getattr(_LOCAL, "tally", Tally()).plus(found[1].requests, found[1].nbytes)
         return found[0]
 
     # On the event loop

@@ -41,7 +41,7 @@ from npmdask.accounting import Budget
 from npmdask.algorithms.tensor.components import unit_columns
 from npmdask.numerics.random import generator
 
-WORDS = ("no noise was found", "hardest", "drawn while it is asked")
+WORDS = ("was found that stops the method", "hardest", "drawn as needed")
 
 
 def contracted(tensor: np.ndarray, block: np.ndarray) -> np.ndarray:

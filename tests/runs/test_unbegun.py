@@ -226,7 +226,9 @@ def test_data_that_changed_are_told_with_what_helps(folder: Path, capsys: Any) -
     for command in (["run", "x.npy", "-k", "2", "--store", "run"], ["resume", "run", "--max-steps", "900"]):
         assert main([*command, "--quiet"]) == RefusedError.exit_code
         said = capsys.readouterr().err.removeprefix("npmdask: ")
-        assert said.startswith("use another store for the data as they are now, or put back those that the run was")
+        assert said.startswith(
+            "use another store for the data as they are now, or put back those that the run began with"
+        )
         assert "x.npy has changed since" in said and "npmdask resume" not in said
     assert main(["resume", "run"]) == 0
     said = capsys.readouterr()

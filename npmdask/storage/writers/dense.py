@@ -104,12 +104,13 @@ CHUNK_BYTES = 16 * 2**20  # measured: 16 MiB chunks beat 64 MiB (docs/decisions/
 INNER_BYTES = 2**20  # of a chunk inside a shard
 
 
-def choose_chunks(columns: int, itemsize: int, kind: str, nbytes: int = CHUNK_BYTES) -> tuple[int, int]:
+def choose_chunks(columns: int, itemsize: int, kind: str, nbytes: int | None = None) -> tuple[int, int]:
     """Rows and columns of a chunk: squares for a symmetric matrix, full-width row slabs for the rest.
 
     Full width lets ``A^T (A V)`` be formed chunk by chunk; very wide rows are cut so that a chunk keeps at
     least 64 rows. Square matrices that are rows are not cut: what is done with one needs all of it.
     """
+    nbytes = CHUNK_BYTES if nbytes is None else nbytes
     if kind == "symmetric":
         side = max(64, int((nbytes / itemsize) ** 0.5) // 64 * 64)
         return (min(side, columns), min(side, columns))
