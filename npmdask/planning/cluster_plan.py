@@ -34,8 +34,8 @@ from npmdask.runs.problem import Problem
 from npmdask.storage.object_url import is_remote
 
 MIB, GB = 2**20, 1e9
-# Where nothing is known. Scheduler and driver: as measured on 2 cores. An object store: what Amazon documents of S3 for
-# one connection and one prefix.
+# Where nothing is known, and shown as assumed: round figures of a large object store, none of them measured here. Of
+# scheduler and driver: see simulated_cluster.
 COORDINATION = {"task_seconds": TASK_SECONDS, "future_seconds": FUTURE_SECONDS}
 LINKS = {"worker_rate": 1.25e9, "network": 1e9}
 REMOTE = {"latency": 0.05, "connection": 80e6, "request_rate": 5500.0} | LINKS | COORDINATION

@@ -20,7 +20,9 @@ from npmdask.errors import BadInputError
 from npmdask.execution.distributed_pass import wanted_tasks
 from npmdask.execution.reduction import COMMIT_SECONDS, TreeNode, root, tasks_of
 
-# Measured by passes of 64 to 4,096 tasks without work, on 2 cores: processor time of driver and scheduler together.
+# Fitted by eye to passes of 64 to 4,096 tasks without work, on two busy cores, before the client decided what is
+# submitted (decision 55, which has measured up to 5 ms a task since, on such a machine, too): processor time of driver
+# and scheduler together. To be measured again on a quiet machine.
 TASK_SECONDS = 0.00125  # for a task, and for a join
 FUTURE_SECONDS = 2.8e-6  # for each task of the pass, whenever one is done: the driver goes through them all
 LOCAL_SECONDS = 3e-4  # of a task or a join, by threads of one process
