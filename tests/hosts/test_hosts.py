@@ -197,7 +197,8 @@ def test_a_worker_whose_cable_is_pulled_for_a_moment_goes_on(net: Network, tmp_p
     the_same(cluster, "far")
 
 
-@pytest.mark.parametrize("workers", [2, pytest.param(8, marks=pytest.mark.heavy)])
+@pytest.mark.heavy
+@pytest.mark.parametrize("workers", [2, 8])
 def test_a_worker_whose_cable_stays_out_costs_its_tasks(net: Network, tmp_path: Path, workers: int) -> None:
     """It is given up when it has been silent for the time-out of TCP, and the others do what it had."""
     cluster = Cluster(net, tmp_path, workers, rate=SLOW, **(QUICK if workers == 2 else {}))
@@ -211,7 +212,8 @@ def test_a_worker_whose_cable_stays_out_costs_its_tasks(net: Network, tmp_path: 
     the_same(cluster, "far")
 
 
-@pytest.mark.parametrize("timeouts", [QUICK, pytest.param({}, marks=pytest.mark.heavy)], ids=["quick", "default"])
+@pytest.mark.heavy
+@pytest.mark.parametrize("timeouts", [QUICK, {}], ids=["quick", "default"])
 def test_a_client_that_is_cut_off_ends_and_goes_on_later(
     net: Network, tmp_path: Path, timeouts: dict[str, str]
 ) -> None:
@@ -264,6 +266,7 @@ def test_a_scheduler_out_of_reach_is_said(net: Network, tmp_path: Path) -> None:
     assert said.startswith(f"LostError: no Dask scheduler answers at {cluster.scheduler}"), said
 
 
+@pytest.mark.heavy
 def test_data_that_a_worker_cannot_fetch_are_said(net: Network, tmp_path: Path) -> None:
     """The client reaches the server, and the worker does not."""
     cluster = Cluster(net, tmp_path, 1, **QUICK)
