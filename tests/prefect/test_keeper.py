@@ -27,7 +27,8 @@ def test_schedules_follow_the_file_and_runs_that_died_start_again(shop: Shop) ->
     }, "what the server has lost comes back, though the file is as it was"
     assert seen["changed"]["a"] == seen["lost"]["a"] and seen["changed"]["b"][2] == "0 4 * * *"
     assert seen["wrong"] == seen["changed"] and "schedule b: cron = " in shop.err
-    assert "schedules.toml cannot be read: No such file or directory; the schedules that were good stay" in shop.err
+    assert "schedules.toml cannot be read: No such file or directory. Name a file of schedules" in shop.err
+    assert "to start from; the schedules that were good stay" in shop.err
     assert seen["gone"] == {"a": seen["lost"]["a"]}
 
     lives = found["lives"]
