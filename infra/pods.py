@@ -33,7 +33,7 @@ def workloads() -> dict[str, dict[str, Any]]:
 
 
 def environment(container: dict[str, Any], secrets: dict[str, str]) -> dict[str, str]:
-    """What a container is told; $(NAME) is what was said before it."""
+    """The arguments of a container; $(NAME) is what was said before it."""
     told: dict[str, str] = {}
     for one in container.get("env", []):
         value = secrets[one["valueFrom"]["secretKeyRef"]["key"]] if "valueFrom" in one else str(one["value"])

@@ -1,6 +1,6 @@
 """Client, scheduler, workers and S3 server on hosts of their own: the same bits, cables that are pulled, islands.
 
-Hosts are namespaces (:mod:`tests.hosts.network`). Only the client sees the folder of its run, and nobody but the server
+Hosts are namespaces (:mod:`tests.hosts.network`). Only the client sees the folder of its run, and only the server
 that of the data: what arrives elsewhere came through the network.
 """
 
