@@ -124,7 +124,7 @@ FINISHED = [
     (("inspect", "p.toml"), 2, "p.toml"),
     (("export", "runs/q", "o.npz"), 2, "no run"),
     (("export", "x.zarr", "o.npz"), 2, "no run"),
-    (("export", "runs/p", "nowhere/o.npz"), 130, "cannot write"),
+    (("export", "runs/p", "nowhere/o.npz"), 2, "is not a folder"),
 ]
 
 
