@@ -6,7 +6,7 @@ Line by line::
     1. X random orthonormal (d x p), Q its first r columns              GramKrylov.init
     2. G ~ A, formed from the data (in float32 or float64), and
        Y = A Q in float64, in the same pass                             GramKrylov.query
-    3. The p + 1 leading eigenpairs of G                                pairs_of_matrix
+    3. The p + 1 leading eigenpairs of G; that they lead is checked     pairs_of_matrix
     4. ||A - G|| <= e: Q is independent of E = A - G, so that with
        probability 1 - delta it holds 1 / sqrt(1 + t^2) of the
        direction that E stretches most, and
@@ -29,7 +29,7 @@ import numpy as np
 
 from npmdask.algorithms.base import Info, Query, Question, Result, Seen
 from npmdask.algorithms.krylov import BlockKrylov, KrylovState
-from npmdask.errors import RefusedError
+from npmdask.errors import NpmdaskError, RefusedError
 from npmdask.numerics.subspaces import Block
 from npmdask.theory.certificates.random_start import tangents
 
@@ -39,6 +39,7 @@ PROBES = 16  # r: columns that are multiplied beside; each makes the bound tight
 BLIND = 1e-3  # delta: of so many runs Q may hold less of that direction
 SINGLE_TOL = 1e-7  # float32 reaches this at best: of a smaller tolerance it would be a pass for nothing
 SINGLE_OFTEN = 1e-6  # this it reaches in about half of all problems
+ORTHONORMAL = 1e-10  # what products of eigenvectors may be away from 0 and 1; LAPACK's are by 1e-14
 SMALL = 512  # columns up to which all eigenvectors are had sooner than SciPy is loaded
 SINGLE_COLUMNS = 512  # up to there float64 takes no longer than float32 and the pass that often mends it
 
@@ -169,17 +170,59 @@ class StoredGramPairs(GramKrylov):
 
 
 def pairs_of_matrix(matrix: np.ndarray, count: int, elsewhere: Pairs | None = None) -> tuple[np.ndarray, Block]:
-    """Line 3: so many eigenvalues, the largest first, and their vectors; of large matrices found ``elsewhere``."""
+    """Line 3: so many eigenvalues, the largest first, and their vectors; of large matrices found ``elsewhere``.
+
+    Raises
+    ------
+    NpmdaskError
+        What the library of linear algebra answered are not the leading pairs.
+    """
     d = len(matrix)
     if d <= SMALL:
         values, vectors = np.linalg.eigh(matrix)
-        return values[: -count - 1 : -1], np.ascontiguousarray(vectors[:, : -count - 1 : -1])
-    if elsewhere is not None:
-        return elsewhere(matrix, count)
-    from scipy.linalg import eigh  # half a second of a short program
+        values, vectors = values[: -count - 1 : -1], np.ascontiguousarray(vectors[:, : -count - 1 : -1])
+    elif elsewhere is not None:
+        values, vectors = elsewhere(matrix, count)
+    else:
+        from scipy.linalg import eigh  # half a second of a short program
 
-    values, vectors = eigh(matrix, subset_by_index=[d - count, d - 1], check_finite=False)
-    return values[::-1], np.ascontiguousarray(vectors[:, ::-1])
+        values, vectors = eigh(matrix, subset_by_index=[d - count, d - 1], check_finite=False)
+        values, vectors = values[::-1], np.ascontiguousarray(vectors[:, ::-1])
+    if not are_leading(matrix, values, vectors):
+        where = "the GPU's library" if d > SMALL and elsewhere is not None else "LAPACK"
+        raise NpmdaskError(
+            f"{where} found eigenvectors of a {d} x {d} matrix that are not the leading ones, so there is no answer: "
+            'try algorithm = "krylov", device = "cpu", or other builds of NumPy and SciPy, and test the memory of this '
+            "machine"
+        )
+    return values, vectors
+
+
+def are_leading(matrix: np.ndarray, values: np.ndarray, vectors: Block) -> bool:
+    """Whether the ``vectors`` are orthonormal, and no eigenvalue of what they leave is above the last of ``values``.
+
+    Residuals only show that they are eigenvectors of something. That ``s I - (G - V Theta V^T)`` has a Cholesky factor
+    shows that G has no further eigenvalue above s (nor any above 0, where rounding made s negative): by a factorization that has nothing in common with the one that
+    found the pairs, in a tenth of its time.
+    """
+    d, inner = len(matrix), vectors.T @ vectors
+    if not np.abs(inner - np.eye(len(inner))).max(initial=0.0) <= ORTHONORMAL:
+        return False
+    scale = max(float(values[0]), float(np.diagonal(matrix).max()))
+    if scale <= 0:
+        return not matrix.any()
+    rest = (vectors * values) @ vectors.T
+    rest -= matrix
+    np.einsum("ii->i", rest)[:] += max(float(values[-1]), 0.0) + (64 + 4 * d) * np.finfo(np.float64).eps * scale
+    if d <= SMALL:
+        try:
+            np.linalg.cholesky(rest)
+        except np.linalg.LinAlgError:
+            return False
+        return True
+    from scipy.linalg.lapack import dpotrf
+
+    return bool(dpotrf(rest.T, lower=1, overwrite_a=1, clean=0)[1] == 0)
 
 
 def _distance(matrix: np.ndarray, probes: Block, image: Block) -> float:

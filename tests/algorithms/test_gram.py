@@ -18,7 +18,7 @@ import npmdask
 from npmdask import api
 from npmdask.algorithms import GramKrylov, gram, state_fields
 from npmdask.checkpoint.store import RunStore
-from npmdask.errors import BadInputError, MemoryRefusedError, RefusedError
+from npmdask.errors import BadInputError, MemoryRefusedError, NpmdaskError, RefusedError
 from npmdask.execution.memory import tree_rss
 from npmdask.numerics.random import generator
 from npmdask.operators import gram_matrix
@@ -273,6 +273,71 @@ def test_a_matrix_that_does_not_fit_is_refused_with_what_would() -> None:
     said = r'memory = 1024MiB is too small: one thread needs \d+ MiB .*, or algorithm = "krylov"'
     with pytest.raises(MemoryRefusedError, match=said):
         npmdask.top_k(wide, 3, kind="samples", algorithm="gram", memory="1GiB")
+
+
+def spectra(d: int) -> dict[str, np.ndarray]:
+    """Eigenvalues that are far apart, none, all the same, in clusters, few, and over all that float64 holds."""
+    return {
+        "power": np.arange(1, d + 1) ** -1.0,
+        "zero": np.zeros(d),
+        "flat": np.ones(d),
+        "clusters": np.repeat([1.0, 1 - 1e-13, 0.5], [d // 3, d // 3, d - 2 * (d // 3)]),
+        "few": np.where(np.arange(d) < 3, 1e9, 0.0),
+        "decades": 10.0 ** -np.linspace(0, 30, d),
+    }
+
+
+@pytest.mark.parametrize("d", [1, 2, 40, 700])
+def test_leading_pairs_are_taken_for_such_whatever_the_spectrum(d: int) -> None:
+    turn = np.linalg.qr(np.random.default_rng(d).standard_normal((d, d)))[0]
+    for values in spectra(d).values():
+        matrix = (turn * values) @ turn.T
+        matrix = (matrix + matrix.T) / 2
+        for count in {1, min(4, d), min(30, d), d}:
+            found, _ = gram.pairs_of_matrix(matrix, count)
+            assert np.allclose(found, values[:count], rtol=1e-10, atol=1e-12 * values[0])
+
+
+def skips_one(values: np.ndarray, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return values[1:6], vectors[:, 1:6]
+
+
+def skips_the_last_but_one(values: np.ndarray, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return values[[0, 1, 2, 4]], vectors[:, [0, 1, 2, 4]]
+
+
+def smallest(values: np.ndarray, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return values[:-6:-1], vectors[:, :-6:-1]
+
+
+def repeats(values: np.ndarray, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """One vector for all: each has a small residual, and the matrix less all of them is small."""
+    return np.full(5, values[0]), vectors[:, [0] * 5]
+
+
+@pytest.mark.parametrize("lie", [skips_one, skips_the_last_but_one, smallest, repeats])
+@pytest.mark.parametrize("d", [30, 600])
+def test_no_eigensolver_is_believed(lie: Any, d: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exact eigenvectors that are not the leading ones have no residual. Mutants: no check; only of what V leaves."""
+    turn = np.linalg.qr(np.random.default_rng(0).standard_normal((d, d)))[0]
+    values = np.arange(1, d + 1) ** -0.5
+    matrix = (turn * values) @ turn.T
+    assert gram.are_leading(matrix, values[:5], turn[:, :5])
+    assert not gram.are_leading(matrix, *lie(values, turn))
+    monkeypatch.setattr(gram, "SMALL", 0)
+    with pytest.raises(NpmdaskError, match=r'are not the leading ones, so there is no answer: try algorithm = "krylov"'):
+        gram.pairs_of_matrix(matrix, 5, lambda matrix, count: lie(values, turn))
+
+
+def test_a_run_whose_eigensolver_lies_has_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutant: the run ends with a certificate of the second to sixth pairs."""
+    real = np.linalg.eigh
+    x = normal(np.random.default_rng(3), 2000, 40)
+    asked: dict[str, Any] = {"kind": "samples", "algorithm": "gram"}
+    assert npmdask.top_k(x, 3, **asked).converged
+    monkeypatch.setattr(np.linalg, "eigh", lambda matrix: [part[..., :-1] for part in real(matrix)])
+    with pytest.raises(NpmdaskError, match="LAPACK found eigenvectors of a 40 x 40 matrix that are not the leading"):
+        npmdask.top_k(x, 3, **asked)
 
 
 def test_a_start_is_not_for_it(tmp_path: Path) -> None:
