@@ -28,7 +28,7 @@ def measure(context: Context) -> Measured:
     entries = columns * ENTRIES // COLUMNS // (1 if context.scale != "small" else 4)
     memory = max(LEAST, 8 * 2**30 * columns // COLUMNS)
     rows, store, run = columns // 10, context.folder / "columns.zarr", context.folder / "columns-run"
-    disk = 12 * entries + 8 * (3 * columns * P + 2 * rows * P + columns * K)
+    disk = 8 * entries + 8 * (3 * columns * P + 2 * rows * P + columns * K)
     free = shutil.disk_usage(context.folder).free
     if free < 1.05 * disk:
         raise CannotRunError(f"data and blocks take {disk / 1e9:.0f} GB and {free / 1e9:.0f} GB are free")
@@ -56,7 +56,7 @@ def write_communities(path: Path, rows: int, columns: int, entries: int) -> None
     group, strengths, own = zarr.open_group(path, mode="w"), np.geomspace(4, 1, K), columns // K
     group.attrs.update({"encoding-type": "csr_matrix", "encoding-version": "0.1.0", "shape": [rows, columns]})
     shapes: dict[str, tuple[int, Any]] = {
-        "data": (rows * each, np.float64),
+        "data": (rows * each, np.float32),
         "indices": (rows * each, np.int32),
         "indptr": (rows + 1, np.int64),
     }

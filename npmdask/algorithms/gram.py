@@ -202,8 +202,8 @@ def are_leading(matrix: np.ndarray, values: np.ndarray, vectors: Block) -> bool:
     """Whether the ``vectors`` are orthonormal, and no eigenvalue of what they leave is above the last of ``values``.
 
     Residuals only show that they are eigenvectors of something. That ``s I - (G - V Theta V^T)`` has a Cholesky factor
-    shows that G has no further eigenvalue above s (nor any above 0, where rounding made s negative): by a factorization that has nothing in common with the one that
-    found the pairs, in a tenth of its time.
+    shows that G has no further eigenvalue above s, the last of ``values`` (or 0, if rounding made that negative): by a
+    factorization that has nothing in common with the one that found the pairs, in a tenth of its time.
     """
     d, inner = len(matrix), vectors.T @ vectors
     if not np.abs(inner - np.eye(len(inner))).max(initial=0.0) <= ORTHONORMAL:

@@ -16,9 +16,15 @@ from npmdask.algorithms.base import Info, Query, Result, Seen
 from npmdask.algorithms.power import PowerMethod
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block
-from npmdask.numerics.tiled_subspaces import over_tiles, tiled_orth, tiled_random, tiled_rayleigh_ritz
-from npmdask.storage.block_files import BASES, BlockFile, TurnedBlock, Workspace
-from npmdask.storage.checksum import crc32c
+from npmdask.numerics.tiled_subspaces import (
+    BASES,
+    KeptBlock,
+    Places,
+    TurnedBlock,
+    tiled_orth,
+    tiled_random,
+    tiled_rayleigh_ritz,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +60,7 @@ class PowerOnDisk(PowerMethod):
     Cost: besides the products, a step reads a block nine times and writes one.
     """
 
-    workspace: Workspace | None = None
+    workspace: Places | None = None
 
     def init(self, d: int, *, rng: np.random.Generator, **earlier: Any) -> Any:
         """Line 1: X_0 random and orthonormal."""
@@ -67,7 +73,7 @@ class PowerOnDisk(PowerMethod):
         return DiskPowerState(
             step=0,
             columns=d,
-            checksums=self._checksums(start),
+            checksums=start.sums(self.workspace.threads),
             previous_checksums=np.zeros(0, np.uint32),
             ritz_values=np.zeros(k),
             residual_norms=np.full(k, np.inf),
@@ -99,7 +105,7 @@ class PowerOnDisk(PowerMethod):
         after = DiskPowerState(
             step=state.step + 1,
             columns=state.columns,
-            checksums=self._checksums(released),
+            checksums=released.sums(self.workspace.threads),
             previous_checksums=state.checksums,
             ritz_values=values,
             residual_norms=residuals,
@@ -130,11 +136,7 @@ class PowerOnDisk(PowerMethod):
         """The state of a checkpoint."""
         return super().load(arrays, scalars) if self.workspace is None else DiskPowerState(**{**arrays, **scalars})
 
-    def _basis(self, step: int, d: int) -> BlockFile:
+    def _basis(self, step: int, d: int) -> KeptBlock:
         assert self.workspace is not None
-        return self.workspace.basis(step, (d, self.iteration_rank))
-
-    def _checksums(self, block: BlockFile) -> np.ndarray:
-        assert self.workspace is not None
-        found = over_tiles(lambda number: crc32c(block.tile(number)), block, self.workspace.threads)
-        return np.array(list(found), np.uint32)
+        kept: KeptBlock = self.workspace.basis(step, (d, self.iteration_rank))
+        return kept

@@ -176,6 +176,31 @@ class Workers:
         return [address for address in self.threads if address not in self.silent]
 
 
+class _Arriving:
+    """Sums on their way to this process while the pass goes on: each for itself, as some workers may not answer."""
+
+    def __init__(self, client: Any, futures: dict[TreeNode, Any]) -> None:
+        loop = client.loop.asyncio_loop
+        self._parts = {n: asyncio.run_coroutine_threadsafe(_value(client, f), loop) for n, f in futures.items()}
+        self._latest = time.monotonic() + ANSWER
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more is waited for."""
+        return time.monotonic() > self._latest or all(part.done() for part in self._parts.values())
+
+    def results(self) -> dict[TreeNode, Partial]:
+        """What has come; what was joined or lost on the way is not among it."""
+        self.give_up()
+        come = {node: part for node, part in self._parts.items() if not part.cancelled() and part.exception() is None}
+        return {node: part.result() for node, part in come.items()}
+
+    def give_up(self) -> None:
+        """Wait for no more."""
+        for part in self._parts.values():
+            part.cancel()
+
+
 class DistributedPass:
     """A pass on workers; :meth:`run` makes it.
 
@@ -214,6 +239,7 @@ class DistributedPass:
         self._since: dict[Any, float] = {}  # when a task was first seen on a worker, by key
         self._began, self._told = time.monotonic(), set[int]()
         self._looked, self._polled = self._began, self._began
+        self._arriving: _Arriving | None = None
         self.computed, self.copies, self.failed = 0, 0, False
 
     @property
@@ -249,10 +275,12 @@ class DistributedPass:
             while True:
                 self._until_done()
                 try:
-                    return self._fetch([self._root])[self._root]
+                    return ask(self._client, ANSWER, partial(_value, self._client, self._done[self._root]))
                 except UnansweredError:  # of a worker: what it has is computed elsewhere once it is known to be silent
                     self._look()
         finally:
+            if self._arriving is not None:
+                self._arriving.give_up()
             self._release([f for futures in self._attempts.values() for f in futures])
             self._release([*self._done.values(), self._sent])
 
@@ -269,8 +297,11 @@ class DistributedPass:
             if now - self._looked > LOOK:
                 self._look()
                 self._looked = time.monotonic()
-            if self._keeper.due:
-                self._commit()
+            if self._arriving is not None and self._arriving.over:
+                self._commit(self._arriving.results())
+                self._arriving = None
+            if self._arriving is None and self._keeper.due:
+                self._arriving = self._largest_new()
 
     # What is submitted.
 
@@ -399,27 +430,23 @@ class DistributedPass:
 
     # What is kept.
 
-    def _fetch(self, nodes: list[TreeNode]) -> dict[TreeNode, Partial]:
-        futures = [self._done[node] for node in nodes]
-        found = ask(self._client, ANSWER, lambda: self._client.gather(futures, asynchronous=True))
-        return dict(zip(nodes, found, strict=True))
-
-    def _commit(self) -> None:
-        """Commit what was known, and of what is new the largest nodes, as many as two for each level of the tree.
+    def _largest_new(self) -> _Arriving | None:
+        """Have the largest nodes sent here that are new since the last commit, at most two for each level of the tree.
 
         That is what the memory plan has room for here; with hundreds of workers, hundreds of small sums are under way.
         """
         known = self._keeper.known
         new = [n for n, future in self._done.items() if future.status == "finished" and not covered(n, known)]
         new.sort(key=lambda node: (-node.level, node.place))
-        try:
-            fetched = self._fetch(new[: 2 * len(self._runs).bit_length()])
-        except UnansweredError:
-            self._look()
-            return
-        parts = fetched | {n: part for n, part in known.items() if not covered(n, fetched)}
-        self._keeper.commit(parts)
-        self._keeper.known = parts
+        most = 2 * len(self._runs).bit_length()
+        return _Arriving(self._client, {node: self._done[node] for node in new[:most]}) if new else None
+
+    def _commit(self, arrived: dict[TreeNode, Partial]) -> None:
+        """Commit what was known, and what has arrived."""
+        if arrived:
+            parts = arrived | {n: part for n, part in self._keeper.known.items() if not covered(n, arrived)}
+            self._keeper.commit(parts)
+            self._keeper.known = parts
 
     # Who is silent, and who is slow.
 
@@ -482,6 +509,10 @@ class DistributedPass:
             if slow and free and others and len(self._attempts[node]) == 1:
                 self._once_more(node, others)
                 self.copies, free = self.copies + 1, free - 1
+
+
+async def _value(client: Any, future: Any) -> Any:
+    return await client.gather(future, asynchronous=True)
 
 
 def _put(events: SimpleQueue[tuple[TreeNode, Any]], node: TreeNode, future: Any) -> None:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from npmdask.numerics.subspaces import TRIES, WHOLE, Block, _independent, _positive, tall_qr
 
 T = TypeVar("T")
+BASES = 3  # of a power method: X_{l-1}, of which the answer is made, X_l, and the product that becomes X_{l+1}
 
 
 class TiledBlock(Protocol):
@@ -26,6 +27,52 @@ class TiledBlock(Protocol):
     def tiles(self) -> list[slice]: ...
     def tile(self, number: int) -> np.ndarray: ...
     def write(self, start: int, values: np.ndarray) -> None: ...
+
+
+class KeptBlock(TiledBlock, Protocol):
+    """One that is read again later, perhaps by another process: ``sums`` are checksums of its tiles."""
+
+    def known_by(self, sums: np.ndarray, /) -> KeptBlock: ...
+    def sums(self, threads: int) -> np.ndarray: ...
+    def flush(self) -> None: ...
+
+
+class Places(Protocol):
+    """Where the blocks of a run lie, each in the place of the one of BASES steps before."""
+
+    threads: int
+
+    def basis(self, step: int, shape: tuple[int, int]) -> Any: ...
+    def reserve(self, blocks: Any) -> None: ...
+    def note(self, step: int, done: dict[str, Any]) -> None: ...
+
+
+class TurnedBlock:
+    """``block @ turn`` (d x k), never formed: it is written and read a tile at a time."""
+
+    dtype = np.dtype(np.float64)
+
+    def __init__(self, block: TiledBlock, turn: np.ndarray) -> None:
+        self.block, self.turn = block, turn
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.block.shape[0], self.turn.shape[1]
+
+    @property
+    def nbytes(self) -> int:
+        return self.shape[0] * self.shape[1] * 8
+
+    def pieces(self) -> Iterator[np.ndarray]:
+        """Its rows, from the first to the last."""
+        for number in range(len(self.block.tiles)):
+            yield self.block.tile(number) @ self.turn
+
+    def __getitem__(self, index: tuple[slice, slice]) -> TurnedBlock:
+        """Some of its columns."""
+        rows, columns = index
+        assert rows == slice(None)
+        return TurnedBlock(self.block, self.turn[:, columns])
 
 
 def over_tiles(work: Callable[[int], T], block: TiledBlock, threads: int) -> Iterator[T]:

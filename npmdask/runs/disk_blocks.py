@@ -14,13 +14,14 @@ import numpy as np
 from npmdask.algorithms import PowerOnDisk, Query, Result
 from npmdask.errors import RefusedError
 from npmdask.numerics.subspaces import Block
+from npmdask.numerics.tiled_subspaces import BASES
 from npmdask.operators import ColumnsByRange, RowsByRange, columns_of
 from npmdask.privacy.release import Released
 from npmdask.runs.plain_release import PlainRelease, require_scale
 from npmdask.runs.problem import Problem
 from npmdask.runs.results import answer_arrays
 from npmdask.runs.session import Session
-from npmdask.storage.block_files import BASES, FOLDER, BlockFile, Workspace
+from npmdask.storage.block_files import FOLDER, BlockFile, Workspace
 from npmdask.storage.paths import is_url
 from npmdask.storage.readers.dense import ReadStats
 

@@ -19,6 +19,7 @@ from npmdask.errors import BadInputError
 from npmdask.numerics.complex_parts import moduli
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block, orth, rayleigh_ritz
+from npmdask.numerics.tiled_subspaces import TurnedBlock
 from npmdask.operators import ColumnMoments, GramReader, Operator
 from npmdask.operators.column_moments import OF_GAPS
 from npmdask.operators.view import AS_STORED, View, column_scale
@@ -30,7 +31,6 @@ from npmdask.runs.problem import Problem
 from npmdask.runs.results import answer_arrays, assure, outcome_facts, recovery_of, with_excess
 from npmdask.runs.session import Session
 from npmdask.runs.stopping_rules import leading, settle, trace_of
-from npmdask.storage.block_files import TurnedBlock
 from npmdask.storage.readers.dense import ReadStats, checksum_table, checksums_of
 from npmdask.storage.readers.gaps import GapReader
 from npmdask.storage.source import Source

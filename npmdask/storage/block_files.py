@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 
 from npmdask.errors import BadInputError, CommitError
+from npmdask.numerics.tiled_subspaces import BASES, over_tiles
 from npmdask.storage.bundle import fsync, fsync_folder, write_file_atomically
 from npmdask.storage.checksum import crc32c
 
 TILE_BYTES = 8 * 2**20
 FOLDER = "blocks"
-BASES = 3  # X_{l-1}, of which the answer is made, X_l, and the product that becomes X_{l+1}
 PROGRESS = "progress.json"
 
 
@@ -112,6 +112,10 @@ class BlockFile:
                 count = os.pwrite(file, left[: 2**30], at)
                 left, at = left[count:], at + count
 
+    def sums(self, threads: int) -> np.ndarray:
+        """The CRC-32C of each tile as it is now."""
+        return np.array(list(over_tiles(lambda number: crc32c(self.tile(number)), self, threads)), np.uint32)
+
     def flush(self) -> None:
         """Have everything on disk that was written."""
         with self._saying():
@@ -140,34 +144,6 @@ class BlockFile:
             ) from error
 
 
-class TurnedBlock:
-    """``block @ turn`` (d x k), never formed: it is written and read a tile at a time."""
-
-    dtype = np.dtype(np.float64)
-
-    def __init__(self, block: BlockFile, turn: np.ndarray) -> None:
-        self.block, self.turn = block, turn
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.block.shape[0], self.turn.shape[1]
-
-    @property
-    def nbytes(self) -> int:
-        return self.shape[0] * self.shape[1] * 8
-
-    def pieces(self) -> Iterator[np.ndarray]:
-        """Its rows, from the first to the last."""
-        for number in range(len(self.block.tiles)):
-            yield self.block.tile(number) @ self.turn
-
-    def __getitem__(self, index: tuple[slice, slice]) -> TurnedBlock:
-        """Some of its columns."""
-        rows, columns = index
-        assert rows == slice(None)
-        return TurnedBlock(self.block, self.turn[:, columns])
-
-
 class Workspace:
     """The folder of the blocks of a run, and what is done of a step that is not committed.
 
@@ -181,7 +157,7 @@ class Workspace:
         self.folder, self.threads = folder / FOLDER, threads
 
     def basis(self, step: int, shape: tuple[int, int]) -> BlockFile:
-        """The block X_l of a step, in the place of the one of BASES steps before."""
+        """The block X_l of a step, in the place of the one of three steps before."""
         return BlockFile(self.folder / f"basis-{step % BASES}", shape)
 
     def rows(self, number: int, shape: tuple[int, int]) -> BlockFile:

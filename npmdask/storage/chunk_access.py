@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import zarr
@@ -31,13 +31,14 @@ from zarr.core.sync import sync
 
 from npmdask.errors import BadInputError, LostError, NpmdaskError
 from npmdask.storage.checksum import crc32c
-from npmdask.storage.prefetch import HEADERS, MOST_PACKED, NoAnswerError, Piece, ask, take
+from npmdask.storage.prefetch import HEADERS, MOST_PACKED, PIECE, Came, NoAnswerError, Piece, ask, take, take_all
 from npmdask.storage.snapshots import is_of_icechunk, reason_of, snapshot_of
 
 Decode = Callable[[np.ndarray, np.ndarray], None]  # (packed bytes, the whole chunk to fill)
 ReadInto = Callable[[np.ndarray, int], None]  # (bytes to fill, from which byte of a file or object on)
 FillRows = Callable[[np.ndarray, int], None]  # (rows to fill: n x the width of a whole chunk, the first one's number)
 SPAN_BYTES = 2 * 2**20  # of a shard, read at once: what is decoded is still in the cache of the processor
+GAP_FAR = 2**18  # the same of an object store: a request more takes longer
 GAP_BYTES = 2**15  # between two inner chunks: reading so many in vain costs less than a second call
 
 _LOCAL = threading.local()
@@ -78,8 +79,12 @@ class Access:
 
     @property
     def by_rows(self) -> bool:
-        """Whether some rows of a chunk can be read without the others: of local files that are plain, or shards."""
-        return self.folder is not None and (self.way == "direct" or self.shard is not None)
+        """Whether some rows of a chunk can be read without the others: of plain local files, and of shards.
+
+        Of sparse entries (1-D) in a shard of an object store they cannot.
+        """
+        shard = self.shard
+        return self.way == "direct" or (shard is not None and (self.folder is not None or len(shard.inner) == 2))
 
     @property
     def shard(self) -> Shard | None:
@@ -315,6 +320,13 @@ class Shard:
         return index
 
 
+class Band(NamedTuple):
+    """Some rows of a shard, and the bytes (from, to) that hold them."""
+
+    rows: range
+    spans: list[tuple[int, int]]
+
+
 _Piece = tuple[int, int, np.ndarray, tuple[int, int]]  # from and to: bytes of a shard; what to fill; inner chunk
 
 
@@ -388,11 +400,25 @@ class ShardRows:
             rows[...] = self._band[top - row * high : low - row * high]
         self._fill(pieces)
 
-    def ranges(self, first: int, last: int) -> list[tuple[int, int]]:
+    def ranges(self, first: int, last: int, gap: int = GAP_BYTES, span: int = SPAN_BYTES) -> list[tuple[int, int]]:
         """The bytes (from, to) that rows ``first`` to ``last`` need, neighbours as one."""
+        most = MOST_PACKED * self._decoded + HEADERS  # of what the index says beyond it, an error is raised later
         some = self._index[first // self._high : -(-last // self._high), : len(self._across)].reshape(-1, 2)
-        pairs = sorted((int(o), int(o + n)) for o, n in some if o != NO_CHUNK)
-        return [(group[0][0], max(pair[1] for pair in group)) for group in _neighbours(pairs)]
+        pairs = sorted((int(o), int(o + n)) for o, n in some if o != NO_CHUNK and n <= most)
+        return [(group[0][0], max(pair[1] for pair in group)) for group in _neighbours(pairs, gap, span)]
+
+    def bands(self, most: int) -> list[Band]:
+        """All rows in groups whose inner chunks have about ``most`` bytes together, at least one row of them each."""
+        lengths = self._index[:, : len(self._across)].reshape(len(self._index), -1, 2)
+        sizes = np.where(lengths[..., 0] == NO_CHUNK, 0, lengths[..., 1]).astype(float).sum(axis=1)
+        found, begin, taken = list[Band](), 0, 0.0
+        for row, size in enumerate([*sizes, math.inf]):
+            if row > begin and taken + size > most:
+                rows = range(begin * self._high, row * self._high)
+                found.append(Band(rows, self.ranges(rows.start, rows.stop, GAP_FAR, PIECE)))
+                begin, taken = row, 0.0
+            taken += size
+        return found
 
     def _copy(self, part: np.ndarray, first: int) -> None:
         """The same of plain inner chunks as wide as the shard: those that follow each other are read in one call."""
@@ -473,16 +499,20 @@ def shard_bytes(access: Access, shape: tuple[int, ...], dtype: np.dtype, files: 
         return 0
     (rows, width), (high, wide) = (*shape, 1)[:2], (*access.shard.inner, 1)[:2]
     decoded, index = high * wide * dtype.itemsize, 16 * (rows // high) * (width // wide)
+    far = 0
+    if access.folder is None:  # the bands of a tile, and parts of those before and behind it
+        bands = (2 * files + 1) * (max(PIECE, high * width * dtype.itemsize) + GAP_FAR)
+        far = min(bands, (files + 1) * rows * width * dtype.itemsize)
     if access.shard.plain and wide == width:
-        return (files + 4) * index
-    return files * high * width * dtype.itemsize + (files + 4) * index + _span_bytes(decoded) + decoded
+        return far + (files + 4) * index
+    return far + files * high * width * dtype.itemsize + (files + 4) * index + _span_bytes(decoded) + decoded
 
 
-def _neighbours(pieces: Iterable[Any]) -> Iterator[list[Any]]:
+def _neighbours(pieces: Iterable[Any], gap: int = GAP_BYTES, span: int = SPAN_BYTES) -> Iterator[list[Any]]:
     """Pieces (from, to, ...), sorted, in groups that one call reads: a small gap is read too."""
     group, stop = list[Any](), 0
     for piece in pieces:
-        if group and (piece[0] > stop + GAP_BYTES or max(stop, piece[1]) - group[0][0] > SPAN_BYTES):
+        if group and (piece[0] > stop + gap or max(stop, piece[1]) - group[0][0] > span):
             yield group
             group, stop = [], 0
         group.append(piece)
@@ -541,11 +571,11 @@ def read_exactly(file: int, part: np.ndarray, offset: int) -> None:
 
 @contextmanager
 def opened_rows(
-    access: Access, name: str, shape: tuple[int, ...], dtype: np.dtype, columns: int | None = None
+    array: Any, access: Access, name: str, columns: int | None = None, *, some: bool = False
 ) -> Iterator[FillRows]:
-    """What fills rows of a chunk or shard of a local array whose ``access`` is ``by_rows``; see :class:`ShardRows`.
+    """What fills rows of a chunk or shard of an array whose ``access`` is ``by_rows``; see :class:`ShardRows`.
 
-    ``shape``: of what lies in a file, as :func:`stored_shape` has it.
+    ``some``: a few rows are taken, and not all in turn.
 
     Raises
     ------
@@ -554,7 +584,10 @@ def opened_rows(
     OSError, ValueError
         It is no plain file, or not of its size, or its index is corrupt.
     """
-    assert access.folder is not None
+    if access.folder is None:
+        yield FetchedShard(array, access, name, columns, some=some)
+        return
+    shape, dtype = stored_shape(array), np.dtype(array.dtype)
     file = open_chunk_file(access.folder / name)
     try:
         size = os.fstat(file).st_size
@@ -570,6 +603,94 @@ def opened_rows(
             yield lambda part, first: read(part, first * line)
     finally:
         os.close(file)
+
+
+class FetchedShard:
+    """Fills rows of a shard of an object store, of which some bands (:meth:`ShardRows.bands`) are in memory at a time.
+
+    First the index is fetched, of the shard's end mostly, then the bands, of the version that the index is of. As soon
+    as an index has come that was asked for early, its bands are asked for.
+    """
+
+    def __init__(self, array: Any, access: Access, name: str, columns: int | None, *, some: bool) -> None:
+        self._array, self._name = array, name
+        index = _index_piece(array, access, name, columns)
+        came = take_all(array, [index._replace(then=_nothing) if some else index])[0]
+        self._tag = came.tag
+        self._held = {(0 if _begins(came, index) else came.size - len(came.data)): came.data}
+        self._rows = _rows_of(array, access, self._read, came.size, columns)
+        self._bands = [] if _is_whole(came, index) else self._rows.bands(0 if some else PIECE)
+        if self._bands:
+            self._held.clear()
+
+    def __call__(self, part: np.ndarray, first: int) -> None:
+        """Fill ``part`` (n x the width of the shard) with the rows from ``first`` on."""
+        needed = [band for band in self._bands if band.rows.start < first + len(part) and band.rows.stop > first]
+        spans = {span for band in needed for span in band.spans}
+        if self._bands:
+            self._held = {at: data for at, data in self._held.items() if (at, at + len(data)) in spans}
+        new = sorted(span for span in spans if span[0] not in self._held)
+        for span, came in zip(
+            new, take_all(self._array, [_part(self._name, self._tag, span) for span in new]), strict=True
+        ):
+            self._held[span[0]] = came.data
+        self._rows(part, first)
+
+    def _read(self, part: np.ndarray, offset: int) -> None:
+        """What is held of these bytes; the others lie between inner chunks, and nothing looks at them."""
+        stop = offset + len(part)
+        for at, data in self._held.items():
+            begin, end = max(at, offset), min(at + len(data), stop)
+            if begin < end:
+                part[begin - offset : end - offset] = data[begin - at : end - at]
+
+
+def _part(name: str, tag: str | None, span: tuple[int, int]) -> Piece:
+    return Piece(name, span[1] - span[0], span, tag)
+
+
+def _index_piece(array: Any, access: Access, name: str, columns: int | None) -> Piece:
+    """The index of a shard, which all bands of it follow."""
+    shard, shape = access.shard, stored_shape(array)
+    assert shard is not None
+    counts = tuple(n // inner for n, inner in zip(shape, shard.inner, strict=True))
+    nbytes = shard.index_bytes(counts)
+
+    def bands(came: Came) -> list[Piece]:
+        try:
+            if _is_whole(came, piece):
+                return []
+            rows = _rows_of(array, access, partial(_copied, came.data), came.size, columns)
+        except ValueError:  # which the thread that takes the index will raise
+            return []
+        return [_part(name, came.tag, span) for band in rows.bands(PIECE) for span in band.spans]
+
+    held = min(math.prod(shape) * np.dtype(array.dtype).itemsize, 2 * PIECE)
+    piece = Piece(name, held, (0, nbytes) if shard.at_start else (-nbytes, 0), None, bands)
+    return piece
+
+
+def _nothing(_: Came) -> list[Piece]:
+    return []
+
+
+def _copied(data: np.ndarray, part: np.ndarray, _: int) -> None:
+    part[:] = data
+
+
+def _rows_of(array: Any, access: Access, read: ReadInto, size: int, columns: int | None) -> ShardRows:
+    assert access.shard is not None
+    return ShardRows(access.shard, read, size, stored_shape(array), np.dtype(array.dtype), columns)
+
+
+def _begins(came: Came, index: Piece) -> bool:
+    """Whether what came of a shard are its first bytes: because its index lies there, or because all of it came."""
+    return _is_whole(came, index) or index.span is None or index.span[0] == 0
+
+
+def _is_whole(came: Came, index: Piece) -> bool:
+    """Whether all of a shard came where its index was asked for: its server sends no parts."""
+    return len(came.data) == came.size
 
 
 def read_chunk(array: Any, access: Access, name: str, whole: np.ndarray) -> None:
@@ -612,13 +733,15 @@ def _piece_of(array: Any, name: str) -> Piece:
     return Piece(name, size)
 
 
-def ask_ahead(array: Any, access: Access, name: str) -> None:
+def ask_ahead(array: Any, access: Access, name: str, columns: int | None = None) -> None:
     """Ask for a chunk while something else is computed: of the kernel, or of the object store as there is room.
 
-    A chunk that zarr reads is not asked for.
+    A chunk that zarr reads is not asked for. ``columns``: so many of a shard are read, as :func:`opened_rows` has it.
     """
     if access.folder is not None:
         read_ahead(access.folder / name)
+    elif access.by_rows:
+        ask(array, _index_piece(array, access, name, columns))
     elif access.decode is not None:
         ask(array, _piece_of(array, name))
 

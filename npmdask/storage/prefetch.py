@@ -20,11 +20,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import zarr
-from zarr.abc.store import RangeByteRequest
+from zarr.abc.store import RangeByteRequest, SuffixByteRequest
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 
@@ -52,15 +53,27 @@ class _NoRoomError(Exception):
     """An object is larger than was expected, and has to wait for its turn again."""
 
 
+class Came(NamedTuple):
+    """Bytes that came, how many the object has, and which version of it (None if its store knows none)."""
+
+    data: np.ndarray
+    size: int
+    tag: str | None
+
+
 class Piece(NamedTuple):
     """An object of an array's store by its name below the array, or some bytes of it (first, one past the last).
 
-    ``expected``: bytes that it will have, as far as is known: of a chunk its decoded size.
+    ``expected``: bytes that it will have, as far as is known: of a chunk its decoded size. A ``span`` of (-n, 0) are
+    the last n bytes. ``tag``: the version that is wanted. ``then``: what else to fetch once it has come, which is asked
+    for on the event loop: it must not wait. ``expected`` is then what that may take.
     """
 
     name: str
     expected: int
     span: tuple[int, int] | None = None
+    tag: str | None = None
+    then: Callable[[Came], list[Piece]] | None = None
 
 
 def fetched(array: Any, pieces: Iterable[Piece]) -> Iterator[np.ndarray]:
@@ -111,7 +124,12 @@ def ask(array: Any, piece: Piece) -> None:
 
 def take(array: Any, piece: Piece) -> np.ndarray:
     """The bytes of a piece of ``array``, which may have been asked for. Raises what :func:`fetched` does."""
-    return _prefetcher().take(_Object.of(array, piece), counted=fetches_ahead(array))
+    return take_all(array, [piece])[0].data
+
+
+def take_all(array: Any, pieces: list[Piece]) -> list[Came]:
+    """What :func:`take` does of several at once, and of which version they are."""
+    return _prefetcher().take([_Object.of(array, piece) for piece in pieces], counted=fetches_ahead(array))
 
 
 @contextmanager
@@ -178,6 +196,11 @@ class _Object:
     family: tuple[int, str]  # of the array: its objects are of about one size
     expected: int
     span: tuple[int, int] | None
+    tag: str | None = None  # of the version that is wanted
+    then: Callable[[Came], list[Piece]] | None = None
+    array: Any = None  # that ``then`` is about
+    size: int = 0  # of the whole object
+    version: str | None = None  # that came
     owner: Any = None  # the feed that asked for it
     counted: int = 0  # bytes of the bound that it takes
     awaited: bool = False  # by a thread
@@ -189,11 +212,19 @@ class _Object:
     def of(cls, array: Any, piece: Piece) -> _Object:
         store = array.store_path.store
         path = f"{array.path}/{piece.name}".lstrip("/")
-        return cls(store, path, piece.name, (id(store), array.path), piece.expected, piece.span)
+        family = (id(store), array.path)
+        return cls(store, path, piece.name, family, piece.expected, piece.span, piece.tag, piece.then, array)
 
     @property
     def key(self) -> tuple[int, str, tuple[int, int] | None]:
         return (id(self.store), self.path, self.span)
+
+    @property
+    def known(self) -> int | None:
+        """Bytes that it takes, where that needs no experience with other objects."""
+        if self.then is not None:
+            return self.expected
+        return None if self.span is None else self.span[1] - self.span[0]
 
 
 @dataclass(eq=False)
@@ -245,11 +276,12 @@ class Prefetcher:
         else:
             self._loop.call_soon_threadsafe(self._asked, wanted)
 
-    def take(self, wanted: _Object, *, counted: bool) -> np.ndarray:
-        found: tuple[np.ndarray, _Object] = sync(self._take(wanted))
+    def take(self, wanted: list[_Object], *, counted: bool) -> list[Came]:
+        found: list[tuple[np.ndarray, _Object]] = sync(self._take_all(wanted))
         if counted:  # of a store in memory, nothing was sent for
-            _LOCAL.tally = getattr(_LOCAL, "tally", Tally()).plus(found[1].requests, found[1].nbytes)
-        return found[0]
+            for _, each in found:
+                _LOCAL.tally = getattr(_LOCAL, "tally", Tally()).plus(each.requests, each.nbytes)
+        return [Came(data, each.size, each.version) for data, each in found]
 
     # On the event loop
 
@@ -288,7 +320,7 @@ class Prefetcher:
         self._add(wanted)
         self._pump()
 
-    def _add(self, wanted: _Object) -> None:
+    def _add(self, wanted: _Object, owner: Any = None) -> None:
         if self._feeding is not None and wanted.key in self._early:
             self._early.discard(wanted.key)
             return
@@ -296,7 +328,7 @@ class Prefetcher:
         if known is not None:
             known.owner = self._feeding or known.owner
             return
-        wanted.owner = self._feeding
+        wanted.owner = self._feeding or owner
         self._objects[wanted.key] = wanted
         self._queue.append(wanted)
 
@@ -307,7 +339,7 @@ class Prefetcher:
                 continue
             first = self._queue[0]
             if self._objects.get(first.key) is first and first.task is None:
-                need = self._sizes.get(first.family, first.expected)
+                need = self._sizes.get(first.family, first.expected) if first.known is None else first.known
                 if self.held + need > self.bound:
                     return
                 self._count(first, need)
@@ -331,7 +363,21 @@ class Prefetcher:
 
     def _start(self, wanted: _Object) -> None:
         wanted.task = asyncio.get_running_loop().create_task(_whole(wanted, self.admit))
-        wanted.task.add_done_callback(lambda task: task.cancelled() or task.exception())  # it may never be asked for
+        wanted.task.add_done_callback(partial(self._came, wanted))
+
+    def _came(self, wanted: _Object, task: Any) -> None:
+        """Ask for what follows from an object, before all that was asked for after it."""
+        if task.cancelled() or task.exception() or wanted.then is None:  # an error is for the thread that takes it
+            return
+        pieces = wanted.then(Came(task.result(), wanted.size, wanted.version))
+        if self._objects.get(wanted.key) is wanted:
+            self._count(wanted, len(task.result()))
+        if self.bound and self._feeds:
+            waiting, self._queue = self._queue, deque()
+            for piece in pieces:
+                self._add(_Object.of(wanted.array, piece), wanted.owner)
+            self._queue += waiting
+        self._pump()
 
     def _count(self, wanted: _Object, nbytes: int) -> None:
         self.held += nbytes - wanted.counted
@@ -342,6 +388,8 @@ class Prefetcher:
         """Count the size that an object turns out to have, before it is read. Raises _NoRoomError if there is none,
         unless a thread waits for it: a request that is left open until there is room would be broken off.
         """
+        if wanted.known is not None:
+            return
         self._sizes[wanted.family] = max(size, self._sizes.get(wanted.family, 0))
         if wanted.awaited:
             return
@@ -355,9 +403,20 @@ class Prefetcher:
         if less:
             self._pump()
 
+    async def _take_all(self, wanted: list[_Object]) -> list[tuple[np.ndarray, _Object]]:
+        if len(wanted) == 1:
+            return [await self._take(wanted[0])]
+        tasks = [asyncio.ensure_future(self._take(each)) for each in wanted]
+        try:
+            return await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+
     async def _take(self, wanted: _Object) -> tuple[np.ndarray, _Object]:
         found = self._objects.pop(wanted.key, None)
-        if self._feeds and (found is None or found.owner is None):
+        in_turn = wanted.span is None or wanted.then is not None
+        if self._feeds and in_turn and (found is None or found.owner is None):
             self._early.add(wanted.key)
         wanted = found or wanted
         wanted.awaited = True
@@ -390,53 +449,74 @@ async def _whole(wanted: _Object, admit: Admit) -> np.ndarray:
     if not isinstance(wanted.store, zarr.storage.ObjectStore):
         return await _by_its_store(wanted)
     ranged = wanted.span is not None or wanted.expected > LARGE
+    span = wanted.span
     for number in range(TRIES):
         await _pause(number)
         try:
-            data = await _in_pieces(wanted, admit, wanted.span or (0, None) if ranged else None)
-            return data if ranged or wanted.span is None else data[slice(*wanted.span)]
+            data = await _in_pieces(wanted, admit, span or (0, None) if ranged else None)
+            return data if ranged or wanted.span is None or wanted.then is not None else data[slice(*wanted.span)]
         except Exception as error:
             if ranged and "non-partial response" in str(error):  # whatever is asked for, the server sends all
                 ranged = False
+            elif span is not None and span[0] < 0 and type(error).__name__ == "NotSupportedError":  # as of Azure
+                span = await _last_bytes(wanted, -span[0])
             elif type(error).__name__ != "PreconditionError":  # of obstore: it was replaced between two pieces
                 raise
     raise NoAnswerError(f"it was replaced while it was read, {TRIES} times")
 
 
+async def _last_bytes(wanted: _Object, count: int) -> tuple[int, int]:
+    """Where the last bytes of an object lie: of a server that has to be asked how many there are."""
+    import obstore
+
+    wanted.requests += 1
+    size = int((await obstore.head_async(wanted.store.store, wanted.path))["size"])
+    return max(0, size - count), size
+
+
 async def _by_its_store(wanted: _Object) -> np.ndarray:
-    span = None if wanted.span is None else RangeByteRequest(*wanted.span)
+    span: Any = None
+    if wanted.span is not None:
+        span = SuffixByteRequest(-wanted.span[0]) if wanted.span[0] < 0 else RangeByteRequest(*wanted.span)
     wanted.requests += 1
     held = await wanted.store.get(wanted.path, default_buffer_prototype(), span)
     if held is None:
         raise FileNotFoundError(wanted.name)
     data = np.asarray(held.as_numpy_array()).view(np.uint8)
     wanted.nbytes += len(data)
+    if wanted.then is not None:
+        wanted.size = await wanted.store.getsize(wanted.path)
     return data
 
 
 async def _in_pieces(wanted: _Object, admit: Admit, part: tuple[int, int | None] | None) -> np.ndarray:
     """A part of an object of one version, the first piece and then all others at once; or all in one request (None)."""
     first, end = part or (0, None)
-    span = None if part is None else (first, first + PIECE if end is None else min(end, first + PIECE))
-    held, tag = np.empty(0, np.uint8), None
+    held, tag = np.empty(0, np.uint8), wanted.tag
+    if part is None or first < 0:
+        span = part
+    else:
+        span = (first, first + PIECE if end is None else min(end, first + PIECE))
 
     def room(answer: Any) -> np.ndarray:
-        nonlocal held, end, tag
+        nonlocal held, first, end, tag
         size, tag = int(answer.meta["size"]), answer.meta["e_tag"]
+        wanted.size, wanted.version = size, tag
         if wanted.span is None and size > MOST_PACKED * wanted.expected + HEADERS:
             raise ValueError(f"it has {size} bytes, far more than a chunk that decodes to {wanted.expected}")
         if wanted.span is not None and size < wanted.span[1]:
             raise ValueError(f"it is truncated: it has {size} bytes, fewer than the {wanted.span[1]} that are read")
-        if wanted.span is None or part is None:
+        if part is not None and part[0] < 0:
+            first = max(0, size + part[0])
+        if part is None or part[0] < 0 or end is None:
             end = size
-        assert end is not None
         admit(wanted, end - first)
         held = np.empty(end - first, np.uint8)
-        return held[: (end if span is None else min(span[1], end)) - first]
+        return held[: (end if span is None or span[0] < 0 else min(span[1], end)) - first]
 
-    await _piece(wanted, span, None, room)
+    await _piece(wanted, span, wanted.tag, room)
     assert end is not None
-    if span is not None and end > span[1]:
+    if span is not None and end > span[1] > 0:
         tasks = [
             asyncio.ensure_future(_piece(wanted, (start, min(start + PIECE, end)), tag, _into(held, start - first)))
             for start in range(span[1], end, PIECE)
@@ -461,7 +541,8 @@ async def _piece(wanted: _Object, span: tuple[int, int] | None, tag: str | None,
     """Fill what ``room`` gives for an answer with its bytes, which are those of ``span``, of the version ``tag``."""
     import obstore
 
-    options: dict[str, Any] = {} if span is None else {"range": span}
+    last = span is not None and span[0] < 0
+    options: dict[str, Any] = {} if span is None else {"range": {"suffix": -span[0]} if last else span}
     options |= {"if_match": tag} if tag else {}
     broken = ""
     for number in range(TRIES):
@@ -474,7 +555,8 @@ async def _piece(wanted: _Object, span: tuple[int, int] | None, tag: str | None,
             except FileNotFoundError:
                 raise FileNotFoundError(wanted.name) from None
             size = int(answer.meta["size"])
-            if tuple(answer.range) != ((0, size) if span is None else (span[0], min(span[1], size))):
+            due = (0, size) if span is None else (span[0], min(span[1], size))
+            if tuple(answer.range) != ((max(0, size + due[0]), size) if last else due):
                 raise _BrokenOffError(f"bytes {answer.range} came for {span or 'the whole object'}")
             await _fill(wanted, answer, room(answer))
         except TimeoutError:

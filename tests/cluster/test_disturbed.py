@@ -37,18 +37,25 @@ pytestmark = [pytest.mark.slow, pytest.mark.heavy]
 
 RUNS = 32
 GATE = 16  # runs from here on wait until the test lets them go on
+AGAIN = 5.0  # seconds
 STUCK = 300.0  # seconds after which a pass counts as stuck; an undisturbed one takes two
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gated(Gram):
-    """Writes down every run that is computed; waits at the gate, and for ever on a worker that is slow."""
+    """Writes down every run that is computed; waits at the gate, and for ever on a worker that is slow.
+
+    What has been committed takes ``AGAIN`` seconds, as a task does that reads as much as tasks may: when a worker with
+    a join is gone, the scheduler begins to compute what that was made of, until the pass tells it not to.
+    """
 
     folder: str
 
     def partial(self, slabs: range, block: Block) -> Partial:
         with open(f"{self.folder}/{os.getpid()}", "a") as file:
             file.write(f"{slabs.start}\n")
+        if os.path.exists(f"{self.folder}/../committed-{slabs.start}"):
+            time.sleep(AGAIN)
         while slabs.start >= GATE and not os.path.exists(f"{self.folder}/../open"):
             time.sleep(0.02)
         while "SLOW_WORKER" in os.environ and not os.path.exists(f"{self.folder}/../over"):
@@ -101,6 +108,8 @@ class Pass:
         if not raised:
             self.wait(lambda: bool(raised) or covers(keeper.known, GATE // 2))
             self.committed, self.before = {run for node in keeper.known for run in node.runs(RUNS)}, self.counted()
+            for run in self.committed:
+                (self.folder / f"committed-{run}").touch()
             disturb()
             (self.folder / "open").touch()
         thread.join(STUCK)
@@ -124,10 +133,10 @@ class Pass:
         file = self.folder / "counts" / str(pid)
         return len(file.read_text().splitlines()) if file.exists() else 0
 
-    def again(self) -> Counter[int]:
-        """How often runs were computed once more; of those that had been committed, none may be after that."""
+    def again(self, begun: int = 0) -> Counter[int]:
+        """How often runs were computed once more; of those that had been committed, at most ``begun`` were."""
         now = self.counted()
-        assert all(now[run] == self.before[run] for run in self.committed), "what was committed was computed again"
+        assert sum(now[run] - self.before[run] for run in self.committed) <= begun, "what was committed was computed"
         return Counter({run: times - 1 for run, times in now.items() if times > 1})
 
 
@@ -164,7 +173,7 @@ def test_half_of_the_workers_killed(made: Pass, machines: Machines) -> None:
 
     made.run(executor, kill_half)
     executor.close()
-    assert sum(made.again().values()) <= RUNS - GATE
+    assert sum(made.again(begun=3).values()) <= RUNS - GATE + 3
 
 
 def test_workers_come_and_go_in_order(made: Pass) -> None:
@@ -183,7 +192,7 @@ def test_workers_come_and_go_in_order(made: Pass) -> None:
         made.run(executor, scale)
         executor.close()
     assert sum(made.by(pid) > 0 for pid in pids) >= 2, "those that came take part"
-    made.again()
+    made.again(begun=3)
 
 
 def test_a_worker_that_hangs(made: Pass, machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:

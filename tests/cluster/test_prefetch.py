@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import obstore
 import pytest
 import scipy.sparse as sp
 import zarr
@@ -31,8 +32,9 @@ from npmdask.runs.build import make_problem
 from npmdask.runs.observers import Observer
 from npmdask.runs.problem import Request
 from npmdask.runs.solution import Resources, Step
-from npmdask.storage import object_url, prefetch
+from npmdask.storage import chunk_access, object_url, prefetch
 from npmdask.storage.prefetch import Link, Piece, Remote, fetched, granted, link_of
+from npmdask.storage.readers import dense
 from npmdask.storage.readers.dense import ReadStats
 from npmdask.storage.source import open_source
 from tests.cluster.conftest import ROOT, FaultyBucket
@@ -246,6 +248,70 @@ def test_ranges_come_in_the_order_of_the_asking(store: FaultyBucket) -> None:
         assert 0 < peak() <= 3000
         with pytest.raises(ValueError, match=r"it is truncated: it has 64000 bytes"):
             list(fetched(array, [Piece("c/0/0", 10, (CHUNK - 5, CHUNK + 5))]))
+
+
+INNER = 10  # rows
+
+
+@pytest.fixture
+def sharded(faulty: FaultyBucket, monkeypatch: pytest.MonkeyPatch) -> FaultyBucket:
+    """The same numbers, in twelve shards of 40 inner chunks."""
+    x = np.random.default_rng(0).standard_normal((CHUNKS * ROWS, COLUMNS)) * 0.8 ** np.arange(COLUMNS)
+    zarr.create_array(
+        faulty.folder / "x.zarr", data=x, chunks=(INNER, COLUMNS), shards=(4 * ROWS, COLUMNS), compressors=None
+    )
+    monkeypatch.setattr(chunk_access, "PIECE", CHUNK)
+    monkeypatch.setattr(dense, "PIECE", CHUNK)
+    return faulty
+
+
+def test_a_shard_is_fetched_in_part(sharded: FaultyBucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutants: bands that are asked for again by the thread that reads them, shards as a whole, none ahead."""
+    local, _ = passed(sharded.folder / "x.zarr", 0)
+    shards, index = CHUNKS // 4, 16 * 4 * ROWS // INNER + 4
+    for bound in (0, CHUNK, 3 * CHUNK, 9 * CHUNK):
+        sharded.seen(), peak()
+        found, record = passed(URL, bound, 1)
+        assert (found == local).all() and record.requests == 5 * shards
+        assert record.fetched == CHUNKS * CHUNK + shards * index
+        spans = [(path, span) for path, span, _ in sharded.seen() if "/c/" in path]
+        assert len(set(spans)) == len(spans) == 5 * shards
+        assert peak() <= max(bound, 0)
+    reader = reader_of(URL)
+    monkeypatch.setattr(dense, "TILE_BYTES", 64 * COLUMNS * 8)
+    monkeypatch.setattr(chunk_access, "GAP_FAR", 0)
+    assert reader.buffer_bytes < 4 * CHUNK and reader.remote.nbytes == CHUNK
+    low, _ = passed(sharded.folder / "x.zarr", 0)
+    assert (passed(URL, 9 * CHUNK)[0] == low).all()
+
+
+@pytest.mark.parametrize("fault", ["whole", "truncate", "refuse"])
+def test_parts_of_a_shard_and_a_server_that_fails(sharded: FaultyBucket, fault: str) -> None:
+    """One that sends the whole shard, whatever is asked for, is believed."""
+    local, _ = passed(sharded.folder / "x.zarr", 0)
+    sharded.faults((r"x.zarr/c/(3|7)/0", fault, -1 if fault == "whole" else 1))
+    assert (passed(URL, 9 * CHUNK)[0] == local).all()
+
+
+def test_a_shard_that_is_replaced_under_its_index_is_refused(sharded: FaultyBucket) -> None:
+    """Mutant: its bands are taken of whatever lies there now."""
+    sharded.faults((r"x.zarr/c/7/0", "replace", 1))
+    with pytest.raises(LostError, match=r"chunk c/7/0 of s3://bucket/x.zarr cannot be fetched \(it was replaced while"):
+        passed(URL, 9 * CHUNK)
+
+
+def test_the_end_of_a_shard_where_no_server_knows_ends(sharded: FaultyBucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Azure refuses ranges that are counted from the end: the size is asked for first."""
+    real = obstore.get_async
+
+    async def get_async(store: Any, path: str, *, options: Any = None) -> Any:
+        if options and isinstance(options.get("range"), dict):
+            raise obstore.exceptions.NotSupportedError("Azure does not support suffix range requests")
+        return await real(store, path, options=options)
+
+    local, _ = passed(sharded.folder / "x.zarr", 0)
+    monkeypatch.setattr(obstore, "get_async", get_async)
+    assert (passed(URL, 9 * CHUNK)[0] == local).all()
 
 
 class Replacing(Observer):

@@ -1,4 +1,4 @@
-"""Rows of local shards, of which only the inner chunks that hold them are read: what zarr reads, or a named refusal."""
+"""Rows of shards, of which only the inner chunks that hold them are read: what zarr reads, or a named refusal."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import obstore
 import pytest
 import scipy.sparse as sp
 import zarr
@@ -26,6 +27,7 @@ from npmdask.operators import Gram, SparseGram
 from npmdask.planning.row_sample import places_of
 from npmdask.storage import chunk_access
 from npmdask.storage.ingest import ingest
+from npmdask.storage.prefetch import following, granted
 from npmdask.storage.readers import dense
 from npmdask.storage.readers.dense import ReadStats
 from npmdask.storage.readers.sparse import CsrReader
@@ -78,6 +80,23 @@ def write(
     return array
 
 
+def elsewhere(path: Path) -> Iterator[Any]:
+    """The array again, as objects that obstore fetches, and in a store that is asked by zarr's own protocol."""
+    yield zarr.open_array(zarr.storage.ObjectStore(obstore.store.LocalStore(str(path)), read_only=True), mode="r")
+    files = {str(file.relative_to(path)): file for file in path.rglob("*") if file.is_file()}
+    held = {name: zarr.core.buffer.cpu.Buffer.from_bytes(file.read_bytes()) for name, file in files.items()}
+    yield zarr.open_array(zarr.storage.MemoryStore(held), mode="r")
+
+
+def in_turn(reader: Any, bound: int) -> np.ndarray:
+    """All tiles, the next shards being fetched meanwhile, as in a pass."""
+    with (
+        granted("test", bound),
+        following(range(reader.grid[0]), lambda slab: reader.read_ahead(range(slab, slab + 1))),
+    ):
+        return collected(reader)
+
+
 @settings(max_examples=30, deadline=None)
 @given(
     rows=st.integers(1, 500),
@@ -111,6 +130,17 @@ def test_tiles_of_a_shard_are_what_zarr_reads(
         for height in (1, dense.TILE_BYTES):
             patch.setattr(dense, "TILE_BYTES", height)
             np.testing.assert_array_equal(collected(reader), values)
+    for far in elsewhere(folder / "x.zarr") if known else ():
+        there: Any = dense.DenseReader(array=far)
+        assert there.access.by_rows and there.access.folder is None
+        with pytest.MonkeyPatch.context() as patch:
+            for piece in (1, 500, 2**20):
+                patch.setattr(chunk_access, "PIECE", piece)
+                np.testing.assert_array_equal(collected(there), values)
+                for bound in (1, 700, 2**20):
+                    np.testing.assert_array_equal(in_turn(there, bound), values)
+        some = range(0, min(shard[0], rows), 7)
+        np.testing.assert_array_equal(there.some_rows(0, some), values[some])
     if reader.access.by_rows:
         some = range(0, min(shard[0], rows), 7)
         np.testing.assert_array_equal(reader.some_rows(0, some), values[some])
@@ -202,6 +232,9 @@ def test_inner_chunks_lie_in_any_order_with_gaps(made: Any, order: Any, gap: int
     reader: Any = open_source(file.parents[2]).reader
     np.testing.assert_array_equal(tiles(open_source(file.parents[2])), wanted)
     np.testing.assert_array_equal(reader.some_rows(0, range(3, 160, 50)), wanted[3:160:50])
+    for far in elsewhere(file.parents[2]):
+        for bound in (0, 500, 2**20):
+            np.testing.assert_array_equal(in_turn(open_source(far).reader, bound), wanted)
 
 
 def _index(pieces: list[bytes]) -> list[tuple[int, int]]:
@@ -236,15 +269,16 @@ def test_a_damaged_shard_is_read_as_zarr_reads_it_or_named(made: Any, low_tiles:
     path, refused = file.parents[2], 0
     for name, data, must in damages(pieces):
         file.write_bytes(data)
-        try:
-            found = tiles(open_source(path))
-        except BadInputError as error:
-            assert "chunk c/0/0 of " in str(error), name
-            refused += 1
-            continue
-        assert not must, name
-        np.testing.assert_array_equal(found, zarr.open_array(path)[...], err_msg=name)
-    assert refused >= 13
+        for source in (path, *elsewhere(path)):
+            try:
+                found = in_turn(open_source(source).reader, 2**20)
+            except BadInputError as error:
+                assert "chunk c/0/0 of " in str(error), name
+                refused += 1
+                continue
+            assert not must, name
+            np.testing.assert_array_equal(found, zarr.open_array(path)[...], err_msg=name)
+    assert refused >= 3 * 13
 
 
 def test_an_inner_chunk_that_cannot_be_decoded_is_named(tmp_path: Path) -> None:

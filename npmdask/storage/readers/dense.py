@@ -5,7 +5,7 @@ slab is cut into tiles depends on the array's shape and chunks only, never on me
 that sums are formed in the same order everywhere.
 
 Uncompressed local chunks are read straight into a reused buffer, those compressed with Blosc or Zstandard or from an
-object store are decoded into one, and of local shards the inner chunks that a tile needs
+object store are decoded into one, and of shards the inner chunks that a tile needs
 (:mod:`npmdask.storage.chunk_access`); everything else (other codecs, big-endian values, Fortran order) goes through
 zarr-python.
 """
@@ -42,7 +42,7 @@ from npmdask.storage.chunk_access import (
     unreadable,
 )
 from npmdask.storage.conventions import COUNTED_BYTES, refuse_gap, refuse_marked
-from npmdask.storage.prefetch import SAMPLED, Remote, fetches_ahead
+from npmdask.storage.prefetch import PIECE, SAMPLED, Remote, fetches_ahead
 
 MISSING = "restore it, or if it really is empty write it with `npmdask ingest SRC DEST --missing fill`"
 TILE_BYTES = 8 * 2**20
@@ -193,14 +193,15 @@ class DenseReader(InTiles):
 
     @property
     def together(self) -> int:
-        """Rows that are only read together: one of local files that are plain, a row of inner chunks of other shards
-        there, else a row of chunks.
+        """Rows that are only read together: one of local files that are plain, a row of inner chunks of other shards,
+        else a row of chunks.
         """
         access = self.access
         if not access.by_rows:
             return self.chunks[0]
         shard = access.shard
-        return 1 if shard is None or shard.plain else min(shard.inner[0], self.chunks[0])
+        local = access.folder is not None
+        return 1 if shard is None or (shard.plain and local) else min(shard.inner[0], self.chunks[0])
 
     @property
     def buffer_bytes(self) -> int:
@@ -226,17 +227,17 @@ class DenseReader(InTiles):
     def read_chunk_ahead(self, slab: int, column: int) -> None:
         """Ask for one chunk of the kernel, or of an object store."""
         if self.access.folder is not None or self.access.decode is not None:
-            ask_ahead(self.array, self.access, self.chunk_name(slab, column))
+            columns = self.slab_columns(column)
+            ask_ahead(self.array, self.access, self.chunk_name(slab, column), columns.stop - columns.start)
 
     @cached_property
     def remote(self) -> Remote | None:
         """What a pass fetches over a network; None of local files, and of what zarr reads itself."""
         if self.access.decode is None or not fetches_ahead(self.array):
             return None
-        first = islice(np.ndindex(self.grid), SAMPLED)
-        return Remote(
-            self.array, tuple(self.chunk_name(*at) for at in first), math.prod(self.whole) * self.dtype.itemsize
-        )
+        names = tuple(self.chunk_name(*at) for at in islice(np.ndindex(self.grid), SAMPLED))
+        nbytes = math.prod(self.whole) * self.dtype.itemsize
+        return Remote(self.array, names, min(nbytes, PIECE) if self.access.by_rows else nbytes)
 
     def ahead(self, slabs: range) -> Iterator[int]:
         """The slabs, one by one, the next one asked for while one is worked on."""
@@ -303,8 +304,10 @@ class DenseReader(InTiles):
                 start = stop
 
     @contextmanager
-    def opened(self, slab: int, column: int) -> Iterator[FillRows]:
+    def opened(self, slab: int, column: int, *, some: bool = False) -> Iterator[FillRows]:
         """The file of a chunk or shard, as what fills rows (n x the width of a whole chunk) from one of its rows on.
+
+        ``some``: a few of them are taken, and not all in turn.
 
         Raises
         ------
@@ -314,7 +317,7 @@ class DenseReader(InTiles):
         name, columns = self.chunk_name(slab, column), self.slab_columns(column)
         with ExitStack() as stack:
             with self._reading(name):
-                rows = opened_rows(self.access, name, self.whole, self.dtype, columns.stop - columns.start)
+                rows = opened_rows(self.array, self.access, name, columns.stop - columns.start, some=some)
                 fill = stack.enter_context(rows)
 
             def filled(part: np.ndarray, first: int) -> None:
@@ -344,7 +347,7 @@ class DenseReader(InTiles):
         taken, whole = np.empty((len(rows), self.shape[1]), self.dtype), np.empty((1, self.whole[1]), self.dtype)
         for column in range(self.grid[1]):
             columns = self.slab_columns(column)
-            with self.opened(slab, column) as fill:
+            with self.opened(slab, column, some=True) as fill:
                 for i, row in enumerate(rows):
                     fill(whole, row)
                     taken[i, columns] = whole[0, : columns.stop - columns.start]

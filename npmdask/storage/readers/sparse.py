@@ -58,7 +58,7 @@ class _Files:
         if held is None or held[0] != key:
             self.close(array.path)
             stack = ExitStack()
-            rows = opened_rows(access, key, stored_shape(array), np.dtype(array.dtype))
+            rows = opened_rows(array, access, key)
             self._held[array.path] = key, stack.enter_context(rows), stack
         return self._held[array.path][1]
 
