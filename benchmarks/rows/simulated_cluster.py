@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from tempfile import TemporaryDirectory
@@ -28,28 +28,27 @@ from npmdask.storage.source import open_source
 
 WORKERS = {"small": (1, 2), "medium": (1, 2, 4, 8), "full": (1, 2, 4, 8)}
 LOOPBACK = 1e9  # bytes a second between processes of one machine
+IDLE = 0.015  # cores that a worker and its nanny take when they do nothing: heartbeats
 
 
 def measure(context: Context) -> Measured:
-    """Predict each configuration from what a plan measures, then run them in turns."""
+    """Predict each configuration from what a plan measures, then run one after the other."""
     store = context.data["main"]
     cache.warm(store)
     problem = make_problem(open_source(store), Request(target_rank=10, algorithm="krylov"))
-    work, effective = _work(problem, context.cores)
-    threads = range(1, context.cores + 1)
-    models = {f"threads {n}": _threads(n, effective) for n in threads}
-    models |= {f"workers {n}": _workers(n, effective) for n in WORKERS[context.scale]}
+    threads, workers = range(1, context.cores + 1), WORKERS[context.scale]
+    work, effective = _work(problem, context.cores, {*threads, *workers})
+    models = {f"threads {n}": _threads(n, effective[n]) for n in threads}
+    models |= {f"workers {n}": _workers(n, effective[n]) for n in workers}
     predicted = {name: simulate_pass(work, model).seconds for name, model in models.items()}
     operator: Any = problem.sides()[-1]
     block = start_block(operator.block_rows, problem.algorithm.iteration_rank, "f8")
     seconds = dict[str, list[float]]()
-    with ExitStack() as stack:
-        ways: dict[str, Callable[[], Any]] = {}
-        for name, model in models.items():
-            executor = stack.enter_context(_opened(model))
+    for name, model in models.items():  # alone: idle workers of the others take a third of a core
+        with _opened(model) as executor:
             one_pass(executor, operator, block)  # buffers and connections are made once a run
-            ways[name] = partial(one_pass, executor, operator, block)
-        seconds = interleaved(ways, context.rounds)
+            ways = {name: partial(one_pass, executor, operator, block)}
+            seconds |= interleaved(ways, context.rounds)
     middle = medians(seconds)
     errors = {name: predicted[name] / middle[name] - 1 for name in models}
     details = {
@@ -67,16 +66,20 @@ def measure(context: Context) -> Measured:
     )
 
 
-def _work(problem: Problem, cores: int) -> tuple[PassWork, float]:
-    """A pass at the speed of one thread alone, and as how many such threads all cores together are."""
-    works = list[PassWork]()
-    for threads in (1, cores):
+def _work(problem: Problem, cores: int, counts: set[int]) -> tuple[PassWork, dict[int, float]]:
+    """A pass at the speed of one thread alone, and as how many such threads all cores are to so many at once.
+
+    Eight threads on two cores take an eighth more than two do: each finds the caches full of the others' data.
+    """
+    found = dict[int, PassWork]()
+    for threads in sorted(counts):
         memory = memory_for(needs_of(problem), Resources(threads=threads))
         measured = measure_throughput(problem, memory, widest(problem, memory, memory.base))
-        works.append(works_of(problem, measured, 1)[0][0])
-    alone, together = works
-    effective = cores * alone.core_seconds / together.core_seconds
-    return replace(alone, step_seconds=0.0), min(float(cores), max(effective, 1.0))
+        found[threads] = works_of(problem, measured, 1)[0][0]
+    alone = found[1]
+    effective = {n: min(n, cores) * alone.core_seconds / work.core_seconds for n, work in found.items()}
+    bounded = {n: min(float(cores), max(value, 1.0)) for n, value in effective.items()}
+    return replace(alone, step_seconds=0.0), bounded
 
 
 def _threads(threads: int, effective: float) -> ClusterModel:
@@ -84,7 +87,7 @@ def _threads(threads: int, effective: float) -> ClusterModel:
 
 
 def _workers(workers: int, effective: float) -> ClusterModel:
-    return ClusterModel(workers=workers, shared_cores=effective, network=LOOPBACK)
+    return ClusterModel(workers=workers, shared_cores=effective - IDLE * workers, network=LOOPBACK)
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from npmdask.execution.reduction import runs_of
 from npmdask.numerics.units import from_table, parse_memory, time_text
 from npmdask.operators import Operator
 from npmdask.planning.simulated_cluster import (
-    FUTURE_SECONDS,
+    HANDLING_SECONDS,
     TASK_SECONDS,
     ClusterModel,
     PassWork,
@@ -35,8 +35,8 @@ from npmdask.storage.object_url import is_remote
 
 MIB, GB = 2**20, 1e9
 # Where nothing is known, and shown as assumed: round figures of a large object store, none of them measured here. Of
-# scheduler and driver: see simulated_cluster.
-COORDINATION = {"task_seconds": TASK_SECONDS, "future_seconds": FUTURE_SECONDS}
+# scheduler, driver and workers: see simulated_cluster.
+COORDINATION = {"task_seconds": TASK_SECONDS, "handling_seconds": HANDLING_SECONDS}
 LINKS = {"worker_rate": 1.25e9, "network": 1e9}
 REMOTE = {"latency": 0.05, "connection": 80e6, "request_rate": 5500.0} | LINKS | COORDINATION
 SHARED = {"latency": 0.002, "store_rate": 2e9} | LINKS | COORDINATION  # a disk that all workers see
@@ -378,6 +378,7 @@ def work_of(
         block_bytes=operator.block_rows * p * 8,
         step_seconds=step_seconds,
         count=count,
+        decoded=float(operator.pass_bytes),
     )
 
 
@@ -450,13 +451,13 @@ def binding(works: list[PassWork], model: ClusterModel) -> tuple[tuple[str, floa
     now = simulate_run(works, model).seconds
     if not 0 < now < math.inf:
         return ()
-    free: dict[str, Any] = {"task_seconds": 0.0, "future_seconds": 0.0}
+    free: dict[str, Any] = {"task_seconds": 0.0, "handling_seconds": 0.0}
     largest = max(works, key=lambda work: len(work.runs))  # the scheduler is to cost what it costs now
     now_tasks, then = (len(each.runs) >> task_level(each, model) for each in (largest, _finer(largest)))
     more = then / max(now_tasks, 1)
     finer: dict[str, Any] = {
         "task_seconds": model.task_seconds / more,
-        "future_seconds": model.future_seconds / more**2,
+        "handling_seconds": model.handling_seconds / more,
     }
     relieved = {
         "the store's bandwidth": (works, replace(model, store_rate=math.inf, request_rate=math.inf)),

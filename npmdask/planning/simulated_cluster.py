@@ -20,11 +20,9 @@ from npmdask.errors import BadInputError
 from npmdask.execution.distributed_pass import wanted_tasks
 from npmdask.execution.reduction import COMMIT_SECONDS, TreeNode, root, tasks_of
 
-# Fitted by eye to passes of 64 to 4,096 tasks without work, on two busy cores, before the client decided what is
-# submitted (decision 55, which has measured up to 5 ms a task since, on such a machine, too): processor time of driver
-# and scheduler together. To be measured again on a quiet machine.
-TASK_SECONDS = 0.00125  # for a task, and for a join
-FUTURE_SECONDS = 2.8e-6  # for each task of the pass, whenever one is done: the driver goes through them all
+# Processor time of passes of 16 to 1,024 tasks without work, on 1, 2 and 8 workers of a quiet machine with two cores.
+TASK_SECONDS = 0.0015  # of driver and scheduler together, for a task, and for a join: 1.1 to 1.5 ms
+HANDLING_SECONDS = 0.002  # of a worker, which unpacks, answers, and notes: 1.5 to 3.3 ms
 LOCAL_SECONDS = 3e-4  # of a task or a join, by threads of one process
 ADDING = 1e-9  # seconds a byte of a sum that another is added to
 LINKS = 10  # transfers that a worker serves at once (distributed's default)
@@ -49,7 +47,7 @@ class ClusterModel:
     worker_rate, store_rate : the most that a worker gets from the store, and all together.
     request_rate : requests a second that the store answers, of all together.
     network : between workers, and to the driver.
-    task_seconds, future_seconds : of the scheduler and the driver, for each task or join, and each time for each task.
+    task_seconds, handling_seconds : of scheduler and driver, and of a worker, for each task or join.
     commit_seconds : between two commits of partial sums, which travel to the driver.
     losses_per_hour, restart : how often a worker is lost, and after how long another one takes its place.
     slow_share, slow_factor : of the workers so many take so many times as long.
@@ -70,7 +68,7 @@ class ClusterModel:
     request_rate: float = math.inf
     network: float = math.inf
     task_seconds: float = TASK_SECONDS
-    future_seconds: float = FUTURE_SECONDS
+    handling_seconds: float = HANDLING_SECONDS
     commit_seconds: float = COMMIT_SECONDS
     losses_per_hour: float = 0.0
     restart: float = 120.0
@@ -82,7 +80,7 @@ class ClusterModel:
     def __post_init__(self) -> None:
         whole = {"workers": self.workers, "threads": self.threads}
         above = ("connection", "worker_rate", "store_rate", "request_rate", "network", "commit_seconds")
-        least = ("latency", "in_flight", "task_seconds", "future_seconds", "losses_per_hour", "restart", "slow_share")
+        least = ("latency", "in_flight", "task_seconds", "handling_seconds", "losses_per_hour", "restart", "slow_share")
         wrong = [f"{name} = {value}: give a whole number from 1 on" for name, value in whole.items() if value < 1]
         wrong += [f"{n} = {getattr(self, n)}: give a number above 0" for n in above if not getattr(self, n) > 0]
         wrong += [f"{n} = {getattr(self, n)}: give 0 or more" for n in least if not 0 <= getattr(self, n) < math.inf]
@@ -108,6 +106,7 @@ class PassWork:
     sum_bytes, block_bytes : of a partial sum, and of the block that every worker needs first.
     step_seconds : of the driver after the pass (QR, Rayleigh-Ritz), which nothing shares.
     count : how many passes are like this one.
+    decoded : bytes of the values, which decide how a pass is cut; 0: as many as in the store.
     """
 
     runs: tuple[float, ...]
@@ -117,6 +116,7 @@ class PassWork:
     block_bytes: float = 0.0
     step_seconds: float = 0.0
     count: int = 1
+    decoded: float = 0.0
 
     @property
     def nbytes(self) -> float:
@@ -191,7 +191,7 @@ def task_level(work: PassWork, cluster: ClusterModel) -> int:
     """The level of the tree whose nodes are tasks: few, but some for every thread."""
     if not cluster.processes:
         return 0
-    wanted = wanted_tasks(int(work.nbytes), cluster.workers * cluster.threads)
+    wanted = wanted_tasks(int(work.decoded or work.nbytes), cluster.workers * cluster.threads)
     return (-(-len(work.runs) // wanted) - 1).bit_length()
 
 
@@ -221,14 +221,16 @@ class _Pass:
         self.link_free = [0.0] * workers
         self.ready = self._block_arrives()
         slow = self.rng.random(workers) < cluster.slow_share
-        self.seconds = work.core_seconds * np.where(slow, cluster.slow_factor, 1.0)
+        self.cost = cluster.task_seconds if cluster.processes else LOCAL_SECONDS
+        self.handling = cluster.handling_seconds if cluster.processes else 0.0
+        shared = cluster.shared_cores is not None and cluster.processes  # what coordinates needs the same cores
+        more = nodes * (self.cost + self.handling) / work.nbytes if shared else 0.0
+        self.seconds = (work.core_seconds + more) * np.where(slow, cluster.slow_factor, 1.0)
         self.alone, self.of_worker = self._alone(), self._of_worker()
         self.now = self.scheduler = self.gathered = 0.0
         self.events: list[tuple[float, int, int, int, int, int]] = []
         self.number = self.losses = self.commits = self.most_fetched = 0
         self.nbytes = self.redone = 0.0
-        each = cluster.task_seconds if cluster.processes else LOCAL_SECONDS
-        self.cost = each + (cluster.future_seconds * self.tasks if cluster.processes else 0.0) / 2
         self.running += cluster.threads
         self._rates()  # of a pass in full swing
         self.near = STEP * min(n for n in self.tree.nbytes if n) / float(self.rate.max())
@@ -363,12 +365,12 @@ class _Pass:
         if self.waiting[worker]:
             self.free[worker] -= 1
             node = self.waiting[worker].popleft()
-            adding = ADDING * self.work.sum_bytes * (len(self.tree.parts[node]) - 1)
+            adding = self.handling + ADDING * self.work.sum_bytes * (len(self.tree.parts[node]) - 1)
             self._at(self.now + adding, JOINED, worker, node)
         elif self.queue:
             self.free[worker] -= 1
             node = self.queue.popleft()
-            self._at(max(self._scheduled(), self.ready[worker]), START, worker, node)
+            self._at(max(self._scheduled(), self.ready[worker]) + self.handling, START, worker, node)
 
     def _finish_tasks(self, worker: int) -> None:
         end = self.served[worker] * (1 + 1e-12) + self.rate[worker] * self.near + 1e-3
