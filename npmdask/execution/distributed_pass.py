@@ -411,16 +411,22 @@ class DistributedPass:
             future.release()
 
     def _replace_lost(self) -> None:
-        """Have computed again what only a dead worker had; of joined parts, only those that were not committed."""
-        for node in [node for node, future in self._done.items() if future.status == "lost"]:
+        """Have computed again what only a dead worker had; of joined parts, only those that were not committed.
+
+        A join that waits for such a part is given up first: for it the scheduler would make the part again.
+        """
+        lost = [node for node, future in self._done.items() if future.status == "lost"]
+        for node in lost:
             future = self._done.pop(node)
+            self._release(self._attempts.pop(self._above.get(node, node), ()))
             if node in self._below or node in self._keeper.known:
                 self._release([future])
-                self._need(node)
             else:  # the scheduler does that already
                 self._attempts[node] = [future]
                 self._watch(node, future)
         self._drop_joins()
+        for node in lost:
+            self._need(node)
 
     def _drop_joins(self) -> None:
         """Give up joins that lack a part: for them the scheduler would make again all that it was made of."""

@@ -13,7 +13,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from functools import partial
 from glob import glob
 from multiprocessing.resource_tracker import ensure_running
@@ -39,6 +39,7 @@ from npmdask.storage.readers.dense import ReadStats
 
 RECONNECT = 60.0  # seconds for which a lost scheduler is tried again
 PEAK_SECONDS = 10.0  # for an answer that a run can do without
+CONNECT = 10.0  # seconds for its greeting
 RECONNECTIONS = 5  # in one pass: each begins it again with what was committed
 
 
@@ -315,6 +316,25 @@ class Cluster(Distributed):
             self._client.close()
 
 
+async def _greeted(address: str, security: Any) -> None:
+    """Wait for a scheduler's greeting, for which a client would wait without end.
+
+    Raises
+    ------
+    OSError
+        None came, or there is nothing at this address.
+    """
+    from distributed import Security
+    from distributed.comm import connect
+
+    ways = (security or Security()).get_connection_args("client")
+    try:
+        comm = await asyncio.wait_for(connect(address, timeout=CONNECT, **ways), CONNECT)
+    except TimeoutError as error:
+        raise UnansweredError(str(error) or f"no answer in {CONNECT:g} s") from None
+    await comm.close()
+
+
 def _connected(address: SchedulerAddress, certificates: str | None) -> Any:
     """A client of ours. Raises LostError, RefusedError or BadInputError."""
     from distributed import Client
@@ -324,7 +344,9 @@ def _connected(address: SchedulerAddress, certificates: str | None) -> Any:
         if name.split(".")[0] == "distributed":  # what it would print, with traceback, is a sentence
             logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
-        return Client(str(address), timeout="10s", set_as_default=False, security=security)
+        with ThreadPoolExecutor(1) as pool:  # as this thread may have a loop that runs
+            pool.submit(asyncio.run, _greeted(str(address), security)).result()
+        return Client(str(address), timeout=CONNECT, set_as_default=False, security=security)
     except (OSError, ValueError, TypeError, RuntimeError) as error:  # the last where Dask is set to ask for TLS
         if security is not None and refused(error):
             raise RefusedError(refusal(address, error)) from error
