@@ -491,12 +491,11 @@ async def _by_its_store(wanted: _Object) -> np.ndarray:
 
 async def _in_pieces(wanted: _Object, admit: Admit, part: tuple[int, int | None] | None) -> np.ndarray:
     """A part of an object of one version, the first piece and then all others at once; or all in one request (None)."""
-    first, end = part or (0, None)
-    held, tag = np.empty(0, np.uint8), wanted.tag
-    if part is None or first < 0:
-        span = part
-    else:
-        span = (first, first + PIECE if end is None else min(end, first + PIECE))
+    begin, stop = part or (0, None)
+    first, end, held, tag = 0, 0, np.empty(0, np.uint8), wanted.tag  # of the object that answers
+    span = None
+    if part is not None:
+        span = (begin, 0) if begin < 0 else (begin, begin + PIECE if stop is None else min(stop, begin + PIECE))
 
     def room(answer: Any) -> np.ndarray:
         nonlocal held, first, end, tag
@@ -506,16 +505,13 @@ async def _in_pieces(wanted: _Object, admit: Admit, part: tuple[int, int | None]
             raise ValueError(f"it has {size} bytes, far more than a chunk that decodes to {wanted.expected}")
         if wanted.span is not None and size < wanted.span[1]:
             raise ValueError(f"it is truncated: it has {size} bytes, fewer than the {wanted.span[1]} that are read")
-        if part is not None and part[0] < 0:
-            first = max(0, size + part[0])
-        if part is None or part[0] < 0 or end is None:
-            end = size
+        first = max(0, size + begin) if begin < 0 else begin
+        end = size if part is None or begin < 0 or stop is None else stop
         admit(wanted, end - first)
         held = np.empty(end - first, np.uint8)
         return held[: (end if span is None or span[0] < 0 else min(span[1], end)) - first]
 
     await _piece(wanted, span, wanted.tag, room)
-    assert end is not None
     if span is not None and end > span[1] > 0:
         tasks = [
             asyncio.ensure_future(_piece(wanted, (start, min(start + PIECE, end)), tag, _into(held, start - first)))

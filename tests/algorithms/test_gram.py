@@ -325,7 +325,7 @@ def test_no_eigensolver_is_believed(lie: Any, d: int, monkeypatch: pytest.Monkey
     assert gram.are_leading(matrix, values[:5], turn[:, :5])
     assert not gram.are_leading(matrix, *lie(values, turn))
     monkeypatch.setattr(gram, "SMALL", 0)
-    with pytest.raises(NpmdaskError, match=r'are not the leading ones, so there is no answer: try algorithm = "krylov"'):
+    with pytest.raises(NpmdaskError, match=r'not the leading ones, so there is no answer: try algorithm = "krylov"'):
         gram.pairs_of_matrix(matrix, 5, lambda matrix, count: lie(values, turn))
 
 

@@ -177,7 +177,7 @@ def test_half_of_the_workers_killed(made: Pass, machines: Machines) -> None:
 
 
 def test_workers_come_and_go_in_order(made: Pass) -> None:
-    """Down to one, which takes over what the others had, and up again; each may begin something for each that leaves."""
+    """Down to one, which takes over what the others had, and up again; each may begin something for one that leaves."""
     with LocalCluster(n_workers=3, threads_per_worker=1, dashboard_address="127.0.0.1:0", host="127.0.0.1") as cluster:
         executor = Cluster(executor_module.SchedulerAddress(cluster.scheduler_address), made.path)
         pids: list[int] = []
