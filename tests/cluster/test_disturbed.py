@@ -31,8 +31,7 @@ from tests.cluster.test_cluster import wait_for_workers
 from tests.conftest import planted, write_zarr
 from tests.operators.test_operators import ignore
 
-# Heavy, because they take half a minute to minutes each; on a busy machine, a hanging worker and workers that leave in
-# order have failed (docs/decisions/0055-disturbed-clusters.md).
+# Heavy: two minutes in all, on a busy machine more.
 pytestmark = [pytest.mark.slow, pytest.mark.heavy]
 
 RUNS = 32
