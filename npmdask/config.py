@@ -377,8 +377,8 @@ STORED = ("auto", COVARIANCE, TENSOR_POWER, *RECORD_ORACLES)
 class RunConfig(ConfigTable):
     """The configuration of a run."""
 
-    source: SourceTable = Field(description="input data")
-    algorithm: AlgorithmTable = Field(description="algorithm")
+    source: SourceTable = Field(description="the input data, a table [source] with path")
+    algorithm: AlgorithmTable = Field(description="what is computed, a table [algorithm] with target_rank")
     stream: StreamTable | None = Field(
         None,
         description="streaming PCA (only with this table): use each row of source.path once; a store, a file, a "
