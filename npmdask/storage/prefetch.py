@@ -14,6 +14,7 @@ import asyncio
 import itertools
 import os
 import random
+import re
 import threading
 import time
 from collections import deque
@@ -38,6 +39,8 @@ SILENCE = 15.0  # seconds without so many bytes: the request is given up and mad
 TRIES = 4  # of what broke off on its way; what a server refuses was tried again by obstore, or is an answer
 BACKOFF = 0.2  # seconds before the second try, doubled for each one after it
 MOST_PACKED = 8  # times the decoded size: an object that is larger holds something else
+# Whatever is asked for, the server sends all; or the object is shorter than that, perhaps empty: what it has will tell.
+NO_RANGE = re.compile("non-partial response|range was invalid|InvalidRange|Range Not Satisfiable")
 HEADERS = 2**20  # bytes of an object that are not held against it, whatever the chunk's size
 
 
@@ -456,7 +459,7 @@ async def _whole(wanted: _Object, admit: Admit) -> np.ndarray:
             data = await _in_pieces(wanted, admit, span or (0, None) if ranged else None)
             return data if ranged or wanted.span is None or wanted.then is not None else data[slice(*wanted.span)]
         except Exception as error:
-            if ranged and "non-partial response" in str(error):  # whatever is asked for, the server sends all
+            if ranged and NO_RANGE.search(str(error)):
                 ranged = False
             elif span is not None and span[0] < 0 and type(error).__name__ == "NotSupportedError":  # as of Azure
                 span = await _last_bytes(wanted, -span[0])

@@ -183,7 +183,7 @@ def test_who_reads_meanwhile_sees_whole_commits(tmp_path: Path, honest: Honest) 
     finally:
         process.kill()
         process.communicate()
-    assert seen == sorted(seen) and len(set(seen)) > 3
+    assert seen == sorted(seen) and len(set(seen)) > 2
 
 
 def test_a_reader_that_loses_every_race_goes_on_while_the_run_does(
