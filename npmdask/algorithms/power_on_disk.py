@@ -138,5 +138,4 @@ class PowerOnDisk(PowerMethod):
 
     def _basis(self, step: int, d: int) -> KeptBlock:
         assert self.workspace is not None
-        kept: KeptBlock = self.workspace.basis(step, (d, self.iteration_rank))
-        return kept
+        return self.workspace.basis(step, (d, self.iteration_rank))

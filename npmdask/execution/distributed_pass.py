@@ -418,7 +418,8 @@ class DistributedPass:
         lost = [node for node, future in self._done.items() if future.status == "lost"]
         for node in lost:
             future = self._done.pop(node)
-            self._release(self._attempts.pop(self._above.get(node, node), ()))
+            if node in self._above:
+                self._release(self._attempts.pop(self._above[node], ()))
             if node in self._below or node in self._keeper.known:
                 self._release([future])
             else:  # the scheduler does that already

@@ -617,9 +617,10 @@ class FetchedShard:
         index = _index_piece(array, access, name, columns)
         came = take_all(array, [index._replace(then=_nothing) if some else index])[0]
         self._tag = came.tag
-        self._held = {(0 if _begins(came, index) else came.size - len(came.data)): came.data}
+        first = access.shard is not None and access.shard.at_start
+        self._held = {(0 if first or _is_whole(came) else came.size - len(came.data)): came.data}
         self._rows = _rows_of(array, access, self._read, came.size, columns)
-        self._bands = [] if _is_whole(came, index) else self._rows.bands(0 if some else PIECE)
+        self._bands = [] if _is_whole(came) else self._rows.bands(0 if some else PIECE)
         if self._bands:
             self._held.clear()
 
@@ -658,7 +659,7 @@ def _index_piece(array: Any, access: Access, name: str, columns: int | None) -> 
 
     def bands(came: Came) -> list[Piece]:
         try:
-            if _is_whole(came, piece):
+            if _is_whole(came):
                 return []
             rows = _rows_of(array, access, partial(_copied, came.data), came.size, columns)
         except ValueError:  # which the thread that takes the index will raise
@@ -683,12 +684,7 @@ def _rows_of(array: Any, access: Access, read: ReadInto, size: int, columns: int
     return ShardRows(access.shard, read, size, stored_shape(array), np.dtype(array.dtype), columns)
 
 
-def _begins(came: Came, index: Piece) -> bool:
-    """Whether what came of a shard are its first bytes: because its index lies there, or because all of it came."""
-    return _is_whole(came, index) or index.span is None or index.span[0] == 0
-
-
-def _is_whole(came: Came, index: Piece) -> bool:
+def _is_whole(came: Came) -> bool:
     """Whether all of a shard came where its index was asked for: its server sends no parts."""
     return len(came.data) == came.size
 

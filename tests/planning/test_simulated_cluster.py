@@ -23,6 +23,7 @@ from npmdask.planning.simulated_cluster import (
     ClusterModel,
     PassWork,
     simulate_pass,
+    task_level,
 )
 from npmdask.runs.build import make_problem
 from npmdask.runs.problem import Request
@@ -83,6 +84,17 @@ def test_the_scheduler_does_one_after_the_other() -> None:
     found = simulate_pass(none, ClusterModel(workers=1024, commit_seconds=math.inf, joined=2))
     assert found.tasks == 4096
     assert found.seconds == pytest.approx(4096 * 2 * TASK_SECONDS, rel=0.02)
+
+
+def test_a_worker_handles_every_task_and_join() -> None:
+    """Mutants: it takes no time; it is left out of joins."""
+    found = simulate_pass(work(64, 1.0, core_seconds=1e-12), replace(IDEAL, workers=1, handling_seconds=0.5))
+    assert found.seconds == pytest.approx(0.5 * (found.tasks + found.tasks - 1), rel=0.05)
+
+
+def test_a_pass_is_cut_by_what_its_values_take_and_not_by_what_is_stored() -> None:
+    packed, cluster = work(4096, 1e6), ClusterModel(workers=4)
+    assert task_level(replace(packed, decoded=1e13), cluster) < task_level(packed, cluster)
 
 
 def test_a_commit_that_is_under_way_delays_the_end() -> None:
