@@ -79,12 +79,8 @@ class Access:
 
     @property
     def by_rows(self) -> bool:
-        """Whether some rows of a chunk can be read without the others: of plain local files, and of shards.
-
-        Of sparse entries (1-D) in a shard of an object store they cannot.
-        """
-        shard = self.shard
-        return self.way == "direct" or (shard is not None and (self.folder is not None or len(shard.inner) == 2))
+        """Whether some rows of a chunk can be read without the others: of plain local files, and of shards."""
+        return self.way == "direct" or self.shard is not None
 
     @property
     def shard(self) -> Shard | None:
@@ -327,6 +323,11 @@ class Band(NamedTuple):
     spans: list[tuple[int, int]]
 
 
+def _within(bands: list[Band], first: int, last: int) -> list[Band]:
+    """Those that hold some of the rows ``first`` to ``last``."""
+    return [band for band in bands if band.rows.start < last and band.rows.stop > first]
+
+
 _Piece = tuple[int, int, np.ndarray, tuple[int, int]]  # from and to: bytes of a shard; what to fill; inner chunk
 
 
@@ -501,7 +502,8 @@ def shard_bytes(access: Access, shape: tuple[int, ...], dtype: np.dtype, files: 
     decoded, index = high * wide * dtype.itemsize, 16 * (rows // high) * (width // wide)
     far = 0
     if access.folder is None:  # the bands of a tile, and parts of those before and behind it
-        bands = (2 * files + 1) * (max(PIECE, high * width * dtype.itemsize) + GAP_FAR)
+        least = PIECE if len(shape) > 1 else 0
+        bands = (2 * files + 1) * (max(least, high * width * dtype.itemsize) + GAP_FAR)
         far = min(bands, (files + 1) * rows * width * dtype.itemsize)
     if access.shard.plain and wide == width:
         return far + (files + 4) * index
@@ -626,8 +628,7 @@ class FetchedShard:
 
     def __call__(self, part: np.ndarray, first: int) -> None:
         """Fill ``part`` (n x the width of the shard) with the rows from ``first`` on."""
-        needed = [band for band in self._bands if band.rows.start < first + len(part) and band.rows.stop > first]
-        spans = {span for band in needed for span in band.spans}
+        spans = {span for band in _within(self._bands, first, first + len(part)) for span in band.spans}
         if self._bands:
             self._held = {at: data for at, data in self._held.items() if (at, at + len(data)) in spans}
         new = sorted(span for span in spans if span[0] not in self._held)
@@ -650,25 +651,26 @@ def _part(name: str, tag: str | None, span: tuple[int, int]) -> Piece:
     return Piece(name, span[1] - span[0], span, tag)
 
 
-def _index_piece(array: Any, access: Access, name: str, columns: int | None) -> Piece:
-    """The index of a shard, which all bands of it follow."""
+def _index_piece(array: Any, access: Access, name: str, columns: int | None, some: range | None = None) -> Piece:
+    """The index of a shard, which all bands of it follow, or those of ``some`` rows."""
     shard, shape = access.shard, stored_shape(array)
     assert shard is not None
     counts = tuple(n // inner for n, inner in zip(shape, shard.inner, strict=True))
     nbytes = shard.index_bytes(counts)
 
-    def bands(came: Came) -> list[Piece]:
+    def follow(came: Came) -> list[Piece]:
         try:
             if _is_whole(came):
                 return []
-            rows = _rows_of(array, access, partial(_copied, came.data), came.size, columns)
+            table = _rows_of(array, access, partial(_copied, came.data), came.size, columns)
         except ValueError:  # which the thread that takes the index will raise
             return []
-        return [_part(name, came.tag, span) for band in rows.bands(PIECE) for span in band.spans]
+        bands = table.bands(PIECE) if some is None else _within(table.bands(0), some.start, some.stop)
+        return [_part(name, came.tag, span) for band in bands for span in band.spans]
 
-    held = min(math.prod(shape) * np.dtype(array.dtype).itemsize, 2 * PIECE)
-    piece = Piece(name, held, (0, nbytes) if shard.at_start else (-nbytes, 0), None, bands)
-    return piece
+    rows = shape[0] if some is None else len(some)
+    held = min(rows * math.prod(shape[1:]) * np.dtype(array.dtype).itemsize, 2 * PIECE)
+    return Piece(name, held, (0, nbytes) if shard.at_start else (-nbytes, 0), None, follow)
 
 
 def _nothing(_: Came) -> list[Piece]:
@@ -729,15 +731,16 @@ def _piece_of(array: Any, name: str) -> Piece:
     return Piece(name, size)
 
 
-def ask_ahead(array: Any, access: Access, name: str, columns: int | None = None) -> None:
+def ask_ahead(array: Any, access: Access, name: str, columns: int | None = None, *, some: range | None = None) -> None:
     """Ask for a chunk while something else is computed: of the kernel, or of the object store as there is room.
 
     A chunk that zarr reads is not asked for. ``columns``: so many of a shard are read, as :func:`opened_rows` has it.
+    ``some``: only these rows of a shard are, as they are there.
     """
     if access.folder is not None:
         read_ahead(access.folder / name)
     elif access.by_rows:
-        ask(array, _index_piece(array, access, name, columns))
+        ask(array, _index_piece(array, access, name, columns, some))
     elif access.decode is not None:
         ask(array, _piece_of(array, name))
 

@@ -42,6 +42,7 @@ MOST_PACKED = 8  # times the decoded size: an object that is larger holds someth
 # Whatever is asked for, the server sends all; or the object is shorter than that, perhaps empty: what it has will tell.
 NO_RANGE = re.compile("non-partial response|range was invalid|InvalidRange|Range Not Satisfiable")
 HEADERS = 2**20  # bytes of an object that are not held against it, whatever the chunk's size
+KEPT = 64  # indices of shards that stay after they were taken: of one shard, several threads may read
 
 
 class NoAnswerError(Exception):
@@ -202,6 +203,7 @@ class _Object:
     tag: str | None = None  # of the version that is wanted
     then: Callable[[Came], list[Piece]] | None = None
     array: Any = None  # that ``then`` is about
+    due: list[tuple[Callable[[Came], list[Piece]], Any]] = field(default_factory=list)  # and for whom, once it has come
     size: int = 0  # of the whole object
     version: str | None = None  # that came
     owner: Any = None  # the feed that asked for it
@@ -234,7 +236,6 @@ class _Object:
 class _Feed:
     units: Iterator[Any]
     ask_for: Callable[[Any], None]
-    ended: bool = False
 
 
 async def _running_loop() -> asyncio.AbstractEventLoop:
@@ -256,9 +257,11 @@ class Prefetcher:
     _grants: dict[str, int] = field(default_factory=dict)
     _objects: dict[Any, _Object] = field(default_factory=dict)  # asked for and not taken
     _queue: deque[_Object] = field(default_factory=deque)
-    _feeds: deque[_Feed] = field(default_factory=deque)
+    _open: list[_Feed] = field(default_factory=list)
+    _feeds: deque[_Feed] = field(default_factory=deque)  # those of them that have more to ask for
     _feeding: _Feed | None = None
     _early: set[Any] = field(default_factory=set)  # taken before their feed came to them
+    _kept: deque[_Object] = field(default_factory=deque)  # taken, and what follows from them may be asked for again
     _sizes: dict[tuple[int, str], int] = field(default_factory=dict)  # the largest object of an array so far
 
     # From threads
@@ -300,23 +303,25 @@ class Prefetcher:
         self._pump()
 
     async def _begin(self, feed: _Feed) -> None:
+        self._open.append(feed)
         self._feeds.append(feed)
         self._pump()
 
     async def _end(self, feed: _Feed) -> None:
-        feed.ended = True
+        self._open.remove(feed)
         with suppress(ValueError):
             self._feeds.remove(feed)
         self._give_up([each for each in self._objects.values() if each.owner is feed or each.owner is None])
-        if not self._feeds:
+        if not self._open:
             self._early.clear()
+            self._kept.clear()
         self._pump()
 
     def _give_up(self, objects: list[_Object]) -> None:
         for each in objects:
             del self._objects[each.key]
             self._count(each, 0)
-            if each.task is not None:
+            if each.task is not None and not each.awaited:
                 each.task.cancel()
 
     def _asked(self, wanted: _Object) -> None:
@@ -324,15 +329,17 @@ class Prefetcher:
         self._pump()
 
     def _add(self, wanted: _Object, owner: Any = None) -> None:
-        if self._feeding is not None and wanted.key in self._early:
+        if (self._feeding or owner) is not None and wanted.key in self._early:
             self._early.discard(wanted.key)
             return
-        known = self._objects.get(wanted.key)
-        if known is not None:
-            known.owner = self._feeding or known.owner
+        known = self._objects.setdefault(wanted.key, wanted)
+        known.owner = self._feeding or known.owner or owner
+        if wanted.then is not None:
+            known.due.append((wanted.then, self._feeding or owner))
+        if known is not wanted:
+            if known.task is not None and known.task.done():
+                self._follow(known)
             return
-        wanted.owner = self._feeding or owner
-        self._objects[wanted.key] = wanted
         self._queue.append(wanted)
 
     def _pump(self) -> None:
@@ -369,18 +376,24 @@ class Prefetcher:
         wanted.task.add_done_callback(partial(self._came, wanted))
 
     def _came(self, wanted: _Object, task: Any) -> None:
-        """Ask for what follows from an object, before all that was asked for after it."""
         if task.cancelled() or task.exception() or wanted.then is None:  # an error is for the thread that takes it
             return
-        pieces = wanted.then(Came(task.result(), wanted.size, wanted.version))
-        if self._objects.get(wanted.key) is wanted:
+        if not wanted.awaited and self._objects.get(wanted.key) is wanted:
             self._count(wanted, len(task.result()))
-        if self.bound and self._feeds:
-            waiting, self._queue = self._queue, deque()
-            for piece in pieces:
-                self._add(_Object.of(wanted.array, piece), wanted.owner)
-            self._queue += waiting
+        self._follow(wanted)
         self._pump()
+
+    def _follow(self, wanted: _Object) -> None:
+        """Ask for what follows from an object that has come, before all that was asked for after it."""
+        if wanted.task.cancelled() or wanted.task.exception() or not (self.bound and self._open):
+            return
+        due, wanted.due = wanted.due, []
+        waiting, self._queue = self._queue, deque()
+        came = Came(wanted.task.result(), wanted.size, wanted.version)
+        for then, owner in due:
+            for piece in then(came):
+                self._add(_Object.of(wanted.array, piece), owner)
+        self._queue += waiting
 
     def _count(self, wanted: _Object, nbytes: int) -> None:
         self.held += nbytes - wanted.counted
@@ -391,13 +404,13 @@ class Prefetcher:
         """Count the size that an object turns out to have, before it is read. Raises _NoRoomError if there is none,
         unless a thread waits for it: a request that is left open until there is room would be broken off.
         """
-        if wanted.known is not None:
+        if wanted.known is not None and (wanted.then is None or size <= wanted.known):  # else all came, not a part
             return
         self._sizes[wanted.family] = max(size, self._sizes.get(wanted.family, 0))
         if wanted.awaited:
             return
         if self.held + size - wanted.counted > self.bound:
-            wanted.task = None
+            wanted.task, wanted.expected = None, size
             self._count(wanted, 0)
             self._queue.appendleft(wanted)
             raise _NoRoomError
@@ -418,8 +431,9 @@ class Prefetcher:
 
     async def _take(self, wanted: _Object) -> tuple[np.ndarray, _Object]:
         found = self._objects.pop(wanted.key, None)
-        in_turn = wanted.span is None or wanted.then is not None
-        if self._feeds and in_turn and (found is None or found.owner is None):
+        if self._open and wanted.then is not None:
+            self._keep(found or wanted)
+        elif self._open and (found is None or found.owner is None):
             self._early.add(wanted.key)
         wanted = found or wanted
         wanted.awaited = True
@@ -427,7 +441,26 @@ class Prefetcher:
         if wanted.task is None:
             self._start(wanted)
         self._pump()
-        return await wanted.task, wanted
+        data = None
+        try:
+            data = await wanted.task
+        finally:
+            if data is None or len(data) == wanted.size:  # it did not come; or all of a shard, as no parts are sent
+                self._drop(wanted)
+        return data, wanted
+
+    def _keep(self, wanted: _Object) -> None:
+        """Have an object stay that is taken, so that what follows from it can be asked for a part at a time."""
+        self._objects[wanted.key] = wanted
+        if wanted not in self._kept:
+            self._kept.append(wanted)
+        if len(self._kept) > KEPT:
+            self._drop(self._kept.popleft())
+
+    def _drop(self, kept: _Object) -> None:
+        if self._objects.get(kept.key) is kept:
+            del self._objects[kept.key]
+            self._count(kept, 0)
 
 
 _MINE = Prefetcher()

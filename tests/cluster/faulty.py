@@ -10,7 +10,7 @@ times]``: so many of the first requests for each object whose path matches are a
 | truncate | half of the body is sent, then the connection ends |
 | other range | the Content-Range is that of other bytes |
 | whole | the range that is asked for is ignored |
-| replace | after the answer the object is replaced by one of other bytes of the same size |
+| replace | while it is sent, the object is replaced by one of other bytes of the same size |
 
 FOLDER/../seen gets a line for each GET: path, range, and the bytes of all bodies under way when it began. A body takes
 ``SLOW`` seconds, so that many are under way at once.
@@ -39,6 +39,7 @@ class Faulty(S3):
     fault = ""
 
     def sent(self, path: Path) -> None:
+        self.served = path
         self.fault = self.drawn() if self.command == "GET" else ""
         if self.fault == "hang":
             time.sleep(60)
@@ -47,12 +48,14 @@ class Faulty(S3):
             self.answer(503, b"<Error><Code>SlowDown</Code></Error>")
         else:
             super().sent(path)
-        if self.fault == "replace":
-            data = bytearray(path.read_bytes())
-            data[len(data) // 2] ^= 1
-            other = path.with_name("other")
-            other.write_bytes(data)
-            other.rename(path)
+
+    def replace(self) -> None:
+        path = self.served
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        other = path.with_name("other")
+        other.write_bytes(data)
+        other.rename(path)
 
     def drawn(self) -> str:
         try:
@@ -85,6 +88,8 @@ class Faulty(S3):
                 seen.write(json.dumps([self.path, self.headers.get("Range"), Faulty.flying]) + "\n")
         try:
             time.sleep(SLOW)
+            if self.fault == "replace":
+                self.replace()
             if self.fault == "truncate":
                 self.close_connection = True
                 stop = (first + stop) // 2

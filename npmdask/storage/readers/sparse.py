@@ -58,7 +58,7 @@ class _Files:
         if held is None or held[0] != key:
             self.close(array.path)
             stack = ExitStack()
-            rows = opened_rows(array, access, key)
+            rows = opened_rows(array, access, key, some=True)
             self._held[array.path] = key, stack.enter_context(rows), stack
         return self._held[array.path][1]
 
@@ -141,18 +141,19 @@ class CsrReader:
     def read_ahead(self, slabs: range) -> None:
         """Ask for the chunks of ``slabs`` meanwhile: of the kernel, or of an object store."""
         for name in ("indices", "data"):
-            each = self._in_file[name]
+            each, array, access = self._in_file[name], self.arrays[name], self.access[name]
             for number in range(slabs.start // each, -(-slabs.stop // each)):
-                ask_ahead(self.arrays[name], self.access[name], self._file_name(name, number))
+                some = range((slabs.start - number * each) * self.chunk, (slabs.stop - number * each) * self.chunk)
+                ask_ahead(array, access, self._file_name(name, number), some=some)
 
     @cached_property
     def remote(self) -> Remote | None:
         """What a pass fetches over a network; None of local files, and of what zarr reads itself."""
         if self.access["data"].decode is None or not fetches_ahead(self.arrays["data"]):
             return None
-        array = self.arrays["data"]
-        names = (str(array.metadata.encode_chunk_key((slab,))) for slab in range(min(self.grid[0], SAMPLED)))
-        return Remote(array, tuple(names), self.chunk * self.dtype.itemsize)
+        files = -(-self.units // self._in_file["data"])
+        names = tuple(self._file_name("data", number) for number in range(min(files, SAMPLED)))
+        return Remote(self.arrays["data"], names, self.chunk * self.dtype.itemsize)
 
     @cached_property
     def _entry_arrays(self) -> dict[str, Any]:
@@ -160,10 +161,8 @@ class CsrReader:
 
     @cached_property
     def access(self) -> dict[str, Access]:
-        """How data and indices are read; of a shard in an object store the inner chunks, the slabs, only zarr reads."""
-        inner = Access("zarr", "through zarr: the chunks of entries lie together in shards")
-        each = {name: (array, access_of(array)) for name, array in self._entry_arrays.items()}
-        return {name: inner if array.shards and not way.by_rows else way for name, (array, way) in each.items()}
+        """How data and indices are read."""
+        return {name: access_of(array) for name, array in self._entry_arrays.items()}
 
     @cached_property
     def _in_file(self) -> dict[str, int]:
