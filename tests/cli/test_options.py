@@ -218,7 +218,8 @@ def test_init_writes_of_a_source_what_runs_as_it_is(folder: Path, capsys: Any, k
     assert (config.source.kind, config.algorithm.target_rank) == (kind, 8)
     lines = Path("below/first.toml").read_text().splitlines()
     assert 'path = "../größe 😀.zarr"' in "\n".join(lines) and len(lines) < 30
-    code, out, err = run(capsys, "run", "below/first.toml", "--quiet", "--json", "--set", "algorithm.target_rank=3")
+    changed = ["--set", "algorithm.target_rank=3", "--set", "run.memory=4GiB"]  # this process is large
+    code, out, err = run(capsys, "run", "below/first.toml", "--quiet", "--json", *changed)
     assert code == 0, err
     assert (folder / "below" / "runs" / "first" / "result").is_dir()
 

@@ -170,7 +170,7 @@ class Running:
     home: Path
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")  # later tests count the memory of all processes below theirs
 def running(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder = tmp_path_factory.mktemp("server")
     shutil.copytree(home, folder / "prefect")
@@ -204,7 +204,7 @@ class Door:
             self.process.terminate()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def door(running: Running) -> Iterator[Door]:
     made = Door(running)
     yield made
