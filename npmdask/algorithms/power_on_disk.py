@@ -15,9 +15,9 @@ import numpy as np
 from npmdask.algorithms.base import Info, Query, Result, Seen
 from npmdask.algorithms.power import PowerMethod
 from npmdask.numerics.random import generator
-from npmdask.numerics.subspaces import Block
-from npmdask.numerics.tiled_subspaces import (
+from npmdask.numerics.subspaces import (
     BASES,
+    Block,
     KeptBlock,
     Places,
     TurnedBlock,

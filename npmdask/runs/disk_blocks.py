@@ -13,8 +13,7 @@ import numpy as np
 
 from npmdask.algorithms import PowerOnDisk, Query, Result
 from npmdask.errors import RefusedError
-from npmdask.numerics.subspaces import Block
-from npmdask.numerics.tiled_subspaces import BASES
+from npmdask.numerics.subspaces import BASES, Block
 from npmdask.operators import ColumnsByRange, RowsByRange, columns_of
 from npmdask.privacy.release import Released
 from npmdask.runs.plain_release import PlainRelease, require_scale

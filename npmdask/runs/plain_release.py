@@ -18,8 +18,7 @@ from npmdask.algorithms.stopping import Outcome, StepView
 from npmdask.errors import BadInputError
 from npmdask.numerics.complex_parts import moduli
 from npmdask.numerics.random import generator
-from npmdask.numerics.subspaces import Block, orth, rayleigh_ritz
-from npmdask.numerics.tiled_subspaces import TurnedBlock
+from npmdask.numerics.subspaces import Block, TurnedBlock, orth, rayleigh_ritz
 from npmdask.operators import ColumnMoments, GramReader, Operator
 from npmdask.operators.column_moments import OF_GAPS
 from npmdask.operators.view import AS_STORED, View, column_scale

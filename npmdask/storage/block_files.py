@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.errors import BadInputError, CommitError
-from npmdask.numerics.tiled_subspaces import BASES, over_tiles
+from npmdask.numerics.subspaces import BASES, over_tiles
 from npmdask.storage.bundle import fsync, fsync_folder, write_file_atomically
 from npmdask.storage.checksum import crc32c
 

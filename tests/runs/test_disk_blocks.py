@@ -18,8 +18,16 @@ from scipy import sparse
 import npmdask
 from npmdask.cli.main import main
 from npmdask.errors import BadInputError, MemoryRefusedError, RefusedError
-from npmdask.numerics.subspaces import asymmetry, orth, random_orthonormal, rayleigh_ritz_seen
-from npmdask.numerics.tiled_subspaces import column_lengths, tiled_orth, tiled_random, tiled_rayleigh_ritz
+from npmdask.numerics.subspaces import (
+    asymmetry,
+    column_lengths,
+    orth,
+    random_orthonormal,
+    rayleigh_ritz_seen,
+    tiled_orth,
+    tiled_random,
+    tiled_rayleigh_ritz,
+)
 from npmdask.runs import disk_blocks
 from npmdask.storage import block_files
 from npmdask.storage.block_files import BlockFile
