@@ -9,7 +9,7 @@ import numpy as np
 
 from npmdask.errors import BadInputError
 from npmdask.numerics.factor_model import FactorModel, ModelSums, expectations, held_out
-from npmdask.numerics.moments.likelihood import (
+from npmdask.numerics.likelihood import (
     CONTRASTS,
     ContrastMeans,
     Expectation,
@@ -17,7 +17,7 @@ from npmdask.numerics.moments.likelihood import (
     contrasts,
     log_sums,
 )
-from npmdask.numerics.moments.whitening import require_whitening
+from npmdask.numerics.moments import require_whitening
 from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import (
     FEW_RUNS,

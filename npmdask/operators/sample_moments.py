@@ -16,8 +16,7 @@ from typing import ClassVar
 import numpy as np
 
 from npmdask.errors import BadInputError
-from npmdask.numerics.moments.blocks import blocks_of
-from npmdask.numerics.moments.whitening import require_whitening
+from npmdask.numerics.moments import blocks_of, require_whitening
 from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import (
     STRIP_BYTES,

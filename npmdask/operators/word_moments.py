@@ -28,10 +28,16 @@ import numpy as np
 from scipy.sparse import csc_matrix, csr_matrix
 
 from npmdask.errors import BadInputError
-from npmdask.numerics.moments import lda
-from npmdask.numerics.moments.blocks import blocks_of
-from npmdask.numerics.moments.lda import cube_share, triple_share
-from npmdask.numerics.moments.whitening import require_whitening
+from npmdask.numerics.moments import (
+    blocks_of,
+    cube_share,
+    in_three_orders,
+    lda_cube,
+    lda_pairs,
+    lda_triples,
+    require_whitening,
+    triple_share,
+)
 from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import (
     BySlabs,
@@ -220,7 +226,7 @@ class WordPairs(ByDocuments):
 
     def finish(self, total: Partial, block: Block) -> Block:
         second = self._whole(total, block)["product"] / self.sums.total - self.sums.second[:, None] * block
-        return lda.pairs(second, self.sums.mean, block, self.alpha0)
+        return lda_pairs(second, self.sums.mean, block, self.alpha0)
 
     def _nothing(self, block: Block) -> Sums:
         return {"product": np.zeros(block.shape)}
@@ -274,7 +280,7 @@ class WordTriples(ByDocuments):
         third = whole["third"] / sums.total + self._back(2 * words**2 * sums.third[:, None])
         if self.alpha0:
             second = whole["second"] / sums.total - self._back(words * sums.second[:, None])
-            third = lda.triples(third, second, self._back(sums.mean), block, self.alpha0)
+            third = lda_triples(third, second, self._back(sums.mean), block, self.alpha0)
         return np.einsum("dl,dl->l", third, block)[None] if self.scores else third
 
     @cached_property
@@ -463,7 +469,7 @@ class TripleBlocks(ByDocuments):
             values[same, same, same] += 2 * self._of_words(self.sums.third, i)
 
     def _without_mixing(self, values: np.ndarray, pairs: np.ndarray, places: tuple[int, int, int]) -> None:
-        """Take off what the Dirichlet prior adds: see :mod:`npmdask.numerics.moments.lda`."""
+        """Take off what the Dirichlet prior adds: see :mod:`npmdask.numerics.moments`."""
         x, y, z = (self._of_words(self.sums.mean, row) for row in places)
         i, j, k = places
         xy, xz, yz = (self._second(pairs, *two) for two in ((i, j), (i, k), (j, k)))
@@ -607,8 +613,8 @@ class WhitenedTriples(ByDocuments):
         different = _symmetric_cube(whole["cubes"])
         second = whole["pairs"] - white.T @ (sums.second[:, None] * white)
         repeated = _weighted_cube(white, whole["repeated"] - 2 / 3 * sums.third[:, None] * white)
-        third = different - lda.in_three_orders(repeated)
-        return lda.cube(third, second, white.T @ sums.mean, self.alpha0).reshape(m * m, m)
+        third = different - in_three_orders(repeated)
+        return lda_cube(third, second, white.T @ sums.mean, self.alpha0).reshape(m * m, m)
 
     @property
     def _rows(self) -> int:

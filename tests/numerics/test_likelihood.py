@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import multivariate_normal
 from sklearn.mixture import GaussianMixture
 
-from npmdask.numerics.moments.likelihood import (
+from npmdask.numerics.likelihood import (
     CONTRASTS,
     LEAST_ROWS,
     OF_NOISE,

@@ -21,7 +21,9 @@ from npmdask.numerics.moments import (
     SphericalMixture,
     embedded,
     largest_form,
-    lda,
+    lda_cube,
+    lda_pairs,
+    lda_triples,
     match,
     multilinear,
     on_simplex,
@@ -96,12 +98,12 @@ def test_lda_from_exact_moments() -> None:
     topics, alpha = rng.dirichlet(np.ones(12), 4).T, np.array([0.9, 0.5, 0.3, 0.1])
     a0 = float(alpha.sum())
     mean, second, third = mixing_moments(topics, alpha)
-    cube = lda.cube(third, second, mean, a0)
+    cube = lda_cube(third, second, mean, a0)
     np.testing.assert_allclose(cube, cubes(2 * alpha / (a0 * (a0 + 1) * (a0 + 2)), topics), atol=1e-16)
-    m2 = lda.pairs(second, mean, np.eye(12), a0)
+    m2 = lda_pairs(second, mean, np.eye(12), a0)
     np.testing.assert_allclose(m2, topics * (alpha / (a0 * (a0 + 1))) @ topics.T, atol=1e-16)
     block = rng.standard_normal((12, 3))
-    contracted = lda.triples(dense_contraction(third)(block), second @ block, mean, block, a0)
+    contracted = lda_triples(dense_contraction(third)(block), second @ block, mean, block, a0)
     np.testing.assert_allclose(contracted, dense_contraction(cube)(block), atol=1e-14)
     found = recovered(LDA(alpha0=a0), m2, cube, 4)
     assert_recovered(topics, alpha, found)
@@ -414,8 +416,8 @@ def test_with_six_words_a_document_moments_need_their_diagonals_taken_off(tmp_pa
     x = counts.toarray() / 6
     with single_threaded_blas():
         raw = np.stack([(column[:, None] * x).T @ x for column in x.T]) / len(x)
-    naive_m2 = lda.pairs(x.T @ x / len(x), x.mean(0), np.eye(40), A0)
-    naive_m3 = lda.cube(raw, x.T @ x / len(x), x.mean(0), A0)
+    naive_m2 = lda_pairs(x.T @ x / len(x), x.mean(0), np.eye(40), A0)
+    naive_m3 = lda_cube(raw, x.T @ x / len(x), x.mean(0), A0)
 
     def accurate(pairs: Block, cube: np.ndarray) -> bool:
         return relative(pairs, m2) < 0.05 and relative(cube, m3) < 0.1

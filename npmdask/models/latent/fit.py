@@ -22,8 +22,8 @@ from npmdask.models.latent.refinement import (
     too_narrow,
 )
 from npmdask.models.third_moment import cube_of, polarising_block
+from npmdask.numerics.likelihood import SphericalGaussians, log_sums
 from npmdask.numerics.moments import IndependentSources, SphericalMixture, whiten
-from npmdask.numerics.moments.likelihood import SphericalGaussians, log_sums
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import ColumnMoments
 from npmdask.operators.sample_moments import MixtureSpread, MixtureTriples, SampleFourth

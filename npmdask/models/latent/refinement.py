@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.numerics.moments.likelihood import (
+from npmdask.numerics.likelihood import (
     CONTRASTS,
     LEAST_ROWS,
     ContrastMeans,

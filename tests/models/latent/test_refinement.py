@@ -19,7 +19,7 @@ from npmdask.errors import BadInputError, RefusedError
 from npmdask.models.latent import GaussianMixture, fit_independent_components, fit_mixture
 from npmdask.models.latent.answers import latent_summary, read_latent
 from npmdask.models.latent.fit import _not_refined
-from npmdask.numerics.moments.likelihood import SphericalGaussians, maximized
+from npmdask.numerics.likelihood import SphericalGaussians, maximized
 from npmdask.operators import MixtureExpectations, SourceContrasts, View
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Resources
