@@ -22,8 +22,8 @@ from npmdask.errors import BadInputError, RefusedError
 from npmdask.execution.executor import single_threaded_blas
 from npmdask.execution.memory import tree_rss
 from npmdask.execution.reduction import TreeNode, compute_run, runs_of
-from npmdask.numerics.gram_sums import probes_of
 from npmdask.operators import GramOfSlabs, Partial
+from npmdask.operators.stored_gram import probes_of
 from npmdask.runs.gram_parts import GramRequest, operator_of
 from npmdask.runs.gram_store import GramStore, form_gram
 from npmdask.runs.observers import Observer

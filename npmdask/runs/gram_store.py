@@ -23,8 +23,8 @@ from npmdask.checkpoint.store import RunStore, folder_of
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.numerics.blas import single_threaded_blas
 from npmdask.numerics.dimensions import held_out_likelihoods
-from npmdask.numerics.gram_sums import GramSums, probes_of
 from npmdask.operators import GramReader, StoredGram, View
+from npmdask.operators.stored_gram import GramSums, probes_of
 from npmdask.privacy.mechanisms import REGISTRY as MECHANISMS
 from npmdask.runs import build
 from npmdask.runs.build import ranks_of
