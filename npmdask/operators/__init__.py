@@ -20,10 +20,9 @@ from npmdask.operators.column_moments import ColumnMoments
 from npmdask.operators.complex_parts import ComplexGram, ComplexGramMatrix, ComplexSymmetric
 from npmdask.operators.cross_covariance import CrossCovariance
 from npmdask.operators.dilation import Dilation, SparseDilation
-from npmdask.operators.gram import Gram, LeftProduct, SparseGram
+from npmdask.operators.gram import Gram, LeftProduct, MatrixFree, SparseGram
 from npmdask.operators.gram_matrix import GramMatrix
 from npmdask.operators.likelihood_sums import FactorExpectations, MixtureExpectations, SourceContrasts
-from npmdask.operators.matrix_free import MatrixFree
 from npmdask.operators.packed_symmetric import Symmetric, Triangle
 from npmdask.operators.packed_tensor import PackedMultilinear, PackedTensor
 from npmdask.operators.pairwise_gram import PairwiseGram
