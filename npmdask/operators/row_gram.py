@@ -14,8 +14,7 @@ import numpy as np
 
 from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import OnePass, Partial, Sums, own_rows, require_finite
-from npmdask.operators.gram_matrix import FINISHING, SIDE
-from npmdask.operators.upper_blocks import UpperBlocks
+from npmdask.operators.gram_matrix import FINISHING, SIDE, UpperBlocks
 from npmdask.operators.view import AS_STORED, View
 from npmdask.storage.readers.dense import DenseReader, ReadStats, scratch
 
