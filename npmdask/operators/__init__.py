@@ -18,8 +18,7 @@ from npmdask.operators.clipped_entries import (
 from npmdask.operators.clipped_rows import ClippedGram, ClippedSparseGram
 from npmdask.operators.column_moments import ColumnMoments
 from npmdask.operators.complex_parts import ComplexGram, ComplexGramMatrix, ComplexSymmetric
-from npmdask.operators.cross_covariance import CrossCovariance
-from npmdask.operators.dilation import Dilation, SparseDilation
+from npmdask.operators.dilation import CrossCovariance, Dilation, SparseDilation
 from npmdask.operators.gram import Gram, LeftProduct, MatrixFree, SparseGram
 from npmdask.operators.gram_matrix import GramMatrix
 from npmdask.operators.likelihood_sums import FactorExpectations, MixtureExpectations, SourceContrasts

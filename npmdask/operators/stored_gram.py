@@ -1,4 +1,4 @@
-"""A Gram that is kept: sums of rows that are joined and taken off, the pass that makes a part, what it answers alone."""
+"""A Gram that is kept: sums of rows that are joined and taken off, the pass that makes a part, its own answers."""
 
 from __future__ import annotations
 

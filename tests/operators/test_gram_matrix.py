@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 import npmdask.operators._protocol as protocol
 import npmdask.operators.gram_matrix as formed
-import npmdask.operators.gram_matrix as gram_matrix
 from npmdask.algorithms import Query
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
@@ -322,10 +321,10 @@ def test_sparse_integers_have_the_same_bits_in_any_order(
     rng = np.random.default_rng(0)
     x = rng.poisson(3, (900, 30)) * (rng.random((900, 30)) < rng.random((900, 1)))
     view, found = View(to_centre=center), set()
-    monkeypatch.setattr(gram_matrix, "FEWEST", 1)
+    monkeypatch.setattr(formed, "FEWEST", 1)
     for number, (cost, full) in enumerate([(1e-9, 2), (1e-9, 0.45), (1.1, 2), (1e9, 2)]):  # of a pair, and of the rows
         monkeypatch.setattr(formed, "PAIR_COST", cost)
-        monkeypatch.setattr(gram_matrix, "FULL", full)
+        monkeypatch.setattr(formed, "FULL", full)
         monkeypatch.setattr(formed, "SUMMING", 0)
         matrix = sp.csr_matrix(rng.permutation(x).astype(np.float32))
         again, exact = gathered(matrix, tmp_path / str(number), 200 + 100 * number, view=view)
@@ -344,14 +343,12 @@ def test_full_columns_of_sparse_rows_beside_pairs_of_the_others(
     rng = np.random.default_rng(0)
     shares = rng.permutation(np.linspace(0, 1, 30) ** 2)
     x = rng.standard_normal((200, 30)) * (rng.random((200, 30)) < shares)
-    monkeypatch.setattr(gram_matrix, "FEWEST", 1)
-    monkeypatch.setattr(gram_matrix, "FILLED", 200 * most)
+    monkeypatch.setattr(formed, "FEWEST", 1)
+    monkeypatch.setattr(formed, "FILLED", 200 * most)
     multiplied: list[int] = []
-    fullest = gram_matrix._fullest
-    monkeypatch.setattr(
-        gram_matrix, "_fullest", lambda *asked: multiplied.append(len(fullest(*asked))) or fullest(*asked)
-    )
-    blocks = gram_matrix.UpperBlocks(30, side)
+    fullest = formed._fullest
+    monkeypatch.setattr(formed, "_fullest", lambda *asked: multiplied.append(len(fullest(*asked))) or fullest(*asked))
+    blocks = formed.UpperBlocks(30, side)
     held, whole = np.zeros(blocks.shape), np.empty((30, 30))
     blocks.add_sparse_rows(held, sp.csr_matrix(x))
     blocks.add_sparse_rows(held, sp.csr_matrix(x[:1]))
