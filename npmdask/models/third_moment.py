@@ -22,9 +22,9 @@ from npmdask.runs.observers import Observer
 from npmdask.runs.session import Session
 from npmdask.runs.solution import Resources
 from npmdask.storage.paths import NEW_STORE, local_path, locked
-from npmdask.storage.readers.packed_tensor import place_of
+from npmdask.storage.readers.packed import place_of
 from npmdask.storage.source import Source, open_source
-from npmdask.storage.writers.packed_tensor import TensorWriter
+from npmdask.storage.writers.packed import TensorWriter
 
 # A small symmetric tensor, held, from one product with many vectors: polarisation.
 #

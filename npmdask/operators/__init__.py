@@ -22,8 +22,7 @@ from npmdask.operators.dilation import CrossCovariance, Dilation, SparseDilation
 from npmdask.operators.gram import Gram, LeftProduct, MatrixFree, SparseGram
 from npmdask.operators.gram_matrix import GramMatrix
 from npmdask.operators.likelihood_sums import FactorExpectations, MixtureExpectations, SourceContrasts
-from npmdask.operators.packed_symmetric import Symmetric, Triangle
-from npmdask.operators.packed_tensor import PackedMultilinear, PackedTensor
+from npmdask.operators.packed import PackedMultilinear, PackedTensor, Symmetric, Triangle
 from npmdask.operators.pairwise_gram import PairwiseGram
 from npmdask.operators.record_images import RecordImages
 from npmdask.operators.row_gram import RowGram, RowProducts

@@ -31,11 +31,9 @@ from npmdask.operators._protocol import (
     tile_bytes,
 )
 from npmdask.operators.exact_sums import COLUMN_NORM, on_grid, require_prepared
-from npmdask.operators.packed_symmetric import Triangle
-from npmdask.operators.packed_tensor import Contraction, PackedTensor, tensor_strip_rows
+from npmdask.operators.packed import Contraction, PackedTensor, Triangle, tensor_strip_rows
 from npmdask.storage.readers.dense import DenseReader, ReadStats, Tile, scratch
-from npmdask.storage.readers.packed_symmetric import TriangleReader
-from npmdask.storage.readers.packed_tensor import TensorReader
+from npmdask.storage.readers.packed import TensorReader, TriangleReader
 
 MACHINE_EPS = 2.0**-53  # of one rounding to nearest
 FINE_BITS = 20  # of the rounding of the whole product to the grid, below its typical sensitivity

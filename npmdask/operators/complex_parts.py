@@ -17,7 +17,7 @@ from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import BlockQuery, Partial
 from npmdask.operators.gram import Gram
 from npmdask.operators.gram_matrix import GramMatrix
-from npmdask.operators.packed_symmetric import Symmetric
+from npmdask.operators.packed import Symmetric
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -42,7 +42,7 @@ from npmdask.privacy.release import PrivateRecipe
 from npmdask.privacy.request import Privacy
 from npmdask.storage.file_copies import file_of
 from npmdask.storage.paths import is_url
-from npmdask.storage.readers.packed_symmetric import TriangleReader
+from npmdask.storage.readers.packed import TriangleReader
 from npmdask.storage.readers.sparse import CsrReader
 from npmdask.storage.source import Source
 from npmdask.theory.certificates.statements.private import plane_sine

@@ -24,7 +24,7 @@ from npmdask.privacy.neighbors import TENSORS, TensorRelation, make_relation, no
 from npmdask.privacy.power_release import public_statement, require_registered
 from npmdask.privacy.release import PrivateRecipe
 from npmdask.privacy.request import Privacy
-from npmdask.storage.readers.packed_tensor import TensorReader
+from npmdask.storage.readers.packed import TensorReader
 from npmdask.storage.source import Source
 from npmdask.theory.start import gaussian_norm
 

@@ -35,9 +35,9 @@ from npmdask.privacy.tensor_release import tensor_relation
 from npmdask.runs.restore import bind_spec
 from npmdask.storage.paths import NEW_STORE, local_path, locked
 from npmdask.storage.readers.dense import ReadStats
-from npmdask.storage.readers.packed_tensor import TensorReader
+from npmdask.storage.readers.packed import TensorReader
 from npmdask.storage.source import Source, open_source
-from npmdask.storage.writers.packed_tensor import TensorWriter
+from npmdask.storage.writers.packed import TensorWriter
 from npmdask.theory.certificates.statements import of_copy
 
 FOLDER = ".perturbing"  # beside DEST, until it is there: the parameters and the key

@@ -42,7 +42,7 @@ from npmdask.privacy.request import Privacy
 from npmdask.runs.missing import Fill
 from npmdask.runs.weights import Weights, columns_read
 from npmdask.storage.readers.gaps import COUNTED, EM, PAIRWISE, REFUSE, GapReader
-from npmdask.storage.readers.packed_symmetric import TriangleReader
+from npmdask.storage.readers.packed import TriangleReader
 from npmdask.storage.source import Source
 
 STORED_GRAM = "gram"  # the kind of data in the parameters of a store that holds a Gram, and no run

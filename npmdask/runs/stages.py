@@ -29,9 +29,9 @@ from npmdask.runs.problem import DEFAULT_STEPS, DerivedOperator, Problem, Reques
 from npmdask.runs.session import Session
 from npmdask.runs.solution import Solution
 from npmdask.storage.checksum import crc32c
-from npmdask.storage.readers.packed_tensor import place_of
+from npmdask.storage.readers.packed import place_of
 from npmdask.storage.source import Source, open_source
-from npmdask.storage.writers.packed_tensor import TensorWriter
+from npmdask.storage.writers.packed import TensorWriter
 
 # Moments: the data of a source seen as a matrix or a tensor that is never formed.
 

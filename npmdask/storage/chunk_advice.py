@@ -15,7 +15,7 @@ import numpy as np
 import zarr
 
 from npmdask.storage.readers.dense import DenseReader
-from npmdask.storage.readers.packed_tensor import TensorReader
+from npmdask.storage.readers.packed import TensorReader
 from npmdask.storage.readers.sparse import CsrReader
 from npmdask.storage.source import Source
 from npmdask.storage.writers.dense import choose_chunks

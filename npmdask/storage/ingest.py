@@ -28,11 +28,9 @@ from npmdask.storage.formats.cubes import TensorSource
 from npmdask.storage.formats.raw import batch_rows
 from npmdask.storage.kinds import KINDS, choose_layout, not_square, require_cubic, require_symmetric, storage_dtype
 from npmdask.storage.paths import NEW_STORE, local_path, locked, require_no_link
-from npmdask.storage.readers.packed_tensor import Place, place_of
-from npmdask.storage.symmetric_tensor import Box, comparing, in_order, mean_block
+from npmdask.storage.readers.packed import Place, place_of
 from npmdask.storage.writers.dense import DenseWriter, OnSlab
-from npmdask.storage.writers.packed_symmetric import PackedWriter
-from npmdask.storage.writers.packed_tensor import TensorWriter
+from npmdask.storage.writers.packed import Box, PackedWriter, TensorWriter, comparing, in_order, mean_block
 from npmdask.storage.writers.sparse import SparseWriter
 
 # What every ingest shares: its summary, the stamp of its source, values in the stored dtype, what a failure leaves.

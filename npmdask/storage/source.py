@@ -51,12 +51,11 @@ from npmdask.storage.readers.gaps import (
 )
 from npmdask.storage.readers.lazy import BlockRows, mapped_rows, open_block_rows, rows_of_a_block, spilled
 from npmdask.storage.readers.matrix_free import open_linear_operator
-from npmdask.storage.readers.packed_symmetric import TriangleReader, open_packed
-from npmdask.storage.readers.packed_tensor import TensorReader, open_packed_tensor
+from npmdask.storage.readers.packed import TensorReader, TriangleReader, open_packed, open_packed_tensor
 from npmdask.storage.readers.sparse import CsrReader, open_csr
 from npmdask.storage.safe_open import open_node, require_no_pickle
 from npmdask.storage.snapshots import arrays_in, in_repository, is_of_icechunk, open_repository
-from npmdask.storage.symmetric_tensor import packed_in_memory
+from npmdask.storage.writers.packed import packed_in_memory
 
 IN_MEMORY = "memory, "  # of what a program holds: so begins what is written down instead of a path
 BUDGET_MARK = "npmdask_budget"  # attribute of a store whose data have a privacy budget: its name in the ledger

@@ -57,7 +57,7 @@ from npmdask.operators import (
     WordTriples,
 )
 from npmdask.storage.readers.dense import ReadStats
-from npmdask.storage.readers.packed_symmetric import TriangleReader
+from npmdask.storage.readers.packed import TriangleReader
 from npmdask.storage.source import open_source
 from tests.conftest import often, planted, same_bytes, write_zarr
 from tests.operators.test_operators import ignore, write_csr

@@ -16,7 +16,7 @@ from npmdask.models import third_moment
 from npmdask.models.third_moment import build_moments
 from npmdask.models.topics.documents import documents_of, write_documents
 from npmdask.runs.solution import Resources
-from npmdask.storage.readers.packed_tensor import place_of
+from npmdask.storage.readers.packed import place_of
 from npmdask.storage.source import open_source
 from tests.conftest import write_zarr
 from tests.faults.tensor_kills import differences, kept

@@ -18,9 +18,9 @@ from npmdask.errors import BadInputError
 from npmdask.execution.executor import Threads
 from npmdask.execution.reduction import runs_of
 from npmdask.operators import BoundedProduct, BoundedSymmetric, BoundedTransposed, BoundedTriangle, clipped_entries
-from npmdask.storage.readers.packed_symmetric import TriangleReader
+from npmdask.storage.readers.packed import TriangleReader
 from npmdask.storage.source import open_source
-from npmdask.storage.writers.packed_symmetric import PackedWriter
+from npmdask.storage.writers.packed import PackedWriter
 from tests.operators.test_clipped_rows import OPTIONS, ignore, orthonormal, product
 
 FORMS = ["product", "transposed", "symmetric", "triangle"]

@@ -449,7 +449,7 @@ from npmdask.execution.memory import high_water, tree_rss
 from npmdask.execution.memory import plan_memory
 from npmdask.operators import *
 from npmdask.storage.source import open_source, with_missing
-from npmdask.storage.readers.packed_symmetric import TriangleReader
+from npmdask.storage.readers.packed import TriangleReader
 name, path, p, clip_norm = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
 reader = open_source(path).reader
 if name == "BoundedTriangle":

@@ -22,10 +22,10 @@ from npmdask.operators import Symmetric, Triangle
 from npmdask.runs.build import make_problem
 from npmdask.runs.problem import Request
 from npmdask.storage.ingest import ingest
-from npmdask.storage.readers import packed_symmetric
-from npmdask.storage.readers.packed_symmetric import TriangleReader
+from npmdask.storage.readers import packed as packed_reader
+from npmdask.storage.readers.packed import TriangleReader
 from npmdask.storage.source import open_source
-from npmdask.storage.writers.packed_symmetric import PackedWriter
+from npmdask.storage.writers.packed import PackedWriter
 from tests.conftest import same_bytes, write_zarr
 from tests.runs.test_loop import CountingStore, Stop, StopAfter
 
@@ -110,8 +110,8 @@ def test_the_product_of_the_whole_matrix_from_half_of_it(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(protocol, "RUN_BYTES", run_bytes)
         patch.setattr(protocol, "COLUMN_BYTES", 1)
-        patch.setattr(packed_symmetric, "TILE_BYTES", tile_bytes)
-        patch.setattr(packed_symmetric, "MIN_TILE_ROWS", 3)
+        patch.setattr(packed_reader, "TILE_BYTES", tile_bytes)
+        patch.setattr(packed_reader, "MIN_TILE_ROWS", 3)
         product, record = Threads(2).run_pass(operator, block, ignore)
     expected = a.astype("f8") @ block
     np.testing.assert_allclose(product, expected, atol=1e-12 * max(1, np.abs(expected).max()) * d)

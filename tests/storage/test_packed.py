@@ -20,11 +20,11 @@ from npmdask.cli.main import main
 from npmdask.errors import BadInputError
 from npmdask.manage.status import inspect
 from npmdask.storage.ingest import ingest
-from npmdask.storage.readers.packed_symmetric import TriangleReader, chunk_place, chunk_unit, triangle_number
+from npmdask.storage.readers.packed import TriangleReader, chunk_place, chunk_unit, triangle_number
 from npmdask.storage.source import open_source
 from npmdask.storage.synthetic.generate import generate
 from npmdask.storage.writers import journal
-from npmdask.storage.writers.packed_symmetric import PackedWriter, packed_bytes
+from npmdask.storage.writers.packed import PackedWriter, packed_bytes
 from tests.conftest import unpacked
 
 

@@ -29,8 +29,7 @@ from npmdask.execution.executor import Threads
 from npmdask.operators import Gram, SparseGram
 from npmdask.storage.ingest import ingest
 from npmdask.storage.readers.dense import ReadStats
-from npmdask.storage.readers.packed_symmetric import TriangleReader
-from npmdask.storage.readers.packed_tensor import TensorReader
+from npmdask.storage.readers.packed import TensorReader, TriangleReader
 from npmdask.storage.readers.sparse import CsrReader, Fragment
 from npmdask.storage.source import Source, open_source
 from npmdask.storage.streams import ZarrRows

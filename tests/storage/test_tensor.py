@@ -23,7 +23,7 @@ from npmdask.errors import BadInputError
 from npmdask.manage.status import inspect
 from npmdask.storage.ingest import ingest
 from npmdask.storage.readers.dense import ReadStats
-from npmdask.storage.readers.packed_tensor import (
+from npmdask.storage.readers.packed import (
     TensorReader,
     choose_side,
     multiplicity,
@@ -35,10 +35,9 @@ from npmdask.storage.readers.packed_tensor import (
     unit_of,
 )
 from npmdask.storage.source import open_source
-from npmdask.storage.symmetric_tensor import ORDERS, in_order
 from npmdask.storage.synthetic.generate import generate
 from npmdask.storage.writers import journal
-from npmdask.storage.writers.packed_tensor import TensorWriter
+from npmdask.storage.writers.packed import ORDERS, TensorWriter, in_order
 
 
 def symmetric(d: int, dtype: str = "f8", seed: int = 0) -> np.ndarray:

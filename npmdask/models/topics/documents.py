@@ -22,7 +22,7 @@ from npmdask.storage.kinds import real_array
 from npmdask.storage.labels import Axis
 from npmdask.storage.object_url import SCHEMES, is_remote
 from npmdask.storage.paths import local_path, locked
-from npmdask.storage.readers.packed_tensor import TensorReader
+from npmdask.storage.readers.packed import TensorReader
 from npmdask.storage.safe_open import note
 from npmdask.storage.source import BUDGET_MARK, Source, open_source
 from npmdask.storage.streams.zarr_rows import units_of

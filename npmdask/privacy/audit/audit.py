@@ -46,7 +46,7 @@ from npmdask.privacy.mechanisms.symmetric import SymmetricGaussian
 from npmdask.privacy.mechanisms.tensor import TensorGaussian
 from npmdask.privacy.neighbors import REGISTRY, TENSORS, Relation, TensorRelation, make_relation
 from npmdask.storage.readers.gaps import FILL
-from npmdask.storage.readers.packed_tensor import TensorReader
+from npmdask.storage.readers.packed import TensorReader
 from npmdask.storage.source import open_source, with_missing
 
 # The audit of a stochastic oracle: runs in two worlds, what is certain of each, attacks on all, a finding.

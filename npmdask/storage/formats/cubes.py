@@ -30,7 +30,7 @@ from npmdask.storage.formats.raw import column_major, require_size, row_major, s
 from npmdask.storage.formats.zarr_stores import boxes_of, dense_array, for_tensor
 from npmdask.storage.kinds import TENSOR, require_cube, require_square_matrices
 from npmdask.storage.readers.dense import ReadStats
-from npmdask.storage.readers.packed_tensor import Place, TensorReader, open_packed_tensor, unit_of
+from npmdask.storage.readers.packed import Place, TensorReader, open_packed_tensor, unit_of
 from npmdask.storage.safe_open import open_node
 
 # Boxes of three-dimensional arrays of plain values in files, read run by run: nothing is mapped, nothing read twice.

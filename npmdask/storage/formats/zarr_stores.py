@@ -35,7 +35,7 @@ from npmdask.storage.formats.compressed import (
 from npmdask.storage.formats.grids import grid_rows, spool_grid, tile_rows, too_wide
 from npmdask.storage.labels import Labels
 from npmdask.storage.readers.dense import DenseReader
-from npmdask.storage.readers.packed_symmetric import open_packed
+from npmdask.storage.readers.packed import open_packed
 from npmdask.storage.safe_open import open_node
 
 

@@ -15,8 +15,7 @@ from npmdask.storage.readers.complex_parts import ComplexReader
 from npmdask.storage.readers.dense import DenseReader, ReadStats
 from npmdask.storage.readers.gaps import GapReader, as_nan
 from npmdask.storage.readers.lazy import SparseRowsReader
-from npmdask.storage.readers.packed_symmetric import TriangleReader
-from npmdask.storage.readers.packed_tensor import TensorReader
+from npmdask.storage.readers.packed import TensorReader, TriangleReader
 from npmdask.storage.readers.sparse import CsrReader, Fragment
 from npmdask.storage.source import Source
 from npmdask.storage.streams.base import BatchedStream, Piece, Position, count_of, require_count, require_same

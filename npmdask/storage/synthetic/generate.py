@@ -37,8 +37,7 @@ from npmdask.storage.synthetic.matrices import (
 )
 from npmdask.storage.synthetic.tensors import Tensor
 from npmdask.storage.writers.dense import DenseWriter
-from npmdask.storage.writers.packed_symmetric import PackedWriter, packed_bytes
-from npmdask.storage.writers.packed_tensor import TensorWriter
+from npmdask.storage.writers.packed import PackedWriter, TensorWriter, packed_bytes
 from npmdask.storage.writers.sparse import SparseWriter
 
 VERSION = 1  # of the bytes: a write that another version began is not continued

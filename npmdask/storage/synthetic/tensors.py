@@ -14,9 +14,9 @@ import numpy as np
 
 from npmdask.errors import closest, require
 from npmdask.numerics.subspaces import Block, random_orthonormal
-from npmdask.storage.readers.packed_tensor import choose_side, packed_tensor_bytes, place_of, tetrahedral_number
-from npmdask.storage.symmetric_tensor import in_order
+from npmdask.storage.readers.packed import choose_side, packed_tensor_bytes, place_of, tetrahedral_number
 from npmdask.storage.synthetic.matrices import PlantedProblem, PlantedSize, SlabPlan
+from npmdask.storage.writers.packed import in_order
 
 STRIP_BYTES = 4 * 2**20  # of the products of two factors, in cache until they meet the third
 

@@ -28,9 +28,9 @@ from npmdask.privacy.neighbors import TensorRelation, make_relation
 from npmdask.privacy.request import Privacy
 from npmdask.runs.perturb import concerns_of_copy, perturb
 from npmdask.storage.readers.dense import ReadStats
-from npmdask.storage.readers.packed_tensor import TensorReader
+from npmdask.storage.readers.packed import TensorReader
 from npmdask.storage.source import open_source
-from npmdask.storage.writers.packed_tensor import TensorWriter
+from npmdask.storage.writers.packed import TensorWriter
 from tests.privacy.runs.conftest import World, of_tensor, planted
 from tests.privacy.runs.test_crashes import Crash, crash_at
 from tests.privacy.runs.test_taint import forms

@@ -113,7 +113,7 @@ def test_the_plan_says_what_it_costs_and_looks_at_nothing(world: World, monkeypa
     def refuse(*args: Any) -> None:
         raise AssertionError("the data were read")
 
-    monkeypatch.setattr("npmdask.storage.readers.packed_tensor.TensorReader.blocks", refuse)
+    monkeypatch.setattr("npmdask.storage.readers.packed.TensorReader.blocks", refuse)
     plan = plan_private(world.problem(), Resources(), None)
     said = "\n".join(private_lines(plan))
     assert plan.releases == RANK * (ITERATIONS + 1) and plan.expense.covered and plan.memory is not None
