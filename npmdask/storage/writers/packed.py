@@ -1,7 +1,7 @@
 """Writing symmetric matrices and tensors by their unique chunks only, once they are found to be symmetric.
 
-The rows of a matrix arrive whole. Of each slab the part at and right of the diagonal is stored; the part left of it must be
-the mirror image of chunks that are stored already, and is compared with them. For the layout of the array see
+The rows of a matrix arrive whole. Of each slab the part at and right of the diagonal is stored; the part left of it
+must be the mirror image of chunks that are stored already, and is compared with them. For the layout of the array see
 :mod:`npmdask.storage.readers.packed`.
 """
 
@@ -309,8 +309,6 @@ class TensorWriter(JournalledWriter):
         beside = {**self._tables(), "blocks": places(self.grid), **(arrays or {})}
         return self._finish(facts, "packed", [self._digests], beside, extra)
 
-
-# XX
 
 # Whether a tensor is its own mirror image in all six orders of its indices: one tolerance and one sentence.
 #
