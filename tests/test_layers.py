@@ -102,7 +102,6 @@ def test_algorithms_never_import_each_other() -> None:
         ("tensor.private_power", "tensor.power"),
         ("streaming.tensor_power", "tensor.power"),
         *(("gram", "krylov"), ("row_gram", "gram"), ("row_gram", "krylov")),
-        ("power_on_disk", "power"),
     }
     for path in (PACKAGE / "algorithms").rglob("[a-z]*.py"):
         name = module_name(path).removeprefix("algorithms.")
@@ -126,7 +125,7 @@ def test_two_loops_over_steps() -> None:
 
     simulated = "planning.simulated_convergence"
     experiments = ["experiments.baselines", "experiments.oracles"]
-    known = ["algorithms.power_on_disk", *experiments, simulated, "runs.loop"]  # the first asks for its own block
+    known = ["algorithms.power", *experiments, simulated, "runs.loop"]  # the first asks for its own block
     assert those_with("while outcome is None", ".query(state)") == known
     assert not imports(PACKAGE / "planning" / "simulated_convergence.py") & {
         "npmdask.operators",

@@ -7,8 +7,7 @@ from npmdask.algorithms.covariance import CovarianceState, PrivateCovariance
 from npmdask.algorithms.gram import GramKrylov, StoredGramPairs
 from npmdask.algorithms.krylov import BlockKrylov, KrylovState
 from npmdask.algorithms.missing_em import MissingEM, MissingState
-from npmdask.algorithms.power import PowerMethod, PowerState
-from npmdask.algorithms.power_on_disk import DiskPowerState, PowerOnDisk
+from npmdask.algorithms.power import DiskPowerState, PowerMethod, PowerOnDisk, PowerState
 from npmdask.algorithms.private_power import (
     AlternatingState,
     PrivateAlternating,
