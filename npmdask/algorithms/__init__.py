@@ -4,7 +4,7 @@ from typing import Any
 
 from npmdask.algorithms.base import Algorithm, Info, Query, Question, Result, Seen, restored, state_fields
 from npmdask.algorithms.covariance import CovarianceState, PrivateCovariance
-from npmdask.algorithms.gram import GramKrylov, StoredGramPairs
+from npmdask.algorithms.gram import GramKrylov, RowGramKrylov, StoredGramPairs
 from npmdask.algorithms.krylov import BlockKrylov, KrylovState
 from npmdask.algorithms.missing_em import MissingEM, MissingState
 from npmdask.algorithms.power import DiskPowerState, PowerMethod, PowerOnDisk, PowerState
@@ -15,7 +15,6 @@ from npmdask.algorithms.private_power import (
     PrivateState,
     value_stddevs,
 )
-from npmdask.algorithms.row_gram import RowGramKrylov
 from npmdask.algorithms.streaming.base import RowsQuery, StreamAlgorithm, StreamInfo, StreamResult
 from npmdask.algorithms.streaming.frequent_directions import FrequentDirections, SketchState
 from npmdask.algorithms.streaming.msg import MSG, RMSG, BatchState, ConvexState, MiniBatchMSG, MiniBatchRMSG
