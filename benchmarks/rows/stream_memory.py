@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks.children import as_child, in_child
 from benchmarks.registry import Context, Measured, Row
 from npmdask.algorithms import MSG, RMSG, FrequentDirections, MiniBatchMSG, MiniBatchRMSG, Oja, StreamPower
-from npmdask.algorithms.streaming.base import StreamResult
+from npmdask.algorithms.base import StreamResult
 from npmdask.execution.memory import PeakMeter, tree_rss
 from npmdask.numerics.random import generator
 from npmdask.theory.diagnostics import max_sin_theta

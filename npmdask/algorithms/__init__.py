@@ -2,7 +2,20 @@
 
 from typing import Any
 
-from npmdask.algorithms.base import Algorithm, Info, Query, Question, Result, Seen, restored, state_fields
+from npmdask.algorithms.base import (
+    Algorithm,
+    Info,
+    Query,
+    Question,
+    Result,
+    RowsQuery,
+    Seen,
+    StreamAlgorithm,
+    StreamInfo,
+    StreamResult,
+    restored,
+    state_fields,
+)
 from npmdask.algorithms.covariance import CovarianceState, PrivateCovariance
 from npmdask.algorithms.gram import GramKrylov, RowGramKrylov, StoredGramPairs
 from npmdask.algorithms.krylov import BlockKrylov, KrylovState
@@ -15,7 +28,6 @@ from npmdask.algorithms.private_power import (
     PrivateState,
     value_stddevs,
 )
-from npmdask.algorithms.streaming.base import RowsQuery, StreamAlgorithm, StreamInfo, StreamResult
 from npmdask.algorithms.streaming.frequent_directions import FrequentDirections, SketchState
 from npmdask.algorithms.streaming.msg import MSG, RMSG, BatchState, ConvexState, MiniBatchMSG, MiniBatchRMSG
 from npmdask.algorithms.streaming.oja import Oja, OjaState

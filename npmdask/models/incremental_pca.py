@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from npmdask.algorithms.streaming.base import checked_batch
+from npmdask.algorithms.base import checked_batch
 from npmdask.algorithms.streaming.gaps import Learnt, Levels, completed, no_levels
 from npmdask.algorithms.streaming.low_rank_update import completed_basis, updated_eigen
 from npmdask.algorithms.streaming.model import GAPS, IMPUTE, REFUSE, RunningMean, centred, moderate

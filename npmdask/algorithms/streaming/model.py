@@ -13,7 +13,7 @@ import numpy as np
 import scipy.linalg  # noqa: F401  its BLAS must be there when the number of threads is set: see single_threaded_blas
 
 from npmdask.algorithms import STREAM_REGISTRY, RowsQuery, StreamAlgorithm, StreamInfo, StreamResult, state_fields
-from npmdask.algorithms.streaming.base import checked_batch
+from npmdask.algorithms.base import checked_batch
 from npmdask.algorithms.streaming.gaps import Learnt, Levels, completed, no_levels
 from npmdask.errors import BadInputError, closest
 from npmdask.numerics.random import generator

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from npmdask.algorithms.streaming.base import (
+from npmdask.algorithms.base import (
     RowsQuery,
     StreamInfo,
     StreamResult,

@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from npmdask.algorithms.streaming.base import (
+from npmdask.algorithms.base import (
     RowsQuery,
     StreamInfo,
     StreamResult,

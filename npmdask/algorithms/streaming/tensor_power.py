@@ -37,7 +37,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from npmdask.algorithms.streaming.base import RowsQuery, StreamInfo, StreamResult, checked_batch, require_rank
+from npmdask.algorithms.base import RowsQuery, StreamInfo, StreamResult, checked_batch, require_rank
 from npmdask.algorithms.tensor.components import deflated, random_units, scores_of, unit_columns
 from npmdask.errors import BadInputError, require
 from npmdask.numerics.subspaces import Block

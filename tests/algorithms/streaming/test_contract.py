@@ -143,7 +143,7 @@ def test_bad_batches_are_refused_and_leave_the_state(algorithm: Any, spoil: Any,
 @every
 def test_large_finite_rows_are_not_called_infinite(algorithm: Any) -> None:
     """Fails when the quick test of finiteness (a sum of squares, which overflows) has the last word."""
-    from npmdask.algorithms.streaming.base import checked_batch
+    from npmdask.algorithms.base import checked_batch
 
     assert checked_batch(np.full((2, D), 1e200), D).shape == (2, D)
 
