@@ -7,9 +7,19 @@ from typing import Any, Self
 import numpy as np
 
 from npmdask.algorithms.base import checked_batch
-from npmdask.algorithms.streaming.gaps import Learnt, Levels, completed, no_levels
 from npmdask.algorithms.streaming.low_rank_update import completed_basis, updated_eigen
-from npmdask.algorithms.streaming.model import GAPS, IMPUTE, REFUSE, RunningMean, centred, moderate
+from npmdask.algorithms.streaming.model import (
+    GAPS,
+    IMPUTE,
+    REFUSE,
+    Learnt,
+    Levels,
+    RunningMean,
+    centred,
+    completed,
+    moderate,
+    no_levels,
+)
 from npmdask.errors import BadInputError, closest
 from npmdask.execution.executor import single_threaded_blas
 from npmdask.models.components import CentredComponents, shares_of_variance

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from npmdask.algorithms import MSG, FrequentDirections, MiniBatchMSG, OnlineTensorPower, StreamPower
-from npmdask.algorithms.streaming.gaps import PIECE_BYTES
-from npmdask.algorithms.streaming.model import IMPUTE, SCALE_FREE, Model
+from npmdask.algorithms.streaming.model import IMPUTE, PIECE_BYTES, SCALE_FREE, Model
 from npmdask.algorithms.streaming.tensor_power import PIECE_ROWS
 from npmdask.errors import MemoryRefusedError
 from npmdask.execution.memory import GROWTH, THREAD_BASE, MemoryPlan, tree_rss

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 import npmdask
-from npmdask.algorithms.streaming.gaps import Learnt, completed, no_levels
-from npmdask.algorithms.streaming.model import RunningMean, centred
+from npmdask.algorithms.streaming.model import Learnt, RunningMean, centred, completed, no_levels
 from npmdask.cli.main import main
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.runs.observers import Observer
