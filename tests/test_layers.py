@@ -96,13 +96,8 @@ def test_rooms_keep_their_secrets() -> None:
 
 def test_algorithms_never_import_each_other() -> None:
     """What they share has a name of its own below; the tables of all of them are in the packages' ``__init__``."""
-    shared = {"base", "stopping", "release_fit", "_chain", "capped_simplex", "low_rank_update", "centering"}
-    shared |= {"fit", "harvest", "joint", "components", "rounds", "search"}  # of the tensor power method
-    known = {  # the private and the online form are made of the plain one, and a formed matrix goes on as blocks do
-        ("tensor.private_power", "tensor.power"),
-        ("streaming.tensor_power", "tensor.power"),
-        ("gram", "krylov"),
-    }
+    shared = {"base", "stopping", "low_rank_update", "components"}  # the last: of the tensor power methods
+    known = {("gram", "krylov")}  # a formed matrix goes on as blocks do
     for path in (PACKAGE / "algorithms").rglob("[a-z]*.py"):
         name = module_name(path).removeprefix("algorithms.")
         for imported in imports(path):
