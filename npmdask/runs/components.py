@@ -1,7 +1,7 @@
 """Scores of rows along the components of a finished run: (X - mean) V, centred and scaled as the run was.
 
 Rows with missing values are scored as the run treated its own (``AS_RUN``), or by least squares over what is observed
-(``LEAST_SQUARES``, npmdask.numerics.incomplete_rows).
+(``LEAST_SQUARES``, npmdask.numerics.factor_model).
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ import numpy as np
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, closest
 from npmdask.numerics.complex_parts import as_complex, moduli
-from npmdask.numerics.factor_model import FactorModel, filled_by_model
-from npmdask.numerics.incomplete_rows import FittedScores, least_squares_scores
+from npmdask.numerics.factor_model import FactorModel, FittedScores, filled_by_model, least_squares_scores
 from npmdask.numerics.subspaces import Block
 from npmdask.operators.view import column_scale
 from npmdask.runs.missing import Fill, Missing, kept_fill, missing_of

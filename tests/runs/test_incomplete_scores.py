@@ -15,10 +15,10 @@ import pytest
 import zarr
 
 import npmdask
-import npmdask.numerics.incomplete_rows as incomplete
+import npmdask.numerics.factor_model as incomplete
 from npmdask.cli.main import main
 from npmdask.errors import BadInputError
-from npmdask.numerics.incomplete_rows import least_squares_scores
+from npmdask.numerics.factor_model import least_squares_scores
 from npmdask.storage.ingest import ingest
 from npmdask.streaming.transform import transform
 from tests.conftest import write_zarr

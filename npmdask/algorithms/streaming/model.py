@@ -16,7 +16,7 @@ import scipy.linalg  # noqa: F401  its BLAS must be there when the number of thr
 from npmdask.algorithms import STREAM_REGISTRY, RowsQuery, StreamAlgorithm, StreamInfo, StreamResult, state_fields
 from npmdask.algorithms.base import checked_batch
 from npmdask.errors import BadInputError, closest
-from npmdask.numerics.incomplete_rows import grams_of_observed
+from npmdask.numerics.factor_model import grams_of_observed
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block
 
