@@ -16,8 +16,7 @@ from dask.threaded import get  # as a function: by its name dask would load dist
 
 from npmdask.execution.memory import ProcessPeak
 from npmdask.execution.reduction import PassCheckpoint, TreeNode, compute_run, fed, root, runs_of
-from npmdask.numerics.blas import single_threaded_blas
-from npmdask.numerics.subspaces import Block
+from npmdask.numerics.subspaces import Block, single_threaded_blas
 from npmdask.operators import Operator, Partial
 from npmdask.storage.prefetch import grant
 from npmdask.storage.readers.dense import ReadStats

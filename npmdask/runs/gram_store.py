@@ -21,8 +21,8 @@ from npmdask.algorithms import StoredGramPairs
 from npmdask.algorithms.stopping import ResidualRule, StepView, default_tol
 from npmdask.checkpoint.store import RunStore, folder_of
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.numerics.blas import single_threaded_blas
 from npmdask.numerics.dimensions import held_out_likelihoods
+from npmdask.numerics.subspaces import single_threaded_blas
 from npmdask.operators import GramReader, StoredGram, View
 from npmdask.operators.stored_gram import GramSums, probes_of
 from npmdask.privacy.mechanisms import REGISTRY as MECHANISMS

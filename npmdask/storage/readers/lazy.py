@@ -27,7 +27,7 @@ from numcodecs.blosc import Blosc
 from scipy.sparse import csr_matrix, hstack, issparse, vstack
 
 from npmdask.errors import BadInputError, NpmdaskError
-from npmdask.numerics.blas import single_threaded_blas
+from npmdask.numerics.subspaces import single_threaded_blas
 from npmdask.storage.checksum import crc32c, fingerprint
 from npmdask.storage.chunk_access import Access
 from npmdask.storage.conventions import require_plain_parts, require_undecoded

@@ -16,9 +16,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
-from npmdask.numerics.blas import single_threaded_blas
 from npmdask.numerics.random import generator
-from npmdask.numerics.subspaces import Block
+from npmdask.numerics.subspaces import Block, single_threaded_blas
 from npmdask.storage.checksum import crc32c, fingerprint
 from npmdask.storage.readers.computed import REAL
 from npmdask.storage.readers.dense import ReadStats
