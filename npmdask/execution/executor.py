@@ -23,12 +23,11 @@ import dask
 from threadpoolctl import threadpool_limits
 
 from npmdask.errors import BadInputError, LostError, MemoryRefusedError, RefusedError, package_version
-from npmdask.execution.clusters import SchedulerAddress
+from npmdask.execution.clusters import SchedulerAddress, among_ourselves, refusal, refused, security_of
 from npmdask.execution.distributed_pass import ANSWER, DistributedPass, UnansweredError, answers, ask
 from npmdask.execution.memory import WORKER_BASE, MemoryPlan, ProcessPeak, high_water
 from npmdask.execution.reduction import PassCheckpoint, runs_of
 from npmdask.execution.threads import OnTask, Threads, environment, single_threaded_blas
-from npmdask.execution.tls import among_ourselves, refusal, refused, security_of
 from npmdask.numerics.devices import Device
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import Operator
@@ -191,7 +190,7 @@ class Cluster(Distributed):
 
     An address that knows a client of the user's (:func:`npmdask.execution.clusters.scheduler_of`) is reached by it.
     The workers need this version of npmdask and NumPy, and to see the data under the same path or URL.
-    ``certificates``: see :func:`npmdask.execution.tls.security_of`.
+    ``certificates``: see :func:`npmdask.execution.clusters.security_of`.
     """
 
     def __init__(self, address: str, source: str, certificates: str | None = None) -> None:
@@ -477,7 +476,7 @@ Executor = Threads | Processes | Cluster
 def make_executor(plan: MemoryPlan, source: str, cluster: str | None, certificates: str | None = None) -> Executor:
     """The executor of a plan; close it after use. ``source``: path or URL of the data, which workers must see.
 
-    ``certificates``: what the scheduler at ``cluster`` is shown (:mod:`npmdask.execution.tls`).
+    ``certificates``: what the scheduler at ``cluster`` is shown (:mod:`npmdask.execution.clusters`).
     """
     if cluster is not None:
         far = Cluster(cluster, source, certificates)

@@ -14,8 +14,8 @@ import npmdask
 from npmdask.checkpoint.store import RunStore
 from npmdask.config import load_config
 from npmdask.errors import BadInputError, LostError, NpmdaskError, RefusedError
+from npmdask.execution.clusters import security_of
 from npmdask.execution.executor import Cluster
-from npmdask.execution.tls import security_of
 from npmdask.runs.solution import Resources
 from npmdask.storage.synthetic.generate import generate
 from tests.cluster.certificates import Authority
