@@ -17,7 +17,7 @@ from npmdask.prefect.power_method import npm
 from npmdask.prefect.server import ROOT, local_server
 from npmdask.prefect.staged_runs import topics
 from npmdask.runs.progress import IngestBar
-from npmdask.storage.synthetic.generate import generate
+from npmdask.storage.synthetic import generate
 
 CONFIG = ROOT / "data" / "main-job.toml"
 ROWS, COLUMNS, RANK = 524288, 2048, 10  # 4 GiB of float32

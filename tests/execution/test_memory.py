@@ -20,7 +20,7 @@ import zarr
 
 from npmdask.execution.memory import PeakMeter, ProcessPeak, below, high_water, role_of
 from npmdask.manage.report import write_report
-from npmdask.storage.synthetic.generate import generate
+from npmdask.storage.synthetic import generate
 from npmdask.storage.writers.sparse import SparseWriter
 from tests.conftest import often
 

@@ -31,7 +31,7 @@ from npmdask.errors import BadInputError, RefusedError
 from npmdask.prefect.server import ask
 from npmdask.storage.bundle import read_bundle
 from npmdask.storage.paths import locked
-from npmdask.storage.synthetic.generate import generate
+from npmdask.storage.synthetic import generate
 
 pytestmark = pytest.mark.slow
 

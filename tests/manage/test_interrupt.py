@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from npmdask.checkpoint.store import RunStore
-from npmdask.storage.synthetic.generate import generate
+from npmdask.storage.synthetic import generate
 from tests.conftest import often
 
 pytestmark = pytest.mark.slow

@@ -35,7 +35,7 @@ from npmdask.runs.solution import Resources
 from npmdask.storage.ingest import ingest
 from npmdask.storage.readers.dense import DenseReader, ReadStats
 from npmdask.storage.source import open_source
-from npmdask.storage.synthetic.generate import generate
+from npmdask.storage.synthetic import generate
 from npmdask.theory.power import MOST, predict_passes
 from tests.conftest import write_zarr
 

@@ -29,7 +29,7 @@ from npmdask.runs.left_vectors import open_left_product
 from npmdask.storage.bundle import MANIFEST, read_bundle, write_bundle
 from npmdask.storage.checksum import crc32c_bytes
 from npmdask.storage.ingest import ingest
-from npmdask.storage.synthetic.generate import generate
+from npmdask.storage.synthetic import generate
 from npmdask.streaming.streaming_pca import StreamingPCA
 
 ROOT = Path(__file__).resolve().parents[2]

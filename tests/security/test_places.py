@@ -21,7 +21,7 @@ from npmdask.privacy.ledger import open_ledger
 from npmdask.storage.ingest import ingest
 from npmdask.storage.paths import local_path
 from npmdask.storage.source import open_source
-from npmdask.storage.synthetic.generate import generate
+from npmdask.storage.synthetic import generate
 from npmdask.streaming import StreamingPCA, run_stream  # noqa: F401
 from npmdask.streaming.transform import transform
 

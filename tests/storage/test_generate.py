@@ -15,10 +15,9 @@ import zarr
 from threadpoolctl import threadpool_limits
 
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
+from npmdask.storage import synthetic
 from npmdask.storage.ingest import ingest
-from npmdask.storage.synthetic import matrices
-from npmdask.storage.synthetic.generate import REGISTRY, generate
-from npmdask.storage.synthetic.matrices import LEFT_FACTORS, SPECTRA, dct_rows
+from npmdask.storage.synthetic import LEFT_FACTORS, REGISTRY, SPECTRA, PlantedSize, dct_rows, generate
 from npmdask.storage.writers import journal
 from npmdask.storage.writers.sparse import SparseWriter
 from tests.conftest import unpacked
@@ -38,8 +37,8 @@ RANK = 6
 @pytest.fixture(autouse=True)
 def small_slabs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many slabs and tiles even for a small problem."""
-    monkeypatch.setattr(matrices, "SLAB_BYTES", 2**13)
-    monkeypatch.setattr(matrices, "TILE", 32)
+    monkeypatch.setattr(synthetic, "SLAB_BYTES", 2**13)
+    monkeypatch.setattr(synthetic, "TILE", 32)
 
 
 def make(folder: Path, problem: str, **options: Any) -> Path:
@@ -162,9 +161,9 @@ def test_left_factors_are_orthonormal_to_rounding(law: str, shape: tuple[int, in
     """On both sides of the height from which Cholesky takes QR's place. Mutants: TALL = 1; L in place of its transpose;
     of the sum of Gram matrices, one part left out."""
     rows, columns, r = shape
-    size = matrices.PlantedSize(rows=rows, columns=columns, rank=1, dtype=np.dtype("float64"), seed=3)
-    made, turn = matrices._left_rows(size, np.eye(r), law)
-    u = np.concatenate([made(*span) @ turn for span in matrices._spans(size)])
+    size = PlantedSize(rows=rows, columns=columns, rank=1, dtype=np.dtype("float64"), seed=3)
+    made, turn = synthetic._left_rows(size, np.eye(r), law)
+    u = np.concatenate([made(*span) @ turn for span in synthetic._spans(size)])
     np.testing.assert_allclose(u.T @ u, np.eye(r), atol=1e-14)
 
 
@@ -239,7 +238,7 @@ def test_blas_is_pinned_where_its_threads_would_change_the_bytes(tmp_path: Path)
 
 
 def test_every_slab_has_its_own_signs() -> None:
-    size = matrices.PlantedSize(rows=100, columns=10, rank=2, dtype=np.dtype("float32"), seed=0)
+    size = PlantedSize(rows=100, columns=10, rank=2, dtype=np.dtype("float32"), seed=0)
     assert (size.signs(0, 50) == size.signs(0, 50)).all()
     assert 10 < (size.signs(0, 50) == size.signs(1, 50)).sum() < 40
 
@@ -265,7 +264,7 @@ def test_the_packed_layout_holds_the_same_matrix_in_half_the_bytes(tmp_path: Pat
 
 
 def test_symmetric_is_one_tile_or_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matrices, "TILE", 256)
+    monkeypatch.setattr(synthetic, "TILE", 256)
     data = dense(make(tmp_path / "s", "symmetric", columns=700, spectrum="harmonic"))
     assert (data == data.T).all()
 
@@ -374,7 +373,7 @@ def test_an_existing_store_is_replaced_only_when_told(tmp_path: Path) -> None:
 def test_a_second_generate_is_refused(tmp_path: Path) -> None:
     script = f"""
 import sys
-from npmdask.storage.synthetic.generate import generate
+from npmdask.storage.synthetic import generate
 def hold(*_):
     print("held", flush=True)
     sys.stdin.read()
@@ -396,14 +395,14 @@ generate({str(tmp_path / "s")!r}, problem="spiked", rows=300, columns=40, progre
 
 KILL = """
 import os, signal, sys
-from npmdask.storage.synthetic import generate, matrices
+from npmdask.storage import synthetic
 from npmdask.storage.writers import journal, sparse
-matrices.SLAB_BYTES, matrices.TILE = 2**13, 32
+synthetic.SLAB_BYTES, synthetic.TILE = 2**13, 32
 journal.JOURNAL_BYTES, sparse.SparseWriter.CHUNK = 2**14, 1000
 def progress(done, rows, size):
     if done >= rows // 2:
         os.kill(os.getpid(), signal.SIGKILL)
-generate.generate(sys.argv[1], progress=progress, **eval(sys.argv[2]))
+synthetic.generate(sys.argv[1], progress=progress, **eval(sys.argv[2]))
 """
 
 
@@ -434,7 +433,7 @@ def test_a_killed_write_goes_on_to_the_same_bytes(
 
 MEMORY = """
 import sys
-from npmdask.storage.synthetic.generate import generate
+from npmdask.storage.synthetic import generate
 def peak():
     line = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
     return int(line.split()[1]) / 1024

@@ -35,7 +35,7 @@ from npmdask.storage.readers.packed import (
     unit_of,
 )
 from npmdask.storage.source import open_source
-from npmdask.storage.synthetic.generate import generate
+from npmdask.storage.synthetic import generate
 from npmdask.storage.writers import journal
 from npmdask.storage.writers.packed import ORDERS, TensorWriter, in_order
 

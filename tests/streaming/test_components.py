@@ -15,7 +15,7 @@ import pytest
 import npmdask
 from npmdask.cli.main import main
 from npmdask.errors import BadInputError, MemoryRefusedError, NpmdaskError
-from npmdask.storage.synthetic.generate import generate
+from npmdask.storage.synthetic import generate
 from npmdask.streaming import StreamingPCA, StreamSolution, stream_components, stream_pca
 from npmdask.streaming.memory import plan_stream
 from npmdask.streaming.metrics import angle

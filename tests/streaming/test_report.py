@@ -18,7 +18,7 @@ from npmdask.errors import BadInputError
 from npmdask.manage.report import report_of, write_report
 from npmdask.report import Bars
 from npmdask.storage.ingest import ingest
-from npmdask.storage.synthetic.generate import generate
+from npmdask.storage.synthetic import generate
 from npmdask.streaming import stream_pca
 from npmdask.streaming.metrics import Measurement
 from npmdask.streaming.report import drift_plot

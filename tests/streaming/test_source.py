@@ -15,7 +15,7 @@ import zarr
 from npmdask.errors import BadInputError
 from npmdask.storage.source import open_source
 from npmdask.storage.streams import Directory, ZarrRows
-from npmdask.storage.synthetic.generate import generate
+from npmdask.storage.synthetic import generate
 from npmdask.streaming.source import Reading, open_stream
 from tests.conftest import write_zarr
 from tests.streaming.common import D, rows_of

@@ -1,1 +1,0 @@
-"""Data with a known answer: planted spectra, samples and tensors."""
