@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from npmdask.algorithms import REGISTRY as ALGORITHMS
 from npmdask.algorithms import STREAM_REGISTRY
 from npmdask.api import solve
-from npmdask.checkpoint.remote.mirror import place_of_store
+from npmdask.checkpoint.remote import place_of_store
 from npmdask.checkpoint.store import PRIVATE
 from npmdask.errors import (
     LONGEST_VALUE,

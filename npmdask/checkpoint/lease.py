@@ -35,8 +35,7 @@ import psutil
 
 from npmdask.checkpoint.logging import tell
 from npmdask.checkpoint.reader import NO_LINKS, REPLACED, StoreReader
-from npmdask.checkpoint.remote.mirror import LocalCopy, copy_at, place_of_store
-from npmdask.checkpoint.remote.publish import CommitPublisher
+from npmdask.checkpoint.remote import CommitPublisher, LocalCopy, copy_at, place_of_store
 from npmdask.errors import BadInputError, FencedOutError, HeldError, NpmdaskError, RefusedError
 from npmdask.storage.bundle import MANIFEST, write_file_atomically
 from npmdask.storage.paths import is_url, open_plain, require_no_link

@@ -23,7 +23,7 @@
     STORE/starts.json        how often in a row it was started and died without getting further
 
 A store may be a URL (``s3://bucket/name``): then the folder is a local copy, and what is committed there is carried to
-the object store before observers learn of it (:mod:`npmdask.checkpoint.remote.publish`).
+the object store before observers learn of it (:mod:`npmdask.checkpoint.remote`).
 
 Everything under steps, survey and result is a function of data and parameters only: two interfaces that run the
 same thing leave the same bytes.

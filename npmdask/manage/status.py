@@ -10,7 +10,7 @@ from typing import Any
 
 from npmdask.checkpoint.lease import Holder, holder_of
 from npmdask.checkpoint.reader import is_store, size_of, stores_below
-from npmdask.checkpoint.remote.mirror import holds_run
+from npmdask.checkpoint.remote import holds_run
 from npmdask.checkpoint.store import RunStore, folder_of, no_run, runs_near
 from npmdask.errors import BadInputError, NpmdaskError
 from npmdask.manage.kinds import kind_of, last_error

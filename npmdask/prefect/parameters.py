@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError, WrapValidator
 from pydantic.json_schema import SkipJsonSchema
 
 from npmdask.algorithms.stopping import Outcome
-from npmdask.checkpoint.remote.mirror import place_of_store
+from npmdask.checkpoint.remote import place_of_store
 from npmdask.checkpoint.store import RunStore
 from npmdask.cli.main import SHORT, is_source
 from npmdask.config import RunConfig, config_of_source, config_of_tables, load_config, validate_config

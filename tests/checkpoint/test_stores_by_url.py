@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import npmdask
-from npmdask.checkpoint.remote.mirror import LocalCopy, place_of_store
-from npmdask.checkpoint.remote.objects import Carried, Pointer
+from npmdask.checkpoint.remote import Carried, LocalCopy, Pointer, place_of_store
 from npmdask.checkpoint.store import RunStore, folder_of
 from npmdask.config import load_config
 from npmdask.errors import BadInputError, RefusedError

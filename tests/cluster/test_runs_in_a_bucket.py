@@ -18,9 +18,8 @@ import pytest
 import scipy.sparse as sp
 
 import npmdask
-from npmdask.checkpoint.remote import mirror
-from npmdask.checkpoint.remote.mirror import SMALL, LocalCopy
-from npmdask.checkpoint.remote.objects import Objects, Pointer
+from npmdask.checkpoint import remote
+from npmdask.checkpoint.remote import SMALL, LocalCopy, Objects, Pointer
 from npmdask.checkpoint.store import RunStore, carrier_of, folder_of
 from npmdask.cli.main import main
 from npmdask.errors import BadInputError, CommitError, HeldError, LostError, RefusedError
@@ -38,8 +37,8 @@ URL = "s3://bucket/runs/x"
 PARTS = ("steps", "result", "survey")
 IN_A_PROCESS = """
 import sys
-import npmdask.checkpoint.remote.publish, npmdask.cli.main
-npmdask.checkpoint.remote.publish.SILENCE = float(sys.argv.pop(1))
+import npmdask.checkpoint.remote, npmdask.cli.main
+npmdask.checkpoint.remote.SILENCE = float(sys.argv.pop(1))
 sys.exit(npmdask.cli.main.main())
 """
 
@@ -194,7 +193,7 @@ def test_a_reader_that_loses_every_race_goes_on_while_the_run_does(
     The writer has more steps than are waited for, however fast it is beside the reader.
     """
     process = start("run", config(tmp_path, steps=1000), NPMDASK_CACHE=str(tmp_path / "writer"))
-    fetch, lost, races = mirror.fetch_files, [0], [1]
+    fetch, lost, races = remote.fetch_files, [0], [1]
 
     def lose(copy: LocalCopy, objects: Objects, found: Pointer) -> Any:
         last = max(path for path in found.files if path.startswith("steps/")).split("/")[1]
@@ -205,12 +204,12 @@ def test_a_reader_that_loses_every_race_goes_on_while_the_run_does(
 
     try:
         wait_for_commit(honest, process, 1)
-        monkeypatch.setattr(mirror, "fetch_files", lose)
-        monkeypatch.setattr(mirror, "PATIENCE", -1.0)
+        monkeypatch.setattr(remote, "fetch_files", lose)
+        monkeypatch.setattr(remote, "PATIENCE", -1.0)
         with pytest.raises(LostError, match="commits faster than its files can be downloaded here"):
             RunStore(URL)
-        monkeypatch.setattr(mirror, "PATIENCE", 60.0)
-        lost[0], races[0] = 0, mirror.TRIES + 1  # more than it once gave up after
+        monkeypatch.setattr(remote, "PATIENCE", 60.0)
+        lost[0], races[0] = 0, remote.TRIES + 1  # more than it once gave up after
         last = RunStore(URL).last_step()
         assert last is not None and len(last[1]["history"]) > 3 * races[0] and lost[0] == races[0]
     finally:
@@ -278,7 +277,7 @@ class At(Observer):
 
 
 def test_a_server_that_goes_away_is_a_resume(tmp_path: Path, honest: Honest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("npmdask.checkpoint.remote.objects.RETRIES", {"max_retries": 1})
+    monkeypatch.setattr("npmdask.checkpoint.remote.RETRIES", {"max_retries": 1})
     data(tmp_path)
     npmdask.top_k(tmp_path / "x.zarr", 4, store=tmp_path / "disk")
     with pytest.raises(LostError, match=r"s3://bucket/runs/x does not answer .*everything committed is kept"):
@@ -521,7 +520,7 @@ def test_a_folder_that_is_not_whole_is_not_carried(tmp_path: Path, honest: Hones
 
 
 def test_signs_of_life_during_a_long_commit(tmp_path: Path, honest: Honest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("npmdask.checkpoint.remote.publish.BEAT", 0.05)
+    monkeypatch.setattr("npmdask.checkpoint.remote.BEAT", 0.05)
     beats: list[int] = []
 
     def slow(self: Objects, key: str, data: bytes) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import flows  # noqa: F401  (makes PREFECT_HOME)
 from infra.make_secrets import read_or_make
 from npmdask.api import solve
-from npmdask.checkpoint.remote.mirror import LocalCopy
+from npmdask.checkpoint.remote import LocalCopy
 from npmdask.checkpoint.store import RunStore
 from npmdask.config import load_config
 from npmdask.prefect.parameters import next_store

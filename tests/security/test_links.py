@@ -15,7 +15,7 @@ import pytest
 import npmdask
 from npmdask.checkpoint.lease import STALE, count_start, holder_of
 from npmdask.checkpoint.reader import NO_LINKS
-from npmdask.checkpoint.remote.mirror import LocalCopy
+from npmdask.checkpoint.remote import LocalCopy
 from npmdask.checkpoint.store import RunStore
 from npmdask.cli.main import main
 from npmdask.errors import BadInputError, NpmdaskError

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 import npmdask
-from npmdask.checkpoint.remote.mirror import LocalCopy, fetch_files, place_of_store
-from npmdask.checkpoint.remote.objects import Carried, Pointer
+from npmdask.checkpoint.remote import Carried, LocalCopy, Pointer, fetch_files, place_of_store
 from npmdask.checkpoint.store import RunStore
 from npmdask.cli.main import main
 from npmdask.config import validate_config
