@@ -23,9 +23,8 @@ from scipy import sparse
 from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.numerics.units import parse_memory
 from npmdask.storage.formats import open_file, open_matrices, open_tensor
-from npmdask.storage.formats.common import DenseSource, FileSource, SparseSource, guarded, reading
+from npmdask.storage.formats.common import DenseSource, FileSource, SparseSource, batch_rows, guarded, reading
 from npmdask.storage.formats.cubes import TensorSource
-from npmdask.storage.formats.raw import batch_rows
 from npmdask.storage.kinds import KINDS, choose_layout, not_square, require_cubic, require_symmetric, storage_dtype
 from npmdask.storage.paths import NEW_STORE, local_path, locked, require_no_link
 from npmdask.storage.readers.packed import Place, place_of

@@ -26,9 +26,8 @@ from scipy import sparse
 
 import npmdask
 from npmdask.errors import BadInputError, CommitError, RefusedError
-from npmdask.storage.formats import compressed, grids, raw, tables
+from npmdask.storage.formats import common, compressed, tables
 from npmdask.storage.formats import compressed as sorting
-from npmdask.storage.formats import raw as text_module
 from npmdask.storage.ingest import IngestSummary, ingest
 from npmdask.storage.kinds import storage_dtype
 from npmdask.storage.source import open_source
@@ -42,9 +41,9 @@ SHARED = Path(__file__).parents[3] / "shared" / "data"
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many batches, buckets and text blocks out of a few rows."""
-    monkeypatch.setattr(raw, "BATCH_BYTES", 2000)
-    monkeypatch.setattr(raw, "COLUMN_BATCH_BYTES", 4000)
-    monkeypatch.setattr(text_module, "TEXT_BYTES", 2000)
+    monkeypatch.setattr(common, "BATCH_BYTES", 2000)
+    monkeypatch.setattr(common, "COLUMN_BATCH_BYTES", 4000)
+    monkeypatch.setattr(common, "TEXT_BYTES", 2000)
     monkeypatch.setattr(compressed, "BATCH_ENTRIES", 70)
     monkeypatch.setattr(compressed, "BATCH_ROWS", 11)
     monkeypatch.setattr(sorting, "BATCH_ENTRIES", 70)
@@ -342,7 +341,7 @@ def test_parquet_of_many_columns(tmp_path: Path, small_batches: None, monkeypatc
     rows = dense(40000, 20)
     table = pa.table({f"c{i}": rows[:, i] for i in range(20)})
     pa.parquet.write_table(table, tmp_path / "a.parquet", row_group_size=17000)
-    monkeypatch.setattr(raw, "BATCH_BYTES", 200_000)
+    monkeypatch.setattr(common, "BATCH_BYTES", 200_000)
     monkeypatch.setattr(tables, "PAGES", 1)
     check_dense(tmp_path, tmp_path / "a.parquet", rows)
 
@@ -377,7 +376,7 @@ def test_parquet(tmp_path: Path, small_batches: None) -> None:
 @pytest.mark.parametrize("chunks", [None, (7, 17), (40, 3), (203, 1)])
 @pytest.mark.parametrize("spooled", [True, False])
 def test_hdf5(tmp_path: Path, small_batches: None, monkeypatch: pytest.MonkeyPatch, chunks: Any, spooled: bool) -> None:
-    monkeypatch.setattr(grids, "SLAB_BYTES", 1000 if spooled else 2**28)
+    monkeypatch.setattr(common, "SLAB_BYTES", 1000 if spooled else 2**28)
     rows = dense()
     with h5py.File(tmp_path / "a.h5", "w") as file:
         compression = "gzip" if chunks else None
@@ -439,7 +438,7 @@ def test_zarr(
     chunks: Any,
     spooled: bool,
 ) -> None:
-    monkeypatch.setattr(grids, "SLAB_BYTES", 1000 if spooled else 2**28)
+    monkeypatch.setattr(common, "SLAB_BYTES", 1000 if spooled else 2**28)
     rows, path = dense(), tmp_path / "in.zarr"
     group = zarr.open_group(path, mode="w", zarr_format=version)
     group.create_array("deep/x", shape=rows.shape, dtype=rows.dtype, chunks=chunks, compressors=compressors)[...] = rows
@@ -705,9 +704,9 @@ def test_a_temporary_file_gets_all_of_its_bytes(tmp_path: Path, monkeypatch: pyt
         def write(self, data: Any) -> int:
             return super().write(data[:1000])
 
-    monkeypatch.setattr(raw, "open", lambda path, *_, **__: Filling(path, "w"), raising=False)
-    with raw.spool_file(tmp_path / "spool", "x") as file:
-        raw.spool_write(file, dense())
+    monkeypatch.setattr(common, "open", lambda path, *_, **__: Filling(path, "w"), raising=False)
+    with common.spool_file(tmp_path / "spool", "x") as file:
+        common.spool_write(file, dense())
     np.testing.assert_array_equal(np.fromfile(tmp_path / "spool" / "x"), dense().ravel())
 
 
@@ -741,8 +740,8 @@ def test_a_failing_disk_keeps_what_is_written(
             raise OSError(5, "Input/output error")
         return whole(file, array)
 
-    whole = raw.read_into
-    monkeypatch.setattr(raw, "read_into", read_into)
+    whole = common.read_into
+    monkeypatch.setattr(common, "read_into", read_into)
     with pytest.raises(RefusedError, match=r"a\.npy.*Input/output error.*continues"):
         ingest(tmp_path / "a.npy", tmp_path / "out.zarr", chunks=(64, 17))
     calls.extend([0] * 1000)
@@ -778,8 +777,8 @@ ingest.ingest(source, dest, progress=progress, **options)
 """
 SMALL = [
     ("writers.journal", "JOURNAL_BYTES", 16384),
-    ("formats.raw", "BATCH_BYTES", 30000),
-    ("formats.raw", "TEXT_BYTES", 30000),
+    ("formats.common", "BATCH_BYTES", 30000),
+    ("formats.common", "TEXT_BYTES", 30000),
     ("formats.compressed", "BATCH_ENTRIES", 500),
     ("formats.compressed", "BATCH_ENTRIES", 500),
     ("formats.compressed", "BUCKET_BYTES", 20000),

@@ -22,7 +22,7 @@ from npmdask.operators import RecordImages
 from npmdask.operators.record_images import images_of_matrices, pack_query
 from npmdask.privacy.dp_pca.private_mean import PlainMean
 from npmdask.storage.chunk_advice import advise
-from npmdask.storage.formats import grids, raw
+from npmdask.storage.formats import common
 from npmdask.storage.ingest import ingest
 from npmdask.storage.source import open_source
 from npmdask.storage.writers.dense import choose_chunks
@@ -49,8 +49,8 @@ def check(tmp_path: Path, source: Path, expected: np.ndarray, **options: Any) ->
 @pytest.mark.parametrize("dtype", ["f8", "f4", ">f8", "u1", "i2"])
 def test_npy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: Any, dtype: str) -> None:
     """Not symmetric ones: fails where a file in Fortran order comes out transposed."""
-    monkeypatch.setattr(raw, "BATCH_BYTES", 2000)
-    monkeypatch.setattr(raw, "COLUMN_BATCH_BYTES", 4000)
+    monkeypatch.setattr(common, "BATCH_BYTES", 2000)
+    monkeypatch.setattr(common, "COLUMN_BATCH_BYTES", 4000)
     matrices = (cubes() * 9 + 50).astype(dtype)
     np.save(tmp_path / "a.npy", np.asarray(matrices, order=order))
     check(tmp_path, tmp_path / "a.npy", matrices)
@@ -83,8 +83,8 @@ def test_zarr_in_chunks_of_any_shape(
     options: dict[str, Any] = {"shards": tuple(2 * c for c in chunks)} if "sharded" in layout else {}
     path = write_zarr(folder / "x.zarr", matrices, chunks, zarr_format=int(layout[0]), **options)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(grids, "SLAB_BYTES", slab_bytes)
-        patch.setattr(raw, "BATCH_BYTES", batch_bytes)
+        patch.setattr(common, "SLAB_BYTES", slab_bytes)
+        patch.setattr(common, "BATCH_BYTES", batch_bytes)
         check(folder, path, matrices, missing=missing)
 
 
@@ -103,11 +103,11 @@ def test_zarr_is_read_in_pieces_that_fit(tmp_path: Path, monkeypatch: pytest.Mon
     check(tmp_path, path, cubes(40, 6))
     assert len([at for at in seen if isinstance(at, tuple) and len(at) == 3]) == 1
     seen.clear()
-    monkeypatch.setattr(grids, "SLAB_BYTES", 8 * 4 * 6 * 8)  # a piece: 8 matrices, 4 of their rows
+    monkeypatch.setattr(common, "SLAB_BYTES", 8 * 4 * 6 * 8)  # a piece: 8 matrices, 4 of their rows
     check(tmp_path, path, cubes(40, 6))
     assert len([at for at in seen if isinstance(at, tuple) and len(at) == 3]) == 5 * 2
     seen.clear()
-    monkeypatch.setattr(grids, "SLAB_BYTES", 8 * 6 * 8)  # a piece: one row of each, however many the chunks have
+    monkeypatch.setattr(common, "SLAB_BYTES", 8 * 6 * 8)  # a piece: one row of each, however many the chunks have
     check(tmp_path, path, cubes(40, 6))
     assert len([at for at in seen if isinstance(at, tuple) and len(at) == 3]) == 5 * 6
 

@@ -128,8 +128,8 @@ KILL = """
 import os, signal, sys
 from npmdask.storage import ingest
 from npmdask.storage.writers import journal
-from npmdask.storage.formats import raw
-journal.JOURNAL_BYTES, raw.BATCH_BYTES = 1, 2000
+from npmdask.storage.formats import common
+journal.JOURNAL_BYTES, common.BATCH_BYTES = 1, 2000
 def progress(done, rows, size):
     if done >= 100:
         os.kill(os.getpid(), signal.SIGKILL)

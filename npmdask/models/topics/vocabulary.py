@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from npmdask.errors import BadInputError
-from npmdask.storage.formats.raw import open_binary
+from npmdask.storage.formats.common import open_binary
 from npmdask.storage.paths import local_path
 
 ONE_A_LINE = "a vocabulary file has one word on each line, that of column 1 first"

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from npmdask.errors import BadInputError
-from npmdask.storage.formats.common import DenseSource, SparseSource, require_regular_file
+from npmdask.storage.formats.common import DenseSource, SparseSource, open_binary, require_regular_file
 from npmdask.storage.formats.coordinate_text import open_docword, open_market
 from npmdask.storage.formats.cubes import (
     TensorSource,
@@ -22,7 +22,6 @@ from npmdask.storage.formats.cubes import (
 )
 from npmdask.storage.formats.hdf5 import open_hdf5
 from npmdask.storage.formats.numpy_files import open_idx, open_npy, open_npz
-from npmdask.storage.formats.raw import open_binary
 from npmdask.storage.formats.tables import open_csv, open_parquet
 from npmdask.storage.formats.zarr_stores import open_zarr
 from npmdask.storage.kinds import MATRICES, TENSOR

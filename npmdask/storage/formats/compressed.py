@@ -11,8 +11,7 @@ import numpy as np
 from scipy import sparse
 
 from npmdask.errors import BadInputError
-from npmdask.storage.formats.common import SparseSource, truncated
-from npmdask.storage.formats.raw import spool_file, spool_write
+from npmdask.storage.formats.common import SparseSource, spool_file, spool_write, truncated
 from npmdask.storage.labels import Labels, axis_of
 
 # Sorting outside of memory, for files that are not ordered by rows (COO, CSC, MatrixMarket).

@@ -11,17 +11,21 @@ import numpy as np
 from scipy import sparse
 
 from npmdask.errors import BadInputError, Later
-from npmdask.storage.formats.common import DenseSource, SparseSource, after, require_rows, truncated
-from npmdask.storage.formats.compressed import Triplets, canonical_rows, sorted_rows
-from npmdask.storage.formats.raw import (
+from npmdask.storage.formats.common import (
+    DenseSource,
+    SparseSource,
+    after,
     batch_rows,
     column_major,
     open_binary,
     parse_lines,
+    require_rows,
     spool_file,
     spool_write,
     text_blocks,
+    truncated,
 )
+from npmdask.storage.formats.compressed import Triplets, canonical_rows, sorted_rows
 
 pa = Later("pyarrow", "ingest")
 

@@ -22,11 +22,21 @@ import zarr
 from npmdask.errors import BadInputError
 from npmdask.storage.chunk_access import stored_shape
 from npmdask.storage.conventions import convention_facts, decoded, refuse_marked
-from npmdask.storage.formats.common import DenseSource, choose_array, require_numbers, truncated
+from npmdask.storage.formats.common import (
+    DenseSource,
+    choose_array,
+    column_major,
+    grid_rows,
+    require_numbers,
+    require_size,
+    row_major,
+    spool_file,
+    spool_write,
+    that_fit,
+    truncated,
+)
 from npmdask.storage.formats.compressed import array_shapes
-from npmdask.storage.formats.grids import grid_rows, that_fit
 from npmdask.storage.formats.numpy_files import npy_header
-from npmdask.storage.formats.raw import column_major, require_size, row_major, spool_file, spool_write
 from npmdask.storage.formats.zarr_stores import boxes_of, dense_array, for_tensor
 from npmdask.storage.kinds import TENSOR, require_cube, require_square_matrices
 from npmdask.storage.readers.dense import ReadStats

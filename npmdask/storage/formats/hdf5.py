@@ -28,7 +28,14 @@ from npmdask.storage.conventions import (
     refuse_marked,
     require_plain_parts,
 )
-from npmdask.storage.formats.common import DenseSource, SparseSource, choose_array, require_2d, require_numbers
+from npmdask.storage.formats.common import (
+    DenseSource,
+    SparseSource,
+    choose_array,
+    grid_rows,
+    require_2d,
+    require_numbers,
+)
 from npmdask.storage.formats.compressed import (
     PARTS,
     Slices,
@@ -40,7 +47,6 @@ from npmdask.storage.formats.compressed import (
     group_shape,
     main_array,
 )
-from npmdask.storage.formats.grids import grid_rows
 from npmdask.storage.labels import Labels, points_of
 
 h5py = Later("h5py", "ingest")

@@ -18,21 +18,19 @@ from npmdask.storage.formats.common import (
     DenseSource,
     SparseSource,
     choose_array,
-    require_2d,
-    require_numbers,
-    truncated,
-)
-from npmdask.storage.formats.compressed import OpenSlices, Slices, compressed_source
-from npmdask.storage.formats.raw import (
     column_major,
     is_gzip,
     open_binary,
     read_into,
+    require_2d,
+    require_numbers,
     require_size,
     row_major,
     spool_file,
     spool_write,
+    truncated,
 )
+from npmdask.storage.formats.compressed import OpenSlices, Slices, compressed_source
 from npmdask.storage.labels import Axis, Labels
 
 

@@ -12,8 +12,16 @@ from typing import Any
 import numpy as np
 
 from npmdask.errors import BadInputError, Later
-from npmdask.storage.formats.common import DenseSource, after, require_regular_file
-from npmdask.storage.formats.raw import batch_rows, column_major, open_binary, spool_file, spool_write
+from npmdask.storage.formats.common import (
+    DenseSource,
+    after,
+    batch_rows,
+    column_major,
+    open_binary,
+    require_regular_file,
+    spool_file,
+    spool_write,
+)
 from npmdask.storage.kinds import KEPT, storage_dtype
 from npmdask.storage.labels import of_columns
 

@@ -21,7 +21,17 @@ from npmdask.storage.conventions import (
     require_plain_parts,
     require_undecoded,
 )
-from npmdask.storage.formats.common import DenseSource, SparseSource, choose_array, require_2d, require_numbers
+from npmdask.storage.formats.common import (
+    DenseSource,
+    SparseSource,
+    choose_array,
+    grid_rows,
+    require_2d,
+    require_numbers,
+    spool_grid,
+    tile_rows,
+    too_wide,
+)
 from npmdask.storage.formats.compressed import (
     PARTS,
     array_shapes,
@@ -32,7 +42,6 @@ from npmdask.storage.formats.compressed import (
     group_shape,
     main_array,
 )
-from npmdask.storage.formats.grids import grid_rows, spool_grid, tile_rows, too_wide
 from npmdask.storage.labels import Labels
 from npmdask.storage.readers.dense import DenseReader
 from npmdask.storage.readers.packed import open_packed
