@@ -24,8 +24,7 @@ from npmdask.storage.labels import Axis, Labels
 from npmdask.storage.paths import local_path, locked
 from npmdask.storage.readers.gaps import unmarked
 from npmdask.storage.safe_open import open_node
-from npmdask.storage.writers.dense import DenseWriter
-from npmdask.storage.writers.row_file import RowFile, is_row_file
+from npmdask.storage.writers.dense import DenseWriter, RowFile, is_row_file
 from npmdask.streaming.loop import TELL_SECONDS, Stopwatch
 from npmdask.streaming.solution import answer_of, is_stream, read_model
 from npmdask.streaming.source import STANDARD_INPUT, Opened, Reading, open_stream, said_of_header

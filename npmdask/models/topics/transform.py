@@ -19,8 +19,7 @@ from npmdask.models.topics.model import TopicModel
 from npmdask.numerics.subspaces import Block
 from npmdask.runs.observers import Observer
 from npmdask.storage.paths import local_path
-from npmdask.storage.writers.dense import DenseWriter
-from npmdask.storage.writers.row_file import RowFile, is_row_file
+from npmdask.storage.writers.dense import DenseWriter, RowFile, is_row_file
 from npmdask.streaming.loop import TELL_SECONDS, Stopwatch
 from npmdask.streaming.transform import writer_of_scores
 
