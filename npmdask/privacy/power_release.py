@@ -40,7 +40,7 @@ from npmdask.privacy.neighbors import MatrixRelation, Relation, make_relation
 from npmdask.privacy.public_rule import PublicRule, said_of
 from npmdask.privacy.release import PrivateRecipe
 from npmdask.privacy.request import Privacy
-from npmdask.storage.file_copies import file_of
+from npmdask.storage.ingest import file_of
 from npmdask.storage.paths import is_url
 from npmdask.storage.readers.packed import TriangleReader
 from npmdask.storage.readers.sparse import CsrReader

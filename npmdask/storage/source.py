@@ -20,9 +20,9 @@ from npmdask.storage.checksum import crc32c, crc32c_bytes, fingerprint
 from npmdask.storage.chunk_access import Boxes, location
 from npmdask.storage.containers import is_linear_operator, is_sparse, labels_of, rows_along, sparse_in_memory, values_of
 from npmdask.storage.conventions import convention_facts, decoded, require_plain_parts, require_undecoded
-from npmdask.storage.file_copies import copy_of, file_of, look_of
 from npmdask.storage.formats.compressed import gene_labels
 from npmdask.storage.formats.numpy_files import raw_header
+from npmdask.storage.ingest import copy_of, file_of, look_of
 from npmdask.storage.kinds import (
     KINDS,
     MATRICES,

@@ -23,9 +23,9 @@ import scipy.io
 import scipy.sparse as sp
 
 import npmdask
+import npmdask.storage.ingest as module
 from npmdask.cli.main import main
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.storage import file_copies
 from npmdask.storage.ingest import ingest
 from npmdask.storage.source import open_source
 
@@ -37,7 +37,7 @@ THIN = sp.csr_matrix(np.where(np.abs(X) > 4, X, 0))
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A cache of its own; files count as settled at once."""
     monkeypatch.setenv("NPMDASK_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(file_copies, "FRESH", 0)
+    monkeypatch.setattr(module, "FRESH", 0)
     yield tmp_path / "cache"
 
 
@@ -116,7 +116,7 @@ def test_a_file_that_changed_is_read_again(tmp_path: Path, cache: Path) -> None:
 def test_a_file_that_may_still_be_written_is_not_remembered(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file_copies, "FRESH", 60 * 10**9)
+    monkeypatch.setattr(module, "FRESH", 60 * 10**9)
     np.save(tmp_path / "x.npy", X)
     npmdask.top_k(tmp_path / "x.npy", 2)
     before = copies(cache)[0].stat().st_ino
@@ -134,7 +134,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(
         np.save(tmp_path / "x.npy", X + 1)
         return found
 
-    monkeypatch.setattr(file_copies, "ingest", meanwhile)
+    monkeypatch.setattr(module, "ingest", meanwhile)
     with pytest.raises(RefusedError, match="changed while it was being read"):
         npmdask.top_k(tmp_path / "x.npy", 2)
     monkeypatch.undo()
@@ -197,7 +197,7 @@ def test_many_at_once_make_one_copy(tmp_path: Path, cache: Path) -> None:
     np.save(tmp_path / "x.npy", np.tile(X, (2000, 1)))
     time.sleep(0.01)
     code = (
-        "import logging, sys, npmdask.storage.file_copies as f; f.FRESH = 0; import npmdask\n"
+        "import logging, sys, npmdask.storage.ingest as f; f.FRESH = 0; import npmdask\n"
         "logging.getLogger(f.TELLS).addHandler(logging.StreamHandler())\n"
         "print(npmdask.top_k(sys.argv[1], 1).values[0])"
     )
