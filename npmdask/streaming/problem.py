@@ -23,7 +23,7 @@ from npmdask.runs.weights import kept_weights
 from npmdask.storage.kinds import for_matrices_only, for_tensors_only, real_array
 from npmdask.storage.readers.gaps import Marks, checked_marks
 from npmdask.storage.source import open_source
-from npmdask.storage.streams import ZarrRows
+from npmdask.storage.streams.zarr_rows import ZarrRows
 from npmdask.streaming.metrics import FIRST_BATCHES, HeldOut, require_directions
 from npmdask.streaming.source import Opened, Reading, open_stream
 

@@ -23,9 +23,10 @@ from npmdask.storage.readers.gaps import Marks
 from npmdask.storage.readers.lazy import BlockRows
 from npmdask.storage.snapshots import is_of_icechunk
 from npmdask.storage.source import Source, open_source
-from npmdask.storage.streams import Directory, IteratorRows, Stream, ZarrRows, standard_input
-from npmdask.storage.streams.base import BatchedStream
-from npmdask.storage.streams.directory import is_complete
+from npmdask.storage.streams import BatchedStream, Stream
+from npmdask.storage.streams.directory import Directory, is_complete
+from npmdask.storage.streams.iterator import IteratorRows, standard_input
+from npmdask.storage.streams.zarr_rows import ZarrRows
 
 STANDARD_INPUT = "-"
 

@@ -25,7 +25,7 @@ import zarr
 from npmdask.cli.main import main
 from npmdask.errors import BadInputError
 from npmdask.storage.ingest import ingest
-from npmdask.storage.streams import standard_input
+from npmdask.storage.streams.iterator import standard_input
 from npmdask.streaming import stream_pca
 
 ROWS = np.random.default_rng(0).standard_normal((30, 4))

@@ -32,7 +32,7 @@ from npmdask.storage.readers.dense import ReadStats
 from npmdask.storage.readers.packed import TensorReader, TriangleReader
 from npmdask.storage.readers.sparse import CsrReader, Fragment
 from npmdask.storage.source import Source, open_source
-from npmdask.storage.streams import ZarrRows
+from npmdask.storage.streams.zarr_rows import ZarrRows
 from npmdask.streaming import stream_pca
 from npmdask.streaming.transform import transform
 from tests.operators.test_operators import ignore, write_csr

@@ -20,8 +20,8 @@ import pytest
 from npmdask.algorithms.streaming.model import Model
 from npmdask.checkpoint.store import RunStore
 from npmdask.storage import bundle
-from npmdask.storage.streams import Directory
-from npmdask.storage.streams.base import BatchedStream
+from npmdask.storage.streams import BatchedStream
+from npmdask.storage.streams.directory import Directory
 from npmdask.streaming import StreamSolution, stream_pca
 from tests.conftest import write_zarr
 from tests.streaming.common import EXACT, D, K, kept_state, rows_of, same_end, scatter

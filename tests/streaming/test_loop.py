@@ -12,7 +12,8 @@ from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, MemoryRefusedError, RefusedError
 from npmdask.runs import observers
 from npmdask.storage.source import open_source
-from npmdask.storage.streams import Directory, ZarrRows
+from npmdask.storage.streams.directory import Directory
+from npmdask.storage.streams.zarr_rows import ZarrRows
 from npmdask.streaming import StreamSolution, resume_stream, stream_pca
 from npmdask.streaming.loop import Stopwatch
 from tests.conftest import write_zarr

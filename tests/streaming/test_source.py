@@ -14,7 +14,8 @@ import zarr
 
 from npmdask.errors import BadInputError
 from npmdask.storage.source import open_source
-from npmdask.storage.streams import Directory, ZarrRows
+from npmdask.storage.streams.directory import Directory
+from npmdask.storage.streams.zarr_rows import ZarrRows
 from npmdask.storage.synthetic import generate
 from npmdask.streaming.source import Reading, open_stream
 from tests.conftest import write_zarr

@@ -20,7 +20,7 @@ from npmdask.errors import BadInputError, RefusedError
 from npmdask.storage.checksum import crc32c, fingerprint
 from npmdask.storage.formats import open_file
 from npmdask.storage.formats.common import DenseSource, SparseSource, guarded, reading
-from npmdask.storage.streams.base import BatchedStream, Piece, Position, count_of, dense, require_count, require_same
+from npmdask.storage.streams import BatchedStream, Piece, Position, count_of, dense, require_count, require_same
 
 # What lies in a directory that others write to: which entries are complete, and whether one is still the same.
 

@@ -17,7 +17,7 @@ from npmdask.storage.checksum import fingerprint
 from npmdask.storage.formats.numpy_files import npy_header
 from npmdask.storage.formats.tables import is_header
 from npmdask.storage.kinds import real_array
-from npmdask.storage.streams.base import BatchedStream, Piece, Position, count_of, require_count, require_same
+from npmdask.storage.streams import BatchedStream, Piece, Position, count_of, require_count, require_same
 
 pa = Later("pyarrow", "ingest")
 pa_csv = Later("pyarrow.csv", "ingest")

@@ -18,7 +18,7 @@ from npmdask.storage.readers.lazy import SparseRowsReader
 from npmdask.storage.readers.packed import TensorReader, TriangleReader
 from npmdask.storage.readers.sparse import CsrReader, Fragment
 from npmdask.storage.source import Source
-from npmdask.storage.streams.base import BatchedStream, Piece, Position, count_of, require_count, require_same
+from npmdask.storage.streams import BatchedStream, Piece, Position, count_of, require_count, require_same
 
 # Stored matrices as units of whole rows, each of which is read, checked and held at once.
 #

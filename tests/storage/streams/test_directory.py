@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.storage.ingest import ingest
-from npmdask.storage.streams import Directory
+from npmdask.storage.streams.directory import Directory
 from tests.conftest import write_zarr
 
 ROWS = np.random.default_rng(0).standard_normal((300, 4))

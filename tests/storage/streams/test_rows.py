@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.storage.streams import IteratorRows, iterator, standard_input
+from npmdask.storage.streams import iterator
+from npmdask.storage.streams.iterator import IteratorRows, standard_input
 
 ROWS = np.random.default_rng(0).standard_normal((200, 3))
 
@@ -252,7 +253,8 @@ def test_rows_are_given_as_soon_as_they_are_there() -> None:
 
 READER = """
 import json, sys
-from npmdask.storage.streams import IteratorRows, iterator, standard_input
+from npmdask.storage.streams.iterator import IteratorRows, standard_input
+from npmdask.storage.streams import iterator
 stream = standard_input(sys.argv[1], columns=3)
 stream.seek(json.loads(sys.argv[2]))
 while (batch := stream.read(1 + stream.rows_read % 29)) is not None:

@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.storage.ingest import ingest
 from npmdask.storage.source import Source, open_source
-from npmdask.storage.streams import ZarrRows, zarr_rows
+from npmdask.storage.streams import zarr_rows
+from npmdask.storage.streams.zarr_rows import ZarrRows
 from tests.conftest import write_zarr
 from tests.operators.test_operators import write_csr
 
@@ -325,7 +326,7 @@ def test_fingerprints_tell_streams_apart_that_give_other_rows(stores: Made) -> N
 CONSUMER = """
 import json, os, sys
 from npmdask.storage.source import open_source
-from npmdask.storage.streams import ZarrRows
+from npmdask.storage.streams.zarr_rows import ZarrRows
 
 store, log, commit = sys.argv[1:]
 stream = ZarrRows(open_source(store), order="shuffled", seed=11, epochs=2)
