@@ -19,7 +19,16 @@ from npmdask.operators.clipped_rows import ClippedGram, ClippedSparseGram
 from npmdask.operators.column_moments import ColumnMoments
 from npmdask.operators.complex_parts import ComplexGram, ComplexGramMatrix, ComplexSymmetric
 from npmdask.operators.dilation import CrossCovariance, Dilation, SparseDilation
-from npmdask.operators.gram import Gram, LeftProduct, MatrixFree, SparseGram
+from npmdask.operators.gram import (
+    ColumnsByRange,
+    Gram,
+    LeftProduct,
+    MatrixFree,
+    RowsByRange,
+    SparseGram,
+    TiledGram,
+    columns_of,
+)
 from npmdask.operators.gram_matrix import GramMatrix
 from npmdask.operators.likelihood_sums import FactorExpectations, MixtureExpectations, SourceContrasts
 from npmdask.operators.packed import PackedMultilinear, PackedTensor, Symmetric, Triangle
@@ -28,7 +37,6 @@ from npmdask.operators.record_images import RecordImages
 from npmdask.operators.row_gram import RowGram, RowProducts
 from npmdask.operators.sample_moments import MixtureSpread, MixtureTriples, SampleFourth, SampleTriples
 from npmdask.operators.stored_gram import GramOfGroups, GramOfSlabs, GramReader, StoredGram
-from npmdask.operators.tiled_gram import ColumnsByRange, RowsByRange, TiledGram, columns_of
 from npmdask.operators.view import View
 from npmdask.operators.word_moments import TripleBlocks, WhitenedTriples, WordPairs, WordSums, WordTotals, WordTriples
 
