@@ -45,7 +45,7 @@ from npmdask.storage.paths import is_url
 from npmdask.storage.readers.packed import TriangleReader
 from npmdask.storage.readers.sparse import CsrReader
 from npmdask.storage.source import Source
-from npmdask.theory.certificates.statements.private import plane_sine
+from npmdask.theory.certificates.statements import plane_sine
 from npmdask.theory.start import gaussian_norm
 
 MECHANISMS = {"gaussian": PrivateGaussian, "laplace": PrivateLaplace}

@@ -19,7 +19,7 @@ from npmdask.runs.problem import CHOSEN, Problem
 from npmdask.runs.session import Session
 from npmdask.storage.readers.dense import ReadStats
 from npmdask.storage.readers.gaps import EM, PAIRWISE, GapReader, over_observed
-from npmdask.theory.certificates.statements.models import of_factor_model
+from npmdask.theory.certificates.statements import of_factor_model
 
 
 class FactorRelease(PlainRelease):

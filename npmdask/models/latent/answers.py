@@ -25,7 +25,8 @@ from npmdask.report import Plot, Report
 from npmdask.report.blocks import Section, Text, parameters, section, series, spectrum_plot, table, tiles, warnings
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Resources
-from npmdask.theory.certificates.statements import Assurance, of_independent, of_mixture
+from npmdask.theory.certificates.statements import of_independent, of_mixture
+from npmdask.theory.certificates.wording import Assurance
 
 
 class Found(NamedTuple):

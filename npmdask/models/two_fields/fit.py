@@ -45,7 +45,7 @@ from npmdask.storage.bundle import Arrays
 from npmdask.storage.readers.dense import checksum_table
 from npmdask.storage.readers.gaps import DROP, MEAN, REFUSE, GapReader
 from npmdask.storage.source import Source
-from npmdask.theory.certificates.statements import of_coupled
+from npmdask.theory.certificates.wording import of_coupled
 
 MCA, CCA = KINDS = ("mca", "cca")
 ANSWER = "result"
