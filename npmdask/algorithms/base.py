@@ -17,7 +17,7 @@ import numpy as np
 
 from npmdask.errors import BadInputError, require
 from npmdask.numerics.subspaces import Block, orth
-from npmdask.theory.certificates.random_start import largest_missed
+from npmdask.theory.certificates.bounds import largest_missed
 
 
 class Query(NamedTuple):
@@ -211,7 +211,7 @@ def laid_out(state: S) -> S:
 
 
 # Random columns beside known ones: what a warm start cannot have missed
-# (npmdask.theory.certificates.random_start.largest_missed).
+# (npmdask.theory.certificates.bounds.largest_missed).
 #
 # Known columns W (of an earlier run) may be orthogonal to an eigenvector of these data, and stay so for ever. So the
 # last r columns of a block that starts from W are random, Omega, and they are multiplied by A in every step. Y_l G_l

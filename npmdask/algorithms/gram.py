@@ -32,8 +32,7 @@ from npmdask.algorithms.krylov import BlockKrylov, KrylovState
 from npmdask.errors import NpmdaskError, RefusedError
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block, orth, starting_block, tall_qr
-from npmdask.theory.certificates.bounds import rounding_of
-from npmdask.theory.certificates.random_start import tangents
+from npmdask.theory.certificates.bounds import rounding_of, tangents
 
 Pairs = Callable[[np.ndarray, int], tuple[np.ndarray, Block]]
 

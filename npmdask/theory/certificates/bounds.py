@@ -5,6 +5,8 @@ Three grounds, the strictest first; each has bounds of everything, and those of 
     always          a theorem without assumptions (of a non-negative operator: its trace, where that is known)
     random start    besides, with probability ``confidence``, that the random start was not blind
     none missed     besides, that the Ritz pairs which were seen belong to the largest eigenvalues
+
+First the certificate, then what it is made of: what a random start cannot have missed, and what residuals bound.
 """
 
 from __future__ import annotations
@@ -12,21 +14,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from npmdask.theory import improved_recursion, npm_error_recursion
-from npmdask.theory.certificates.random_start import smallest_singular_value, tangents, upper_values
-from npmdask.theory.certificates.residuals import (
-    Space,
-    component_sines,
-    largest,
-    norms_of_leading,
-    remainder,
-    spaces,
-    span_sine,
-)
 from npmdask.theory.start import gaussian_norm
 
 ALWAYS, START, SEEN = "always", "random start", "none missed"
@@ -396,3 +388,306 @@ def _followed(
             return math.inf
         h = t if alone else improved_recursion(h, kth, following, whole, inside, t).value
     return h
+
+
+# Bound eigenvalues that a random start cannot have missed, with a stated probability.
+#
+# A start Omega (d x p, Gaussian) contains, for every q <= p, a block U_1 + U_2 F over the q leading eigenvectors, and
+# ``tangents`` bounds ||F||. A polynomial of A applied to it shrinks F; Courant and Fischer's theorem makes of that
+#
+#     theta_i >= (1 - loss) lambda_i,      loss = max over s of (1 - s) y / (1 + y),    y = (t w(s))^2,
+#
+# where s = lambda_j / lambda_i <= 1 is what may lie below lambda_i and w(s) what the polynomial leaves of it: s^L
+# after L multiplications, 1 / T_L(2 / sigma - 1) for all s <= sigma with Chebyshev's polynomial (a block Krylov space
+# holds both).
+
+
+Bounds = np.ndarray
+
+CELLS = np.concatenate([[0.0], 1 - np.logspace(0, -9, 800)[1:], [1.0]])  # of s in [0, 1]: fine where it matters
+
+
+def tangents(d: int, p: int, fail_prob: float) -> Bounds:
+    """t (p values, of q = 1..p): ||Omega_2 Omega_1^+|| <= t_q for all q at once, except with ``fail_prob``.
+
+    Omega_1 (q x p) and Omega_2 (d - q x p) are independent and Gaussian. Given Omega_1 the norm is at most
+    (sqrt(d - q) + u) / s + sqrt(q) / s with s its smallest singular value (Halko, Martinsson and Tropp 2011, proof of
+    Theorem 10.8), half of the probability of each q for u and half for s.
+    """
+    each = fail_prob / (2 * p)
+    u = math.sqrt(2 * math.log(1 / each))
+    return np.array(
+        [
+            0.0 if q >= d else (math.sqrt(d - q) + u + math.sqrt(q)) / smallest_singular_value(q, p, each)
+            for q in range(1, p + 1)
+        ]
+    )
+
+
+def smallest_singular_value(q: int, p: int, fail_prob: float) -> float:
+    """What the smallest singular value of a Gaussian q x p block (q <= p) exceeds, except with ``fail_prob``.
+
+    The better of two: Halko, Martinsson and Tropp 2011, Proposition A.3 (of q = 1: the chi distribution near zero), and
+    sqrt(p) - sqrt(q) - sqrt(2 ln(1 / fail_prob)) (Gordon, and concentration).
+    """
+    w = p - q + 1
+    if q == 1:  # P(chi_p <= y) <= y^p / (2^(p / 2) Gamma(p / 2 + 1))
+        small = math.exp((math.log(fail_prob) + p / 2 * math.log(2) + math.lgamma(p / 2 + 1)) / p)
+    else:
+        small = w / (math.e * math.sqrt(p)) * (fail_prob * math.sqrt(2 * math.pi * w)) ** (1 / w)
+    return max(small, math.sqrt(p) - math.sqrt(q) - math.sqrt(2 * math.log(1 / fail_prob)))
+
+
+def loss_of_powers(t: float, steps: int, largest: float, floor: float, *, square: bool = False) -> float:
+    """The loss after ``steps`` multiplications, if nothing below lambda_i is above ``largest`` (<= 1) of it.
+
+    ``floor``: what rounding adds to w. ``square``: of A^2, whose Ritz values fall short by 1 - s^2. On every cell of a
+    grid numerator and denominator are taken where they are worst, so that it is a bound.
+    """
+    low, high = CELLS[:-1], np.minimum(CELLS[1:], largest)
+    inside = low <= largest
+    y = np.square(t * (high[inside] ** steps) + floor)
+    short = 1 - low[inside] ** (2 if square else 1)
+    return float((short * y / (1 + y)).max(initial=0.0))
+
+
+def loss_of_chebyshev(t: float, degree: int, largest: float, floor: float) -> float:
+    """The loss of a space that holds all polynomials of this degree: the best sigma, or T_L(2 / largest - 1) alone."""
+    if degree < 1:
+        return 1.0
+    sigma = np.concatenate([np.linspace(0.02, 0.98, 49), [0.99, 0.999]])
+    sigma = sigma[sigma < largest]
+    if largest <= 0:
+        return float(_share(floor))
+    with np.errstate(over="ignore"):
+        beyond = np.maximum(_share(t / _chebyshev(2 / sigma - 1, degree) + floor), 1 - sigma)
+    at_largest = _share(t / float(_chebyshev(np.array(2 / largest - 1), degree)) + floor)
+    return float(min(at_largest, beyond.min(initial=1.0)))
+
+
+def _share(w: np.ndarray | float) -> np.ndarray | float:
+    y = np.square(w)
+    return y / (1 + y)
+
+
+def _chebyshev(x: np.ndarray, degree: int) -> np.ndarray:
+    return np.cosh(np.minimum(degree * np.arccosh(np.maximum(x, 1.0)), 300.0))
+
+
+def upper_values(
+    sizes: np.ndarray, d: int, p: int, degree: int, *, powers: bool, square: bool, rounding: float, fail_prob: float
+) -> Bounds:
+    """Upper bounds of the i-th largest |lambda|, i = 1..min(p, len(sizes)), all at once except with ``fail_prob``.
+
+    Parameters
+    ----------
+    sizes : Ritz values of a non-negative A; or, with ``square``, the roots of those of A^2 (A of both signs).
+    powers : the space is A^degree Omega; otherwise it is Krylov's.
+    rounding : absolute error of every product, which the multiplications carry along.
+
+    Notes
+    -----
+    From the last to the first: a bound of lambda_{q+1} says how far below lambda_i the rest begins, for every q.
+    """
+    t = tangents(d, p, fail_prob)
+    count = min(p, len(sizes))
+    upper = np.full(count, np.inf)
+    for i in range(count - 1, -1, -1):
+        size = float(sizes[i])
+        if size <= rounding:
+            upper[i] = rounding if degree > 0 else np.inf
+            continue
+        floor = degree * rounding / size
+        losses = []
+        for q in sorted({i, *np.unique(np.geomspace(i + 1, p, 12).astype(int) - 1)}):  # q + 1 of the paper
+            below = min(1.0, float(upper[q + 1]) / size) if q + 1 < count else 1.0
+            if powers:
+                losses.append(loss_of_powers(t[q], degree, below, floor, square=square))
+            else:
+                losses.append(loss_of_chebyshev(t[q], degree, below, floor))
+        left = 1 - min(losses)
+        if left > 0:
+            upper[i] = size / (math.sqrt(left) if square else left)
+    return np.minimum.accumulate(upper)
+
+
+def largest_missed(values: np.ndarray, gram: np.ndarray, held: np.ndarray, degree: int, fail_prob: float) -> float:
+    """Bound of |mu| for every eigenvector u that is orthogonal to given columns, but for ``fail_prob``.
+
+    Random columns Omega without what the given ones hold of them, multiplied ``degree`` times, are in range(Q). Nothing
+    is assumed of the spectrum.
+
+    Parameters
+    ----------
+    values, gram : r Ritz values of A on range(Q), outside of the given columns, and R^T R of their residuals.
+    held : logarithms of the r largest singular values of M, where u^T Q = mu^degree (u^T Omega) M.
+
+    Notes
+    -----
+    u^T Omega is Gaussian and independent of what Omega holds of other directions. So u has the share
+    s^2 = kappa / (1 + kappa) in range(Q), with kappa >= (mu^degree x_j sigma_j)^2 for every j, where chi_j exceeds x_j.
+    On the other side u^T R = u^T Q (mu - Theta), so that s <= ||R (|mu| - |Theta|)^(-1)||: no mu is possible for which
+    that is less. The one falls with mu and the other grows.
+    """
+    sizes = np.abs(values)
+    top, root = float(sizes.max(initial=0.0)), math.sqrt(largest(gram))
+    if not root:
+        return top
+    luck = np.log([smallest_singular_value(1, j, fail_prob) for j in range(1, len(held) + 1)])
+
+    def possible(mu: float) -> bool:
+        kappa = math.exp(min(2 * float((degree * math.log(mu) + luck + held).max()), 700.0))
+        scale = 1 / (mu - sizes)
+        return largest(gram * np.outer(scale, scale)) * (1 + kappa) >= kappa
+
+    low, high = top, top + root
+    while possible(high):
+        high = top + 2 * (high - top)
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if middle > top and possible(middle) else (low, middle)
+    return high
+
+
+# Bound errors by residuals, given bounds on the further eigenvalues: sharp, without any constant.
+#
+# Notation: A V = V Theta + R with V^T R = 0 for m Ritz pairs, C what A is outside of range(V), sizes a_i = |theta_i|,
+# and tau >= |lambda_{m+1}| with tau < a_m. Then A has exactly m eigenvalues beyond tau, and
+#
+#     |lambda_i| <= eig_i(|Theta| + D^(-1/2) R^T R D^(-1/2)),   D = |Theta| - tau     (Lehmann; m = 1: Temple and Kato)
+#     ||C||      <= tau + ||R D^(-1/2)||^2                                            (inertia of a Schur complement).
+#
+# An eigenvector of lambda_i is [z_1; z_2; z_3] over (the Ritz vectors looked at, the others of the m, the rest):
+# z_2 = (lambda_i - Theta_b)^(-1) R_b^T z_3, (lambda_i - C - R_b (lambda_i - Theta_b)^(-1) R_b^T) z_3 = R z_1. With the
+# distances Delta of lambda_i from the other Ritz values, kappa = ||R_b Delta^(-1/2)||^2 and beta = ||R_b Delta^(-1)||:
+#
+#     ||z_3|| <= ||R|| / (a - ||C|| - kappa),     sine = ||[z_2; z_3]|| <= ||z_3|| sqrt(1 + beta^2).
+#
+# For m = k this is the theorem of Davis and Kahan; m > k makes use of a gap further down, where the error comes from.
+
+
+EXACT = 96  # columns up to which every eigenvalue is taken
+TRIED = 32  # spaces m that are looked at; of more, those with the widest gaps
+
+
+class Space(NamedTuple):
+    """The m leading pairs, with eigenvalues beyond tau counted: ``outside`` >= ||C||."""
+
+    m: int
+    outside: float
+    upper: np.ndarray  # of |lambda_i|, for each pair, by its own sign
+
+
+def largest(matrix: np.ndarray) -> float:
+    """The largest eigenvalue of a non-negative matrix (0 of none)."""
+    return max(float(np.linalg.eigvalsh(matrix)[-1]), 0.0) if len(matrix) else 0.0
+
+
+def quick_largest(matrix: np.ndarray) -> float:
+    """A bound of it, where there are many to take: exact if small, then the trace or Gershgorin's discs."""
+    if len(matrix) <= EXACT:
+        return largest(matrix)
+    return float(min(np.trace(matrix), np.abs(matrix).sum(axis=1).max()))
+
+
+def norms_of_leading(gram: np.ndarray) -> np.ndarray:
+    """||R_{1..j}|| for every j (m values). It grows with j: of many columns only some are computed, and rounded up."""
+    m = len(gram)
+    sizes = sorted({*range(1, min(m, EXACT) + 1), *(min(m, int(EXACT * 1.1**i)) for i in range(200)), m})
+    sizes = [size for size in sizes if size <= m]
+    norms = np.sqrt([largest(gram[:size, :size]) for size in sizes])
+    return np.asarray(norms[np.searchsorted(sizes, np.arange(1, m + 1))])
+
+
+def spaces(values: np.ndarray, gram: np.ndarray, tau: np.ndarray) -> list[Space]:
+    """Every m for which the gap after m is open. ``tau[m]`` >= |lambda_{m+1}|, m = 0..len(values)."""
+    a = np.abs(values)
+    gaps = np.array([a[m - 1] - tau[m] for m in range(1, len(a) + 1)])
+    open_ = np.flatnonzero(gaps > 0)
+    if len(open_) > TRIED:
+        open_ = np.sort(open_[np.argsort(-gaps[open_] / a[open_], kind="stable")[:TRIED]])
+    return [_space(values, gram, float(tau[m]), int(m)) for m in open_ + 1]
+
+
+def _space(values: np.ndarray, gram: np.ndarray, tau: float, m: int) -> Space:
+    a = np.abs(values[:m])
+    roots = np.sqrt(a - tau)
+    scaled = gram[:m, :m] / np.outer(roots, roots)
+    upper = np.zeros(m)
+    for sign in (True, False):
+        side = np.flatnonzero((values[:m] >= 0) == sign)
+        if len(side):
+            upper[side] = np.linalg.eigvalsh(np.diag(a[side]) + scaled[np.ix_(side, side)])[::-1]
+    return Space(m, tau + largest(scaled), np.maximum(upper, a))
+
+
+def remainder(values: np.ndarray, gram: np.ndarray, k: int, found: list[Space], tau: np.ndarray) -> float:
+    """Bound of ||(I - P) A (I - P)||, P the projection on the k leading Ritz vectors: what is left of A.
+
+    With m <= k pairs what is left is part of C; with m > k it is [[Theta_b, R_b^T], [R_b, C]]. With no gap at all it is
+    at most the largest |lambda|.
+    """
+    a = np.abs(values)
+    bounds = [float(tau[0])]
+    for space in found:
+        if space.m <= k:
+            bounds.append(space.outside)
+            continue
+        between = largest(gram[k : space.m, k : space.m])
+        half = (a[k] - space.outside) / 2
+        bounds.append(float((a[k] + space.outside) / 2 + np.sqrt(half**2 + between)))
+    return min(bounds)
+
+
+def span_sine(values: np.ndarray, gram: np.ndarray, k: int, found: list[Space], left: float) -> float:
+    """Bound of sin theta_k between the k Ritz vectors and the k leading eigenvectors; inf where none is known.
+
+    ``left``: from :func:`remainder`; residual over gap is Davis and Kahan's bound (in the spectral norm).
+    """
+    a = np.abs(values)
+    bounds = [np.inf]
+    if a[k - 1] > left:
+        bounds.append(np.sqrt(largest(gram[:k, :k])) / (a[k - 1] - left))
+    for space in found:
+        if space.m < k:
+            continue
+        others = slice(k, space.m)
+        bounds.append(_tilt(np.sqrt(np.trace(gram[:k, :k])), a[k - 1], space.outside, gram[others, others],
+                            a[k - 1] - a[others]))  # fmt: skip
+    return float(min(bounds))
+
+
+def component_sines(values: np.ndarray, gram: np.ndarray, k: int, found: list[Space], upper: np.ndarray) -> np.ndarray:
+    """Bounds of the sine of the angle of each of the k Ritz vectors to its own eigenvector; inf where none is known."""
+    best = sorted(found, key=lambda space: space.outside / max(abs(float(values[space.m - 1])), 1e-300))[:3]
+    best += [space for space in found[-1:] if space not in best]
+    sines = np.full(k, np.inf)
+    for i in range(k):
+        for space in best:
+            if i < space.m:
+                sines[i] = min(sines[i], _component(values, gram, i, space, float(upper[i])))
+    return sines
+
+
+def _component(values: np.ndarray, gram: np.ndarray, i: int, space: Space, upper: float) -> float:
+    others = np.delete(np.arange(space.m), i)
+    distances = distances_of(values[: space.m], i, upper)[others]
+    size = abs(float(values[i]))
+    return _tilt(np.sqrt(gram[i, i]), size, space.outside, gram[np.ix_(others, others)], distances)
+
+
+def distances_of(values: np.ndarray, i: int, upper: float) -> np.ndarray:
+    """How far an eigenvalue with size between |theta_i| and ``upper`` is at least from every Ritz value."""
+    a = np.abs(values)
+    same = np.where(np.arange(len(a)) < i, a - upper, a[i] - a)
+    return np.where(np.sign(values) == np.sign(values[i]), same, a[i] + a)
+
+
+def _tilt(residual: float, size: float, outside: float, gram: np.ndarray, distances: np.ndarray) -> float:
+    if size <= outside or not (distances > 0).all():
+        return float(np.inf)
+    roots = np.sqrt(distances)
+    gap = size - outside - quick_largest(gram / np.outer(roots, roots))
+    if gap <= 0:
+        return float(np.inf)
+    return float(residual / gap * np.sqrt(1 + quick_largest(gram / np.outer(distances, distances))))

@@ -15,7 +15,7 @@ from npmdask.algorithms.stopping import ResidualRule, StepView
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block
 from npmdask.theory.certificates import SEEN, Evidence, certify
-from npmdask.theory.certificates.random_start import largest_missed
+from npmdask.theory.certificates.bounds import largest_missed
 from npmdask.theory.certificates.wording import bounds_values
 
 D = 150
