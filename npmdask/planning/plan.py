@@ -28,8 +28,7 @@ from npmdask.planning.device_choice import OF_MATRIX, USUAL, DeviceChoice, choic
 from npmdask.planning.forecast import Forecast, look_ahead, predict_steps
 from npmdask.planning.predicted_steps import GRAM_FLOPS, MEMORY, PLACES, REHEARSAL_FLOPS, SIDE
 from npmdask.planning.private_forecast import chosen
-from npmdask.planning.row_sample import SampleBudget, sample_said, why_too_small
-from npmdask.planning.sample_error import ShareError, shares_said
+from npmdask.planning.row_sample import SampleBudget, ShareError, sample_said, shares_said, why_too_small
 from npmdask.planning.throughput import MOST_COLUMNS, Throughput, measure_on_disk, measure_throughput
 from npmdask.runs.build import ELSEWHERE, ON_DISK, default_rank, make_problem, prepared, why_not_on_disk
 from npmdask.runs.disk_blocks import disk_said, readings_of

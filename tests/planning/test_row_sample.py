@@ -12,13 +12,14 @@ from scipy.sparse import csr_matrix
 
 from benchmarks.sample_cases import MISSED, AllRows, as_markdown, measure
 from npmdask.planning.plan import Plan, plan_lines, plan_run
-from npmdask.planning.row_sample import SampleBudget, sample_of
-from npmdask.planning.sample_error import (
+from npmdask.planning.row_sample import (
+    SampleBudget,
     ShareError,
     _Compared,
     _loss_bound,
     _Sampled,
     _sine_bound,
+    sample_of,
     share_errors,
     shares_said,
 )
