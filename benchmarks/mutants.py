@@ -30,10 +30,14 @@ from npmdask.privacy.audit import (
 from npmdask.privacy.audit.attacks import Values
 from npmdask.privacy.audit.audit import whole_operator_of
 from npmdask.privacy.audit.release_path import WholePath
-from npmdask.privacy.mechanisms.gaussian_laplace import PrivateGaussian, PrivateLaplace, sampler_slack
+from npmdask.privacy.mechanisms.gaussian_laplace import (
+    PrivateGaussian,
+    PrivateLaplace,
+    SymmetricGaussian,
+    sampler_slack,
+)
 from npmdask.privacy.mechanisms.noise_key import Entropy, Keystream
 from npmdask.privacy.mechanisms.sampler import rounded_gaussian
-from npmdask.privacy.mechanisms.symmetric import SymmetricGaussian
 from npmdask.privacy.neighbors import RecordReplace, SpectralNorm, SymmetricEntry, make_relation, singular_values
 from npmdask.privacy.public_rule import PublicRule
 from npmdask.storage.readers.dense import Tile

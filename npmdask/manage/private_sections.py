@@ -9,7 +9,7 @@ import numpy as np
 
 from npmdask.algorithms.covariance import CLEAR
 from npmdask.manage.data_report import components
-from npmdask.privacy.mechanisms.symmetric import RELEASE_KIND
+from npmdask.privacy.mechanisms.gaussian_laplace import RELEASE_KIND
 from npmdask.report import Plot, Rule, Section
 from npmdask.report.blocks import Text, section, series, spans_a_decade
 from npmdask.storage.labels import Labels

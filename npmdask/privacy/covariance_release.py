@@ -1,8 +1,8 @@
 """One noisy covariance: what makes a run of it private, and what is made of it, then and later.
 
-The whole symmetric matrix is released once (:mod:`npmdask.privacy.mechanisms.symmetric`), and kept with the answer. The
-answer is a function of it and of public numbers, and so is every other one: for another k, or for some of the columns,
-:func:`components_of_covariance` asks nothing of the data, and charges nothing.
+The whole symmetric matrix is released once (:class:`npmdask.privacy.mechanisms.SymmetricGaussian`), and kept with the
+answer. The answer is a function of it and of public numbers, and so is every other one: for another k, or for some of
+the columns, :func:`components_of_covariance` asks nothing of the data, and charges nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from npmdask.errors import BadInputError
 from npmdask.operators import ClippedGram, ClippedSparseGram
 from npmdask.privacy.concerns import Asked, ReleaseNoise
 from npmdask.privacy.mechanisms import SymmetricGaussian
-from npmdask.privacy.mechanisms.symmetric import require_gaussian
+from npmdask.privacy.mechanisms.gaussian_laplace import require_gaussian
 from npmdask.privacy.neighbors import Relation
 from npmdask.privacy.power_release import (
     MatrixRecipe,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from npmdask.manage.private_sections import above_noise, heights, in_plain_words, noise_of_entries, released_loadings
-from npmdask.privacy.mechanisms.symmetric import RELEASE_KIND
+from npmdask.privacy.mechanisms.gaussian_laplace import RELEASE_KIND
 from npmdask.report import Bars, Plot, Text
 from npmdask.storage.labels import Labels
 from npmdask.theory.noisy_symmetric import noise_norm

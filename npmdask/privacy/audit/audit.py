@@ -41,9 +41,12 @@ from npmdask.privacy.audit.statistics import (
 )
 from npmdask.privacy.dp_pca.base import SecretNoise
 from npmdask.privacy.dp_pca.private_mean import ClippedMean
-from npmdask.privacy.mechanisms.gaussian_laplace import PrivateGaussian, PrivateLaplace
-from npmdask.privacy.mechanisms.symmetric import SymmetricGaussian
-from npmdask.privacy.mechanisms.tensor import TensorGaussian
+from npmdask.privacy.mechanisms.gaussian_laplace import (
+    PrivateGaussian,
+    PrivateLaplace,
+    SymmetricGaussian,
+    TensorGaussian,
+)
 from npmdask.privacy.neighbors import REGISTRY, TENSORS, Relation, TensorRelation, make_relation
 from npmdask.storage.readers.gaps import FILL
 from npmdask.storage.readers.packed import TensorReader

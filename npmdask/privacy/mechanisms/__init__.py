@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from npmdask.privacy.mechanisms.gaussian_laplace import PrivateGaussian, PrivateLaplace
+from npmdask.privacy.mechanisms.gaussian_laplace import (
+    EntriesGaussian,
+    PrivateGaussian,
+    PrivateLaplace,
+    SymmetricGaussian,
+    TensorGaussian,
+)
 from npmdask.privacy.mechanisms.noise_key import Entropy, destroy_key
 from npmdask.privacy.mechanisms.simulated import (
     Mechanism,
@@ -13,8 +19,6 @@ from npmdask.privacy.mechanisms.simulated import (
     block_noise,
     noise_norms,
 )
-from npmdask.privacy.mechanisms.symmetric import SymmetricGaussian
-from npmdask.privacy.mechanisms.tensor import EntriesGaussian, TensorGaussian
 
 REGISTRY = {
     "none": NoNoise,

@@ -23,7 +23,7 @@ from npmdask.manage.status import inspect
 from npmdask.privacy.audit import ALPHA
 from npmdask.privacy.ledger import Ledger
 from npmdask.privacy.mechanisms import EntriesGaussian, Entropy
-from npmdask.privacy.mechanisms.tensor import unique_entries
+from npmdask.privacy.mechanisms.gaussian_laplace import unique_entries
 from npmdask.privacy.neighbors import TensorRelation, make_relation
 from npmdask.privacy.request import Privacy
 from npmdask.runs.perturb import concerns_of_copy, perturb
