@@ -28,9 +28,9 @@ from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block
 from npmdask.privacy.dp_pca.base import SimulatedNoise, released
 from npmdask.privacy.dp_pca.deflation import Deflation
+from npmdask.privacy.dp_pca.exact_oracles import PowerOracle
 from npmdask.privacy.dp_pca.neighbors import Relation
 from npmdask.privacy.dp_pca.paper_oracles import DPOjas
-from npmdask.privacy.dp_pca.power import PowerOracle
 from npmdask.privacy.dp_pca.private_mean import ClippedMean
 
 NAME = "kdppca-allocation"

@@ -30,9 +30,8 @@ from npmdask.algorithms import (
     TensorPower,
 )
 from npmdask.errors import NpmdaskError
-from npmdask.privacy.dp_pca.exact_oracle import TightOracle
+from npmdask.privacy.dp_pca.exact_oracles import PowerOracle, TightOracle
 from npmdask.privacy.dp_pca.paper_oracles import DPOjas, ModifiedDPPCA, PlainOja
-from npmdask.privacy.dp_pca.power import PowerOracle
 from npmdask.privacy.neighbors import REGISTRY as RELATIONS
 from npmdask.privacy.neighbors import TENSORS
 from npmdask.runs.build import make_problem

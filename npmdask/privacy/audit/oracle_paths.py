@@ -31,10 +31,9 @@ from npmdask.privacy.audit.instances import follows_places
 from npmdask.privacy.audit.privacy_loss import ObservedRelease
 from npmdask.privacy.dp_pca.base import Answer, BatchMechanism, BatchQuery, Noise, SimulatedNoise, released
 from npmdask.privacy.dp_pca.deflation import Deflation
-from npmdask.privacy.dp_pca.exact_oracle import TightOracle
+from npmdask.privacy.dp_pca.exact_oracles import PowerOracle, TightOracle
 from npmdask.privacy.dp_pca.neighbors import RELATIONS, Promise, Relation, promise_of
 from npmdask.privacy.dp_pca.paper_oracles import DPOjas, ModifiedDPPCA
-from npmdask.privacy.dp_pca.power import PowerOracle
 from npmdask.privacy.dp_pca.private_mean import ClippedMean, DistanceRange, PaperMean, PaperRange
 from npmdask.storage.readers.dense import DenseReader
 

@@ -11,10 +11,9 @@ from npmdask.accounting import Budget
 from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.numerics.units import from_table
 from npmdask.privacy.dp_pca.base import Oracle
-from npmdask.privacy.dp_pca.exact_oracle import TightOracle
+from npmdask.privacy.dp_pca.exact_oracles import PowerOracle, TightOracle
 from npmdask.privacy.dp_pca.neighbors import require_relation
 from npmdask.privacy.dp_pca.paper_oracles import DPOjas, ModifiedDPPCA
-from npmdask.privacy.dp_pca.power import PowerOracle
 
 ORACLES: dict[str, type[Any]] = {"k-dp-pca": TightOracle, "k-dp-ojas": DPOjas, "k-dp-power": PowerOracle}
 NAMES = tuple(ORACLES)

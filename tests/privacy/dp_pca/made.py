@@ -6,9 +6,8 @@ import numpy as np
 
 from npmdask.accounting import Budget
 from npmdask.privacy.dp_pca.base import SimulatedNoise
-from npmdask.privacy.dp_pca.exact_oracle import TightOracle
+from npmdask.privacy.dp_pca.exact_oracles import PowerOracle, TightOracle
 from npmdask.privacy.dp_pca.paper_oracles import DPOjas, ModifiedDPPCA, PlainOja
-from npmdask.privacy.dp_pca.power import PowerOracle
 
 VALUES = (10.0, 5.0)
 BUDGET = Budget(1.0, 0.01)

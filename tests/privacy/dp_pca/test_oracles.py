@@ -10,8 +10,8 @@ import pytest
 from npmdask.accounting import Budget
 from npmdask.errors import BadInputError
 from npmdask.privacy.dp_pca.base import SecretNoise, SimulatedNoise
+from npmdask.privacy.dp_pca.exact_oracles import PowerRoundState
 from npmdask.privacy.dp_pca.paper_oracles import OjaRoundState, PlainOja
-from npmdask.privacy.dp_pca.power import PowerRoundState
 from npmdask.privacy.dp_pca.private_mean import ClippedMean, PaperMean
 from npmdask.privacy.mechanisms.noise_key import Entropy
 from tests.privacy.dp_pca.made import NOISE, VALUES, full_ojas, ojas, paper, power, tight

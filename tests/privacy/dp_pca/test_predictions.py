@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from npmdask.privacy.dp_pca.releases import Answers
+from npmdask.privacy.dp_pca.exact_oracles import Answers
 
 NOTHING = np.zeros((6, 0))
 E = np.eye(6)

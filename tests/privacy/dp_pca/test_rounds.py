@@ -10,9 +10,8 @@ import pytest
 from npmdask.accounting import Budget
 from npmdask.algorithms import state_fields
 from npmdask.privacy.dp_pca.deflation import DeflationRounds, as_released
-from npmdask.privacy.dp_pca.exact_oracle import TightOracle
+from npmdask.privacy.dp_pca.exact_oracles import PowerOracle, TightOracle
 from npmdask.privacy.dp_pca.paper_oracles import ModifiedDPPCA
-from npmdask.privacy.dp_pca.power import PowerOracle
 
 D = 300
 BUDGET = Budget(1.0, 1e-6)

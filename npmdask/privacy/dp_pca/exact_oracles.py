@@ -1,9 +1,10 @@
-"""The "tight" oracle: distances, then a mean around a prediction, with exact Gaussian accounting.
+"""Oracles with exact Gaussian accounting: "tight", and the private power method with one column (further down).
 
-A step releases how far images are from what earlier answers predict (:class:`DistanceRange`), then their mean, clipped
-to ``factor`` times that (:class:`ClippedMean`). Predictions get better with every answer, so radius and noise shrink
-from the size of M w to the spread of the images themselves: CoinPress (Biswas, Dong, Kamath and Ullman 2020) with a
-prediction for a centre, and measured radii for those that a tail bound gives.
+"tight" releases distances, then a mean around a prediction. A step releases how far images are from what earlier
+answers predict (:class:`DistanceRange`), then their mean, clipped to ``factor`` times that (:class:`ClippedMean`).
+Predictions get better with every answer, so radius and noise shrink from the size of M w to the spread of the images
+themselves: CoinPress (Biswas, Dong, Kamath and Ullman 2020) with a prediction for a centre, and measured radii for
+those that a tail bound gives.
 
 Within a round this is the noisy power method with one column (omega_t = P g_t, Oja's step of infinite size); a round
 starts from what earlier rounds have shown. Nothing of this needs the eigenvalues, K or gamma.
@@ -28,9 +29,58 @@ from npmdask.numerics.subspaces import Block, project_out, unit
 from npmdask.privacy.dp_pca.base import Answer, BatchQuery, number_of, random_start, spec_of, vector_of
 from npmdask.privacy.dp_pca.neighbors import Promise, Relation, parallel, promise_of, require_by_index, require_relation
 from npmdask.privacy.dp_pca.private_mean import ClippedMean, DistanceRange
-from npmdask.privacy.dp_pca.releases import Answers
 
 SAFELY = 1 + 1e-12  # more than what the rounding of shares can lose
+
+# What released products tell of other products: public post-processing, no access to data.
+#
+# From answers ``G_s = M w_s + noise of stddev_s`` (M the mean of the records, d x d, never formed) the best linear
+# guess of M, for entries that are independent N(0, size^2 / d) beforehand, is
+#
+#     M' = G (W^T W + d diag(stddev^2) / size^2)^-1 W^T
+#
+# so M' w predicts the next answer. Answers to w of earlier rounds stay true for later ones: P_j P_i = P_j for the
+# nested projections of the deflation.
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The vectors asked for (``asked``, d x m), noisy products (``given``, d x m) and their noise (``stddevs``, m)."""
+
+    asked: Block
+    given: Block
+    stddevs: np.ndarray
+    size: float
+
+    @classmethod
+    def none(cls, dimension: int, size: float) -> Answers:
+        """Before the first; ``size`` is a public guess of the largest eigenvalue."""
+        return cls(np.zeros((dimension, 0)), np.zeros((dimension, 0)), np.zeros(0), size)
+
+    def add(self, vector: np.ndarray, product: np.ndarray, stddev: float) -> Answers:
+        return Answers(
+            np.column_stack([self.asked, vector]),
+            np.column_stack([self.given, product]),
+            np.append(self.stddevs, stddev),
+            self.size,
+        )
+
+    def predict(self, vectors: np.ndarray, found: Block) -> np.ndarray:
+        """``P M' vectors`` (d or d x p)."""
+        weights = np.linalg.lstsq(self._gram(), self.asked.T @ vectors, rcond=None)[0]
+        return project_out((self.given @ weights).T, found).T
+
+    def leading(self, found: Block) -> np.ndarray | None:
+        """The direction that exceeds the noise most in the range of P: the top left singular vector of
+        P G diag(1 / stddev), whose noise is alike in all columns. Where a round starts; None before any answer."""
+        if not self.given.shape[1]:
+            return None
+        known = project_out((self.given / self.stddevs).T, found).T
+        return np.linalg.svd(known, full_matrices=False)[0][:, 0]
+
+    def _gram(self) -> np.ndarray:
+        noise = len(self.asked) * (self.stddevs / self.size) ** 2
+        return self.asked.T @ self.asked + np.diag(noise)
 
 
 @dataclass(frozen=True)
@@ -176,3 +226,97 @@ class TightOracle:
     def _mean(self, step: int, radius: float) -> ClippedMean:
         multiplier = self._multiplier(step, 1 - self.range_share)
         return ClippedMean(relation=self.relation, radius=radius, count=self._count, multiplier=multiplier)
+
+
+# The private power method with one column, as an oracle: all records in every step, images clipped around zero.
+#
+#     w <- normalise(mean of clip(P A_i P w, radius) + noise),   T steps in each of k rounds
+#
+# Hardt and Price 2014, Figure 3, with p = 1 and records for neighbours; the deflation around it is that of Jambulapati
+# et al. 2024, whose theorem is for one fixed matrix, here the mean of the records. The k T releases share the budget by
+# exact Gaussian composition, so noise grows with sqrt(k T). It is what TightOracle is without ranges and predictions; a
+# step is one pass, not two.
+
+
+@dataclass(frozen=True)
+class PowerRoundState:
+    """Step t of the round (1..T; its answer comes next), w and U."""
+
+    step: int
+    vector: np.ndarray
+    found: Block
+
+
+@dataclass(frozen=True, kw_only=True)
+class PowerOracle:
+    """See above.
+
+    Parameters
+    ----------
+    records : n; public: the number, or (record_add_remove) a guess that sums are divided by, which cancels.
+    target_rank : k. steps : T of a round.
+    radius : what images are clipped to in 2-norm; public.
+    budget : of the whole run. relation : see :mod:`npmdask.privacy.dp_pca.neighbors`.
+    seed : of the public random starts.
+
+    Notes
+    -----
+    Neighbours: record_replace, record_zero_out, record_add_remove; k T releases share the budget.
+    Guarantee: private for all data; error as of the private power method with one column (npmdask.theory.ppm_error).
+    Needs: a public radius, T >= 1; else BadInputError.
+    Cost: k T passes over all records, O(d k) each; O(d k) memory.
+    """
+
+    records: int
+    target_rank: int
+    steps: int
+    radius: float
+    budget: Budget
+    relation: Relation = "record_replace"
+    seed: int = 0
+    multiplier: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        require_relation(self.relation)
+        if self.target_rank < 1 or self.steps < 1:
+            raise BadInputError("a power oracle needs target_rank and steps of at least 1")
+        object.__setattr__(self, "multiplier", gaussian_multiplier(self.budget, self.releases))
+        self._mean()  # the range of its numbers
+
+    @property
+    def releases(self) -> int:
+        return self.target_rank * self.steps
+
+    @property
+    def remembered(self) -> int:
+        return 0
+
+    def widest_noise(self) -> float:
+        """The same in every step."""
+        return self._mean().stddev
+
+    def init(self, found: Block, earlier: PowerRoundState | None) -> PowerRoundState:
+        return PowerRoundState(1, random_start(self.seed, found), found)
+
+    def query(self, state: PowerRoundState) -> BatchQuery:
+        zero = np.zeros_like(state.vector)
+        return BatchQuery(None, state.vector, state.found, zero, self._mean(), 0)
+
+    def update(self, state: PowerRoundState, answer: Answer) -> PowerRoundState:
+        """The answer, at length 1."""
+        return replace(state, step=state.step + 1, vector=unit(project_out(vector_of(answer), state.found)))
+
+    def direction(self, state: PowerRoundState) -> np.ndarray | None:
+        return state.vector if state.step > self.steps else None
+
+    def promise(self) -> Promise:
+        return promise_of(self.charge(), self.relation, self.budget.delta)
+
+    def charge(self) -> Charge:
+        return gaussian_charge(self.multiplier, self.releases)
+
+    def spec(self) -> dict[str, Any]:
+        return spec_of("power", self)
+
+    def _mean(self) -> ClippedMean:
+        return ClippedMean(relation=self.relation, radius=self.radius, count=self.records, multiplier=self.multiplier)
