@@ -26,10 +26,9 @@ from npmdask.experiments.matrix_streams import MatrixStream
 from npmdask.experiments.oracles import OJAS_RATE, black_box_pca, images, largest_image, steps
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block
-from npmdask.privacy.dp_pca.base import SimulatedNoise, released
+from npmdask.privacy.dp_pca.base import Relation, SimulatedNoise, released
 from npmdask.privacy.dp_pca.deflation import Deflation
 from npmdask.privacy.dp_pca.exact_oracles import PowerOracle
-from npmdask.privacy.dp_pca.neighbors import Relation
 from npmdask.privacy.dp_pca.paper_oracles import DPOjas
 from npmdask.privacy.dp_pca.private_mean import ClippedMean
 

@@ -17,10 +17,17 @@ from npmdask.accounting import Budget, gaussian_charge
 from npmdask.experiments.baselines import FAIL_PROB, clip_trace
 from npmdask.experiments.matrix_streams import ROWS, MatrixStream
 from npmdask.numerics.subspaces import Block, project_out
-from npmdask.privacy.dp_pca.base import BatchQuery, Oracle, SimulatedNoise, State, released
+from npmdask.privacy.dp_pca.base import (
+    BatchQuery,
+    Oracle,
+    SimulatedNoise,
+    State,
+    released,
+    require_by_index,
+    require_relation,
+)
 from npmdask.privacy.dp_pca.deflation import Deflation
 from npmdask.privacy.dp_pca.exact_oracles import TightOracle
-from npmdask.privacy.dp_pca.neighbors import require_by_index, require_relation
 from npmdask.privacy.dp_pca.paper_oracles import DPOjas, ModifiedDPPCA, PlainOja
 from npmdask.privacy.dp_pca.private_mean import histogram_epsilon
 

@@ -18,9 +18,8 @@ from npmdask.algorithms.stopping import UntilFinished
 from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.operators import RecordImages
 from npmdask.privacy.concerns import Asked, ReleaseNoise, of_epsilon, weak_promise
-from npmdask.privacy.dp_pca.base import Oracle
+from npmdask.privacy.dp_pca.base import RELATIONS, Oracle, require_relation
 from npmdask.privacy.dp_pca.deflation import DeflationRounds
-from npmdask.privacy.dp_pca.neighbors import RELATIONS, require_relation
 from npmdask.privacy.dp_pca.private_mean import MOST_RECORDS, DistanceRange
 from npmdask.privacy.dp_pca.registry import OracleQuestion, make_oracle
 from npmdask.privacy.dp_pca.releases import KINDS, BatchRelease, RecordUnit, RunOfReleases

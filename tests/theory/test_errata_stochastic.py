@@ -10,7 +10,7 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 from npmdask.accounting import Budget, gaussian_charge, gaussian_multiplier
-from npmdask.privacy.dp_pca.neighbors import parallel
+from npmdask.privacy.dp_pca.base import parallel
 from npmdask.privacy.dp_pca.private_mean import PaperMean, PaperRange
 from npmdask.theory import (
     AssumptionA,

@@ -12,8 +12,7 @@ from npmdask.algorithms.streaming.msg import MiniBatchRMSG
 from npmdask.algorithms.streaming.oja import Oja
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import random_orthonormal
-from npmdask.privacy.dp_pca.histogram import StabilityHistogram
-from npmdask.privacy.dp_pca.private_mean import PaperMean, PaperRange
+from npmdask.privacy.dp_pca.private_mean import PaperMean, PaperRange, StabilityHistogram
 from npmdask.privacy.neighbors import make_relation
 from npmdask.theory import (
     bernstein_batch,

@@ -29,10 +29,20 @@ from npmdask.operators.exact_sums import RECORD_GRID, grid_unit
 from npmdask.operators.record_images import images_of_matrices, images_of_rows, pack_query
 from npmdask.privacy.audit.instances import follows_places
 from npmdask.privacy.audit.privacy_loss import ObservedRelease
-from npmdask.privacy.dp_pca.base import Answer, BatchMechanism, BatchQuery, Noise, SimulatedNoise, released
+from npmdask.privacy.dp_pca.base import (
+    RELATIONS,
+    Answer,
+    BatchMechanism,
+    BatchQuery,
+    Noise,
+    Promise,
+    Relation,
+    SimulatedNoise,
+    promise_of,
+    released,
+)
 from npmdask.privacy.dp_pca.deflation import Deflation
 from npmdask.privacy.dp_pca.exact_oracles import PowerOracle, TightOracle
-from npmdask.privacy.dp_pca.neighbors import RELATIONS, Promise, Relation, promise_of
 from npmdask.privacy.dp_pca.paper_oracles import DPOjas, ModifiedDPPCA
 from npmdask.privacy.dp_pca.private_mean import ClippedMean, DistanceRange, PaperMean, PaperRange
 from npmdask.storage.readers.dense import DenseReader

@@ -16,8 +16,15 @@ from scipy.special import log_ndtr, ndtr
 
 from npmdask.privacy.audit.attacks import Publication, Values, likelihood_ratio
 from npmdask.privacy.dp_pca.base import Answer, BatchQuery
-from npmdask.privacy.dp_pca.histogram import NOWHERE, GaussianHistogram, StabilityHistogram
-from npmdask.privacy.dp_pca.private_mean import ClippedMean, DistanceRange, PaperMean, PaperRange
+from npmdask.privacy.dp_pca.private_mean import (
+    NOWHERE,
+    ClippedMean,
+    DistanceRange,
+    GaussianHistogram,
+    PaperMean,
+    PaperRange,
+    StabilityHistogram,
+)
 
 # How probable a heaviest bin is: the exact law of what a noisy histogram publishes.
 #

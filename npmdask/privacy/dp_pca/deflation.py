@@ -19,8 +19,7 @@ from npmdask.algorithms.base import laid_out
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import Block, fix_signs, project_out, unit
 from npmdask.operators.record_images import pack_query
-from npmdask.privacy.dp_pca.base import Answer, BatchQuery, Oracle, State
-from npmdask.privacy.dp_pca.neighbors import Promise
+from npmdask.privacy.dp_pca.base import Answer, BatchQuery, Oracle, Promise, State
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,20 @@ import numpy as np
 from npmdask.accounting import Budget, Charge, gaussian_charge, gaussian_multiplier
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import Block, project_out, unit
-from npmdask.privacy.dp_pca.base import Answer, BatchQuery, number_of, random_start, spec_of, vector_of
-from npmdask.privacy.dp_pca.neighbors import Promise, Relation, parallel, promise_of, require_by_index, require_relation
+from npmdask.privacy.dp_pca.base import (
+    Answer,
+    BatchQuery,
+    Promise,
+    Relation,
+    number_of,
+    parallel,
+    promise_of,
+    random_start,
+    require_by_index,
+    require_relation,
+    spec_of,
+    vector_of,
+)
 from npmdask.privacy.dp_pca.private_mean import ClippedMean, DistanceRange
 
 SAFELY = 1 + 1e-12  # more than what the rounding of shares can lose
@@ -106,7 +118,7 @@ class TightOracle:
     ----------
     records : n; public: the number, or (record_add_remove) a guess that sums are divided by, of more than half of it.
     target_rank : k. steps : T of a round.
-    budget : of the whole run. relation : see :mod:`npmdask.privacy.dp_pca.neighbors`.
+    budget : of the whole run. relation : see :mod:`npmdask.privacy.dp_pca.base`.
     largest : public bound of what |A_i w| usually is; longer images are clipped. Also the guess of lambda_1.
     reuse : all records in every step.
     range_share : part of mu^2 of a step that goes to the range.
@@ -256,7 +268,7 @@ class PowerOracle:
     records : n; public: the number, or (record_add_remove) a guess that sums are divided by, which cancels.
     target_rank : k. steps : T of a round.
     radius : what images are clipped to in 2-norm; public.
-    budget : of the whole run. relation : see :mod:`npmdask.privacy.dp_pca.neighbors`.
+    budget : of the whole run. relation : see :mod:`npmdask.privacy.dp_pca.base`.
     seed : of the public random starts.
 
     Notes

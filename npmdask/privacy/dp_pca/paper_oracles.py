@@ -19,17 +19,29 @@ import numpy as np
 from npmdask.accounting import Budget, Charge, gaussian_charge, gaussian_multiplier, release_charge, shuffled_multiplier
 from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.numerics.subspaces import Block, project_out, unit
-from npmdask.privacy.dp_pca.base import Answer, BatchMechanism, BatchQuery, number_of, random_start, spec_of, vector_of
-from npmdask.privacy.dp_pca.histogram import StabilityHistogram
-from npmdask.privacy.dp_pca.neighbors import (
+from npmdask.privacy.dp_pca.base import (
+    Answer,
+    BatchMechanism,
+    BatchQuery,
     Promise,
     Relation,
+    number_of,
     promise_of,
+    random_start,
     require_by_index,
     require_relation,
+    spec_of,
     sum_sensitivity,
+    vector_of,
 )
-from npmdask.privacy.dp_pca.private_mean import ClippedMean, PaperMean, PaperRange, PlainMean, paper_mean_cost
+from npmdask.privacy.dp_pca.private_mean import (
+    ClippedMean,
+    PaperMean,
+    PaperRange,
+    PlainMean,
+    StabilityHistogram,
+    paper_mean_cost,
+)
 
 # Oja's steps as an oracle: what those of :mod:`npmdask.privacy.dp_pca.paper_oracles` have in common.
 #
@@ -153,7 +165,7 @@ class DPOjas(OjaOracle):
     """DP-Ojas. Parameters of :class:`~npmdask.privacy.dp_pca.paper_oracles.OjaOracle`, and:
 
     radius : beta, what images are clipped to in 2-norm; public.
-    budget : of the whole run. relation : see :mod:`npmdask.privacy.dp_pca.neighbors`.
+    budget : of the whole run. relation : see :mod:`npmdask.privacy.dp_pca.base`.
     noise : "sound": alpha = 1 / mu(epsilon, delta), exact for one pass over disjoint batches at any epsilon.
         "reuse": every step has all records (no ``batch``), ``full_steps`` a round; k T releases share the budget.
         "shuffle": amplified (:mod:`npmdask.accounting.amplification`) where that gives less than "sound"; only for

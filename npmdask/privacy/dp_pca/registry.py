@@ -10,9 +10,8 @@ from typing import Any
 from npmdask.accounting import Budget
 from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.numerics.units import from_table
-from npmdask.privacy.dp_pca.base import Oracle
+from npmdask.privacy.dp_pca.base import Oracle, require_relation
 from npmdask.privacy.dp_pca.exact_oracles import PowerOracle, TightOracle
-from npmdask.privacy.dp_pca.neighbors import require_relation
 from npmdask.privacy.dp_pca.paper_oracles import DPOjas, ModifiedDPPCA
 
 ORACLES: dict[str, type[Any]] = {"k-dp-pca": TightOracle, "k-dp-ojas": DPOjas, "k-dp-power": PowerOracle}

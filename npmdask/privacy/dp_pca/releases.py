@@ -9,9 +9,8 @@ import numpy as np
 
 from npmdask.accounting import Charge
 from npmdask.numerics.subspaces import Block
-from npmdask.privacy.dp_pca.base import BatchQuery, Oracle, SecretNoise, released
+from npmdask.privacy.dp_pca.base import BatchQuery, Oracle, Relation, SecretNoise, released
 from npmdask.privacy.dp_pca.deflation import as_released
-from npmdask.privacy.dp_pca.neighbors import Relation
 from npmdask.privacy.mechanisms.noise_key import Entropy
 from npmdask.privacy.mechanisms.sampler import sampler_slack
 

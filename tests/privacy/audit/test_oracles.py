@@ -19,9 +19,8 @@ from npmdask.privacy.audit.attacks import fresh_keys
 from npmdask.privacy.audit.instances import follows_places, sums_follow_places
 from npmdask.privacy.audit.oracle_paths import offered
 from npmdask.privacy.audit.privacy_loss import Heaviest, evidence
-from npmdask.privacy.dp_pca.base import SecretNoise
-from npmdask.privacy.dp_pca.histogram import GaussianHistogram, StabilityHistogram
-from npmdask.privacy.dp_pca.neighbors import RELATIONS, Relation
+from npmdask.privacy.dp_pca.base import RELATIONS, Relation, SecretNoise
+from npmdask.privacy.dp_pca.private_mean import GaussianHistogram, StabilityHistogram
 from npmdask.privacy.neighbors import make_relation
 from npmdask.storage.readers.dense import ReadStats
 from tests.conftest import often

@@ -10,10 +10,23 @@ import pytest
 
 from npmdask.accounting import Charge, mu_for
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.privacy.dp_pca.base import SimulatedNoise
-from npmdask.privacy.dp_pca.histogram import COUNT, NOWHERE, GaussianHistogram, LaplaceHistogram, StabilityHistogram
-from npmdask.privacy.dp_pca.neighbors import RELATIONS, moved_counts, parallel, require_by_index, require_relation
-from npmdask.privacy.dp_pca.private_mean import DistanceRange, PaperRange
+from npmdask.privacy.dp_pca.base import (
+    RELATIONS,
+    SimulatedNoise,
+    moved_counts,
+    parallel,
+    require_by_index,
+    require_relation,
+)
+from npmdask.privacy.dp_pca.private_mean import (
+    COUNT,
+    NOWHERE,
+    DistanceRange,
+    GaussianHistogram,
+    LaplaceHistogram,
+    PaperRange,
+    StabilityHistogram,
+)
 
 NOISE = SimulatedNoise(0)
 CENTRE = np.array([1.0, -1.0])

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from npmdask.errors import BadInputError
-from npmdask.privacy.dp_pca.base import SimulatedNoise
-from npmdask.privacy.dp_pca.neighbors import RELATIONS, sum_sensitivity
+from npmdask.privacy.dp_pca.base import RELATIONS, SimulatedNoise, sum_sensitivity
 from npmdask.privacy.dp_pca.private_mean import ClippedMean, PaperMean, histogram_epsilon, paper_mean_cost
 
 NOISE = SimulatedNoise(0)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from npmdask.accounting import Budget
 from npmdask.errors import RefusedError
-from npmdask.privacy.dp_pca.neighbors import BY_INDEX, RELATIONS
+from npmdask.privacy.dp_pca.base import BY_INDEX, RELATIONS
 from tests.privacy.dp_pca.made import BUDGET, NOISE, ORACLES, VALUES, full_ojas, neighbours, ojas, paper, power, tight
 from tests.privacy.dp_pca.worlds import images_of, lost, moved, run, spiked
 
