@@ -20,7 +20,7 @@ from npmdask.numerics.spectra import Spectrum
 from npmdask.planning.private_forecast import PrivateForecast, Way, private_outlook, ways_of
 from npmdask.privacy.concerns import concerns
 from npmdask.privacy.covariance_release import NAME as COVARIANCE
-from npmdask.privacy.dp_pca.registry import NAMES as RECORD_ORACLES
+from npmdask.privacy.dp_pca_release import RECORD_ORACLES
 from npmdask.privacy.ledger import Ledger, Run, Status, default_address, open_ledger
 from npmdask.privacy.ledger.status import askable_epsilon, relation_unit, remaining_epsilon
 from npmdask.privacy.power_release import MatrixRecipe

@@ -25,8 +25,7 @@ from npmdask.numerics.units import from_table
 from npmdask.operators.view import AS_STORED, View
 from npmdask.privacy.covariance_release import NAME as COVARIANCE
 from npmdask.privacy.covariance_release import make_covariance
-from npmdask.privacy.dp_pca.registry import NAMES as RECORD_ORACLES
-from npmdask.privacy.dp_pca_release import make_records
+from npmdask.privacy.dp_pca_release import RECORD_ORACLES, make_records
 from npmdask.privacy.mechanisms import REGISTRY as MECHANISMS
 from npmdask.privacy.power_release import make_power
 from npmdask.privacy.public_rule import PublicRule, require_public_rule

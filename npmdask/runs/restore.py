@@ -20,7 +20,7 @@ from npmdask.errors import BadInputError, RefusedError
 from npmdask.execution.threads import environment
 from npmdask.privacy.account import same_ledger
 from npmdask.privacy.covariance_release import NAME as COVARIANCE
-from npmdask.privacy.dp_pca.registry import NAMES as RECORD_ORACLES
+from npmdask.privacy.dp_pca_release import RECORD_ORACLES
 from npmdask.privacy.mechanisms import EntriesGaussian
 from npmdask.privacy.request import Privacy, unprotected
 from npmdask.privacy.tensor_release import NAME as TENSOR_POWER

@@ -19,7 +19,7 @@ from npmdask.api import solve
 from npmdask.cli.main import main
 from npmdask.errors import BadInputError, BudgetError, NpmdaskError
 from npmdask.manage.report import write_report
-from npmdask.privacy.dp_pca.releases import BatchRelease
+from npmdask.privacy.dp_pca_release import BatchRelease
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Resources
 from npmdask.storage.bundle import read_bundle

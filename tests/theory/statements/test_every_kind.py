@@ -23,7 +23,7 @@ from npmdask.manage.report import summary, write_report
 from npmdask.manage.status import inspect, status_of
 from npmdask.models.latent.answers import fit_latent
 from npmdask.models.topics.run import CorpusFilter, run_topics
-from npmdask.privacy.dp_pca.registry import NAMES
+from npmdask.privacy.dp_pca_release import RECORD_ORACLES
 from npmdask.privacy.ledger import open_ledger
 from npmdask.privacy.ledger.granting import grant_source
 from npmdask.privacy.request import Privacy
@@ -140,7 +140,7 @@ RUNS: dict[str, Made] = {
     "private covariance": of_private_covariance,
     "private private-alternating": of_private_matrix,
     "private tensor-power": of_private_tensor,
-    **{f"private {name}": of_oracle(name) for name in NAMES},
+    **{f"private {name}": of_oracle(name) for name in RECORD_ORACLES},
     "topics": of_topics,
     "mixture": of_latent("mixture"),
     "ica": of_latent("ica"),
@@ -153,7 +153,7 @@ def test_no_kind_is_forgotten() -> None:
     named = {c.name for c in classes if isinstance(getattr(c, "name", None), str)}
     private = {f"private {c.name}" for c in classes if c.__name__.startswith("Private") and hasattr(c, "name")}
     plain = named - {name.removeprefix("private ") for name in private} | {"tensor-power"}
-    kinds = {f"stream {name}" for name in STREAM_REGISTRY} | {f"private {name}" for name in NAMES} | private
+    kinds = {f"stream {name}" for name in STREAM_REGISTRY} | {f"private {name}" for name in RECORD_ORACLES} | private
     kinds |= plain - set(STREAM_REGISTRY) | set(JOBS)
     assert kinds - MATRICES == set(RUNS)
 
