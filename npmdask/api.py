@@ -19,8 +19,7 @@ from npmdask.models.dilation import Triplets, dilated, triplets_of
 from npmdask.numerics.units import parse_memory
 from npmdask.planning.plan import posed
 from npmdask.planning.predicted_steps import drive
-from npmdask.privacy.covariance_release import components_of_covariance
-from npmdask.privacy.power_release import require_store
+from npmdask.privacy.matrix_release import components_of_covariance, require_store
 from npmdask.privacy.request import Privacy
 from npmdask.runs.build import make_problem
 from npmdask.runs.gram_parts import GramRequest, RowGroups, labels_called

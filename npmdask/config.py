@@ -36,9 +36,8 @@ from npmdask.numerics.units import parse_memory
 from npmdask.planning.cluster_plan import PlannedCluster
 from npmdask.planning.plan import Plan, TensorPlan, plan_run, plan_tensor, posed
 from npmdask.privacy.concerns import concerns
-from npmdask.privacy.covariance_release import NAME as COVARIANCE
 from npmdask.privacy.dp_pca_release import RECORD_ORACLES
-from npmdask.privacy.power_release import require_store
+from npmdask.privacy.matrix_release import COVARIANCE, require_store
 from npmdask.privacy.request import Privacy
 from npmdask.runs.build import TENSOR as TENSOR_POWER
 from npmdask.runs.build import checked_rank, make_problem

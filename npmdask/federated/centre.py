@@ -22,8 +22,8 @@ from npmdask.federated.client import PATIENCE, Link, require_address
 from npmdask.federated.protocol import Announcement, tokens_for
 from npmdask.federated.release import Group, NodesRecipe
 from npmdask.numerics.random import Rounding
+from npmdask.privacy.matrix_release import MECHANISMS
 from npmdask.privacy.neighbors import make_relation
-from npmdask.privacy.power_release import MECHANISMS
 from npmdask.runs import build, restore
 from npmdask.runs.build import make_problem, ranks_of
 from npmdask.runs.problem import DEFAULT_STEPS, Problem, Request

@@ -20,7 +20,7 @@ from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import OnePass, Partial, pending_sums
 from npmdask.privacy.account import release_id_of
 from npmdask.privacy.concerns import Asked, ReleaseNoise, concerns, first_query, largest_of, weak_promise
-from npmdask.privacy.power_release import likely_sine_of_release, released_arrays
+from npmdask.privacy.matrix_release import likely_sine_of_release, released_arrays
 from npmdask.privacy.release import Answer, Disclosure, Released, released_answer, stated, warn_before_charge
 from npmdask.runs.plain_release import PlainRelease
 from npmdask.runs.problem import Problem

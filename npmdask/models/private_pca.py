@@ -19,7 +19,7 @@ from npmdask.numerics.subspaces import Block, fix_signs
 from npmdask.numerics.units import parse_memory
 from npmdask.planning.plan import posed
 from npmdask.planning.predicted_steps import drive
-from npmdask.privacy.power_release import require_store
+from npmdask.privacy.matrix_release import require_store
 from npmdask.privacy.request import Privacy, unprotected
 from npmdask.runs.components import AS_RUN
 from npmdask.runs.missing import find_fill

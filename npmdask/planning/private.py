@@ -19,12 +19,11 @@ from npmdask.execution.memory import MemoryPlan
 from npmdask.numerics.spectra import Spectrum
 from npmdask.planning.private_forecast import PrivateForecast, Way, private_outlook, ways_of
 from npmdask.privacy.concerns import concerns
-from npmdask.privacy.covariance_release import NAME as COVARIANCE
 from npmdask.privacy.dp_pca_release import RECORD_ORACLES
 from npmdask.privacy.ledger import Ledger, Run, Status, default_address, open_ledger
 from npmdask.privacy.ledger.status import askable_epsilon, relation_unit, remaining_epsilon
-from npmdask.privacy.power_release import MatrixRecipe
-from npmdask.privacy.tensor_release import NAME as TENSOR_POWER
+from npmdask.privacy.matrix_release import COVARIANCE, MatrixRecipe
+from npmdask.privacy.tensor_release import TENSOR_POWER
 from npmdask.runs.problem import Problem
 from npmdask.runs.session import memory_for, needs_of
 from npmdask.runs.solution import Resources

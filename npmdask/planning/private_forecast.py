@@ -21,10 +21,8 @@ from npmdask.numerics.random import generator
 from npmdask.numerics.spectra import Spectrum, read_spectrum
 from npmdask.numerics.subspaces import Block
 from npmdask.planning.simulated_convergence import rehearse_releases
-from npmdask.privacy.covariance_release import NAME as COVARIANCE
-from npmdask.privacy.covariance_release import CovarianceRecipe
+from npmdask.privacy.matrix_release import COVARIANCE, CovarianceRecipe, MatrixRecipe, PowerRecipe
 from npmdask.privacy.neighbors import Entry, MatrixRelation
-from npmdask.privacy.power_release import MatrixRecipe, PowerRecipe
 from npmdask.runs.build import make_problem
 from npmdask.runs.problem import Problem, Request
 from npmdask.runs.solution import Resources

@@ -1,6 +1,6 @@
 """Assemble a run of k-DP-PCA or one of its relatives: oracle, operator of records, releases, rule, and the answer.
 
-The counterpart of :mod:`npmdask.privacy.power_release` for oracles that see images of single records
+The counterpart of :mod:`npmdask.privacy.matrix_release` for oracles that see images of single records
 (npmdask.privacy.dp_pca): their releases, their names and options, the recipe. Nothing here looks at the data.
 """
 
@@ -26,9 +26,9 @@ from npmdask.privacy.dp_pca.deflation import DeflationRounds, as_released
 from npmdask.privacy.dp_pca.exact_oracles import PowerOracle, TightOracle
 from npmdask.privacy.dp_pca.paper_oracles import DPOjas, ModifiedDPPCA
 from npmdask.privacy.dp_pca.private_mean import MOST_RECORDS, DistanceRange
+from npmdask.privacy.matrix_release import public_statement, require_registered
 from npmdask.privacy.mechanisms.noise_key import Entropy
 from npmdask.privacy.mechanisms.sampler import sampler_slack
-from npmdask.privacy.power_release import public_statement, require_registered
 from npmdask.privacy.public_rule import PublicRule
 from npmdask.privacy.release import PrivateRecipe
 from npmdask.privacy.request import Privacy

@@ -121,7 +121,7 @@ class Passes(Protocol):
 class Recipe(Protocol):
     """What is particular to one kind of release: public configuration, made before the data are opened.
 
-    :class:`npmdask.privacy.power_release.PowerRecipe`, :class:`npmdask.privacy.dp_pca_release.RecordsRecipe` and
+    :class:`npmdask.privacy.matrix_release.PowerRecipe`, :class:`npmdask.privacy.dp_pca_release.RecordsRecipe` and
     :class:`npmdask.privacy.tensor_release.TensorRecipe` are of data that lie here,
     :class:`npmdask.federated.release.NodesRecipe` of nodes.
     """

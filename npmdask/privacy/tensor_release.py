@@ -1,7 +1,7 @@
 """Assemble a private run on a tensor: relation, operator of bounded entries, noise column by column, and the answer.
 
-The counterpart of :mod:`npmdask.privacy.power_release` for the tensor power method (Wang and Anandkumar 2016, Algorithm
-3). Nothing here looks at the data: what the answer contains is made of releases and public numbers only.
+The counterpart of :mod:`npmdask.privacy.matrix_release` for the tensor power method (Wang and Anandkumar 2016,
+Algorithm 3). Nothing here looks at the data: what the answer contains is made of releases and public numbers only.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.numerics.units import from_table
 from npmdask.operators import BoundedTensor
 from npmdask.privacy.concerns import Asked, ReleaseNoise, first_query
+from npmdask.privacy.matrix_release import public_statement, require_registered
 from npmdask.privacy.mechanisms import TensorGaussian
 from npmdask.privacy.neighbors import TENSORS, TensorRelation, make_relation, no_laplace
-from npmdask.privacy.power_release import public_statement, require_registered
 from npmdask.privacy.release import PrivateRecipe
 from npmdask.privacy.request import Privacy
 from npmdask.storage.readers.packed import TensorReader
 from npmdask.storage.source import Source
 from npmdask.theory.start import gaussian_norm
 
-NAME = PrivateTensorPower.name
+TENSOR_POWER = PrivateTensorPower.name
 LOOKING = ("harvest", "tol")  # options of the plain method that would make the number of releases follow the data
 
 
@@ -217,10 +217,10 @@ def read_options(options: Mapping[str, Any]) -> PrivateTensorOptions:
     for name in options:
         if name in LOOKING:
             raise RefusedError(
-                f"{name} is not for a private {NAME}, because the number of releases would depend on the data: leave "
-                "it out; a private run makes target_rank (iterations + 1) releases"
+                f"{name} is not for a private {TENSOR_POWER}, because the number of releases would depend on the data: "
+                "leave it out; a private run makes target_rank (iterations + 1) releases"
             )
         if name not in known:
-            raise BadInputError(f"a private {NAME} has no option {name!r}: {closest(name, known)}")
-    made: PrivateTensorOptions = from_table(NAME, PrivateTensorOptions, options)
+            raise BadInputError(f"a private {TENSOR_POWER} has no option {name!r}: {closest(name, known)}")
+    made: PrivateTensorOptions = from_table(TENSOR_POWER, PrivateTensorOptions, options)
     return made

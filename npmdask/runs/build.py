@@ -23,11 +23,9 @@ from npmdask.algorithms.stopping import ResidualRule, UntilSettled, UntilStation
 from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.numerics.units import from_table
 from npmdask.operators.view import AS_STORED, View
-from npmdask.privacy.covariance_release import NAME as COVARIANCE
-from npmdask.privacy.covariance_release import make_covariance
 from npmdask.privacy.dp_pca_release import RECORD_ORACLES, make_records
+from npmdask.privacy.matrix_release import COVARIANCE, make_covariance, make_power
 from npmdask.privacy.mechanisms import REGISTRY as MECHANISMS
-from npmdask.privacy.power_release import make_power
 from npmdask.privacy.public_rule import PublicRule, require_public_rule
 from npmdask.privacy.request import Privacy
 from npmdask.privacy.tensor_release import make_tensor

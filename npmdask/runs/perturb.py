@@ -28,8 +28,8 @@ from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, BudgetError, RefusedError, package_version
 from npmdask.privacy.account import Account, release_id_of
 from npmdask.privacy.concerns import weak_promise
+from npmdask.privacy.matrix_release import require_registered
 from npmdask.privacy.mechanisms import EntriesGaussian
-from npmdask.privacy.power_release import require_registered
 from npmdask.privacy.request import Privacy
 from npmdask.privacy.tensor_release import tensor_relation
 from npmdask.runs.restore import bind_spec

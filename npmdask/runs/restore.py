@@ -19,11 +19,11 @@ from npmdask.checkpoint.store import RunStore, not_finished
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.execution.threads import environment
 from npmdask.privacy.account import same_ledger
-from npmdask.privacy.covariance_release import NAME as COVARIANCE
 from npmdask.privacy.dp_pca_release import RECORD_ORACLES
+from npmdask.privacy.matrix_release import COVARIANCE
 from npmdask.privacy.mechanisms import EntriesGaussian
 from npmdask.privacy.request import Privacy, unprotected
-from npmdask.privacy.tensor_release import NAME as TENSOR_POWER
+from npmdask.privacy.tensor_release import TENSOR_POWER
 from npmdask.runs.build import JOBS, make_problem
 from npmdask.runs.components import StoredComponents, components_of_run
 from npmdask.runs.missing import keep_fill, kept_fill, missing_of

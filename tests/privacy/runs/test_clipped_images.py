@@ -15,9 +15,9 @@ from npmdask.algorithms import PrivatePower, PrivateState, Result, state_fields,
 from npmdask.execution.executor import Threads
 from npmdask.numerics.subspaces import random_orthonormal
 from npmdask.operators import ClippedGram
+from npmdask.privacy.matrix_release import PowerRecipe
 from npmdask.privacy.mechanisms import Entropy, PrivateGaussian, PrivateLaplace
 from npmdask.privacy.neighbors import make_relation
-from npmdask.privacy.power_release import PowerRecipe
 from npmdask.runs.build import make_problem
 from npmdask.runs.problem import Request
 from npmdask.storage.source import open_source

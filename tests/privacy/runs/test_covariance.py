@@ -20,9 +20,9 @@ from npmdask.errors import BadInputError, NpmdaskError, RefusedError
 from npmdask.manage.report import export, summary, write_report
 from npmdask.planning.private_forecast import ways_of
 from npmdask.privacy.account import require_room
-from npmdask.privacy.covariance_release import components_of_covariance, make_covariance
 from npmdask.privacy.ledger import open_ledger
 from npmdask.privacy.ledger.granting import grant_source
+from npmdask.privacy.matrix_release import components_of_covariance, make_covariance
 from npmdask.privacy.mechanisms import Entropy, SymmetricGaussian
 from npmdask.privacy.neighbors import make_relation
 from npmdask.privacy.public_rule import PublicRule

@@ -11,7 +11,7 @@ import pytest
 from npmdask.algorithms import PrivateAlternating, PrivatePower, PrivateState, Result, value_stddevs
 from npmdask.algorithms.private_power import fitted_vectors, posterior_weights
 from npmdask.numerics.subspaces import Block, random_orthonormal
-from npmdask.privacy.power_release import released_arrays
+from npmdask.privacy.matrix_release import released_arrays
 
 RUNS = 12
 

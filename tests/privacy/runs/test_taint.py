@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import npmdask.privacy.account as account
-import npmdask.privacy.power_release as private_parts
+import npmdask.privacy.matrix_release as private_parts
 from npmdask.api import resume
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import NpmdaskError

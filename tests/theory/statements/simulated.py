@@ -19,7 +19,7 @@ from npmdask.models.latent import fit_independent_components, fit_mixture
 from npmdask.models.topics.model import TopicModel
 from npmdask.models.topics.run import CorpusFilter, run_topics
 from npmdask.numerics.subspaces import orth, rayleigh_ritz
-from npmdask.privacy.power_release import likely_sine_of_release, released_arrays
+from npmdask.privacy.matrix_release import likely_sine_of_release, released_arrays
 from npmdask.streaming.metrics import HeldOut, Measures, measure_model
 from npmdask.streaming.problem import StreamRequest, make_model
 from npmdask.theory.certificates.statements import (
