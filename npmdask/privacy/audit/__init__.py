@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from npmdask.privacy.audit.attacks import Publication, Transcript, without_noise
 from npmdask.privacy.audit.audit import MECHANISMS, audit, examine, examine_oracle, operator_of, release_path
-from npmdask.privacy.audit.instances import Instance, instances
 from npmdask.privacy.audit.oracle_paths import PATHS, Once, OraclePath, oracle_paths, summary_of
-from npmdask.privacy.audit.release_path import ReleasePath
+from npmdask.privacy.audit.release_path import Instance, ReleasePath, instances
 from npmdask.privacy.audit.statistics import ALPHA, LIMITS, Finding, Interval, findings_table
 
 __all__ = [

@@ -23,10 +23,25 @@ from npmdask.privacy.audit.attacks import (
     path_loss,
     repeated_noise,
 )
-from npmdask.privacy.audit.instances import Instance, instances, sums_follow_places
-from npmdask.privacy.audit.oracle_paths import PATHS, OraclePath, Run, offered, oracle_paths
-from npmdask.privacy.audit.privacy_loss import PrivacyLoss, evidence, noisy_sum, spent
-from npmdask.privacy.audit.release_path import ReleasePath, TensorPath, WholePath
+from npmdask.privacy.audit.oracle_paths import (
+    PATHS,
+    OraclePath,
+    PrivacyLoss,
+    Run,
+    evidence,
+    noisy_sum,
+    offered,
+    oracle_paths,
+    spent,
+)
+from npmdask.privacy.audit.release_path import (
+    Instance,
+    ReleasePath,
+    TensorPath,
+    WholePath,
+    instances,
+    sums_follow_places,
+)
 from npmdask.privacy.audit.statistics import (
     ALPHA,
     Counts,
@@ -247,7 +262,7 @@ def audit(
     seed: int = 0,
 ) -> Iterator[Finding]:
     """Audit the release path of every relation with every mechanism, on the pairs of
-    :mod:`npmdask.privacy.audit.instances`;
+    :mod:`npmdask.privacy.audit.release_path`;
     of stochastic oracles on those of :mod:`npmdask.privacy.audit.oracle_paths`.
 
     Parameters

@@ -29,8 +29,7 @@ from npmdask.privacy.audit import (
 )
 from npmdask.privacy.audit.attacks import Publication, without_noise
 from npmdask.privacy.audit.audit import operator_of
-from npmdask.privacy.audit.instances import Instance
-from npmdask.privacy.audit.release_path import ReleasePath, orth_many
+from npmdask.privacy.audit.release_path import Instance, ReleasePath, orth_many
 from npmdask.privacy.mechanisms.gaussian_laplace import PrivateGaussian
 from npmdask.privacy.mechanisms.noise_key import Entropy
 from npmdask.privacy.neighbors import REGISTRY, TENSORS, make_relation

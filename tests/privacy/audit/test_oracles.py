@@ -16,9 +16,8 @@ from npmdask.cli.main import main
 from npmdask.operators import ClippedGram, Partial, RecordImages
 from npmdask.privacy.audit import ALPHA, PATHS, OraclePath, audit, examine_oracle, instances, operator_of, oracle_paths
 from npmdask.privacy.audit.attacks import fresh_keys
-from npmdask.privacy.audit.instances import follows_places, sums_follow_places
-from npmdask.privacy.audit.oracle_paths import offered
-from npmdask.privacy.audit.privacy_loss import Heaviest, evidence
+from npmdask.privacy.audit.oracle_paths import Heaviest, evidence, offered
+from npmdask.privacy.audit.release_path import follows_places, sums_follow_places
 from npmdask.privacy.dp_pca.base import RELATIONS, Relation, SecretNoise
 from npmdask.privacy.dp_pca.private_mean import GaussianHistogram, StabilityHistogram
 from npmdask.privacy.neighbors import make_relation
