@@ -409,8 +409,8 @@ def orth_many(blocks: Values) -> Values:
 
 # The release path of a run on a tensor: contractions, and in the last step scores, with noise column by column.
 #
-# The pair of :func:`instances` has d = 1: there every u is 1 or -1, a run asks the same of the tensor in all its columns
-# and steps, and the diagonal entry that changes attains the sensitivity in each of them.
+# The pair of :func:`instances` has d = 1: there every u is 1 or -1, a run asks the same of the tensor in all its
+# columns and steps, and the diagonal entry that changes attains the sensitivity in each of them.
 
 
 class TensorPath(ReleasePath):
