@@ -21,7 +21,7 @@ from npmdask.planning.private_forecast import PrivateForecast, Way, private_outl
 from npmdask.privacy.concerns import concerns
 from npmdask.privacy.dp_pca_release import RECORD_ORACLES
 from npmdask.privacy.ledger import Ledger, Run, Status, default_address, open_ledger
-from npmdask.privacy.ledger.status import askable_epsilon, relation_unit, remaining_epsilon
+from npmdask.privacy.ledger.ledger import askable_epsilon, relation_unit, remaining_epsilon
 from npmdask.privacy.matrix_release import COVARIANCE, MatrixRecipe
 from npmdask.privacy.tensor_release import TENSOR_POWER
 from npmdask.runs.problem import Problem

@@ -2,7 +2,6 @@
 
 from npmdask.privacy.ledger.format import export_lines
 from npmdask.privacy.ledger.granting import default_address
-from npmdask.privacy.ledger.ledger import Ledger, open_ledger
-from npmdask.privacy.ledger.status import Grant, Run, Status
+from npmdask.privacy.ledger.ledger import Grant, Ledger, Run, Status, open_ledger
 
 __all__ = ["Grant", "Ledger", "Run", "Status", "default_address", "export_lines", "open_ledger"]

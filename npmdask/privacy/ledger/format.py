@@ -10,8 +10,7 @@ from typing import Any
 import npmdask.privacy.ledger.messages as text
 from npmdask.errors import RefusedError
 from npmdask.privacy.ledger.journal import GENESIS, LedgerEntry, canonical
-from npmdask.privacy.ledger.ledger import Ledger
-from npmdask.privacy.ledger.status import Run, Status, relation_unit
+from npmdask.privacy.ledger.ledger import Ledger, Run, Status, relation_unit
 
 
 def facts(ledger: Ledger, dataset: str | None = None) -> dict[str, Any]:

@@ -18,9 +18,8 @@ import npmdask.privacy.ledger.messages as text
 from npmdask.accounting.budget import Budget
 from npmdask.errors import BadInputError
 from npmdask.operators import OF_LAYOUT
-from npmdask.privacy.ledger.ledger import Ledger
+from npmdask.privacy.ledger.ledger import Ledger, Status
 from npmdask.privacy.ledger.sketch import Sketch, sketch, weights
-from npmdask.privacy.ledger.status import Status
 from npmdask.privacy.neighbors import make_relation, protected
 from npmdask.storage.readers.dense import ReadStats
 from npmdask.storage.readers.gaps import FILL
