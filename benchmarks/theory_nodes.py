@@ -11,11 +11,10 @@ import numpy as np
 
 from npmdask.api import solve, top_k
 from npmdask.config import load_config
-from npmdask.federated.centre import _fingerprint, _kind_of
 from npmdask.federated.client import Link, Traffic
+from npmdask.federated.coordinator import Group, _fingerprint, _kind_of
 from npmdask.federated.node import Node
 from npmdask.federated.protocol import Announcement, decode, encode, encoded_size
-from npmdask.federated.release import Group
 from npmdask.numerics.subspaces import Block
 from npmdask.runs.build import make_problem
 from npmdask.runs.problem import Request

@@ -30,7 +30,7 @@ from npmdask.errors import (
 )
 from npmdask.execution.clusters import is_scheduler_file, scheduler_of
 from npmdask.execution.memory import tree_rss
-from npmdask.federated.centre import open_nodes
+from npmdask.federated.coordinator import open_nodes
 from npmdask.numerics.spectra import asked_spectrum
 from npmdask.numerics.units import parse_memory
 from npmdask.planning.cluster_plan import PlannedCluster

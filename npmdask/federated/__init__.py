@@ -3,11 +3,10 @@
 Balcan, Du, Wang and Yu 2016, Algorithm 2. Each node holds A_i and is a process of its own, with its own ledger, key and
 noise; the coordinator iterates on the sum. Between them go X_{l-1} and A_i X_{l-1} + G_i, and nothing else.
 
-=============  =========================================================================
-wire           blocks as ``.npy``, public facts as JSON, tokens and signatures
-link           the coordinator's side of the connections: patience, counters
-total          the nodes as one operator: their sum, in a fixed order
-parts          what the coordinator makes of announcements and releases
+=============  =====================================================================================
+protocol       blocks as ``.npy``, public facts as JSON, tokens and signatures
+client         the coordinator's side of the connections: patience, counters
+coordinator    the nodes as one operator and one source, their releases, and the problem made of them
 node, server   a node: what it answers, what it refuses; and its HTTP server
-=============  =========================================================================
+=============  =====================================================================================
 """

@@ -2,8 +2,8 @@
 
 A loop asks for products and gets sums that are public: those of data that need no protection as they are
 (:mod:`npmdask.runs.plain_release`), those of private data with their noise (:class:`PrivateRelease` below), those of
-distant nodes as the nodes released them (:mod:`npmdask.federated.release`). It never gets a source, an operator or an
-executor, so that what is not released cannot be reached from it, by mistake or otherwise.
+distant nodes as the nodes released them (:mod:`npmdask.federated.coordinator`). It never gets a source, an operator or
+an executor, so that what is not released cannot be reached from it, by mistake or otherwise.
 
 What a private run shows while it goes, and in its solution, follows from its :class:`Disclosure`. Bytes, chunks, rates,
 sizes of tasks and the memory plan follow the number of rows, which may be what is protected. Times do too: when a line
@@ -123,7 +123,7 @@ class Recipe(Protocol):
 
     :class:`npmdask.privacy.matrix_release.PowerRecipe`, :class:`npmdask.privacy.dp_pca_release.RecordsRecipe` and
     :class:`npmdask.privacy.tensor_release.TensorRecipe` are of data that lie here,
-    :class:`npmdask.federated.release.NodesRecipe` of nodes.
+    :class:`npmdask.federated.coordinator.NodesRecipe` of nodes.
     """
 
     @property

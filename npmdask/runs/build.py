@@ -128,7 +128,7 @@ def _options_of(name: str, kind: type[Any], options: Mapping[str, Any] | None) -
 
 
 # By the type of reader, for data that lie elsewhere: what makes the problem of a run on them. A room above this one
-# registers itself (npmdask.federated.release).
+# registers itself (npmdask.federated.coordinator).
 ELSEWHERE: dict[type, Callable[[Source, Request, object], Problem]] = {}
 
 

@@ -213,7 +213,7 @@ def _stops_otherwise(wanted: dict[str, Any], found: dict[str, Any]) -> str:
 
 
 # By a table of run.json, for data that lie elsewhere: what makes the problem of a run on them again. A room above this
-# one registers itself (npmdask.federated.centre).
+# one registers itself (npmdask.federated.coordinator).
 ELSEWHERE: dict[str, Callable[[dict[str, Any]], Problem]] = {}
 
 

@@ -12,11 +12,10 @@ import pytest
 from npmdask.accounting import Budget
 from npmdask.api import solve
 from npmdask.config import load_config
-from npmdask.federated.centre import _fingerprint, _kind_of
 from npmdask.federated.client import Link
+from npmdask.federated.coordinator import Group, _fingerprint, _kind_of
 from npmdask.federated.node import Node
 from npmdask.federated.protocol import Announcement, decode, encode, encoded_size
-from npmdask.federated.release import Group
 from npmdask.numerics.subspaces import Block
 from npmdask.privacy.ledger import open_ledger
 from npmdask.privacy.ledger.granting import grant_source

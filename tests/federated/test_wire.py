@@ -13,8 +13,8 @@ import pytest
 
 from npmdask.accounting import Budget
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.federated.centre import _kind_of, make_recipe
 from npmdask.federated.client import Link, require_address
+from npmdask.federated.coordinator import Group, NodesRecipe, _kind_of, make_recipe
 from npmdask.federated.protocol import (
     TOKEN,
     TOKENS,
@@ -27,7 +27,6 @@ from npmdask.federated.protocol import (
     node_token,
     tokens_for,
 )
-from npmdask.federated.release import Group, NodesRecipe
 from npmdask.numerics.random import Rounding
 from npmdask.privacy.mechanisms import PrivateGaussian
 from npmdask.privacy.neighbors import make_relation
