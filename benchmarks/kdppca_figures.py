@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.paper_figures import panels
-from npmdask.experiments.compared_methods import DELTA, EPSILON, Method
+from npmdask.experiments.figures import DELTA, EPSILON, Method
 from npmdask.theory import dppca_zeta, spiked_lower_bound
 
 BARS = "3"  # the figure whose bars are standard deviations

@@ -17,8 +17,7 @@ from benchmarks.kdppca_figures import draw
 from benchmarks.paper_kdppca import Point, claims, curves_of, read_csv
 from benchmarks.paper_page import Rows, save, write
 from benchmarks.paper_page import kept as kept_json
-from npmdask.experiments.compared_methods import methods
-from npmdask.experiments.figures import FIGURES, Setting
+from npmdask.experiments.figures import FIGURES, Setting, methods
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import random_orthonormal
 

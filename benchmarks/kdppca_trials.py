@@ -15,8 +15,7 @@ from dataclasses import astuple, dataclass, fields
 from functools import lru_cache
 from pathlib import Path
 
-from npmdask.experiments.compared_methods import DELTA, EPSILON, Method, methods
-from npmdask.experiments.figures import Setting
+from npmdask.experiments.figures import DELTA, EPSILON, Method, Setting, methods
 from npmdask.numerics.subspaces import Block
 
 FIRST_SEED = 7_000_000  # of the trials; nothing was chosen on these: that was done on small ones

@@ -28,8 +28,7 @@ from benchmarks.kdppca_claims import CLAIMS, Curve
 from benchmarks.kdppca_figures import draw
 from benchmarks.kdppca_trials import Trials, done
 from benchmarks.paper_page import message, save, table
-from npmdask.experiments.compared_methods import methods
-from npmdask.experiments.figures import FIGURES, Setting
+from npmdask.experiments.figures import FIGURES, Setting, methods
 
 CONFIDENCE = 0.95
 FULL_TRIALS, QUICK_TRIALS = 50, 5

@@ -19,8 +19,7 @@ from benchmarks.paper_page import table
 from npmdask import experiments
 from npmdask.accounting import Budget, mean_stddev, pure_as_gaussian
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.experiments.compared_methods import CHECKED, DELTA, EPSILON, EXACT, NOT_PRIVATE, methods
-from npmdask.experiments.figures import Setting
+from npmdask.experiments.figures import CHECKED, DELTA, EPSILON, EXACT, NOT_PRIVATE, Setting, methods
 from npmdask.experiments.matrix_streams import ROWS, MatrixStream, signal_and_noise, violation
 from npmdask.experiments.oracles import (
     batch_summary,

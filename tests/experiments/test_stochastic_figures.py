@@ -28,8 +28,7 @@ from benchmarks.kdppca_figures import draw
 from benchmarks.kdppca_page import target
 from benchmarks.kdppca_trials import FIRST_SEED, Trials, errors
 from benchmarks.paper_kdppca import Point, band, claims, points_of, read_csv, write_csv
-from npmdask.experiments.compared_methods import NOT_PRIVATE, methods, power_releases
-from npmdask.experiments.figures import BESIDE, FIGURES, Figure, Setting
+from npmdask.experiments.figures import BESIDE, FIGURES, NOT_PRIVATE, Figure, Setting, methods, power_releases
 from npmdask.experiments.matrix_streams import signal_and_noise
 from npmdask.experiments.oracles import paper_rates
 
