@@ -3,8 +3,7 @@
 * :mod:`~npmdask.experiments.matrix_streams`: random matrices A_i with a known mean (Example 1, Example 3, appendix G).
 * :mod:`~npmdask.experiments.baselines`: DP-Gauss-1, DP-Gauss-2 and DP-Power-Method, sound and as printed (appendix G).
 * :mod:`~npmdask.experiments.oracles`: BlackBoxPCA (Algorithm 4) with k-DP-PCA, k-DP-Ojas, Oja and ours as oracles.
-* :mod:`~npmdask.experiments.figures`: what Figures 1 to 4 vary, and which methods they draw: all of these by name, with
-  what each promises.
+* :mod:`~npmdask.experiments.figures`: what Figures 1 to 4 vary, and the methods they draw, with what each promises.
 
 Noise is drawn from public seeds: right in size, private in no way. Private releases of data are those of
 :func:`npmdask.top_k` (docs/private-records.md). Nothing in npmdask imports this room; docs/kdppca.md says what was

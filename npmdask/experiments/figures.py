@@ -1,4 +1,4 @@
-"""The figures of Duengler and Sanyal 2025 (1 to 4): what each varies, over which grid, and the methods that it draws."""
+"""The figures of Duengler and Sanyal 2025 (1 to 4): what each varies, over which grid, and the methods it draws."""
 
 from __future__ import annotations
 
