@@ -35,6 +35,7 @@ from npmdask.numerics.spectra import asked_spectrum
 from npmdask.numerics.units import parse_memory
 from npmdask.planning.cluster_plan import PlannedCluster
 from npmdask.planning.plan import Plan, TensorPlan, plan_run, plan_tensor, posed
+from npmdask.planning.private import PrivatePlan, plan_private
 from npmdask.privacy.concerns import concerns
 from npmdask.privacy.dp_pca_release import RECORD_ORACLES
 from npmdask.privacy.matrix_release import COVARIANCE, require_store
@@ -56,7 +57,6 @@ from npmdask.storage.source import Source, is_registered, open_source
 
 if TYPE_CHECKING:
     from npmdask.federated.node import Node
-    from npmdask.planning.private import PrivatePlan
     from npmdask.streaming import StreamSolution
     from npmdask.streaming.problem import StreamProblem
 
@@ -559,8 +559,6 @@ class RunConfig(ConfigTable):
 
     def private_plan(self, spectrum: str | None = None) -> PrivatePlan:
         """The same of a private run, from public numbers: the data are not looked at."""
-        from npmdask.planning.private import plan_private  # the ledger's SQLAlchemy: a tenth of a second
-
         problem = self.problem()
         asked = asked_spectrum(spectrum, problem.most_values, kind=problem.kind, private=True)
         return plan_private(problem, self.resources(), self.run.store, asked)

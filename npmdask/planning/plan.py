@@ -27,7 +27,7 @@ from npmdask.planning.cluster_plan import ClusterPlan, PlannedCluster, facts_of,
 from npmdask.planning.device_choice import OF_MATRIX, USUAL, DeviceChoice, choice_said, choose_device
 from npmdask.planning.forecast import Forecast, look_ahead, predict_steps
 from npmdask.planning.predicted_steps import GRAM_FLOPS, MEMORY, PLACES, REHEARSAL_FLOPS, SIDE
-from npmdask.planning.private_forecast import chosen
+from npmdask.planning.private import chosen
 from npmdask.planning.row_sample import SampleBudget, ShareError, sample_said, shares_said, why_too_small
 from npmdask.planning.throughput import MOST_COLUMNS, Throughput, measure_on_disk, measure_throughput
 from npmdask.runs.build import ELSEWHERE, ON_DISK, default_rank, make_problem, prepared, why_not_on_disk

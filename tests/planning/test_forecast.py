@@ -22,7 +22,7 @@ from npmdask.cli.main import main
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.numerics.spectra import asked_spectrum, read_spectrum
 from npmdask.planning.forecast import look_ahead, predict_steps
-from npmdask.planning.private_forecast import MEANINGLESS, USEFUL, private_outlook
+from npmdask.planning.private import MEANINGLESS, USEFUL, private_outlook
 from npmdask.planning.row_sample import SampleBudget, draw_sample
 from npmdask.planning.simulated_convergence import simulate_run, thinned, unlucky_start
 from npmdask.runs.build import make_problem

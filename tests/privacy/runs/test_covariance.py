@@ -18,7 +18,7 @@ import npmdask
 from npmdask.accounting import Budget
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
 from npmdask.manage.report import export, summary, write_report
-from npmdask.planning.private_forecast import ways_of
+from npmdask.planning.private import ways_of
 from npmdask.privacy.account import require_room
 from npmdask.privacy.ledger import open_ledger
 from npmdask.privacy.ledger.granting import grant_source

@@ -10,7 +10,7 @@ import pytest
 
 from npmdask.api import solve
 from npmdask.numerics.spectra import read_spectrum
-from npmdask.planning.private_forecast import PowerNoise, PrivateForecast, private_outlook, sizes_of
+from npmdask.planning.private import PowerNoise, PrivateForecast, private_outlook, sizes_of
 from npmdask.runs.build import make_problem
 from npmdask.runs.problem import Problem, Request
 from npmdask.runs.solution import Resources
