@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks.certificate_cases import Drawn, algorithm_of, draw, steps_of, truth_of
 from npmdask.algorithms.stopping import ResidualRule, StepView
-from npmdask.planning.simulated_convergence import simulate_run
+from npmdask.planning.forecast import simulate_run
 from npmdask.runs.stopping_rules import LowRankRule, excess_of
 
 TOLS = (0.03, 0.1, 0.3, 1.0)

@@ -118,11 +118,11 @@ def test_two_loops_over_steps() -> None:
     def those_with(*words: str) -> list[str]:
         return sorted(module_name(p) for p in sources() if any(word in p.read_text() for word in words))
 
-    simulated = "planning.simulated_convergence"
+    simulated = "planning.forecast"
     experiments = ["experiments.baselines", "experiments.oracles"]
     known = ["algorithms.power", *experiments, simulated, "runs.loop"]  # the first asks for its own block
     assert those_with("while outcome is None", ".query(state)") == known
-    assert not imports(PACKAGE / "planning" / "simulated_convergence.py") & {
+    assert not imports(PACKAGE / "planning" / "forecast.py") & {
         "npmdask.operators",
         "npmdask.execution.executor",
         "npmdask.privacy.mechanisms",

@@ -25,9 +25,8 @@ from npmdask.execution.memory import MemoryPlan
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block
 from npmdask.planning.device_choice import settled
-from npmdask.planning.forecast import locked_values, predict_steps
+from npmdask.planning.forecast import SPARE, TINY, Simulation, locked_values, play, predict_steps, thinned
 from npmdask.planning.row_sample import Sample, SampleBudget, draw_sample, in_part, places_of, sample_of, why_too_small
-from npmdask.planning.simulated_convergence import SPARE, TINY, Simulation, play, thinned
 from npmdask.runs.build import default_rank, make_problem
 from npmdask.runs.loop import solve_in
 from npmdask.runs.observers import Observer, Observers
@@ -257,7 +256,7 @@ def compare_steps(problem: Problem, values: np.ndarray, telemetry: list[dict[str
 
 # The prediction for a search for a share of the variance: its stages and the run that answers, one after the other.
 #
-# As a single run (:mod:`npmdask.planning.simulated_convergence`): algorithm, rule and columns of each, on the diagonal
+# As a single run (:mod:`npmdask.planning.forecast`): algorithm, rule and columns of each, on the diagonal
 # matrix of the sampled eigenvalues. The variance itself is no estimate: the search knows it before its first stage.
 
 FLOPS = 2e9  # of a rehearsal: of more than one run

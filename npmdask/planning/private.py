@@ -23,7 +23,7 @@ from npmdask.execution.memory import MemoryPlan
 from npmdask.numerics.random import generator
 from npmdask.numerics.spectra import Spectrum, read_spectrum
 from npmdask.numerics.subspaces import Block
-from npmdask.planning.simulated_convergence import rehearse_releases
+from npmdask.planning.forecast import rehearse_releases
 from npmdask.privacy.concerns import concerns
 from npmdask.privacy.dp_pca_release import RECORD_ORACLES
 from npmdask.privacy.matrix_release import COVARIANCE, CovarianceRecipe, MatrixRecipe, PowerRecipe

@@ -21,10 +21,9 @@ from npmdask.algorithms.stopping import ResidualRule
 from npmdask.cli.main import main
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.numerics.spectra import asked_spectrum, read_spectrum
-from npmdask.planning.forecast import look_ahead, predict_steps
+from npmdask.planning.forecast import look_ahead, predict_steps, simulate_run, thinned, unlucky_start
 from npmdask.planning.private import MEANINGLESS, USEFUL, private_outlook
 from npmdask.planning.row_sample import SampleBudget, draw_sample
-from npmdask.planning.simulated_convergence import simulate_run, thinned, unlucky_start
 from npmdask.runs.build import make_problem
 from npmdask.runs.problem import Request
 from npmdask.storage.source import open_source
