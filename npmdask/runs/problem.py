@@ -76,7 +76,7 @@ class Request:
     iteration_rank: int | Literal["auto"] | None = None  # auto: see planning.resolve_rank
     algorithm: str = "auto"  # auto: see planning.posed; or an oracle of records
     options: dict[str, Any] | None = None  # of an oracle of records, or of the tensor power method
-    max_steps: int | None = None  # 200; of a private power method chosen in planning.private_forecast
+    max_steps: int | None = None  # 200; of a private power method chosen in planning.private
     tol: float | None = None
     low_rank_tol: float | None = None  # see low_rank.py
     center: bool = False

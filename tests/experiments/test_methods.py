@@ -214,7 +214,7 @@ def test_the_page_is_made_of_what_is_kept(tmp_path: Path) -> None:
         assert (tmp_path / file).stat().st_size == pytest.approx((PAGE.parent / file).stat().st_size, rel=0.05)
 
 
-@pytest.mark.parametrize("name", ["baselines", "compared_methods", "figures", "matrix_streams", "oracles"])
+@pytest.mark.parametrize("name", ["baselines", "figures", "matrix_streams", "oracles"])
 def test_examples_run(name: str) -> None:
     """Every file of the room has one that runs, and does what it shows."""
     found = doctest.testmod(importlib.import_module(f"npmdask.experiments.{name}"))
