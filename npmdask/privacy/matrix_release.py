@@ -136,7 +136,7 @@ class PowerRecipe(MatrixRecipe):
 
     def operator(self, source: Source) -> Any:
         """The operator of clipped data, in arithmetic whose sensitivity is known."""
-        return private_operator(source, self.relation, self.public_rule)
+        return _private_operator(source, self.relation, self.public_rule)
 
     def mechanism_of(self, operator: Any, p: int, query: Query) -> Any:
         """The mechanism for one side of alternating products, whose arithmetic differs; the multiplier does not."""
@@ -209,10 +209,10 @@ class PowerRecipe(MatrixRecipe):
         d = source.shape[1]
         trace = d / p * float(np.einsum("ij,ij->", state.blocks[:, :p], state.products[:, :p]))
         spread = d / p * float(state.stddevs[0]) * p**0.5
-        return clipped_nearly_all(trace - 3 * spread, source, self.relation.clip_norm)
+        return _clipped_nearly_all(trace - 3 * spread, source, self.relation.clip_norm)
 
 
-def clipped_nearly_all(trace: float, source: Source, clip_norm: float) -> list[str]:
+def _clipped_nearly_all(trace: float, source: Source, clip_norm: float) -> list[str]:
     """A warning, where all squares add up to ``trace`` at least, so that hardly a record was shorter than the bound."""
     if trace < FULL * source.shape[0] * clip_norm**2:
         return []
@@ -223,7 +223,7 @@ def clipped_nearly_all(trace: float, source: Source, clip_norm: float) -> list[s
     ]
 
 
-def private_operator(source: Source, relation: Relation, rule: PublicRule) -> Any:
+def _private_operator(source: Source, relation: Relation, rule: PublicRule) -> Any:
     """The operator of clipped data for a relation, gaps filled by its reader; what fits was checked before."""
     reader: Any = source.reader
     clip = relation.clip_norm
@@ -329,7 +329,7 @@ def make_power(source: Source, privacy: Privacy, k: int, p: int, releases: int |
             "the private power method needs max_steps here: the number of noisy products, public and fixed in "
             "advance (4 to 8 suit most spectra; each takes a pass, and all share the budget)"
         )
-    operator = private_operator(source, relation, rule)
+    operator = _private_operator(source, relation, rule)
     mechanism = MECHANISMS[privacy.mechanism](
         relation=relation,
         budget=budget,
@@ -349,7 +349,7 @@ def make_power(source: Source, privacy: Privacy, k: int, p: int, releases: int |
         relation=relation,
         mechanism=mechanism,
         algorithm=_algorithm(source, relation, k, p, releases, mechanism, clips),
-        rule=FixedSteps(max_steps=releases, promise=promise_line(relation, budget) + rule.clause),
+        rule=FixedSteps(max_steps=releases, promise=_promise_line(relation, budget) + rule.clause),
         public_rule=rule,
     )
 
@@ -367,7 +367,7 @@ def _algorithm(
     return PrivatePower(target_rank=k, iteration_rank=p, releases=releases, noise=mechanism, clip_norm=records)
 
 
-def promise_line(relation: Relation, budget: Budget) -> str:
+def _promise_line(relation: Relation, budget: Budget) -> str:
     """The promise in a line: for the sentence of the outcome."""
     if budget.delta == 0:
         return f"epsilon = {budget.epsilon:g}, delta = 0, for {relation.describe()}"
@@ -452,7 +452,7 @@ class CovarianceRecipe(MatrixRecipe):
         if not self.relation.public_rows or not self.algorithm.definite:
             return []
         spread = self.algorithm.stddev * sqrt(2 * len(state.matrix))
-        return clipped_nearly_all(float(np.trace(state.matrix)) - 3 * spread, source, self.relation.clip_norm)
+        return _clipped_nearly_all(float(np.trace(state.matrix)) - 3 * spread, source, self.relation.clip_norm)
 
     def answer_for(
         self, problem: Any, arrays: dict[str, np.ndarray], meta: dict[str, Any]
@@ -464,7 +464,7 @@ class CovarianceRecipe(MatrixRecipe):
 
 def _covariance_operator(source: Source, relation: Relation, rule: PublicRule) -> Any:
     """The operator; made before the recipe, whose mechanism needs its rounding."""
-    made = private_operator(source, relation, rule)
+    made = _private_operator(source, relation, rule)
     return replace(made, whole=True) if isinstance(made, ClippedGram | ClippedSparseGram) else made
 
 
@@ -606,6 +606,6 @@ def make_covariance(source: Source, privacy: Privacy, k: int, rule: PublicRule) 
             largest_trace=source.shape[0] * relation.clip_norm**2 if definite and relation.public_rows else None,
             definite=definite,
         ),
-        rule=FixedSteps(max_steps=1, promise=promise_line(relation, budget) + rule.clause, noun="covariance matrix"),
+        rule=FixedSteps(max_steps=1, promise=_promise_line(relation, budget) + rule.clause, noun="covariance matrix"),
         public_rule=rule,
     )

@@ -117,7 +117,7 @@ class PrivateMechanism(ABC):
             raise RefusedError(f"step {step} is not one of the {self.releases} releases that were charged")
         require_integers(product)
         scale = self._grid_scale(block, len(product))
-        require_64_bits(product, scale)
+        _require_64_bits(product, scale)
         noise = self._draw(scale, product.shape, entropy.keystream(*self._purpose(product.shape, block, step, scale)))
         return (product + noise) * float(self.rounding.grid)
 
@@ -183,7 +183,7 @@ class PrivateMechanism(ABC):
                     else "larger epsilon, or a coarser grid"
                 )
             )
-        return leading_bits(math.ceil(units))
+        return _leading_bits(math.ceil(units))
 
     def _purpose(self, shape: tuple[int, ...], block: Block, step: int, scale: int) -> tuple[str | int | bytes, ...]:
         public = np.ascontiguousarray(block, dtype="<f8")
@@ -275,13 +275,13 @@ def require_integers(product: np.ndarray) -> None:
         raise BadInputError(f"private noise is added to a block of int64 (units of a grid), not to {found}")
 
 
-def require_64_bits(product: np.ndarray, scale: int) -> None:
+def _require_64_bits(product: np.ndarray, scale: int) -> None:
     """The message must not say how large the product is: that is not public."""
     if max(int(product.max()), -int(product.min())) + FARTHEST * scale >= 1 << 63:
         raise RefusedError("product and noise together could leave 64 bits: use a coarser grid or a smaller clip_norm")
 
 
-def leading_bits(units: int) -> int:
+def _leading_bits(units: int) -> int:
     """Rounded up to 20 leading bits. A norm that another processor rounds otherwise must not change a scale: a release
     that is done again there would get other noise."""
     shift = max(units.bit_length() - LEADING_BITS, 0)
@@ -356,7 +356,7 @@ class SymmetricGaussian(PrivateGaussian):
     def _off_diagonal(self, scale: int) -> int:
         """The least scale, of 20 leading bits, whose square is at least half of that of ``scale``."""
         least = math.isqrt((scale * scale + 1) // 2)
-        return leading_bits(least if 2 * least * least >= scale * scale else least + 1)
+        return _leading_bits(least if 2 * least * least >= scale * scale else least + 1)
 
     def release(self, product: np.ndarray, *, block: Block, entropy: Entropy, step: int) -> Block:
         """``(product + noise) * grid``, exactly symmetric, of the upper triangle of ``product``.
@@ -385,7 +385,7 @@ class SymmetricGaussian(PrivateGaussian):
             raise BadInputError(
                 f"a symmetric matrix is released whole: {product.shape} and {block.shape} are not d x d"
             )
-        require_64_bits(product, scale)
+        _require_64_bits(product, scale)
         released = np.zeros((d, d), np.int64)
         for scale_here, here in ((scale, np.diag_indices(d)), (self._off_diagonal(scale), np.triu_indices(d, 1))):
             count = len(here[0])

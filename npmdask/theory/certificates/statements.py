@@ -247,7 +247,7 @@ def _others(status: Sequence[str], left: float, noise: float) -> str:
     return f" The others: {'; '.join(said)}." if said else ""
 
 
-def of_result(arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> Assurance:
+def _of_tensor_run(arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> Assurance:
     """The same, of the result of a run."""
     return of_tensor(arrays["values"].tolist(), arrays["residual_norms"].tolist(), meta.get("facts", {}))
 
@@ -819,7 +819,7 @@ def _sine(values: np.ndarray, norms: np.ndarray, ritz: np.ndarray, *, singular: 
 NOTHING = Assurance("", {})
 
 
-def statement_of(kind: str, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> Assurance:
+def _statement_of(kind: str, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> Assurance:
     """Of the result of a run of the driver: private or of nodes (its ``statement`` says so), or of a tensor.
 
     ``kind``: of the data. Matrices without privacy are not treated here: their certificates are made elsewhere.
@@ -830,12 +830,12 @@ def statement_of(kind: str, arrays: Mapping[str, np.ndarray], meta: Mapping[str,
         return of_nodes(arrays, statement, last, singular=kind == "sparse")
     if statement is not None:
         return of_release(arrays, statement)
-    return of_result(arrays, meta) if kind == "tensor" else NOTHING
+    return _of_tensor_run(arrays, meta) if kind == "tensor" else NOTHING
 
 
 def with_assurance(kind: str, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> dict[str, Any]:
-    """``meta`` of a result with its ``assurance``: the sentence that it has, or else that of :func:`statement_of`."""
-    return {**meta, "assurance": meta.get("assurance") or statement_of(kind, arrays, meta).sentence}
+    """``meta`` of a result with its ``assurance``: the sentence that it has, or else that of :func:`_statement_of`."""
+    return {**meta, "assurance": meta.get("assurance") or _statement_of(kind, arrays, meta).sentence}
 
 
 def assurance_of(spec: Mapping[str, Any], result: tuple[Mapping[str, np.ndarray], Mapping[str, Any]] | None) -> str:
