@@ -12,8 +12,8 @@ from npmdask.errors import RefusedError
 from npmdask.manage.report import write_report
 from npmdask.models.topics.corpus import documentation_corpus
 from npmdask.models.topics.documents import documents_of, write_documents
-from npmdask.prefect.console import exit_code, say
 from npmdask.prefect.power_method import npm
+from npmdask.prefect.programs import exit_code, say
 from npmdask.prefect.server import ROOT, local_server
 from npmdask.prefect.staged_runs import topics
 from npmdask.runs.progress import IngestBar

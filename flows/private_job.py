@@ -9,8 +9,8 @@ from typing import Any
 from flows.main_job import ensure_data
 from npmdask.accounting import Budget, epsilon_for, mu_for
 from npmdask.config import load_config
-from npmdask.prefect.console import exit_code, say
 from npmdask.prefect.processes import Supervisor
+from npmdask.prefect.programs import exit_code, say
 from npmdask.prefect.serve import flow_runs_of, services
 from npmdask.prefect.server import ROOT, free_port
 from npmdask.privacy.ledger import open_ledger

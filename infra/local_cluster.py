@@ -44,8 +44,8 @@ from infra.topology import (
     probes,
 )
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.prefect.console import exit_code, say
 from npmdask.prefect.processes import Service, Supervisor
+from npmdask.prefect.programs import exit_code, say
 from npmdask.prefect.serve import worker
 from npmdask.prefect.server import python_path
 from npmdask.storage.paths import locked

@@ -32,8 +32,8 @@ import numpy as np
 import psutil
 
 from npmdask.checkpoint.store import RunStore
+from npmdask.prefect.programs import AUTH, read_auth_string
 from npmdask.prefect.server import ask, free_port, python_path
-from npmdask.prefect.settings import AUTH, read_auth_string
 
 D, ROWS = 6, 200
 TICK, KILL, CALM = 20.0, 60.0, 240.0  # seconds: between files, between kills, to come to rest at the end

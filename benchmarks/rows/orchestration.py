@@ -24,8 +24,8 @@ from benchmarks.children import ChildFailedError, last_json, started
 from benchmarks.registry import Context, Measured, Row
 from npmdask.checkpoint.store import RunStore
 from npmdask.config import load_config
+from npmdask.prefect.programs import AUTH, read_auth_string
 from npmdask.prefect.server import ask
-from npmdask.prefect.settings import AUTH, read_auth_string
 from npmdask.storage.ingest import ingest
 
 STEPS, IN_ALL, A_STEP = 100, 5.0, 0.020  # seconds that it may take

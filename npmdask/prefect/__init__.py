@@ -12,7 +12,7 @@ by one, which are tasks of Prefect.
 * What they share: :mod:`~npmdask.prefect.tasks`, :mod:`~npmdask.prefect.parameters`, :mod:`~npmdask.prefect.naming`,
   :mod:`~npmdask.prefect.publish`, :mod:`~npmdask.prefect.cli`.
 * What runs them: :mod:`~npmdask.prefect.schedules`, :mod:`~npmdask.prefect.serve`, :mod:`~npmdask.prefect.server`,
-  :mod:`~npmdask.prefect.keeper`.
+  :mod:`~npmdask.prefect.keeper`, :mod:`~npmdask.prefect.programs`.
 
 To import it changes no setting: Prefect is as you have it.
 """

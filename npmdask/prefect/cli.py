@@ -14,8 +14,8 @@ from npmdask.cli.parser import Parser
 from npmdask.config import RunConfig, load_config, parse_changes
 from npmdask.errors import BadInputError
 from npmdask.manage.kinds import in_lines
-from npmdask.prefect.console import exit_code, say
 from npmdask.prefect.parameters import at_store, checked
+from npmdask.prefect.programs import exit_code, say
 from npmdask.prefect.server import local_server
 from npmdask.prefect.tasks import NotConvergedError
 

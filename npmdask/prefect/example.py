@@ -8,7 +8,7 @@ from pathlib import Path
 
 from npmdask.cli.parser import SCHEDULES_SCHEMA, SCHEMA
 from npmdask.errors import BadInputError
-from npmdask.prefect.console import say
+from npmdask.prefect.programs import say
 from npmdask.storage.synthetic import generate
 
 ROWS, COLUMNS = 65536, 256  # 64 MiB: made in a second, and a first run of seconds

@@ -14,6 +14,8 @@ There may be several keepers, or none for a while: every change is a transition 
 that is started twice finds its store held and leaves (:mod:`npmdask.checkpoint.store`).
 """
 
+# ruff: noqa: E402  (settings come before prefect, which reads them when it is imported)
+
 import argparse
 import sys
 import time
@@ -24,9 +26,10 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-import npmdask.prefect.own  # noqa: F401  (settings, which prefect reads when it is imported)
+from npmdask.prefect.programs import POOL, announce, apply_settings, exit_code, say
 
-# isort: split
+apply_settings()
+
 from httpx import HTTPError
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
@@ -48,10 +51,8 @@ from prefect.types.entrypoint import EntrypointType
 
 from npmdask.checkpoint.logging import open_log
 from npmdask.errors import BadInputError
-from npmdask.prefect.console import announce, exit_code, say
 from npmdask.prefect.heartbeat import BEAT, EVENT
 from npmdask.prefect.schedules import Planned, counted, read_schedules
-from npmdask.prefect.settings import POOL
 
 LOOK = 5.0  # seconds between two looks
 SILENCE = timedelta(seconds=4 * BEAT)  # without a sign of life: dead; by then a store may be taken from who hangs

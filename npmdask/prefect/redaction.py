@@ -11,7 +11,7 @@ from prefect import get_run_logger
 from prefect.states import Failed
 
 from npmdask.errors import BudgetError, CommitError, FencedOutError, HeldError, LostError, NpmdaskError
-from npmdask.prefect.console import say
+from npmdask.prefect.programs import say
 from npmdask.prefect.publish import progress_text, show, try_to
 from npmdask.prefect.tasks import Made, step
 from npmdask.runs.observers import Observer

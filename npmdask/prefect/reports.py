@@ -20,7 +20,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from npmdask.errors import RefusedError
 from npmdask.prefect.index import SCRIPT_DIGEST, index_page
-from npmdask.prefect.settings import BELOW, auth_string
+from npmdask.prefect.programs import BELOW, auth_string
 from npmdask.report.render import script_policy
 
 URL = "NPMDASK_REPORTS"  # where they are served

@@ -32,11 +32,20 @@ from npmdask.cli.parser import Parser
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.manage.prometheus import require_client
 from npmdask.prefect import reports
-from npmdask.prefect.console import announce, exit_code, say
 from npmdask.prefect.example import SCHEDULES, example
 from npmdask.prefect.processes import Service, Supervisor, alone
+from npmdask.prefect.programs import (
+    AUTH_VARIABLES,
+    BELOW,
+    POOL,
+    announce,
+    apply_settings,
+    auth_file,
+    auth_string,
+    exit_code,
+    say,
+)
 from npmdask.prefect.server import DATABASE_GONE, answers, ask, free_port, python_path
-from npmdask.prefect.settings import AUTH_VARIABLES, BELOW, POOL, apply_settings, auth_file, auth_string
 
 PORT = 4200  # the port that Prefect uses by default
 SCRATCH = "npmdask-serve-"  # names of temporary folders

@@ -31,7 +31,7 @@ from urllib.request import ProxyHandler, Request, build_opener
 from uuid import uuid4
 
 from npmdask.errors import RefusedError
-from npmdask.prefect.settings import apply_settings, auth_string, home_folder
+from npmdask.prefect.programs import apply_settings, auth_string, home_folder
 from npmdask.storage.paths import private
 
 PATIENCE = 120  # seconds; migrating a new database takes 5 to 20

@@ -24,8 +24,8 @@ from prefect.flows import load_flow_from_entrypoint
 from infra import make_locks, postgres
 from infra.make_secrets import SECRETS, read_or_make
 from npmdask.prefect.keeper import TAG
+from npmdask.prefect.programs import POOL, SETTINGS
 from npmdask.prefect.schedules import FLOWS, read_schedules
-from npmdask.prefect.settings import POOL, SETTINGS
 
 ROOT = Path(__file__).resolve().parents[2]
 INFRA = ROOT / "infra"

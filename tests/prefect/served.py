@@ -15,8 +15,8 @@ from urllib.request import Request, urlopen
 
 import psutil
 
+from npmdask.prefect.programs import AUTH, read_auth_string
 from npmdask.prefect.server import ask, free_port
-from npmdask.prefect.settings import AUTH, read_auth_string
 from tests.prefect.conftest import Shop, alive, wait_until
 
 

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 ROW = "noise-symmetric-pair"  # a tenth of a second
 TWICE = f"""
-import npmdask.prefect.own  # the settings of programs of ours, as a script of flows has them
+import flows  # applies the settings of our own programs
 import json
 from npmdask.prefect.benchmark import benchmark
 from npmdask.prefect.server import local_server

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from npmdask.prefect.programs import AUTH, read_auth_string
 from npmdask.prefect.server import ask, free_port
-from npmdask.prefect.settings import AUTH, read_auth_string
 from tests.prefect.conftest import Shop, alive, wait_until
 
 pytestmark = pytest.mark.slow

@@ -25,9 +25,9 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.prefect import settings
+from npmdask.prefect import programs
+from npmdask.prefect.programs import AUTH, read_auth_string
 from npmdask.prefect.server import answers, ask, free_port, own_addresses
-from npmdask.prefect.settings import AUTH, read_auth_string
 from tests.prefect.browser import Browser, browser, missing
 from tests.prefect.conftest import ROOT, Running, Shop, wait_until
 
@@ -276,7 +276,7 @@ def test_the_login_is_made_once_and_is_its_owners(tmp_path: Path, monkeypatch: p
     for name in ("PREFECT_SERVER_API_AUTH_STRING", "PREFECT_API_AUTH_STRING"):
         monkeypatch.delenv(name, raising=False)
     with ThreadPoolExecutor(8) as pool:
-        (found,) = set(pool.map(lambda _: settings.auth_string(), range(32)))
+        (found,) = set(pool.map(lambda _: programs.auth_string(), range(32)))
     file = tmp_path / "home" / AUTH
     assert len(found) >= 40 and found.startswith("npmdask:") and file.read_text().strip() == found
     assert stat.S_IMODE(file.stat().st_mode) == 0o600 and stat.S_IMODE(file.parent.stat().st_mode) == 0o700
@@ -287,15 +287,15 @@ def test_the_login_is_made_once_and_is_its_owners(tmp_path: Path, monkeypatch: p
     ):
         damage()
         with pytest.raises(RefusedError, match=said):
-            settings.auth_string()
+            programs.auth_string()
         file.chmod(0o600)
     file.unlink()
     file.symlink_to(tmp_path / "theirs")
     (tmp_path / "theirs").write_text("npmdask:theirs")
     with pytest.raises(BadInputError, match="symbolic link"):
-        settings.auth_string()
+        programs.auth_string()
     monkeypatch.setenv("PREFECT_SERVER_API_AUTH_STRING", "npmdask:mine")
-    assert settings.auth_string() == "npmdask:mine"
+    assert programs.auth_string() == "npmdask:mine"
 
 
 def test_the_login_goes_to_this_machine_only(tmp_path: Path) -> None:

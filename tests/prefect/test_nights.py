@@ -14,7 +14,7 @@ from npmdask.cli.main import main
 from npmdask.manage.nights import nights_of, note_end
 from npmdask.manage.prometheus import Exporter
 from npmdask.prefect.index import ScheduleStatus, runs_report
-from npmdask.prefect.settings import BELOW
+from npmdask.prefect.programs import BELOW
 from npmdask.report import as_json
 from tests.manage.common import ROOT, make_data
 

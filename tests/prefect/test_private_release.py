@@ -12,8 +12,8 @@ import pytest
 
 from npmdask.checkpoint.store import RunStore
 from npmdask.prefect.heartbeat import EVENT
+from npmdask.prefect.programs import AUTH, read_auth_string
 from npmdask.prefect.server import answers
-from npmdask.prefect.settings import AUTH, read_auth_string
 from npmdask.privacy.ledger import Status
 from tests.prefect.conftest import Door, Running, Shop, wait_until
 from tests.prefect.served import Served
@@ -50,7 +50,7 @@ fresh = true
 TICK = """
 import sys
 from npmdask.prefect.private_release import private_release
-from npmdask.prefect.console import exit_code
+from npmdask.prefect.programs import exit_code
 from npmdask.config import load_config
 def tick():
     private_release(load_config("daily.toml", store="runs/daily"), run_id="daily", fresh=True)

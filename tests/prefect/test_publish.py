@@ -90,11 +90,11 @@ def test_a_flow_loads_no_plots_and_no_ledger_before_it_needs_them() -> None:
 def test_settings_are_defaults_only(monkeypatch: pytest.MonkeyPatch) -> None:
     import os
 
-    from npmdask.prefect import settings
+    from npmdask.prefect import programs
 
     monkeypatch.setenv("PREFECT_HOME", "/somewhere/else")
     monkeypatch.setenv("DO_NOT_TRACK", "0")
-    settings.apply_settings()
+    programs.apply_settings()
     assert (os.environ["PREFECT_HOME"], os.environ["DO_NOT_TRACK"]) == ("/somewhere/else", "0")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from npmdask.prefect import reports
-from npmdask.prefect.settings import BELOW
+from npmdask.prefect.programs import BELOW
 
 AUTH = "npmdask:secret"
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from npmdask.prefect.programs import AUTH, read_auth_string
 from npmdask.prefect.serve import _scratch, users_of
-from npmdask.prefect.settings import AUTH, read_auth_string
 from tests.prefect.conftest import Shop, alive, wait_until
 from tests.prefect.served import Served
 

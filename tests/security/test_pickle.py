@@ -23,8 +23,8 @@ import npmdask
 from npmdask.errors import BadInputError
 from npmdask.prefect import private_release, staged_runs, streaming_update
 from npmdask.prefect import tasks as tasks_of_runs
+from npmdask.prefect.programs import SETTINGS
 from npmdask.prefect.schedules import FLOWS
-from npmdask.prefect.settings import SETTINGS
 from npmdask.runs.left_vectors import open_left_product
 from npmdask.storage.bundle import MANIFEST, read_bundle, write_bundle
 from npmdask.storage.checksum import crc32c_bytes

@@ -1,18 +1,27 @@
-"""Settings of the Prefect that our own programs start: its files in the working folder, nothing sent, little said.
+"""What our own programs share: settings of the Prefect that they start, messages on the terminal, exit codes.
 
-``npmdask serve``, the keeper, the server and the scripts of ``flows/`` apply them before they import prefect. To import
-``npmdask.prefect`` does not: in a program of yours Prefect keeps the profile, server and settings that you chose.
+``npmdask serve``, the keeper, the server and the scripts of ``flows/`` apply the settings before they import prefect
+(its files in the working folder, nothing sent, little said); nothing in here imports it. To import ``npmdask.prefect``
+does not apply them: in a program of yours Prefect keeps the profile, server and settings that you chose.
 
 All of them are defaults: whatever the environment says already stays, so a real server keeps its settings.
 """
 
 import os
 import secrets
+import signal
+import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from httpx import HTTPError
+
+from npmdask.checkpoint.logging import tell
+from npmdask.cli.main import INTERRUPTED, end_when_asked
 from npmdask.errors import NpmdaskError, RefusedError
+from npmdask.runs.progress import stop_bars
 from npmdask.storage.paths import open_plain, private
 
 POOL = "npmdask"  # the work pool of schedules
@@ -93,3 +102,34 @@ def read_auth_string(file: Path) -> str:
     if not found:
         raise RefusedError(f"{file} is empty: delete it, and a new one is created")
     return found
+
+
+def exit_code(run: Callable[[], int]) -> int:
+    """What ``run`` returns, or the code of the error that it raised: the same codes as ``npmdask``."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's `&` leaves it ignored
+    end_when_asked()
+    try:
+        try:
+            return run()
+        finally:
+            stop_bars()
+    except NpmdaskError as error:
+        say(str(error))
+        return error.exit_code
+    except HTTPError as error:
+        say(f"the Prefect server is gone ({error}); everything committed is kept; run the same command again")
+        return INTERRUPTED
+    except KeyboardInterrupt:
+        say("interrupted, everything committed is kept; run the same command again to go on")
+        return INTERRUPTED
+
+
+def say(sentence: str) -> None:
+    """A line for the person, apart from the output."""
+    print(f"npmdask: {sentence}", file=sys.stderr, flush=True)
+
+
+def announce(sentence: str) -> None:
+    """The same, of something that runs for long; and a line of the log."""
+    say(sentence)
+    tell("service", sentence)
