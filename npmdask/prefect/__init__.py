@@ -9,8 +9,8 @@ by one, which are tasks of Prefect.
 * Flows, each beside its steps: :mod:`~npmdask.prefect.power_method` (``npm``, ``npm_deflation``,
   ``distributed_private_pca``), :mod:`~npmdask.prefect.private_release`, :mod:`~npmdask.prefect.streaming_update`,
   :mod:`~npmdask.prefect.staged_runs` (``topics``, ``latent``, ``two_fields``), :mod:`~npmdask.prefect.benchmark`.
-* What they share: :mod:`~npmdask.prefect.tasks`, :mod:`~npmdask.prefect.parameters`, :mod:`~npmdask.prefect.naming`,
-  :mod:`~npmdask.prefect.publish`, :mod:`~npmdask.prefect.cli`.
+* What they share: :mod:`~npmdask.prefect.tasks`, :mod:`~npmdask.prefect.parameters`, :mod:`~npmdask.prefect.publish`,
+  :mod:`~npmdask.prefect.cli`.
 * What runs them: :mod:`~npmdask.prefect.schedules`, :mod:`~npmdask.prefect.serve`, :mod:`~npmdask.prefect.server`,
   :mod:`~npmdask.prefect.keeper`, :mod:`~npmdask.prefect.programs`.
 

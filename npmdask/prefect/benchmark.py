@@ -18,11 +18,10 @@ from prefect import flow, get_run_logger
 
 from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.prefect.heartbeat import tended
-from npmdask.prefect.naming import run_name
 from npmdask.prefect.parameters import Folder, RunId, run_folder, said
 from npmdask.prefect.publish import progress_text, show, try_to
 from npmdask.prefect.server import ROOT, python_path
-from npmdask.prefect.tasks import end_state, said_in_a_sentence, step
+from npmdask.prefect.tasks import end_state, run_name, said_in_a_sentence, step
 from npmdask.report.blocks import table
 from npmdask.report.render import markdown
 from npmdask.storage.bundle import write_file_atomically

@@ -13,7 +13,6 @@ from npmdask.config import RunConfig
 from npmdask.errors import RefusedError
 from npmdask.manage.report import summary
 from npmdask.prefect.heartbeat import require_progress, tended
-from npmdask.prefect.naming import run_name
 from npmdask.prefect.parameters import (
     Changes,
     Config,
@@ -29,8 +28,8 @@ from npmdask.prefect.parameters import (
     require_no_other_flow,
     said,
 )
+from npmdask.prefect.private_release import Announcer
 from npmdask.prefect.publish import Publisher
-from npmdask.prefect.redaction import Announcer
 from npmdask.prefect.tasks import (
     AnyConfig,
     end_state,
@@ -38,6 +37,7 @@ from npmdask.prefect.tasks import (
     plain_configuration,
     plan,
     report,
+    run_name,
     said_in_a_sentence,
     step,
     validate,

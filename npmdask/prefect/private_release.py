@@ -8,25 +8,88 @@ artifacts) holds more than public numbers and releases: no path of a key, no byt
 No ``from __future__ import annotations`` here: Prefect could not read the parameters of a served flow.
 """
 
+import traceback
+from functools import partial, wraps
 from typing import Annotated, Any
 
 from prefect import flow, get_run_logger
+from prefect.states import Failed
 
 from npmdask.api import solve
 from npmdask.checkpoint.store import RunStore
 from npmdask.config import RunConfig
-from npmdask.errors import RefusedError
+from npmdask.errors import BudgetError, CommitError, FencedOutError, HeldError, LostError, NpmdaskError, RefusedError
 from npmdask.manage.report import summary
 from npmdask.prefect.heartbeat import require_progress, tended
-from npmdask.prefect.naming import run_name
 from npmdask.prefect.parameters import Config, RunId, at_store, numbered, said
-from npmdask.prefect.redaction import Announcer, discreet_step, said_discreetly
-from npmdask.prefect.tasks import end_state, publish_report, show_plan
+from npmdask.prefect.programs import say
+from npmdask.prefect.publish import progress_text, show, try_to
+from npmdask.prefect.tasks import Made, end_state, publish_report, run_name, show_plan, step
 from npmdask.privacy.account import Account
 from npmdask.privacy.concerns import require_signal
-from npmdask.runs.observers import Observers
+from npmdask.runs.observers import Observer, Observers
 from npmdask.runs.progress import ProgressBar
 from npmdask.runs.restore import bind
+from npmdask.runs.solution import Step
+
+# What Prefect learns of a private run, that of nodes included: public numbers and releases. Of an error only its kind,
+# unless it is the sentence of a budget.
+
+KINDS = (LostError, CommitError, FencedOutError, HeldError)  # which decide how a flow run ends
+
+
+def said_discreetly(function: Made) -> Made:
+    """Prefect gets the sentence of a budget. Other errors may quote the data (a shape, a chunk, a path of the key):
+    the user of this process reads them on stderr, and Prefect learns their kind."""
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except (BudgetError, WithheldError) as error:
+            return Failed(message=str(error), data=error)
+        except NpmdaskError as error:
+            say(str(error))
+            held_back = withheld(error)
+        except Exception as error:
+            traceback.print_exc()
+            held_back = withheld(error)
+        return Failed(message=str(held_back), data=held_back)  # Prefect logs the data of a failed task too
+
+    return call  # type: ignore[return-value]
+
+
+discreet_step = partial(step, said=said_discreetly)
+
+
+class WithheldError(NpmdaskError):
+    """What Prefect sees of an error whose sentence is not for it; with the exit code of that error."""
+
+    def __init__(self, error: Exception) -> None:
+        kind = type(error).__name__
+        super().__init__(f"{kind}: what it says may tell of the data; it is on stderr of the process of this run")
+        self.exit_code = getattr(error, "exit_code", NpmdaskError.exit_code)
+        self.owner = getattr(error, "owner", "")  # of a HeldError: public
+
+
+def withheld(error: Exception) -> WithheldError:
+    """``error`` without its sentence, of the same kind still where that decides how the flow run ends."""
+    kind = next((kind for kind in KINDS if isinstance(error, kind)), None)
+    made: type[WithheldError] = WithheldError if kind is None else type(kind.__name__, (WithheldError, kind), {})
+    return made(error)
+
+
+class Announcer(Observer):
+    """Says which release was made, and nothing else."""
+
+    def __init__(self, name: str, releases: int) -> None:
+        self._name, self._releases, self._log = name, releases, get_run_logger()
+
+    def on_step(self, step: Step) -> None:
+        said = f"release {step.number} of {self._releases} is made"
+        self._log.info(said)
+        percent = 100 * step.number / self._releases
+        try_to(partial(show, self._name, "progress", progress_text(said, percent), said))
 
 
 @flow(name="private-release", flow_run_name=run_name("private-release"), persist_result=False, retries=0)

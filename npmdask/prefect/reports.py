@@ -2,26 +2,296 @@
 
 Browsers follow no ``file://`` link from an ``http://`` page, and Prefect strips a page that is put into an artifact.
 So ``npmdask serve`` has this beside it: ``python -m npmdask.prefect.reports FOLDER PORT`` answers GET for ``*.html``
-files of runs below FOLDER (``runs``) and, at /, for a page of all runs and schedules (:mod:`npmdask.prefect.index`);
-for nothing else: no link is followed, and it has no other name than 127.0.0.1. It asks for the same login as
-Prefect's pages: 127.0.0.1 is also where other users of the machine are.
+files of runs below FOLDER (``runs``) and, at /, for a page of all runs and schedules; for nothing else: no link is
+followed, and it has no other name than 127.0.0.1. It asks for the same login as Prefect's pages: 127.0.0.1 is also
+where other users of the machine are.
 """
 
 import argparse
 import base64
+import hashlib
 import hmac
 import os
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from html import escape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from math import ceil
 from pathlib import Path
-from urllib.parse import quote, unquote, urlsplit
+from typing import Any
+from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit
 
+from npmdask.checkpoint.store import RunStore
 from npmdask.errors import RefusedError
-from npmdask.prefect.index import SCRIPT_DIGEST, index_page
+from npmdask.manage.nights import nights_of
+from npmdask.manage.status import RunStatus, status_below
+from npmdask.numerics.units import time_text
 from npmdask.prefect.programs import BELOW, auth_string
+from npmdask.prefect.server import ask
+from npmdask.report import Report, Section, Text, as_html
+from npmdask.report.blocks import section
 from npmdask.report.render import script_policy
+from npmdask.storage.paths import data_name
+
+# The first page shows every schedule and every run below ``runs``, with links to their pages. It is a report as any
+# other (:mod:`npmdask.report`), made when it is asked for: of runs from what ``npmdask status`` reads, of schedules
+# from Prefect's API. It shows ON_PAGE runs, the newest first; ``/?page=2`` is the next page, and ``/?q=night`` of runs
+# whose names hold that word. Of a private run it shows the state, the releases that are announced, and what the
+# statement says; no error, whose sentence may quote the data, and no time.
+
+ON_PAGE = 100  # runs
+NAMED = 5  # runs that need a look: so many are named on top, wherever they are listed
+LONGEST_WORD = 200  # characters of what is searched for
+EVERY = 15  # seconds between two looks of an open page
+# The part that changes is put in place of the old one; where the reader is, and what has the focus, stay.
+SCRIPT = f"""setInterval(async () => {{
+  if (document.hidden) return;
+  const here = location.origin + location.pathname + location.search;
+  const answer = await fetch(here, {{cache: "no-store"}}).catch(() => null);
+  if (!answer || !answer.ok) return;
+  const found = new DOMParser().parseFromString(await answer.text(), "text/html");
+  const now = document.querySelector("main"), next = found.querySelector("main");
+  if (!next || next.innerHTML === now.innerHTML) return;
+  const links = document.querySelector("header nav"), others = found.querySelector("header nav");
+  if (links && others) links.replaceChildren(...others.childNodes);
+  const at = document.activeElement && document.activeElement.getAttribute("href"), top = scrollY;
+  now.replaceChildren(...next.childNodes);
+  const again = at && [...document.querySelectorAll("a")].find(a => a.getAttribute("href") === at);
+  if (again) again.focus({{preventScroll: true}});
+  scrollTo(0, top);
+}}, {1000 * EVERY});"""
+SCRIPT_DIGEST = f"'sha256-{base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()}'"
+WITHOUT_SCRIPT = f'<noscript><meta http-equiv="refresh" content="{EVERY}"></noscript>'
+SEARCH = (
+    '<form role="search" action="/"><label>Runs by name <input type="search" name="q" value="{}"></label> '
+    "<button>Search</button></form>"
+)
+BUSY, LOST = ("running",), ("crashed", "hung", "damaged")
+FAILED = ("FAILED", "CRASHED")  # states of Prefect
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleStatus:
+    """What Prefect knows of a schedule: ``due`` is its next tick, ``last`` the state of its newest run."""
+
+    name: str
+    flow: str
+    store: Path | None
+    paused: bool
+    due: datetime | None
+    last: str
+    address: str
+
+
+def index_page(root: Path, auth: str, query: str = "") -> bytes:
+    """Return the page of all that is below ``root`` and of the schedules of the server that PREFECT_API_URL names.
+
+    ``query`` : of the address: ``page``, from 1, and ``q``, a part of the names of runs.
+    """
+    asked = {name: values[-1] for name, values in parse_qs(query).items()}
+    page, word = asked.get("page", ""), asked.get("q", "").strip()[:LONGEST_WORD]
+    number = int(page) if page.isdecimal() and len(page) < 9 else 1
+    found = status_below(root) if root.is_dir() else []
+    return page_of(runs_report(root, found, *_schedules(auth), page=number, word=word), word)
+
+
+def page_of(report: Report, word: str = "") -> bytes:
+    """The report with a field to search runs by name, and with what renews it."""
+    whole = as_html(report).replace("</head>", f"{WITHOUT_SCRIPT}</head>", 1)
+    whole = whole.replace("</header>", f"{SEARCH.format(escape(word))}</header>", 1)
+    return whole.replace("</body>", f"<script>{SCRIPT}</script></body>", 1).encode()
+
+
+def runs_report(
+    root: Path,
+    found: list[RunStatus],
+    schedules: list[ScheduleStatus],
+    prefect: str,
+    *,
+    page: int = 1,
+    word: str = "",
+) -> Report:
+    """Make the report of one ``page`` of the runs whose names hold ``word``, in small letters or capitals.
+
+    ``prefect`` : the address of its pages; "" where it does not answer.
+    """
+    busy, lost = sum(one.state in BUSY for one in found), [one.name for one in found if one.state in LOST]
+    look = (
+        f", {len(lost)} of them need a look ({', '.join(lost[:NAMED])}{', ...' if lost[NAMED:] else ''})"
+        if lost
+        else ""
+    )
+    said = f"{_count(len(found), 'run')}, {busy} running{look}"
+    failed = [one.name for one in schedules if one.last in FAILED]
+    failures = f"; the last run failed of: {', '.join(failed)}" if failed else ""
+    where = Text(text="Prefect: flow runs, logs and artifacts", address=prefect) if prefect else None
+    gone = None if prefect else Text(text="Prefect does not answer: no schedule is known", style="warning")
+    errors = {night.schedule: night.error for night in nights_of(root)}
+    newest = sorted(found, key=lambda one: (one.last_commit or 0.0, one.name), reverse=True)
+    listed = [one for one in newest if word.casefold() in one.name.casefold()]
+    page = max(1, min(page, ceil(len(listed) / ON_PAGE)))
+    shown = listed[ON_PAGE * (page - 1) : ON_PAGE * page]
+    return Report(
+        title="Runs and schedules",
+        outcome=f"{said}; {_count(len(schedules), 'schedule')}{failures}",
+        good=not lost and not failed and bool(prefect),
+        sections=(
+            section("", where, gone),
+            *(_of_schedule(one, newest, errors.get(one.name, "")) for one in schedules),
+            section(
+                "", _searched(len(listed), word) if word else None, Text(text="All runs", address="/") if word else None
+            ),
+            section("", *_pages(page, len(listed), word)),
+            *(_of_run(root, one, prefect) for one in shown),
+            section("", *_pages(page, len(listed), word)),
+        ),
+    )
+
+
+def _searched(count: int, word: str) -> Text:
+    verb = "has" if count < 2 else "have"
+    return Text(text=f"{_count(count, 'run') if count else 'No run'} {verb} “{word}” in the name")
+
+
+def _pages(page: int, count: int, word: str) -> Iterator[Text]:
+    """Where in the list the page is, and links to the pages beside it; nothing where there is one page."""
+    if count <= ON_PAGE:
+        return
+    first, last = ON_PAGE * (page - 1) + 1, min(ON_PAGE * page, count)
+    yield Text(text=f"Runs {first:,} to {last:,} of {count:,}, the newest first")
+    for name, other in (("Newer runs", page - 1), ("Older runs", page + 1)):
+        if 1 <= other <= ceil(count / ON_PAGE):
+            asked = {"page": other} | ({"q": word} if word else {})
+            yield Text(text=name, address=f"/?{urlencode(asked)}")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _of_schedule(one: ScheduleStatus, found: list[RunStatus], error: str) -> Section:
+    due = "no next tick" if one.due is None else f"next tick {one.due.astimezone():%Y-%m-%d %H:%M %Z}"
+    due = "paused" if one.paused else due
+    below = [run for run in found if one.store is not None and Path(run.path).is_relative_to(one.store)]
+    answered = next((run for run in below if run.state == "finished"), None)
+    return section(
+        f"Schedule {one.name}",
+        Text(text=f"{one.flow}; {due}; last run: {one.last.lower() or 'none yet'}"),
+        Text(
+            text=f"The last run failed: {error or 'its page in Prefect says why'}. What follows is older.",
+            style="warning",
+        )
+        if one.last in FAILED
+        else None,
+        None if answered is None else Text(text=f"Last answer, of {answered.name}: {_answer(answered)}"),
+        Text(text="Its runs in Prefect", address=one.address),
+    )
+
+
+def _of_run(root: Path, one: RunStatus, prefect: str) -> Section:
+    page = Path(one.path) / "report.html"
+    owner = (one.holder or {}).get("owner", "")
+    return section(
+        f"Run {one.name}",
+        Text(text=_state(one)),
+        Text(text=answer) if (answer := _answer(one)) else None,
+        Text(text="Report", address=f"/{quote(page.relative_to(root).as_posix())}") if page.is_file() else None,
+        Text(text="In Prefect", address=f"{prefect}/runs/flow-run/{quote(owner)}") if prefect and owner else None,
+    )
+
+
+def _state(one: RunStatus) -> str:
+    """State, how far and, where it may be told, when; of a private run no error and no time."""
+    parts = [one.shown_state, one.what]
+    if one.step is not None:
+        parts.append(f"step {one.step}{f' of at most {one.max_steps}' if one.max_steps else ''}")
+    if one.residual is not None:
+        parts.append(f"residual {one.residual:.1e}")
+    if one.state in BUSY and one.seconds_left is not None:
+        parts.append(f"{time_text(one.seconds_left)} left")
+    if _is_public(one) and one.seconds_since_commit is not None:
+        parts.append(f"last commit {time_text(one.seconds_since_commit)} ago")
+    if _is_public(one) and one.error and one.state not in BUSY:
+        parts.append(one.error)
+    return ", ".join(parts)
+
+
+def _is_public(one: RunStatus) -> bool:
+    """Whether it is known not to be private: a store that does not say yet what it is of may become a private run's."""
+    return one.last_commit is not None and one.what != "?"
+
+
+def _answer(one: RunStatus) -> str:
+    """The share of the variance that a finished run explains, and how wrong it can be."""
+    if one.state != "finished":
+        return ""
+    meta: Mapping[str, Any] = {}
+    if _is_public(one):  # of a private run nothing but its statement
+        meta = RunStore(Path(one.path)).part_meta("result") or {}
+    share = meta.get("explained_share")
+    return " ".join(_said(None if share is None else f"Explains {100 * share:.3g} % of the variance.", one.assurance))
+
+
+def _said(*texts: str | None) -> Iterator[str]:
+    yield from (text for text in texts if text)
+
+
+# What Prefect knows.
+
+
+def _schedules(auth: str) -> tuple[list[ScheduleStatus], str]:
+    """The schedules, and the address of Prefect's pages; "" where it does not answer."""
+    url = os.environ.get("PREFECT_API_URL", "")
+    if not url:
+        return [], ""
+    pages = url.removesuffix("/api")
+    try:
+        found = ask(url, "/deployments/filter", {"sort": "NAME_ASC"}, auth=auth)
+        flows = {one["id"]: one["name"] for one in ask(url, "/flows/filter", {}, auth=auth)}
+        return [_known(url, pages, auth, one, flows) for one in found if one["schedules"]], pages
+    except (OSError, ValueError, KeyError):
+        return [], ""
+
+
+def _known(url: str, pages: str, auth: str, one: dict[str, Any], flows: Mapping[str, str]) -> ScheduleStatus:
+    def newest(state: dict[str, Any], sort: str) -> dict[str, Any]:
+        query = {"deployments": {"id": {"any_": [one["id"]]}}, "flow_runs": {"state": {"type": state}}}
+        runs = ask(url, "/flow_runs/filter", query | {"sort": sort, "limit": 1}, auth=auth)
+        return dict(runs[0]) if runs else {}
+
+    due = newest({"any_": ["SCHEDULED"]}, "EXPECTED_START_TIME_ASC").get("expected_start_time")
+    last = newest({"not_any_": ["SCHEDULED"]}, "EXPECTED_START_TIME_DESC").get("state_type", "")
+    return ScheduleStatus(
+        name=one["name"],
+        flow=" of ".join(_said(flows.get(one["flow_id"], "flow"), _data(one["parameters"]))),
+        store=_store(one["parameters"]),
+        paused=bool(one["paused"]),
+        due=None if due is None else datetime.fromisoformat(due).astimezone(UTC),
+        last=last or "",
+        address=f"{pages}/deployments/deployment/{one['id']}",
+    )
+
+
+def _data(parameters: Mapping[str, Any]) -> str:
+    config = parameters.get("config") or {}
+    path = config.get("source", {}).get("path") if isinstance(config, dict) else config
+    path = path or next((parameters[name] for name in ("documents", "samples", "left") if name in parameters), "")
+    return data_name(str(path)) if path else ""
+
+
+def _store(parameters: Mapping[str, Any]) -> Path | None:
+    config = parameters.get("config")
+    if isinstance(config, dict):
+        store = (config.get("run") or {}).get("store")
+        return Path(store) if store else None
+    folder, name = parameters.get("folder"), parameters.get("run_id")
+    return Path(folder) / name if folder and name else None
+
+
+# Answers by HTTP.
 
 URL = "NPMDASK_REPORTS"  # where they are served
 HERE = ("127.0.0.1", "localhost")

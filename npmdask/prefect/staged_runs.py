@@ -16,7 +16,6 @@ from npmdask.models.topics.run import CorpusFilter, run_topics
 from npmdask.models.two_fields.answers import fit_coupled
 from npmdask.numerics.units import parse_memory
 from npmdask.prefect.heartbeat import require_progress, tended
-from npmdask.prefect.naming import run_name
 from npmdask.prefect.parameters import (
     Folder,
     Memory,
@@ -30,7 +29,7 @@ from npmdask.prefect.parameters import (
     said,
 )
 from npmdask.prefect.publish import LivePublisher
-from npmdask.prefect.tasks import end_state, report, said_in_a_sentence, step
+from npmdask.prefect.tasks import end_state, report, run_name, said_in_a_sentence, step
 from npmdask.runs.progress import with_progress
 from npmdask.runs.solution import Resources, Step
 

@@ -16,12 +16,12 @@ import pytest
 import npmdask
 from npmdask.manage.report import write_report
 from npmdask.manage.status import RunStatus, status_below
-from npmdask.prefect import index, reports
+from npmdask.prefect import reports
 from npmdask.report import Report, Text, as_markdown
 from tests.prefect.browser import browser, missing
 from tests.prefect.test_reports import AUTH, asked
 
-SCHEDULE = index.ScheduleStatus(
+SCHEDULE = reports.ScheduleStatus(
     name="nightly", flow="npm of a.npy", store=None, paused=False, due=datetime(2026, 11, 26, 1, tzinfo=UTC),
     last="COMPLETED", address="http://127.0.0.1:4200/deployments/deployment/x",
 )  # fmt: skip
@@ -60,13 +60,13 @@ def test_the_page_links_the_report_of_a_run_which_is_served(root: Path, port: in
     assert asked(port, "/", auth=None)[0] == asked(port, "/", auth="npmdask:wrong")[0] == 401
     assert asked(port, "/", host="elsewhere:80")[0] == 403
     policy = headers["Content-Security-Policy"]
-    assert index.SCRIPT_DIGEST in policy and "unsafe-inline'; script" not in policy and "connect-src 'self'" in policy
-    assert index.SCRIPT_DIGEST not in asked(port, link)[2]["Content-Security-Policy"]
-    assert index.SCRIPT in text and '<meta http-equiv="refresh"' in text
+    assert reports.SCRIPT_DIGEST in policy and "unsafe-inline'; script" not in policy and "connect-src 'self'" in policy
+    assert reports.SCRIPT_DIGEST not in asked(port, link)[2]["Content-Security-Policy"]
+    assert reports.SCRIPT in text and '<meta http-equiv="refresh"' in text
 
 
-def shown(root: Path, runs: list[RunStatus], schedules: list[index.ScheduleStatus]) -> str:
-    return as_markdown(index.runs_report(root, runs, schedules, PREFECT))
+def shown(root: Path, runs: list[RunStatus], schedules: list[reports.ScheduleStatus]) -> str:
+    return as_markdown(reports.runs_report(root, runs, schedules, PREFECT))
 
 
 @pytest.mark.slow
@@ -78,7 +78,7 @@ def test_schedules_name_their_next_tick_and_their_last_answer(root: Path) -> Non
     assert "finished, not converged" in shown(root, [replace(run, converged=False)], []) and "not converged" not in text
     paused = shown(root, [run], [replace(SCHEDULE, paused=True, store=root / "elsewhere")])
     assert "paused" in paused and "next tick" not in paused and "Last answer" not in paused
-    failed = index.runs_report(root, [], [replace(SCHEDULE, last="FAILED")], "x")
+    failed = reports.runs_report(root, [], [replace(SCHEDULE, last="FAILED")], "x")
     assert not failed.good and "the last run failed of: nightly" in failed.outcome
 
 
@@ -98,10 +98,10 @@ def test_a_run_that_is_private_or_unknown_shows_no_time_and_no_error(root: Path)
 
 def test_what_prefect_keeps_of_a_schedule_says_where_its_runs_are() -> None:
     config: dict[str, Any] = {"source": {"path": "s3://k:hidden@b/x.zarr?t=hidden"}, "run": {"store": "/runs/x"}}
-    assert index._store({"config": config}) == Path("/runs/x") and index._data({"config": config}) == "x.zarr"
+    assert reports._store({"config": config}) == Path("/runs/x") and reports._data({"config": config}) == "x.zarr"
     topics = {"documents": "/d/docword.txt", "folder": "/runs", "run_id": "papers"}
-    assert index._store(topics) == Path("/runs/papers") and index._data(topics) == "docword.txt"
-    assert index._store({}) is None and index._data({}) == ""
+    assert reports._store(topics) == Path("/runs/papers") and reports._data(topics) == "docword.txt"
+    assert reports._store({}) is None and reports._data({}) == ""
 
 
 @pytest.mark.slow
@@ -120,7 +120,7 @@ def test_an_open_page_renews_itself_and_the_reader_keeps_the_place(root: Path, p
             )
             assert begun[0] == 400 and begun[2] == 7
             shutil.copytree(root / "one & <two>", root / "a-new-one")
-            deadline = time.monotonic() + 4 * index.EVERY
+            deadline = time.monotonic() + 4 * reports.EVERY
             while "10 runs" not in page.text:
                 assert time.monotonic() < deadline, page.text
                 time.sleep(0.5)
@@ -137,10 +137,10 @@ def test_many_runs_have_pages_and_are_found_by_name(root: Path, monkeypatch: pyt
     (run,) = status_below(root)
     runs = [replace(run, name=f"Night-{i:03}", last_commit=float(i)) for i in range(25)]
     runs += [replace(run, name="day", last_commit=0.5, state="crashed", error="")]
-    monkeypatch.setattr(index, "ON_PAGE", 10)
+    monkeypatch.setattr(reports, "ON_PAGE", 10)
 
     def page(**asked: Any) -> Report:
-        return index.runs_report(root, runs, [SCHEDULE], PREFECT, **asked)
+        return reports.runs_report(root, runs, [SCHEDULE], PREFECT, **asked)
 
     def names(report: Report) -> list[str]:
         return [one.title.removeprefix("Run ") for one in report.sections if one.title.startswith("Run ")]

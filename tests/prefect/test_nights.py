@@ -13,8 +13,8 @@ import pytest
 from npmdask.cli.main import main
 from npmdask.manage.nights import nights_of, note_end
 from npmdask.manage.prometheus import Exporter
-from npmdask.prefect.index import ScheduleStatus, runs_report
 from npmdask.prefect.programs import BELOW
+from npmdask.prefect.reports import ScheduleStatus, runs_report
 from npmdask.report import as_json
 from tests.manage.common import ROOT, make_data
 

@@ -83,7 +83,7 @@ def test_a_tick_follows_the_run_before_it_as_that_was_shown(tmp_path: Path) -> N
 
 
 def test_what_prefect_hears_of_an_error() -> None:
-    from npmdask.prefect.redaction import WithheldError, said_discreetly
+    from npmdask.prefect.private_release import WithheldError, said_discreetly
 
     def heard(error: Exception) -> tuple[str, str, int]:
         @said_discreetly
@@ -104,7 +104,7 @@ def test_what_prefect_hears_of_an_error() -> None:
 def test_what_is_withheld_still_says_how_the_run_ends() -> None:
     """Fails when a lost cluster or a store that another process has looks like any error: the keeper starts the first
     again, and leaves the second alone."""
-    from npmdask.prefect.redaction import withheld
+    from npmdask.prefect.private_release import withheld
 
     for error in (LostError("s3://b/4507"), CommitError("4507"), FencedOutError("4507"), HeldError("4507", "run-1")):
         found = withheld(error)

@@ -109,18 +109,18 @@ def test_steps_refuse_what_prefect_may_not_see(folder: Path) -> None:
 def test_names_say_what_runs_and_nothing_else(
     folder: Path, parameters: dict[str, Any], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from npmdask.prefect import naming
+    from npmdask.prefect import tasks
 
     class Run:
         pass
 
     Run.parameters = parameters  # type: ignore[attr-defined]
     Run.scheduled_start_time = datetime(2026, 11, 25, 13, 40, 59, tzinfo=UTC)  # type: ignore[attr-defined]
-    monkeypatch.setattr(naming, "flow_run", Run)
+    monkeypatch.setattr(tasks, "flow_run", Run)
     monkeypatch.setenv("TZ", "Europe/Berlin")
     time.tzset()
     try:
-        made = naming.run_name("npm")()
+        made = tasks.run_name("npm")()
     finally:
         monkeypatch.undo()
         time.tzset()

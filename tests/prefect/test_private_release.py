@@ -68,7 +68,7 @@ def copied(path, **more):
     Path("key").write_bytes(Path(path).read_bytes())
     return made
 Entropy.create = copied
-import npmdask.prefect.redaction as discretion
+import npmdask.prefect.private_release as discretion
 import npmdask.prefect.private_release as door
 from npmdask.prefect.cli import main
 from prefect import task

@@ -14,8 +14,8 @@ from npmdask.cli.main import main
 from npmdask.cli.parser import SCHEDULES_SCHEMA
 from npmdask.errors import BadInputError
 from npmdask.prefect import serve
-from npmdask.prefect.example import DATA, FILES, SCHEDULES
 from npmdask.prefect.schedules import FLOWS, ScheduleEntry, read_schedules, schedules_schema_text
+from npmdask.prefect.serve import DATA, FILES, SCHEDULES
 
 ROOT = Path(__file__).resolve().parents[2]
 GOOD = """
