@@ -312,7 +312,7 @@ def _intervals(store: Any, a: argparse.Namespace) -> Any:
 def _components(a: argparse.Namespace) -> int:
     from npmdask.api import resume
     from npmdask.checkpoint.store import RunStore
-    from npmdask.manage.presented import sampling_of
+    from npmdask.manage.data_report import sampling_of
     from npmdask.runs.component_counts import differences
     from npmdask.runs.gram_parts import STORED_GRAM
     from npmdask.runs.gram_store import GramStore

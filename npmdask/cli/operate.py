@@ -25,8 +25,7 @@ def add_status(commands: Any) -> None:
 
 
 def _status(a: argparse.Namespace) -> int:
-    from npmdask.manage.nights import nights_of
-    from npmdask.manage.status import runs_as_lines, status_below
+    from npmdask.manage.status import nights_of, runs_as_lines, status_below
     from npmdask.storage.paths import local_path
 
     found = status_below(a.folder)

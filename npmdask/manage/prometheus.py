@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError, extra
-from npmdask.manage.nights import Night, nights_of
-from npmdask.manage.status import RunStatus, status_below
+from npmdask.manage.status import Night, RunStatus, nights_of, status_below
 from npmdask.storage.paths import local_path
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from npmdask.checkpoint.logging import open_log, tell
 from npmdask.checkpoint.store import RunStore
 from npmdask.config import RunConfig
 from npmdask.errors import CommitError, FencedOutError, HeldError, LostError, RefusedError
-from npmdask.manage.nights import note_end
+from npmdask.manage.status import note_end
 from npmdask.prefect.programs import BELOW
 
 Made = TypeVar("Made", bound=Callable[..., Any])

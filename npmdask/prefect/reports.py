@@ -26,8 +26,7 @@ from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit
 
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import RefusedError
-from npmdask.manage.nights import nights_of
-from npmdask.manage.status import RunStatus, status_below
+from npmdask.manage.status import RunStatus, nights_of, status_below
 from npmdask.numerics.units import time_text
 from npmdask.prefect.programs import BELOW, auth_string
 from npmdask.prefect.server import ask

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npmdask.manage.private_sections import above_noise, heights, in_plain_words, noise_of_entries, released_loadings
+from npmdask.manage.run_report import above_noise, heights, in_plain_words, noise_of_entries, released_loadings
 from npmdask.privacy.mechanisms.gaussian_laplace import RELEASE_KIND
 from npmdask.report import Bars, Plot, Text
 from npmdask.storage.labels import Labels

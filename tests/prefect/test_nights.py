@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from npmdask.cli.main import main
-from npmdask.manage.nights import nights_of, note_end
 from npmdask.manage.prometheus import Exporter
+from npmdask.manage.status import nights_of, note_end
 from npmdask.prefect.programs import BELOW
 from npmdask.prefect.reports import ScheduleStatus, runs_report
 from npmdask.report import as_json

@@ -14,7 +14,7 @@ import npmdask
 from npmdask.checkpoint.store import RunStore
 from npmdask.cli.main import main
 from npmdask.errors import BadInputError
-from npmdask.manage.presented import sampling_of
+from npmdask.manage.data_report import sampling_of
 from npmdask.numerics.random import generator
 from npmdask.numerics.sampling_errors import APART, jackknifed, mixed_groups, north_errors, student_factor
 from npmdask.runs import gram_bootstrap
