@@ -19,9 +19,8 @@ from threadpoolctl import threadpool_limits
 from benchmarks.children import as_child
 from benchmarks.timing import clocked
 from npmdask.models.topics.documents import documents_of, write_documents
-from npmdask.models.topics.fit import fit_topics
 from npmdask.models.topics.model import TopicModel
-from npmdask.models.topics.run import CorpusFilter, run_topics
+from npmdask.models.topics.run import CorpusFilter, fit_topics, run_topics
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Resources
 

@@ -10,8 +10,7 @@ from typing import Any
 from npmdask.config import load_config
 from npmdask.errors import RefusedError
 from npmdask.manage.report import write_report
-from npmdask.models.topics.corpus import documentation_corpus
-from npmdask.models.topics.documents import documents_of, write_documents
+from npmdask.models.topics.documents import documentation_corpus, documents_of, write_documents
 from npmdask.prefect.power_method import npm
 from npmdask.prefect.programs import exit_code, say
 from npmdask.prefect.server import ROOT, local_server

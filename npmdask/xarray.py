@@ -5,7 +5,6 @@
 """
 
 from npmdask.models.coupled import CCA, MCA
-from npmdask.models.eof import EOF
-from npmdask.models.hilbert_eof import HilbertEOF
+from npmdask.models.eof import EOF, HilbertEOF
 
 __all__ = ["CCA", "EOF", "MCA", "HilbertEOF"]

@@ -23,7 +23,7 @@ from npmdask.manage.data_report import (
 )
 from npmdask.manage.kinds import PageOptions, device_text, flat
 from npmdask.privacy.account import budget_left
-from npmdask.privacy.mechanisms.symmetric import RELEASE_KIND
+from npmdask.privacy.mechanisms.gaussian_laplace import RELEASE_KIND
 from npmdask.privacy.request import unprotected
 from npmdask.report import Plot, Report, Rule, Section, Series, Table
 from npmdask.report.blocks import (

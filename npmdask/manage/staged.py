@@ -105,8 +105,8 @@ class TopicsKind(StagedKind):
 
     def answer(self, store: Path) -> dict[str, np.ndarray]:
         """Read topics, alphas and words."""
+        from npmdask.models.topics.documents import words_of_array
         from npmdask.models.topics.model import PART
-        from npmdask.models.topics.vocabulary import words_of_array
 
         arrays = _part(store, PART)
         if "words" in arrays:
@@ -293,12 +293,12 @@ class CoupledKind(StagedKind):
 
     def lines(self, answer: Any, words: int = 10) -> str:
         """Show a line for each mode."""
-        from npmdask.models.two_fields.report import lines_of
+        from npmdask.models.two_fields.answers import lines_of
 
         return lines_of(answer)
 
     def found(self, answer: Any) -> str:
-        from npmdask.models.two_fields.report import VALUES
+        from npmdask.models.two_fields.answers import VALUES
 
         count, shown = len(answer.values), ", ".join(f"{value:.4g}" for value in answer.values[:WEIGHTS])
         more = f" and {count - WEIGHTS} more" if count > WEIGHTS else ""
@@ -318,7 +318,7 @@ class CoupledKind(StagedKind):
     def report_with(self, run: RunStore, spec: Spec, page: PageOptions) -> Report:
         """Report the job: its modes, then patterns and scores of both fields."""
         from npmdask.manage.two_field_sections import two_field_sections
-        from npmdask.models.two_fields.report import coupled_report
+        from npmdask.models.two_fields.answers import coupled_report
 
         answer, made = self.read(run.path), coupled_report(run, dict(spec))
         head, modes, *rest = made.sections

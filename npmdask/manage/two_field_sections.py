@@ -32,8 +32,7 @@ from npmdask.manage.row_scores import (
     scores_at,
 )
 from npmdask.models.two_fields.answers import CoupledModes, FieldModes
-from npmdask.models.two_fields.fields import joined_fingerprint
-from npmdask.models.two_fields.fit import LABELS, MCA
+from npmdask.models.two_fields.fit import LABELS, MCA, joined_fingerprint
 from npmdask.report import Bars, Map, Plot, Section
 from npmdask.report.blocks import Text, section, series
 from npmdask.storage.labels import Labels, colour_of

@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 
 from npmdask.errors import BadInputError, closest
-from npmdask.models.gridded import Gridded
+from npmdask.models.eof import Gridded
 from npmdask.models.two_fields.answers import CoupledModes, FieldModes, cca, mca
 from npmdask.storage.readers.gaps import DROP, MEAN
 

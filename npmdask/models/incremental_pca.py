@@ -22,7 +22,7 @@ from npmdask.algorithms.streaming.model import (
 )
 from npmdask.errors import BadInputError, closest
 from npmdask.execution.executor import single_threaded_blas
-from npmdask.models.components import CentredComponents, shares_of_variance
+from npmdask.models.pca import CentredComponents, shares_of_variance
 from npmdask.numerics.subspaces import Block, fix_signs
 from npmdask.runs.progress import with_progress
 from npmdask.storage.containers import is_sparse

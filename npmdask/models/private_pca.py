@@ -14,7 +14,7 @@ import numpy as np
 
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
-from npmdask.models.components import Components
+from npmdask.models.pca import Components
 from npmdask.numerics.subspaces import Block, fix_signs
 from npmdask.numerics.units import parse_memory
 from npmdask.planning.plan import posed

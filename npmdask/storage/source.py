@@ -143,7 +143,7 @@ class Source:
     ``mirrored``: that the matrix is symmetric was found when it was stored. ``trace``, ``squared_frobenius``: of
     such a matrix, recorded at ingest; of a tensor the latter. ``side``: d, of kind matrices, whose rows are d x d
     matrices, flattened.
-    ``words``: what the columns count, of documents, as recorded (npmdask.models.topics.vocabulary).
+    ``words``: what the columns count, of documents, as recorded (npmdask.models.topics.documents).
     ``labels``: what rows and columns are called, where that is known. ``dim``: the dimension of the file at ``path``
     that rows lie along, where that was asked for. ``gaps``: of an ingested store, whether NaN were kept as missing
     values; that is how it was ingested, and does not say whether there are any.

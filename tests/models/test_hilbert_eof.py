@@ -10,7 +10,7 @@ import xarray as xr
 from scipy.signal import hilbert
 
 from npmdask.errors import BadInputError
-from npmdask.models.hilbert_eof import analytic
+from npmdask.models.eof import analytic
 from npmdask.xarray import HilbertEOF
 from tests.conftest import often
 

@@ -19,8 +19,8 @@ from npmdask.models.latent.fit import (
     decomposition_history,
     fit_independent_components,
     fit_mixture,
+    refinement_sentence,
 )
-from npmdask.models.latent.refinement import refinement_sentence
 from npmdask.report import Plot, Report
 from npmdask.report.blocks import Section, Text, parameters, section, series, spectrum_plot, table, tiles, warnings
 from npmdask.runs.observers import Observer

@@ -11,7 +11,7 @@ import numpy as np
 
 from npmdask.checkpoint.store import RunStore, folder_of
 from npmdask.errors import BadInputError
-from npmdask.models.topics.vocabulary import require_words, words_of_array, words_to_array
+from npmdask.models.topics.documents import require_words, words_of_array, words_to_array
 from npmdask.numerics.subspaces import Block
 from npmdask.storage.bundle import Arrays, read_bundle, write_bundle
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from npmdask.errors import BadInputError
-from npmdask.models.topics.corpus import Corpus, count_texts, documentation_corpus, words_in
+from npmdask.models.topics.documents import Corpus, count_texts, documentation_corpus, words_in
 
 TEXTS = [
     ("one", "The matrix and its rows: a Matrix is sparse."),

@@ -17,10 +17,10 @@ from npmdask.models.topics.documents import (
     document_frequencies,
     documents_of,
     kept_words,
+    read_vocabulary,
     with_words,
     write_documents,
 )
-from npmdask.models.topics.vocabulary import read_vocabulary
 from npmdask.storage.ingest import ingest
 from npmdask.storage.source import open_source
 from npmdask.storage.writers.sparse import SparseWriter

@@ -19,9 +19,16 @@ from npmdask.errors import BadInputError, NpmdaskError, RefusedError
 from npmdask.manage.report import write_report
 from npmdask.models.topics.documents import documents_of, write_documents
 from npmdask.models.topics.estimator import Topics
-from npmdask.models.topics.fit import TopicRequest, fit_topics, tensor_tol
 from npmdask.models.topics.model import TopicModel
-from npmdask.models.topics.run import CorpusFilter, TopicAnswer, read_topics, run_topics
+from npmdask.models.topics.run import (
+    CorpusFilter,
+    TopicAnswer,
+    TopicRequest,
+    fit_topics,
+    read_topics,
+    run_topics,
+    tensor_tol,
+)
 from npmdask.numerics.random import generator
 from npmdask.privacy.ledger import open_ledger
 from npmdask.privacy.ledger.granting import grant_source

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import jensenshannon, pdist, squareform
 
-import npmdask.models.topics.overview as overview
+import npmdask.models.topics.report as overview
 from npmdask.models.topics.model import TopicModel
-from npmdask.models.topics.overview import classical_scaling, jensen_shannon, relevant_words, topic_map
+from npmdask.models.topics.report import classical_scaling, jensen_shannon, relevant_words, topic_map
 from npmdask.numerics.random import generator
 from tests.models.topics.made import a_model, words
 
