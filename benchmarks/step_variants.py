@@ -24,8 +24,8 @@ from npmdask.planning.forecast import StepPrediction, locked_values, predict_ste
 from npmdask.planning.predicted_steps import GRAM_FLOPS, LARGEST_SIDE, MEMORY, SIDE, with_locked
 from npmdask.planning.row_sample import SampleBudget, draw_sample
 from npmdask.runs.build import make_problem
-from npmdask.runs.predictions import FORESEEN, SEARCHED
 from npmdask.runs.problem import Locked, Start
+from npmdask.runs.results import FORESEEN, SEARCHED
 
 FEW = 150  # rows: fewer than most of these problems have columns
 SAMPLES = {"spectrum given": 0, "a run's own sample": SIDE, f"sample of {FEW} rows": FEW}

@@ -28,9 +28,8 @@ from npmdask.runs.missing import find_fill
 from npmdask.runs.observers import Observer
 from npmdask.runs.problem import Locked, Problem, Request
 from npmdask.runs.progress import with_progress
-from npmdask.runs.restore import identity_of, locked_result, problem_of
+from npmdask.runs.restore import find_start, identity_of, locked_result, problem_of
 from npmdask.runs.solution import Resources, Solution, TemporaryStore
-from npmdask.runs.warm_start import find_start
 from npmdask.runs.weights import find_weights
 from npmdask.storage.bundle import read_bundle
 from npmdask.storage.readers.gaps import REFUSE, checked_marks

@@ -52,7 +52,7 @@ def install() -> None:
     from npmdask.prefect import tasks
     from npmdask.privacy.mechanisms.gaussian_laplace import PrivateGaussian
     from npmdask.privacy.mechanisms.noise_key import Entropy
-    from npmdask.runs.log_observer import RedactingObserver
+    from npmdask.runs.observers import RedactingObserver
 
     create = Entropy.create
 

@@ -44,7 +44,6 @@ from npmdask.runs.build import make_problem
 from npmdask.runs.left_vectors import left_blocks, left_height, left_is_whole
 from npmdask.runs.missing import missing_facts, missing_of
 from npmdask.runs.observers import Observer
-from npmdask.runs.predictions import prediction_facts
 from npmdask.runs.presentation import AS_FOUND, PART, Earlier, arrays_of, earlier_of, presentation_facts, turn
 from npmdask.runs.problem import Problem
 from npmdask.runs.progress import duration, passes_text
@@ -58,6 +57,7 @@ from npmdask.runs.restore import (
     resources_of,
     solution_of,
 )
+from npmdask.runs.results import prediction_facts
 from npmdask.runs.session import memory_for, needs_of, require_device
 from npmdask.runs.solution import Resources, Solution
 from npmdask.runs.weights import NAMES

@@ -30,10 +30,10 @@ from npmdask.planning.row_sample import Sample, SampleBudget, draw_sample, in_pa
 from npmdask.runs.build import default_rank, make_problem
 from npmdask.runs.loop import solve_in
 from npmdask.runs.observers import Observer, Observers
-from npmdask.runs.predictions import FORESEEN, HINDSIGHT, logged_prediction
 from npmdask.runs.presentation import presenter_of
 from npmdask.runs.problem import FIRST_STAGE, Problem, Request
 from npmdask.runs.rank_search import solve_auto, solve_share
+from npmdask.runs.results import FORESEEN, HINDSIGHT, logged_prediction
 from npmdask.runs.session import Session
 from npmdask.runs.solution import Resources, Solution
 from npmdask.runs.stopping_rules import STAGE_STEPS, LowRankRule, ShareRule, next_columns, smallest_rank

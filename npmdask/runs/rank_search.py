@@ -28,13 +28,12 @@ from npmdask.runs.build import default_rank, make_problem
 from npmdask.runs.loop import solve_in
 from npmdask.runs.observers import Observer, StageObserver
 from npmdask.runs.plain_release import PlainRelease
-from npmdask.runs.predictions import SEARCHED
 from npmdask.runs.problem import AUTO, CHOSEN, FIRST_STAGE, Problem, Start
-from npmdask.runs.restore import bind
+from npmdask.runs.restore import RANDOM_COLUMNS, bind, keep_start, read_start, start_of
+from npmdask.runs.results import SEARCHED
 from npmdask.runs.session import Session, needs_of
 from npmdask.runs.solution import Solution
 from npmdask.runs.stopping_rules import STAGE_STEPS, ShareRule, next_columns
-from npmdask.runs.warm_start import RANDOM_COLUMNS, keep_start, read_start, start_of
 from npmdask.runs.weights import total_of
 from npmdask.storage.source import Source
 

@@ -1,4 +1,7 @@
-"""From the eigenpairs of an operator to the answer that was asked for: units, left singular vectors."""
+"""From the eigenpairs of an operator to the answer that was asked for: units, left singular vectors.
+
+And what was predicted of the steps to it, beside what it took.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +15,25 @@ import numpy as np
 
 from npmdask.algorithms import Result
 from npmdask.algorithms.stopping import DOUBLE_EPS, Outcome, StepView
+from npmdask.numerics.complex_parts import as_complex, complex_pairs, interleaved
 from npmdask.numerics.moments import match
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import ComplexGram, ComplexSymmetric, Gram, Operator, View
-from npmdask.runs.complex_answers import complex_certificate, in_complex
 from npmdask.runs.left_vectors import refine_with_left
 from npmdask.runs.missing import filled_entries
 from npmdask.runs.problem import Problem
 from npmdask.runs.stopping_rules import LowRankRule, excess_of
 from npmdask.storage.readers.dense import ReadStats
 from npmdask.storage.source import Truth
-from npmdask.theory.certificates.bounds import Certificate, Evidence, Level, certify, noisy_recursion, rounding_of
+from npmdask.theory.certificates.bounds import (
+    Certificate,
+    Evidence,
+    Level,
+    carried_over,
+    certify,
+    noisy_recursion,
+    rounding_of,
+)
 from npmdask.theory.certificates.wording import health, sentence
 
 
@@ -108,7 +119,7 @@ def assure(
     """The certificate of ``result``; None where there is none to make: tensors, moments, no step.
 
     ``constant``: columns that counted as constant where columns were to be scaled. ``found``: of complex data the
-    closed pairs (npmdask.runs.complex_answers) that ``result`` was made.
+    closed pairs (npmdask.runs.results) that ``result`` was made.
     """
     if not problem.certified or not history or not len(result.values):
         return None
@@ -273,3 +284,150 @@ def _number(value: float) -> float | None:
 
 def _list(values: np.ndarray) -> list[float | None]:
     return [_number(float(value)) for value in values]
+
+
+# From 2 k real pairs of a run on complex data to the k complex ones: vectors, residuals, certificate, units.
+#
+# The algorithms work with real vectors of twice as many entries (npmdask/operators/complex_parts.py), of which complex
+# conjugates are eigenvectors of ``A^H A``. What a certificate says of eigenvalues, each of which comes twice, is true
+# of them whatever the vectors are; what it says of vectors is made again from the residuals of those returned.
+
+
+WHOLE = 0.7  # sine, below which a space that is made closed under J is tilted no more than before (complex_pairs)
+
+
+def closed(result: Result) -> Result:
+    """The 2 k pairs w_1, i w_1, w_2, i w_2, ... of a space that is closed under multiplication by i.
+
+    Their residuals are those of the vectors that are returned, and of a matrix that was formed its distance is added.
+    """
+    pairs = complex_pairs(result.vectors, result.products)
+    away = 0.0 if result.seen is None else result.seen.away
+    return replace(
+        result,
+        values=np.repeat(pairs.values, 2),
+        vectors=interleaved(pairs.vectors),
+        products=interleaved(pairs.products),
+        residual_norms=np.repeat(pairs.residual_norms + away, 2),
+    )
+
+
+def of_pairs(view: StepView, result: Result) -> StepView:
+    """A step as the k complex pairs of it are."""
+    found = closed(result)
+    return replace(view, ritz_values=found.values[::2], residual_norms=found.residual_norms[::2])
+
+
+def complex_certificate(evidence: Evidence, certificate: Certificate, found: Result) -> Certificate:
+    """The certificate of k complex pairs, where ``found`` are they (:func:`closed`).
+
+    ``evidence`` and ``certificate`` are of the 2 k real pairs that they were made of.
+    """
+    residuals = found.products - found.vectors * found.values
+    again = carried_over(certificate, replace(evidence, values=found.values, gram=residuals.T @ residuals))
+    values, nearest = np.abs(found.values[::2]), np.linalg.norm(residuals[:, ::2], axis=0) + certificate.perturbation
+    return replace(
+        certificate,
+        values=found.values[::2],
+        nearest=nearest,
+        levels=tuple(_halved(*both, values, nearest) for both in zip(again, certificate.levels, strict=True)),
+    )
+
+
+def _halved(level: Level, before: Level, values: np.ndarray, nearest: np.ndarray) -> Level:
+    """A level of 2 k pairs as one of k; ``before``: of those that were found, whose space may be bounded better.
+
+    Each vector is tilted against the eigenvectors of its own value by its residual over the gap to all others (Davis
+    and Kahan). Values are sizes: one of the other sign is further away.
+    """
+    lower, upper = level.lower[0::2], level.upper[1::2]
+    above = np.append(np.inf, lower[:-1]) - values
+    below = values - np.append(upper[1:], level.following)
+    gaps = np.minimum(above, below)
+    sines = np.divide(nearest, gaps, out=np.full(len(gaps), np.inf), where=gaps > nearest)
+    return replace(
+        level,
+        lower=lower,
+        upper=upper,
+        sine=min(level.sine, before.sine if before.sine < WHOLE else math.inf),
+        component_sines=sines,
+        lost=level.lost / 2,
+    )
+
+
+def in_complex(values: np.ndarray, vectors: np.ndarray, norms: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Values, vectors and residual norms of closed pairs as those of k complex ones of ``A^H A``."""
+    return values[::2], np.conj(as_complex(vectors[:, ::2])), norms[::2]
+
+
+# What was predicted of a run before its first pass, read back beside what it took. The predictions are made by
+# npmdask/planning/predicted_steps.py; a run goes on without them.
+
+
+NONE = "none: no number of steps was predicted before the first pass"
+FORESEEN, HINDSIGHT, SEARCHED = "foreseen", "hindsight", "searched"  # events of the telemetry
+
+
+def logged_prediction(telemetry: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The first prediction; one of None steps says only why there is none."""
+    found = [line for line in telemetry if line["event"] == FORESEEN]
+    return found[0] if found and found[0]["steps"] is not None else None
+
+
+def expected_steps(telemetry: list[dict[str, Any]], usual: int | None = None) -> int | None:
+    """Steps that the run under way is expected to take, from what was predicted before its first pass; None: unknown.
+
+    Of the run that answers a search what the search took is no part of it. What was predicted of a random start says
+    nothing of a run that begins elsewhere. ``usual``: steps of an algorithm that takes as many whatever the data.
+    """
+    first = logged_prediction(telemetry)
+    if first is None or first.get("start") == "random":
+        return usual
+    searched = sum(line["steps"] for line in telemetry if line["event"] == SEARCHED) if "components" in first else 0
+    return max(int(first["steps"]) - searched, 1)
+
+
+def _compared(first: dict[str, Any], telemetry: list[dict[str, Any]], steps: int) -> tuple[str, int, str]:
+    """What is compared: more words for the steps predicted, the steps that were taken, and more words for those."""
+    if "components" in first:
+        searches = [line for line in telemetry if line["event"] == SEARCHED]
+        search: dict[str, Any] = searches[-1] if searches else {"steps": 0, "rank": "as many as are found"}
+        predicted = f" with those of the search, for {first['components']} components"
+        return predicted, steps + search["steps"], f", for {search['rank']}"
+    if first.get("start") == "random":
+        return " from a random start", steps, " from where an earlier run came to"
+    return "", steps, ""
+
+
+def prediction_facts(telemetry: list[dict[str, Any]], steps: int) -> dict[str, Any]:
+    """``predicted_steps`` and ``hindsight_steps`` (None: unknown), and the ``prediction`` as a sentence."""
+    first, back = logged_prediction(telemetry), [line for line in telemetry if line["event"] == HINDSIGHT]
+    if first is None:
+        why = next((line["why"] for line in telemetry if line["event"] == FORESEEN), "")
+        return {"predicted_steps": None, "hindsight_steps": None, "prediction": f"none: {why}" if why else NONE}
+    hindsight = back[-1]["steps"] if back else None
+    of, taken, so = _compared(first, telemetry, steps)
+    said = f"predicted {first['steps']} steps{of}, took {taken}{so}"
+    if not first["reached"]:
+        said = f"predicted not to reach the tolerance in {first['steps']} steps{of}, took {taken}{so}"
+    said += "" if hindsight is None else f"; {hindsight} with the values that were found"
+    return {"predicted_steps": first["steps"], "hindsight_steps": hindsight, "prediction": said}
+
+
+def comparison(telemetry: list[dict[str, Any]], history: list[dict[str, Any]]) -> list[tuple[str, ...]]:
+    """Rows for a page: what, predicted before the first pass, in hindsight, measured; none if nothing was predicted."""
+    first = logged_prediction(telemetry)
+    if first is None:
+        return []
+    facts = prediction_facts(telemetry, len(history))
+    predicted = f"{first['steps']}" if first["reached"] else f"more than {first['steps']}"
+    hindsight = "-" if facts["hindsight_steps"] is None else f"{facts['hindsight_steps']}"
+    of, taken, so = _compared(first, telemetry, len(history))
+    what = f"steps (predicted{of}; taken{so})" if of else "steps"
+    rows: list[tuple[str, ...]] = [(what, predicted, hindsight, f"{taken}")]
+    if first.get("residual") is not None:
+        plateau = min(step["worst_residual"] for step in history)
+        rows.append(
+            ("relative residual at the plateau of the noise", f"{first['residual']:.1e}", "-", f"{plateau:.1e}")
+        )
+    return rows

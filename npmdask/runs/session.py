@@ -46,8 +46,7 @@ from npmdask.operators import GramMatrix, LeftProduct, Operator, Partial, TiledG
 from npmdask.operators.on_device import SUMS, OnDevice, on_device
 from npmdask.privacy.release import EVERYTHING, Disclosure
 from npmdask.runs.left_vectors import flush_left
-from npmdask.runs.log_observer import watched
-from npmdask.runs.observers import Observer, StageObserver
+from npmdask.runs.observers import Observer, StageObserver, watched
 from npmdask.runs.problem import Problem
 from npmdask.runs.restore import changed_device
 from npmdask.runs.solution import DeviceUse, NetworkUse, Resources

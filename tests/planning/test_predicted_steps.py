@@ -14,9 +14,9 @@ from npmdask.errors import BadInputError
 from npmdask.manage.report import summary, write_report
 from npmdask.manage.status import status_of
 from npmdask.planning import predicted_steps
-from npmdask.runs import predictions
+from npmdask.runs import results
 from npmdask.runs.observers import Observer
-from npmdask.runs.predictions import FORESEEN, HINDSIGHT
+from npmdask.runs.results import FORESEEN, HINDSIGHT
 from npmdask.storage.source import open_source
 from tests.conftest import planted, same_bytes, write_zarr
 from tests.privacy.runs.conftest import make_world, records
@@ -58,8 +58,8 @@ def test_a_prediction_changes_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
     without = run(tmp_path / "b")
     same_bytes(tmp_path / "a" / "run", tmp_path / "b" / "run")
     assert (with_it.data_passes, with_it.bytes_read) == (without.data_passes, without.bytes_read)
-    assert summary(without)["prediction"] == predictions.NONE and not told_in(tmp_path / "b", HINDSIGHT)
-    assert predictions.NONE in write_report(tmp_path / "b" / "run").read_text()
+    assert summary(without)["prediction"] == results.NONE and not told_in(tmp_path / "b", HINDSIGHT)
+    assert results.NONE in write_report(tmp_path / "b" / "run").read_text()
 
 
 @pytest.mark.slow

@@ -19,9 +19,8 @@ from npmdask.numerics.random import generator
 from npmdask.runs.build import make_problem
 from npmdask.runs.observers import Observer
 from npmdask.runs.problem import Request
-from npmdask.runs.restore import problem_of
+from npmdask.runs.restore import find_start, problem_of
 from npmdask.runs.solution import Resources, Solution
-from npmdask.runs.warm_start import find_start
 from npmdask.storage.bundle import read_bundle, write_bundle
 from npmdask.storage.source import open_source
 from tests.conftest import planted, same_bytes, write_zarr
