@@ -29,8 +29,6 @@ from npmdask.privacy.mechanisms import REGISTRY as MECHANISMS
 from npmdask.runs import build
 from npmdask.runs.build import ranks_of
 from npmdask.runs.component_counts import CountAdvice, KnownSpectrum, advise
-from npmdask.runs.gram_bootstrap import Bootstrap, Grouped, bootstrapped, require_confidence
-from npmdask.runs.gram_jackknife import Jackknife
 from npmdask.runs.gram_parts import (
     PREFIX,
     Begun,
@@ -44,6 +42,7 @@ from npmdask.runs.gram_parts import (
     read_sums,
     write_sums,
 )
+from npmdask.runs.gram_resampling import Bootstrap, Grouped, Jackknife, bootstrapped, require_confidence
 from npmdask.runs.observers import Observer
 from npmdask.runs.problem import STORED_GRAM, Problem, Request
 from npmdask.runs.restore import bind_spec

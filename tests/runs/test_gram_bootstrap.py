@@ -17,9 +17,8 @@ from npmdask.errors import BadInputError
 from npmdask.manage.data_report import sampling_of
 from npmdask.numerics.random import generator
 from npmdask.numerics.sampling_errors import APART, jackknifed, mixed_groups, north_errors, student_factor
-from npmdask.runs import gram_bootstrap
-from npmdask.runs.gram_bootstrap import Grouped, _Drawn, _leading_pairs, _mixed, bootstrapped
-from npmdask.runs.gram_jackknife import Jackknife
+from npmdask.runs import gram_resampling
+from npmdask.runs.gram_resampling import Grouped, Jackknife, _Drawn, _leading_pairs, _mixed, bootstrapped
 from tests.conftest import write_zarr
 
 SPIKES = np.array([20.0, 9.0, 4.0])
@@ -94,7 +93,7 @@ def test_the_short_way_is_within_a_tenth_of_a_standard_error(tmp_path: Path, cen
 def test_where_the_short_way_is_off_all_replicates_are_decomposed(monkeypatch: pytest.MonkeyPatch) -> None:
     x = planted(2)[0]
     whole = bootstrapped(grouped(x, 20), 3, replicates=60, confidence=0.95, seed=0, exact=True)
-    monkeypatch.setattr(gram_bootstrap, "ENOUGH", 1e-9)
+    monkeypatch.setattr(gram_resampling, "ENOUGH", 1e-9)
     found = bootstrapped(grouped(x, 20), 3, replicates=60, confidence=0.95, seed=0, exact=False)
     np.testing.assert_array_equal(found.vector_intervals, whole.vector_intervals)
 
