@@ -139,7 +139,7 @@ def register_operator(name: str, make: Callable[[Source], DerivedOperator]) -> N
     ----------
     name : what it is asked for by, in each process that uses it; part of a run's identity.
     make : from a source to the operator on it, symmetric (d x d), like a
-        :class:`~npmdask.models.stages.MomentOperator`. Its answer gets no certificate, as npmdask knows no bound of it.
+        :class:`~npmdask.runs.stages.MomentOperator`. Its answer gets no certificate, as npmdask knows no bound of it.
 
     Raises
     ------
@@ -152,7 +152,7 @@ def register_operator(name: str, make: Callable[[Source], DerivedOperator]) -> N
     >>> import npmdask
     >>> from npmdask.operators import Gram, View
     >>> from npmdask.runs.problem import OPERATORS, register_operator
-    >>> from npmdask.models.stages import MomentOperator
+    >>> from npmdask.runs.stages import MomentOperator
     >>> weights = np.arange(1.0, 101.0)
     >>> def weighted(source):
     ...     def made(reader):

@@ -16,9 +16,9 @@ from npmdask.cli.main import main
 from npmdask.config import load_config
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.manage.report import write_report
-from npmdask.models.stages import MomentOperator
 from npmdask.operators import Gram, SparseGram, View
 from npmdask.runs.problem import OPERATORS, DerivedOperator, register_operator
+from npmdask.runs.stages import MomentOperator
 from npmdask.storage.source import Source
 from npmdask.streaming.transform import transform
 from tests.conftest import write_zarr

@@ -16,7 +16,6 @@ import numpy as np
 
 from npmdask.checkpoint.store import CHECKPOINT_FORMAT, RunStore
 from npmdask.errors import BadInputError, package_version
-from npmdask.models.stages import Decomposed, MomentOperator, Stages
 from npmdask.models.third_moment import cube_of, polarising_block
 from npmdask.numerics.likelihood import (
     CONTRASTS,
@@ -43,6 +42,7 @@ from npmdask.runs.observers import Observer, Observers
 from npmdask.runs.restore import bind_spec
 from npmdask.runs.session import Session
 from npmdask.runs.solution import Resources
+from npmdask.runs.stages import Decomposed, MomentOperator, Stages
 from npmdask.storage.bundle import Arrays
 from npmdask.storage.readers.dense import checksum_table
 from npmdask.storage.source import Source, open_source

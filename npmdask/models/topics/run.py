@@ -25,7 +25,6 @@ from scipy.sparse import csr_matrix, issparse
 from npmdask.algorithms.stopping import Outcome
 from npmdask.checkpoint.store import CHECKPOINT_FORMAT, RunStore
 from npmdask.errors import BadInputError, RefusedError, package_version
-from npmdask.models.stages import Decomposed, MomentOperator, Stages
 from npmdask.models.topics.documents import (
     Documents,
     document_frequencies,
@@ -48,6 +47,7 @@ from npmdask.runs.observers import Observer, Observers
 from npmdask.runs.restore import bind_spec
 from npmdask.runs.session import Session
 from npmdask.runs.solution import Resources, Solution
+from npmdask.runs.stages import Decomposed, MomentOperator, Stages
 from npmdask.storage.checksum import crc32c
 from npmdask.storage.labels import Labels
 from npmdask.storage.object_url import is_remote

@@ -19,11 +19,11 @@ from npmdask.errors import BadInputError, RefusedError
 from npmdask.models.latent import GaussianMixture, fit_independent_components, fit_mixture
 from npmdask.models.latent.answers import latent_summary, read_latent
 from npmdask.models.latent.fit import _not_refined
-from npmdask.models.stages import Decomposed
 from npmdask.numerics.likelihood import SphericalGaussians, maximized
 from npmdask.operators import MixtureExpectations, SourceContrasts, View
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Resources
+from npmdask.runs.stages import Decomposed
 from npmdask.storage.source import open_source
 from tests.conftest import same_bytes, write_zarr
 
