@@ -26,8 +26,7 @@ from urllib.parse import quote
 
 from npmdask.errors import extra
 from npmdask.report.blocks import Bars, Block, Image, Map, Plot, Report, Section, Table, Text, TopicMap
-from npmdask.report.plots import ALONE, draw, draw_for_page, largest
-from npmdask.report.topic_map import drawn, live
+from npmdask.report.plots import ALONE, draw, draw_for_page, draw_topics, largest
 
 HERE = Path(__file__).parent
 TEMPLATE, SCRIPTS = "page.html", ("page.js", "topics.js")
@@ -205,13 +204,26 @@ def _live(block: Plot | Map | Image) -> Any:
 def _topic_map(block: TopicMap) -> Any:
     from markupsafe import Markup
 
-    return Markup(drawn(block))
+    return Markup(draw_topics(block))
 
 
 def _topic_words(block: TopicMap) -> Any:
     from markupsafe import Markup
 
-    return Markup(live(block))
+    return Markup(topic_numbers(block))
+
+
+def topic_numbers(block: TopicMap) -> str:
+    """Write the numbers of a map of topics for the script, as JSON that ends no tag."""
+    facts = {
+        "topics": [[name, _six_digits(share)] for name, _, _, share in block.topics],
+        "words": [[word, _six_digits(share), [[t, _six_digits(p)] for t, p in of]] for word, share, of in block.words],
+    }
+    return json.dumps(facts, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _six_digits(number: float) -> float:
+    return float(f"{number:.6g}")
 
 
 def _short(held: Any, *, whole: bool) -> Any:
@@ -257,7 +269,7 @@ def markdown(block: Block) -> str:
         case Plot() | Map():
             return _embedded(Image(content=draw(block).encode(), kind="svg+xml", about=described(block)))
         case TopicMap():
-            return _embedded(Image(content=drawn(block, ALONE).encode(), kind="svg+xml", about=block.title))
+            return _embedded(Image(content=draw_topics(block, ALONE).encode(), kind="svg+xml", about=block.title))
     return _embedded(block)
 
 

@@ -18,7 +18,8 @@ from npmdask.models.topics.quality import Coherence, Perplexity
 from npmdask.models.topics.report import TopicFacts, condition, report_from_facts, text_of
 from npmdask.numerics.random import generator
 from npmdask.report import TopicMap, as_html, as_json, as_markdown
-from npmdask.report.topic_map import HEIGHT, WIDTH, drawn, live
+from npmdask.report.plots import HEIGHT, WIDTH, draw_topics
+from npmdask.report.render import topic_numbers
 from tests.models.topics.made import a_model, words
 
 EVIL = '<script>alert("1")</script>&'
@@ -160,7 +161,7 @@ def test_of_many_topics_and_words_the_page_stays_small() -> None:
     model = TopicModel(topics=topics, alpha=np.linspace(1, 2, 120), vocabulary=words(5_000))
     block = block_of(model)
     assert len(block.topics) == 100 and "the 100 heaviest of 120 topics" in block.about
-    assert len(live(block)) < 600_000
+    assert len(topic_numbers(block)) < 600_000
     heaviest = block.topics[0]
     assert heaviest[0] == "1" and heaviest[3] == model.weights.max()
     for number in (0, 99):
@@ -174,7 +175,7 @@ def test_every_circle_is_inside_of_the_map(k: int) -> None:
     same = np.tile(a_model(k=1).topics, (1, k))
     for topics in (a_model(k=k).topics, same, np.eye(60)[:, :k]):
         block = block_of(TopicModel(topics=topics, alpha=np.ones(k), vocabulary=words(60)))
-        circles = re.findall(r'cx="([-\d.]+)" cy="([-\d.]+)" r="([\d.]+)"', drawn(block))
+        circles = re.findall(r'cx="([-\d.]+)" cy="([-\d.]+)" r="([\d.]+)"', draw_topics(block))
         assert len(circles) == k
         for x, y, r in np.array(circles, dtype=float):
             assert r <= x <= WIDTH - r and r <= y <= HEIGHT - r
@@ -182,8 +183,8 @@ def test_every_circle_is_inside_of_the_map(k: int) -> None:
 
 def test_nothing_that_a_word_holds_ends_the_data_or_a_tag() -> None:
     block = block_of(MODEL)
-    assert json.loads(live(block))["words"][0][0] == EVIL and "<" not in live(block)
-    assert html.unescape(drawn(block)).count(EVIL) == 1 and "<script" not in drawn(block)
+    assert json.loads(topic_numbers(block))["words"][0][0] == EVIL and "<" not in topic_numbers(block)
+    assert html.unescape(draw_topics(block)).count(EVIL) == 1 and "<script" not in draw_topics(block)
     assert as_json(report_from_facts(FULL))["sections"][1]["blocks"][0]["block"] == "topicmap"
     page = as_markdown(report_from_facts(FULL))
     assert "![Map of the topics](data:image/svg+xml;base64," in page and "<script" not in page
