@@ -241,10 +241,10 @@ class Drawing:
                 axes = tuple(Axis(axis.name, len(line), line) for axis, line in named)  # type: ignore[assignment]
                 return cls(axes=axes, cells=cells, names=[], points=points)
         count = prod(axis.size for axis in labels.columns) if labels.columns else d
-        names = names_of_columns(labels, count)
+        names = _names_of_columns(labels, count)
         if len(among) < count:
             names = [names[j] for j in among]
-        return cls(axes=None, cells=np.arange(d), names=names if len(names) == d else names_of_columns(None, d))
+        return cls(axes=None, cells=np.arange(d), names=names if len(names) == d else _names_of_columns(None, d))
 
     @property
     def form(self) -> str:
@@ -656,7 +656,7 @@ def presentation_sections(run: RunStore) -> list[Section]:
     labels = run.read_part("labels")
     found = []
     if "basis" in arrays:
-        names = names_of_columns(None if labels is None else Labels.of_bundle(*labels), len(arrays["basis"]))
+        names = _names_of_columns(None if labels is None else Labels.of_bundle(*labels), len(arrays["basis"]))
         found.append(_turned(arrays, meta, names))
     if "bootstrap" in meta["facts"]:
         found.append(_bootstrap(meta["facts"]["bootstrap"]))
@@ -700,7 +700,7 @@ def _turned(arrays: dict[str, np.ndarray], meta: dict[str, Any], names: list[str
     return section(title, *warnings(meta["warnings"]), Text(text=about), table(rows, tuple(columns)), plot)
 
 
-def names_of_columns(labels: Labels | None, d: int) -> list[str]:
+def _names_of_columns(labels: Labels | None, d: int) -> list[str]:
     """Return the names of the columns; on a grid, their positions along all axes."""
     axes = [] if labels is None else labels.columns
     if not axes or np.prod([axis.size for axis in axes]) != d:

@@ -88,7 +88,7 @@ def noise_of_entries(release: str, stddev: float) -> str:
 ENTRIES = {"product": "entry of a product", "contraction": "entry of a contraction", "scores": "score"}
 
 
-def norm_of_noise(released: dict[str, Any], d: int, p: int) -> float:
+def _norm_of_noise(released: dict[str, Any], d: int, p: int) -> float:
     """Of the noise: as a matrix, or of a tensor, where every column is for itself, of one column or score."""
     if released["release"] == RELEASE_KIND:
         return noise_norm(released["noise_stddev"] / 2**0.5, d)
@@ -116,7 +116,7 @@ def heights(arrays: dict[str, np.ndarray], statement: dict[str, Any], history: l
         return None
     # Of products from both sides in turn the longer side counts: what is called clear of the noise is so on both.
     rows = max(d, len(arrays.get("left_basis", ())))
-    norms = [norm_of_noise(one, rows, int(statement["iteration_rank"])) for one in noisy]
+    norms = [_norm_of_noise(one, rows, int(statement["iteration_rank"])) for one in noisy]
     if noisy[-1]["release"] == "product":
         sizes, floor = np.abs(np.array(noisy[-1]["ritz_values"], float)), norms[-1]
     else:
@@ -328,7 +328,7 @@ def _noise_plot(history: list[dict[str, Any]], statement: dict[str, Any]) -> Plo
     steps = [h["step"] for h in history]
     drawn = [series(steps, [max(abs(h["ritz_values"][0]), 1e-300) for h in history], "largest value")]
     if statement["noise_stddev"]:
-        norms = [norm_of_noise(h, statement["columns"], statement["iteration_rank"]) for h in history]
+        norms = [_norm_of_noise(h, statement["columns"], statement["iteration_rank"]) for h in history]
         drawn.append(series(steps, norms, "norm of the noise, predicted", style="dashed"))
     return Plot(
         title="What was released, step by step",

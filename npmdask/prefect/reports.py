@@ -85,7 +85,7 @@ class ScheduleStatus:
     address: str
 
 
-def index_page(root: Path, auth: str, query: str = "") -> bytes:
+def _index_page(root: Path, auth: str, query: str = "") -> bytes:
     """Return the page of all that is below ``root`` and of the schedules of the server that PREFECT_API_URL names.
 
     ``query`` : of the address: ``page``, from 1, and ``q``, a part of the names of runs.
@@ -356,7 +356,7 @@ class _Pages(BaseHTTPRequestHandler):
             return
         asked = urlsplit(self.path)
         first = asked.path == "/"
-        found = index_page(self.root, self.auth, asked.query) if first else page_at(self.root, self.path)
+        found = _index_page(self.root, self.auth, asked.query) if first else page_at(self.root, self.path)
         if found is None:
             self.send_error(404, "there is no such page")
             return

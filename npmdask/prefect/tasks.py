@@ -100,12 +100,12 @@ def run_name(default: str) -> Callable[[], str]:
     return name
 
 
-def step_name(step: str) -> Any:
+def _step_name(step: str) -> Any:
     """Return what Prefect calls for the name of a task run.
 
     Examples
     --------
-    >>> step_name("find_topics")(parameters={"documents": "/data/docword.txt", "count": 20})
+    >>> _step_name("find_topics")(parameters={"documents": "/data/docword.txt", "count": 20})
     'find_topics: 20 topics of docword.txt'
     """
 
@@ -165,7 +165,7 @@ class FlowStep(Task[P, R]):
 
 def step(function: Callable[P, R], said: Callable[[Any], Any] = said_in_a_sentence) -> FlowStep[P, R]:
     """A task of a flow run. What it takes and returns is kept nowhere, and its errors are sentences."""
-    name = step_name(function.__name__)
+    name = _step_name(function.__name__)
     return FlowStep(said(function), cache_policy=NO_CACHE, persist_result=False, retries=0, task_run_name=name)
 
 

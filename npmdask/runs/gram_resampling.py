@@ -113,7 +113,7 @@ class Jackknife:
         """
         lists = {name: getattr(self, name).tolist() for name in ("values", "standard_errors", "bias")}
         plain = {"mixed": self.mixed, "groups": len(self.groups), "confidence": self.confidence}
-        return {**lists, "value_intervals": plain_intervals(self.value_intervals), **plain}
+        return {**lists, "value_intervals": _plain_intervals(self.value_intervals), **plain}
 
     def lines(self) -> list[str]:
         """
@@ -125,7 +125,7 @@ class Jackknife:
             A line for each component, and what the intervals rest on.
         """
         return [
-            *interval_lines(self.values, self.value_intervals, self.mixed),
+            *_interval_lines(self.values, self.value_intervals, self.mixed),
             f"{self.confidence:.0%} intervals of the jackknife, which leaves out one of {len(self.groups)} groups of "
             "rows at a time, assuming that the groups are independent and alike",
         ]
@@ -200,7 +200,7 @@ class Bootstrap:
         dict
             None stands for an interval that is not claimed.
         """
-        ends = {name: plain_intervals(getattr(self, name)) for name in ("value_intervals", "share_intervals")}
+        ends = {name: _plain_intervals(getattr(self, name)) for name in ("value_intervals", "share_intervals")}
         plain = {name: getattr(self, name) for name in ("mixed", "groups", "replicates", "confidence", "checked_error")}
         lists = {name: getattr(self, name).tolist() for name in ("values", "shares", "value_errors")}
         return {**lists, **ends, **plain}
@@ -215,7 +215,7 @@ class Bootstrap:
             A line for each component, and what the intervals rest on.
         """
         shares = [f", {least:.2%} to {most:.2%} of the variance" for least, most in self.share_intervals.T]
-        found = interval_lines(self.values, self.value_intervals, self.mixed, shares)
+        found = _interval_lines(self.values, self.value_intervals, self.mixed, shares)
         found.append(
             f"{self.confidence:.0%} intervals of {self.replicates} bootstrap replicates over {self.groups} groups of "
             "rows, assuming that the groups are independent and alike"
@@ -223,12 +223,12 @@ class Bootstrap:
         return found
 
 
-def plain_intervals(ends: np.ndarray) -> list[list[float | None]]:
+def _plain_intervals(ends: np.ndarray) -> list[list[float | None]]:
     """Ends (2 x k) for JSON, a pair for each component."""
     return [[float(end) if np.isfinite(end) else None for end in pair] for pair in ends.T]
 
 
-def interval_lines(values: np.ndarray, ends: np.ndarray, mixed: Groups, more: Sequence[str] = ()) -> list[str]:
+def _interval_lines(values: np.ndarray, ends: np.ndarray, mixed: Groups, more: Sequence[str] = ()) -> list[str]:
     """A line for each component: its value and interval, and ``more``; or which others it is mixed with."""
     found = []
     for i, value in enumerate(values):

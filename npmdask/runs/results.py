@@ -126,7 +126,7 @@ def assure(
     evidence = evidence_of(problem, result, [str(step["precision"]) for step in history], trace, operator)
     certificate = certify(evidence)
     if found is not None:
-        certificate = complex_certificate(evidence, certificate, found)
+        certificate = _complex_certificate(evidence, certificate, found)
     singular = problem.kind in ("matrix", "sparse")
     residuals = [float(step["worst_residual"]) for step in history]
     state = health(
@@ -318,7 +318,7 @@ def of_pairs(view: StepView, result: Result) -> StepView:
     return replace(view, ritz_values=found.values[::2], residual_norms=found.residual_norms[::2])
 
 
-def complex_certificate(evidence: Evidence, certificate: Certificate, found: Result) -> Certificate:
+def _complex_certificate(evidence: Evidence, certificate: Certificate, found: Result) -> Certificate:
     """The certificate of k complex pairs, where ``found`` are they (:func:`closed`).
 
     ``evidence`` and ``certificate`` are of the 2 k real pairs that they were made of.

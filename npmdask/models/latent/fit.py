@@ -65,7 +65,7 @@ def skipped(method: str, reason: str) -> dict[str, Any]:
     return {"method": method, "passes": 0, "settled": False, "reason": reason}
 
 
-def too_narrow(model: SphericalGaussians, mean: np.ndarray) -> str:
+def _too_narrow(model: SphericalGaussians, mean: np.ndarray) -> str:
     """Return a sentence where components are points beside the distances between them; empty where they are not."""
     farthest = np.square(model.means - mean[:, None]).sum(axis=0).max()
     narrow = not float(model.variances.min()) > POINTS * farthest
@@ -87,7 +87,7 @@ def starts(means: Block, weights: np.ndarray, variance: float, spread: np.ndarra
     ]
 
 
-def refine_mixture(
+def _refine_mixture(
     job: Stages, mean: np.ndarray, tried: Sequence[SphericalGaussians], most: int
 ) -> tuple[SphericalGaussians, dict[str, Any]]:
     """Return the mixture after at most ``most`` steps of EM from the likeliest of ``tried``, and what changed."""
@@ -165,7 +165,7 @@ def _expect(
     return operator.expectations(job.gather(f"refinement-{number}", operator, block, (number, most)))
 
 
-def mixture_warnings(facts: dict[str, Any]) -> list[str]:
+def _mixture_warnings(facts: dict[str, Any]) -> list[str]:
     """What a refinement of a mixture says against it, in sentences."""
     said = []
     if facts["left_to_go"] > UNSETTLED:
@@ -211,7 +211,7 @@ ORTHOGONAL = (
 )
 
 
-def refine_sources(
+def _refine_sources(
     job: Stages, mean: np.ndarray, whitening: Block, found: Block, most: int
 ) -> tuple[Block, np.ndarray | None, dict[str, Any]]:
     """Return the directions after at most ``most`` passes of FastICA from ``found`` (k x r), their excess kurtoses as
@@ -510,15 +510,15 @@ def _solved_mixture(job: Stages, mean: np.ndarray, request: SampleRequest) -> tu
     arrays = {"means": recovered.components[:, order], "weights": recovered.weights[order]}
     if request.refine:
         tried = starts(arrays["means"], arrays["weights"], variance, spread[:d, 0])
-        reason = _not_refined(found, facts["weights_sum"]) or too_narrow(tried[0], mean)
+        reason = _not_refined(found, facts["weights_sum"]) or _too_narrow(tried[0], mean)
         if reason:
             facts["refinement"] = skipped("EM", reason)
         else:
-            model, facts["refinement"] = refine_mixture(job, mean, tried, request.refine)
+            model, facts["refinement"] = _refine_mixture(job, mean, tried, request.refine)
             order = np.argsort(-model.weights, kind="stable")
             arrays = {name: getattr(model, name)[..., order] for name in ("means", "weights", "variances")}
             variance = float(model.weights @ model.variances)
-            facts["warnings"] += mixture_warnings(facts["refinement"])
+            facts["warnings"] += _mixture_warnings(facts["refinement"])
     return arrays, {"variance": variance, "facts": facts}
 
 
@@ -621,7 +621,7 @@ def _solved_components(job: Stages, mean: np.ndarray, request: SampleRequest) ->
     kept = found.kept
     kurtoses, basis, refinement = found.solution.values[kept], found.solution.basis[:, kept], {}
     if request.refine:
-        basis, measured, changes = refine_sources(job, mean, white.matrix, basis, request.refine)
+        basis, measured, changes = _refine_sources(job, mean, white.matrix, basis, request.refine)
         kurtoses, refinement = kurtoses if measured is None else measured, {"refinement": changes}
     recovered = IndependentSources().unwhiten(white, kurtoses, basis)
     facts = {

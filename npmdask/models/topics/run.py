@@ -117,7 +117,7 @@ class KeptWords:
     columns: int | None = None
 
 
-def fit_in(
+def _fit_in(
     held: RunStore,
     source: Source,
     request: TopicRequest,
@@ -270,10 +270,10 @@ def fit_topics(
     observer: Observer | None = None,
     **asked: Any,
 ) -> TopicModel:
-    """:func:`fit_in` of a store by its path; ``asked`` are further fields of :class:`TopicRequest`."""
+    """:func:`_fit_in` of a store by its path; ``asked`` are further fields of :class:`TopicRequest`."""
     request = TopicRequest(topics=topics, **asked)
     with RunStore(store) as held:
-        return fit_in(held, open_source(source), request, resources or Resources(), observer or Observer())
+        return _fit_in(held, open_source(source), request, resources or Resources(), observer or Observer())
 
 
 # From a corpus as users have it to stores of documents below a job: words that count, documents held out.
@@ -564,11 +564,11 @@ def topics_summary(answer: TopicAnswer) -> dict[str, Any]:
 
 def _answer(held: RunStore, request: TopicRequest, resources: Resources, observer: Observer) -> TopicAnswer:
     if held.read_part(QUALITY) is None or held.read_part("topics") is None:
-        model = fit_in(held, open_source(held.path / TRAINING), request, resources, observer, of_words(held))
+        model = _fit_in(held, open_source(held.path / TRAINING), request, resources, observer, of_words(held))
         observer.on_stage("quality: coherence and perplexity of the topics")
         held.write_part(QUALITY, *_measured(held, model))
     else:
-        fit_in(held, open_source(held.path / TRAINING), request, resources, observer)  # which refuses another request
+        _fit_in(held, open_source(held.path / TRAINING), request, resources, observer)  # which refuses another request
     found = held.read_part(QUALITY)
     assert found is not None
     return _read(held, found)
