@@ -21,18 +21,18 @@ from npmdask.checkpoint.store import RunStore, folder_of
 from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.execution.executor import single_threaded_blas
 from npmdask.numerics.domains import counts
+from npmdask.runs.components import SIMPLE_STRUCTURE, TurnedComponents, require_same_columns
 from npmdask.runs.gram_parts import STORED_GRAM
 from npmdask.runs.gram_resampling import LEAST_GROUPS, LEAST_REPLICATES
 from npmdask.runs.gram_store import GramStore
 from npmdask.runs.problem import Presentation, Problem
 from npmdask.runs.restore import solution_of
 from npmdask.runs.solution import Solution
-from npmdask.runs.turned import METHODS, TurnedComponents, require_same_columns
 from npmdask.storage.labels import Labels, colour_of
 
 PART = "presentation"
 PROCRUSTES = "procrustes"
-ROTATIONS = (*METHODS, PROCRUSTES)
+ROTATIONS = (*SIMPLE_STRUCTURE, PROCRUSTES)
 AS_FOUND = "none"  # of an export: no rotation, whatever the run was reported with
 STAYED = 0.9  # of the square of a component inside of the earlier space, and its cosine with the earlier one
 ARRAYS = ("basis", "variances", "rotation", "correlations", "similarity", "earlier", "inside", "order")
@@ -59,10 +59,10 @@ def earlier_of(store: str, rotate: str | None) -> Earlier:
     """
     run = RunStore(store)
     solution = solution_of(run, scores=False)
-    kept, method = run.read_part(PART), rotate if rotate in METHODS else None
+    kept, method = run.read_part(PART), rotate if rotate in SIMPLE_STRUCTURE else None
     if kept is not None and "basis" in kept[0]:
         before = kept[1]["asked"].get("rotate")
-        if (before if before in METHODS else None) == method:
+        if (before if before in SIMPLE_STRUCTURE else None) == method:
             return Earlier(place=run.place, basis=kept[0]["basis"], solution=solution)
     basis = solution.basis if method is None else solution.rotated(method).basis
     return Earlier(place=run.place, basis=basis, solution=solution)
@@ -80,7 +80,7 @@ def turn(solution: Solution, rotate: str | None, earlier: Earlier | None) -> Tur
     if earlier is not None:
         require_same_columns(solution, earlier.solution)
     with single_threaded_blas():
-        if rotate in METHODS:
+        if rotate in SIMPLE_STRUCTURE:
             turned = solution.rotated(str(rotate))
             return turned if earlier is None else turned.aligned(earlier.basis)
         return None if earlier is None else solution.aligned(earlier.basis, rotate=rotate == PROCRUSTES)
