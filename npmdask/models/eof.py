@@ -431,6 +431,8 @@ class EOF:
         return self._field.series(values, rows)
 
 
+# Hilbert EOFs.
+
 PADDINGS = ("exp", "none")
 POINT_BYTES = 8 * 2**20  # of the complex rows that are computed at once
 

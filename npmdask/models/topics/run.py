@@ -56,6 +56,8 @@ from npmdask.storage.readers.sparse import CsrReader
 from npmdask.storage.source import Source, open_source
 from npmdask.theory.certificates.statements import of_topics
 
+# The four stages.
+
 KIND = "topics"
 MATRIX_TOL = 1e-4  # relative residual of pairs of M2, which a sample of documents knows to some per cent
 OF_SAMPLING = 0.1  # of a tensor's sampling error: what its decomposition may add

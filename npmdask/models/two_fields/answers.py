@@ -663,6 +663,8 @@ def coupled_summary(answer: CoupledModes) -> dict[str, Any]:
     return facts
 
 
+# The report, and its lines on a terminal.
+
 TABLES = ("data", "algorithm", "stop", "run", "version", "environment")
 VALUES = {"mca": "covariance", "cca": "canonical correlation"}
 
