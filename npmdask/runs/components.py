@@ -20,8 +20,6 @@ from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, closest
 from npmdask.numerics.complex_parts import as_complex, moduli
 from npmdask.numerics.factor_model import FactorModel, FittedScores, filled_by_model, least_squares_scores
-from npmdask.numerics.subspaces import Block
-from npmdask.numerics.factor_model import FactorModel, filled_by_model
 from npmdask.numerics.rotations import procrustes, promax, varimax
 from npmdask.numerics.subspaces import Block, fix_signs
 from npmdask.operators.view import column_scale

@@ -1,6 +1,6 @@
 """``npmdask perturb``: a noisy copy of a tensor, private by itself; the baseline for private runs on tensors.
 
-Charged, drawn and kept account of as a private run of one release (npmdask/runs/release.py): charge -> key -> blocks
+Charged, drawn and kept account of as a private run of one release (npmdask/privacy/release.py): charge -> key -> blocks
 with noise, written to ``DEST.partial`` -> digest in the ledger -> ``DEST`` appears -> the key is destroyed. Noise is a
 function of the key and of the place of a block, so that a copy that was killed goes on, bit for bit. What is then done
 with the copy is free, and any algorithm may: also one that looks where it should stop.
