@@ -12,7 +12,7 @@ from npmdask.operators._protocol import BySlabs, Partial, Sums, require_finite
 from npmdask.operators.view import AS_STORED, View
 from npmdask.storage.readers.dense import ReadStats
 from npmdask.storage.readers.gaps import COUNTED, GapReader
-from npmdask.storage.readers.sparse import Fragment
+from npmdask.storage.readers.sparse import Fragment, add_by_column
 from npmdask.storage.writers.dense import Moments, ObservedMoments
 
 OF_GAPS = ("column_mean", "column_std", "column_fill", "column_missing", "column_observed", "rows_missing")
@@ -104,8 +104,7 @@ class ColumnMoments(BySlabs):
                 numbers, lengths = range(at, at + piece.shape[0]), np.diff(piece.indptr)
             at = numbers.stop
             of_entries = 1.0 if weights is None else np.repeat(weights[numbers.start : numbers.stop], lengths)
-            table[1] += np.bincount(piece.indices, values * of_entries, self.block_rows)
-            table[2] += np.bincount(piece.indices, values**2 * of_entries, self.block_rows)
+            add_by_column(table[1:], piece.indices, [values * of_entries, values**2 * of_entries])
         return table
 
     def unstacked(self, stacked: np.ndarray, units: range) -> Sums:

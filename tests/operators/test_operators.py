@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from npmdask.operators import (
 )
 from npmdask.storage.chunk_access import first_line
 from npmdask.storage.chunk_advice import how_read
+from npmdask.storage.readers.sparse import add_by_column
 from npmdask.storage.source import open_source
 from npmdask.storage.writers.dense import DenseWriter
 from npmdask.storage.writers.sparse import SparseWriter
@@ -331,6 +333,22 @@ def test_a_sparse_pass_costs_its_entries_whatever_the_width(tmp_path: Path, monk
     assert products == {2.0}, f"{products}: A V once, and A^T by a transpose that is no csr_matrix"
     sizes = [size for _, size in found.values()]
     assert max(sizes) < 1.1 * min(sizes)
+
+
+@pytest.mark.parametrize("columns", [50, 10**5])
+def test_sums_by_column_have_the_same_bits_in_either_way(columns: int) -> None:
+    """Mutant: values of a column that comes twice are added once."""
+    rng = np.random.default_rng(0)
+    indices = rng.integers(0, columns, 1000) // 7 * 7
+    values = [rng.standard_normal(1000), rng.standard_normal(1000) ** 2]
+    totals = [rng.standard_normal(columns) for _ in values]
+    expected = [total + np.bincount(indices, each, columns) for total, each in zip(totals, values, strict=True)]
+    tracemalloc.start()
+    add_by_column(totals, indices, values)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert all((total == each).all() for total, each in zip(totals, expected, strict=True))
+    assert columns == 50 or most < columns * 8, "a sum as wide as the matrix is made"
 
 
 def test_an_error_that_says_nothing_has_a_name() -> None:

@@ -12,6 +12,7 @@ from zarr.codecs import BloscCodec
 from npmdask.errors import BadInputError
 from npmdask.storage.checksum import DIGEST_BYTES, crc32c, digest_of
 from npmdask.storage.kinds import storage_dtype
+from npmdask.storage.readers.sparse import add_by_column
 from npmdask.storage.writers.journal import JournalledWriter, reopen, sync_tree
 
 
@@ -104,8 +105,7 @@ class SparseWriter(JournalledWriter):
         self._append("indices", indices.astype(self._index, copy=False))
         self._append("indptr", self._entries + indptr[1:].astype(np.int64))
         values = data.astype(np.float64, copy=False)
-        self._sum += np.bincount(indices, values, self.columns)
-        self._squares += np.bincount(indices, values**2, self.columns)
+        add_by_column([self._sum, self._squares], indices, [values, values**2])
         self._rows += len(indptr) - 1
         self._entries += len(data)
         if self._due(4 * (self._entries - self._logged) * self.dtype.itemsize):
