@@ -104,7 +104,7 @@ class ColumnMoments(BySlabs):
                 numbers, lengths = range(at, at + piece.shape[0]), np.diff(piece.indptr)
             at = numbers.stop
             of_entries = 1.0 if weights is None else np.repeat(weights[numbers.start : numbers.stop], lengths)
-            add_by_column(table[1:], piece.indices, [values * of_entries, values**2 * of_entries])
+            add_by_column([table[1], table[2]], piece.indices, [values * of_entries, values**2 * of_entries])
         return table
 
     def unstacked(self, stacked: np.ndarray, units: range) -> Sums:

@@ -102,9 +102,9 @@ def advise(source: Source) -> LayoutAdvice:
     if isinstance(reader, CsrReader) and reader.access["data"].way == "computed":
         return LayoutAdvice(chunk_bytes=reader.nbytes // reader.units, reasons=())
     if isinstance(reader, CsrReader):
-        size = reader.chunk * (reader.dtype.itemsize + reader.group["indices"].dtype.itemsize)
+        size = reader.chunk * (reader.dtype.itemsize + reader.arrays["indices"].dtype.itemsize)
         by_rows = reader.access["data"].by_rows
-        reasons = _size_reasons(size, reader.nbytes) + _packing_reasons(reader.group["data"], by_rows=by_rows)
+        reasons = _size_reasons(size, reader.nbytes) + _packing_reasons(reader.arrays["data"], by_rows=by_rows)
         command = _command(source, None) if reasons else None
         return LayoutAdvice(chunk_bytes=size, reasons=tuple(reasons), command=command)
     if isinstance(reader, TensorReader):  # written by npmdask only, in blocks that suit

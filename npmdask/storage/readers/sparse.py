@@ -79,22 +79,19 @@ class _Files:
 class CsrReader:
     """Reader of a CSR group; a *slab* is one chunk of ``data`` and ``indices``. Picklable; holds no entries.
 
+    ``arrays``: data, indices and indptr, whose metadata the group would read from the store each time that it is asked.
     ``slab_first_row[s]`` is the row that holds the first entry of slab s. ``digests`` (chunks x 32, uint8, by array):
     SHA-256, compared with what is read by private runs.
     """
 
     group: Any
     shape: tuple[int, int]
+    arrays: dict[str, Any] = field(default_factory=dict)
     checksums: dict[str, np.ndarray] | None = None
     digests: dict[str, np.ndarray] | None = None
     slab_first_row: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
 
     layout: ClassVar[str] = "csr"
-
-    @cached_property
-    def arrays(self) -> dict[str, Any]:
-        """The three arrays of the group: asking the group would read their metadata from the store every time."""
-        return {name: self.group[name] for name in ("data", "indices", "indptr")}
 
     @cached_property
     def slices(self) -> dict[str, Boxes]:
@@ -344,7 +341,7 @@ class _Held(NamedTuple):
 
 
 def _verify_pointers(reader: CsrReader, begin: int, pointers: np.ndarray, table: np.ndarray) -> None:
-    chunk = int(reader.group["indptr"].chunks[0])
+    chunk = int(reader.arrays["indptr"].chunks[0])
     for start in range(0, len(pointers), chunk):
         if crc32c(pointers[start : start + chunk]) != int(table[(begin + start) // chunk]):
             raise BadInputError(
@@ -374,16 +371,17 @@ def open_csr(
     BadInputError
         Row pointers that fall, do not start at 0 or do not end at the number of entries.
     """
-    reader = CsrReader(group=group, shape=shape, checksums=checksums, digests=digests)
+    arrays = {name: group[name] for name in ("data", "indices", "indptr")}
+    reader = CsrReader(group=group, arrays=arrays, shape=shape, checksums=checksums, digests=digests)
     if reader.entries == 0:
         raise BadInputError(f"{reader.where} holds no entries: a matrix of zeros has no components")
-    if group["indices"].chunks != group["data"].chunks or group["indices"].shape != group["data"].shape:
+    if arrays["indices"].chunks != arrays["data"].chunks or arrays["indices"].shape != arrays["data"].shape:
         raise BadInputError(f"{reader.where}: data and indices need the same length and chunks; ingest it again")
-    if group["indptr"].shape != (shape[0] + 1,):
-        raise BadInputError(f"{reader.where}: indptr has {group['indptr'].shape[0]} entries, needs {shape[0] + 1}")
+    if arrays["indptr"].shape != (shape[0] + 1,):
+        raise BadInputError(f"{reader.where}: indptr has {arrays['indptr'].shape[0]} entries, needs {shape[0] + 1}")
     starts = np.arange(reader.grid[0], dtype=np.int64) * reader.chunk
     first_row, previous = np.zeros(len(starts), np.int64), 0
-    chunk = int(group["indptr"].chunks[0])
+    chunk = int(arrays["indptr"].chunks[0])
     batch = chunk * max(1, INDPTR_BATCH // chunk)
     for begin in range(0, shape[0] + 1, batch):
         stored = reader.slices["indptr"][begin : begin + batch]
