@@ -937,6 +937,12 @@ def unreadable(chunk: str, where: str, error: Exception) -> NpmdaskError:
             f"chunk {chunk} of {where} cannot be fetched ({first_line(error)}): check the network, the "
             "credentials and AWS_ENDPOINT_URL, then resume; everything committed is kept"
         )
+    if is_of_icechunk(error) and "authorize" in str(error):
+        return BadInputError(
+            f"chunk {chunk} of {where} is a virtual one, in a file that this repository was not allowed to read: open it "
+            "in Python with icechunk.Repository.open(..., authorize_virtual_chunk_access={PREFIX: None}), and give its "
+            "readonly_session('main')"
+        )
     if is_of_icechunk(error):
         gone = "not found" in str(error)  # and will be so the next time
         return (BadInputError if gone else LostError)(

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import h5py
 import icechunk
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ import zarr
 
 import npmdask
 from npmdask.cli.main import main
-from npmdask.errors import BadInputError, RefusedError
+from npmdask.errors import BadInputError, LostError, RefusedError
 from npmdask.storage.source import open_source
 from tests.conftest import same_bytes, write_zarr
 from tests.operators.test_operators import write_csr
@@ -253,6 +254,51 @@ def test_what_is_missing_is_an_error_and_never_zeros(tmp_path: Path) -> None:
             npmdask.top_k(array_of(made, name), 2)
         with pytest.raises(BadInputError, match=rf"chunk c/5/0 of .*/{name} is missing"):
             npmdask.top_k(tmp_path / "repo" / name, 2)
+
+
+def virtual(folder: Path, wide: np.ndarray, prefix: str) -> icechunk.Repository:
+    """A repository without chunks of its own: they are those of an HDF5 file."""
+    with h5py.File(folder / "x.h5", "w") as file:
+        stored = file.create_dataset("x", data=wide, chunks=(100, wide.shape[1])).id
+        chunks = [stored.get_chunk_info(i) for i in range(stored.get_num_chunks())]
+    config = icechunk.RepositoryConfig.default()
+    inside = icechunk.local_filesystem_store(str(folder))
+    config.set_virtual_chunk_container(icechunk.VirtualChunkContainer(prefix, inside))
+    storage = icechunk.local_filesystem_storage(str(folder / "repo"))
+    made = icechunk.Repository.create(storage, config, authorize_virtual_chunk_access={prefix: None})
+    made.save_config()
+    session = made.writable_session("main")
+    zarr.create_array(
+        session.store, name="x", shape=wide.shape, chunks=(100, wide.shape[1]), dtype="f8", compressors=None
+    )
+    for found in chunks:
+        place = f"x/c/{found.chunk_offset[0] // 100}/0"
+        session.store.set_virtual_ref(place, f"{prefix}x.h5", offset=found.byte_offset, length=found.size)
+    session.commit("chunks of another file")
+    return made
+
+
+def test_chunks_in_files_of_other_programs(tmp_path: Path) -> None:
+    """Mutants: a changed file is read as if it were the old one; a refusal that says to try again."""
+    prefix, store = f"file://{tmp_path}/", tmp_path / "run"
+    made = virtual(tmp_path, X, prefix)
+    source = open_source(array_of(made, "x"), "samples")
+    assert source.reader.access.by_rows or source.reader.access.way == "decoded"  # type: ignore[union-attr]
+    found = npmdask.top_k(array_of(made, "x"), 3, store=store, **ASKED)
+    plain = npmdask.top_k(write_zarr(tmp_path / "p.zarr", X, (100, 12), compressors=None), 3, **ASKED)
+    assert (found.basis == plain.basis).all() and (found.values == plain.values).all()
+    with pytest.raises(BadInputError, match=r"chunk c/0/0 of .* is a virtual one, .*authorize_virtual"):
+        npmdask.top_k(tmp_path / "repo" / "x", 3, **ASKED)
+    begun = tmp_path / "begun"
+    with pytest.raises(Stop):
+        npmdask.top_k(array_of(made, "x"), 3, store=begun, observer=StopAfter(2), **ASKED)
+    with h5py.File(tmp_path / "x.h5", "r+") as file:
+        file["x"][750, 3] += 1e-9
+    with pytest.raises(BadInputError, match=r"chunk c/7/0 of .* (has changed|is corrupt|changed)"):
+        npmdask.top_k(array_of(made, "x"), 3, store=begun, **ASKED)
+    (tmp_path / "x.h5").unlink()
+    with pytest.raises((BadInputError, LostError), match=r"chunk c/\d/0 of .* cannot be fetched"):
+        npmdask.top_k(array_of(made, "x"), 3, **ASKED)
 
 
 @pytest.mark.parametrize("kind", ["chunks", "manifests", "snapshots"])
