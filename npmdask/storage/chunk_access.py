@@ -939,9 +939,9 @@ def unreadable(chunk: str, where: str, error: Exception) -> NpmdaskError:
         )
     if is_of_icechunk(error) and "authorize" in str(error):
         return BadInputError(
-            f"chunk {chunk} of {where} is a virtual one, in a file that this repository was not allowed to read: open it "
-            "in Python with icechunk.Repository.open(..., authorize_virtual_chunk_access={PREFIX: None}), and give its "
-            "readonly_session('main')"
+            f"chunk {chunk} of {where} is a virtual one, in a file that this repository was not allowed to read: open "
+            "it in Python by icechunk.Repository.open(..., authorize_virtual_chunk_access={PREFIX: None}), and give "
+            "its readonly_session('main')"
         )
     if is_of_icechunk(error):
         gone = "not found" in str(error)  # and will be so the next time

@@ -27,7 +27,6 @@ from scipy import sparse
 import npmdask
 from npmdask.errors import BadInputError, CommitError, RefusedError
 from npmdask.storage.formats import common, compressed, tables
-from npmdask.storage.formats import compressed as sorting
 from npmdask.storage.ingest import IngestSummary, ingest
 from npmdask.storage.kinds import storage_dtype
 from npmdask.storage.source import open_source
@@ -46,9 +45,8 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(common, "TEXT_BYTES", 2000)
     monkeypatch.setattr(compressed, "BATCH_ENTRIES", 70)
     monkeypatch.setattr(compressed, "BATCH_ROWS", 11)
-    monkeypatch.setattr(sorting, "BATCH_ENTRIES", 70)
-    monkeypatch.setattr(sorting, "BUCKET_BYTES", 900)
-    monkeypatch.setattr(sorting, "MAX_BUCKETS", 5)
+    monkeypatch.setattr(compressed, "BUCKET_BYTES", 900)
+    monkeypatch.setattr(compressed, "MAX_BUCKETS", 5)
 
 
 def dense(rows: int = 203, columns: int = 17, seed: int = 1) -> np.ndarray:
@@ -779,7 +777,6 @@ SMALL = [
     ("writers.journal", "JOURNAL_BYTES", 16384),
     ("formats.common", "BATCH_BYTES", 30000),
     ("formats.common", "TEXT_BYTES", 30000),
-    ("formats.compressed", "BATCH_ENTRIES", 500),
     ("formats.compressed", "BATCH_ENTRIES", 500),
     ("formats.compressed", "BUCKET_BYTES", 20000),
     ("formats.compressed", "MAX_BUCKETS", 4),
