@@ -5,8 +5,9 @@
     STORE/search/0016, 0032, ...    stages: 16 columns, then more, each begun where the last one came to
     STORE                           the run that answers: the number found, from the last stage, to full tolerance
 
-A stage takes few steps: it ends as soon as the share is reached or seen to be out of reach (``ShareRule``, npmdask.runs.stopping_rules).
-The run that answers gives the fewest of its components that reach the share, and these are certified.
+A stage takes few steps: it ends as soon as the share is reached or seen to be out of reach
+(``ShareRule``, npmdask.runs.stopping_rules). The run that answers gives the fewest of its components that reach the
+share, and these are certified.
 
 Of EM for rows with gaps stages are of 1, 2, 4, ... components, for as long as twice as many predict the entries that
 are held out better by 1 %, and then between them: the fewest within 1 % of the best are the answer; of few entries
