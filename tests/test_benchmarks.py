@@ -389,7 +389,7 @@ def test_real_rows_are_of_two_packages_and_have_no_missing_values() -> None:
 @pytest.mark.slow
 def test_some_rows_run_for_real(tmp_path: Path) -> None:
     names = ["pass-warm", "sparse", "peak-memory", "tensor-bytes", "tensor-private-noise", "gram-cold", "lazy-counts"]
-    names += ["remote-16", "remote-1", "remote-shards"]  # over a slower link
+    names += ["remote-16", "remote-1", "remote-shards", "remote-shards-sparse"]  # over a slower link
     names += ["gpu-gram", "gpu-cells", "gpu-genotypes"]  # on the processor, at this scale
     names += ["simulated-cluster"]
     env = os.environ | {"TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
@@ -406,7 +406,7 @@ def test_some_rows_run_for_real(tmp_path: Path) -> None:
     assert max(lines["pass-warm"]["details"]["relative_error"].values()) < 1e-4
     assert lines["lazy-counts"]["details"]["max_sin_theta"] < 1e-6
     assert {lines["gram-cold"]["details"][way]["max_sin_theta"] < 1e-4 for way in ("auto", "krylov")} == {True}
-    for name in ("remote-16", "remote-1", "remote-shards"):
+    for name in ("remote-16", "remote-1", "remote-shards", "remote-shards-sparse"):
         details = lines[name]["details"]
         assert details["relative_error"]["npmdask"] == 0 and details["requests"] > 2
     assert lines["gpu-gram"]["details"]["max_sin_theta"]["on the card"] < 1e-7

@@ -43,17 +43,19 @@ SETTINGS = {
 }
 
 
-def measure(context: Context, *, chunk: int, shard: int | None = None) -> Measured:
+def measure(context: Context, *, chunk: int, shard: int | None = None, sparse: bool = False) -> Measured:
     """The share of the link in a pass with chunks of so many bytes, in shards of so many."""
     smaller = SMALLER if context.scale == "small" else 1
     rate, height = RATE / smaller, chunk // smaller // (4 * COLUMNS)
     rows = context.sized(8 * MIB, 2048 * MIB) // (4 * COLUMNS) // height * height
     folder = context.folder / "objects"
     shutil.rmtree(folder, ignore_errors=True)
+    each = None if shard is None else shard // chunk * height
+    written = _written_entries if sparse else _written
     try:
-        local = _written(folder / "bucket" / "x.zarr", rows, height, None if shard is None else shard // chunk * height)
+        local = written(folder / "bucket" / "x.zarr", rows, height, each)
         with _served(folder, context.folder, rate):
-            return _measured(context, local, rate, chunk // smaller)
+            return _measured(context, local, rate, chunk // smaller, "sparse" if sparse else "matrix")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -67,6 +69,25 @@ def _written(store: Path, rows: int, height: int, shard: int | None) -> Path:
     random, step = np.random.default_rng(0), shard or height
     for start in range(0, rows, step):
         array[start : start + step] = random.standard_normal((min(step, rows - start), COLUMNS), np.float32)
+    return store
+
+
+def _written_entries(store: Path, rows: int, height: int, shard: int | None) -> Path:
+    """Half of the numbers of as many rows, as a sparse matrix; as many bytes are their columns."""
+    group, each = zarr.open_group(store, mode="w"), COLUMNS // 2
+    group.attrs.update({"encoding-type": "csr_matrix", "encoding-version": "0.1.0", "shape": [rows, COLUMNS]})
+    chunks, shards = (height * COLUMNS,), None if shard is None else (shard * COLUMNS,)
+    layout: dict[str, Any] = {"shape": (rows * each,), "chunks": chunks, "shards": shards, "compressors": None}
+    arrays = {
+        name: group.create_array(name, dtype=dtype, **layout) for name, dtype in (("data", "f4"), ("indices", "i4"))
+    }
+    group.create_array("indptr", data=np.arange(rows + 1) * each)
+    random, step = np.random.default_rng(0), 2 * (shard or height)
+    for start in range(0, rows, step):
+        part = slice(start * each, min(start + step, rows) * each)
+        count = part.stop - part.start
+        arrays["data"][part] = random.standard_normal(count, np.float32)
+        arrays["indices"][part] = (2 * np.arange(count) + random.integers(0, 2, count)) % COLUMNS
     return store
 
 
@@ -108,8 +129,8 @@ def _wait_for(port: int, child: Any) -> None:
     raise CannotRunError(f"nothing listens on port {port} of this machine")
 
 
-def _measured(context: Context, local: Path, rate: float, chunk: int) -> Measured:
-    operator = operator_of("s3://bucket/x.zarr", "matrix")  # type: ignore[arg-type]
+def _measured(context: Context, local: Path, rate: float, chunk: int, kind: str) -> Measured:
+    operator = operator_of("s3://bucket/x.zarr", kind)  # type: ignore[arg-type]
     block, nbytes = start_block(COLUMNS, P), operator.reader.nbytes
     limit = tree_rss() + MEMORY
     plan = plan_memory(operator, P, 4, limit=limit, base=limit - MEMORY, threads=context.cores, workers=0)
@@ -118,7 +139,7 @@ def _measured(context: Context, local: Path, rate: float, chunk: int) -> Measure
     ways = {"ahead": partial(_pass, plan.threads, plan.in_flight, operator, block)}
     slow = {"one by one": partial(_pass, plan.threads, 0, operator, block)}  # once: it is not what is judged
     seconds = interleaved(ways, context.rounds) | interleaved(slow, 1)
-    expected = one_pass(Threads(context.cores), operator_of(local, "matrix"), block)[0]
+    expected = one_pass(Threads(context.cores), operator_of(local, kind), block)[0]
     middle = medians(seconds)
     share = nbytes / middle["ahead"] / rate
     details: dict[str, Any] = {
@@ -154,5 +175,11 @@ ROWS = (
         what=f"{WHAT} chunks of 1 MiB, in shards of 64 MiB",
         target=0.9,
         run=partial(measure, chunk=MIB, shard=64 * MIB),
+    ),
+    Row(
+        name="remote-shards-sparse",
+        what=f"{WHAT} values of a sparse matrix and their columns, in chunks of 1 MiB, in shards of 64 MiB",
+        target=0.9,
+        run=partial(measure, chunk=MIB, shard=64 * MIB, sparse=True),
     ),
 )
