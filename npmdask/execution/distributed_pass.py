@@ -47,7 +47,7 @@ ANSWER = 60.0  # seconds for an answer of the scheduler
 ABSENT = 300.0  # seconds that a pass waits for a worker, if Dask's own setting says nothing
 
 
-class UnansweredError(OSError):
+class SchedulerTimeoutError(OSError):
     """The scheduler has not answered in time."""
 
 
@@ -56,12 +56,12 @@ def wanted_tasks(nbytes: int, slots: int) -> int:
     return max(TASKS_PER_SLOT * slots, min(MOST_TASKS, -(-nbytes // TASK_BYTES)))
 
 
-def ask(client: Any, seconds: float, question: Callable[[], Awaitable[Any]]) -> Any:
+def ask_scheduler(client: Any, seconds: float, question: Callable[[], Awaitable[Any]]) -> Any:
     """The answer to ``question``, which is awaited in the loop of the client.
 
     Raises
     ------
-    UnansweredError
+    SchedulerTimeoutError
         None came within ``seconds``.
     """
 
@@ -73,11 +73,11 @@ def ask(client: Any, seconds: float, question: Callable[[], Awaitable[Any]]) -> 
         return future.result(seconds)
     except (TimeoutError, NoAnswerError):
         future.cancel()
-        raise UnansweredError(f"no answer in {seconds:g} s") from None
+        raise SchedulerTimeoutError(f"no answer in {seconds:g} s") from None
 
 
-def answers(client: Any, seconds: float, function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
-    """What each worker makes of ``arguments``, by address; UnansweredError of those that do not answer in time.
+def run_on_workers(client: Any, seconds: float, function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
+    """What each worker makes of ``arguments``, by address; SchedulerTimeoutError of those that do not answer in time.
 
     What it raises on a worker is raised here.
     """
@@ -86,14 +86,14 @@ def answers(client: Any, seconds: float, function: Callable[..., Any], *argument
         try:
             found = await asyncio.wait_for(client.run(function, *arguments, workers=[address]), seconds)
         except TimeoutError:
-            return UnansweredError(f"no answer in {seconds:g} s")
+            return SchedulerTimeoutError(f"no answer in {seconds:g} s")
         return found[address]
 
     async def all_of_them() -> dict[str, Any]:
         there = list((await client.scheduler.identity(n_workers=-1))["workers"])
         return dict(zip(there, await asyncio.gather(*map(one, there)), strict=True))
 
-    return dict(ask(client, 2 * seconds, all_of_them))
+    return dict(ask_scheduler(client, 2 * seconds, all_of_them))
 
 
 class _Work(NamedTuple):
@@ -139,12 +139,12 @@ class Workers:
 
         Raises
         ------
-        UnansweredError
+        SchedulerTimeoutError
             It does not answer.
         LostError
             There have been no workers for too long.
         """
-        there = ask(self._client, ANSWER, lambda: self._client.scheduler.identity(n_workers=-1))["workers"]
+        there = ask_scheduler(self._client, ANSWER, lambda: self._client.scheduler.identity(n_workers=-1))["workers"]
         now = time.monotonic()
         self.threads = {address: worker["nthreads"] for address, worker in there.items()}
         for address, worker in there.items():
@@ -275,8 +275,9 @@ class DistributedPass:
             while True:
                 self._until_done()
                 try:
-                    return ask(self._client, ANSWER, partial(_value, self._client, self._done[self._root]))
-                except UnansweredError:  # of a worker: what it has is computed elsewhere once it is known to be silent
+                    return ask_scheduler(self._client, ANSWER, partial(_value, self._client, self._done[self._root]))
+                # Of a worker: what it has is computed elsewhere once it is known to be silent.
+                except SchedulerTimeoutError:
                     self._look()
         finally:
             if self._arriving is not None:
@@ -460,7 +461,7 @@ class DistributedPass:
     def _look(self) -> None:
         before = self._workers.silent
         self._workers.look()
-        processing = ask(self._client, ANSWER, lambda: self._client.scheduler.processing(workers=None))
+        processing = ask_scheduler(self._client, ANSWER, lambda: self._client.scheduler.processing(workers=None))
         where = {key: address for address, keys in processing.items() for key in keys}
         if self._workers.silent and self._workers.usable:
             if self._workers.silent - before:
@@ -471,7 +472,7 @@ class DistributedPass:
     def _held_by(self) -> dict[Any, set[str]]:
         """The workers that have each result, by key, without those that are silent."""
         keys = [future.key for future in (self._sent, *self._done.values())]
-        holders = ask(self._client, ANSWER, lambda: self._client.scheduler.who_has(keys=keys))
+        holders = ask_scheduler(self._client, ANSWER, lambda: self._client.scheduler.who_has(keys=keys))
         return {key: set(holders.get(key, ())) - self._workers.silent for key in keys}
 
     def _begin_again(self, where: dict[Any, str]) -> None:

@@ -24,7 +24,13 @@ from threadpoolctl import threadpool_limits
 
 from npmdask.errors import BadInputError, LostError, MemoryRefusedError, RefusedError, package_version
 from npmdask.execution.clusters import SchedulerAddress, among_ourselves, refusal, refused, security_of
-from npmdask.execution.distributed_pass import ANSWER, DistributedPass, UnansweredError, answers, ask
+from npmdask.execution.distributed_pass import (
+    ANSWER,
+    DistributedPass,
+    SchedulerTimeoutError,
+    ask_scheduler,
+    run_on_workers,
+)
 from npmdask.execution.memory import WORKER_BASE, MemoryPlan, ProcessPeak, high_water
 from npmdask.execution.reduction import PassCheckpoint, runs_of
 from npmdask.execution.threads import OnTask, Threads, environment, single_threaded_blas
@@ -213,10 +219,10 @@ class Cluster(Distributed):
         if not self._client.scheduler_info(n_workers=-1)["workers"]:
             raise LostError(f"the cluster at {self.address} has no workers; add some with `dask worker`")
         try:
-            there = answers(self._client, ANSWER, _facts, source)
-            silent = [worker for worker, facts in there.items() if isinstance(facts, UnansweredError)]
+            there = run_on_workers(self._client, ANSWER, _facts, source)
+            silent = [worker for worker, facts in there.items() if isinstance(facts, SchedulerTimeoutError)]
             if not silent:  # BLAS is pinned in those that join later, too
-                ask(self._client, ANSWER, lambda: self._client.register_worker_callbacks(_pin_blas))
+                ask_scheduler(self._client, ANSWER, lambda: self._client.register_worker_callbacks(_pin_blas))
         except OSError as error:  # of the scheduler, which connects to every worker; imports raise other errors
             raise LostError(
                 f"the scheduler at {self.address} knows workers that it cannot reach ({first_line(error)}): open their "
@@ -248,7 +254,7 @@ class Cluster(Distributed):
     def _require_ways(self) -> None:
         """Every worker reaches others. Where they do not, a pass would wait for its sums without an end."""
         workers = sorted(self._client.scheduler_info(n_workers=-1)["workers"])
-        found = answers(self._client, ANSWER, _unreachable, workers)
+        found = run_on_workers(self._client, ANSWER, _unreachable, workers)
         for worker, (peer, why) in ((w, each) for w, each in found.items() if isinstance(each, tuple)):
             if peer:
                 raise LostError(
@@ -283,7 +289,7 @@ class Cluster(Distributed):
                     self._client = _connected(self._known, self._certificates)
                 elif self._client.status in ("closed", "closing"):
                     return False
-                ask(self._client, ANSWER, lambda: self._client.scheduler.identity(n_workers=0))
+                ask_scheduler(self._client, ANSWER, lambda: self._client.scheduler.identity(n_workers=0))
                 return True
             except (OSError, LostError):
                 time.sleep(min(1.0, max(0.0, end - time.monotonic())))
@@ -303,10 +309,10 @@ class Cluster(Distributed):
     def peaks(self) -> list[ProcessPeak]:
         """Peak memory of every worker since it began; nothing of those that do not answer."""
         try:
-            there = answers(self._client, PEAK_SECONDS, _peak)
+            there = run_on_workers(self._client, PEAK_SECONDS, _peak)
         except OSError:
             return []
-        found = [(f"worker {at}", peak) for at, peak in there.items() if not isinstance(peak, UnansweredError)]
+        found = [(f"worker {at}", peak) for at, peak in there.items() if not isinstance(peak, SchedulerTimeoutError)]
         return [ProcessPeak(pid=pid, name=name, peak_rss_bytes=peak) for name, (pid, peak) in found]
 
     def close(self) -> None:
@@ -330,7 +336,7 @@ async def _greeted(address: str, security: Any) -> None:
     try:
         comm = await asyncio.wait_for(connect(address, timeout=CONNECT, **ways), CONNECT)
     except TimeoutError as error:
-        raise UnansweredError(str(error) or f"no answer in {CONNECT:g} s") from None
+        raise SchedulerTimeoutError(str(error) or f"no answer in {CONNECT:g} s") from None
     await comm.close()
 
 
