@@ -11,7 +11,7 @@ import numpy as np
 
 from npmdask.api import solve, top_k
 from npmdask.config import load_config
-from npmdask.federated.client import Link, Traffic
+from npmdask.federated.client import NodeConnections, Traffic
 from npmdask.federated.coordinator import Group, _fingerprint, _kind_of
 from npmdask.federated.node import Node
 from npmdask.federated.protocol import Announcement, decode, encode, encoded_size
@@ -24,7 +24,7 @@ from npmdask.storage.source import Source
 
 
 @dataclass
-class Direct(Link):
+class Direct(NodeConnections):
     """Asks nodes of this process: the same bytes, the same checks, the same counters."""
 
     nodes: tuple[Node, ...] = ()

@@ -58,7 +58,7 @@ class Traffic:
 
 
 @dataclass
-class Link:
+class NodeConnections:
     """Connections to the nodes at ``urls``, in this order, each with its token. ``job`` and ``step`` go with
     every block."""
 

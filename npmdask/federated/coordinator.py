@@ -19,7 +19,7 @@ from npmdask.accounting import Budget
 from npmdask.algorithms import Algorithm, PowerMethod, PrivatePower, Query, Result
 from npmdask.algorithms.stopping import FixedSteps, Outcome, ResidualRule, StepView, StoppingRule, default_tol
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
-from npmdask.federated.client import PATIENCE, Link, Traffic, require_address
+from npmdask.federated.client import PATIENCE, NodeConnections, Traffic, require_address
 from npmdask.federated.protocol import Announcement, encoded_size, tokens_for
 from npmdask.numerics.random import Rounding
 from npmdask.numerics.subspaces import Block
@@ -56,7 +56,7 @@ from npmdask.theory.start import gaussian_norm
 class Group:
     """The nodes in the place of a reader: what of a data set can be asked without reading it."""
 
-    link: Link
+    link: NodeConnections
     announced: tuple[Announcement, ...]
     checksums: dict[str, Any] = field(default_factory=dict)  # each node holds its own data to its own
 
@@ -354,7 +354,7 @@ def open_nodes(urls: Sequence[str], patience: float = PATIENCE) -> Source:
     addresses = tuple(url.rstrip("/") for url in urls)
     for url in addresses:
         require_address(url)
-    link = Link(urls=addresses, tokens=tokens_for(addresses), patience=patience)
+    link = NodeConnections(urls=addresses, tokens=tokens_for(addresses), patience=patience)
     group = Group(link=link, announced=link.announced())
     reader: Any = group
     return Source(

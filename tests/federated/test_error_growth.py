@@ -12,7 +12,7 @@ import pytest
 from npmdask.accounting import Budget
 from npmdask.api import solve
 from npmdask.config import load_config
-from npmdask.federated.client import Link
+from npmdask.federated.client import NodeConnections
 from npmdask.federated.coordinator import Group, _fingerprint, _kind_of
 from npmdask.federated.node import Node
 from npmdask.federated.protocol import Announcement, decode, encode, encoded_size
@@ -31,7 +31,7 @@ EPSILON = 4.0
 
 
 @dataclass
-class Direct(Link):
+class Direct(NodeConnections):
     """Asks nodes of this process, without HTTP: the same bytes, the same refusals."""
 
     nodes: tuple[Node, ...] = ()

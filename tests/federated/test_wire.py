@@ -13,7 +13,7 @@ import pytest
 
 from npmdask.accounting import Budget
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.federated.client import Link, require_address
+from npmdask.federated.client import NodeConnections, require_address
 from npmdask.federated.coordinator import Group, NodesRecipe, _kind_of, make_recipe
 from npmdask.federated.protocol import (
     TOKEN,
@@ -52,7 +52,7 @@ def announcement(name: str = "a", **change: Any) -> Announcement:
 
 
 def parts(*announced: Announcement, k: int = 2, p: int | None = None, max_steps: int | None = None) -> NodesRecipe:
-    link = Link(urls=tuple(f"http://127.0.0.1:{9000 + i}" for i in range(len(announced))), tokens=())
+    link = NodeConnections(urls=tuple(f"http://127.0.0.1:{9000 + i}" for i in range(len(announced))), tokens=())
     reader: Any = Group(link=link, announced=announced)
     source = Source(path="", kind=_kind_of(announced), reader=reader, fingerprint="", registered=True)
     return make_recipe(source, k, p, max_steps)
@@ -102,7 +102,7 @@ def test_a_token_that_can_be_guessed_is_refused(token: str, monkeypatch: pytest.
         node_token()
     monkeypatch.setenv(TOKEN, "x" * 16)
     assert node_token() == "x" * 16
-    assert "x" * 16 not in repr(Link(urls=("http://a:1",), tokens=(node_token(),)))
+    assert "x" * 16 not in repr(NodeConnections(urls=("http://a:1",), tokens=(node_token(),)))
 
 
 A, B = "http://a:1", "https://b:2"
@@ -168,7 +168,7 @@ def test_an_address_is_host_and_port(url: Any) -> None:
 
 def test_an_address_counts_once() -> None:
     with pytest.raises(BadInputError, match="different addresses"):
-        Link(urls=("http://a:1", "http://a:1"), tokens=())
+        NodeConnections(urls=("http://a:1", "http://a:1"), tokens=())
 
 
 def test_an_announcement_is_what_was_sent_or_nothing() -> None:
