@@ -35,7 +35,7 @@ from npmdask.runs.plain_release import MOSTLY, disk_said, mean_of_rows, mean_sai
 from npmdask.runs.problem import DEFAULT_STEPS, Problem, Request, Start
 from npmdask.runs.session import memory_for, needs_of, require_device
 from npmdask.runs.solution import Resources
-from npmdask.storage.chunk_advice import ChunkReading, LayoutAdvice, advise, how_read
+from npmdask.storage.chunk_advice import ChunkReading, LayoutAdvice, advise_chunks, how_read
 from npmdask.storage.object_url import is_remote
 from npmdask.storage.readers.dense import DenseReader
 from npmdask.storage.readers.gaps import EM, PAIRWISE
@@ -322,7 +322,7 @@ def make_plan(
         memory=memory,
         runs=len(runs_of(operator)),
         reading=how_read(source.reader),
-        layout=advise(source),
+        layout=advise_chunks(source),
         free_rank=free,
         free_rank_steps=more,
         free_rank_seconds=seconds(more, free),

@@ -31,7 +31,17 @@ from zarr.core.sync import sync
 
 from npmdask.errors import BadInputError, LostError, NpmdaskError
 from npmdask.storage.checksum import crc32c
-from npmdask.storage.prefetch import HEADERS, MOST_PACKED, PIECE, Came, NoAnswerError, Piece, ask, take, take_all
+from npmdask.storage.prefetch import (
+    HEADERS,
+    MOST_PACKED,
+    PIECE,
+    Came,
+    NoAnswerError,
+    Piece,
+    prefetch_piece,
+    take,
+    take_all,
+)
 from npmdask.storage.snapshots import is_of_icechunk, reason_of, snapshot_of
 
 Decode = Callable[[np.ndarray, np.ndarray], None]  # (packed bytes, the whole chunk to fill)
@@ -740,9 +750,9 @@ def ask_ahead(array: Any, access: Access, name: str, columns: int | None = None,
     if access.folder is not None:
         read_ahead(access.folder / name)
     elif access.by_rows:
-        ask(array, _index_piece(array, access, name, columns, some))
+        prefetch_piece(array, _index_piece(array, access, name, columns, some))
     elif access.decode is not None:
-        ask(array, _piece_of(array, name))
+        prefetch_piece(array, _piece_of(array, name))
 
 
 def read_through_zarr(

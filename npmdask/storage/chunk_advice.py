@@ -96,7 +96,7 @@ def big_endian(array: Any) -> bool:
     return any(getattr(end, "value", end) == "big" for end in ends)
 
 
-def advise(source: Source) -> LayoutAdvice:
+def advise_chunks(source: Source) -> LayoutAdvice:
     """What would make a pass over ``source`` faster, and the ingest command for it."""
     reader: Any = source.reader
     if isinstance(reader, CsrReader) and reader.access["data"].way == "computed":

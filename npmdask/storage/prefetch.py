@@ -107,7 +107,7 @@ def fetched(array: Any, pieces: Iterable[Piece]) -> Iterator[np.ndarray]:
         Whatever the store answers.
     """
     listed = list(pieces)
-    with following(listed, lambda piece: ask(array, piece)):
+    with following(listed, lambda piece: prefetch_piece(array, piece)):
         for piece in listed:
             yield take(array, piece)
 
@@ -119,7 +119,7 @@ def fetches_ahead(array: Any) -> bool:
     return isinstance(store, far) or snapshot_of(store) is not None
 
 
-def ask(array: Any, piece: Piece) -> None:
+def prefetch_piece(array: Any, piece: Piece) -> None:
     """Have a piece of ``array`` fetched when its turn comes; returns at once."""
     mine = _prefetcher()
     if mine.bound and fetches_ahead(array):

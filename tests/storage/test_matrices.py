@@ -21,7 +21,7 @@ from npmdask.manage.status import inspect
 from npmdask.operators import RecordImages
 from npmdask.operators.record_images import images_of_matrices, pack_query
 from npmdask.privacy.dp_pca.private_mean import PlainMean
-from npmdask.storage.chunk_advice import advise
+from npmdask.storage.chunk_advice import advise_chunks
 from npmdask.storage.formats import common
 from npmdask.storage.ingest import ingest
 from npmdask.storage.source import open_source
@@ -256,4 +256,4 @@ def test_a_matrix_is_not_cut() -> None:
     assert choose_chunks(10**8, 8, "matrices") == (1, 10**8)
     large: Any = zarr.create_array({}, shape=(4, 3000 * 3000), dtype="f8", chunks=(1, 3000 * 3000), compressors=None)
     source = replace(open_source(large), kind="matrices", side=3000)
-    assert advise(source).reasons == ()
+    assert advise_chunks(source).reasons == ()

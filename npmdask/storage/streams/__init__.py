@@ -101,7 +101,7 @@ def require_count(value: Any, name: str) -> int:
 # row that is not finite, Ctrl-C) puts the cursor back, so that no row is lost with it.
 
 
-class Piece(NamedTuple):
+class RowBlock(NamedTuple):
     """Rows that follow each other in the stream: an array or a CSR matrix, what row i is called in a sentence, and how
     much each counts.
 
@@ -186,7 +186,7 @@ class BatchedStream(ABC):
             return batch[:filled].copy(), skipped, whole  # a few rows must not hold the memory of many
         return batch[:filled], skipped, whole
 
-    def _good(self, part: np.ndarray, piece: Piece) -> np.ndarray:
+    def _good(self, part: np.ndarray, piece: RowBlock) -> np.ndarray:
         """Which rows of ``part`` are given."""
         good = np.isfinite(part).all(axis=1) if self._gaps == "refuse" else ~np.isinf(part).any(axis=1)
         if self._non_finite == "refuse" and not good.all():
@@ -200,7 +200,7 @@ class BatchedStream(ABC):
         return np.asarray(good)
 
     @abstractmethod
-    def _take(self, limit: int) -> Piece | None:
+    def _take(self, limit: int) -> RowBlock | None:
         """The next piece of at most ``limit`` rows, the cursor moved behind it; None at an end."""
 
     def _begin(self) -> None:  # noqa: B027

@@ -20,7 +20,7 @@ from npmdask.errors import BadInputError, RefusedError
 from npmdask.storage.checksum import crc32c, fingerprint
 from npmdask.storage.formats import open_file
 from npmdask.storage.formats.common import DenseSource, SparseSource, guarded, reading
-from npmdask.storage.streams import BatchedStream, Piece, Position, count_of, dense, require_count, require_same
+from npmdask.storage.streams import BatchedStream, Position, RowBlock, count_of, dense, require_count, require_same
 
 # What lies in a directory that others write to: which entries are complete, and whether one is still the same.
 
@@ -159,7 +159,7 @@ class Directory(BatchedStream):
         self._done, self._cursor = done, at
         self._rows_read, self._skipped = counts
 
-    def _take(self, limit: int) -> Piece | None:
+    def _take(self, limit: int) -> RowBlock | None:
         while True:
             if self._cursor.file is None and not self._begin_next():
                 return None
@@ -173,7 +173,7 @@ class Directory(BatchedStream):
         self._open = (name, row + piece.shape[0], batches, rest[limit:] if rest.shape[0] > limit else None)
         self._cursor = self._cursor._replace(row=row + piece.shape[0])
         path = self._path / name
-        return Piece(piece, lambda i: f"row {row + i} of {path}")
+        return RowBlock(piece, lambda i: f"row {row + i} of {path}")
 
     def _filled(self, part: np.ndarray) -> None:
         self._cursor = self._cursor._replace(digest=crc32c(part, self._cursor.digest))

@@ -17,7 +17,7 @@ from npmdask.storage.checksum import fingerprint
 from npmdask.storage.formats.numpy_files import npy_header
 from npmdask.storage.formats.tables import is_header
 from npmdask.storage.kinds import real_array
-from npmdask.storage.streams import BatchedStream, Piece, Position, count_of, require_count, require_same
+from npmdask.storage.streams import BatchedStream, Position, RowBlock, count_of, require_count, require_same
 
 pa = Later("pyarrow", "ingest")
 pa_csv = Later("pyarrow.csv", "ingest")
@@ -164,7 +164,7 @@ class IteratorRows(BatchedStream):
             rows -= values.shape[0]
         return self._drawn.drop(rows, self._columns)
 
-    def _take(self, limit: int) -> Piece | None:
+    def _take(self, limit: int) -> RowBlock | None:
         index, row, taken = self._cursor
         if index == len(self._pending):
             if self._pending:
@@ -178,7 +178,7 @@ class IteratorRows(BatchedStream):
         place = (index, stop) if stop < values.shape[0] else (index + 1, 0)
         self._cursor = (*place, taken + stop - row)
         first = self._rows_read + self._skipped + taken
-        return Piece(values[row:stop], lambda i: f"row {first + i} of {self._name}")
+        return RowBlock(values[row:stop], lambda i: f"row {first + i} of {self._name}")
 
     def _settle(self) -> None:
         """Let go of what was given."""

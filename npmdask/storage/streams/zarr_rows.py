@@ -18,7 +18,7 @@ from npmdask.storage.readers.lazy import SparseRowsReader
 from npmdask.storage.readers.packed import TensorReader, TriangleReader
 from npmdask.storage.readers.sparse import CsrReader, Fragment
 from npmdask.storage.source import Source
-from npmdask.storage.streams import BatchedStream, Piece, Position, count_of, require_count, require_same
+from npmdask.storage.streams import BatchedStream, Position, RowBlock, count_of, require_count, require_same
 
 # Stored matrices as units of whole rows, each of which is read, checked and held at once.
 #
@@ -319,7 +319,7 @@ class ZarrRows(BatchedStream):
     def _begin(self) -> None:
         self._epoch = self._cursor.epoch
 
-    def _take(self, limit: int) -> Piece | None:
+    def _take(self, limit: int) -> RowBlock | None:
         at = self._cursor
         if at.epoch != self._epoch:
             return None
@@ -331,7 +331,7 @@ class ZarrRows(BatchedStream):
         first, path = int(self._units.bounds[unit]), self._source.path
         inside = np.arange(at.row, stop) if permutation is None else which
         weights = None if self._weights is None else self._weights[first + inside]
-        return Piece(values[which], lambda i: f"row {first + int(inside[i])} of {path}", weights)
+        return RowBlock(values[which], lambda i: f"row {first + int(inside[i])} of {path}", weights)
 
     def _after(self, at: _At, unit: int, row: int) -> _At:
         if row < self._sizes[unit]:
