@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks.certificate_cases import Drawn, algorithm_of, draw, steps_of, truth_of
 from npmdask.algorithms.stopping import ResidualRule, StepView
-from npmdask.planning.forecast import simulate_run
+from npmdask.planning.forecast import simulate_steps
 from npmdask.runs.stopping_rules import LowRankRule, excess_of
 
 TOLS = (0.03, 0.1, 0.3, 1.0)
@@ -53,7 +53,7 @@ def stop_of(seed: int) -> Stop | None:
             break
     truth = truth_of(drawn, result)
     left = truth.spectral if kind == "symmetric" else truth.left
-    rehearsal = None if drawn.stddev else simulate_run(drawn.eigenvalues, algorithm_of(drawn), rule)
+    rehearsal = None if drawn.stddev else simulate_steps(drawn.eigenvalues, algorithm_of(drawn), rule)
     return Stop(
         said=1 + excess,
         true=left / truth.following,

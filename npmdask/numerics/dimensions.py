@@ -20,7 +20,7 @@ REPLICATES = 50
 NO_NOISE = 1e-14  # of the largest value: below is rounding
 
 
-def checked(values: np.ndarray) -> np.ndarray:
+def checked_spectrum(values: np.ndarray) -> np.ndarray:
     """A spectrum as float64, falling, rounding below 0 taken off.
 
     Raises
@@ -230,7 +230,7 @@ def held_out_likelihoods(values: np.ndarray, moments: np.ndarray, total: float, 
     numpy.ndarray, shape (most + 1,)
         The mean over rows. No number from where on no variance is left for the noise.
     """
-    values, d = checked(values), len(values)
+    values, d = checked_spectrum(values), len(values)
     q = np.arange(most + 1)
     rest = np.concatenate([np.cumsum(values[::-1])[::-1], [0.0]])[: most + 1]
     noise = rest / (d - q)
@@ -243,5 +243,5 @@ def held_out_likelihoods(values: np.ndarray, moments: np.ndarray, total: float, 
 
 def _sides(values: np.ndarray, n: int) -> tuple[np.ndarray, int, int]:
     counts(n=n)
-    values = checked(values)
+    values = checked_spectrum(values)
     return values, min(len(values), n), max(len(values), n)

@@ -146,7 +146,7 @@ def choice_said(choice: DeviceChoice | None, problem: Problem, resources: Resour
     return "the processor: there is no GPU, or the run would be done before one has started"
 
 
-def settled(problem: Problem, held: RunStore, resources: Resources) -> Resources:
+def settle_device(problem: Problem, held: RunStore, resources: Resources) -> Resources:
     """The same with ``device = "auto"`` settled, for a run that has not begun; one that has keeps its way."""
     if resources.device != "auto" or held.read_spec() is not None:
         return resources

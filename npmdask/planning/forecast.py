@@ -48,7 +48,7 @@ FLOPS = 2e10  # of a rehearsal: two seconds of one slow core
 
 
 @dataclass(frozen=True, kw_only=True)
-class SimulatedRun:
+class SimulatedSteps:
     """``steps`` that suffice nine times in ten and more; ``reached``: False if the rule gave up before ``tol``.
 
     ``residual``: the worst relative one at the end of the rehearsal; under noise, where it falls no more, its plateau.
@@ -59,7 +59,7 @@ class SimulatedRun:
     residual: float
 
 
-def simulate_run(
+def simulate_steps(
     eigenvalues: np.ndarray,
     algorithm: Algorithm[Any],
     rule: ResidualRule,
@@ -67,7 +67,7 @@ def simulate_run(
     noise_stddev: float = 0.0,
     flops: float = FLOPS,
     locked: int = 0,
-) -> SimulatedRun | None:
+) -> SimulatedSteps | None:
     """Steps until ``rule`` ends a run of ``algorithm`` on an operator of these ``eigenvalues``; None: too dear.
 
     Parameters
@@ -86,7 +86,7 @@ def simulate_run(
     values = values[np.argsort(-np.abs(values), kind="stable")]
     rank = int(np.count_nonzero(np.abs(values) > ZERO * np.abs(values).max(initial=0.0)))
     if rank <= p + locked and not noise_stddev:
-        return SimulatedRun(steps=2, reached=True, residual=0.0)  # the second product has seen all that there is
+        return SimulatedSteps(steps=2, reached=True, residual=0.0)  # the second product has seen all that there is
     largest = max(float(np.abs(values[0])), TINY)
     values, counts = thinned(values / largest, p + locked)  # squares of values of any scale stay inside float64
     noise = noise_stddev / largest * np.sqrt(counts)[:, None]
@@ -101,7 +101,7 @@ def simulate_run(
     if run is None:
         return None
     worst = float(rule.relative(run.views[-1]).max(initial=0.0))
-    return SimulatedRun(steps=len(run.views), reached=run.converged, residual=worst)
+    return SimulatedSteps(steps=len(run.views), reached=run.converged, residual=worst)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -340,7 +340,7 @@ def predict_steps(
     played = getattr(algorithm, "can_be_played", False)
     found = None
     if played:
-        found = simulate_run(eigenvalues, algorithm, rule, noise_stddev=stddev, flops=flops, locked=len(locked))
+        found = simulate_steps(eigenvalues, algorithm, rule, noise_stddev=stddev, flops=flops, locked=len(locked))
     if found is not None:
         residual = found.residual if stddev else None
         return StepPrediction(steps=found.steps, reached=found.reached, residual=residual, how="rehearsed")

@@ -24,7 +24,7 @@ from npmdask.execution.executor import Cluster, Executor
 from npmdask.execution.memory import MemoryPlan
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block
-from npmdask.planning.device_choice import settled
+from npmdask.planning.device_choice import settle_device
 from npmdask.planning.forecast import SPARE, TINY, Simulation, locked_values, play, predict_steps, thinned
 from npmdask.planning.row_sample import Sample, SampleBudget, draw_sample, in_part, places_of, sample_of, why_too_small
 from npmdask.runs.build import default_rank, make_problem
@@ -364,7 +364,7 @@ def _basis(state: Any) -> Block:
 def drive(problem: Problem, held: RunStore, resources: Resources, observer: Observer | None) -> Solution:
     """Run a problem to its end in a store that is held, its steps predicted."""
     resources.require_possible()
-    resources = settled(problem, held, resources)
+    resources = settle_device(problem, held, resources)
     told = Observers(Predictor(), observer or Observer())
     session = Session(held, resources, told, problem.disclosure)
     presenter = presenter_of(problem, held)

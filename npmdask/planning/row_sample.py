@@ -23,7 +23,7 @@ from npmdask.storage.readers.gaps import GapReader
 from npmdask.storage.readers.packed import TensorReader, TriangleReader
 from npmdask.storage.readers.sparse import CsrReader, Fragment
 from npmdask.storage.source import Source
-from npmdask.theory.certificates.wording import at_most_percent, components, degrees, percent
+from npmdask.theory.certificates.wording import at_most_percent, degrees, percent, the_components
 
 AWRY = 7919  # a prime: from other rows of every chunk
 ALIKE = 0.5
@@ -614,6 +614,5 @@ def _said(one: ShareError, rank: int) -> str:
     if one.lost is None:
         return f"{run}: unknown, {one.why}"
     angle = f"by any angle ({one.why})" if one.sine is None else f"by at most {degrees(one.sine, least=0)}"
-    return (
-        f"{run} changes {components(rank)} {angle} and loses at most {at_most_percent(one.lost)} of what they explain"
-    )
+    lost = at_most_percent(one.lost)
+    return f"{run} changes {the_components(rank)} {angle} and loses at most {lost} of what they explain"

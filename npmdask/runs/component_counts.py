@@ -12,7 +12,7 @@ from npmdask.errors import BadInputError
 from npmdask.numerics.dimensions import (
     NO_NOISE,
     broken_stick,
-    checked,
+    checked_spectrum,
     leading,
     marchenko_pastur_edge,
     noise_variance,
@@ -95,7 +95,7 @@ def advise(known: KnownSpectrum, *, share: float, noise: float | None, seed: int
         raise BadInputError(f"noise = {noise!r} is the variance of an entry: it must be positive")
     if known.free is not None and known.free < 2:
         raise BadInputError(f"{known.rows} rows say nothing of the number of components: at least 3 are needed")
-    values = checked(known.values)
+    values = checked_spectrum(known.values)
     return (
         _share(known, values, share),
         _stick(known, values),

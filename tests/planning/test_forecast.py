@@ -21,7 +21,7 @@ from npmdask.algorithms.stopping import ResidualRule
 from npmdask.cli.main import main
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.numerics.spectra import asked_spectrum, read_spectrum
-from npmdask.planning.forecast import look_ahead, predict_steps, simulate_run, thinned, unlucky_start
+from npmdask.planning.forecast import look_ahead, predict_steps, simulate_steps, thinned, unlucky_start
 from npmdask.planning.private import MEANINGLESS, USEFUL, private_outlook
 from npmdask.planning.row_sample import SampleBudget, draw_sample
 from npmdask.runs.build import make_problem
@@ -59,14 +59,14 @@ RULE = ResidualRule(tol=1e-8, max_steps=200, d=500)
 def test_a_rehearsal_knows_ranks_limits_and_signs() -> None:
     falling = 1 / np.arange(1.0, 501)
     power, krylov = (kind(target_rank=4, iteration_rank=8) for kind in (PowerMethod, BlockKrylov))
-    few = simulate_run(np.r_[falling[:8], np.zeros(400)], power, RULE)
+    few = simulate_steps(np.r_[falling[:8], np.zeros(400)], power, RULE)
     assert few is not None and (few.steps, few.reached) == (2, True), "p is the rank"
-    assert simulate_run(falling, power, RULE, flops=1e3) is None
-    tied = simulate_run(np.linspace(1, 0.999, 500), power, replace(RULE, max_steps=20))
+    assert simulate_steps(falling, power, RULE, flops=1e3) is None
+    tied = simulate_steps(np.linspace(1, 0.999, 500), power, replace(RULE, max_steps=20))
     assert tied is not None and (tied.steps, tied.reached) == (20, False)
-    some = [simulate_run(falling * signs, krylov, RULE) for signs in (1.0, np.where(np.arange(500) % 2, -1.0, 1.0))]
+    some = [simulate_steps(falling * signs, krylov, RULE) for signs in (1.0, np.where(np.arange(500) % 2, -1.0, 1.0))]
     assert some[0] is not None and some[1] is not None and some[0].steps < some[1].steps
-    assert simulate_run(falling[::-1], krylov, RULE) == some[0], "in any order"
+    assert simulate_steps(falling[::-1], krylov, RULE) == some[0], "in any order"
 
 
 @pytest.mark.slow
@@ -85,7 +85,7 @@ def test_many_eigenvalues_are_thinned_without_changing_the_steps() -> None:
     while info is None or (info.residual_norms > 1e-6 * info.ritz_values).any():
         full, info = algorithm.update(full, values[:, None] * full.basis)
         steps += 1
-    found = simulate_run(values, algorithm, replace(RULE, tol=1e-6, d=20_000))
+    found = simulate_steps(values, algorithm, replace(RULE, tol=1e-6, d=20_000))
     assert found is not None and steps <= found.steps <= 1.5 * steps
 
 

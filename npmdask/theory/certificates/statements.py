@@ -19,10 +19,10 @@ from npmdask.theory.certificates.wording import (
     LOST,
     Assurance,
     at_most_percent,
-    components,
     degrees,
     percent,
     spread,
+    the_components,
 )
 from npmdask.theory.private import predicted_sine
 
@@ -38,7 +38,7 @@ def of_factor_model(facts: Mapping[str, Any], k: int) -> Assurance:
     k : how many components.
     """
     left = facts["left_to_go"]
-    which = components(k)
+    which = the_components(k)
     if facts["went_back"]:
         said = f"The model of {which} is not the likeliest: EM was stopped where it predicts best."
     elif left is None:
@@ -400,7 +400,7 @@ def of_directions(history: Sequence[Measured], half_life: float | None = None, w
     parts, numbers = [], {}
     if last.max_sin_theta is not None:
         parts.append(
-            f"the true directions are known here, and {components(len(last.values or ()))} found are at most "
+            f"the true directions are known here, and {the_components(len(last.values or ()))} found are at most "
             f"{degrees(last.max_sin_theta)} from them"
         )
         numbers["sine"] = last.max_sin_theta
@@ -580,14 +580,14 @@ def of_plane(
     numbers: dict[str, Any] = {"sine": sine, "value_spread": spreads}
     if p is not None and p <= k:
         said = (
-            f"The error of {components(k)} cannot be estimated from what was released: only as many columns were "
+            f"The error of {the_components(k)} cannot be estimated from what was released: only as many columns were "
             "iterated as components are asked for, so that the gap to the next value is unknown. A slightly larger "
             "iteration_rank shows it"
         )
         return Assurance(f"{said}.{known} {_limits(whose)}", numbers | {"sine": None})
     if sine >= LOST:
         said = (
-            f"The released values tell nothing reliable about the directions of {components(k)}: the noise is as "
+            f"The released values tell nothing reliable about the directions of {the_components(k)}: the noise is as "
             f"large as the differences between them, and they may be anything; {REMEDY}"
         )
         return Assurance(f"{said}. {_limits(whose)}", numbers)
@@ -606,12 +606,12 @@ def _of_covariance(arrays: Mapping[str, np.ndarray], statement: Mapping[str, Any
     if k == d:
         return Assurance(f"All {d} directions were asked for, and together they explain everything. {limits}", numbers)
     if not statement["above_noise"]:
-        said = f"No released value is above the noise, so {components(k)} may be anything"
+        said = f"No released value is above the noise, so {the_components(k)} may be anything"
         return Assurance(f"{said}; {MORE}. {limits}", numbers | {"value_spread": None})
     if sine >= LOST:
         said = (
             f"{statement['above_noise']} of {k} values are above the noise, but the gap to the next value is hardly "
-            f"larger than the noise, if at all: the true subspace of {components(k)} may be a different one"
+            f"larger than the noise, if at all: the true subspace of {the_components(k)} may be a different one"
         )
         return Assurance(f"{said}; {MORE}. {limits}", numbers | {"value_spread": None})
     what = "the component" if k == 1 else f"the subspace of the {k} components"
@@ -694,7 +694,7 @@ def _of_records(arrays: Mapping[str, np.ndarray], statement: Mapping[str, Any]) 
     low = "Values are too low where much was clipped; how other records would differ is not included."
     if sine >= LOST:
         return Assurance(
-            f"The releases tell nothing reliable about the directions of {components(k)}: there were too "
+            f"The releases tell nothing reliable about the directions of {the_components(k)}: there were too "
             f"few, or the last, including its noise, still turned away from them; {REMEDY}, and so may more steps. "
             f"{low}",
             {"sine": sine},
@@ -799,9 +799,9 @@ def of_nodes(
     )
     sine = _sine(values, norms, np.sort(np.abs(ritz_values))[::-1], singular=singular)
     if sine is None or sine >= LOST:
-        said += f"; the error of {components(k)} is unknown, because the next value is as large or was not seen"
+        said += f"; the error of {the_components(k)} is unknown, because the next value is as large or was not seen"
     else:
-        said += f"; {components(k)} {'is' if k == 1 else 'are'} likely less than {degrees(max(sine, SHARPEST))} off"
+        said += f"; {the_components(k)} {'is' if k == 1 else 'are'} likely less than {degrees(max(sine, SHARPEST))} off"
     return Assurance(f"{said}. How other data would differ is not included.", {"value": off, "sine": sine})
 
 

@@ -52,7 +52,7 @@ def spread(value: float) -> str:
     return f"{_up(value):g}"
 
 
-def components(count: int) -> str:
+def the_components(count: int) -> str:
     """So many of them, with their article."""
     return "the component" if count == 1 else f"the {count} components"
 
