@@ -490,7 +490,7 @@ def times_section(found: RowScores, labels: Labels) -> Section | None:
     axis = times_of(labels, found.count)
     if axis is None:
         return None
-    seconds, order = in_order(axis, found.rows)
+    seconds, order = times_in_order(axis, found.rows)
     plots = [
         Plot(
             title=f"Component {i + 1} over time",
@@ -511,7 +511,7 @@ def times_of(labels: Labels, count: int) -> Axis | None:
     return axes[0] if timed and axes[0].size == count else None
 
 
-def in_order(axis: Axis, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def times_in_order(axis: Axis, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the times of ``rows`` in seconds since 1970, in order, and what brings the rows into it."""
     assert axis.values is not None
     seconds = axis.values[rows].astype("M8[s]").astype(np.int64)

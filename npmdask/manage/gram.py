@@ -81,9 +81,9 @@ class GramKind(RunKind):
     def ending(self, answer: GramStore) -> str:
         new = ""
         if answer.made == "formed":
-            read = f"{counted(answer.rows_read, 'row')} read" if answer.rows_read else "no new rows"
+            read = f"{_counted(answer.rows_read, 'row')} read" if answer.rows_read else "no new rows"
             new = f" ({read}, {bytes_text(answer.bytes_read)})"
-        size = f"{counted(answer.rows, 'row')} and {counted(answer.columns, 'column')}"
+        size = f"{_counted(answer.rows, 'row')} and {_counted(answer.columns, 'column')}"
         return (
             f"{answer.store} holds the Gram of {size}{new}; `npmdask run {quote(answer.store)} -k K` answers from it "
             "without a pass"
@@ -140,7 +140,7 @@ class GramKind(RunKind):
         )
         return Report(
             title=f"Gram matrix {name_of(run.path)}",
-            outcome=f"the Gram of {counted(store.rows, 'row')} and {counted(store.columns, 'column')}",
+            outcome=f"the Gram of {_counted(store.rows, 'row')} and {_counted(store.columns, 'column')}",
             good=True,
             sections=(
                 section("", tiles(facts)),
@@ -160,7 +160,7 @@ class GramKind(RunKind):
         return "everything"
 
 
-def counted(number: int, what: str) -> str:
+def _counted(number: int, what: str) -> str:
     """``1 row``, ``1,000 rows``."""
     return f"{number:,} {what}{'s'[: number != 1]}"
 

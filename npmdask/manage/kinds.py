@@ -135,7 +135,7 @@ class RunKind:
 
         ``cost``: time and memory as the command saw them, where the answer does not say more.
         """
-        where = place_of(answer)
+        where = short_store_path(answer)
         rows = [
             ("found", self.found(answer)),
             ("outcome", self.outcome(answer)),
@@ -291,7 +291,7 @@ def kind_of_answer(answer: Any) -> RunKind:
     raise BadInputError(f"{type(answer).__name__} is not the result of a run")
 
 
-def place_of(answer: Any) -> str:
+def short_store_path(answer: Any) -> str:
     """The store of an answer, below the folder of this process by its shorter name."""
     place = str(answer.store)
     try:

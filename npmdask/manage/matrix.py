@@ -32,8 +32,8 @@ from npmdask.manage.kinds import (
     memory_text,
     named,
     network_text,
-    place_of,
     shares_text,
+    short_store_path,
 )
 from npmdask.numerics.units import parse_memory
 from npmdask.planning.forecast import seconds_left
@@ -53,7 +53,7 @@ from npmdask.runs.restore import (
     DataGoneError,
     problem_of,
     require_run,
-    require_same,
+    require_same_run,
     resources_of,
     solution_of,
 )
@@ -198,7 +198,7 @@ class MatrixKind(RunKind):
         lines = super().overview(answer, cost)
         if answer.answered:
             return lines
-        more = f"npmdask resume {quote(place_of(answer))} --max-steps N"
+        more = f"npmdask resume {quote(short_store_path(answer))} --max-steps N"
         return [(name, more if name == "next" else said) for name, said in lines]
 
     def cost(self, answer: Solution, cost: Mapping[str, str]) -> Mapping[str, str]:
@@ -468,7 +468,8 @@ def _restop(held: RunStore, problem: Problem, changed: dict[str, Any], resources
         )
     spec, wanted = held.read_spec() or {}, problem.spec()
     if (wanted["data"]["fingerprint"], wanted["version"]) != (spec["data"].get("fingerprint"), spec.get("version")):
-        require_same(wanted, spec, held.place, problem.source.path)  # as the run itself will, once the answer is gone
+        # As the run itself will, once the answer is gone.
+        require_same_run(wanted, spec, held.place, problem.source.path)
     if not other.searches and not other.chooses:  # those plan their stages one by one
         needs = needs_of(other)
         require_device(needs, resources)

@@ -180,7 +180,7 @@ def _found(solution: Solution, spec: dict[str, Any], page: PageOptions) -> RowSc
     dim = spec.get("dim") or (solution.labels.rows[0].name if page.data is not None and solution.labels.rows else None)
     opened = components.opened(given, dim if _named(given) else None, kind=spec["data"]["kind"])
     require_same_data(opened.fingerprint, spec, opened.path)
-    rows = sample_of(opened.shape[0])
+    rows = sampled_rows(opened.shape[0])
     column, colour = colour_of(page.colour, solution.labels, opened.shape)
     k = min(SCORED, components.k)
     pairs = [(i, i + 1) for i in (0, 2) if i + 1 < k]
@@ -246,7 +246,7 @@ def _named(given: Any) -> bool:
     return isinstance(given, str | Path) or hasattr(given, "dims")
 
 
-def sample_of(count: int) -> np.ndarray:
+def sampled_rows(count: int) -> np.ndarray:
     """At most SAMPLED rows, one at random of each stretch of equal length: a period in the data is not met by them."""
     if count <= SAMPLED:
         return np.arange(count)

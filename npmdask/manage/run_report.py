@@ -65,7 +65,7 @@ class Heights(NamedTuple):
     name: str
 
 
-def counts(released: dict[str, Any]) -> bool:
+def _is_histogram(released: dict[str, Any]) -> bool:
     """Whether a release is of a histogram: its noise is on counts."""
     return str(released["release"]).startswith("range")
 
@@ -111,7 +111,7 @@ def heights(arrays: dict[str, np.ndarray], statement: dict[str, Any], history: l
         sizes = sizes if facts["definite"] else np.abs(sizes)
         floor = CLEAR * noise_norm(facts["stddev"], d)
         return Heights(sizes, k, floor, int(np.sum(sizes[:k] > floor)), "eigenvalue of the released matrix")
-    noisy = [one for one in history if not counts(one) and one["release"] != "scores"]
+    noisy = [one for one in history if not _is_histogram(one) and one["release"] != "scores"]
     if not noisy:
         return None
     # Of products from both sides in turn the longer side counts: what is called clear of the noise is so on both.
@@ -293,7 +293,7 @@ def _limits() -> Section:
 
 
 def _release_tiles(statement: dict[str, Any], history: list[dict[str, Any]]) -> Table:
-    noisy = [h for h in history if not counts(h)]
+    noisy = [h for h in history if not _is_histogram(h)]
     loudest = max(noisy, key=lambda h: float(h["noise_stddev"]), default=None)
     facts = [
         ("epsilon", f"{statement['epsilon']:g}"),
@@ -324,7 +324,7 @@ def _values(arrays: dict[str, np.ndarray]) -> Plot:
 
 
 def _noise_plot(history: list[dict[str, Any]], statement: dict[str, Any]) -> Plot:
-    history = [h for h in history if not counts(h)]
+    history = [h for h in history if not _is_histogram(h)]
     steps = [h["step"] for h in history]
     drawn = [series(steps, [max(abs(h["ritz_values"][0]), 1e-300) for h in history], "largest value")]
     if statement["noise_stddev"]:

@@ -16,9 +16,9 @@ from npmdask.manage.data_report import (
     TIMES,
     Drawing,
     coloured,
-    in_order,
     row_names,
     sampled_times,
+    times_in_order,
     times_of,
 )
 from npmdask.manage.kinds import PageOptions
@@ -28,7 +28,7 @@ from npmdask.manage.row_scores import (
     bytes_of_rows,
     kept_or_found,
     require_same_data,
-    sample_of,
+    sampled_rows,
     scores_at,
 )
 from npmdask.models.two_fields.answers import CoupledModes, FieldModes
@@ -186,7 +186,7 @@ def _scores(spec: dict[str, Any], sides: tuple[Side, Side], page: PageOptions) -
         if opened[-1].budget is not None:
             raise BadInputError(f"{opened[-1].path} has a privacy budget, and scores are data of single rows")
     require_same_data(joined_fingerprint(*opened), spec, f"{opened[0].path} beside {opened[1].path}")
-    rows, k = sample_of(opened[0].shape[0]), min(SCORED, len(sides[0].modes.variance))
+    rows, k = sampled_rows(opened[0].shape[0]), min(SCORED, len(sides[0].modes.variance))
     column, colour = colour_of(page.colour, sides[0].labels, opened[0].shape)
     parts, taken = [], np.empty(0)
     for side, one in zip(sides, opened, strict=True):
@@ -218,7 +218,7 @@ def _scores_section(found: RowScores, sides: tuple[Side, Side], answer: CoupledM
         r = answer.correlations[i]
         title = f"Mode {i + 1}" + ("" if np.isnan(r) else f", correlation {r:.2f}")
         if axis is not None:
-            seconds, order = in_order(axis, found.rows)
+            seconds, order = times_in_order(axis, found.rows)
             lines = [
                 series(seconds, scaled.scores[order, i + k * at], f"{side.name} field", style="thin")
                 for at, side in enumerate(sides)

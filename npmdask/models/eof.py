@@ -28,7 +28,7 @@ from npmdask.runs.missing import Missing
 from npmdask.runs.problem import Request
 from npmdask.runs.progress import with_progress
 from npmdask.runs.solution import Resources, Solution
-from npmdask.runs.weights import Weights, cosines, places_of, require_same_places
+from npmdask.runs.weights import Weights, coordinates_of, cosines, require_same_places
 from npmdask.storage.labels import DESCRIBED, LATITUDES
 from npmdask.storage.readers.dense import ReadStats
 from npmdask.storage.readers.gaps import COUNTED, DROP, checked_marks, unmarked
@@ -109,7 +109,7 @@ class Gridded:
                 f"the weights lie along {dict(weights.sizes)}, and the grid is {held}: give one for each place"
             )
         for dim in weights.dims:
-            require_same_places(str(dim), places_of(weights, dim), places_of(self.grid, dim), "weights")
+            require_same_places(str(dim), coordinates_of(weights, dim), coordinates_of(self.grid, dim), "weights")
         values = np.asarray(self._spread(weights.reset_coords(drop=True)), np.float64)
         return values * np.abs(values)
 

@@ -221,7 +221,7 @@ class Strip:
 
 
 @dataclass
-class Kept:
+class _Kept:
     """A run whose rows stay on the device, with what its first reading found."""
 
     strips: list[Strip]
@@ -555,7 +555,7 @@ def _product(op: OnDevice, slabs: range, seen: np.ndarray) -> Partial | None:
 def _kept_or_read(op: OnDevice, slabs: range, record: ReadStats, fragments: list[Fragment]) -> Iterator[Strip]:
     """The rows of some slabs as they stayed on the device, or as they are read; then they stay if they fit."""
     backend, key = op.device.backend, (op.token, slabs.start, slabs.stop)
-    kept: Kept | None = None if op.token is None else backend.kept(key)
+    kept: _Kept | None = None if op.token is None else backend.kept(key)
     if kept is not None:
         record.checksums |= kept.record.checksums
         fragments += kept.fragments
@@ -577,7 +577,7 @@ def _kept_or_read(op: OnDevice, slabs: range, record: ReadStats, fragments: list
             backend.release(nbytes)
             nbytes = 0
     if stays:
-        backend.keep(key, Kept(staying, record, fragments))
+        backend.keep(key, _Kept(staying, record, fragments))
 
 
 # Means and deviations

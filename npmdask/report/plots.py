@@ -175,14 +175,14 @@ def finish_below(axis: Any, x_is: str) -> None:
         axis.xaxis.set_major_formatter(EngFormatter(sep=""))
 
 
-def largest(field: Map) -> float:
+def largest_magnitude(field: Map) -> float:
     """Compute the size of the largest value of a map; 1 where there is none."""
     return max((abs(value) for row in field.values for value in row if value is not None), default=0.0) or 1.0
 
 
 def _image(field: Map, title: str) -> str:
     """An image as an SVG element of square pixels, without a figure around it: a page has a dozen."""
-    rows, columns, most = len(field.y), len(field.x), largest(field)
+    rows, columns, most = len(field.y), len(field.x), largest_magnitude(field)
     absent = bytes.fromhex(ABSENT[1:])
     sides = [bytes.fromhex(colour[1:]) for colour in (BELOW, ABOVE)]
     lines = b"".join(
@@ -216,7 +216,7 @@ def _map(field: Map, title: str) -> Any:
     from matplotlib.colors import LinearSegmentedColormap, LogNorm, Normalize
 
     values = np.array([[np.nan if value is None else value for value in row] for row in field.values], dtype=float)
-    most = largest(field)
+    most = largest_magnitude(field)
     if field.colours == "signed":
         ends, norm = [BELOW, f"{BELOW}00", f"{ABOVE}00", ABOVE], Normalize(-most, most)
         steps: list[float] = [0, 0.5, 0.5, 1]

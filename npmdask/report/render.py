@@ -26,7 +26,7 @@ from urllib.parse import quote
 
 from npmdask.errors import extra
 from npmdask.report.blocks import Bars, Block, Image, Map, Plot, Report, Section, Table, Text, TopicMap
-from npmdask.report.plots import ALONE, draw, draw_for_page, draw_topics, largest
+from npmdask.report.plots import ALONE, draw, draw_for_page, draw_topics, largest_magnitude
 
 HERE = Path(__file__).parent
 TEMPLATE, SCRIPTS = "page.html", ("page.js", "topics.js")
@@ -191,7 +191,7 @@ def _live(block: Plot | Map | Image) -> Any:
     for name in ("title", "about"):
         del facts[name]
     if isinstance(block, Map):
-        facts |= {"cells": _cells(block), "most": largest(block)}
+        facts |= {"cells": _cells(block), "most": largest_magnitude(block)}
         del facts["values"]
     else:
         facts["series"] = [

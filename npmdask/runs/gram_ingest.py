@@ -24,7 +24,7 @@ from npmdask.execution.memory import tree_rss
 from npmdask.execution.reduction import TreeNode, compute_run, runs_of
 from npmdask.operators import GramOfSlabs, Partial
 from npmdask.operators.stored_gram import probes_of
-from npmdask.runs.gram_parts import GramRequest, operator_of
+from npmdask.runs.gram_parts import GramRequest, gram_operator
 from npmdask.runs.gram_store import GramStore, form_gram
 from npmdask.runs.observers import Observer
 from npmdask.runs.session import GATHERED, Need, memory_for
@@ -146,7 +146,7 @@ class Follower:
         full = int(reader.shape[0]) // int(reader.whole[0])
         if not full:
             return False
-        self._operator = operator_of(reader, range(full), "float64")
+        self._operator = gram_operator(reader, range(full), "float64")
         self._probes = probes_of(int(reader.shape[1]), GramRequest().seed)
         held = tree_rss()
         free = Resources(memory=held + free_memory(), threads=1)

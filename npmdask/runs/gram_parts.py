@@ -361,7 +361,7 @@ class GramRequest:
 Begun = Callable[[GramOfSlabs], dict[TreeNode, Partial]]
 
 
-def operator_of(reader: Any, units: range, precision: str) -> GramOfSlabs:
+def gram_operator(reader: Any, units: range, precision: str) -> GramOfSlabs:
     """The pass over some rows of chunks that makes a part."""
     return GramOfSlabs(reader=reader, view=View(to_centre=True), single=precision == "float32", slabs=units)
 
@@ -674,7 +674,7 @@ class _Former:
         label = f"rows of chunks {units.start} to {units.stop - 1} of {self.source.fingerprint}"
         name = f"{PREFIX}{hashlib.sha256(label.encode()).hexdigest()[:16]}"
         first = 0 if self._sparse else int(reader.slab_rows(units.start).start)
-        operator = operator_of(reader, units, self.request.precision)
+        operator = gram_operator(reader, units, self.request.precision)
         self.rows_read += operator.rows
         found = found_part(held, name)
         if found is not None:

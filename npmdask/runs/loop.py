@@ -54,7 +54,7 @@ class Facts:
     locked: Result | None
 
 
-def facts_of(problem: Problem) -> Facts:
+def _facts_of(problem: Problem) -> Facts:
     """Those of a problem."""
     return Facts(
         algorithm=problem.algorithm,
@@ -195,7 +195,7 @@ def _answered(problem: Problem, release: Release, session: Session) -> Any:
     """The answer, after all steps that are not done yet."""
     session.plan(needs_of(problem))  # before a state that may be larger than what is allowed
     require_disk(problem, session)
-    result = power_loop(facts_of(problem), release, session)
+    result = power_loop(_facts_of(problem), release, session)
     if result is not None:
         session.observer.on_answer(problem, result.values, session)
     session.stop()

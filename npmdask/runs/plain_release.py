@@ -33,7 +33,7 @@ from npmdask.runs.missing import filled, keep_missing, missing_warnings
 from npmdask.runs.problem import CHOSEN, Problem
 from npmdask.runs.results import answer_arrays, assure, closed, of_pairs, outcome_facts, recovery_of, with_excess
 from npmdask.runs.session import Session
-from npmdask.runs.stopping_rules import leading, settle, trace_of
+from npmdask.runs.stopping_rules import leading_view, settle, trace_of
 from npmdask.storage.block_files import FOLDER, BlockFile, Workspace
 from npmdask.storage.paths import is_url
 from npmdask.storage.readers.dense import ReadStats, checksum_table, checksums_of
@@ -334,7 +334,7 @@ class PlainRelease:
         arrays = self._in_units(result)
         passes += "left_rotation" in arrays
         if "left_rotation" in arrays:
-            outcome = problem.rule.unresolved(leading(view, len(arrays["values"])), arrays["values"]) or outcome
+            outcome = problem.rule.unresolved(leading_view(view, len(arrays["values"])), arrays["values"]) or outcome
         found = result.facts
         if problem.source.kind == "tensor":
             found = found | recovery_of(problem.source.truth, result)

@@ -203,7 +203,7 @@ class Work:
         if seconds is None:
             return ""
         of = "" if self.unit != "pass" else " of this pass" if self.expected is None else " of this stage"
-        return f"{about(seconds)} left{of if self.stage or self.expected is None else ''}"
+        return f"{approximate_time(seconds)} left{of if self.stage or self.expected is None else ''}"
 
     def detail(self) -> str:
         """The pass under way: ``41 % of this pass, 1.03 of 2.50 GB at 0.83 GB/s``; "" where there is nothing to say."""
@@ -237,7 +237,7 @@ class Work:
         return f"{took}: {passes_text(self.passes, self.bytes)}"
 
 
-def about(seconds: float) -> str:
+def approximate_time(seconds: float) -> str:
     """A time that is an estimate, as coarse as it is uncertain: ``a few seconds``, ``about 40 s``, ``about 2 h``."""
     if seconds < 10:
         return "a few seconds"

@@ -113,7 +113,7 @@ def bind_spec(
             keep()
         store.write_spec(wanted | here | once | {"environment": environment()})
         return []
-    require_same(wanted, spec, store.place, once.get("source"))
+    require_same_run(wanted, spec, store.place, once.get("source"))
     if any(spec.get(name) != value for name, value in here.items()):
         store.write_spec(spec | here)
     before = spec.get("environment", {})
@@ -173,7 +173,7 @@ def _differences(wanted: dict[str, Any], found: dict[str, Any]) -> list[str]:
     return differences
 
 
-def require_same(wanted: dict[str, Any], found: dict[str, Any], store: str, source: str | None) -> None:
+def require_same_run(wanted: dict[str, Any], found: dict[str, Any], store: str, source: str | None) -> None:
     """Refuse a checkpoint that was made from something else, naming every field that differs, and other data.
 
     Raises

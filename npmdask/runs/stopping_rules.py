@@ -215,7 +215,7 @@ def _first(result: Result, rank: int) -> Result:
     )
 
 
-def leading(view: StepView, rank: int) -> StepView:
+def leading_view(view: StepView, rank: int) -> StepView:
     """A step as if only its ``rank`` leading pairs had been asked for."""
     return replace(view, ritz_values=view.ritz_values[:rank], residual_norms=view.residual_norms[:rank])
 

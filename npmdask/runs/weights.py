@@ -212,7 +212,7 @@ def _over(axes: tuple[Axis, ...], array: Any, name: str) -> np.ndarray:
         )
     for axis in axes:
         if axis.name in dims:
-            require_same_places(axis.name, places_of(array, axis.name), axis.values, name)
+            require_same_places(axis.name, coordinates_of(array, axis.name), axis.values, name)
     order = [dim for dim in held if dim in dims]
     values = real_array(array.transpose(*order).values, name)
     return np.broadcast_to(
@@ -220,7 +220,7 @@ def _over(axes: tuple[Axis, ...], array: Any, name: str) -> np.ndarray:
     ).ravel()
 
 
-def places_of(array: Any, dim: Any) -> Any:
+def coordinates_of(array: Any, dim: Any) -> Any:
     """The coordinates of a DataArray along a dimension; None where it has none, for which xarray itself counts."""
     return array.coords[dim] if dim in array.coords else None
 

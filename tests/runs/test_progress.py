@@ -23,7 +23,7 @@ from npmdask.runs.progress import (
     Work,
     _drawn,
     _Lines,
-    about,
+    approximate_time,
     duration,
     with_progress,
 )
@@ -240,7 +240,7 @@ def test_no_line_is_wider_than_the_terminal(ascii_only: bool) -> None:
     ],
 )
 def test_times_that_are_estimates_are_coarse(seconds: float, said: str) -> None:
-    assert about(seconds) == said
+    assert approximate_time(seconds) == said
 
 
 def test_times_that_were_measured() -> None:

@@ -251,7 +251,7 @@ def _run_in(book: Book, run_id: str) -> Run:
     """One run, or a refusal."""
     lines = list(book.entries(run_id=run_id))
     if not lines:
-        raise RefusedError(text.no_run(run_id))
+        raise RefusedError(text.nothing_reserved(run_id))
     return _run(lines)
 
 
@@ -589,7 +589,7 @@ def _reservation(book: Book, run_id: str, step: int | None = None) -> LedgerEntr
     """The entry that lets ``run_id`` make its release ``step``."""
     reserved = book.last(run_id=run_id, kind="reserve")
     if reserved is None:
-        raise RefusedError(text.no_run(run_id))
+        raise RefusedError(text.nothing_reserved(run_id))
     releases = reserved.content["releases"]
     if step is not None and not 1 <= step <= releases:
         raise RefusedError(text.not_reserved(run_id, step, releases))

@@ -198,7 +198,7 @@ def other_content(run_id: str) -> str:
     )
 
 
-def no_run(run_id: str) -> str:
+def nothing_reserved(run_id: str) -> str:
     return f"run {run_id!r} has reserved nothing; {NOTHING}"
 
 
