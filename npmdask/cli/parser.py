@@ -171,7 +171,7 @@ def complete(parser: Parser, short: dict[str, str]) -> None:
         for action in one._actions:
             if "--set" in action.option_strings:
                 action.completer = complete_set  # type: ignore[attr-defined]
-            elif (values := values_of(short.get(action.dest, ""))) and action.option_strings and not action.choices:
+            elif (values := choices_of(short.get(action.dest, ""))) and action.option_strings and not action.choices:
                 action.completer = partial(_offer, values)  # type: ignore[attr-defined]
     argcomplete.autocomplete(parser, always_complete_options="long")
 
@@ -199,16 +199,16 @@ def complete_set(prefix: str, **_: Any) -> list[str]:
     ['source.kind=sparse']
     """
     key, equals, _given = prefix.partition("=")
-    offered = [f"{key}={value}" for value in values_of(key)] if equals else [f"{name}=" for name in _keys()]
+    offered = [f"{key}={value}" for value in choices_of(key)] if equals else [f"{name}=" for name in _keys()]
     return [one for one in offered if one.startswith(prefix)]
 
 
-def values_of(key: str) -> list[str]:
+def choices_of(key: str) -> list[str]:
     """Return the values that a dotted key may have, where they are known.
 
     Examples
     --------
-    >>> values_of("report.rotate")
+    >>> choices_of("report.rotate")
     ['varimax', 'promax', 'procrustes']
     """
     field = _keys().get(key, {})

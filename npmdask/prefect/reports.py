@@ -311,7 +311,7 @@ INDEX_HEADERS = {
 }
 
 
-def link_to(page: str | Path) -> str | None:
+def page_url(page: str | Path) -> str | None:
     """The address at which ``page`` can be read, if the folder that it lies in is served."""
     url, below = os.environ.get(URL), os.environ.get(BELOW)
     if not url or not below:

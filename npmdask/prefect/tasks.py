@@ -21,7 +21,7 @@ from npmdask.planning.plan import Plan, plan_lines
 from npmdask.prefect.heartbeat import require_progress
 from npmdask.prefect.parameters import configuration, name_of_run, require_no_other_flow
 from npmdask.prefect.publish import PLAN, Publisher, show, try_to
-from npmdask.prefect.reports import URL, link_to
+from npmdask.prefect.reports import URL, page_url
 from npmdask.report import Report, Text, as_markdown
 from npmdask.report.blocks import section, table
 from npmdask.report.render import markdown
@@ -205,7 +205,7 @@ def end_state(facts: dict[str, Any]) -> State[Any]:
 def publish_report(run_id: str, facts: dict[str, Any]) -> str:
     """Write the page of the run beside its checkpoints; an artifact links it (or says where), with the figures."""
     page = str(write_report(facts["store"]))
-    link = link_to(page)
+    link = page_url(page)
     index = Text(text="All runs and schedules", address=f"{os.environ[URL]}/") if link else None
     where = section("Report", Text(text=link, address=link) if link else None, Text(text=page, style="code"), index)
     rows = ((name, value) for name, value in facts.items() if not isinstance(value, list))

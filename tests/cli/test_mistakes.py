@@ -20,7 +20,7 @@ import jsonschema
 import pytest
 
 from npmdask.cli.main import main
-from npmdask.cli.parser import MESSAGES, SHELLS, values_of
+from npmdask.cli.parser import MESSAGES, SHELLS, choices_of
 from npmdask.config import SCHEMA, known_keys, load_config, schema_text, validate_config
 from npmdask.errors import WRONG, BadInputError, closest, wrong_value
 
@@ -167,9 +167,9 @@ def test_the_schema_takes_what_the_model_takes(tmp_path: Path) -> None:
 
 
 def test_values_that_a_shell_offers() -> None:
-    assert values_of("source.kind") == ["samples", "symmetric", "matrix", "sparse", "matrices", "tensor"]
-    assert values_of("source.center") == ["true", "false"]
-    assert values_of("run.memory") == values_of("no.key") == []
+    assert choices_of("source.kind") == ["samples", "symmetric", "matrix", "sparse", "matrices", "tensor"]
+    assert choices_of("source.center") == ["true", "false"]
+    assert choices_of("run.memory") == choices_of("no.key") == []
 
 
 TYPED = {

@@ -120,8 +120,8 @@ def test_links_are_of_pages_that_are_served(root: Path, monkeypatch: pytest.Monk
     page = root / "a b" / "report.html"
     for name in (reports.URL, BELOW):
         monkeypatch.delenv(name, raising=False)
-    assert reports.link_to(page) is None
+    assert reports.page_url(page) is None
     monkeypatch.setenv(reports.URL, "http://127.0.0.1:4201")
     monkeypatch.setenv(BELOW, str(root))
-    assert reports.link_to(page) == "http://127.0.0.1:4201/a%20b/report.html"
-    assert reports.link_to(root.parent / "outside.html") is None
+    assert reports.page_url(page) == "http://127.0.0.1:4201/a%20b/report.html"
+    assert reports.page_url(root.parent / "outside.html") is None
