@@ -278,7 +278,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             try:
                 return int(arguments.command(arguments))
             finally:
-                stop_bars()  # so that whatever is said of an error is the last line
+                stop_bars()  # so that the sentence of an error is the last line
     except NpmdaskError as error:
         print(f"npmdask: {error}", file=sys.stderr)
         return error.exit_code

@@ -80,7 +80,7 @@ class Gridded:
     ) -> np.ndarray | None:
         """What squares of columns count: the squares of ``weights``, times the cosines of latitudes.
 
-        0 over land, where nothing is read; None: all alike. ``marks``: numbers that stand for missing values.
+        0 over land, where nothing is read; None: all alike. ``marks``: numbers that mark missing values.
         """
         columns = None if weights is None else self._squares(weights)
         if use_coslat:

@@ -88,7 +88,7 @@ def whiten(eigenvalues: np.ndarray, eigenvectors: Block, k: int) -> Whitening:
             f"M2 supports only {supported} of {k} components: its eigenvalue of {-noise:.2g} is noise, and so may be "
             f"all that are smaller; take k = {supported} or fewer, leave out frequent words, or use more data"
             if supported
-            else "M2 has no positive eigenvalue that stands out from its negative ones: these data do not follow the "
+            else "M2 has no positive eigenvalue above the size of its negative ones: these data do not follow the "
             "model, or are too few; use more data"
         )
     roots, vectors = np.sqrt(values), eigenvectors[:, order]

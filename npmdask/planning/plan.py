@@ -781,7 +781,7 @@ def _passes(plan: Plan) -> str:
     if plan.chooses:
         return (
             f"not known before the run: 1, 2, 4, ... components are tried, at most {DEFAULT_STEPS + plan.other_passes} "
-            "passes each, before the run that answers; all that is said here is of one component"
+            "passes each, before the run that answers; the figures here are for one component"
         )
     if plan.steps is None:
         return f"unknown before the run; {limit}"

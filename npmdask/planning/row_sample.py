@@ -436,7 +436,7 @@ NOTHING = 0.9  # a sine above says as little as none
 UNSEEN = 2.3  # of a sample of s rows: of so many in s no row is drawn with a probability of 10 %
 FLOPS = 4e8  # of products of narrow rows, over d^2: rows that are used beyond the least
 LEAST = 1200  # rows that are used of any sample
-PLACES = 8  # that rows come from, below which nothing is said
+PLACES = 8  # that rows come from; fewer support no statement
 TINY = 1e-300
 
 

@@ -90,8 +90,8 @@ def require_public_rule(rule: PublicRule, privacy: Privacy, *, oracle: bool) -> 
         _require_wide(relation, rule.fill, privacy)
     if relation == "record_zero_out" and 0.0 in rule.marks:
         raise RefusedError(
-            "missing_values = 0 with record_zero_out: a record of zeros, which stands for no person, would count as "
-            "one of missing values and change the sum. Mark missing values by another number, or choose "
+            "missing_values = 0 with record_zero_out: a record of zeros, which represents no person, would "
+            "count as one of missing values and change the sum. Mark missing values by another number, or choose "
             "record_replace"
         )
     if rule.view.column_weight is not None and relation not in RECORDS:

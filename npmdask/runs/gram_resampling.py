@@ -42,7 +42,7 @@ class Jackknife:
     value_intervals : numpy.ndarray, shape (2, k)
         Ends of confidence intervals.
     mixed : tuple of tuple of int
-        Components, from 0, that sampling mixes; k stands for the first one that was not asked for.
+        Components, from 0, that sampling mixes; k is the first one that was not asked for.
     left_out : numpy.ndarray, shape (groups, k)
         Values without each group, in the order of ``groups``.
     groups : tuple of str
@@ -109,7 +109,7 @@ class Jackknife:
         Returns
         -------
         dict
-            None stands for an interval that is not claimed.
+            Figures by name; None for an interval that is not claimed.
         """
         lists = {name: getattr(self, name).tolist() for name in ("values", "standard_errors", "bias")}
         plain = {"mixed": self.mixed, "groups": len(self.groups), "confidence": self.confidence}
@@ -168,7 +168,7 @@ class Bootstrap:
     vector_intervals : numpy.ndarray, shape (2, d, k)
         The same of each entry of a component.
     mixed : tuple of tuple of int
-        Components, from 0, that sampling mixes; k stands for the first one that was not asked for.
+        Components, from 0, that sampling mixes; k is the first one that was not asked for.
     groups, replicates : int
         Groups of rows, and how often as many were drawn.
     confidence : float
@@ -198,7 +198,7 @@ class Bootstrap:
         Returns
         -------
         dict
-            None stands for an interval that is not claimed.
+            Figures by name; None for an interval that is not claimed.
         """
         ends = {name: _plain_intervals(getattr(self, name)) for name in ("value_intervals", "share_intervals")}
         plain = {name: getattr(self, name) for name in ("mixed", "groups", "replicates", "confidence", "checked_error")}

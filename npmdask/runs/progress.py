@@ -34,9 +34,9 @@ LINE_SECONDS = 10.0  # between two lines where there is no terminal
 PAGE_SECONDS = 0.5  # between two changes of a notebook's output, each of which is a message to the browser
 DRAWN = 4  # times a second on a terminal
 PASSES = 9  # the last ones, whose mean says how long a pass takes
-ENOUGH, LEAST_SECONDS = 0.05, 2.0  # of the first pass, before anything is said of the time left
-CALM = 0.2  # of the time left: how fast what is said of it follows what is measured
-RELEASE = "release"  # the unit of private runs, of which no size and no time is told
+ENOUGH, LEAST_SECONDS = 0.05, 2.0  # of the first pass, before the time left is shown
+CALM = 0.2  # of the time left: how fast the time that is shown follows the measured one
+RELEASE = "release"  # the unit of private runs, which show no size and no time
 DUMB = ("dumb", "unknown")  # TERM of terminals that cannot go back to the start of a line above
 
 
@@ -179,7 +179,7 @@ class Work:
         self._said_at = now
         return max(self._end - now, 0.0)
 
-    # What is said.
+    # The text of it.
 
     def head(self) -> str:
         """Where the job is: ``pass 3 of about 7``."""
@@ -295,7 +295,7 @@ class _Lines:
             self.say(work.line())
 
     def say(self, text: str) -> None:
-        with suppress(OSError, ValueError):  # nobody reads any more
+        with suppress(OSError, ValueError):  # the reader has closed the other end
             print(text, file=sys.stderr, flush=True)
 
     def close(self) -> None:

@@ -63,7 +63,7 @@ class _Search:
         self.peak = max(self.peak, solution.peak_rss_bytes or 0)
 
     def ended(self, solution: Solution, told: Observer) -> Solution:
-        """The answer, at the cost of the whole search, as the observer of the whole is told it."""
+        """Return the answer with the cost of the whole search, and show it to the observer of the whole."""
         self.spend(solution)
         solution = replace(
             solution,

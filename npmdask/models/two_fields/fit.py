@@ -556,7 +556,7 @@ class _Job:
             self._session.told.on_stage("moments of all columns of both fields")
             formed: Operator = GramMatrix(reader=self._source.reader, weight=self._weight, view=self._view)
             moments = self._session.gather("gram", self._source, formed, np.zeros((d, 0)))[:, :d]
-            moments, split, passes, stands = (moments + moments.T) / 2, p, 1, None
+            moments, split, passes, reduced = (moments + moments.T) / 2, p, 1, None
             rounding = self._seen(off)
         else:
             left, right = (self._components(side, n) for side, n in zip(("left", "right"), request.pcs, strict=True))
@@ -564,14 +564,14 @@ class _Job:
                 if not solution.converged:
                     warnings.append(f"{side} field: {solution.outcome.sentence}")
             moments, split = self._moments_of(left.basis, right.basis)
-            passes, stands = left.total_data_passes + right.total_data_passes + 1, (left, right)
+            passes, reduced = left.total_data_passes + right.total_data_passes + 1, (left, right)
             rounding = np.repeat(self._of_sides(off), (split, len(moments) - split))
         found = canonical_pairs(moments, split, request.k, request.ridge, rounding)
         weights = [found.left, found.right]
         loadings = [moments[:split, :split] @ found.left, moments[split:, split:] @ found.right]
-        if stands is not None:
-            weights = [solution.basis @ w for solution, w in zip(stands, weights, strict=True)]
-            loadings = [solution.basis @ part for solution, part in zip(stands, loadings, strict=True)]
+        if reduced is not None:
+            weights = [solution.basis @ w for solution, w in zip(reduced, weights, strict=True)]
+            loadings = [solution.basis @ part for solution, part in zip(reduced, loadings, strict=True)]
         arrays = _of_pairs(found, moments, split, self._request.k)
         arrays |= {"left_basis": _wide(weights[0], request.k), "right_basis": _wide(weights[1], request.k)}
         arrays |= {"left_loadings": _wide(loadings[0], request.k), "right_loadings": _wide(loadings[1], request.k)}
@@ -580,8 +580,8 @@ class _Job:
         chance = chance_correlation(*found.ranks, rows)
         warnings += _of_correlations(found, request, rows, chance)
         name, sentence = "converged", "correlations from the second moments of both fields"
-        if stands is not None and request.pcs is not None:
-            done = all(solution.converged for solution in stands)
+        if reduced is not None and request.pcs is not None:
+            done = all(solution.converged for solution in reduced)
             name = name if done else "max_steps"
             sentence = f"correlations of the {request.pcs[0]} and {request.pcs[1]} leading components of the fields"
             sentence = sentence if done else f"not converged: {sentence}, which have not settled"
