@@ -175,16 +175,26 @@ def _config_of(a: argparse.Namespace, start: str | None = None) -> Any:
     from npmdask.config import config_of_source, load_config, parse_changes
 
     changes = parse_changes(a.set)
+    given = {}
     for option, key in SHORT.items():
-        value = getattr(a, option)
+        value, flag = getattr(a, option), "-k" if option == "k" else f"--{option.replace('_', '-')}"
         if value is not None and key in changes:
-            flag = "-k" if option == "k" else f"--{option.replace('_', '-')}"
             raise BadInputError(f"{key} is given twice, by {flag} and by --set: leave one out")
         if value is not None:
             changes |= parse_changes([f"{key}={value}"]) if option in ("k", "missing_fill") else {key: value}
-    if not is_source(a.config, changes):
-        return load_config(a.config, store=a.store, start=start, changes=changes)
-    config = config_of_source(a.config, store=a.store, start=start, changes=changes)
+            given[key] = flag
+    load = config_of_source if is_source(a.config, changes) else load_config
+    try:
+        config = load(a.config, store=a.store, start=start, changes=changes)
+    except BadInputError as error:
+        said = str(error)
+        for key, flag in given.items():
+            said = said.replace(f"{key} = ", f"{flag} ")  # as it was typed
+        if said == str(error):
+            raise
+        raise BadInputError(said) from None
+    if load is load_config:
+        return config
     if a.store is None:
         print(f"npmdask: the run's store is {config.run.store}", file=sys.stderr)
     return config
