@@ -19,6 +19,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 LOCKS: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+WRITING = threading.Lock()
 HOP = ("connection", "transfer-encoding", "keep-alive")
 
 
@@ -33,7 +34,9 @@ class Door(BaseHTTPRequestHandler):
         if fault[:1] == ["STATUS"]:
             self.answer(int(fault[1]), b"<Error><Code>Refused</Code></Error>")
             return
-        with LOCKS[self.path]:
+        # One at a time: two that make one folder at once leave rclone with two entries for it, and what the other holds
+        # is neither listed nor deleted while rclone remembers the folder.
+        with LOCKS[self.path], WRITING:
             there = self.tag()
             wanted = self.headers.get("If-Match")
             if (self.headers.get("If-None-Match") == "*" and there) or (wanted is not None and wanted != there):
