@@ -193,10 +193,8 @@ def _config_of(a: argparse.Namespace, start: str | None = None) -> Any:
         if said == str(error):
             raise
         raise BadInputError(said) from None
-    if load is load_config:
-        return config
-    if a.store is None:
-        print(f"npmdask: the run's store is {config.run.store}", file=sys.stderr)
+    if load is config_of_source and a.store is None:
+        a.headline = f"npmdask: the run's store is {config.run.store}"  # which was not chosen
     return config
 
 

@@ -80,7 +80,7 @@ def progress_of(a: argparse.Namespace) -> Any:
     """The observer that shows how far the command is, as much as its options ask for."""
     from npmdask.runs.progress import ProgressBar
 
-    a.bar = ProgressBar(quiet=a.quiet, verbose=a.verbose)
+    a.bar = ProgressBar(quiet=a.quiet, verbose=a.verbose, headline=getattr(a, "headline", ""))
     return a.bar
 
 

@@ -469,10 +469,12 @@ class ProgressBar(Observer):
     ----------
     quiet : show nothing.
     verbose : also a line for the plan, each stage, step and measurement, which stays.
+    headline : a line that comes first, once there is something to show; "" for none.
     """
 
-    def __init__(self, *, quiet: bool = False, verbose: bool = False) -> None:
+    def __init__(self, *, quiet: bool = False, verbose: bool = False, headline: str = "") -> None:
         self.work = Work()
+        self._headline = headline
         self._verbose, self._quiet = verbose and not quiet, quiet
         self._display: _Display | None = None
         self._reads_nothing = False  # a stored Gram answers
@@ -483,6 +485,8 @@ class ProgressBar(Observer):
             return
         if self._display is None:
             self._display = _Page(self.work) if in_notebook() else _Terminal(self.work) if on_terminal() else _Lines()
+            if self._headline:
+                self._display.say(self._headline)
         self._display.changed(self.work)
 
     def _say(self, text: str) -> None:
