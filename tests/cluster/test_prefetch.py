@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -351,6 +352,21 @@ def test_entries_of_a_shard_that_is_replaced_are_refused(entries: FaultyBucket) 
     entries.faults((r"s.zarr/data/c/7", "replace", 1))
     with pytest.raises(LostError, match=r"chunk c/7 of s3://bucket/s.zarr/data cannot be fetched \(it was replaced"):
         entries_passed("s3://bucket/s.zarr", 10**5, 1)
+    peak()
+
+
+def test_an_index_that_fails_fails_for_each_thread_that_waits_and_is_fetched_again(entries: FaultyBucket) -> None:
+    """In one pass. Mutant: an index that failed stays, and who asks for it later fails by it."""
+    data: Any = open_source("s3://bucket/s.zarr").reader.arrays["data"]
+    index = Piece("c/0", 3200, (-(16 * 7 + 4), 0), None, lambda came: [])
+    entries.faults((r"s.zarr/data/c/0", "refuse", -1))
+    with granted("test", 10**5), prefetch.following(iter(()), lambda unit: None), ThreadPoolExecutor(2) as threads:
+        waiting = [threads.submit(prefetch.take, data, index) for _ in range(2)]
+        for each in waiting:
+            with pytest.raises(obstore.exceptions.GenericError, match=r"(?s)data/c/0.*SlowDown"):
+                each.result()
+        entries.faults()
+        assert len(prefetch.take(data, index)) == 16 * 7 + 4
     peak()
 
 
