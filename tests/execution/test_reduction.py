@@ -7,7 +7,6 @@ import signal
 import stat
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -319,9 +318,18 @@ def test_one_two_and_four_worker_processes_give_the_same_bits_and_go_on_from_kno
 
 
 SCRIPT = """
-import sys, npmdask
-npmdask.top_k(sys.argv[1], 4, iteration_rank=120, kind="matrix", max_steps=3, store=sys.argv[2], threads=1,
-              workers=int(sys.argv[3]), commit_seconds=float(sys.argv[4]))
+import os, signal, sys, npmdask
+from npmdask.checkpoint.store import RunStore
+source, store, workers, seconds, where = sys.argv[1:]
+keep = RunStore.keep_pass
+def kept(self, key, *given):
+    keep(self, key, *given)
+    if key["label"] == where:
+        os.killpg(0, signal.SIGKILL)  # with its workers
+RunStore.keep_pass = kept
+if __name__ == "__main__":
+    npmdask.top_k(source, 4, iteration_rank=120, kind="matrix", max_steps=3, store=store, threads=1,
+                  workers=int(workers), commit_seconds=float(seconds))
 """
 
 
@@ -331,27 +339,20 @@ def test_a_kill_inside_a_pass_costs_what_came_after_the_last_commit(tmp_path: Pa
     """Killed in the middle of the first pass and of the pass for the left vectors: the same bytes."""
     x = planted(24_000, 1500, 1 / np.sqrt(np.arange(1, 40)))[0].astype("f4")
     write_zarr(tmp_path / "x.zarr", x, (1000, 1500), compressors=None)
-    run = [sys.executable, "-c", SCRIPT, str(tmp_path / "x.zarr")]
-    subprocess.run([*run, str(tmp_path / "whole"), "0", "30"], check=True)
-    store, kills = tmp_path / "killed", 0
+
+    def run(store: Path, workers: int, seconds: float, where: str = "") -> int:
+        given = map(str, (tmp_path / "x.zarr", store, workers, seconds, where))
+        return subprocess.run([sys.executable, "-c", SCRIPT, *given], start_new_session=True).returncode
+
+    assert run(tmp_path / "whole", 0, 30) == 0
+    store = tmp_path / "killed"
     for label in ("step 1", "left singular vectors"):
-        process = subprocess.Popen([*run, str(store), str(workers), "0.05"], start_new_session=True)
-        try:
-            while process.poll() is None:
-                lines = RunStore(store).telemetry() if store.exists() else []
-                under_way = [t["label"] for t in lines if t["event"] == "pass"][-1:] == [label]
-                if under_way and list((store / "pass").glob("[0-9]*")):
-                    modes = [stat.S_IMODE(p.stat().st_mode) for p in (store / "pass").glob("*/*")]
-                    assert set(modes) <= {0o600}
-                    os.killpg(process.pid, signal.SIGKILL)
-                    kills += 1
-                    break
-                time.sleep(0.002)
-        finally:
-            process.poll() is None and os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    assert kills == 2
-    subprocess.run([*run, str(store), "0", "0.05"], check=True)
+        assert run(store, workers, 0.0, label) == -signal.SIGKILL, label
+        lines = RunStore(store).telemetry()
+        assert [t["label"] for t in lines if t["event"] == "pass"][-1] == label
+        modes = [stat.S_IMODE(p.stat().st_mode) for p in (store / "pass").glob("*/*")]
+        assert modes and set(modes) <= {0o600}
+    assert run(store, 0, 0.05) == 0
     same_bytes(tmp_path / "whole", store)
     assert not (store / "pass").exists()
     resumed = [t["bytes_resumed"] for t in RunStore(store).telemetry() if t["event"] == "passed" and t["bytes_resumed"]]
