@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -19,18 +20,27 @@ BIN = Path(sys.executable).parent
 
 
 def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
+    """A port of loopback that nothing takes by chance until a server opens it, or opens it again.
+
+    Below those that the kernel gives to connections: one to a port that is not open yet may be given that very port,
+    and is then connected with itself. Processes that test at once look in different orders.
+    """
+    ports = range(12_000, 32_000)
+    for port in random.Random(os.urandom(8)).sample(ports, len(ports)):
+        with suppress(OSError), socket.socket() as s:
+            s.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no port is free")
 
 
 def wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
-    for _ in range(600):
-        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+    end = time.monotonic() + 180
+    while time.monotonic() < end:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=10):
             return
         assert process.poll() is None, "it ended at once"
         time.sleep(0.05)
-    raise AssertionError("it did not open its port in 30 s")
+    raise AssertionError("it did not open its port in 180 s")
 
 
 class Machines:
