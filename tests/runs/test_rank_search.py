@@ -325,8 +325,11 @@ def test_from_a_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["samples", "symmetric"])
-def test_a_search_is_foretold_its_steps_and_its_components(tmp_path: Path, kind: str) -> None:
+def test_a_search_is_foretold_its_steps_and_its_components(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Kills: steps of the stages left out."""
+    monkeypatch.setattr("npmdask.planning.predicted_steps.SECONDS", 600.0)  # a slow machine is not what is asked about
     data, _, v = planted(2000, 120, 0.95 ** np.arange(120))
     matrix = data if kind == "samples" else (v * 0.9 ** np.arange(120)) @ v.T
     path = write_zarr(tmp_path / "x.zarr", matrix, (100, 120))
