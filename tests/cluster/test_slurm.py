@@ -78,7 +78,7 @@ def test_jobs_give_the_same_bits_and_one_that_ends_in_the_middle_costs_its_tasks
     with slurm(local_directory=str(tmp_path)) as cluster:
         assert "-t 01:00:00" in cluster.job_script()
         cluster.scale(jobs=2)
-        cluster.wait_for_workers(2, timeout=60)
+        cluster.wait_for_workers(2, timeout=300)
         asked = {"kind": "samples", "cluster": cluster}
         found = npmdask.top_k(rows, 3, store=tmp_path / "jobs", observer=Walltime(), **asked)
         assert found.converged and ended

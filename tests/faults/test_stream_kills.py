@@ -75,7 +75,7 @@ def test_an_input_that_ended_is_followed_by_new_rows(tmp_path: Path) -> None:
     for begin, end in ((0, 8), (8, 160), (160, 480)):
         np.save(tmp_path / "piped.npy", rows[begin:end])
         with started(case.asked() | reading(tmp_path, "piped", case.columns), place, tmp_path / "piped.npy") as child:
-            assert (child.wait(100) == 0) == (end >= case.batch_rows), place.errors.read_text()
+            assert (child.wait(600) == 0) == (end >= case.batch_rows), place.errors.read_text()
         assert place.committed() == end
     last = RunStore(place.store).last_step()
     assert last is not None

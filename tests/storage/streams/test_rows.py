@@ -287,7 +287,7 @@ def test_one_process_pipes_rows_into_another(format: str) -> None:
         position = json.dumps({"rows_read": before, "skipped": 0, "columns": 3})
         with subprocess.Popen([sys.executable, "-c", WRITER, format], stdout=subprocess.PIPE) as writer:
             reader = [sys.executable, "-c", READER, format, position]
-            done = subprocess.run(reader, stdin=writer.stdout, capture_output=True, check=True, timeout=60)
+            done = subprocess.run(reader, stdin=writer.stdout, capture_output=True, check=True, timeout=300)
         assert writer.returncode == 0
         np.testing.assert_array_equal(np.frombuffer(done.stdout).reshape(-1, 3), expected[before:])
         assert json.loads(done.stderr)["rows_read"] == 200
