@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -65,7 +65,7 @@ class Shop:
     def run(self, *arguments: str | Path) -> int:
         if self.door is not None:
             return self.door(self, *arguments)
-        return self.start(*arguments).wait(150)
+        return self.start(*arguments).wait(300)
 
     def ask(self, query: str) -> list[tuple[Any, ...]]:
         """Rows of the server's database; {since}: a condition for what it has heard of since the shop was opened."""
@@ -80,10 +80,16 @@ class Shop:
         """How many flow runs are in each type of state."""
         return Counter(state for (state,) in self.ask("select state_type from flow_run where {since}"))
 
-    def tasks(self) -> Counter[str]:
-        """How often each task ran."""
-        found = self.ask("select name from task_run where {since}")
-        return Counter(name.partition(":")[0] for (name,) in found)
+    def tasks(self, count: int) -> list[str]:
+        """Names of tasks in their order, once ``count`` have ended: the server writes them down in the background."""
+        query = "select name, state_type from task_run where {since} order by start_time"
+
+        def ended() -> bool:
+            states = [state for _, state in self.ask(query)]
+            return len(states) >= count and set(states) <= {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
+
+        wait_until(ended, 120, f"{count} tasks have ended", lambda: str(self.ask(query)))
+        return [name for name, _ in self.ask(query)]
 
     @property
     def out(self) -> str:
@@ -126,8 +132,24 @@ def wait_until(
         time.sleep(pause)
 
 
-def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
-    return [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+def lives(process: psutil.Process) -> bool:
+    """Whether it has not ended; it may do so while it is asked."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def alive(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
+    return [process for process in processes if lives(process)]
+
+
+def command_of(process: psutil.Process) -> str:
+    """Its command line; "" of one that has ended meanwhile."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.NoSuchProcess:  # a zombie, too
+        return ""
 
 
 def committed(store: Path) -> dict[str, bytes]:
@@ -177,7 +199,7 @@ def running(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ru
     one, port = Shop(folder), free_port()
     one.start("-m", "npmdask.prefect.server", str(port), str(os.getpid()))
     made = Running(f"http://127.0.0.1:{port}/api", folder / "prefect")
-    wait_until(lambda: answers(made.url), 90, "a server", lambda: one.err)
+    wait_until(lambda: answers(made.url), 240, "a server", lambda: one.err)
     yield made
     one.clean()
 

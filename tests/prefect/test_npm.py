@@ -10,7 +10,7 @@ import pytest
 from npmdask import top_k
 from npmdask.checkpoint.store import RunStore
 from npmdask.cli.main import main as npmdask
-from tests.prefect.conftest import Shop, alive, committed, wait_until
+from tests.prefect.conftest import ROOT, Shop, alive, committed, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -45,7 +45,8 @@ def test_all_doors_leave_the_same_bytes(client: Shop) -> None:
     text = artifacts["same"]
     assert text.index("# same") < text.index("## Progress") < text.index("image/svg") < text.index("## Plan")
     assert max(map(len, artifacts.values())) < 100_000
-    assert client.tasks() == {"validate": 2, "plan": 2, "iterate": 2, "report": 2}
+    tasks = Counter(name.partition(":")[0] for name in client.tasks(8))
+    assert tasks == {"validate": 2, "plan": 2, "iterate": 2, "report": 2}
     assert client.states() == {"COMPLETED": 2}
 
     drawn = "select count(*) from artifact where key = 'same' and {since}"
@@ -88,19 +89,37 @@ def test_a_share_of_the_variance_through_the_flow(client: Shop) -> None:
     assert committed(client.folder / "runs" / "share") == committed(client.folder / "by-cli")
 
 
+# The flow of the command, which stays where it has committed a step: its run does not end before it is ended.
+STAYS = """
+import runpy, sys, time
+from npmdask.checkpoint.store import RunStore
+
+commit_step, last = RunStore.commit_step, int(sys.argv.pop(1))
+
+def committed_and_stayed(self, step, *rest):
+    commit_step(self, step, *rest)
+    if step == last:
+        time.sleep(600)
+
+RunStore.commit_step = committed_and_stayed
+runpy.run_module("flows.npm", run_name="__main__", alter_sys=True)
+"""
+
+
 def test_a_killed_run_goes_on(shop: Shop) -> None:
     config = shop.config("kill", tol=1e-15, max_steps=150, rank=20)
     store = shop.folder / "runs" / "kill"
     assert npmdask(["run", str(config), "--store", str(shop.folder / "whole"), "--quiet"]) in (0, 4)
 
-    process = shop.start("-m", "flows.npm", config)
-    wait_until(lambda: (store / "steps" / "000005").exists(), 90, "step 5")
+    shop.environment["PYTHONPATH"] = str(ROOT)
+    process = shop.start("-c", STAYS, "5", config)
+    wait_until(lambda: (store / "steps" / "000005").exists(), 240, "step 5", lambda: shop.err)
     children = shop.below(process)
     assert any("npmdask.prefect.server" in child.cmdline() for child in children)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     assert not (store / "result").exists()
-    wait_until(lambda: not alive(children), 10, "no process left")  # the server dies with us, however we die
+    wait_until(lambda: not alive(children), 120, "no process left")  # the server dies with us, however we die
 
     assert shop.run("-m", "flows.npm", config) in (0, 4), shop.err
     assert committed(store) == committed(shop.folder / "whole")
@@ -111,11 +130,13 @@ def test_a_killed_run_goes_on(shop: Shop) -> None:
 
 def test_sigterm_is_an_interruption(shop: Shop) -> None:
     config = shop.config("term", tol=1e-15, max_steps=400, rank=20)
-    process = shop.start("-m", "flows.npm", config)
-    wait_until(lambda: (shop.folder / "runs" / "term" / "steps" / "000003").exists(), 90, "step 3")
+    shop.environment["PYTHONPATH"] = str(ROOT)
+    process = shop.start("-c", STAYS, "3", config)
+    step = shop.folder / "runs" / "term" / "steps" / "000003"
+    wait_until(step.exists, 240, "step 3", lambda: shop.err)
     children = shop.below(process)
     process.terminate()
-    assert process.wait(30) == 130, shop.err
+    assert process.wait(240) == 130, shop.err
     assert "interrupted" in shop.err
     assert not alive(children)
 
