@@ -101,7 +101,7 @@ def browser(folder: Path, resolver: str = "") -> Iterator[Browser]:
         url, deadline = f"http://127.0.0.1:{port}", time.monotonic() + 180
         while True:
             try:
-                with build_opener(ProxyHandler({})).open(f"{url}/status", timeout=5):
+                with build_opener(ProxyHandler({})).open(f"{url}/status", timeout=60):
                     break
             except (URLError, OSError):
                 assert driver.poll() is None and time.monotonic() < deadline, (folder / "driver.log").read_text()
@@ -113,4 +113,4 @@ def browser(folder: Path, resolver: str = "") -> Iterator[Browser]:
             made.close()
     finally:
         driver.terminate()
-        driver.wait(20)
+        driver.wait(120)

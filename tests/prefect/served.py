@@ -17,7 +17,7 @@ import psutil
 
 from npmdask.prefect.programs import AUTH, read_auth_string
 from npmdask.prefect.server import ask, free_port
-from tests.prefect.conftest import Shop, alive, wait_until
+from tests.prefect.conftest import Shop, alive, lives, wait_until
 
 
 class Served:
@@ -59,7 +59,7 @@ class Served:
 
     def metric(self, name: str) -> float:
         """Of the only run."""
-        with urlopen(f"http://127.0.0.1:{self.metrics}/metrics", timeout=20) as answer:
+        with urlopen(f"http://127.0.0.1:{self.metrics}/metrics", timeout=120) as answer:
             lines = answer.read().decode().splitlines()
         (line,) = [line for line in lines if line.startswith(f"npmdask_run_{name}")]
         return float(line.split()[-1])
@@ -69,23 +69,29 @@ class Served:
         (text,) = self.shop.ask(f"select data from artifact where key = '{run}' order by created desc limit 1")
         (link,) = set(re.findall(r"\]\(<(http://[^>]*)>\)", text[0]))
         with suppress(HTTPError):
-            urlopen(link, timeout=20)
+            urlopen(link, timeout=120)
             raise AssertionError("anyone who asks gets the page")
         login = base64.b64encode(read_auth_string(self.shop.home / AUTH).encode()).decode()
-        with urlopen(Request(link, headers={"Authorization": f"Basic {login}"}), timeout=20) as answer:
+        with urlopen(Request(link, headers={"Authorization": f"Basic {login}"}), timeout=120) as answer:
             return str(answer.read().decode())
 
     def stop(self) -> None:
         """As a person does; nothing is left."""
         children = self.shop.below(self.process)
         self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait(60) == 0, self.shop.err
-        wait_until(lambda: not alive(children), 10, "no process left")
+        assert self.process.wait(240) == 0, self.shop.err
+        wait_until(lambda: not alive(children), 120, "no process left")
 
     def service(self, name: str) -> int:
         """The process of a service; of one that was just killed the next."""
-        wait_until(lambda: lives(self._pid(name)), 60, f"{name} is there again")
+        wait_until(lambda: self._lives(name), 240, f"{name} is there again")
         return self._pid(name)
+
+    def _lives(self, name: str) -> bool:
+        try:
+            return lives(psutil.Process(self._pid(name)))
+        except psutil.NoSuchProcess:
+            return False
 
     def _pid(self, name: str) -> int:
         state = json.loads((self.shop.folder / "runs" / ".serve" / "services.json").read_text())
@@ -122,16 +128,9 @@ class Served:
         for pid in everything:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        self.process.wait(10)
-        wait_until(lambda: not any(psutil.pid_exists(pid) for pid in everything[1:]), 10, "all of it is gone")
+        self.process.wait(120)
+        wait_until(lambda: not any(psutil.pid_exists(pid) for pid in everything[1:]), 120, "all of it is gone")
         self.process = self.start()
-
-
-def lives(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def holder(store: Path) -> int:

@@ -38,13 +38,13 @@ def test_it_runs_and_everything_is_in_its_folder(shop: Shop) -> None:
             return bool(completed())
         return False
 
-    wait_until(any_completed, 180, "a run", lambda: shop.err, pause=0.5)
+    wait_until(any_completed, 240, "a run", lambda: shop.err, pause=0.5)
     assert re.fullmatch(r"PCA of example\.zarr, k = 10, 20\d\d-\d\d-\d\d \d\d:\d\d", completed()[0])
     assert (folder / "runs" / "example" / "report.html").exists()
     children = shop.below(process)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 0, shop.err
-    wait_until(lambda: not alive(children), 10, "no process left")
+    assert process.wait(240) == 0, shop.err
+    wait_until(lambda: not alive(children), 120, "no process left")
     assert before == {path.name: path.stat().st_mtime_ns for path in shop.home.iterdir()}, "the home of others"
     assert not (shop.folder / "runs").exists() and not shop.tracebacks
 

@@ -83,7 +83,7 @@ for (const [name, path, protocols] of [
         setTimeout(() => end(heard.join()), 1000);
     };
     socket.onclose = event => end('closed ' + event.code);
-    setTimeout(() => end('silent'), 10000);
+    setTimeout(() => end('silent'), 50000);
 }));
 return said;
 """
@@ -196,7 +196,7 @@ def test_the_pages_ask_for_the_login_and_then_work(running: Running, tmp_path: P
 def request(url: str, method: str, path: str, headers: dict[str, str], body: Any = None) -> int:
     """The status of the answer to a request whose headers are as they are said."""
     host, _, rest = url.removeprefix("http://").partition("/")
-    connection = http.client.HTTPConnection(host, timeout=30)
+    connection = http.client.HTTPConnection(host, timeout=120)
     connection.putrequest(method, f"/{rest}{path}", skip_host=True)
     data = b"" if body is None else json.dumps(body).encode()
     for name, value in {"Host": host, "Content-Length": str(len(data)), **headers}.items():
@@ -258,17 +258,17 @@ def test_websockets_ask_for_the_login_and_take_no_foreign_page(running: Running)
     for path in ("/events/in", "/events/out"):
         for origin in ("http://evil.example", "null"):
             with pytest.raises(InvalidStatus, match="403"):
-                connect(f"{socket}{path}", subprotocols=["prefect"], origin=origin)  # type: ignore[arg-type, list-item]
+                connect(f"{socket}{path}", subprotocols=["prefect"], origin=origin, open_timeout=120)  # type: ignore[arg-type, list-item]
         with pytest.raises(InvalidStatus, match="403"):
-            connect(f"{socket}{path}")  # without the protocol in which the login is sent
+            connect(f"{socket}{path}", open_timeout=120)  # without the protocol in which the login is sent
         for token in (None, "npmdask:wrong"):
-            with connect(f"{socket}{path}", subprotocols=["prefect"]) as there:  # type: ignore[list-item]
+            with connect(f"{socket}{path}", subprotocols=["prefect"], open_timeout=120) as there:  # type: ignore[list-item]
                 there.send(json.dumps({"type": "auth", "token": token}))
                 with pytest.raises(ConnectionClosed):
-                    there.recv(30)
-        with connect(f"{socket}{path}", subprotocols=["prefect"], origin=own) as there:  # type: ignore[arg-type, list-item]
+                    there.recv(120)
+        with connect(f"{socket}{path}", subprotocols=["prefect"], origin=own, open_timeout=120) as there:  # type: ignore[arg-type, list-item]
             there.send(json.dumps({"type": "auth", "token": auth}))
-            assert json.loads(there.recv(30)) == {"type": "auth_success"}
+            assert json.loads(there.recv(120)) == {"type": "auth_success"}
 
 
 def test_the_login_is_made_once_and_is_its_owners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,7 +46,7 @@ def port(root: Path) -> Iterator[int]:
 def asked(
     port: int, path: str, method: str = "GET", host: str | None = None, auth: str | None = AUTH
 ) -> tuple[int, str, dict[str, str]]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
     connection.putrequest(method, path, skip_host=True)  # as it is: no client in between that makes it nicer
     connection.putheader("Host", host or f"127.0.0.1:{port}")
     if auth is not None:
