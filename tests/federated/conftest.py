@@ -79,7 +79,7 @@ class Site:
             self.process = subprocess.Popen(
                 command, cwd=self.folder, env=environment(**{TOKEN: self.token}), stdout=err, stderr=err, text=True
             )
-        end = time.monotonic() + 120
+        end = time.monotonic() + 240
         while (found := re.search(r"listens at https?://127.0.0.1:(\d+)", self.err)) is None:
             assert self.process.poll() is None and time.monotonic() < end, self.err
             time.sleep(0.02)
@@ -89,7 +89,7 @@ class Site:
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(number)
         if self.process is not None:
-            self.process.wait(60)
+            self.process.wait(240)
 
 
 def write_site(folder: Path, rows: np.ndarray, tables: str, *, p: int, steps: int, kind: str = "samples") -> None:

@@ -308,7 +308,7 @@ def test_a_node_with_a_certificate(sites: Sites, tmp_path: Path, monkeypatch: py
 
 
 def http(site: Site, method: str, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
-    connection = HTTPConnection("127.0.0.1", site.port, timeout=30)
+    connection = HTTPConnection("127.0.0.1", site.port, timeout=120)
     try:
         connection.request(method, path, body, headers)
         answer = connection.getresponse()
