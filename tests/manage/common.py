@@ -77,7 +77,7 @@ def hanging(kind: str, folder: Path, where: str, number: str) -> Iterator[Hung]:
 def woken(hung: Hung) -> tuple[int | None, str]:
     """Exit code of a process that goes on, and what it says."""
     os.kill(hung.pid, signal.SIGCONT)
-    hung.process.join(60)
+    hung.process.join(240)
     return hung.process.exitcode, hung.errors.read_text()
 
 

@@ -52,14 +52,14 @@ def exporter(folder: Path) -> Iterator[str]:
         assert found
         yield found[0]
         process.terminate()
-        assert process.wait(10) == 0 and process.stderr.read() == ""
+        assert process.wait(120) == 0 and process.stderr.read() == ""
     finally:
         process.kill()
         process.communicate()
 
 
 def scraped(url: str) -> dict[str, float]:
-    with urlopen(url, timeout=20) as answer:
+    with urlopen(url, timeout=120) as answer:
         return numbers(answer.read().decode())
 
 
