@@ -34,9 +34,9 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def long_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Rows without a gap in their spectrum: a run of 200 steps."""
+    """Rows without a gap in their spectrum: a run of thousands of steps, which no machine ends before its Ctrl-C."""
     path = tmp_path_factory.mktemp("long") / "rows.npy"
-    np.save(path, np.random.default_rng(0).standard_normal((20000, 100)) * np.geomspace(1.1, 1, 100))
+    np.save(path, np.random.default_rng(0).standard_normal((20000, 100)))
     return path
 
 
@@ -99,6 +99,7 @@ def test_a_run_has_a_bar_that_goes_away_and_eight_lines(rows: Path, tmp_path: Pa
 
 def test_ctrl_c_leaves_a_clean_terminal_and_says_how_to_go_on(long_run: Path, tmp_path: Path) -> None:
     command = [*COMMAND, "run", str(long_run), "-k", "3", "--algorithm", "power", "--store", "out"]
+    command += ["--tol", "1e-15", "--set", "algorithm.max_steps=100000"]
     code, written = on_terminal(command, tmp_path, interrupt_at=r"pass (?!1 )\d+ of")
     assert code == 130, written
     said = f"npmdask: interrupted, everything committed is kept; go on with `npmdask resume {tmp_path / 'out'}`"
@@ -106,8 +107,8 @@ def test_ctrl_c_leaves_a_clean_terminal_and_says_how_to_go_on(long_run: Path, tm
 
     assert written.rindex("\x1b[?25h") > written.rindex("\x1b[?25l")
     committed = max(int(step.name) for step in (tmp_path / "out" / "steps").iterdir() if step.name.isdigit())
-    resumed, written = on_terminal([*COMMAND, "resume", "out"], tmp_path)
-    assert resumed in (0, 4)
+    resumed, written = on_terminal([*COMMAND, "resume", "out", "--max-steps", str(committed + 20)], tmp_path)
+    assert resumed == 4
     first = next(line for line in drawn(written) if line.startswith("pass "))
     assert int(first.split()[1].rstrip(",")) >= committed > 0  # where it was, and not at the beginning
 
@@ -140,8 +141,8 @@ def test_two_threads_share_a_terminal(tmp_path: Path) -> None:
     assert code == 0, written
     assert "Traceback" not in written
     lines = drawn(written)
-    assert any(line.startswith("pass 3 of about 11") for line in lines)
-    assert any(line.startswith("pass 3 of about 12") for line in lines)
+    for count in (11, 12):  # what is printed draws both again, at the latest
+        assert any(re.match(rf"pass ([2-9]|10) of about {count}\b", line) for line in lines), written
     assert sum(line.startswith("done in ") for line in lines) == 2 and lines.count("said") == 2
 
 
