@@ -234,7 +234,7 @@ class Terminal:
     def type(self, text: str) -> None:
         os.write(self.there, text.encode())
 
-    def wait_for(self, text: str, seconds: float = 60) -> str:
+    def wait_for(self, text: str, seconds: float = 240) -> str:
         seen, end = "", time.monotonic() + seconds
         while text not in seen:
             assert time.monotonic() < end, f"{text!r} does not come: {seen!r}"

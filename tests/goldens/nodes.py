@@ -67,7 +67,7 @@ def asked(folder: Path, kind: Kind) -> Iterator[None]:
         _move(folder, now)
         yield
     finally:
-        process.communicate(timeout=60)
+        process.communicate(timeout=240)
         for name in names:
             (folder / f"{name}.err").unlink(missing_ok=True)
 

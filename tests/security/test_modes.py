@@ -26,7 +26,7 @@ def test_what_is_nobody_elses_business_is_closed(umask: str, tmp_path: Path) -> 
     told = environment | {"PYTHONPATH": str(ROOT)}
     (tmp_path / "runs" / ".prefect").mkdir(parents=True)  # by an earlier version, open
     (tmp_path / "runs" / ".prefect").chmod(0o755)
-    done = subprocess.run(command, cwd=tmp_path, env=told, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=tmp_path, env=told, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     for name in THERE:
         assert (tmp_path / name).exists(), name
