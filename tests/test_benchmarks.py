@@ -329,7 +329,7 @@ def test_contestants_find_the_same_components(tmp_path: Path) -> None:
         assert 2**24 < facts["peak_anonymous_bytes"] <= facts["peak_rss_bytes"], name
         assert name != "npmdask" or (facts["converged"] and facts["algorithm"] in ("gram", "krylov"))
     told = last_json(
-        own_command("samples", paths | {"contestant": "npmdask", "goal": 1e-3, "patience": 60}), folder=tmp_path
+        own_command("samples", paths | {"contestant": "npmdask", "goal": 1e-3, "patience": 300}), folder=tmp_path
     )
     assert told["reached"] and told["max_sin_theta"] <= 1e-3 and told["setting"] >= 1e-4
 
@@ -394,7 +394,7 @@ def test_some_rows_run_for_real(tmp_path: Path) -> None:
     names += ["simulated-cluster"]
     env = os.environ | {"TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "benchmarks", *names, "--scale", "small"]
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
     lines = {line["row"]: line for line in map(json.loads, done.stdout.splitlines())}
     assert set(lines) == set(names)
