@@ -28,7 +28,11 @@ DELTA = 1e-8
 
 @dataclass
 class Crowd:
-    """``processes`` x ``count`` reservations on the ledger ``address``; ``kills`` SIGKILLs in between."""
+    """``processes`` x ``count`` reservations on the ledger ``address``; ``kills`` SIGKILLs in between.
+
+    Until the first kill no process makes more than its part of the reservations, and so on: however long this process
+    is kept waiting, there is work left to be killed in.
+    """
 
     address: str
     folder: Path
@@ -64,12 +68,14 @@ class Crowd:
     def _let_them_work(self) -> list[str]:
         """Start, kill, start again, wait; sentences about those that ended in an error."""
         chance = random.Random(self.seed)
+        self._allow(self.count // (self.kills + 1))
         try:
             for worker in range(self.processes):
                 self._said(worker).touch()
                 self._start(worker)
-            for _ in range(self.kills):
+            for done in range(1, self.kills + 1):
                 self._kill_one(chance)
+                self._allow(self.count * (done + 1) // (self.kills + 1))
             for child in self._running.values():
                 child.wait(600)
         finally:
@@ -82,7 +88,7 @@ class Crowd:
     def _kill_one(self, chance: random.Random) -> None:
         """Somebody who has had an answer since it was started and is not through, at any moment of its work."""
         seen = {worker: len(self._lines(worker)) for worker in self._running}
-        end = time.monotonic() + 60
+        end = time.monotonic() + 240
         while time.monotonic() < end:
             time.sleep(chance.uniform(0.02, 0.1))
             busy = [w for w in self._running if seen[w] < len(self._lines(w)) < self.count]
@@ -95,13 +101,24 @@ class Crowd:
                 return
             if all(child.poll() is not None for child in self._running.values()):
                 break
-        raise NpmdaskError("the processes were through before they could be killed; ask for more reservations")
+        raise NpmdaskError("no process has answered since the kill before: see what they said, in the files *.err")
 
     def _start(self, worker: int) -> None:
         asked = {"ledger": self.address, "worker": worker, "count": self.count, "said": str(self._said(worker))}
+        asked |= {"allowed": str(self._allowed)}
         command = [sys.executable, "-m", "benchmarks.ledger_worker", json.dumps(asked)]
         with open(self.folder / f"{worker}.err", "ab") as err:
             self._running[worker] = subprocess.Popen(command, cwd=ROOT, stderr=err, stdin=subprocess.DEVNULL)
+
+    def _allow(self, count: int) -> None:
+        """Let every process make so many reservations."""
+        aside = self._allowed.with_suffix(".new")
+        aside.write_text(str(count))
+        aside.replace(self._allowed)
+
+    @property
+    def _allowed(self) -> Path:
+        return self.folder / "allowed"
 
     def _said(self, worker: int) -> Path:
         return self.folder / f"{worker}.jsonl"

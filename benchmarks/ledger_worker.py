@@ -26,10 +26,13 @@ def cost(worker: int, number: int) -> Charge:
     return Charge(mu_squared=UNIT * (1 + (7 * worker + 5 * number) % 9))
 
 
-def work(ledger: Ledger, worker: int, count: int, said: Path) -> None:
-    """Reserve the runs that have no line yet."""
+def work(ledger: Ledger, worker: int, count: int, said: Path, allowed: Path) -> None:
+    """Reserve the runs that have no line yet, each when the file ``allowed`` holds a larger number."""
+    most = 0
     with open(said, "a") as file:
         for number in range(_answered(said), count):
+            while number >= most and number >= (most := int(allowed.read_text())):
+                time.sleep(0.002)
             begun = time.monotonic()
             line = _ask(ledger, worker, number) | {"seconds": time.monotonic() - begun}
             file.write(json.dumps(line) + "\n")
@@ -60,7 +63,7 @@ def _ask(ledger: Ledger, worker: int, number: int) -> dict[str, Any]:
 
 def main(argument: str) -> None:
     asked = json.loads(argument)
-    work(open_ledger(asked["ledger"]), asked["worker"], asked["count"], Path(asked["said"]))
+    work(open_ledger(asked["ledger"]), asked["worker"], asked["count"], Path(asked["said"]), Path(asked["allowed"]))
 
 
 if __name__ == "__main__":
