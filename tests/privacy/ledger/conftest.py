@@ -19,7 +19,7 @@ BUDGET = Budget(3.0, 1e-8)
 EVENT = {"mechanism": "gaussian", "stddev": 12.5}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")  # later tests count the memory of all processes below theirs
 def server() -> Iterator[Server]:
     with postgres_server() as running:
         yield running
