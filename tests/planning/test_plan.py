@@ -452,7 +452,7 @@ def test_what_to_measure_leaves_behind_counts(monkeypatch: pytest.MonkeyPatch) -
     measured = planning.measure_throughput
 
     def leaving(*args: Any, **options: Any) -> Throughput:
-        held.append(np.ones(390 * 2**17))
+        held.append(np.ones((limit - planning.tree_rss() - 10 * 2**20) // 8))
         return measured(*args, **options)
 
     monkeypatch.setattr(planning, "measure_throughput", leaving)
