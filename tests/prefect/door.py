@@ -7,6 +7,7 @@ import runpy
 import sys
 from typing import Any
 
+from npmdask.prefect.programs import apply_settings
 from npmdask.prefect.server import send_what_is_queued
 
 
@@ -27,6 +28,7 @@ def run(arguments: list[str]) -> int:
 
 
 def serve() -> None:
+    apply_settings()  # Prefect reads them once, at the first request: that need not be a program of ours, which does it
     requests, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
     for line in requests:
         asked: dict[str, Any] = json.loads(line)
