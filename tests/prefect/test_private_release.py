@@ -181,11 +181,19 @@ def test_what_prefect_is_told(place: Place, server: str) -> None:
         assert place.release(place.write(name, epsilon=0.1), change.replace("{ROWS}", str(ROWS))) == code
         assert f"{ROWS} x 12" in place.err, "the sentence is for whoever runs it"
 
+    wanted = [
+        "noisy products, one pass each; nothing else uses the data",  # the plan
+        *("release 3 of 3 is made", first["sentence"], "daily"),
+        "the budget of 'people' does not suffice",
+    ]
+
+    def missing() -> list[str]:
+        text = told(server, read_auth_string(place.home / AUTH))
+        return [said for said in wanted if said not in text]
+
+    wait_until(lambda: not missing(), 120, "what is sent in the background is there", lambda: str(missing()))
     assert given_away(place, server) == []
     text = told(server, read_auth_string(place.home / AUTH))
-    assert "noisy products, one pass each; nothing else uses the data" in text, "the plan"
-    assert "release 3 of 3 is made" in text and first["sentence"] in text and "daily" in text
-    assert "the budget of 'people' does not suffice" in text
     states = {run["state_name"] for run in _runs(text)}
     assert states == {"Completed", "Failed"}
 
@@ -198,6 +206,7 @@ def _runs(text: str) -> list[dict[str, Any]]:
 def test_a_flow_that_logs_a_shape_is_caught(place: Place, server: str) -> None:
     """The negative control of the test above."""
     assert place.release(place.write("logs"), LOGS_THE_SHAPE) == 0, place.err
+    wait_until(lambda: bool(given_away(place, server)), 120, "the log is there")
     assert given_away(place, server) == ["number of rows"]
 
 
@@ -245,9 +254,13 @@ def test_what_prefect_writes_down_of_times(place: Place, running: Running, door:
     (run,) = place.ask("select id, total_run_time from flow_run where {since}")
     steps = {name.partition(":")[0] for name in place.tasks(5)}
     assert run[1] is not None and steps == {"validate", "plan", "reserve", "release", "report"}
-    said = [text for (text,) in place.ask("select message from log where {since}")]
-    assert any("Prefect writes down when this run and its steps begin and end" in text for text in said)
-    assert not [text for text in said if "is made" in text], "the time of a pass"
+
+    def said(words: str) -> bool:
+        return any(words in text for (text,) in place.ask("select message from log where {since}"))
+
+    written = "Prefect writes down when this run and its steps begin and end"
+    wait_until(lambda: said(written), 120, "the log is there")
+    assert not said("is made"), "the time of a pass"
     assert set(place.artifacts()) == {"counted"}
     during = place.ask(
         "select r.resource_id, e.event from events e join event_resources r on r.event_id = e.id join task_run t "
@@ -260,7 +273,7 @@ def test_what_prefect_writes_down_of_times(place: Place, running: Running, door:
 
     # The number of records is public here, and so is the time of each release.
     assert place.run("-m", "flows.private_release", place.write("replaced"), "--json") == 0, place.err
-    assert any("release 3 of 3 is made" in text for (text,) in place.ask("select message from log where {since}"))
+    wait_until(lambda: said("release 3 of 3 is made"), 120, "the log is there")
 
 
 @pytest.mark.heavy
