@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib
 import re
 import subprocess
@@ -34,7 +35,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ROOT / "docs",
         folder / "html",
     ]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    with open(ROOT / "docs" / "conf.py") as one:  # a build writes docs/gallery: two workers of pytest take turns
+        fcntl.flock(one, fcntl.LOCK_EX)
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder / "html"
 
