@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -48,6 +49,7 @@ def on_terminal(
     if not pid:
         fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         os.chdir(folder)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # ignored, and inherited, where the tests run behind `&`
         held = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
         os.execvpe(command[0], command, {**held, "TERM": "xterm-256color", **environment})
     seen, until, asked = b"", time.monotonic() + 240, False
