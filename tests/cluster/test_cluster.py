@@ -38,7 +38,7 @@ pytestmark = pytest.mark.slow
 
 @dataclass(frozen=True, kw_only=True)
 class Counted(Gram):
-    """Writes down every run that is computed, whoever computes it; slow enough to be killed in the middle.
+    """Writes down every run that is computed, wherever that is; slow enough to be killed in the middle.
 
     None comes to its end before each of so many workers has begun one (or two minutes went by).
     """
