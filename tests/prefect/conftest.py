@@ -10,7 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -192,16 +192,36 @@ class Running:
     home: Path
 
 
+def start_server(shop: Shop) -> str:
+    """Start a Prefect server in a shop; the URL of its API. A port that is free may be another's a moment later."""
+    for _ in range(5):
+        port = free_port()
+        url = f"http://127.0.0.1:{port}/api"
+        process = shop.start("-m", "npmdask.prefect.server", str(port), str(os.getpid()))
+
+        def is_up() -> bool:
+            if process.poll() is not None:  # noqa: B023
+                return True
+            with suppress(psutil.NoSuchProcess):  # it has ended between the two
+                opened = psutil.Process(process.pid).net_connections("inet")  # noqa: B023
+                return any(one.laddr.port == port for one in opened) and answers(url)  # noqa: B023
+            return False
+
+        wait_until(is_up, 240, "a server", lambda: shop.err)
+        if process.poll() is None:
+            return url
+    raise AssertionError(shop.err)
+
+
 @pytest.fixture(scope="package")  # later tests count the memory of all processes below theirs
 def running(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder = tmp_path_factory.mktemp("server")
     shutil.copytree(home, folder / "prefect")
-    one, port = Shop(folder), free_port()
-    one.start("-m", "npmdask.prefect.server", str(port), str(os.getpid()))
-    made = Running(f"http://127.0.0.1:{port}/api", folder / "prefect")
-    wait_until(lambda: answers(made.url), 240, "a server", lambda: one.err)
-    yield made
-    one.clean()
+    one = Shop(folder)
+    try:
+        yield Running(start_server(one), folder / "prefect")
+    finally:
+        one.clean()
 
 
 class Door:

@@ -1,8 +1,6 @@
 """A private release as a flow: one release, scheduled ones, killed ones, and what the server is told of them."""
 
 import json
-import os
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,9 +11,8 @@ import pytest
 from npmdask.checkpoint.store import RunStore
 from npmdask.prefect.heartbeat import EVENT
 from npmdask.prefect.programs import AUTH, read_auth_string
-from npmdask.prefect.server import answers
 from npmdask.privacy.ledger import Status
-from tests.prefect.conftest import Door, Running, Shop, wait_until
+from tests.prefect.conftest import Door, Running, Shop, start_server, wait_until
 from tests.prefect.served import Served
 from tests.prefect.told import Secrets, told
 from tests.privacy.runs.conftest import COLUMNS, World, make_world, records
@@ -144,12 +141,7 @@ def place(shop: Shop) -> Place:
 @pytest.fixture
 def server(place: Place) -> Iterator[str]:
     """A real server for several runs, and its URL; gone with the shop."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    place.start("-m", "npmdask.prefect.server", str(port), str(os.getpid()))
-    url = f"http://127.0.0.1:{port}/api"
-    wait_until(lambda: answers(url), 240, "a server", lambda: place.err)
+    url = start_server(place)
     place.environment = {"PREFECT_API_URL": url}
     yield url
 
