@@ -174,6 +174,15 @@ class FaultyBucket(Bucket):
         """From now on: pattern of the path, fault, times for each object."""
         (self.folder.parent.parent / "faults").write_text(json.dumps(faults))
 
+    def together(self, pattern: str, nbytes: int) -> None:
+        """From now on no object whose path matches is sent whole until so many bytes are under way at once.
+
+        Where they never come it goes on after a while, for the test to see that.
+        """
+        place = self.folder.parent.parent
+        (place / "together.new").write_text(json.dumps([pattern, nbytes]))
+        (place / "together.new").rename(place / "together")
+
     def seen(self) -> list[tuple[str, str | None, int]]:
         """Path and range of every body that was sent since the last call, and the bytes under way when it began."""
         record = self.folder.parent.parent / "seen"

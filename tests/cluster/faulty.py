@@ -11,9 +11,13 @@ times]``: so many of the first requests for each object whose path matches are a
 | other range | the Content-Range is that of other bytes |
 | whole | the range that is asked for is ignored |
 | replace | while it is sent, the object is replaced by one of other bytes of the same size |
+| stop | the first ``times`` requests are answered, later ones hang; FOLDER/../stopped appears when one does |
 
 FOLDER/../seen gets a line for each GET: path, range, and the bytes of all bodies under way when it began. A body takes
-``SLOW`` seconds, so that many are under way at once.
+``SLOW`` seconds, so that many are under way at once. FOLDER/../together holds a JSON list of a pattern and a number:
+until so many bytes are under way at once, objects whose path matches wait, ``PATIENCE`` seconds at most. The last byte
+of a body is sent when the body is no longer counted: a client that has all of it and asks for the next one is not
+counted twice, however slow the machine is.
 """
 
 from __future__ import annotations
@@ -24,12 +28,14 @@ import sys
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
 from benchmarks.object_server import S3, Server
 
 SLOW = 0.03
+PATIENCE = 30.0
 
 
 class Faulty(S3):
@@ -41,7 +47,9 @@ class Faulty(S3):
     def sent(self, path: Path) -> None:
         self.served = path
         self.fault = self.drawn() if self.command == "GET" else ""
-        if self.fault == "hang":
+        if self.fault == "stop":
+            (self.folder.parent / "stopped").touch()
+        if self.fault in ("hang", "stop"):
             time.sleep(60)
             self.close_connection = True
         elif self.fault == "refuse":
@@ -66,7 +74,7 @@ class Faulty(S3):
             for pattern, fault, times in faults:
                 if re.search(pattern, self.path):
                     self.met[self.path, fault] += 1
-                    if times < 0 or self.met[self.path, fault] <= times:
+                    if times < 0 or (self.met[self.path, fault] <= times) == (fault != "stop"):
                         return str(fault)
         return ""
 
@@ -88,15 +96,29 @@ class Faulty(S3):
                 seen.write(json.dumps([self.path, self.headers.get("Range"), Faulty.flying]) + "\n")
         try:
             time.sleep(SLOW)
+            self.wait_for_others()
             if self.fault == "replace":
                 self.replace()
             if self.fault == "truncate":
                 self.close_connection = True
                 stop = (first + stop) // 2
-            super().body(file, first, stop)
+            super().body(file, first, stop - 1)
         finally:
             with self.lock:
                 Faulty.flying -= size
+        super().body(file, stop - 1, stop)
+
+    def wait_for_others(self) -> None:
+        """An index of a shard is not held back: what it lists is asked for when it has come."""
+        together, end = self.folder.parent / "together", time.monotonic() + PATIENCE
+        held = not self.headers.get("Range", "").startswith("bytes=-")
+        while held and together.exists():
+            with self.lock, suppress(FileNotFoundError):
+                pattern, nbytes = json.loads(together.read_text())
+                held = bool(re.search(pattern, self.path))
+                if held and (Faulty.flying >= nbytes or time.monotonic() > end):
+                    together.unlink()
+            time.sleep(0.005)
 
 
 if __name__ == "__main__":

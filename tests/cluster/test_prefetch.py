@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -48,9 +47,10 @@ URL = "s3://bucket/x.zarr"
 
 
 @pytest.fixture(autouse=True)
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def _quick_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow machine is silent, too: how long that may last is shortened only where a server hangs on purpose."""
     prefetch._prefetcher().peak = 0
-    monkeypatch.setattr(prefetch, "SILENCE", 1.0)
+    monkeypatch.setattr(prefetch, "SILENCE", 120.0)
     monkeypatch.setattr(prefetch, "BACKOFF", 0.01)
     monkeypatch.setattr(object_url, "RETRIES", {**object_url.RETRIES, "max_retries": 3})
 
@@ -98,8 +98,9 @@ def test_many_are_in_flight_within_the_bound(store: FaultyBucket, threads: int) 
     alone, record = passed(URL, 0, threads)
     assert (alone == local).all() and record.requests == CHUNKS and record.fetched == CHUNKS * CHUNK
     one_by_one = max(flying for path, _, flying in store.seen() if "/c/" in path)
-    assert one_by_one <= (threads + 1) * CHUNK and peak() == 0  # the server ends an answer later than the client
+    assert one_by_one <= threads * CHUNK and peak() == 0
     bound = 6 * CHUNK + CHUNK // 2
+    store.together("x.zarr/c/", 4 * CHUNK)
     ahead, record = passed(URL, bound, threads)
     assert (ahead == local).all(), "the order of arrival must not matter"
     assert record.requests == CHUNKS and record.fetched == CHUNKS * CHUNK
@@ -165,8 +166,11 @@ def test_sparse_entries_and_compressed_chunks_of_many_sizes(store: FaultyBucket)
 
 
 @pytest.mark.parametrize("fault", ["hang", "refuse", "truncate"])
-def test_what_fails_and_comes_after_all_changes_no_bit(store: FaultyBucket, fault: str) -> None:
+def test_what_fails_and_comes_after_all_changes_no_bit(
+    store: FaultyBucket, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Mutant: no second try."""
+    monkeypatch.setattr(prefetch, "SILENCE", 4.0 if fault == "hang" else 120.0)
     times = 1 if fault == "hang" else 2
     local, _ = passed(store.folder / "x.zarr", 0)
     store.faults((r"x.zarr/c/(3|17|40)/0", fault, times))
@@ -179,12 +183,15 @@ def test_what_fails_and_comes_after_all_changes_no_bit(store: FaultyBucket, faul
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
-        ("hang", r"no answer for 1 s, in 4 tries"),
+        ("hang", r"no answer for 3 s, in 4 tries"),
         ("refuse", r"503"),
         ("truncate", r"broke off after \d+ of 64000 bytes, in 4 tries"),
     ],
 )
-def test_what_always_fails_is_named_and_stalls_nothing_else(store: FaultyBucket, fault: str, said: str) -> None:
+def test_what_always_fails_is_named_and_stalls_nothing_else(
+    store: FaultyBucket, fault: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prefetch, "SILENCE", 3.0 if fault == "hang" else 120.0)
     store.faults((r"x.zarr/c/20/0", fault, -1))
     with pytest.raises(LostError, match=rf"chunk c/20/0 of s3://bucket/x.zarr cannot be fetched \(.*{said}"):
         passed(URL, 8 * CHUNK, threads=1)
@@ -285,6 +292,7 @@ def test_a_shard_is_fetched_in_part(sharded: FaultyBucket, monkeypatch: pytest.M
     low, _ = passed(sharded.folder / "x.zarr", 0)
     for bound, least, most in ((0, 1, 2), (9 * CHUNK, 4, 10)):  # chunks under way at once
         sharded.seen()
+        sharded.together("x.zarr/c/", least * CHUNK)
         assert (passed(URL, bound, 1)[0] == low).all()
         assert least * CHUNK <= max(flying for path, _, flying in sharded.seen() if "/c/" in path) <= most * CHUNK
 
@@ -325,6 +333,8 @@ def test_entries_in_shards_are_fetched_chunk_by_chunk(entries: FaultyBucket, thr
     shards = [f"s.zarr/data/c/{i}" for i in range(15)] + [f"s.zarr/indices/c/{i}" for i in range(10)]
     for bound, most in ((0, None), (10**4, None), (10**5, len(shards)), (10**6, len(shards))):
         entries.seen(), peak()
+        if bound == 10**5:
+            entries.together("/(data|indices)/c/", 10 * 3200 + 1)
         found, _ = entries_passed("s3://bucket/s.zarr", bound, threads)
         assert (found == local).all() and peak() <= bound
         seen = [
@@ -429,18 +439,16 @@ def test_killed_in_the_middle_of_a_pass_the_bits_are_the_same(store: FaultyBucke
     whole = npmdask.top_k(URL, 4, kind="samples", algorithm="power", store=tmp_path / "whole", threads=1)
     assert whole.network is not None and whole.network.nbytes == whole.data_passes * CHUNKS * CHUNK
     assert whole.network.requests == whole.data_passes * CHUNKS and whole.network.cost is None
-    store.seen()
+    store.faults((rf"x.zarr/c/{CHUNKS // 2}/0", "stop", 2))  # in the middle of the third pass
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     killed = tmp_path / "killed"
     child = subprocess.Popen([sys.executable, "-c", RUN, URL, str(killed)], env=environment, cwd=tmp_path)
-    met = 0
-    while met < 2 * CHUNKS + CHUNKS // 2:  # in the middle of the third pass
+    while not (store.folder.parent.parent / "stopped").exists():
         assert child.poll() is None, "it ended before it was killed"
         time.sleep(0.02)
-        with suppress(FileNotFoundError):
-            met = (store.folder.parent.parent / "seen").read_text().count("x.zarr/c/")
     child.kill()
     child.wait()
+    store.faults()
     found = npmdask.resume(killed, threads=2)
     same_bytes(tmp_path / "whole", killed, parts=("steps", "result", "survey"))
     assert found.network is not None and found.network.requests < whole.network.requests
