@@ -38,7 +38,7 @@ from npmdask.storage.readers import dense
 from npmdask.storage.readers.dense import ReadStats
 from npmdask.storage.source import open_source
 from tests.cluster.conftest import ROOT, FaultyBucket
-from tests.conftest import same_bytes
+from tests.conftest import often, same_bytes
 from tests.operators.test_operators import write_csr
 
 CHUNKS, ROWS, COLUMNS = 48, 100, 80
@@ -324,7 +324,7 @@ def entries_passed(source: Any, bound: int, threads: int) -> tuple[np.ndarray, R
         executor.close()
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", often([1, 2], 1))
 def test_entries_in_shards_are_fetched_chunk_by_chunk(entries: FaultyBucket, threads: int) -> None:
     """Mutants: through zarr (an index for each chunk), whole shards for each run, chunks fetched twice, none ahead."""
     local, _ = entries_passed(entries.folder / "s.zarr", 0, threads)
@@ -348,7 +348,7 @@ def test_entries_in_shards_are_fetched_chunk_by_chunk(entries: FaultyBucket, thr
             assert max(flying for *_, flying in seen) > 10 * 3200
 
 
-@pytest.mark.parametrize("fault", ["whole", "truncate", "refuse"])
+@pytest.mark.parametrize("fault", often(["whole", "truncate", "refuse"], 0, 1))
 def test_entries_in_shards_and_a_server_that_fails(entries: FaultyBucket, fault: str) -> None:
     local, _ = entries_passed(entries.folder / "s.zarr", 0, 2)
     entries.faults((r"s.zarr/data/c/(3|7)", fault, -1 if fault == "whole" else 1))

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.conftest import same_bytes, write_zarr
+from tests.conftest import often, same_bytes, write_zarr
 from tests.faults.test_weighted_kills import LEFT, SURVEY
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,7 +29,7 @@ def rows_in(folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "places"),
-    [("krylov", (SURVEY, "step 1", "1", "step 3", LEFT)), ("gram", ("step 1", LEFT))],
+    often([("krylov", (SURVEY, "step 1", "1", "step 3", LEFT)), ("gram", ("step 1", LEFT))], 1),
 )
 def test_killed_on_a_device_it_ends_in_the_same_bits(algorithm: str, places: tuple[str, ...], tmp_path: Path) -> None:
     rows_in(tmp_path)

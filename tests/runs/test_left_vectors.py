@@ -18,7 +18,7 @@ from npmdask.cli.main import main
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.runs.left_vectors import left_blocks
 from npmdask.storage.bundle import read_bundle, write_bundle
-from tests.conftest import planted, same_bytes, write_zarr
+from tests.conftest import often, planted, same_bytes, write_zarr
 
 
 @pytest.fixture(scope="module")
@@ -210,7 +210,7 @@ def lose_power(store: Path) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("when", ["kept", "result"])
+@pytest.mark.parametrize("when", often(["kept", "result"], 0))
 def test_a_power_cut_between_the_chunks_and_the_result_costs_no_chunk(tmp_path: Path, source: Path, when: str) -> None:
     """Whatever a checkpoint refers to was flushed before. Mutants: no flush in the keeper; none before the result."""
     whole, cut = tmp_path / "whole", tmp_path / "cut"

@@ -72,15 +72,20 @@ check_fit_check_is_fitted check_n_features_in
 
 @pytest.mark.slow
 @parametrize_with_checks(
-    [Mixture(1), Mixture(), ICA(1), ICA()],
+    [Mixture(), ICA()],
     expected_failed_checks=lambda estimator: (
-        dict.fromkeys(TOO_FEW.split(), TWO_COLUMNS)
-        if isinstance(estimator, Mixture) and estimator.n_components == 2
-        else {}
+        dict.fromkeys(TOO_FEW.split(), TWO_COLUMNS) if isinstance(estimator, Mixture) else {}
     ),
 )
 @pytest.mark.filterwarnings("default")
 def test_the_checks_of_scikit_learn(estimator: Any, check: Callable[[Any], None]) -> None:
+    check(estimator)
+
+
+@pytest.mark.heavy
+@parametrize_with_checks([Mixture(1), ICA(1)])
+@pytest.mark.filterwarnings("default")
+def test_the_same_checks_of_one_component(estimator: Any, check: Callable[[Any], None]) -> None:
     check(estimator)
 
 

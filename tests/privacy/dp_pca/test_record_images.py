@@ -321,7 +321,6 @@ print(high_water(), plan.predicted_peak, plan.base)
             ((200, 1_000_000), (4, 1_000_000), 1000, "clipped"),
             ((300_000, 100), (20_000, 100), 0, "paper"),
         ],
-        1,
         3,
     ),
 )
