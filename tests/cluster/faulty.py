@@ -35,7 +35,7 @@ from typing import ClassVar
 from benchmarks.object_server import S3, Server
 
 SLOW = 0.03
-PATIENCE = 30.0
+PATIENCE = 20.0  # less than a client waits for an answer
 
 
 class Faulty(S3):
