@@ -18,6 +18,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.conftest import often
+
 pytestmark = pytest.mark.slow
 
 COMMAND = [sys.executable, "-m", "npmdask.cli.main"]
@@ -164,7 +166,7 @@ def test_what_is_piped_gets_there_while_the_bar_is_on_the_terminal(tmp_path: Pat
     assert (tmp_path / "answer").read_text() == "the answer\n"
 
 
-@pytest.mark.parametrize("more", [[], ["-v"], ["--quiet"], ["--json"]])
+@pytest.mark.parametrize("more", often([[], ["-v"], ["--quiet"], ["--json"]], 1, 3))
 def test_without_a_terminal_there_are_no_control_characters(rows: Path, tmp_path: Path, more: list[str]) -> None:
     command = [*COMMAND, "run", str(rows), "-k", "3", "--algorithm", "power", "--store", "out", *more]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)

@@ -244,6 +244,7 @@ def test_a_client_that_is_cut_off_ends_and_goes_on_later(
     the_same(cluster, "far")
 
 
+@pytest.mark.heavy
 def test_workers_that_do_not_reach_one_another_are_named(net: Network, tmp_path: Path) -> None:
     """They answer the scheduler, and would wait for each other's sums for ever."""
     cluster = Cluster(net, tmp_path, 3, **QUICK)

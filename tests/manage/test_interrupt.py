@@ -106,7 +106,7 @@ def end_of(terminal: Terminal) -> tuple[int, str]:
     return code, terminal.said.rstrip().splitlines()[-1].rpartition("\x1b[2K")[2]
 
 
-@pytest.mark.parametrize(("workers", "times"), often([(0, 1), (2, 1), (0, 3), (2, 3)], 0, 3))
+@pytest.mark.parametrize(("workers", "times"), often([(0, 1), (2, 1), (0, 3), (2, 3)], 3))
 def test_a_run_in_the_foreground(workers: int, times: int, tmp_path: Path) -> None:
     write_long(tmp_path / "x.zarr")
     (tmp_path / "c.toml").write_text(CONFIG.format(workers=workers))

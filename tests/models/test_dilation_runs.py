@@ -24,7 +24,7 @@ from npmdask.execution.executor import Threads
 from npmdask.execution.reduction import TreeNode, compute_run, pack, runs_of, unpack
 from npmdask.operators import Dilation, SparseDilation
 from npmdask.storage.source import open_source
-from tests.conftest import planted, same_bytes, write_zarr
+from tests.conftest import often, planted, same_bytes, write_zarr
 from tests.operators.test_operators import ignore, write_csr
 from tests.runs.test_loop import Stop, StopAfter
 
@@ -272,7 +272,7 @@ print(json.dumps([found.solution.peak_rss_bytes, plan.peak]))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["dense", "sparse"])
+@pytest.mark.parametrize("kind", often(["dense", "sparse"], 1))
 def test_the_predicted_memory_is_enough(tmp_path: Path, kind: str) -> None:
     """With m rows in every block; how tight it is, is the row ``memory-tightness``. Mutant: blocks of n rows."""
     rng = np.random.default_rng(0)

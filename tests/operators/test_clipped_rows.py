@@ -475,10 +475,8 @@ print(high_water(), plan.predicted_peak, plan.base)
             ("BoundedTransposed", (300_000, 100), (5000, 100), 20, 1.0),
             ("BoundedTriangle", (10_000, 10_000), (2000, 2000), 50, 1.0),
         ],
-        1,
         3,
         4,
-        6,
     ),
 )
 def test_a_pass_stays_within_its_plan(

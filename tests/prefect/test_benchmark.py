@@ -25,6 +25,7 @@ with local_server():
 """
 
 
+@pytest.mark.heavy
 def test_a_row_is_measured_once(client: Shop) -> None:
     """Fails when the same run id measures again (the figure of a time would be another one), or shows nothing."""
     assert client.run("-c", TWICE) == 0, client.err

@@ -166,6 +166,7 @@ def test_a_sub_flow_that_is_killed_goes_on_and_steps_run_one_by_one(theirs: Thei
     assert not kept.exists() or not [f for f in kept.rglob("*") if f.is_file()], "no result is pickled"
 
 
+@pytest.mark.heavy
 def test_the_stages_of_topics_and_mixtures_are_tasks_of_any_flow(theirs: Theirs) -> None:
     """Called one by one, by a program of its own: the bytes of the same jobs in Python, and again without a pass."""
     for kind in ("topics-held", "mixture"):

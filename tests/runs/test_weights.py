@@ -189,7 +189,7 @@ class Dies(Observer):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", ["dense", "csr"])
+@pytest.mark.parametrize("layout", often(["dense", "csr"], 1))
 def test_a_run_that_was_killed_goes_on_with_its_own_weights_to_the_same_bits(layout: str, tmp_path: Path) -> None:
     x, (u, v) = rows_of(layout), weights()
     path = (

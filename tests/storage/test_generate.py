@@ -20,7 +20,7 @@ from npmdask.storage.ingest import ingest
 from npmdask.storage.synthetic import LEFT_FACTORS, REGISTRY, SPECTRA, PlantedSize, dct_rows, generate
 from npmdask.storage.writers import journal
 from npmdask.storage.writers.sparse import SparseWriter
-from tests.conftest import unpacked
+from tests.conftest import often, unpacked
 
 SMALL: dict[str, dict[str, Any]] = {
     "spiked": {"rows": 300, "columns": 40},
@@ -407,8 +407,7 @@ synthetic.generate(sys.argv[1], progress=progress, **eval(sys.argv[2]))
 
 
 @pytest.mark.slow
-@pytest.mark.slow
-@pytest.mark.parametrize("problem", [*REGISTRY])
+@pytest.mark.parametrize("problem", often(REGISTRY, 0, -1))
 def test_a_killed_write_goes_on_to_the_same_bytes(
     tmp_path: Path, problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

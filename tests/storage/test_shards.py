@@ -97,7 +97,7 @@ def in_turn(reader: Any, bound: int) -> np.ndarray:
         return collected(reader)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     rows=st.integers(1, 500),
     columns=st.integers(1, 40),

@@ -71,7 +71,7 @@ MB = {"gap": 0.05, "batch_rows": 64, "warm_rows": 64, "optimistic": False}
     ("store", {"batch_rows": 16, "algorithm": "frequent-directions", "center": True}),
     ("files", {"batch_rows": 16, "algorithm": "online-tensor-power",
                "options": {"block_rows": 20, "restarts": 10, "iterations": 1}}),
-], 2, 6, 8, 9))  # fmt: skip
+], 2, 6, 9))  # fmt: skip
 def test_the_prediction_is_enough(kind: str, options: Any, wide: dict[str, Path]) -> None:
     done = ran(wide[kind], **options)
     assert done.returncode == 0, done.stderr
