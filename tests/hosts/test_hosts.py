@@ -258,6 +258,7 @@ def test_workers_that_do_not_reach_one_another_are_named(net: Network, tmp_path:
     assert re.search(rf"^LostError: worker {ends} \(.+\), .* \(dask worker --host ADDRESS\)$", said), said
 
 
+@pytest.mark.heavy
 def test_a_worker_that_announces_an_address_of_nobody_is_said(net: Network, tmp_path: Path) -> None:
     """As that of a container, or of a second network card."""
     cluster = Cluster(net, tmp_path, 1, **QUICK)

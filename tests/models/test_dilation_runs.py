@@ -36,7 +36,7 @@ def dilated(b: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     layout=st.tuples(st.integers(1, 60), st.integers(1, 40), st.integers(1, 70), st.integers(1, 45)),
     p=st.integers(1, 5),

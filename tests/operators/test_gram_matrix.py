@@ -58,7 +58,7 @@ def view_of(x: np.ndarray, center: bool, scale: bool, sparse: bool, weighted: np
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     layout=st.tuples(st.integers(2, 60), st.integers(1, 40), st.integers(1, 70), st.integers(1, 45)),
     p=st.integers(1, 5),

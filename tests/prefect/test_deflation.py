@@ -11,6 +11,7 @@ from tests.prefect.conftest import Shop
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.heavy
 def test_k_then_more_is_k_plus_more(client: Shop) -> None:
     config = client.config("defl", tol=1e-10)
     assert client.run("-m", "flows.npm_deflation", config, "--more", "3", "--json") == 0, client.err

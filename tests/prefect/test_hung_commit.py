@@ -28,6 +28,7 @@ for _ in range(2):
 """
 
 
+@pytest.mark.heavy
 def test_the_next_process_of_the_same_run_ends_it_and_goes_on(tmp_path: Path) -> None:
     """Fails where a scheduled run whose process was stopped there is started again and again, for ever in vain."""
     make_data(tmp_path)

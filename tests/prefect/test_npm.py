@@ -23,6 +23,7 @@ sys.exit(not facts["converged"])
 """
 
 
+@pytest.mark.heavy
 def test_all_doors_leave_the_same_bytes(client: Shop) -> None:
     config = client.config("same")
     assert client.run("-m", "flows.npm", config, "--json", "--set", "run.memory=3GiB") == 0, client.err
@@ -128,6 +129,7 @@ def test_a_killed_run_goes_on(shop: Shop) -> None:
     assert sum(count - 1 for count in passes.values()) <= 1, passes
 
 
+@pytest.mark.heavy
 def test_sigterm_is_an_interruption(shop: Shop) -> None:
     config = shop.config("term", tol=1e-15, max_steps=400, rank=20)
     shop.environment["PYTHONPATH"] = str(ROOT)

@@ -61,7 +61,7 @@ def test_positions_are_exact_in_large_grids() -> None:
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     d=st.integers(1, 70),
     side=st.integers(1, 80),

@@ -124,7 +124,7 @@ def test_an_array_in_memory_a_second_call_and_threads(tmp_path: Path, fit: Any) 
         fit(rows + 1, K, store=tmp_path / "one")
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_a_worker_process_changes_no_bit(tmp_path: Path) -> None:
     source = write_zarr(tmp_path / "x.zarr", mixed()[0], (5000, D))
     fit_independent_components(source, K, store=tmp_path / "threads")
