@@ -339,8 +339,19 @@ class Prefetcher:
         if known is not wanted:
             if known.task is not None and known.task.done():
                 self._follow(known)
+            elif wanted.then is not None and self._feeding is not None:
+                self._reserve(known, wanted.expected)
             return
         self._queue.append(wanted)
+
+    def _reserve(self, index: _Object, nbytes: int) -> None:
+        """Keep room for more that follows from an index that is under way. Else feeds would go on as if it took none,
+        and what they ask for last would fill the bound first, if its index is the first to come.
+        """
+        if index.task is None:
+            index.expected = max(index.expected, min(index.expected + nbytes, self.bound))
+        elif not index.awaited:
+            self._count(index, index.counted + max(0, min(nbytes, self.bound - self.held)))
 
     def _pump(self) -> None:
         """Start what there is room for, in the order of the asking."""

@@ -380,6 +380,28 @@ def test_an_index_that_fails_fails_for_each_thread_that_waits_and_is_fetched_aga
     peak()
 
 
+def test_what_follows_from_an_index_under_way_has_its_room(entries: FaultyBucket) -> None:
+    """Mutant: an index counts once, whatever follows from it, and the next shards take the room of the first one.
+
+    Which one of many indices came first decided then which chunks filled the bound, and a pass took a third of a link.
+    """
+    reader: Any = open_source("s3://bucket/s.zarr").reader
+    data, access = reader.arrays["data"], reader.access["data"]
+
+    def ask(chunk: int) -> None:
+        shard, first = divmod(chunk, 7)
+        chunk_access.ask_ahead(data, access, f"c/{shard}", some=range(400 * first, 400 * (first + 1)))
+
+    asked: list[str] = []
+    with granted("test", 5 * 3200), prefetch.following(iter(range(21)), ask):
+        until = time.monotonic() + 120
+        while len(asked) < 5 and time.monotonic() < until:  # an index, and the chunks that there is room for beside it
+            asked += [path for path, _, _ in entries.seen() if "/data/c/" in path]
+            time.sleep(0.01)
+        assert asked == ["s.zarr/data/c/0"] * 5
+    assert peak() <= 5 * 3200
+
+
 @pytest.mark.parametrize("fault", ["whole", "truncate", "refuse"])
 def test_parts_of_a_shard_and_a_server_that_fails(sharded: FaultyBucket, fault: str) -> None:
     """One that sends the whole shard, whatever is asked for, is believed."""
