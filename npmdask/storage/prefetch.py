@@ -339,19 +339,12 @@ class Prefetcher:
         if known is not wanted:
             if known.task is not None and known.task.done():
                 self._follow(known)
-            elif wanted.then is not None and self._feeding is not None:
-                self._reserve(known, wanted.expected)
+            elif wanted.then is not None and self._feeding is not None and not known.awaited:
+                # Room for what follows. Else the feed would go on as if it took none, and what it asks for last would
+                # fill the bound first, if its index is the first to come.
+                self._count(known, known.counted + max(0, min(wanted.expected, self.bound - self.held)))
             return
         self._queue.append(wanted)
-
-    def _reserve(self, index: _Object, nbytes: int) -> None:
-        """Keep room for more that follows from an index that is under way. Else feeds would go on as if it took none,
-        and what they ask for last would fill the bound first, if its index is the first to come.
-        """
-        if index.task is None:
-            index.expected = max(index.expected, min(index.expected + nbytes, self.bound))
-        elif not index.awaited:
-            self._count(index, index.counted + max(0, min(nbytes, self.bound - self.held)))
 
     def _pump(self) -> None:
         """Start what there is room for, in the order of the asking."""
