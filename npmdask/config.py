@@ -712,6 +712,8 @@ def config_of_source(
     BadInputError
         No target_rank, a value out of range, or a source that names nothing.
     """
+    if not source:
+        raise BadInputError("the source is empty: give a path or a URL of data (an unset variable of the shell?)")
     if "algorithm.target_rank" not in changes:
         if source != "-" and not (is_remote(source) or is_registered(source)):
             local_path(source, "an array that is analysed", SCHEMES)  # refuses a place that nothing can be at

@@ -163,6 +163,7 @@ def test_a_change_that_cannot_be_gets_a_sentence(pairs: list[str], sentence: str
         (("run", "nothing"), "there is no configuration nothing"),
         (("run", "nothing.toml", "-k", "3"), "there is no configuration nothing.toml"),
         (("run", "nothing.zarr", "-k", "3"), "there is nothing at"),
+        (("run", "", "-k", "3"), "the source is empty: give a path or a URL of data"),
         (
             ("run", "samples.zarr", "-k", "ten"),
             "the options: -k 'ten' is neither a whole number of components",
