@@ -10,7 +10,7 @@ tests = folder=$$(mktemp -d -p $(SCRATCH) npmdask-tests-XXXXXX) && chmod 711 "$$
   TMPDIR="$$folder" $(BIN)/python -m pytest $(1)
 unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes: each would compile every module
 
-.PHONY: env docs deployments hosts lanes peers run serve private test check full bench papers certificates kills matrix soak audit audit-deps format lock lock-peers clean
+.PHONY: env docs deployments hosts lanes peers run serve private test check house full bench papers certificates kills matrix soak audit audit-deps format lock lock-peers clean
 
 env: $(STAMP)
 
@@ -38,6 +38,9 @@ check: env          ## the fast loop: format, lint, types, fast tests
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(call tests,-m "not slow and not heavy" -x -n 2 tests)
+
+house: env          ## what a plain run loads and what can be deleted, beside their limits; half a minute
+	@$(BIN)/python -m infra.house_gates --table
 
 docs: env           ## the site, in build/site: pages, API, gallery; offline; a warning or a broken link is an error
 	@$(BIN)/python -m sphinx --builder html --nitpicky --fail-on-warning --keep-going --quiet docs build/site
