@@ -39,7 +39,7 @@ check: env          ## the fast loop: format, lint, types, fast tests
 	@$(BIN)/mypy
 	@$(call tests,-m "not slow and not heavy" -x -n 2 tests)
 
-house: env          ## what a plain run loads and what can be deleted, beside their limits; half a minute
+house: env          ## what a plain run loads and what can be deleted, beside their limits; half a minute; docs/project/house.md
 	@$(BIN)/python -m infra.house_gates --table
 
 docs: env           ## the site, in build/site: pages, API, gallery; offline; a warning or a broken link is an error

@@ -1,11 +1,13 @@
-"""Reference pages made from the program: the command line from argparse, the configuration from pydantic."""
+"""Pages made from the program: the command line from argparse, the configuration from pydantic, the map of files."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import re
+import tomllib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -121,4 +123,15 @@ def configuration() -> str:
     return "\n".join(lines)
 
 
-PAGES: dict[str, Callable[[], str]] = {"command_line": command_line, "configuration": configuration}
+def house_map() -> str:
+    """Every file of npmdask below the folder that it will move to."""
+    folders = tomllib.loads((Path(__file__).parents[1] / "infra" / "house_map.toml").read_text())
+    rows = (f"| {code(name)} | {', '.join(map(code, files))} |" for name, files in folders.items())
+    return "\n".join(["| folder | files of today |", "|---|---|", *rows]) + "\n"
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "command_line": command_line,
+    "configuration": configuration,
+    "house_map": house_map,
+}

@@ -1,8 +1,9 @@
-"""The gates of the house: no number passes its limit, gates see what they claim to see."""
+"""The gates of the house: no number passes its limit, gates see what they claim to see, the map is whole."""
 
 from __future__ import annotations
 
 import tomllib
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -192,3 +193,16 @@ def test_the_eight_files_are_found_where_they_have_moved_to(tmp_path: Path) -> N
     found = house_gates.eight_files(checkout)
     assert (found["core/runs/loop.py"], found["api.py"], len(found)) == (3, None, 8)
     assert None not in house_gates.eight_files(Checkout(root=ROOT)).values()
+
+
+# The map.
+
+
+def test_the_map_names_every_file_once_and_no_two_meet() -> None:
+    folders = tomllib.loads((ROOT / "infra" / "house_map.toml").read_text())
+    moves = [(*each.partition(" > ")[::2], folder) for folder, files in folders.items() for each in files]
+    package = ROOT / "npmdask"
+    there = sorted(str(path.relative_to(package)) for path in package.rglob("*.py"))
+    assert sorted(old for old, _, _ in moves) == there, "infra/house_map.toml: a file for every file, each once"
+    ends = Counter(f"{folder}/{new or Path(old).name}" for old, new, folder in moves)
+    assert [end for end, count in ends.items() if count > 1] == []
