@@ -33,7 +33,6 @@ from npmdask.execution.memory import tree_rss
 from npmdask.federated.coordinator import open_nodes
 from npmdask.numerics.spectra import asked_spectrum
 from npmdask.numerics.units import parse_memory
-from npmdask.planning.cluster_plan import PlannedCluster
 from npmdask.planning.plan import Plan, TensorPlan, plan_run, plan_tensor, posed
 from npmdask.planning.private import PrivatePlan, plan_private
 from npmdask.privacy.concerns import concerns
@@ -536,8 +535,8 @@ class RunConfig(ConfigTable):
 
         return stream_facts(self.stream_problem(), self.resources())
 
-    def plan(self, spectrum: str | None = None, cluster: PlannedCluster | None = None) -> Plan | TensorPlan:
-        """What running it would do and need, here, and on a ``cluster`` that does not exist yet.
+    def plan(self, spectrum: str | None = None) -> Plan | TensorPlan:
+        """What running it would do and need.
 
         ``spectrum``: a file or a guess, instead of a sample of the data.
         """
@@ -549,13 +548,9 @@ class RunConfig(ConfigTable):
         if problem.kind == "tensor":
             if spectrum is not None:
                 raise BadInputError(f"{self.source.path} is a tensor, which has no spectrum: leave --spectrum out")
-            if cluster is not None:
-                raise BadInputError(
-                    f"{self.source.path} is a tensor, whose products are not measured: leave --cluster-of out"
-                )
             return plan_tensor(problem, self.resources())
         asked = asked_spectrum(spectrum, problem.most_values, kind=problem.kind)
-        return plan_run(problem, self.resources(), asked, cluster)
+        return plan_run(problem, self.resources(), asked)
 
     def private_plan(self, spectrum: str | None = None) -> PrivatePlan:
         """The same of a private run, from public numbers: the data are not looked at."""

@@ -211,32 +211,15 @@ def add_plan(commands: Any) -> None:
         help="assumed singular values or eigenvalues: a file (.npy, text), or power:1.5, exponential:0.9, "
         "spiked:K,GAP, flat (default: estimated from a sample of the data; private runs cannot sample)",
     )
-    p.add_argument(
-        "--cluster-of",
-        type=int,
-        metavar="WORKERS",
-        help="also plan the run on a cluster of so many workers, which need not exist: it is simulated",
-    )
-    p.add_argument("--worker-threads", type=int, metavar="N", help="threads of each of its workers (default: 1)")
-    p.add_argument("--worker-memory", metavar="SIZE", help="memory of each of its workers, e.g. 16GiB")
-    p.add_argument(
-        "--cluster-facts",
-        metavar="FILE.toml",
-        help="figures of the cluster and its store in a table [cluster] (e.g. latency, store_rate, in_flight, "
-        "losses_per_hour), and prices in a table [prices] (worker_hour, thousand_requests, gigabyte_out, currency)",
-    )
     p.add_argument("--json", action="store_true", help="print one JSON object")
+    p.elsewhere = {"--cluster-of": "clusters are no longer simulated; leave it out and plan a part of the data"}
     p.set_defaults(command=_plan)
 
 
 def _plan(a: argparse.Namespace) -> int:
     from npmdask.planning.plan import plan_lines
 
-    config, cluster = _config_of(a), _planned_cluster(a)
-    if cluster is not None and (config.streams or config.privacy is not None):
-        raise BadInputError(
-            "a cluster is planned for runs that pass over stored data and are not private: leave --cluster-of out"
-        )
+    config = _config_of(a)
     if config.streams:
         if a.spectrum is not None:
             raise BadInputError("the plan of a stream needs no spectrum: leave --spectrum out")
@@ -252,22 +235,9 @@ def _plan(a: argparse.Namespace) -> int:
             return 0
         print(f"npmdask: this run would be refused: see {'expense' if a.json else 'budget'} above", file=sys.stderr)
         return BudgetError.exit_code  # as `npmdask run`
-    plan = config.plan(a.spectrum, cluster)
+    plan = config.plan(a.spectrum)
     print(json.dumps(plan.facts()) if a.json else "\n".join(plan_lines(plan)))
     return 0
-
-
-def _planned_cluster(a: argparse.Namespace) -> Any:
-    """The cluster that is asked about, or None."""
-    from npmdask.planning.cluster_plan import read_cluster
-
-    further = {f"--{n.replace('_', '-')}": getattr(a, n) for n in ("worker_threads", "worker_memory", "cluster_facts")}
-    if a.cluster_of is None:
-        if given := [option for option, value in further.items() if value is not None]:
-            raise BadInputError(f"{given[0]} is of a cluster: give its number of workers too, by --cluster-of")
-        return None
-    threads = 1 if a.worker_threads is None else a.worker_threads
-    return read_cluster(a.cluster_of, threads, a.worker_memory, a.cluster_facts)
 
 
 INTERRUPTED = 130

@@ -23,7 +23,6 @@ from npmdask.execution.memory import MemoryPlan, give_back, largest_rank, link_t
 from npmdask.execution.reduction import runs_of
 from npmdask.numerics.spectra import Spectrum
 from npmdask.numerics.units import time_text
-from npmdask.planning.cluster_plan import ClusterPlan, PlannedCluster, facts_of, plan_cluster
 from npmdask.planning.device_choice import OF_MATRIX, USUAL, DeviceChoice, choice_said, choose_device
 from npmdask.planning.forecast import Forecast, look_ahead, predict_steps
 from npmdask.planning.predicted_steps import GRAM_FLOPS, MEMORY, PLACES, REHEARSAL_FLOPS, SIDE
@@ -98,7 +97,7 @@ class Plan:
     of the rows would be off by; empty where no sample says so. ``chooses``: the number of components is to be found by
     what is held out, and figures are of one. ``mean_cosine``: of component 1 and the mean of the columns, at least so
     large; None where the run centres, or too little is known. ``device``: what passes take on a GPU, where the run has
-    one; all other seconds are of the processor. ``cluster``: what the run would take on one that was asked about.
+    one; all other seconds are of the processor.
     ``blocks``: where they lie, if that is not in memory.
     """
 
@@ -137,7 +136,6 @@ class Plan:
     mean_cosine: float | None = None
     device: DeviceChoice | None = None
     device_said: str = ""
-    cluster: ClusterPlan | None = None
     blocks: str = ""
     network: Network | None = None
 
@@ -155,8 +153,6 @@ class Plan:
         more: dict[str, Any] = {"passes": self.passes, "total_bytes": self.total_bytes, "memory": memory}
         if self.device is not None:
             more["device"] = asdict(self.device) | {"seconds": self.device.seconds, "pays": self.device.pays}
-        if self.cluster is not None:
-            more["cluster"] = facts_of(self.cluster)
         return asdict(self) | {"shape": list(self.shape)} | more
 
 
@@ -176,13 +172,10 @@ def widest(problem: Problem, memory: MemoryPlan, base: int) -> int:
     return max(p, largest_rank(memory, _operator(problem), room, problem.algorithm.state_blocks, base, locked))
 
 
-def plan_run(
-    problem: Problem, resources: Resources, spectrum: Spectrum | None = None, cluster: PlannedCluster | None = None
-) -> Plan:
+def plan_run(problem: Problem, resources: Resources, spectrum: Spectrum | None = None) -> Plan:
     """Measure this machine on the store for at most 5 seconds and say what a run would do. Nothing is written.
 
-    ``spectrum``: given or guessed; if None, that of a sample of rows. ``cluster``: one that does not exist yet, which
-    is simulated with what was measured here.
+    ``spectrum``: given or guessed; if None, that of a sample of rows.
 
     Raises
     ------
@@ -193,11 +186,6 @@ def plan_run(
         raise BadInputError(
             f"{problem.source.path} is a stored Gram: a run on it reads no data, so there is nothing to plan; start "
             "it with `npmdask run`"
-        )
-    if cluster is not None and (resources.cluster or resources.device != "cpu"):
-        raise BadInputError(
-            "a cluster that does not exist yet is planned with what the processor of this machine takes: leave "
-            'run.cluster out, and device = "cpu"'
         )
     require_device(needs_of(problem), resources)
     memory = memory_for(needs_of(problem), resources)
@@ -219,9 +207,6 @@ def plan_run(
             plan = replace(plan, blocks=disk_said(problem, memory.held, memory.threads))
         choice = choose_device(problem, resources, memory, plan.passes)
         plan = replace(plan, device=choice, device_said=choice_said(choice, problem, resources))
-        if cluster is not None:
-            there = plan_cluster(problem, memory, measured, cluster, plan.passes, _decomposing(problem))
-            plan = replace(plan, cluster=there)
         if not others or plan.seconds is None:
             return plan
         further = [make_plan(p, memory_for(needs_of(p), resources, base), measured, wide, spectrum) for p in others]
@@ -760,7 +745,6 @@ def plan_lines(plan: Plan | TensorPlan) -> list[str]:
         **({"mean": _mean_said(plan.mean_cosine)} if _mean_said(plan.mean_cosine) else {}),
         **({} if plan.outlook is None else plan.outlook.lines()),
         **({"sampling": shares_said(plan.shares, plan.target_rank)} if plan.shares else {}),
-        **({} if plan.cluster is None else plan.cluster.lines()),
     }
     return [f"{name:9} {said}" for name, said in table.items()]
 

@@ -40,6 +40,7 @@ FOREIGN = (
         ("gc", "gc: --older-than is missing ("),
         ("run a.toml b.toml", "run: 'b.toml' is one argument too many: only CONFIG.toml|SOURCE is expected"),
         ("run a.toml --memroy 1GiB", "run: there is no option --memroy: did you mean '--memory'?"),
+        ("plan a.zarr --cluster-of 9", "plan: there is no option --cluster-of: clusters are no longer simulated"),
         ("run a.zarr -k 3 --seed x", "run: --seed x: a whole number is needed"),
         ("run a.zarr -k 3 --tol x", "run: --tol x: a number is needed"),
         ("run a.zarr -k 3 --memory", "run: --memory needs a value"),

@@ -22,10 +22,9 @@ import npmdask
 from npmdask.cli.main import main
 from npmdask.config import load_config, validate_config
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.execution.memory import plan_memory, usable_cores
+from npmdask.execution.memory import plan_memory
 from npmdask.operators import Gram
 from npmdask.planning import plan as planning
-from npmdask.planning.cluster_plan import PlannedCluster
 from npmdask.planning.plan import plan_lines, plan_run, posed
 from npmdask.planning.row_sample import spectrum_of
 from npmdask.planning.throughput import Throughput, measure_throughput, spread_positions
@@ -506,112 +505,3 @@ def test_a_plan_shows_every_way_and_why_one_is_taken(tmp_path: Path) -> None:
     ratio = gram.seconds / krylov.seconds
     assert plan.why.startswith("krylov: gram is expected to take" if ratio >= 1 else "krylov, although gram is")
     assert f"{ratio:.2g}" in plan.why and any(line.startswith("method    krylov") for line in plan_lines(plan))
-
-
-# A cluster that does not exist yet
-
-FACTS = """
-[cluster]
-latency = 0.05
-connection = "80MB"
-[prices]
-worker_hour = 0.36
-thousand_requests = 1
-gigabyte_out = 10
-currency = "EUR"
-"""
-
-
-@pytest.mark.slow
-def test_a_cluster_that_does_not_exist_is_planned(tmp_path: Path, capsys: Any) -> None:
-    generate(tmp_path / "x.zarr", problem="spectrum", rows=40_000, columns=100, rank=4)
-    (tmp_path / "facts.toml").write_text(FACTS)
-    asked = ["plan", str(configure(tmp_path, more='name = "krylov"')), "--cluster-of", "10", "--worker-threads", "2"]
-    asked += ["--worker-memory", "16GiB", "--cluster-facts", str(tmp_path / "facts.toml")]
-    assert main([*asked, "--json"]) == 0
-    plan = json.loads(capsys.readouterr().out)
-    there = plan["cluster"]
-    assert (there["workers"], there["threads"], there["passes"]) == (10, 2, plan["passes"]) and there["whole"]
-    assert there["nbytes"] == pytest.approx(plan["total_bytes"])
-    assert there["requests"] == pytest.approx(plan["total_bytes"] / plan["layout"]["chunk_bytes"], rel=0.2)
-    assert 0 < there["least_seconds"] <= there["seconds"] <= there["most_seconds"]
-    assert there["given"] == {"latency": 0.05, "connection": 80e6} and "network" in there["assumed"]
-    assert there["worker_memory"] == 190 * 2**20 + plan["memory"]["state"] + 2 * plan["memory"]["task"]
-    assert there["money"] == pytest.approx(
-        {
-            "for workers": 10 * there["seconds"] / 10_000,
-            "for requests": there["requests"] / 1000,
-            "for bytes": there["nbytes"] / 1e8,
-        }
-    )
-    assert there["enough"] in dict(there["by_workers"])
-    assert main(asked) == 0
-    out = capsys.readouterr().out
-    for line in (
-        r"cluster   10 workers x 2 threads: about .+ for \d+ passes, \d+ tasks? each; .+ to .+ if assumptions",
-        r"store     .+ in .+ requests",
-        r"workers   .+ off: .+; more save less than 25%",
-        r"worker    needs \d+ MiB of 16384 MiB",
-        r"assumed   store_rate .+; each core as fast as one here",
-        r"money     .+ EUR \(.+ for workers, .+ for requests, .+ for bytes\); .+ at the end of the range",
-    ):
-        assert re.search(line, out), line
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--worker-threads", "2"], "--worker-threads is of a cluster: give its number of workers too"),
-        (["--cluster-of", "0"], "workers = 0: give a whole number from 1 on"),
-        (["--cluster-of", "2", "--worker-memory", "much"], "'much' is not a size"),
-        (["--cluster-of", "2", "--cluster-facts", "none.toml"], "none.toml cannot be read"),
-        (["--cluster-of", "2", "--cluster-facts", "bad.toml"], "bad.toml is not a TOML file"),
-        (["--cluster-of", "2", "--cluster-facts", "odd.toml"], "prizes is neither the table [cluster] nor [prices]"),
-        (["--cluster-of", "2", "--cluster-facts", "name.toml"], "did you mean 'worker_hour'"),
-        (["--cluster-of", "2", "--cluster-facts", "text.toml"], "latency = 'short' is not a number"),
-        (["--cluster-of", "2", "--cluster-facts", "less.toml"], "worker_hour = -1.0: give a price of 0 or more"),
-        (["--cluster-of", "2", "--set", "run.cluster=tcp://127.0.0.1:1"], "leave run.cluster out"),
-        (["--cluster-of", "2", "--algorithm", "spm"], "leave --cluster-of out"),
-    ],
-    ids=lambda options: " ".join(options) if isinstance(options, list) else "",
-)
-def test_a_planned_cluster_that_makes_no_sense_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, options: list[str], said: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_zarr(tmp_path / "x.zarr", np.random.default_rng(0).standard_normal((400, 20)), chunks=(100, 20))
-    for name, text in {
-        "bad": "[cluster",
-        "odd": "[prizes]\na = 1",
-        "name": "[prices]\nworker_hours = 1",
-        "text": '[cluster]\nlatency = "short"',
-        "less": "[prices]\nworker_hour = -1",
-    }.items():
-        (tmp_path / f"{name}.toml").write_text(text)
-    assert main(["plan", "x.zarr", "-k", "2", "--kind", "samples", *options]) == 2
-    assert said in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_a_worker_with_too_little_memory_is_refused_and_what_it_takes_is_enough(tmp_path: Path, capsys: Any) -> None:
-    write_zarr(tmp_path / "x.zarr", np.random.default_rng(0).standard_normal((4000, 200)), chunks=(1000, 200))
-    asked = ["plan", str(configure(tmp_path, more='name = "krylov"')), "--cluster-of", "4", "--worker-threads", "8"]
-    assert main([*asked, "--worker-memory", "300MiB"]) == 3
-    said = capsys.readouterr().err
-    needed, threads = re.findall(r"--worker-memory (\d+)MiB or at most (\d+) threads", said)[0]
-    assert main([*asked, "--worker-memory", f"{int(needed) + 1}MiB"]) == 0
-    assert main([*asked[:-1], threads, "--worker-memory", "300MiB"]) == 0
-
-
-@pytest.mark.slow
-def test_figures_of_a_busy_machine_are_not_trusted_without_a_word(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_zarr(tmp_path / "x.zarr", np.random.default_rng(0).standard_normal((400, 20)), chunks=(100, 20))
-    config = load_config(configure(tmp_path, more='name = "krylov"'))
-    said = dict[float, str]()
-    for load in (0.5, 64.0):
-        monkeypatch.setattr("os.getloadavg", lambda load=load: (load * usable_cores(), 0.0, 0.0))
-        plan = config.plan(cluster=PlannedCluster(workers=2))
-        said[load] = next(line for line in plan_lines(plan) if line.startswith("measured"))
-    assert "load_per_core 0.5" in said[0.5] and "busy" not in said[0.5] and "plan again when it is idle" in said[64.0]
