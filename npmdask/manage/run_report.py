@@ -653,7 +653,7 @@ def _prediction(telemetry: list[dict[str, Any]], history: list[dict[str, Any]]) 
     if not telemetry:
         return []
     rows = comparison(telemetry, history)
-    head = ("", "predicted before the first pass", "with the values that were found", "measured")
+    head = ("", "predicted before the first pass", "measured")
     said = Text(text=prediction_facts(telemetry, len(history))["prediction"])
     return [section("Predicted and measured", table(rows, head) if rows else said)]
 

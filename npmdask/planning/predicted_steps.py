@@ -1,4 +1,4 @@
-"""Predict the steps of a run before its first pass, and compare them with the steps it took.
+"""Predict the steps of a run before its first pass.
 
 A few rows of the data are read (of chunks that cannot be read in part at most ``READ`` bytes; for half a second, or
 for two from an object store or by a worker of a cluster), and the run is rehearsed on their spectrum. It decides
@@ -33,7 +33,7 @@ from npmdask.runs.observers import Observer, Observers
 from npmdask.runs.presentation import presenter_of
 from npmdask.runs.problem import FIRST_STAGE, Problem, Request
 from npmdask.runs.rank_search import solve_auto, solve_share
-from npmdask.runs.results import FORESEEN, HINDSIGHT, logged_prediction
+from npmdask.runs.results import FORESEEN
 from npmdask.runs.session import Session
 from npmdask.runs.solution import Resources, Solution
 from npmdask.runs.stopping_rules import STAGE_STEPS, LowRankRule, ShareRule, next_columns, smallest_rank
@@ -55,7 +55,7 @@ Log = Callable[..., None]
 
 
 class Predictor(Observer):
-    """Predict the steps of a run before its first pass, and at its end what would have been predicted of its values.
+    """Predict the steps of a run before its first pass.
 
     A run does not know of it: the function that opens the run adds it to the observers. Private runs do not call the
     methods that this one needs, so no sample is drawn.
@@ -66,9 +66,6 @@ class Predictor(Observer):
 
     def on_search(self, problem: Problem, stage: Problem, session: Session, store: RunStore) -> None:
         foresee_search(problem, stage, session.memory, session.executor, store.telemetry(), store.log)
-
-    def on_answer(self, problem: Problem, values: np.ndarray, session: Session) -> None:
-        compare_steps(problem, values, session.telemetry(), session.log)
 
 
 def predict_run(
@@ -234,24 +231,6 @@ def _light(problem: Problem) -> tuple[Source, Request]:
     source, asked = problem.source, problem.request.center or problem.request.scale
     mean, std = (source.column_mean, source.column_std) if asked else (None, None)
     return replace(source, truth=None, words=None, column_mean=mean, column_std=std), problem.request
-
-
-def compare_steps(problem: Problem, values: np.ndarray, telemetry: list[dict[str, Any]], log: Log) -> None:
-    """Log what would have been predicted with the ``values`` that the run has found (of the operator) in front."""
-    first = logged_prediction(telemetry)
-    if first is None or not first.get("spectrum") or first["residual"] is not None:
-        return
-    sampled, found = np.array(first["spectrum"]), np.asarray(values, np.float64)
-    last = len(found) - 1
-    if not last < len(sampled) or sampled[last] == 0:
-        return
-    try:
-        told = predict_steps(
-            problem, wanted_first(found, sampled), problem.algorithm.iteration_rank, flops=REHEARSAL_FLOPS
-        )
-    except Exception:  # as in foresee: then there is no hindsight
-        return
-    log(HINDSIGHT, steps=told.steps, how=told.how)
 
 
 # The prediction for a search for a share of the variance: its stages and the run that answers, one after the other.

@@ -68,7 +68,7 @@ def _facts_of(problem: Problem) -> Facts:
     )
 
 
-def power_loop(facts: Facts, release: Release, session: Session) -> Result | None:
+def power_loop(facts: Facts, release: Release, session: Session) -> None:
     """Go on until the stopping rule says why not, and commit the answer.
 
     Parameters
@@ -76,10 +76,6 @@ def power_loop(facts: Facts, release: Release, session: Session) -> Result | Non
     facts : the question.
     release : is asked for products of the data.
     session : commits and tells.
-
-    Returns
-    -------
-    result : what the algorithm found, in the units of the operator; None where that is not an answer.
     """
     state, history = first_state(replace(facts, algorithm=session.here(facts.algorithm)), session)
     views = views_of(history)
@@ -99,10 +95,8 @@ def power_loop(facts: Facts, release: Release, session: Session) -> Result | Non
         arrays, scalars = state_fields(state)
         session.commit(state.step, arrays, {"state": scalars, "history": history})
         session.observer.on_step(step_of(history[-1], facts.kind, released.seconds))
-    result = algorithm.finalize(state)
-    answer = release.answer(state, result, views[-1], outcome, history)
+    answer = release.answer(state, algorithm.finalize(state), views[-1], outcome, history)
     session.answer(answer.arrays, answer.meta)
-    return result if outcome.answered else None
 
 
 def first_state(facts: Facts, session: Session) -> tuple[Any, list[dict[str, Any]]]:
@@ -195,9 +189,7 @@ def _answered(problem: Problem, release: Release, session: Session) -> Any:
     """The answer, after all steps that are not done yet."""
     session.plan(needs_of(problem))  # before a state that may be larger than what is allowed
     require_disk(problem, session)
-    result = power_loop(_facts_of(problem), release, session)
-    if result is not None:
-        session.observer.on_answer(problem, result.values, session)
+    power_loop(_facts_of(problem), release, session)
     session.stop()
     return session.store.read_part("result")
 

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 from npmdask.checkpoint.logging import tell
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from npmdask.checkpoint.store import RunStore
     from npmdask.execution.memory import MemoryPlan
     from npmdask.runs.problem import Problem
@@ -34,9 +32,6 @@ class Observer:
 
     def on_search(self, problem: Problem, stage: Problem, session: Session, store: RunStore) -> None:
         """The same of a ``stage`` of the search for a rank, which ``problem`` asks for in ``store``."""
-
-    def on_answer(self, problem: Problem, values: np.ndarray, session: Session) -> None:
-        """The run has its answer: ``values`` of the operator. Private runs do not call this."""
 
     def on_stage(self, label: str) -> None:
         """A part of a longer job begins: the steps that follow are its own, counted from one."""
@@ -89,10 +84,6 @@ class Observers(Observer):
     def on_search(self, problem: Problem, stage: Problem, session: Session, store: RunStore) -> None:
         for member in self._members:
             member.on_search(problem, stage, session, store)
-
-    def on_answer(self, problem: Problem, values: np.ndarray, session: Session) -> None:
-        for member in self._members:
-            member.on_answer(problem, values, session)
 
     def on_stage(self, label: str) -> None:
         for member in self._members:

@@ -86,9 +86,6 @@ class _StageOfSearch(StageObserver):
     def on_ready(self, problem: Problem, session: Session) -> None:
         self._search.session.told.on_search(self._search.problem, problem, session, self._search.session.store)
 
-    def on_answer(self, problem: Problem, values: np.ndarray, session: Session) -> None:
-        """Not passed on: what a stage finds is not the answer."""
-
 
 def solve_share(problem: Problem, session: Session) -> Solution:
     """Find how many components reach ``problem.share``, and find them.
@@ -178,13 +175,10 @@ def _left_over(search: _Search, k: int) -> tuple[float, float]:
 
 
 class _StageOfChoice(StageObserver):
-    """Reports a stage, of which nothing is predicted and no answer is drawn."""
+    """Reports a stage, of which nothing is predicted."""
 
     def on_ready(self, problem: Problem, session: Session) -> None:
         """Not passed on: how many steps EM takes no sample tells."""
-
-    def on_answer(self, problem: Problem, values: np.ndarray, session: Session) -> None:
-        """Not passed on: what a stage finds is not the answer."""
 
 
 def _chosen(problem: Problem, held: RunStore) -> Problem | None:

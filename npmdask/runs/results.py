@@ -365,7 +365,7 @@ def in_complex(values: np.ndarray, vectors: np.ndarray, norms: np.ndarray) -> tu
 
 
 NONE = "none: no number of steps was predicted before the first pass"
-FORESEEN, HINDSIGHT, SEARCHED = "foreseen", "hindsight", "searched"  # events of the telemetry
+FORESEEN, SEARCHED = "foreseen", "searched"  # events of the telemetry
 
 
 def logged_prediction(telemetry: list[dict[str, Any]]) -> dict[str, Any] | None:
@@ -400,34 +400,28 @@ def _compared(first: dict[str, Any], telemetry: list[dict[str, Any]], steps: int
 
 
 def prediction_facts(telemetry: list[dict[str, Any]], steps: int) -> dict[str, Any]:
-    """``predicted_steps`` and ``hindsight_steps`` (None: unknown), and the ``prediction`` as a sentence."""
-    first, back = logged_prediction(telemetry), [line for line in telemetry if line["event"] == HINDSIGHT]
+    """Return ``predicted_steps`` (None: unknown), and the ``prediction`` as a sentence."""
+    first = logged_prediction(telemetry)
     if first is None:
         why = next((line["why"] for line in telemetry if line["event"] == FORESEEN), "")
-        return {"predicted_steps": None, "hindsight_steps": None, "prediction": f"none: {why}" if why else NONE}
-    hindsight = back[-1]["steps"] if back else None
+        return {"predicted_steps": None, "prediction": f"none: {why}" if why else NONE}
     of, taken, so = _compared(first, telemetry, steps)
     said = f"predicted {first['steps']} steps{of}, took {taken}{so}"
     if not first["reached"]:
         said = f"predicted not to reach the tolerance in {first['steps']} steps{of}, took {taken}{so}"
-    said += "" if hindsight is None else f"; {hindsight} with the values that were found"
-    return {"predicted_steps": first["steps"], "hindsight_steps": hindsight, "prediction": said}
+    return {"predicted_steps": first["steps"], "prediction": said}
 
 
 def comparison(telemetry: list[dict[str, Any]], history: list[dict[str, Any]]) -> list[tuple[str, ...]]:
-    """Rows for a page: what, predicted before the first pass, in hindsight, measured; none if nothing was predicted."""
+    """Return rows for a page: what, predicted before the first pass, measured; none if nothing was predicted."""
     first = logged_prediction(telemetry)
     if first is None:
         return []
-    facts = prediction_facts(telemetry, len(history))
     predicted = f"{first['steps']}" if first["reached"] else f"more than {first['steps']}"
-    hindsight = "-" if facts["hindsight_steps"] is None else f"{facts['hindsight_steps']}"
     of, taken, so = _compared(first, telemetry, len(history))
     what = f"steps (predicted{of}; taken{so})" if of else "steps"
-    rows: list[tuple[str, ...]] = [(what, predicted, hindsight, f"{taken}")]
+    rows: list[tuple[str, ...]] = [(what, predicted, f"{taken}")]
     if first.get("residual") is not None:
         plateau = min(step["worst_residual"] for step in history)
-        rows.append(
-            ("relative residual at the plateau of the noise", f"{first['residual']:.1e}", "-", f"{plateau:.1e}")
-        )
+        rows.append(("relative residual at the plateau of the noise", f"{first['residual']:.1e}", f"{plateau:.1e}"))
     return rows
