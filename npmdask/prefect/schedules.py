@@ -4,20 +4,21 @@ The keys of an entry are the fields of :class:`ScheduleEntry`. Their JSON schema
 beside the package's own: ``schedules.schema.json``.
 """
 
-import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
+from itertools import pairwise
 from os.path import normpath
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from zoneinfo import available_timezones
+from zoneinfo import ZoneInfo, available_timezones
 
 from prefect import Flow
 from prefect.schedules import Cron, Interval, Schedule
 from prefect.server.schemas.schedules import CronSchedule
+from prefect.utilities.asyncutils import run_coro_as_sync
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from npmdask.config import RunConfig, load_config, parse_toml, sentences
@@ -152,11 +153,9 @@ class Planned:
     def timing(self, now: datetime) -> str:
         """Say when it runs, in which time zone, and its next tick after ``now``: the one that Prefect would make."""
         if self.when.cron is not None:
-            zone = str(self.when.timezone)
-            said = f"cron {self.when.cron} ({zone})"
-            cron = CronSchedule(cron=self.when.cron, timezone=zone, day_or=self.when.day_or)
-            ticks = [] if self.paused else asyncio.run(cron.get_dates(1, start=now))
-            due = f"next tick {ticks[0]:%a %Y-%m-%d %H:%M %Z}" if ticks else "no next tick"
+            said = f"cron {self.when.cron} ({self.when.timezone})"
+            (next_one,) = _ticks(self.when, now, count=1)
+            due = "; ".join((f"next tick {next_one:%a %Y-%m-%d %H:%M %Z}", *_changed_clocks(self.when, now)))
         else:
             assert self.when.interval is not None
             often = time_text(self.when.interval.total_seconds())
@@ -167,6 +166,40 @@ class Planned:
     def queue(self) -> str:
         """The work queue of all that reads the same data: its limit is how many runs of them there are at once."""
         return f"data-{sha256(self.data.encode()).hexdigest()[:12]}"
+
+
+def _ticks(
+    when: Schedule, start: datetime, end: datetime | None = None, *, count: int | None = None, zone: str | None = None
+) -> list[datetime]:
+    """Return when Prefect runs a cron: ``count`` times, or all up to ``end``. Raises ValueError where none comes."""
+    cron = CronSchedule(cron=str(when.cron), timezone=zone or when.timezone)
+    return list(run_coro_as_sync(cron.get_dates(count, start, end)) or ())
+
+
+def _changed_clocks(when: Schedule, now: datetime) -> Iterator[str]:
+    """Say on which days of the coming year the clock has times of a cron not at all or twice, and what Prefect does.
+
+    That is asked of Prefect and not known here: it may change with its version.
+    """
+    zone, quarter, second = ZoneInfo(str(when.timezone)), timedelta(minutes=15), timedelta(seconds=1)
+    first = now.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+    days = pairwise((first + timedelta(days=n)).astimezone(zone) for n in range(367))
+    changed = [day.astimezone(UTC) for day, after in days if day.utcoffset() != after.utcoffset()]
+    for before, after in pairwise((day + n * quarter).astimezone(zone) for day in changed for n in range(97)):
+        old, new = before.utcoffset() or timedelta(), after.utcoffset() or timedelta()
+        if old == new:
+            continue
+        change, length = after.astimezone(UTC), abs(new - old)
+        shown = change + min(old, new)  # by the clock; in UTC every such time comes once
+        if hit := _ticks(when, shown, shown + length - second, zone="UTC"):
+            ticks = _times(_ticks(when, change - length, change + length - second), "%a %H:%M %Z")
+            how = f"{_times(hit, '%H:%M')} twice" if new < old else f"no {_times(hit, '%H:%M')}"
+            yield f"{shown:%a %Y-%m-%d} has {how}, and Prefect ticks at {ticks}"
+
+
+def _times(ticks: Sequence[datetime], form: str) -> str:
+    said = [f"{one:{form}}" for one in ticks]
+    return ", ".join(said) if len(said) < 4 else f"{said[0]} to {said[-1]}"
 
 
 def counted(planned: Sequence[Planned]) -> str:
@@ -209,13 +242,7 @@ def read_schedules(path: Path | str) -> list[Planned]:
 
 def _planned(entry: ScheduleEntry, folder: Path) -> Planned:
     run_folder("runs", str(entry.parameters.get("run_id", entry.name)))
-    try:
-        when = Cron(entry.cron, timezone=entry.timezone) if entry.cron else Interval(float(entry.every or 0))
-    except ValueError as error:
-        raise BadInputError(
-            f"schedule {entry.name}: cron = {entry.cron!r} is not a valid time: write minute, hour, day, month and "
-            "day of the week, like '0 2 * * *'"
-        ) from error
+    when = Interval(entry.every) if entry.every else _cron(entry.name, str(entry.cron), entry.timezone)
     flow, parameters = FLOWS[entry.flow], {"run_id": entry.name, **entry.parameters}
     if entry.config is not None:
         store = folder / entry.store if entry.store else Path("runs", str(parameters["run_id"]))
@@ -242,6 +269,22 @@ def _planned(entry: ScheduleEntry, folder: Path) -> Planned:
         begins=entry.every is not None and not entry.paused,
         version=sha256(json.dumps([entry.model_dump(), parameters], sort_keys=True).encode()).hexdigest()[:12],
     )
+
+
+def _cron(name: str, cron: str, timezone: str) -> Schedule:
+    """A cron that comes, and is read as it is written: of six fields the last would be seconds, of seven a year."""
+    five = "write minute, hour, day, month and day of the week, like '0 2 * * *'"
+    wrong = f"is not a valid time: {five}"
+    try:
+        when = Cron(cron, timezone=timezone)
+        wrong = "never comes: no year has such a day, so name one that its month has"
+        _ticks(when, datetime.now(UTC), count=1)
+        wrong = f"has {len(cron.split())} fields, not 5: {five}"
+        if len(cron.split()) > 5:
+            raise ValueError(wrong)
+    except ValueError as error:
+        raise BadInputError(f"schedule {name}: cron = {cron!r} {wrong}") from error
+    return when
 
 
 def _data_of(config: RunConfig) -> str:

@@ -81,12 +81,61 @@ def test_each_schedule_says_when_it_runs_next_in_its_own_time_zone(folder: Path)
     (folder / "s.toml").write_text(GOOD)
     npm, topics = read_schedules(folder / "s.toml")
     before, after = datetime(2026, 3, 27, 23, 30, tzinfo=UTC), datetime(2026, 3, 29, 12, 0, tzinfo=UTC)
-    assert npm.timing(before) == "cron 0 2 * * * (Europe/Berlin), next tick Sat 2026-03-28 02:00 CET"
-    assert npm.timing(after) == "cron 0 2 * * * (Europe/Berlin), next tick Mon 2026-03-30 02:00 CEST"
+    assert npm.timing(before).startswith("cron 0 2 * * * (Europe/Berlin), next tick Sat 2026-03-28 02:00 CET; ")
+    assert npm.timing(after).startswith("cron 0 2 * * * (Europe/Berlin), next tick Mon 2026-03-30 02:00 CEST; ")
     every = "every 10 minutes, first tick when it is served for the first time, then 10 minutes after each"
     assert topics.timing(before) == every
     (folder / "s.toml").write_text(GOOD.replace("at_once = 2", "paused = true"))
     assert read_schedules(folder / "s.toml")[0].timing(before) == "cron 0 2 * * * (Europe/Berlin), paused: no tick"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("cron", "zone", "said"),
+    [
+        (
+            "30 2 * * *",
+            "Europe/Berlin",
+            [
+                "Sun 2026-10-25 has 02:30 twice, and Prefect ticks at Sun 02:30 CEST",
+                "Sun 2027-03-28 has no 02:30, and Prefect ticks at Sun 01:30 CET",
+            ],
+        ),
+        (
+            "0 * * * *",
+            "Europe/Berlin",
+            [
+                "Sun 2026-10-25 has 02:00 twice, and Prefect ticks at Sun 02:00 CEST",
+                "Sun 2027-03-28 has no 02:00, and Prefect ticks at Sun 01:00 CET, Sun 03:00 CEST",
+            ],
+        ),
+        (
+            "* * * * *",
+            "America/New_York",
+            [
+                "Sun 2026-11-01 has 01:00 to 01:59 twice, and Prefect ticks at Sun 01:00 EDT to Sun 01:59 EDT",
+                "Sun 2027-03-14 has no 02:00 to 02:59, and Prefect ticks at Sun 01:00 EST to Sun 03:59 EDT",
+            ],
+        ),
+        ("0 4 * * *", "Europe/Berlin", []),
+        ("30 2 * * *", "Asia/Tokyo", []),
+    ],
+)
+def test_hours_that_a_clock_skips_or_doubles_are_said(folder: Path, cron: str, zone: str, said: list[str]) -> None:
+    """As the installed Prefect does it: fails where it would do otherwise, too."""
+    (folder / "s.toml").write_text(GOOD.replace("0 2 * * *", cron).replace("Europe/Berlin", zone))
+    told = read_schedules(folder / "s.toml")[0].timing(datetime(2026, 4, 1, 12, 0, tzinfo=UTC))
+    assert re.sub(r".*, next tick [^;]*(; )?", "", told) == "; ".join(said)
+
+
+@pytest.mark.slow
+def test_a_day_of_leap_years_comes_and_one_of_no_year_does_not(folder: Path) -> None:
+    for cron, due in (("0 0 29 2 *", "Tue 2028-02-29 00:00 CET"), ("@daily", "Sat 2026-11-28 00:00 CET")):
+        (folder / "s.toml").write_text(GOOD.replace("0 2 * * *", cron))
+        told = read_schedules(folder / "s.toml")[0].timing(datetime(2026, 11, 27, 12, tzinfo=UTC))
+        assert told == f"cron {cron} (Europe/Berlin), next tick {due}"
+    (folder / "s.toml").write_text(GOOD.replace("0 2 * * *", "0 0 30 2 *"))
+    assert serve.main([str(folder / "s.toml"), "--check"]) == 2
 
 
 def test_the_check_shows_all_of_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -107,6 +156,16 @@ def test_the_check_shows_all_of_it(folder: Path, capsys: pytest.CaptureFixture[s
             'cron = "0 2 * * *"',
             'cron = "every night"',
             "schedule nightly: cron = 'every night' is not a valid time: write minute",
+        ),
+        (
+            'cron = "0 2 * * *"',
+            'cron = "0 0 2 * * *"',
+            "schedule nightly: cron = '0 0 2 * * *' has 6 fields, not 5: write minute, hour",
+        ),
+        (
+            'cron = "0 2 * * *"',
+            'cron = "0 0 30 2 *"',
+            "schedule nightly: cron = '0 0 30 2 *' never comes: no year has such a day",
         ),
         ('cron = "0 2 * * *"', "", "nightly: say when it runs, with either `every` or `cron`"),
         ("every = 600", 'every = 600\ncron = "0 2 * * *"', "papers: say when it runs"),
