@@ -45,6 +45,7 @@ class Service:
     environment : what it has besides that of the supervisor.
     stop_signal : what asks it to end.
     user : whom it runs as, where that is not who runs the supervisor (which is root then).
+    final : an exit status after which it is of no use to start it again: its last line says why.
     lost_with : another service, and the exit status with which that one says that it has lost what this one knows of
         it. Then this one is ended, too, and started again when the other one answers.
     """
@@ -56,6 +57,7 @@ class Service:
     patience: float = 120.0
     stop_signal: signal.Signals = signal.SIGTERM
     user: str | None = None
+    final: int | None = None
     lost_with: tuple[str, int] | None = None
 
 
@@ -104,7 +106,13 @@ class Supervisor:
             raise
 
     def watch(self, over: Callable[[], bool], interval: float = 0.5) -> None:
-        """Start again what dies, until ``over`` says that it is enough."""
+        """Start again what dies, until ``over`` says that it is enough.
+
+        Raises
+        ------
+        RefusedError
+            One has ended with its ``final`` status.
+        """
         while not over():
             for one in self._running:
                 self._look_after(one)
@@ -148,22 +156,23 @@ class Supervisor:
             )
 
     def _wait(self, one: _Running) -> None:
-        name, deadline = one.service.name, time.monotonic() + one.service.patience
+        deadline = time.monotonic() + one.service.patience
         while not one.service.ready():
-            code = one.process.poll()
-            if code is not None or time.monotonic() > deadline:
-                why = (
-                    f"ended with status {code}" if code is not None else f"does not answer ({one.service.patience:g} s)"
-                )
-                raise RefusedError(
-                    f"{name} {why}: {_last_line(self.folder / f'{name}.log')} (see {self.folder}/{name}.log)"
-                )
+            if one.process.poll() is not None or time.monotonic() > deadline:
+                raise self._refusal(one)
             time.sleep(0.1)
+
+    def _refusal(self, one: _Running) -> RefusedError:
+        code, log = one.process.returncode, self.folder / f"{one.service.name}.log"
+        why = f"does not answer ({one.service.patience:g} s)" if code is None else f"ended with status {code}"
+        return RefusedError(f"{one.service.name} {why}: {_last_line(log)} (see {log})")
 
     def _look_after(self, one: _Running) -> None:
         now = time.monotonic()
         if one.process.poll() is None:
             return
+        if one.process.returncode == one.service.final:
+            raise self._refusal(one)
         if one.again_at is None:
             one.failures = 0 if now - one.started > STEADY else one.failures + 1
             pause = min(2.0 ** max(one.failures - 1, 0), LONGEST_WAIT)

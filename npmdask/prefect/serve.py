@@ -44,7 +44,7 @@ from npmdask.prefect.programs import (
     exit_code,
     say,
 )
-from npmdask.prefect.server import DATABASE_GONE, answers, ask, free_port, python_path
+from npmdask.prefect.server import DATABASE_DAMAGED, DATABASE_GONE, answers, ask, free_port, python_path
 from npmdask.storage.synthetic import generate
 
 PORT = 4200  # the port that Prefect uses by default
@@ -195,6 +195,7 @@ def services(
             command=(sys.executable, *server_command(port)),
             environment=environment,
             ready=lambda: answers(url),
+            final=DATABASE_DAMAGED,
         ),
         Service(
             name="keeper",

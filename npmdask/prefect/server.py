@@ -16,12 +16,13 @@ import json
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence, Set
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ from npmdask.storage.paths import private
 PATIENCE = 120  # seconds; migrating a new database takes 5 to 20
 DATABASE_LOOK = 2.0  # seconds between two looks at its file
 DATABASE_GONE = 76  # exit status: what workers know of this server is of no use to the next one
+DATABASE_DAMAGED = 77  # exit status: the next one would fail at the same database
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = {  # of a server, where the environment does not say otherwise
     "PREFECT_SERVER_API_CSRF_PROTECTION_ENABLED": "true",
@@ -176,7 +178,43 @@ def _serve(port: int, parent: int | None = None) -> None:
     if parent is None:
         threading.Thread(target=_require_database, daemon=True).start()
     app, host = OwnPagesOnly(create_app(), hosts, origins), os.environ.get("PREFECT_SERVER_API_HOST", "127.0.0.1")
-    uvicorn.run(app, host=host, port=port, log_level="error", timeout_graceful_shutdown=3)
+    try:
+        uvicorn.run(app, host=host, port=port, log_level="error", timeout_graceful_shutdown=3)
+    except SystemExit:  # it did not come up
+        file = _database()
+        if file is not None and (why := damage_of(file)):
+            print(
+                f"{file} is damaged, or no database of Prefect ({why}): move it away, with {file.name}-wal and "
+                f"{file.name}-shm, and start again; schedules come back from their file and runs from their stores, "
+                "only the history is lost",
+                flush=True,
+            )
+            sys.exit(DATABASE_DAMAGED)
+        raise
+
+
+def _database() -> Path | None:
+    """The file of the database of this server; None where there is none (PostgreSQL, memory)."""
+    from prefect.settings import get_current_settings
+    from sqlalchemy import make_url
+
+    secret = get_current_settings().server.database.connection_url
+    url = None if secret is None else make_url(secret.get_secret_value())
+    if url is None or not url.drivername.startswith("sqlite") or url.database in (None, "", ":memory:"):
+        return None
+    return Path(str(url.database))
+
+
+def damage_of(file: Path) -> str:
+    """What SQLite finds wrong with a database, which is only read; "" where it is whole, or cannot be looked at now."""
+    try:
+        with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", timeout=0, uri=True)) as there:
+            said = str(there.execute("pragma quick_check(1)").fetchone()[0])
+    except sqlite3.OperationalError:  # locked, or not to be opened
+        return ""
+    except sqlite3.DatabaseError as error:
+        return str(error)
+    return "" if said == "ok" else said.replace("\n", " ")
 
 
 def _require_database() -> None:
@@ -184,21 +222,14 @@ def _require_database() -> None:
 
     It is started again (by ``npmdask serve``, by a container), and makes a new one.
     """
-    from prefect.settings import get_current_settings
-    from sqlalchemy import make_url
-
-    secret = get_current_settings().server.database.connection_url
-    file = None if secret is None else make_url(secret.get_secret_value())
-    if file is None or not file.drivername.startswith("sqlite") or file.database in (None, "", ":memory:"):
-        return
-    first: int | None = None
-    while True:
+    file, first = _database(), None
+    while file is not None:
         try:
-            now = os.stat(str(file.database)).st_ino
+            now = file.stat().st_ino
         except FileNotFoundError:
             now = None
         if first is not None and now != first:
-            print(f"{file.database} was deleted or replaced: this server ends, the next one makes its own", flush=True)
+            print(f"{file} was deleted or replaced: this server ends, the next one makes its own", flush=True)
             os._exit(DATABASE_GONE)
         first = now
         time.sleep(DATABASE_LOOK)

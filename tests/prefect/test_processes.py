@@ -86,6 +86,20 @@ def watched(supervisor: Supervisor, over: Callable[[], bool]) -> None:
 
 
 @pytest.mark.slow
+def test_what_no_start_mends_ends_all_with_its_last_line(tmp_path: Path) -> None:
+    """Status 76 above is one that a start mends."""
+    up = tmp_path / "one.up"
+    code = f"open({str(up)!r}, 'w').close(); import time; time.sleep(1); print('the file is cut'); exit(77)"
+    one = Service(name="one", command=(sys.executable, "-c", code), ready=up.exists, final=77)
+    deadline = time.monotonic() + 30
+    with pytest.raises(RefusedError, match=r"one ended with status 77: the file is cut \(see .*one.log\)"):
+        with Supervisor(tmp_path, [sleeper(tmp_path, "other"), one], print) as supervisor:
+            other = supervisor.pid("other")
+            supervisor.watch(lambda: time.monotonic() > deadline, 0.05)
+    assert gone(other)
+
+
+@pytest.mark.slow
 def test_the_next_waits_for_the_one_before(tmp_path: Path) -> None:
     """The second command fails unless the first has written its file."""
     late = Service(

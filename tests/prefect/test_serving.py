@@ -2,10 +2,12 @@
 
 import os
 import signal
+import sqlite3
 import stat
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -13,6 +15,7 @@ import pytest
 
 from npmdask.prefect.programs import AUTH, read_auth_string
 from npmdask.prefect.serve import _scratch, users_of
+from npmdask.prefect.server import damage_of
 from tests.prefect.conftest import Shop, alive, command_of, wait_until
 from tests.prefect.served import Served
 
@@ -97,6 +100,42 @@ def test_one_server_its_secret_its_database_and_its_end(shop: Shop) -> None:
     wait_until(lambda: not alive(everything), 120, "no process is left", lambda: str(alive(everything)))
     assert not scratch.exists() and not (shop.folder / "runs" / ".serve" / "services.json").exists()
     assert not shop.tracebacks, shop.err
+
+
+def test_a_database_that_is_none_ends_it_with_a_sentence_and_stays_as_it_is(tmp_path: Path) -> None:
+    """Every other test here has its whole twin."""
+    shop, file = Shop(tmp_path), tmp_path / "prefect" / "prefect.db"
+    shop.config("often")
+    shop.home.mkdir(mode=0o700)
+    file.write_bytes(garbage := os.urandom(1 << 16))
+    try:
+        assert Served(shop, SCHEDULES).process.wait(240) == 3
+    finally:
+        shop.clean()
+    assert f"{file} is damaged, or no database of Prefect (file is not a database): move it away" in shop.err
+    assert file.read_bytes() == garbage and not shop.tracebacks
+
+
+def test_what_is_wrong_with_a_database_is_found(tmp_path: Path) -> None:
+    """One that is whole, empty, locked or not there is not called damaged."""
+    file = tmp_path / "a.db"
+    assert damage_of(file) == ""
+    with closing(sqlite3.connect(file)) as base:
+        base.executescript("create table t (x); insert into t values (zeroblob(1000000))")
+        base.execute("begin exclusive")
+        assert damage_of(file) == ""
+    whole = file.read_bytes()
+    for content, said in (
+        (whole, ""),
+        (b"", ""),
+        (whole[: len(whole) // 2], "malformed"),
+        (whole[:20], "not a database"),
+        (b"PK" + whole[2:], "not a database"),
+        (whole[:4096] + os.urandom(4096) + whole[8192:], "2"),
+    ):
+        file.write_bytes(content)
+        found = damage_of(file)
+        assert said in found and bool(found) == bool(said) and file.read_bytes() == content
 
 
 def test_what_a_killed_one_has_left_goes_with_the_next(shop: Shop) -> None:
