@@ -3,6 +3,7 @@
 import shutil
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,8 +12,8 @@ from npmdask.accounting import Budget, epsilon_for, mu_for
 from npmdask.config import load_config
 from npmdask.prefect.processes import Supervisor
 from npmdask.prefect.programs import exit_code, say
-from npmdask.prefect.serve import flow_runs_of, services
-from npmdask.prefect.server import ROOT, free_port
+from npmdask.prefect.serve import services
+from npmdask.prefect.server import ROOT, ask, free_port
 from npmdask.privacy.ledger import open_ledger
 from npmdask.privacy.ledger.format import show_lines
 from npmdask.privacy.ledger.granting import grant_source
@@ -58,8 +59,10 @@ def _is_refused(port: int, refused: list[str]) -> Callable[[], bool]:
     wanted = {"state": {"type": {"any_": ["FAILED"]}}, "start_time": {"after_": since}}
 
     def look() -> bool:
-        found = flow_runs_of(port, {"flow_runs": wanted, "deployments": {"name": {"any_": ["main"]}}})
-        refused.extend(run["state"]["message"] for run in found)
+        query = {"flow_runs": wanted, "deployments": {"name": {"any_": ["main"]}}}
+        with suppress(OSError):  # it does not answer
+            found = ask(f"http://127.0.0.1:{port}/api", "/flow_runs/filter", query)
+            refused.extend(run["state"]["message"] for run in found)
         return bool(refused)
 
     return look

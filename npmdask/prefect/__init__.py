@@ -33,23 +33,14 @@ if find_spec("prefect") is None:
         import prefect  # noqa: F401
 
 LATER = {
-    "NotConvergedError": "tasks",
-    "configuration": "parameters",
-    "deflate": "power_method",
-    "distributed_private_pca": "power_method",
-    "find_components": "staged_runs",
-    "find_modes": "staged_runs",
-    "find_topics": "staged_runs",
-    "iterate": "tasks",
-    "latent": "staged_runs",
-    "look": "staged_runs",
-    "npm": "power_method",
-    "npm_deflation": "power_method",
-    "plan": "tasks",
-    "report": "tasks",
-    "topics": "staged_runs",
-    "two_fields": "staged_runs",
-    "validate": "tasks",
+    name: module
+    for module, names in {
+        "parameters": "configuration",
+        "power_method": "deflate distributed_private_pca npm npm_deflation",
+        "staged_runs": "find_components find_modes find_topics latent look topics two_fields",
+        "tasks": "NotConvergedError iterate plan report validate",
+    }.items()
+    for name in names.split()
 }
 
 __all__ = [

@@ -19,6 +19,7 @@ from prefect import flow, get_run_logger
 from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.prefect.heartbeat import tended
 from npmdask.prefect.parameters import Folder, RunId, run_folder, said
+from npmdask.prefect.programs import counted
 from npmdask.prefect.publish import progress_text, show, try_to
 from npmdask.prefect.server import ROOT, python_path
 from npmdask.prefect.tasks import end_state, run_name, said_in_a_sentence, step
@@ -112,7 +113,7 @@ def row_facts(lines: list[dict[str, Any]], store: str) -> dict[str, Any]:
     """How it went: an answer unless a row is broken, or misses its target at full scale."""
     broken = [line["row"] for line in lines if line["failures"] or line["figure"] is None]
     missed = [line["row"] for line in lines if not line["holds"] and line["row"] not in broken]
-    said = [f"{len(lines)} row{'' if len(lines) == 1 else 's'}"]
+    said = [counted(len(lines), "row")]
     said += [f"broken: {', '.join(broken)}"] if broken else []
     said += [f"short of their targets: {', '.join(missed)}"] if missed else []
     good = not broken and not (missed and lines[0]["scale"] == "full")

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from npmdask.prefect.programs import POOL, announce, apply_settings, exit_code, say
+from npmdask.prefect.programs import POOL, announce, apply_settings, counted, exit_code, say
 
 apply_settings()
 
@@ -52,7 +52,7 @@ from prefect.types.entrypoint import EntrypointType
 from npmdask.checkpoint.logging import open_log
 from npmdask.errors import BadInputError
 from npmdask.prefect.heartbeat import BEAT, EVENT
-from npmdask.prefect.schedules import Planned, counted, read_schedules
+from npmdask.prefect.schedules import Planned, read_schedules
 
 LOOK = 5.0  # seconds between two looks
 SILENCE = timedelta(seconds=4 * BEAT)  # without a sign of life: dead; by then a store may be taken from who hangs
@@ -99,7 +99,7 @@ class Reconciler:
             try:
                 self._planned = read_schedules(self._schedules)
                 names = ", ".join(one.name for one in self._planned) or "none"
-                say(f"{counted(self._planned)} of {self._schedules}: {names}")
+                say(f"{counted(len(self._planned), 'schedule')} of {self._schedules}: {names}")
             except BadInputError as error:
                 say(f"{error}; the schedules that were good stay")
             self._read = changed

@@ -184,11 +184,9 @@ def npm(
     ...     return facts["store"]
     """
     how: dict[str, Any] = {"kind": kind, "center": center, "scale": scale, "algorithm": algorithm, "operator": operator}
-    how |= {"missing_limit": missing_limit}
-    how |= {"missing": missing, "missing_values": missing_values, "tol": tol, "memory": memory, "seed": seed}
-    how |= {"device": device}
-    how |= {"row_weights": row_weights, "column_weights": column_weights, "rotate": rotate}
-    how |= {"colour": colour, "grid": grid}
+    how |= {"missing": missing, "missing_limit": missing_limit, "missing_values": missing_values, "tol": tol}
+    how |= {"memory": memory, "device": device, "seed": seed, "rotate": rotate, "colour": colour, "grid": grid}
+    how |= {"row_weights": row_weights, "column_weights": column_weights}
     how |= {"align_to": None if fresh and align_to == PREVIOUS else align_to}
     made = configuration(config, k, store=store, changes=changes, run_id=run_id, **how)
     run_id = name_of_run(made, run_id)

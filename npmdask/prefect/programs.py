@@ -124,6 +124,17 @@ def exit_code(run: Callable[[], int]) -> int:
         return INTERRUPTED
 
 
+def counted(number: int, noun: str) -> str:
+    """Say how many there are.
+
+    Examples
+    --------
+    >>> counted(0, "schedule"), counted(1, "run")
+    ('0 schedules', '1 run')
+    """
+    return f"{number} {noun}{'s'[: number != 1]}"
+
+
 def say(sentence: str) -> None:
     """A line for the person, apart from the output."""
     print(f"npmdask: {sentence}", file=sys.stderr, flush=True)

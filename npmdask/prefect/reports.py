@@ -28,7 +28,7 @@ from npmdask.checkpoint.store import RunStore
 from npmdask.errors import RefusedError
 from npmdask.manage.status import RunStatus, nights_of, status_below
 from npmdask.numerics.units import time_text
-from npmdask.prefect.programs import BELOW, auth_string
+from npmdask.prefect.programs import BELOW, auth_string, counted
 from npmdask.prefect.server import ask
 from npmdask.report import Report, Section, Text, as_html
 from npmdask.report.blocks import section
@@ -123,7 +123,7 @@ def runs_report(
         if lost
         else ""
     )
-    said = f"{_count(len(found), 'run')}, {busy} running{look}"
+    said = f"{counted(len(found), 'run')}, {busy} running{look}"
     failed = [one.name for one in schedules if one.last in FAILED]
     failures = f"; the last run failed of: {', '.join(failed)}" if failed else ""
     where = Text(text="Prefect: flow runs, logs and artifacts", address=prefect) if prefect else None
@@ -135,7 +135,7 @@ def runs_report(
     shown = listed[ON_PAGE * (page - 1) : ON_PAGE * page]
     return Report(
         title="Runs and schedules",
-        outcome=f"{said}; {_count(len(schedules), 'schedule')}{failures}",
+        outcome=f"{said}; {counted(len(schedules), 'schedule')}{failures}",
         good=not lost and not failed and bool(prefect),
         sections=(
             section("", where, gone),
@@ -152,7 +152,7 @@ def runs_report(
 
 def _searched(count: int, word: str) -> Text:
     verb = "has" if count < 2 else "have"
-    return Text(text=f"{_count(count, 'run') if count else 'No run'} {verb} “{word}” in the name")
+    return Text(text=f"{counted(count, 'run') if count else 'No run'} {verb} “{word}” in the name")
 
 
 def _pages(page: int, count: int, word: str) -> Iterator[Text]:
@@ -165,10 +165,6 @@ def _pages(page: int, count: int, word: str) -> Iterator[Text]:
         if 1 <= other <= ceil(count / ON_PAGE):
             asked = {"page": other} | ({"q": word} if word else {})
             yield Text(text=name, address=f"/?{urlencode(asked)}")
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _of_schedule(one: ScheduleStatus, found: list[RunStatus], error: str) -> Section:
@@ -231,11 +227,8 @@ def _answer(one: RunStatus) -> str:
     if _is_public(one):  # of a private run nothing but its statement
         meta = RunStore(Path(one.path)).part_meta("result") or {}
     share = meta.get("explained_share")
-    return " ".join(_said(None if share is None else f"Explains {100 * share:.3g} % of the variance.", one.assurance))
-
-
-def _said(*texts: str | None) -> Iterator[str]:
-    yield from (text for text in texts if text)
+    explains = None if share is None else f"Explains {100 * share:.3g} % of the variance."
+    return " ".join(filter(None, (explains, one.assurance)))
 
 
 # What Prefect knows.
@@ -265,7 +258,7 @@ def _known(url: str, pages: str, auth: str, one: dict[str, Any], flows: Mapping[
     last = newest({"not_any_": ["SCHEDULED"]}, "EXPECTED_START_TIME_DESC").get("state_type", "")
     return ScheduleStatus(
         name=one["name"],
-        flow=" of ".join(_said(flows.get(one["flow_id"], "flow"), _data(one["parameters"]))),
+        flow=" of ".join(filter(None, (flows.get(one["flow_id"], "flow"), _data(one["parameters"])))),
         store=_store(one["parameters"]),
         paused=bool(one["paused"]),
         due=None if due is None else datetime.fromisoformat(due).astimezone(UTC),

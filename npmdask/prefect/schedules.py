@@ -36,17 +36,6 @@ CONFIGURED = (npm, npm_deflation, streaming_update, private_release, distributed
 FLOWS: dict[str, Flow[..., Any]] = {made.name: made for made in (*CONFIGURED, topics, latent, two_fields, benchmark)}
 OF_A_CONFIGURATION = tuple(made.name for made in CONFIGURED)
 DATA = ("documents", "samples", "left", "right")  # parameters that name data, of the other flows
-Names = Literal[
-    "npm",
-    "npm-deflation",
-    "streaming-update",
-    "private-release",
-    "distributed-private-pca",
-    "topics",
-    "latent",
-    "two-fields",
-    "benchmark",
-]
 
 
 class ScheduleEntry(BaseModel):
@@ -55,7 +44,9 @@ class ScheduleEntry(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     name: str = Field(description="name of the schedule, and of its run unless parameters.run_id is given")
-    flow: Names = Field(description="the flow that each tick runs")
+    flow: Literal[tuple(FLOWS)] = Field(  # type: ignore[valid-type]
+        description="the flow that each tick runs"
+    )
     config: str | None = Field(None, description="configuration file of the run, relative to this file")
     store: str | None = Field(
         None, description="folder of such a run, relative to this file (default: runs/NAME in the working folder)"
@@ -200,17 +191,6 @@ def _changed_clocks(when: Schedule, now: datetime) -> Iterator[str]:
 def _times(ticks: Sequence[datetime], form: str) -> str:
     said = [f"{one:{form}}" for one in ticks]
     return ", ".join(said) if len(said) < 4 else f"{said[0]} to {said[-1]}"
-
-
-def counted(planned: Sequence[Planned]) -> str:
-    """Say how many schedules there are.
-
-    Examples
-    --------
-    >>> counted([])
-    '0 schedules'
-    """
-    return f"{len(planned)} schedule{'s'[: len(planned) != 1]}"
 
 
 def read_schedules(path: Path | str) -> list[Planned]:

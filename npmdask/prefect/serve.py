@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -41,6 +40,7 @@ from npmdask.prefect.programs import (
     apply_settings,
     auth_file,
     auth_string,
+    counted,
     exit_code,
     say,
 )
@@ -83,7 +83,7 @@ def _file_of(a: argparse.Namespace) -> Path:
 
 def _serve_file(a: argparse.Namespace, schedules: Path) -> int:
     apply_settings()  # Prefect reads them when it is imported, which is now
-    from npmdask.prefect.schedules import counted, read_schedules
+    from npmdask.prefect.schedules import read_schedules
 
     planned = read_schedules(schedules)
     if a.check:
@@ -106,7 +106,8 @@ def _serve_file(a: argparse.Namespace, schedules: Path) -> int:
         supervisor = Supervisor(folder, [*all_of_them, *_metrics(runs, a.metrics_port)], announce)
         stack.enter_context(supervisor)
         took = time.monotonic() - began
-        say(f"Prefect at http://127.0.0.1:{port}, {counted(planned)}, ready after {took:.0f} s; Ctrl-C stops all")
+        many = counted(len(planned), "schedule")
+        say(f"Prefect at http://127.0.0.1:{port}, {many}, ready after {took:.0f} s; Ctrl-C stops all")
         say(f"all runs and schedules at http://127.0.0.1:{pages}")
         say(f"the login for these pages: {_where_it_is()}")
         try:
@@ -255,15 +256,6 @@ def keeper_command(schedules: Path | str | None, alive: Path | str) -> tuple[str
 def worker_command(name: str) -> tuple[str, ...]:
     """Arguments of Python."""
     return ("-m", "prefect", "worker", "start", "--pool", POOL, "--type", "process", "--name", name)
-
-
-def flow_runs_of(port: int, query: dict[str, Any]) -> list[dict[str, Any]]:
-    """Flow runs that the server at a port knows, by a filter of its API; none while it does not answer."""
-    try:
-        found: list[dict[str, Any]] = ask(f"http://127.0.0.1:{port}/api", "/flow_runs/filter", query)
-    except OSError:
-        return []
-    return found
 
 
 def _online(url: str, name: str, auth: str) -> bool:

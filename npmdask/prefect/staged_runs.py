@@ -5,6 +5,8 @@ that all have (seed, memory, threads, ...) put into a decorator or an object of 
 (3.8.8) reads the source of a flow, and shows only what its signature and docstring spell out.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from prefect import flow, get_run_logger
@@ -359,6 +361,25 @@ class StagePublisher(LivePublisher):
         self._advance(said, 100.0)
 
 
+def _to_its_end(
+    job: Callable[..., Any],
+    stages: int,
+    store: str,
+    run_id: str | None,
+    memory: str | None,
+    threads: int | None,
+    workers: int,
+) -> dict[str, Any]:
+    """Run a job of so many ``stages``, from wherever its store is, with the resources that it is given here."""
+    shown = StagePublisher(run_id or last_part(store), stages)
+    require_progress(store)
+    resources = Resources(memory=parse_memory(memory), threads=threads, workers=workers)
+    with with_progress(shown, True) as told:
+        answer = job(store=store, resources=resources, observer=told)
+    shown.close(answer.outcome.sentence)
+    return summary(answer) | {"answered": answer.answered}
+
+
 @step
 def find_topics(
     documents: str,
@@ -414,14 +435,8 @@ def find_topics(
     ... def news():
     ...     report("news", find_topics("docword.txt.gz", 20, "vocab.txt", store="runs/news", memory="1GiB"))
     """
-    shown = StagePublisher(run_id or last_part(store), 3)
-    given = {"cut": cut or CorpusFilter(), **options}
-    require_progress(store)
-    resources = Resources(memory=parse_memory(memory), threads=threads, workers=workers)
-    with with_progress(shown, True) as told:
-        answer = run_topics(documents, count, vocabulary, store=store, resources=resources, observer=told, **given)
-    shown.close(answer.outcome.sentence)
-    return summary(answer) | {"answered": answer.answered}
+    job = partial(run_topics, documents, count, vocabulary, cut=cut or CorpusFilter(), **options)
+    return _to_its_end(job, 3, store, run_id, memory, threads, workers)
 
 
 @step
@@ -476,13 +491,8 @@ def find_components(
     ... def points():
     ...     report("points", find_components("mixture", "points.zarr", 3, store="runs/points"))
     """
-    shown = StagePublisher(run_id or last_part(store), 2)
-    require_progress(store)
-    resources = Resources(memory=parse_memory(memory), threads=threads, workers=workers)
-    with with_progress(shown, True) as told:
-        answer = fit_latent(kind, samples, count, store=store, resources=resources, observer=told, **options)
-    shown.close(answer.outcome.sentence)
-    return summary(answer) | {"answered": answer.answered}
+    job = partial(fit_latent, kind, samples, count, **options)
+    return _to_its_end(job, 2, store, run_id, memory, threads, workers)
 
 
 @step
@@ -540,10 +550,5 @@ def find_modes(
     ... def coupled():
     ...     report("coupled", find_modes("mca", "sst.zarr", "rain.zarr", 10, store="runs/coupled"))
     """
-    shown = StagePublisher(run_id or last_part(store), 2 if options.get("pcs") else 1)
-    require_progress(store)
-    resources = Resources(memory=parse_memory(memory), threads=threads, workers=workers)
-    with with_progress(shown, True) as told:
-        answer = fit_coupled(kind, left, right, count, store=store, resources=resources, observer=told, **options)
-    shown.close(answer.outcome.sentence)
-    return summary(answer) | {"answered": answer.answered}
+    job = partial(fit_coupled, kind, left, right, count, **options)
+    return _to_its_end(job, 2 if options.get("pcs") else 1, store, run_id, memory, threads, workers)
