@@ -31,7 +31,7 @@ from npmdask.checkpoint.store import RunStore
 from npmdask.config import RunConfig
 from npmdask.errors import CommitError, FencedOutError, HeldError, LostError, RefusedError
 from npmdask.manage.status import note_end
-from npmdask.prefect.programs import BELOW
+from npmdask.prefect.programs import BELOW, FOLDER
 
 Made = TypeVar("Made", bound=Callable[..., Any])
 
@@ -44,6 +44,8 @@ FROM_A_WORKER = "PREFECT__FLOW_RUN_ID"  # set by Prefect in a process that was s
 def tended(function: Made) -> Made:
     """For a flow: it beats while it runs, and ends as its keeper expects.
 
+    * Relative paths of a scheduled run start where those of its configuration do, and not in the empty temporary folder
+      in which Prefect starts it.
     * What went away and may come back (a cluster, an object store, a full disk, the Prefect server) is a crash: the
       keeper starts it again.
     * One whose store another process has, for the same flow run, ends its process without a state: it would be that of
@@ -56,6 +58,8 @@ def tended(function: Made) -> Made:
         if not _alone():
             print_to_whoever_listens()
             os.environ.pop("PREFECT_API_AUTH_STRING", None)  # Prefect has read it; what the run starts needs it not
+            with suppress(OSError):  # of another machine: there are its absolute paths alone
+                os.chdir(os.environ.get(FOLDER, "."))
         open_log()
         private = _is_private(*args, *kwargs.values())
         with beating(), _failures_told(kwargs.get("run_id"), private=private):

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from npmdask.prefect.programs import POOL, announce, apply_settings, counted, exit_code, say
+from npmdask.prefect.programs import FOLDER, POOL, announce, apply_settings, counted, exit_code, say
 
 apply_settings()
 
@@ -144,20 +144,26 @@ def apply(client: SyncPrefectClient, planned: Sequence[Planned]) -> None:
     """Make the schedules known: one deployment each, in the queue of the data that it reads.
 
     One that is there already in the same version stays as it is: made again, an interval would start again. Only where
-    its flow lies may have changed, with the version of this package.
+    its flow lies, and its environment, may have changed, with the version of this package.
     """
     there = {one.name: one for one in _deployments(client) if TAG in one.tags}
     for one in planned:
+        start = {"entrypoint": f"{one.flow.fn.__module__}.{one.flow.fn.__name__}", "job_variables": _variables(one)}
         if one.name not in there or there[one.name].version != one.version:
             with suppress(ObjectAlreadyExists):
                 client.create_work_pool(WorkPoolCreate(name=POOL, type="process"))
             made = _deploy(client, one)
             if one.name not in there and one.begins:
                 client.create_flow_run_from_deployment(made, idempotency_key=f"first-{made}")
-        elif there[one.name].entrypoint != (entrypoint := f"{one.flow.fn.__module__}.{one.flow.fn.__name__}"):
-            client.update_deployment(there[one.name].id, DeploymentUpdate(entrypoint=entrypoint))
+        elif any(getattr(there[one.name], name) != value for name, value in start.items()):
+            client.update_deployment(there[one.name].id, DeploymentUpdate(**start))
     for name in there.keys() - {one.name for one in planned}:
         client.delete_deployment(there[name].id)
+
+
+def _variables(one: Planned) -> dict[str, Any]:
+    """What a worker gives the processes of its runs."""
+    return {"env": {FOLDER: str(one.folder)}}
 
 
 def _deploy(client: SyncPrefectClient, one: Planned) -> UUID:
@@ -170,6 +176,7 @@ def _deploy(client: SyncPrefectClient, one: Planned) -> UUID:
         tags=[TAG],
         work_pool_name=POOL,
         work_queue_name=one.queue,
+        job_variables=_variables(one),
         entrypoint_type=EntrypointType.MODULE_PATH,  # a path would be relative to where this process was started
     )
     deployment: UUID = made.apply(work_pool_name=POOL)

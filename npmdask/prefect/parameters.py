@@ -35,7 +35,7 @@ def said(description: str, *, pattern: str | None = None, **limits: Any) -> Any:
 
 
 Config = Annotated[
-    RunConfig, said("configuration, as in a file for `npmdask run`; relative paths start at the worker's folder")
+    RunConfig, said("configuration, as in a file for `npmdask run`; relative paths start at the run's working folder")
 ]
 
 
@@ -56,7 +56,7 @@ Source = Annotated[
     WrapValidator(_taken),
     said(
         "a configuration, the path of a configuration file (.toml), or, with k, the path or URL of data; relative "
-        "paths start at the worker's folder, those in a file at its own folder"
+        "paths start at the run's working folder, those in a file at its own folder"
     ),
 ]
 Changes = Annotated[

@@ -26,6 +26,7 @@ from npmdask.storage.paths import open_plain, private
 
 POOL = "npmdask"  # the work pool of schedules
 BELOW = "NPMDASK_REPORTS_BELOW"  # the folder whose runs are served: reports, and how schedules ended
+FOLDER = "NPMDASK_FOLDER"  # where relative paths of a scheduled run start
 AUTH = "auth"  # file in PREFECT_HOME with the auth string of servers that are started here
 AUTH_VARIABLES = ("PREFECT_SERVER_API_AUTH_STRING", "PREFECT_API_AUTH_STRING")  # which count before it
 LOOPBACK = ("127.0.0.1", "localhost", "::1")

@@ -139,6 +139,7 @@ class Planned:
     data: str  # what it reads
     at_once: int
     version: str  # of all of it
+    folder: Path  # where relative paths of its runs start
     begins: bool  # with a first run as soon as it is known, not only after its time
 
     def timing(self, now: datetime) -> str:
@@ -226,7 +227,8 @@ def _planned(entry: ScheduleEntry, folder: Path) -> Planned:
     flow, parameters = FLOWS[entry.flow], {"run_id": entry.name, **entry.parameters}
     if entry.config is not None:
         store = folder / entry.store if entry.store else Path("runs", str(parameters["run_id"]))
-        config = at_store(load_config(normpath(folder / entry.config), store=str(store)), str(parameters["run_id"]))
+        file = Path(normpath(folder / entry.config))
+        config, folder = at_store(load_config(file, store=str(store)), str(parameters["run_id"])), file.parent
         if flow is streaming_update:
             config = for_ticks(config)
         parameters, data = {**parameters, "config": config.model_dump(mode="json")}, _data_of(config)
@@ -238,6 +240,8 @@ def _planned(entry: ScheduleEntry, folder: Path) -> Planned:
             parameters[name] = data = _absolute(str(parameters[name]), folder)
         parameters.setdefault("folder", str(Path("runs").absolute()))
     checked(flow, parameters)
+    if path := (parameters.get("changes") or {}).get("source.path"):
+        data = _absolute(str(path), folder)
     return Planned(
         name=entry.name,
         flow=flow,
@@ -246,6 +250,7 @@ def _planned(entry: ScheduleEntry, folder: Path) -> Planned:
         parameters=parameters,
         data=_one_spelling(data),
         at_once=entry.at_once,
+        folder=folder,
         begins=entry.every is not None and not entry.paused,
         version=sha256(json.dumps([entry.model_dump(), parameters], sort_keys=True).encode()).hexdigest()[:12],
     )

@@ -45,10 +45,16 @@ def moved(client: SyncPrefectClient, folder: Path) -> dict[str, list[Any]]:
     one, seen = keeper.Reconciler(folder / "old.toml"), {}
     one.tend(client)
     made = client.read_deployments()[0]
-    client.update_deployment(made.id, DeploymentUpdate(entrypoint="flows.topics.topics"))
+    client.update_deployment(made.id, DeploymentUpdate(entrypoint="flows.topics.topics", job_variables={}))
     for what in ("before", "after"):
         found = client.read_deployment(made.id)
-        seen[what] = [found.entrypoint, found.version, found.tags, [str(one.schedule) for one in found.schedules]]
+        seen[what] = [
+            found.entrypoint,
+            found.job_variables,
+            found.version,
+            found.tags,
+            [str(one.schedule) for one in found.schedules],
+        ]
         one.tend(client)
     return seen
 

@@ -17,7 +17,8 @@ def test_schedules_follow_the_file_and_runs_that_died_start_again(shop: Shop) ->
 
     before, after = found["moved"]["before"], found["moved"]["after"]
     assert before[0] == "flows.topics.topics" and after[0] == "npmdask.prefect.staged_runs.topics"
-    assert before[1:] == after[1:], "nothing else of it is touched: its schedule goes on"
+    assert (before[1], after[1]) == ({}, {"env": {"NPMDASK_FOLDER": str(shop.folder)}})
+    assert before[2:] == after[2:], "nothing else of it is touched: its schedule goes on"
 
     seen = found["schedules"]
     assert {name: facts[2] for name, facts in seen["new"].items()} == {"a": "0 2 * * *", "b": "0 3 * * *"}

@@ -128,7 +128,7 @@ def test_names_say_what_runs_and_nothing_else(
 
 
 def test_a_sub_flow_leaves_the_process_of_its_parent_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails where it takes the login out of the environment, or another stdout, or could end the process."""
+    """Fails where it takes the login out of the environment, another folder or stdout, or could end the process."""
     import os
     import sys
 
@@ -136,8 +136,9 @@ def test_a_sub_flow_leaves_the_process_of_its_parent_alone(monkeypatch: pytest.M
 
     monkeypatch.setenv(heartbeat.FROM_A_WORKER, "the-parent")
     monkeypatch.setenv("PREFECT_API_AUTH_STRING", "user:password")
+    monkeypatch.setenv("NPMDASK_FOLDER", "/")
     monkeypatch.setattr(heartbeat.flow_run, "get_id", lambda: "the-sub-flow")
     monkeypatch.setattr(heartbeat, "send_sign", lambda run_id: None)
-    stdout = sys.stdout
-    assert heartbeat.tended(lambda: 3)() == 3
+    stdout, there = sys.stdout, os.getcwd()
+    assert heartbeat.tended(os.getcwd)() == there != "/"
     assert os.environ["PREFECT_API_AUTH_STRING"] == "user:password" and sys.stdout is stdout

@@ -25,8 +25,9 @@ SCHEDULES = """
 [[schedule]]
 name = "often"
 flow = "npm"
-config = "often.toml"
+config = "below/often.toml"
 every = 15
+parameters = { changes = { "source.path" = "../a.zarr" } }
 """
 
 
@@ -62,8 +63,17 @@ def another(shop: Shop, name: str, *options: str) -> Shop:
     return second
 
 
+def config_below(shop: Shop) -> None:
+    """Of data that are not there, in a folder of its own: the schedule names those that are, relative to it."""
+    file = shop.config("often")
+    (shop.folder / "below").mkdir()
+    (shop.folder / "below" / "often.toml").write_text(file.read_text().replace("a.zarr", "none.zarr"))
+    file.unlink()
+
+
 def test_one_server_its_secret_its_database_and_its_end(shop: Shop) -> None:
-    shop.config("often")
+    """Its schedule completes where a worker finds the relative path in its changes."""
+    config_below(shop)
     served = Served(shop, SCHEDULES)
     state = shop.folder / "runs" / ".serve" / "services.json"
     wait_until(state.exists, 240, "it begins", lambda: shop.err)
@@ -105,7 +115,7 @@ def test_one_server_its_secret_its_database_and_its_end(shop: Shop) -> None:
 def test_a_database_that_is_none_ends_it_with_a_sentence_and_stays_as_it_is(tmp_path: Path) -> None:
     """Every other test here has its whole twin."""
     shop, file = Shop(tmp_path), tmp_path / "prefect" / "prefect.db"
-    shop.config("often")
+    config_below(shop)
     shop.home.mkdir(mode=0o700)
     file.write_bytes(garbage := os.urandom(1 << 16))
     try:
@@ -145,7 +155,7 @@ def test_what_a_killed_one_has_left_goes_with_the_next(shop: Shop) -> None:
     folder = shop.folder / "runs" / ".serve"
     folder.mkdir(parents=True)
     (folder / "scratch").write_text(str(left))
-    shop.config("often")
+    config_below(shop)
     served = Served(shop, SCHEDULES)
     wait_until((folder / "services.json").exists, 120, "it begins", lambda: shop.err)
     everything = shop.below(served.process)
