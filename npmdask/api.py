@@ -784,7 +784,26 @@ def deflate(
     >>> all_five.basis.shape
     (20, 5)
     """
-    path = folder_of(finished)
+    resources = Resources(
+        memory=parse_memory(memory),
+        threads=threads,
+        workers=workers,
+        device=device,
+        device_memory=parse_memory(device_memory, "device_memory"),
+    )
+    with with_progress(observer, progress) as told:
+        return deflated(folder_of(finished), more, store, resources, told, iteration_rank)
+
+
+def deflated(
+    path: Path,
+    more: int,
+    store: str | Path,
+    resources: Resources,
+    observer: Observer | None = None,
+    iteration_rank: int | None = None,
+) -> Solution:
+    """Find ``more`` components of the finished run at ``path``, with whatever resources: a cluster, too."""
     if "privacy" in (RunStore(path).read_spec() or {}):
         raise RefusedError(
             f"{path} is a private release, and more components would be further products with the data, which no one "
@@ -813,12 +832,4 @@ def deflate(
     else:
         locked = Locked(result=locked_result(arrays), identity=identity_of(arrays))
         problem = make_problem(base.source, request, locked)
-    resources = Resources(
-        memory=parse_memory(memory),
-        threads=threads,
-        workers=workers,
-        device=device,
-        device_memory=parse_memory(device_memory, "device_memory"),
-    )
-    with with_progress(observer, progress) as told:
-        return solve(problem, store, resources, told)
+    return solve(problem, store, resources, observer)

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from prefect import flow
 
-from npmdask import api
-from npmdask.api import solve
+from npmdask.api import deflated, solve
+from npmdask.checkpoint.store import folder_of
 from npmdask.config import RunConfig
 from npmdask.errors import RefusedError
 from npmdask.manage.report import summary
@@ -232,13 +232,11 @@ def deflate(config: AnyConfig, run_id: str | None = None, more: int = 1) -> dict
     ...     return deflate(config, more=5)["values"]
     """
     config = plain_configuration(config)
-    problem, finished, resources = config.problem(), str(config.run.store), config.resources()
+    problem, finished = config.problem(), str(config.run.store)
     store = f"{finished}-deflated"
     observer = Observers(ProgressBar(), Publisher(run_id or f"{name_of_run(config)}-deflated", store, problem.rule.tol))
-    means = {name: getattr(resources, name) for name in ("memory", "workers", "threads", "device", "device_memory")}
     require_progress(store)
-    found = api.deflate(finished, more, store=store, **means, observer=observer)
-    return summary(found)
+    return summary(deflated(folder_of(finished), more, store, config.resources(), observer))
 
 
 @flow(

@@ -11,6 +11,15 @@ from tests.prefect.conftest import Shop
 pytestmark = pytest.mark.slow
 
 
+def test_further_components_are_found_where_the_configuration_says(client: Shop) -> None:
+    """On its cluster, which is not there; the first ones are in the store, and need none."""
+    config, address = client.config("elsewhere"), "tcp://127.0.0.1:1"
+    assert client.run("-m", "npmdask", "run", config, "--quiet") == 0, client.err
+    client.environment["DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT"] = "1s"
+    assert client.run("-m", "flows.npm_deflation", config, "--more", "3", "--set", f"run.cluster={address}") == 130
+    assert f"no Dask scheduler answers at {address}" in client.err and "Traceback" not in client.err
+
+
 @pytest.mark.heavy
 def test_k_then_more_is_k_plus_more(client: Shop) -> None:
     config = client.config("defl", tol=1e-10)
