@@ -27,7 +27,7 @@ from prefect.runtime import flow_run
 from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, Settings
 
 from npmdask.checkpoint.store import RunStore
-from npmdask.report.blocks import table
+from npmdask.report.blocks import Text, table
 from npmdask.report.plots import ALONE, COLOURS, LINES, axes, draw, svg
 from npmdask.report.render import markdown
 from npmdask.runs.observers import Observer
@@ -248,8 +248,9 @@ class Publisher(LivePublisher):
 
 
 def ending_text(sentence: str, assurance: str) -> str:
-    """How a run ended and, below that, how wrong its answer can be."""
-    return f"{sentence}\n\n**How wrong can it be?** {assurance}" if assurance else sentence
+    """How a run ended and, below that, how wrong its answer can be, in Markdown: a store may say anything."""
+    said, error = markdown(Text(text=sentence)), markdown(Text(text=assurance))
+    return f"{said}\n\n**How wrong can it be?** {error}" if assurance else said
 
 
 def try_to(publish: Callable[[], Any]) -> tuple[bool, Any]:

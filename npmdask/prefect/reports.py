@@ -181,7 +181,7 @@ def _of_schedule(one: ScheduleStatus, found: list[RunStatus], error: str) -> Sec
         )
         if one.last in FAILED
         else None,
-        None if answered is None else Text(text=f"Last answer, of {answered.name}: {_answer(answered)}"),
+        None if answered is None else Text(text=f"Last answer, of {answered.name}: {_shown(answered)[1]}"),
         Text(text="Its runs in Prefect", address=one.address),
     )
 
@@ -189,13 +189,22 @@ def _of_schedule(one: ScheduleStatus, found: list[RunStatus], error: str) -> Sec
 def _of_run(root: Path, one: RunStatus, prefect: str) -> Section:
     page = Path(one.path) / "report.html"
     owner = (one.holder or {}).get("owner", "")
+    state, answer = _shown(one)
     return section(
         f"Run {one.name}",
-        Text(text=_state(one)),
-        Text(text=answer) if (answer := _answer(one)) else None,
+        Text(text=state),
+        Text(text=answer) if answer else None,
         Text(text="Report", address=f"/{quote(page.relative_to(root).as_posix())}") if page.is_file() else None,
         Text(text="In Prefect", address=f"{prefect}/runs/flow-run/{quote(owner)}") if prefect and owner else None,
     )
+
+
+def _shown(one: RunStatus) -> tuple[str, str]:
+    """State and answer. Of a store that holds what npmdask does not write: a page of all runs shows the others."""
+    try:
+        return _state(one), _answer(one)
+    except (TypeError, ValueError):
+        return "damaged", ""
 
 
 def _state(one: RunStatus) -> str:
@@ -287,17 +296,19 @@ def _store(parameters: Mapping[str, Any]) -> Path | None:
 
 URL = "NPMDASK_REPORTS"  # where they are served
 HERE = ("127.0.0.1", "localhost")
+# Reports run the one script that they are written with, are shown in no page of others, and send nothing anywhere.
+POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'; base-uri 'none'; "
+    f"script-src {script_policy()}"
+)
 HEADERS = {
     "Content-Type": "text/html; charset=utf-8",
-    # Reports run the one script that they are written with, and are shown in no page of others.
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'; "
-    f"script-src {script_policy()}",
+    "Content-Security-Policy": f"form-action 'none'; {POLICY}",
     "Cross-Origin-Resource-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-cache",  # the page of a run is rewritten
 }
 # The page of all runs renews itself, with a script of its own.
-POLICY = HEADERS["Content-Security-Policy"]
 INDEX_HEADERS = {
     "Content-Security-Policy": f"{POLICY} {SCRIPT_DIGEST}; connect-src 'self'; form-action 'self'",
     "Cache-Control": "no-store",

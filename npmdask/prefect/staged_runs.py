@@ -30,7 +30,7 @@ from npmdask.prefect.parameters import (
     run_folder,
     said,
 )
-from npmdask.prefect.publish import LivePublisher
+from npmdask.prefect.publish import LivePublisher, ending_text
 from npmdask.prefect.tasks import end_state, report, run_name, said_in_a_sentence, step
 from npmdask.runs.progress import with_progress
 from npmdask.runs.solution import Resources, Step
@@ -358,7 +358,7 @@ class StagePublisher(LivePublisher):
     def close(self, said: str) -> None:
         """The job is at its end."""
         self._thread.shutdown()
-        self._advance(said, 100.0)
+        self._advance(ending_text(said, ""), 100.0)
 
 
 def _to_its_end(

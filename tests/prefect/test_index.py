@@ -18,6 +18,7 @@ from npmdask.manage.report import write_report
 from npmdask.manage.status import RunStatus, status_below
 from npmdask.prefect import reports
 from npmdask.report import Report, Text, as_markdown
+from npmdask.storage.bundle import read_bundle, write_bundle
 from tests.prefect.browser import browser, missing
 from tests.prefect.test_reports import AUTH, asked
 
@@ -61,8 +62,31 @@ def test_the_page_links_the_report_of_a_run_which_is_served(root: Path, port: in
     assert asked(port, "/", host="elsewhere:80")[0] == 403
     policy = headers["Content-Security-Policy"]
     assert reports.SCRIPT_DIGEST in policy and "unsafe-inline'; script" not in policy and "connect-src 'self'" in policy
-    assert reports.SCRIPT_DIGEST not in asked(port, link)[2]["Content-Security-Policy"]
+    of_report = asked(port, link)[2]["Content-Security-Policy"]
+    assert reports.SCRIPT_DIGEST not in of_report
+    for form, one in (("self", policy), ("none", of_report)):  # a report may be of a store of other people
+        assert f"form-action '{form}'" in one and one.count("form-action") == 1 and "base-uri 'none'" in one
     assert reports.SCRIPT in text and '<meta http-equiv="refresh"' in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("part", "key", "value"),
+    [("result", "explained_share", "<script>"), ("result", "assurance", [1]), ("steps/000001", "history", "<script>")],
+)
+def test_a_store_that_holds_anything_hides_no_other_run(root: Path, part: str, key: str, value: Any) -> None:
+    """Its whole twin is shown beside it, with its answer."""
+    shutil.copytree(root / "one & <two>", root / "odd")
+    try:
+        arrays, meta = read_bundle(root / "odd" / part)
+        meta[key] = [step | {"worst_residual": value} for step in meta[key]] if key == "history" else value
+        shutil.rmtree(root / "odd" / part)
+        write_bundle(root / "odd" / part, arrays, meta)
+        text = reports._index_page(root, AUTH).decode()
+    finally:
+        shutil.rmtree(root / "odd")
+    assert "Run odd" in text and "damaged" in text and "Run one &amp; &lt;two&gt;" in text and "Explains" in text
+    assert "<script>" not in text.replace(reports.SCRIPT, "").partition("<main")[2].partition("</main>")[0]
 
 
 def shown(root: Path, runs: list[RunStatus], schedules: list[reports.ScheduleStatus]) -> str:

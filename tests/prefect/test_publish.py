@@ -108,10 +108,15 @@ def test_the_last_word_is_how_wrong_the_answer_can_be(monkeypatch: pytest.Monkey
     publisher._thread, publisher._history, publisher._tol = ThreadPoolExecutor(1), _history(3), 1e-9
     monkeypatch.setattr(publisher, "_advance", lambda *_: None)
     monkeypatch.setattr(publisher, "_plot", lambda said, *_: shown.append(said))
-    outcome = SimpleNamespace(sentence="converged after 3 steps")
-    for assurance in ("The values are accurate to 9 digits.", ""):
-        publisher.on_end(SimpleNamespace(outcome=outcome, answered=True, assurance=assurance))  # type: ignore[arg-type]
+    for said, assurance in (
+        ("converged after 3 steps", "The values are accurate to 9 digits."),
+        ("converged after 3 steps", ""),
+        ("![x](http://evil/x.png)", "<img src=x> [here](http://evil)"),  # a store may say anything
+    ):
+        ended = SimpleNamespace(outcome=SimpleNamespace(sentence=said), answered=True, assurance=assurance)
+        publisher.on_end(ended)  # type: ignore[arg-type]
     assert shown == [
         "converged after 3 steps\n\n**How wrong can it be?** The values are accurate to 9 digits.",
         "converged after 3 steps",
+        "!\\[x](http://evil/x.png)\n\n**How wrong can it be?** &lt;img src=x> \\[here](http://evil)",
     ]
