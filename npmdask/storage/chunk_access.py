@@ -211,7 +211,7 @@ def require_blosc(header: np.ndarray, size: int, decoded: int | None = None) -> 
         raise ValueError(f"it is truncated: it has {size} bytes, fewer than the header of a Blosc frame")
     says, _, packed = struct.unpack("<III", header[4:BLOSC_HEADER].tobytes())
     if packed != size:
-        raise ValueError(f"its Blosc frame claims {packed} bytes and it has {size}")
+        raise ValueError("its Blosc frame claims another length than it has")
     if decoded is not None:
         require_bytes(says, decoded, "its Blosc frame holds")
 
@@ -261,7 +261,7 @@ class Checked:
         if len(packed) < 4:
             raise ValueError(f"it is truncated: it has {len(packed)} bytes, fewer than a checksum")
         if crc32c(packed[:-4]) != int.from_bytes(packed[-4:].tobytes(), "little"):
-            raise ValueError("it is corrupt or truncated: it does not have its CRC-32C")
+            raise ValueError(NOT_ITS_SUM)
         self.decode(packed[:-4], whole)
 
 
@@ -322,7 +322,7 @@ class Shard:
         if (pairs[:, 1] == 0).any():
             raise ValueError("the index of its shard is corrupt: it gives a chunk of no bytes")
         if (pairs > size).any() or (pairs.sum(axis=1) > size).any():
-            raise ValueError(f"it is truncated: its index names bytes behind the {size} that it has")
+            raise ValueError("it is truncated: its index names bytes behind its end")
         return index
 
 
@@ -937,7 +937,11 @@ def missing_chunk(name: str, array: Any, remedy: str) -> BadInputError:
     )
 
 
-# What to say
+# What to say: of a checksum never the number, which is 32 bits of the rows, as a private run's error may reach others
+
+RESTORE = "restore it from a backup or ingest the source again"
+NOT_ITS_SUM = "it is corrupt or truncated: it does not have its checksum"
+SUMS = re.compile(r"(checksum|crc|hash|digest).*\d", re.IGNORECASE | re.DOTALL)  # codecs tell both sums
 
 
 def unreadable(chunk: str, where: str, error: Exception) -> NpmdaskError:
@@ -961,10 +965,19 @@ def unreadable(chunk: str, where: str, error: Exception) -> NpmdaskError:
         )
     if isinstance(error, OSError) and error.strerror:
         error = ValueError(error.strerror)
-    said, remedy = str(error) or type(error).__name__, "restore it from a backup or ingest the source again"
+    said = str(error) or type(error).__name__
+    if SUMS.search(said):
+        said = NOT_ITS_SUM
     if said.startswith("it is truncated: "):
-        return BadInputError(f"chunk {chunk} of {where} is truncated: {said.partition(': ')[2]}; {remedy}")
-    return BadInputError(f"chunk {chunk} of {where} cannot be decoded ({said}); {remedy}")
+        return BadInputError(f"chunk {chunk} of {where} is truncated: {said.partition(': ')[2]}; {RESTORE}")
+    return BadInputError(f"chunk {chunk} of {where} cannot be decoded ({said}); {RESTORE}")
+
+
+def corrupt(chunk: str, where: str) -> BadInputError:
+    """What to say of a chunk that has changed since it was first read."""
+    return BadInputError(
+        f"chunk {chunk} of {where} is corrupt: its checksum is not that of its first reading; {RESTORE}"
+    )
 
 
 DENIED = re.compile(r"status code: (40[0-6]|41\d|507)|169\.254\.169\.254|metadata\.google|[Cc]redential")

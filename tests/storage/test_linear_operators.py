@@ -213,10 +213,12 @@ def test_an_adjoint_that_is_none_is_found_out(name: str) -> None:
 
 @pytest.mark.parametrize("made", [noisy, forth_drifts])
 def test_products_that_are_others_the_second_time_are_found_out(made: Callable[[], Any]) -> None:
-    with pytest.raises(BadInputError, match="returns other products than before for the same vectors"):
+    with pytest.raises(BadInputError, match="returns other products than before for the same vectors: it was changed"):
         npmdask.top_k(made(), 3)
     if made is noisy:  # at once, and not by the checksums of a later pass, of which there may be none
-        with pytest.raises(BadInputError, match="returns other products than before for the same vectors"):
+        with pytest.raises(
+            BadInputError, match="returns other products than before for the same vectors: it was changed"
+        ):
             open_source(made())
 
 

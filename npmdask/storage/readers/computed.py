@@ -166,9 +166,8 @@ class RowsReader(DenseReader):
         if self.checksums is not None and int(self.checksums[slab, column]) != found.crc:
             raise BadInputError(
                 f"unit {slab} of {self.place} (rows {self.slab_rows(slab).start} to {self.slab_rows(slab).stop - 1}) "
-                f"has changed: its checksum is {found.crc:08x} and was {int(self.checksums[slab, column]):08x} in "
-                "the first pass, although the source reports the same identity; start again in a new store, with "
-                "data that do not change"
+                "has changed: its checksum is not that of the first pass, although the source reports the same "
+                "identity; start again in a new store, with data that do not change"
             )
 
 

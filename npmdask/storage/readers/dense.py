@@ -25,12 +25,14 @@ import numpy as np
 from npmdask.errors import BadInputError, NpmdaskError
 from npmdask.storage.checksum import ChunkSums
 from npmdask.storage.chunk_access import (
+    RESTORE,
     Access,
     FillRows,
     access_of,
     array_folder,
     ask_ahead,
     chunk_exists,
+    corrupt,
     missing_chunk,
     opened_rows,
     read_chunk,
@@ -408,11 +410,7 @@ class DenseReader(InTiles):
 
     def _verify(self, slab: int, column: int, found: ChunkSums) -> None:
         if self.checksums is not None and int(self.checksums[slab, column]) != found.crc:
-            raise BadInputError(
-                f"chunk {self.chunk_name(slab, column)} of {self.where} is corrupt: its checksum is {found.crc:08x} "
-                f"and was {int(self.checksums[slab, column]):08x} when it was first read; restore it from a "
-                "backup or ingest the source again"
-            )
+            raise corrupt(self.chunk_name(slab, column), self.where)
         if self.digests is not None and found.differ_from(self.digests[slab, column]):
             raise changed_content(self.chunk_name(slab, column), self.where)
 
@@ -491,5 +489,5 @@ def changed_content(name: str, where: str) -> BadInputError:
     """What to say of a chunk whose checksum is right and whose SHA-256 is not: nothing rots like that."""
     return BadInputError(
         f"chunk {name} of {where} is not the one that was ingested: its checksum agrees, but its SHA-256 does not, "
-        "so it was changed on purpose. Nothing is released; restore it from a backup or ingest the source again"
+        f"so it was changed on purpose. Nothing is released; {RESTORE}"
     )

@@ -659,9 +659,8 @@ class SparseRowsReader(CsrReader):
             for column, (name, crc) in enumerate(sums.items()):
                 if self.checksums is not None and int(self.checksums[name][unit]) != crc:
                     raise BadInputError(
-                        f"{self._said(unit)} has changed: its checksum is {crc:08x} and was "
-                        f"{int(self.checksums[name][unit]):08x} in the first pass; start again in a new store, with "
-                        "data that do not change"
+                        f"{self._said(unit)} has changed: its checksum is not that of the first pass; start again in "
+                        "a new store, with data that do not change"
                     )
                 record.checksums[unit, column] = crc
             record.bytes_read += _bytes_of(found)

@@ -14,11 +14,13 @@ from scipy.sparse import csr_matrix
 from npmdask.errors import BadInputError, NpmdaskError
 from npmdask.storage.checksum import crc32c, digest_of
 from npmdask.storage.chunk_access import (
+    RESTORE,
     Access,
     Boxes,
     FillRows,
     access_of,
     ask_ahead,
+    corrupt,
     location,
     missing_chunk,
     opened_rows,
@@ -33,7 +35,6 @@ from npmdask.storage.readers.dense import ReadStats, changed_content, impute
 
 INDPTR_BATCH = 2**22
 FEW_COLUMNS = 32  # for each entry: sorting the entries takes about as long as two sums over so many columns
-REMEDY = "restore it from a backup or ingest the source again"
 
 
 class Fragment(NamedTuple):
@@ -96,7 +97,7 @@ class CsrReader:
     @cached_property
     def slices(self) -> dict[str, Boxes]:
         """The same arrays, any part of which can be read: every chunk that it meets is looked at first."""
-        return {name: Boxes(array, remedy=REMEDY) for name, array in self.arrays.items()}
+        return {name: Boxes(array, remedy=RESTORE) for name, array in self.arrays.items()}
 
     @property
     def chunk(self) -> int:
@@ -273,7 +274,7 @@ class CsrReader:
             else:
                 read_chunk(array, access, key, whole)
         except FileNotFoundError:
-            raise missing_chunk(key, array, REMEDY) from None
+            raise missing_chunk(key, array, RESTORE) from None
         except NpmdaskError:
             raise
         except Exception as error:  # whatever a codec raises
@@ -285,10 +286,7 @@ class CsrReader:
         crc = crc32c(values)
         if self.checksums is not None and int(self.checksums[name][slab]) != crc:
             key = self._file_name(name, slab // self._in_file[name])
-            raise BadInputError(
-                f"chunk {key} of {self.where}/{name} is corrupt: its checksum is {crc:08x} and was "
-                f"{int(self.checksums[name][slab]):08x}; restore it from a backup or ingest the source again"
-            )
+            raise corrupt(key, f"{self.where}/{name}")
         if self.digests is not None and (digest_of(values) != self.digests[name][slab]).any():
             raise changed_content(str(slab), f"{self.where}/{name}")
         record.checksums[slab, int(name == "data")] = crc
