@@ -37,6 +37,7 @@ from npmdask.cli.operate import add_gc, add_metrics, add_serve, add_status
 from npmdask.cli.parser import Parser, add_completion, add_schema, complete, port
 from npmdask.cli.privacy import add_audit, add_ledger, add_perturb
 from npmdask.errors import BadInputError, BudgetError, NpmdaskError
+from npmdask.privacy.request import require_no_password
 from npmdask.runs.progress import stop_bars
 from npmdask.storage.paths import is_url, local_path
 
@@ -254,6 +255,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         open_log(getattr(arguments, "log", None))
         with _telling(quiet=getattr(arguments, "quiet", False)):
             try:
+                require_no_password(getattr(arguments, "ledger", None))
                 return int(arguments.command(arguments))
             finally:
                 stop_bars()  # so that the sentence of an error is the last line

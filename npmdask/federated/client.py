@@ -222,4 +222,5 @@ def require_address(url: Any) -> None:
     except (ValueError, AttributeError, TypeError):
         good = False
     if not good:
-        raise BadInputError(f"{url!r} is not the address of a node: write http://HOST:PORT, without name or password")
+        shown = url.rpartition("@")[2] if isinstance(url, str) else url  # the rest may be a password
+        raise BadInputError(f"{shown!r} is not the address of a node: write http://HOST:PORT, without name or password")

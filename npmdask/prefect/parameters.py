@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import parse_qs, urlsplit
 
 from prefect.exceptions import ParameterTypeError
 from prefect.utilities.callables import get_call_parameters
@@ -20,6 +19,7 @@ from npmdask.cli.main import SHORT, is_source
 from npmdask.config import RunConfig, config_of_source, config_of_tables, load_config, validate_config
 from npmdask.errors import BadInputError, RefusedError, closest, shown_value, wrong_value
 from npmdask.privacy.account import KEY
+from npmdask.privacy.request import require_no_password
 from npmdask.runs.presentation import PART
 from npmdask.storage.paths import NAME, is_url, require_name, require_no_link
 
@@ -162,9 +162,8 @@ def configuration(
     Raises
     ------
     BadInputError
-        There is no such file or key, a value is out of range, or data are given without k.
-    RefusedError
-        A password is in the configuration, which Prefect keeps and shows.
+        There is no such file or key, a value is out of range, data are given without k, or a password is in the
+        configuration, which Prefect keeps and shows.
 
     Examples
     --------
@@ -224,11 +223,10 @@ def at_store(config: RunConfig, run_id: str) -> RunConfig:
     Raises
     ------
     BadInputError
-        The name of the run cannot be that of a folder.
-    RefusedError
-        A password is in the configuration, which Prefect keeps and shows.
+        The name of the run cannot be that of a folder, or a password is in the configuration, which Prefect keeps and
+        shows.
     """
-    _require_no_secret(config)
+    require_no_password(config.privacy.ledger if config.privacy else None)
     place = run_folder("runs", run_id)
     store = place_of_store(config.run.store) if config.run.store else place
     return config.model_copy(update={"run": config.run.model_copy(update={"store": store})})
@@ -291,15 +289,6 @@ def _answered(store: Path) -> bool:
     """Whether the run in ``store`` has an answer to align with."""
     result = RunStore(store).part_meta("result")
     return result is not None and Outcome(**result["outcome"]).answered
-
-
-def _require_no_secret(config: RunConfig) -> None:
-    ledger = urlsplit((config.privacy and config.privacy.ledger) or "")
-    if ledger.password or "password" in parse_qs(ledger.query):
-        raise RefusedError(
-            "privacy.ledger holds a password, and Prefect keeps and shows the parameters of a run: leave it out and "
-            "set NPMDASK_LEDGER in the environment of the process that runs it, or put the password into its ~/.pgpass"
-        )
 
 
 def require_no_other_flow(config: RunConfig) -> None:

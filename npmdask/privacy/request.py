@@ -3,12 +3,32 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
-from urllib.parse import urlsplit
 
 from npmdask.errors import BadInputError
+
+# As SQLAlchemy reads a URL, and what libpq takes as parameters
+PASSWORD = re.compile(r"[^:]*://[^:/]*:[^@]+@|[^:]*://.*[?&](ssl)?password=", re.DOTALL)
+
+
+def require_no_password(ledger: str | None) -> None:
+    """
+    Refuse the address of a ledger, in a configuration or on a command line, that holds a password.
+
+    Raises
+    ------
+    BadInputError
+        It does.
+    """
+    if ledger is not None and PASSWORD.match(ledger):
+        raise BadInputError(
+            "the URL of the ledger contains a password, but configurations and command lines are copied, logged and "
+            "kept by schedulers: leave `ledger` out and put the URL into the environment variable NPMDASK_LEDGER, or "
+            "the password into ~/.pgpass"
+        )
 
 
 def unprotected(budget: str | None) -> list[str]:
@@ -75,11 +95,7 @@ class Privacy:
     dataset: str | None = None
 
     def __post_init__(self) -> None:
-        if self.ledger is not None and "://" in self.ledger and urlsplit(self.ledger).password:
-            raise BadInputError(
-                "the URL of the ledger contains a password, but configurations are copied, logged and kept by "
-                "schedulers: leave `ledger` out and put the URL into the environment variable NPMDASK_LEDGER"
-            )
+        require_no_password(self.ledger)
 
     def name_of(self, source: str) -> str:
         """

@@ -118,7 +118,7 @@ def test_no_password_goes_through_prefect(query: str) -> None:
 
     tables: dict[str, Any] = {"source": {"path": "a.zarr"}, "algorithm": {"target_rank": 3}}
     private = tables | {"privacy": {"epsilon": 1.0, "delta": 1e-6, "ledger": query}}
-    with pytest.raises(RefusedError, match="NPMDASK_LEDGER") as refused:
+    with pytest.raises(BadInputError, match="NPMDASK_LEDGER") as refused:
         at_store(RunConfig.model_validate(private), "run")
     assert "hidden" not in str(refused.value)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import numpy as np
 import pytest
 
 from npmdask.accounting import Charge
-from npmdask.cli.main import main
+from npmdask.cli.main import _parser, main
+from npmdask.errors import LostError
 from npmdask.privacy.ledger import open_ledger
 from npmdask.privacy.ledger.format import require_whole_export
 from npmdask.storage.ingest import ingest
@@ -119,3 +121,52 @@ def test_data_without_checksums_get_no_budget(ledger: Any, folder: Path) -> None
     write_zarr(folder / "plain.zarr", np.ones((20, 3)))
     code, _, err = ledger(*[word.replace("x.zarr", "plain.zarr") for word in GRANT], "--epsilon", "1", "--delta", "0")
     assert (code, "was never ingested" in err) == (2, True)
+
+
+# The rest of each command that takes --ledger
+COMMANDS = {
+    "ledger show": [],
+    "ledger export": [],
+    "ledger grant": [*GRANT[1:], "--epsilon", "3", "--delta", "1e-8"],
+    "perturb": ["x.zarr", "y.zarr", "--relation", "tensor_entry", *GRANT[5:], "--epsilon", "3", "--delta", "1e-8"],
+    "metrics": ["--textfile", "m.prom"],
+}
+SECRETS = [
+    "postgresql://me:hidden@127.0.0.1:1/d", "postgresql+psycopg://:hid/den@127.0.0.1:1", "postgresql://me@h/d?a=b&password=hidden",
+    "postgresql://h/d?sslpassword=hidden",
+]  # fmt: skip
+OPEN = ["postgresql://127.0.0.1:1/d", "postgresql://me@127.0.0.1:1/d?application_name=x"]
+
+
+def test_every_command_that_takes_a_ledger_is_known() -> None:
+    def taking(parser: Any) -> Iterator[str]:
+        for action in parser._actions:
+            if "--ledger" in action.option_strings:
+                yield parser.prog.removeprefix("npmdask ")
+            for one in (action.choices or {}).values() if isinstance(action.choices, dict) else ():
+                yield from taking(one)
+
+    assert sorted(taking(_parser())) == sorted(COMMANDS)
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_password_has_no_place_on_a_command_line(folder: Path, capsys: Any, command: str, secret: str) -> None:
+    assert main([*command.split(), *COMMANDS[command], "--ledger", secret]) == 2
+    out, err = capsys.readouterr()
+    assert re.fullmatch("npmdask: the URL of the ledger contains a password, .* NPMDASK_LEDGER, or .*pgpass\n", err)
+    assert not out and "hid" not in err and sorted(path.name for path in folder.iterdir()) == ["x.npy", "x.zarr"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("url", OPEN)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_an_address_without_a_password_is_taken(folder: Path, capsys: Any, command: str, url: str) -> None:
+    """As far as a server that is not there."""
+    code = main([*command.split(), *COMMANDS[command], "--ledger", url])
+    if command == "metrics":
+        assert code == 0 and "npmdask_ledger_up 0" in (folder / "m.prom").read_text()
+    elif command == "perturb":  # of a tensor only
+        assert code == 2 and "password" not in capsys.readouterr().err
+    else:
+        assert (code, "Connection refused" in capsys.readouterr().err) == (LostError.exit_code, True)
