@@ -61,6 +61,7 @@ class Group:
     checksums: dict[str, Any] = field(default_factory=dict)  # each node holds its own data to its own
 
     dtype: ClassVar[np.dtype] = np.dtype(np.float64)
+    layout: ClassVar[str] = "nodes"
 
     @property
     def shape(self) -> tuple[int, int]:

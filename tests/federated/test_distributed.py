@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shlex
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ import npmdask
 from benchmarks.wiretap import Exchange, tapped
 from npmdask.cli.main import main
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.federated.protocol import DIGEST, NONCE, SIGNATURE, decode, encode
+from npmdask.federated.protocol import DIGEST, NONCE, SIGNATURE, TOKENS, decode, encode
 from npmdask.manage.report import summary, write_report
 from npmdask.operators.exact_sums import on_grid
 from npmdask.privacy.ledger import open_ledger
@@ -30,6 +31,7 @@ from npmdask.theory.private import dist_comm
 from tests.cluster.certificates import Authority
 from tests.conftest import often, write_zarr
 from tests.federated.conftest import (
+    ROOT,
     Site,
     Sites,
     centre_file,
@@ -142,7 +144,9 @@ def test_statement_report_and_ledgers_of_a_private_run(sites: Sites, tmp_path: P
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", often(["samples", "matrix", "symmetric"], 0))
-def test_without_noise_it_is_the_run_on_all_data_together(kind: str, sites: Sites, tmp_path: Path) -> None:
+def test_without_noise_it_is_the_run_on_all_data_together(
+    kind: str, sites: Sites, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Mutants: a mean of means instead of the mean of all rows; the answer of one node; a node left out."""
     rows = records(700, D, 5)
     parts = [rows[:100], rows[100:350], rows[350:]]
@@ -150,7 +154,10 @@ def test_without_noise_it_is_the_run_on_all_data_together(kind: str, sites: Site
         parts = [part.T @ part for part in parts]
     whole = sum(parts) if kind == "symmetric" else rows
     made = sites(parts, epsilon=None, p=6, steps=150, kind=kind)
-    found = run_centre(tmp_path / "centre", [site.url for site in made])
+    urls = [site.url for site in made]
+    found = run_centre(tmp_path / "centre", urls)
+    assert main(["run", str(centre_file(tmp_path / "command", urls)), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["values"] == found.values.tolist()
     central = npmdask.top_k(
         write_zarr(tmp_path / "whole.zarr", np.asarray(whole)), 2, kind=kind, iteration_rank=6, algorithm="power"
     )
@@ -315,3 +322,28 @@ def http(site: Site, method: str, path: str, body: bytes, headers: dict[str, str
         return answer.status, answer.read()
     finally:
         connection.close()
+
+
+@pytest.mark.slow
+def test_the_page_is_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its two files and its three commands as printed, but for the port, the token and the number of nodes."""
+    text = (ROOT / "docs" / "distributed.md").read_text()
+    node, coordinator = re.findall(r"^```toml\n(.*?)^```", text, re.S | re.M)
+    grant, serve = re.findall(r"^npmdask (ledger grant .*|node .*?) *(?:#.*)?$", text, re.M)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NPMDASK_LEDGER", str(tmp_path / "ledger.sqlite"))
+    np.save("patients.npy", records(20000, 20))
+    assert main(["ingest", "patients.npy", "patients.zarr", "--quiet"]) == 0
+    assert main(shlex.split(grant)) == 0
+    Path("node.toml").write_text(node)
+    assert serve == "node node.toml --port 9001", "what a site starts"
+    site = Site(tmp_path)
+    try:
+        site.start()
+        urls, one = re.findall(r"nodes = (\[.*\])", coordinator)[0], f'["{site.url}"]'
+        Path("coordinator.toml").write_text(coordinator.replace(urls, one))
+        monkeypatch.setenv(TOKENS, str(write_tokens(tmp_path / "tokens", {site.url: site.token})))
+        assert "`npmdask run coordinator.toml`" in text
+        assert main(["run", "coordinator.toml", "--quiet"]) == 0
+    finally:
+        site.kill()
