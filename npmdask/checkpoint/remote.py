@@ -91,9 +91,19 @@ class Objects:
             raise
 
     def replace(self, key: str, data: bytes, before: Version | None) -> Version:
-        """Write an object if it is still at the version ``before``, or is not there (None); the new version."""
-        with _told(writing=True):
-            return _version(obstore.put(self._store, key, data, mode=before or "create", use_multipart=False))
+        """Write an object if it is still at the version ``before``, or is not there (None); the new version.
+
+        ``data`` are bytes that no other process writes. Where these lie there although the server refuses, it has
+        written them before: its answer was lost or an error, and the client sent the request again.
+        """
+        try:
+            with _told(writing=True):
+                return _version(obstore.put(self._store, key, data, mode=before or "create", use_multipart=False))
+        except ObjectError as error:
+            found = self.read(key) if error.kind == "changed" else None
+            if found is None or found[0] != data:
+                raise
+            return found[1]
 
     def put(self, key: str, data: bytes) -> None:
         """Write an object that no other process writes."""
@@ -769,12 +779,10 @@ class CommitPublisher(Fetcher):
             except ObjectError as error:
                 if error.kind != "changed":
                     raise
-            found = self._read()  # an answer may have been lost on its way to us, and the request been sent again
+            found = self._read()  # perhaps what we wrote before, which was late
             if found is None or found[0].token != pointer.token:
                 raise ChangedError
             before = found[1]
-            if found[0] == pointer:
-                break
         else:
             raise ObjectError("lost", "it contradicts itself")
         self._mine, self._version = pointer, before

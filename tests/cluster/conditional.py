@@ -4,7 +4,7 @@ looks at what is there before it lets a PUT through, and keeps readers out meanw
 ``python -m tests.cluster.conditional PORT PORT_OF_RCLONE FOLDER``; FOLDER is what rclone serves.
 
 The file FOLDER/../faults says what goes wrong on purpose: ``STATUS n`` answers every PUT with that status, ``LOSE n``
-lets every n-th PUT through and hangs up without an answer.
+lets every n-th PUT through and hangs up without an answer, ``AFTER n m`` lets every m-th through and answers n.
 """
 
 from __future__ import annotations
@@ -46,6 +46,9 @@ class Door(BaseHTTPRequestHandler):
         Door.puts += 1
         if fault[:1] == ["LOSE"] and Door.puts % int(fault[1]) == 0:
             self.close_connection = True
+            return
+        if fault[:1] == ["AFTER"] and Door.puts % int(fault[2]) == 0:
+            self.answer(int(fault[1]), b"<Error><Code>SlowDown</Code></Error>")
             return
         self.answer(status, content, headers)
 

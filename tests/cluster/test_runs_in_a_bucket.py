@@ -10,6 +10,8 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ import scipy.sparse as sp
 
 import npmdask
 from npmdask.checkpoint import remote
-from npmdask.checkpoint.remote import SMALL, LocalCopy, Objects, Pointer
+from npmdask.checkpoint.remote import SMALL, LocalCopy, ObjectError, Objects, Pointer
 from npmdask.checkpoint.store import RunStore, carrier_of, folder_of
 from npmdask.cli.main import main
 from npmdask.errors import BadInputError, CommitError, HeldError, LostError, RefusedError
@@ -29,7 +31,7 @@ from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Resources, Step
 from npmdask.storage.readers.dense import ReadStats
 from tests.cluster.conftest import ROOT, Bucket, Honest
-from tests.conftest import planted, same_bytes, write_zarr
+from tests.conftest import often, planted, same_bytes, write_zarr
 
 pytestmark = pytest.mark.slow
 
@@ -327,6 +329,40 @@ def test_answers_that_are_lost_on_the_way(tmp_path: Path, honest: Honest) -> Non
     npmdask.resume(URL)
     same_bytes(tmp_path / "disk", folder_of(URL))
     require_tidy(honest)
+
+
+@pytest.mark.parametrize("status", often([503, 500], 0))
+def test_writes_that_are_done_and_answered_by_an_error(tmp_path: Path, honest: Honest, status: int) -> None:
+    """The client sends them again and is refused, as what it wrote is there: no sign of a server without conditions."""
+    data(tmp_path)
+    npmdask.top_k(tmp_path / "x.zarr", 4, store=tmp_path / "disk")
+    honest.fault(f"AFTER {status} 2")
+    npmdask.top_k(tmp_path / "x.zarr", 4, store=URL)
+    honest.fault("")
+    same_bytes(tmp_path / "disk", folder_of(URL))
+    require_tidy(honest)
+
+
+def test_of_many_who_write_one_object_at_once_one_has_written_it(honest: Honest) -> None:
+    """Although every second write is done and answered by an error, and every refusal looked into."""
+    honest.fault("AFTER 503 2")
+    objects = [Objects(URL) for _ in range(4)]
+
+    def write(number: int, key: str, turn: int, before: Any) -> Any:
+        try:
+            return objects[number].replace(key, f"{key} by {number}, {turn}".encode(), before)
+        except ObjectError as error:
+            assert error.kind == "changed"
+            return None
+
+    with ThreadPoolExecutor(len(objects)) as pool:
+        for key in map(str, range(8)):
+            before: Any = None
+            for turn in range(2):  # of an object that is not there, and of one that is
+                made = list(pool.map(partial(write, key=key, turn=turn, before=before), range(len(objects))))
+                ((winner, before),) = [(number, version) for number, version in enumerate(made) if version is not None]
+                found = objects[0].read(key)
+                assert found is not None and found[:2] == (f"{key} by {winner}, {turn}".encode(), before)
 
 
 def test_what_cannot_be_used_is_said(tmp_path: Path, honest: Honest, monkeypatch: pytest.MonkeyPatch) -> None:
