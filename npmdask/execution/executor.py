@@ -133,22 +133,30 @@ class Processes(Distributed):
         self.threads = threads
         before = dict(os.environ)
         self._loop = _deaf_loop()
-        with dask.config.set(WORKER_SETTINGS):
-            self._cluster = LocalCluster(
-                n_workers=workers,
-                threads_per_worker=threads,
-                processes=True,
-                loop=self._loop.loop,
-                host="127.0.0.1",
-                security=among_ourselves(),
-                dashboard_address="127.0.0.1:0",  # of the HTTP server; 8787 may be taken
-                memory_limit=0,  # the plan below is the limit; distributed would pause or kill a worker instead
-                silence_logs=50,  # what fails is a sentence; not by a worker that is ended
-            )
+        try:
+            with dask.config.set(WORKER_SETTINGS):
+                self._cluster = LocalCluster(
+                    n_workers=workers,
+                    threads_per_worker=threads,
+                    processes=True,
+                    loop=self._loop.loop,
+                    host="127.0.0.1",
+                    security=among_ourselves(),
+                    dashboard_address="127.0.0.1:0",  # of the HTTP server; 8787 may be taken
+                    memory_limit=0,  # the plan below is the limit; distributed would pause or kill a worker instead
+                    silence_logs=50,  # what fails is a sentence; not by a worker that is ended
+                )
+        except (OSError, RuntimeError) as error:  # it has closed what it had started
+            self._loop.stop()
+            _restore_environment(_changes(before))
+            raise LostError(
+                f"the {workers} worker processes could not be started ({first_line(error.__cause__ or error)}), "
+                "perhaps because one was killed: run the same command again; everything committed is kept"
+            ) from error
         super().__init__(Client(self._cluster, set_as_default=False), workers * threads)
         if cards := visible_cards():
             self._client.register_worker_callbacks(partial(_take_card, cards))
-        self._before = {n: before.get(n) for n, value in os.environ.items() if before.get(n) != value}
+        self._before = _changes(before)
 
     def peaks(self) -> list[ProcessPeak]:
         """Of processes that are not below this one: none."""
@@ -159,14 +167,20 @@ class Processes(Distributed):
         self._client.close()
         self._cluster.close()
         self._loop.stop()
-        self._restore_environment()
+        _restore_environment(self._before)
 
-    def _restore_environment(self) -> None:
-        """distributed leaves what it sets for its workers in our own environment, for every child to inherit."""
-        for name, value in self._before.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
+
+def _changes(before: dict[str, str]) -> dict[str, str | None]:
+    """What the environment had where it is another than ``before`` now; None: nothing."""
+    return {name: before.get(name) for name, value in os.environ.items() if before.get(name) != value}
+
+
+def _restore_environment(changes: dict[str, str | None]) -> None:
+    """distributed leaves what it sets for its workers in our own environment, for every child to inherit."""
+    for name, value in changes.items():
+        os.environ.pop(name, None)
+        if value is not None:
+            os.environ[name] = value
 
 
 def _deaf_loop() -> Any:
