@@ -171,7 +171,7 @@ class NodeConnections:
             raise RefusedError(
                 f"there is no trusted TLS connection to {url} ({error.reason or error}): if this machine does not "
                 "know the authority that signed its certificate, name the authority's file in SSL_CERT_FILE; if the "
-                "node has no certificate, write http://"
+                "node has none, start it with --tls-cert and --tls-key"
             ) from error
         connection.sock.settimeout(None)  # a pass takes as long as it takes; whether the node lives, the kernel asks
         connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

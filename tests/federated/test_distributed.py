@@ -299,7 +299,9 @@ def test_a_node_with_a_certificate(sites: Sites, tmp_path: Path, monkeypatch: py
     (site,) = sites([records(80, 12)], epsilon=2.0, p=3, steps=1, options=options)
     assert site.url.startswith("https://")
     monkeypatch.setenv("SSL_CERT_FILE", str(another / "ca.pem"))
-    with pytest.raises(RefusedError, match=r"no trusted TLS connection .*SSL_CERT_FILE"):
+    with pytest.raises(
+        RefusedError, match=r"no trusted TLS connection .*SSL_CERT_FILE; if the node has none, start it with --tls-cert"
+    ):
         run_centre(tmp_path / "centre", [site.url], patience=3600)
     monkeypatch.setenv("SSL_CERT_FILE", str(ours / "ca.pem"))
     other_name = site.url.replace("127.0.0.1", "localhost")
