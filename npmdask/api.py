@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from npmdask.algorithms.stopping import Outcome
+from npmdask.checkpoint.rights import allow as allow_urls
 from npmdask.checkpoint.store import RunStore, folder_of, no_run, not_finished
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.execution.clusters import scheduler_of
@@ -521,6 +522,7 @@ def resume(
     max_steps: int | None = None,
     tol: float | None = None,
     low_rank_tol: float | None = None,
+    allow: str | Sequence[str] = (),
     observer: Observer | None = None,
     progress: bool = False,
 ) -> Solution | StreamSolution | TopicAnswer | LatentAnswer:
@@ -556,6 +558,9 @@ def resume(
         Relative residual to reach.
     low_rank_tol : float, optional
         Tolerance for the residual of a rank-k approximation, as for :func:`top_k`.
+    allow : str or sequence of str, optional
+        URLs of data, ledgers or runs that the run names and may open. A run that began here, as this user, needs none;
+        one that was sent or moved does, once: a store alone does not decide what is opened over the network.
     observer : Observer, optional
         Called for the plan, and for every pass and step.
     progress : bool, default False
@@ -594,6 +599,9 @@ def resume(
     if not (path / "run.json").exists():
         raise no_run(store)
     spec = RunStore(path).read_spec() or {}
+    if allow:
+        allow_urls([allow] if isinstance(allow, str) else allow, spec, path)
+        spec = RunStore(path).read_spec() or {}
     asked = {
         "memory": memory,
         "workers": workers,

@@ -34,17 +34,18 @@ from typing import Any, Self
 import psutil
 
 from npmdask.checkpoint.logging import tell
-from npmdask.checkpoint.reader import NO_LINKS, REPLACED, StoreReader
+from npmdask.checkpoint.reader import NO_LINKS, REPLACED, SPEC, StoreReader
 from npmdask.checkpoint.remote import CommitPublisher, LocalCopy, copy_at, place_of_store
 from npmdask.errors import BadInputError, FencedOutError, HeldError, NpmdaskError, RefusedError
 from npmdask.storage.bundle import MANIFEST, write_file_atomically
-from npmdask.storage.paths import is_url, open_plain, require_no_link
+from npmdask.storage.paths import JSON_BYTES, is_url, open_plain, read_facts, read_plain, require_no_link
 
 OWNER = "NPMDASK_OWNER"  # what a process was started for: a scheduler's name of the run
 BEAT = 10.0  # seconds between two signs of life
 STALE = 60.0  # seconds without one after which a process counts as hung
 PATIENCE = 5.0  # seconds that a taker waits for a commit that is under way
 LOCK, TAKING, EPOCH = "lock", "lock.taking", "epoch"
+EPOCH_BYTES = 64
 LINE = re.compile(r"process (\d+) on (\S+), since ([^,]*)(?:, for (.*))?")
 
 SINCE = "%Y-%m-%d %H:%M:%S %z"
@@ -181,7 +182,7 @@ class Ownership:
 
     def _read_epoch(self) -> int:
         try:
-            return int((self.folder / EPOCH).read_text())
+            return int(read_plain(self.folder / EPOCH, EPOCH_BYTES))
         except (FileNotFoundError, ValueError):
             return 0
 
@@ -326,9 +327,9 @@ def deaths(folder: Path, *, held: bool) -> tuple[int, str]:
 def _deaths(folder: Path) -> int:
     """Starts since the last commit."""
     try:
-        found: Any = json.loads((folder / STARTS).read_text())
+        found: Any = read_facts(folder / STARTS)
         return int(found["starts"]) if found["mark"] == _mark(folder) else 0
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, BadInputError, TypeError):
         return 0
 
 
@@ -387,17 +388,14 @@ class _Before:
         """Read it; None of a run without an answer."""
         log = folder / "telemetry.jsonl"
         try:
-            if (
-                not (folder / "result").is_dir()
-                or json.loads((folder / "run.json").read_bytes())["data"]["kind"] == "stream"
-            ):
+            if not (folder / "result").is_dir() or read_facts(folder / SPEC)["data"]["kind"] == "stream":
                 return None
             files = {
-                name: (folder / name).read_bytes() if (folder / name).is_file() else None
-                for name in (EPOCH, "run.json", STARTS)
+                name: read_plain(folder / name, JSON_BYTES) if (folder / name).is_file() else None
+                for name in (EPOCH, SPEC, STARTS)
             }
             return cls(files=files, telemetry=log.stat().st_size if log.is_file() else None, mark=_mark(folder))
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, BadInputError, TypeError):
             return None
 
     def put_back(self, folder: Path) -> None:
@@ -410,7 +408,7 @@ class _Before:
             log.unlink(missing_ok=True)
         elif log.stat().st_size != self.telemetry:
             os.truncate(log, self.telemetry)
-        for name in ("run.json", STARTS, EPOCH):
+        for name in (SPEC, STARTS, EPOCH):
             held, path = self.files[name], folder / name
             if held is None:
                 path.unlink(missing_ok=True)

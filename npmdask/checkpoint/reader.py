@@ -5,7 +5,6 @@ it.
 from __future__ import annotations
 
 import errno
-import json
 import os
 from collections.abc import Iterator
 from contextlib import suppress
@@ -13,9 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from npmdask.checkpoint.rights import without_rights
+from npmdask.checkpoint.schema import LINE, META, checked_spec, conforms
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.storage.bundle import MANIFEST, Arrays, read_bundle, read_meta
-from npmdask.storage.paths import require_no_link
+from npmdask.storage.paths import Facts, facts_in, read_plain, require_no_link
 
 # Run stores below a folder: which there are, and how large. Nothing is locked or written, and no link followed.
 
@@ -123,42 +124,42 @@ NO_LINKS = (
     "search",
 )  # of a store
 REPLACED = ".replaced"  # a step of which a newer version is being written
-SPEC_TABLES = ("data", "algorithm", "mechanism", "stop", "run", "version")
+SPEC, SPEC_BYTES = "run.json", 2**24
+TELEMETRY = "telemetry.jsonl"
+LOG_BYTES = 2**26  # of the telemetry, from its end
 
 
 class StoreReader:
-    """Reads the store in ``path``."""
+    """Reads the store in ``path``, which a person calls ``place``."""
 
     path: Path
+    place: str
 
     def read_spec(self) -> dict[str, Any] | None:
-        """The parameters of the run, or None for a new one."""
+        """The parameters of the run, less what a store cannot bring (``checkpoint.rights``); or None for a new one."""
         require_no_link(self.path, NO_LINKS)
         try:
-            spec = json.loads((self.path / "run.json").read_text())
-            if not isinstance(spec, dict) or not all(isinstance(spec.get(table), dict) for table in SPEC_TABLES):
-                raise ValueError("tables are missing")
+            spec = checked_spec(read_plain(self.path / SPEC, SPEC_BYTES))
         except (OSError, ValueError) as error:
             if isinstance(error, OSError) and error.errno in NOWHERE:
                 return None
-            raise BadInputError(f"{self.path / 'run.json'} is damaged ({error}); start again in a new store") from error
+            raise BadInputError(f"{self.path / SPEC} is damaged ({error}); start again in a new store") from error
         _require_format(self.path, spec["version"])
-        return spec
+        return without_rights(spec, self.path, self.place)
 
     def last_step(self) -> tuple[Arrays, dict[str, Any]] | None:
         """The newest whole step, or None. One that rotted on disk is passed over for the one before it."""
         for path in reversed(self._steps()):
-            try:
-                return read_bundle(path)
-            except BadInputError:
-                continue
+            with suppress(BadInputError):
+                arrays, meta = read_bundle(path)
+                return arrays, _checked(meta, path)
         return None
 
     def last_meta(self) -> dict[str, Any] | None:
         """What :meth:`last_step` says beside its arrays, which are not read (and not checked)."""
         for path in reversed(self._steps()):
             with suppress(BadInputError):
-                return read_meta(path)
+                return _checked(read_meta(path), path)
         return None
 
     def history(self) -> list[dict[str, Any]]:
@@ -168,7 +169,7 @@ class StoreReader:
 
     def _steps(self) -> list[Path]:
         """Oldest first; what a step has replaced comes before it."""
-        found = (self.path / "steps").glob("[0-9]*")
+        found = [path for path in (self.path / "steps").glob("[0-9]*") if not path.is_symlink()]
         return sorted(found, key=lambda path: (int(path.name.removesuffix(REPLACED)), -len(path.name)))
 
     def read_pass(self, key: dict[str, Any]) -> tuple[Arrays, list[dict[str, Any]]] | None:
@@ -186,32 +187,42 @@ class StoreReader:
         """The facts of the parts that were kept of the pass under way, whichever it is; or None."""
         for path in reversed(self._kept_parts()):
             with suppress(BadInputError):
-                return read_meta(path)
+                return _checked(read_meta(path), path)
         return None
 
     def _kept_parts(self) -> list[Path]:
-        return sorted((self.path / "pass").glob("[0-9]*"))
+        return sorted(path for path in (self.path / "pass").glob("[0-9]*") if not path.is_symlink())
 
     def read_part(self, name: str) -> tuple[Arrays, dict[str, Any]] | None:
         """The bundle ``name``, or None."""
-        return read_bundle(self.path / name) if (self.path / name).exists() else None
+        if not (self.path / name).exists():
+            return None
+        arrays, meta = read_bundle(self.path / name)
+        return arrays, _checked(meta, self.path / name)
 
     def part_meta(self, name: str) -> dict[str, Any] | None:
         """What the bundle ``name`` says beside its arrays, which are not read; or None."""
-        return read_meta(self.path / name) if (self.path / name).exists() else None
+        path = self.path / name
+        return _checked(read_meta(path), path) if path.exists() else None
 
     def telemetry(self) -> list[dict[str, Any]]:
         """All telemetry lines that are whole."""
-        lines = []
         try:
-            for line in (self.path / "telemetry.jsonl").read_text(errors="replace").splitlines():
-                try:
-                    lines.append(dict(json.loads(line)))
-                except ValueError:
-                    continue  # the line that a kill cut
+            found = read_plain(self.path / TELEMETRY, LOG_BYTES, end=True)
         except FileNotFoundError:
             return []
+        lines: list[dict[str, Any]] = []
+        for line in found.splitlines():
+            with suppress(ValueError, TypeError):  # the line that a kill cut
+                said = Facts(facts_in(line))
+                lines += [said] if "event" in said and conforms(said, LINE) else []
         return lines
+
+
+def _checked(meta: dict[str, Any], path: Path) -> dict[str, Any]:
+    if not conforms(meta, META):
+        raise BadInputError(f"{path / MANIFEST} was not written by npmdask: start again in a new store")
+    return meta
 
 
 def _require_format(path: Path, version: dict[str, Any]) -> None:

@@ -45,7 +45,16 @@ from npmdask.storage.bundle import write_file_atomically
 from npmdask.storage.checksum import crc32c_bytes
 from npmdask.storage.chunk_access import first_line, no_answer
 from npmdask.storage.object_url import RETRIES, require_no_credentials
-from npmdask.storage.paths import CACHE, cache_folder, is_url, local_path, require_below, require_no_link, require_path
+from npmdask.storage.paths import (
+    CACHE,
+    cache_folder,
+    is_url,
+    local_path,
+    read_facts,
+    require_below,
+    require_no_link,
+    require_path,
+)
 
 # The objects of one run below a URL: written whole, and replaced only if they are still what was read.
 #
@@ -375,7 +384,8 @@ class LocalCopy:
 
 def copy_at(folder: Path) -> LocalCopy | None:
     """The copy that ``folder`` is; None for every other folder."""
-    note = read_note(folder.parent)
+    mine = folder.parent.parent == cache_folder() / "runs"  # a store that was sent may have a note of its own
+    note = read_note(folder.parent) if mine else None
     if note is None or str(note["url"]).rpartition("/")[2] != folder.name:
         return None
     copy = LocalCopy(str(note["url"]))
@@ -386,9 +396,9 @@ def copy_at(folder: Path) -> LocalCopy | None:
 def read_note(home: Path) -> dict[str, Any] | None:
     """The note of a copy, or None."""
     try:
-        note = json.loads((home / NOTE).read_bytes())
+        note: dict[str, Any] = read_facts(home / NOTE)
         return note if {"url", "commit", "token", "files"} <= note.keys() else None
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, BadInputError):
         return None
 
 

@@ -42,7 +42,9 @@ from shlex import quote
 from typing import Any
 
 from npmdask.checkpoint.lease import EPOCH, PRIVATE, UNTOLD, HeldStore, carrier_of, folders_of
-from npmdask.checkpoint.reader import CHECKPOINT_FORMAT, REPLACED, SPEC_TABLES, is_store
+from npmdask.checkpoint.reader import CHECKPOINT_FORMAT, REPLACED, SPEC, is_store
+from npmdask.checkpoint.schema import REQUIRED as SPEC_TABLES
+from npmdask.checkpoint.schema import VALID, known_keys
 from npmdask.errors import BadInputError, CommitError
 from npmdask.storage.bundle import MANIFEST, Arrays, write_bundle, write_file_atomically
 from npmdask.storage.paths import is_url, require_path
@@ -63,8 +65,10 @@ class RunStore(HeldStore):
 
     def write_spec(self, spec: dict[str, Any]) -> None:
         """Replace the parameters."""
+        text = json.dumps(spec, indent=1, sort_keys=True).encode() + b"\n"
         with self._turn.publishing():
-            write_file_atomically(self.path / "run.json", json.dumps(spec, indent=1, sort_keys=True).encode() + b"\n")
+            write_file_atomically(self.path / SPEC, text)
+        VALID.append((text, known_keys()))
         self._carry()
 
     def drop_spec(self) -> None:

@@ -402,6 +402,13 @@ def _add_resume(commands: Any) -> None:
     p.add_argument("--max-steps", type=int, help="new limit on the number of passes")
     p.add_argument("--tol", type=float, help="new relative residual to stop at")
     p.add_argument("--low-rank-tol", type=float, help="new low_rank_tol; 0: stop only by the residuals")
+    p.add_argument(
+        "--allow",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="let a run that came from elsewhere open this URL, which it names",
+    )
     add_output(p)
     p.elsewhere = {
         **{f"--{name.replace('_', '-')}": ANOTHER_RUN for name in SHORT},
@@ -429,6 +436,7 @@ def _resume(a: argparse.Namespace) -> int:
         max_steps=a.max_steps,
         tol=a.tol,
         low_rank_tol=a.low_rank_tol,
+        allow=a.allow,
         observer=progress_of(a),
     )
     return print_answer(solution, a)

@@ -18,6 +18,7 @@ import numpy as np
 from npmdask.accounting import Budget
 from npmdask.algorithms import Algorithm, PowerMethod, PrivatePower, Query, Result
 from npmdask.algorithms.stopping import FixedSteps, Outcome, ResidualRule, StepView, StoppingRule, default_tol
+from npmdask.checkpoint.schema import TABLES
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
 from npmdask.federated.client import PATIENCE, NodeConnections, Traffic, require_address
 from npmdask.federated.protocol import Announcement, encoded_size, tokens_for
@@ -521,3 +522,4 @@ def problem_of_spec(spec: dict[str, Any]) -> Problem:
 
 build.ELSEWHERE[Group] = problem_of_nodes
 restore.ELSEWHERE["nodes"] = problem_of_spec
+TABLES["nodes"] = dict[str, dict[str, Any]]

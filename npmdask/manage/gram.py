@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -56,7 +55,7 @@ class GramKind(RunKind):
         if (groups is None) != ("groups" not in spec["algorithm"]):
             raise RefusedError(f"{store} was left before it kept the labels of rows: run the same `npmdask gram` again")
         source = open_source(spec["source"], spec["data"]["of"], spec.get("dim"))
-        resources = replace(resources_of(run), **changed_resources(changes))
+        resources = resources_of(run, **changed_resources(changes))
         return form_gram(
             source, store, GramRequest(**asked, groups=groups, seed=spec["run"]["seed"]), resources, observer
         )

@@ -103,7 +103,7 @@ class MatrixKind(RunKind):
             ):
                 if (answered := _as_stored(held, f"{problem.source.path} has changed since")) is not None:
                     return answered
-            resources = replace(resources_of(held), **changed_resources(changes))
+            resources = resources_of(held, **changed_resources(changes))
             if stop:
                 problem = _restop(held, problem, stop, resources)
             return drive(problem, held, resources, observer)

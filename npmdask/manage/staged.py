@@ -9,19 +9,28 @@ from typing import Any
 
 import numpy as np
 
+from npmdask.checkpoint.schema import TABLES
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
 from npmdask.manage.kinds import PageOptions, RunKind, Sink, Spec, named
-from npmdask.manage.matrix import progress, under_way
-from npmdask.numerics.units import parse_memory
+from npmdask.manage.matrix import changed_resources, progress, under_way
 from npmdask.report import Report, Section, Text
 from npmdask.report.blocks import section
 from npmdask.runs.observers import Observer
+from npmdask.runs.restore import resources_of
 from npmdask.runs.solution import Resources
 from npmdask.storage.source import open_source
 
 WORDS = 8  # of a topic
 WEIGHTS = 5
+TABLES["algorithm"] |= {
+    **dict.fromkeys(("topics", "components"), int),
+    **dict.fromkeys(("restarts", "iterations"), int | None),
+    **dict.fromkeys(("alpha0", "half_length"), float),
+    "ridge": float,
+    "harvest": bool | None,
+    "moments": str,
+}
 
 # Imports inside of functions: other runs save the time that models take to load.
 
@@ -43,11 +52,7 @@ class StagedKind(RunKind):
 
     def resume(self, store: Path, changes: Mapping[str, Any], observer: Observer | None) -> Any:
         """Go on with the stage that is under way, as the job was asked for."""
-        given = dict(changes)
-        if "memory" in given:
-            given["memory"] = parse_memory(given["memory"])
-        spec = RunStore(store).read_spec() or {}
-        resources = replace(Resources(**spec.get("resources", {})), **given)
+        resources = resources_of(RunStore(store), **changed_resources(changes))
         return self.go_on(store, resources, observer or Observer())
 
     def go_on(self, store: Path, resources: Resources, observer: Observer) -> Any:

@@ -28,7 +28,7 @@ from npmdask.numerics.units import time_text
 from npmdask.report.blocks import bytes_text
 from npmdask.storage.bundle import write_file_atomically
 from npmdask.storage.object_url import is_remote
-from npmdask.storage.paths import local_path
+from npmdask.storage.paths import local_path, read_facts
 from npmdask.storage.source import Source, is_registered, open_source
 
 NOTES = ".schedules"  # the folder of how schedules ended
@@ -90,8 +90,8 @@ def _file(folder: Path, schedule: str) -> Path:
 
 def _read(file: Path) -> Night | None:
     try:
-        return Night(**json.loads(file.read_text()))
-    except (OSError, ValueError, TypeError):
+        return Night(**read_facts(file))
+    except (OSError, ValueError, TypeError, BadInputError):
         return None
 
 

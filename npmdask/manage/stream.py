@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from npmdask.checkpoint.schema import TABLES
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
 from npmdask.manage.kinds import Keeps, RunKind, Spec, memory_text, named
@@ -18,6 +19,18 @@ from npmdask.runs.observers import Observer
 from npmdask.runs.progress import duration
 
 SHOWN = 5  # values
+TABLES["run"] |= {
+    **dict.fromkeys(("batch_rows", "measure_rows"), int),
+    **dict.fromkeys(("half_life", "unit"), float | None),
+    "held_out": str | None,
+}
+TABLES["algorithm"] |= {
+    **dict.fromkeys("batch_rows block_rows components horizon sketch_rows warm_rows".split(), int),
+    **dict.fromkeys("batch_constant failure gap memory start warm_constant".split(), float),
+    **dict.fromkeys(("eta0", "shift"), float | None),
+    **dict.fromkeys(("optimistic", "refine", "shrinks"), bool),
+    **dict.fromkeys(("test", "trace"), str),
+}
 MEASURED = {
     2: ("rank", "mean_batch_rows", "explained", "suboptimality", "max_sin_theta", "change"),
     3: ("rank", "mean_batch_rows", "change"),

@@ -31,6 +31,7 @@ from npmdask.numerics.subspaces import Block
 from npmdask.privacy.mechanisms import Entropy, destroy_key
 from npmdask.privacy.request import Privacy
 from npmdask.storage.bundle import write_file_atomically
+from npmdask.storage.paths import read_facts
 from npmdask.storage.source import Source
 
 if TYPE_CHECKING:
@@ -170,8 +171,15 @@ class Account:
         """Refuse a ledger that does not hold what this run has seen in it: RefusedError."""
         place = self._path.with_name(PLACE)
         if place.exists():
-            seen = json.loads(place.read_text())
-            ledger.require_holds(seen["entries"], seen["head"])
+            try:
+                seen = read_facts(place)
+                entries, head = int(seen["entries"]), str(seen["head"])
+            except (OSError, ValueError, TypeError) as error:
+                raise RefusedError(
+                    f"{place} is damaged ({error}), so that nothing says which ledger this run was charged to: restore "
+                    "it from a backup, or start a new run"
+                ) from error
+            ledger.require_holds(entries, head)
 
     def _keep_place(self) -> None:
         """Remember how far the ledger was; after what was written to it, so that a kill leaves an older place."""

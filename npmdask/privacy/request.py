@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from npmdask.checkpoint.schema import table
 from npmdask.errors import BadInputError
 
 # As SQLAlchemy reads a URL, and what libpq takes as parameters
@@ -41,6 +42,7 @@ def unprotected(budget: str | None) -> list[str]:
     ]
 
 
+@table("privacy")
 @dataclass(frozen=True, kw_only=True)
 class Privacy:
     """

@@ -23,6 +23,7 @@ from npmdask.numerics.subspaces import Block, fix_signs
 from npmdask.operators import ComplexGram, Gram, LeftProduct, Operator
 from npmdask.storage.bundle import Arrays, fsync, fsync_folder, read_bundle
 from npmdask.storage.checksum import crc32c
+from npmdask.storage.paths import read_plain
 from npmdask.storage.readers.dense import ReadStats
 from npmdask.storage.safe_open import open_node
 
@@ -249,7 +250,7 @@ def read_left_chunk(store: Path, arrays: Arrays, slab: int, height: int, rows: i
     """A chunk of Z as it is on disk, its size and checksum checked."""
     file, k = _chunk_file(store / Z_NAME, slab), len(arrays["left_rotation"])
     try:
-        data = file.read_bytes()
+        data = read_plain(file, 8 * height * k)
     except OSError as error:
         raise BadInputError(f"{file} is missing or unreadable ({error.strerror}); {_remedy(store)}") from error
     block = np.frombuffer(data, "<f8").reshape(height, k)[:rows] if len(data) == 8 * height * k else None

@@ -9,7 +9,6 @@ with the copy is free, and any algorithm may: also one that looks where it shoul
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import shutil
 import time
@@ -33,7 +32,7 @@ from npmdask.privacy.mechanisms import EntriesGaussian
 from npmdask.privacy.request import Privacy
 from npmdask.privacy.tensor_release import tensor_relation
 from npmdask.runs.restore import bind_spec
-from npmdask.storage.paths import NEW_STORE, local_path, locked
+from npmdask.storage.paths import NEW_STORE, local_path, locked, read_facts
 from npmdask.storage.readers.dense import ReadStats
 from npmdask.storage.readers.packed import TensorReader
 from npmdask.storage.source import Source, open_source
@@ -155,7 +154,7 @@ def _require_own(target: Path, folder: Path) -> None:
     if not target.exists():
         return
     spec = folder / "run.json"
-    made = json.loads(spec.read_text()).get("release_id") if spec.exists() else None
+    made = read_facts(spec).get("release_id") if spec.exists() else None
     if made is None or _record(target).get("perturbed", {}).get("release_id") != made:
         raise RefusedError(f"{target} exists already; choose another name, or remove it first")
 

@@ -18,6 +18,7 @@ from npmdask.algorithms import (
     RowGramKrylov,
 )
 from npmdask.algorithms.stopping import StoppingRule
+from npmdask.checkpoint.schema import table
 from npmdask.checkpoint.store import CHECKPOINT_FORMAT
 from npmdask.errors import BadInputError, package_version
 from npmdask.execution.memory import ITERATION_RANK, Chosen
@@ -52,6 +53,7 @@ CHOSEN = "chosen"  # part of a store that says how that was found
 FIRST_STAGE = 16  # columns of the first stage of a search for the rank
 
 
+@table("report")
 @dataclass(frozen=True, kw_only=True)
 class Presentation:
     """How the answer of a run is reported and exported: see npmdask.runs.presentation."""

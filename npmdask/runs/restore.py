@@ -19,6 +19,7 @@ import numpy as np
 from npmdask.algorithms import REGISTRY as ALGORITHMS
 from npmdask.algorithms import Result
 from npmdask.algorithms.stopping import Outcome
+from npmdask.checkpoint.rights import note_rights
 from npmdask.checkpoint.store import RunStore, folder_of, not_finished
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.execution.executor import single_threaded_blas
@@ -37,6 +38,7 @@ from npmdask.runs.problem import STORED_GRAM, Locked, Presentation, Problem, Req
 from npmdask.runs.solution import Analysed, Resources, Solution
 from npmdask.runs.weights import keep_weights, kept_weights, total_of
 from npmdask.storage.labels import Labels
+from npmdask.storage.paths import Facts
 from npmdask.storage.readers.gaps import REFUSE
 from npmdask.storage.source import open_source
 
@@ -111,13 +113,15 @@ def bind_spec(
     if spec is None:
         if keep is not None:
             keep()
+        noted = note_rights(wanted | here | once, store.path)
         store.write_spec(wanted | here | once | {"environment": environment()})
-        return []
+        return [noted] if noted else []
     require_same_run(wanted, spec, store.place, once.get("source"))
+    noted = note_rights(wanted | here | once, store.path)
     if any(spec.get(name) != value for name, value in here.items()):
         store.write_spec(spec | here)
     before = spec.get("environment", {})
-    return [
+    return [noted] * bool(noted) + [
         f"{name} was {before.get(name)!r} when this run began and is {value!r} now: the result is as accurate, but its "
         "last bits may differ from an undisturbed run's"
         for name, value in environment().items()
@@ -230,9 +234,23 @@ def require_run(path: Path, spec: dict[str, Any]) -> None:
         )
 
 
-def resources_of(held: RunStore) -> Resources:
-    """Return the resources that the run was allowed to use at its last start."""
-    return Resources(**(held.read_spec() or {}).get("resources", {}))
+def resources_of(held: RunStore, **changed: Any) -> Resources:
+    """Return the resources that the run was allowed to use at its last start, with those that are ``changed``.
+
+    What a store cannot bring, and this user did not give it, is named in the log with the option that does.
+    """
+    found: Facts = (held.read_spec() or {}).get("resources", Facts())
+    if refused := {name: value for name, value in (found.withheld or {}).items() if name not in changed}:
+        options = " ".join(f"--{name.replace('_', '-')} {quote(str(value))}" for name, value in refused.items())
+        logging.getLogger(TELLS).warning(
+            "%s asks for %s, which a store alone does not decide: the processor of this machine is used; "
+            "`npmdask resume %s %s` uses it",
+            held.place,
+            " and ".join(f"{name} = {value!r}" for name, value in refused.items()),
+            quote(held.place),
+            options,
+        )
+    return replace(Resources(**found), **changed)
 
 
 def problem_of(held: RunStore) -> Problem:

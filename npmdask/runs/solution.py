@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.algorithms.stopping import Outcome
+from npmdask.checkpoint.schema import table
 from npmdask.checkpoint.store import RunStore, folder_of
 from npmdask.errors import BadInputError, package_version
 from npmdask.execution.memory import ProcessPeak
@@ -30,6 +31,7 @@ from npmdask.storage.labels import Labels, as_dataset, axis_of
 SHOWN = 5  # values that a line shows
 
 
+@table("resources")
 @dataclass(frozen=True, kw_only=True)
 class Resources:
     """Resources that a run may use. They change no result and, except for ``device``, none of its bits."""

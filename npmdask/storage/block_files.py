@@ -21,6 +21,7 @@ from npmdask.errors import BadInputError, CommitError
 from npmdask.numerics.subspaces import BASES, over_tiles
 from npmdask.storage.bundle import fsync, fsync_folder, write_file_atomically
 from npmdask.storage.checksum import crc32c
+from npmdask.storage.paths import read_facts
 
 TILE_BYTES = 8 * 2**20
 FOLDER = "blocks"
@@ -185,7 +186,7 @@ class Workspace:
     def progress(self, step: int) -> dict[str, Any]:
         """What is done of ``step``; nothing, where that is of another or was cut."""
         try:
-            found = json.loads((self.folder / PROGRESS).read_text())
+            found = read_facts(self.folder / PROGRESS)
         except (OSError, ValueError):
             return {}
         return dict(found["done"]) if found.get("step") == step else {}

@@ -25,7 +25,7 @@ import numpy as np
 
 from npmdask.errors import BadInputError, CommitError, NpmdaskError
 from npmdask.storage.checksum import crc32c, crc32c_bytes
-from npmdask.storage.paths import require_below
+from npmdask.storage.paths import JSON_BYTES, Facts, facts_in, open_plain, read_plain, require_below
 
 MANIFEST = "manifest.json"
 SMALL_BYTES = 2**10
@@ -103,13 +103,13 @@ def read_bundle(path: Path) -> tuple[Arrays, dict[str, Any]]:
     _require_plain_names(path, [*small, *files])
     with _decoding(path / MANIFEST):
         arrays = _from_text(small)
-    mapped = manifest.get("mapped", [])
+    mapped = list(manifest.get("mapped") or ())
     for name, crc in files.items():
         if name.removesuffix(".npy") in mapped:
             arrays[name.removesuffix(".npy")] = _mapped(path / name, crc)
             continue
         try:
-            data = (path / name).read_bytes()
+            data = read_plain(path / name)
         except OSError as error:
             raise BadInputError(f"{path / name} cannot be read: {error.strerror}") from error
         if crc32c_bytes(data) != crc:
@@ -123,7 +123,7 @@ def _mapped(file: Path, crc: int) -> np.ndarray:
     """An array that stays on disk, after one look at all of its bytes."""
     found = 0
     try:
-        with open(file, "rb") as held:
+        with open(open_plain(file, os.O_RDONLY), "rb") as held:
             while piece := held.read(PIECE_BYTES):
                 found = crc32c_bytes(piece, found)
     except OSError as error:
@@ -163,13 +163,17 @@ def read_meta(path: Path) -> dict[str, Any]:
     BadInputError
         The manifest is missing or does not have its checksum.
     """
-    return dict(_read_manifest(path)["meta"])
+    meta: dict[str, Any] = _read_manifest(path)["meta"]
+    return meta
 
 
-def _read_manifest(path: Path) -> dict[str, Any]:
+def _read_manifest(path: Path) -> Facts:
     try:
-        return dict(json.loads(unsealed((path / MANIFEST).read_bytes())))
-    except (OSError, ValueError) as error:
+        found = Facts(facts_in(unsealed(read_plain(path / MANIFEST, JSON_BYTES))))
+        if not all(isinstance(found.get(name, {}), dict) for name in ("files", "small", "meta")):
+            raise ValueError("its tables are none")
+        return found
+    except (OSError, ValueError, TypeError) as error:
         raise BadInputError(f"{path / MANIFEST} is missing or corrupt ({error})") from error
 
 

@@ -19,6 +19,7 @@ from zarr.core.sync import sync
 from npmdask.errors import BadInputError, Later, LostError
 from npmdask.storage.checksum import fingerprint
 from npmdask.storage.chunk_access import first_line, no_answer, of_an_object_store
+from npmdask.storage.paths import require_not_withheld
 from npmdask.storage.safe_open import open_node
 from npmdask.storage.snapshots import snapshot_of
 
@@ -34,7 +35,10 @@ def is_remote(source: object) -> bool:
 
 
 def require_no_credentials(url: str) -> None:
-    """Raise BadInputError for a URL with a user, a password or a signature in it: addresses are kept and shown."""
+    """Raise BadInputError for a URL with a user, a password or a signature in it, as addresses are kept and shown; and
+    for one that only a store asks for.
+    """
+    require_not_withheld(url)
     parts = urlsplit(url)
     user, at, _ = parts.netloc.rpartition("@")
     container = parts.scheme == "abfs" and ":" not in user  # abfs://container@account.dfs.core.windows.net/path

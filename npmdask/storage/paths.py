@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
 import re
+import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
+from shlex import quote
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from npmdask.errors import BadInputError, CommitError, RefusedError
@@ -24,6 +28,11 @@ LONGEST_NAME = 100  # characters of the name of data, as a title says it
 UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # control characters, and bytes that are no text
 
 NEW_STORE = "a new store of data"
+JSON_BYTES = 2**28  # of one file of a store: the facts of a million chunks take a tenth of it
+WHOLE_BYTES = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")  # of an array that is read into memory
+# What moves the cursor of a terminal or renames its window; and what JSON writes such a character as.
+UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+MAY_NOT_PRINT = re.compile(rb"\\[bfru]|\x7f|\xc2[\x80-\x9f]")
 URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")  # one slash: what a Path leaves of a URL; C:/ is none
 
 
@@ -124,21 +133,113 @@ def require_no_link(folder: Path, names: Iterable[str] | None = None) -> None:
 
 
 def open_plain(path: Path | str, flags: int, mode: int = 0o666) -> int:
-    """A descriptor of ``path`` itself: of a link it is refused, at once.
+    """A descriptor of ``path`` itself, a plain file: anything else is refused, at once.
 
     Raises
     ------
     BadInputError
-        It is a symbolic link.
+        It is a symbolic link, a FIFO, a device or a folder.
     OSError
         As ``os.open``.
     """
     try:
-        return os.open(path, flags | os.O_NOFOLLOW, mode)
+        opened = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, mode)  # a FIFO opens without its other end
+        if stat.S_ISREG(os.fstat(opened).st_mode):
+            return opened
+        os.close(opened)
     except OSError as error:
         if error.errno == errno.ELOOP:
             require_no_link(Path(path).parent, [Path(path).name])
-        raise
+        if error.errno not in (errno.ENXIO, errno.EISDIR):
+            raise
+    raise BadInputError(f"{path} is a FIFO, a device or a folder; files of a store must be plain files")
+
+
+def read_plain(path: Path | str, most: int = WHOLE_BYTES, *, end: bool = False) -> bytes:
+    """Read a file of a store, which another person may have made: a plain one, of at most ``most`` bytes.
+
+    ``end``: of a larger one its last bytes, which is an error otherwise.
+
+    Raises
+    ------
+    BadInputError
+        No plain file, or a larger one.
+    OSError
+        As ``os.open``.
+    """
+    with open(open_plain(path, os.O_RDONLY), "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most and not end:
+            raise BadInputError(f"{path} has {size} bytes; npmdask writes at most {most} there: it is damaged")
+        file.seek(max(0, size - most))
+        return file.read(min(size, most))
+
+
+class Facts(dict[str, Any]):
+    """A JSON object of a store. What should be in it and is not there is a damaged store, and no ``KeyError``."""
+
+    withheld: dict[str, Any] | None = None  # of resources: what the store asks for and this user did not give
+
+    def __missing__(self, name: str) -> Any:
+        raise BadInputError(
+            f"the store is damaged: {name!r} is missing in a file that describes it; start again in a new store"
+        )
+
+
+def read_facts(path: Path, most: int = JSON_BYTES) -> Any:
+    """Read the JSON in a file of a store; its objects are :class:`Facts`, its text can be printed.
+
+    Raises
+    ------
+    BadInputError
+        As :func:`read_plain`.
+    OSError, ValueError
+        It cannot be read, or is not JSON.
+    """
+    return facts_in(read_plain(path, most))
+
+
+def facts_in(data: bytes) -> Any:
+    """Parse JSON that another person may have written; ValueError where it is none."""
+    try:
+        found = json.loads(data, object_hook=Facts)
+        return _printable(found) if MAY_NOT_PRINT.search(data) else found
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _printable(found: Any) -> Any:
+    """Write what a terminal would obey as it is written in Python, in every text of parsed JSON."""
+    if isinstance(found, str):
+        return UNPRINTABLE.sub(lambda at: f"\\x{ord(at[0]):02x}", found)
+    if isinstance(found, list):
+        return [_printable(one) for one in found]
+    return Facts({_printable(k): _printable(v) for k, v in found.items()}) if isinstance(found, dict) else found
+
+
+class Withheld(str):
+    """A URL in the parameters of a run that its store alone asks for: it is shown and compared, and not opened.
+
+    Who writes to a store must not choose what another person's machine connects to, and with which credentials
+    (docs/security.md). ``store``: where the run lies.
+    """
+
+    store: str
+
+    def __new__(cls, url: str, store: str = "") -> Withheld:  # a copy has its store from its state
+        """Mark ``url``."""
+        made = super().__new__(cls, url)
+        made.store = store
+        return made
+
+
+def require_not_withheld(place: object) -> None:
+    """Raise BadInputError for a URL that only a store names, before it is opened."""
+    if isinstance(place, Withheld):
+        raise BadInputError(
+            f"the run in {place.store} names {place}, and a store alone does not decide what is opened over the "
+            f"network: if you trust it, say so once with `npmdask resume {quote(place.store)} --allow {quote(place)}`"
+        )
 
 
 def private(path: str, flags: int) -> int:

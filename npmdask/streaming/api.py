@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from npmdask.execution.reduction import COMMIT_SECONDS
 from npmdask.numerics.units import parse_memory
 from npmdask.runs.observers import Observer
 from npmdask.runs.progress import with_progress
+from npmdask.runs.restore import resources_of
 from npmdask.runs.solution import Resources
 from npmdask.runs.weights import find_weights
 from npmdask.storage.containers import values_of
@@ -277,6 +277,5 @@ def resume_stream(store: str | Path, *, memory: int | None = None, observer: Obs
     spec = RunStore(store).read_spec() or {}
     if "stream" not in spec:
         raise BadInputError(f"{store} is not the store of a stream: name the folder in which the stream was started")
-    resources = Resources(**spec.get("resources", {}))
-    problem = problem_of_store(spec, str(store))
-    return run_stream(problem, store, resources if memory is None else replace(resources, memory=memory), observer)
+    resources = resources_of(RunStore(store), **({} if memory is None else {"memory": memory}))
+    return run_stream(problem_of_store(spec, str(store)), store, resources, observer)

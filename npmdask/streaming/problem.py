@@ -15,6 +15,7 @@ import zarr
 from npmdask.algorithms import STREAM_REGISTRY, StreamAlgorithm
 from npmdask.algorithms.streaming.model import IMPUTE, REFUSE, Model
 from npmdask.algorithms.streaming.tensor_power import ITERATIONS, default_restarts
+from npmdask.checkpoint.schema import TABLES
 from npmdask.checkpoint.store import CHECKPOINT_FORMAT, RunStore
 from npmdask.errors import BadInputError, RefusedError, closest, package_version
 from npmdask.numerics.subspaces import Block
@@ -198,6 +199,7 @@ def _memory(request: StreamRequest, options: dict[str, Any]) -> float:
     return float(0.5 ** (step / request.half_life))
 
 
+TABLES["stream"] = {"request": StreamRequest, "reading": Reading, "held_out": str | None, "named": bool}
 HELD_OUT_BYTES = 2**30  # of float64: they stay in memory
 
 
