@@ -580,7 +580,7 @@ class HeldStore(StoreReader):
             with suppress(OSError), self._turn.publishing():
                 self._before.put_back(self.path)
             return
-        with suppress(OSError):
+        with suppress(OSError, NpmdaskError):  # whatever lies in the place of a file: the store is let go of
             if isinstance(error, Exception) and self._tells:
                 self.log("error", kind=kind, sentence=said)
             if isinstance(error, NpmdaskError | KeyboardInterrupt | SystemExit):

@@ -69,11 +69,17 @@ META: dict[str, type | tuple[type, ...]] = {
     "total_data_passes": int,
     "explained_share": (float, int, type(None)),
 }
-LINE = dict.fromkeys(
-    "base bytes bytes_resumed components limit new_rows peak_rss places predicted_peak rank residual rows rss seconds "
-    "state steps tasks threads time workers".split(),
-    (float, int, type(None)),
-) | {"event": str, "label": str, "sentence": str, "processes": list}
+OUTCOME = {"name", "sentence"}
+LINE: dict[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("limit", "residual", "steps", "threads"), (float, int, type(None))),
+    **dict.fromkeys(
+        "base bytes bytes_resumed components new_rows peak_rss places predicted_peak rank rows rss seconds state tasks "
+        "time workers".split(),
+        (float, int),
+    ),
+    **dict.fromkeys(("event", "label", "sentence"), str),
+    "processes": list,
+}
 VALID: deque[tuple[bytes, int]] = deque(maxlen=64)  # texts of run.json that were checked by so many, or written here
 
 
@@ -136,9 +142,13 @@ def _require(found: Any, schema: Any, name: str) -> None:
 
 def conforms(found: Mapping[str, Any], types: Mapping[str, type | tuple[type, ...]]) -> bool:
     """Say whether the facts of a bundle, or a line of the telemetry, have the types that npmdask writes."""
-    steps = found.get("history") if types is META else None
-    return all(isinstance(found[name], types[name]) for name in found.keys() & types.keys()) and all(
-        isinstance(step, dict) for step in steps or ()
+    if not all(isinstance(found[name], types[name]) for name in found.keys() & types.keys()):
+        return False
+    if types is not META:
+        return True
+    ended = found.get("outcome", dict.fromkeys(OUTCOME, ""))
+    return all(isinstance(step, dict) for step in found.get("history", ())) and (
+        ended.keys() == OUTCOME and all(isinstance(said, str) for said in ended.values())
     )
 
 

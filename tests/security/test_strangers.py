@@ -10,7 +10,6 @@ import contextlib
 import io
 import json
 import os
-import re
 import signal
 import socket
 import threading
@@ -20,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from awscrt.checksums import crc32c
 
 import npmdask
 from npmdask.checkpoint.rights import notes_file
@@ -29,7 +27,8 @@ from npmdask.cli.main import main
 from npmdask.errors import BadInputError
 from npmdask.storage.source import register_source
 from tests.goldens.kinds import KINDS, SOURCES
-from tests.goldens.worlds import unpacked
+from tests.goldens.worlds import renamed, unpacked
+from tests.storage.test_registered_sources import Toy
 
 FIXTURES = Path(__file__).parents[1] / "goldens" / "fixtures"
 OF_EACH_KIND = ("samples", "stream-oja", "topics", "ica", "private-gaussian", "k-dp-pca", "share-searching", "perturb")
@@ -75,8 +74,8 @@ def sent(sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A function that unpacks a golden, makes its folder the working one, and returns its store."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
-    def made(name: str, state: str = "interrupted") -> Path:
-        folder = tmp_path / f"{name}-{state}"
+    def made(name: str, state: str = "interrupted", at: str = "") -> Path:
+        folder = tmp_path / f"{name}-{state}{at}"
         unpacked((FIXTURES / f"{name}.{state}.tar.gz").read_bytes(), folder)
         (folder / SOURCES).symlink_to(sources)
         monkeypatch.chdir(folder)
@@ -139,7 +138,7 @@ def test_who_resumes_may_name_the_cluster(sent: Any, listener: Listener) -> None
     """The twin: an address that a person gives is used."""
     store = sent("samples")
     code, text = command("resume", store, "--cluster", f"tcp://127.0.0.1:{listener.port}")
-    assert listener.taken and code == 6, text
+    assert listener.taken and code not in (0, 4), text
 
 
 @pytest.mark.parametrize("name", OF_EACH_KIND)
@@ -171,12 +170,17 @@ def test_a_url_is_opened_once_its_user_allows_it(sent: Any, listener: Listener) 
     assert listener.taken
 
 
-def test_a_run_that_began_here_has_what_it_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A source by URL is noted for this user and this place; moved away, or in another's hands, it is withheld."""
+@pytest.fixture
+def strangers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows at strangers://rows, and a user without notes."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    rows = np.random.default_rng(0).standard_normal((60, 8)) * np.geomspace(8, 1, 8)
-    register_source("strangers", lambda url: rows)
-    asked = {"kind": "samples", "tol": 1e-9, "algorithm": "power"}
+    monkeypatch.setattr("npmdask.storage.source._OPENERS", {})
+    register_source("strangers", lambda url: Toy(np.random.default_rng(0).standard_normal((130, 40))))
+
+
+def test_a_run_that_began_here_has_what_it_was_given(tmp_path: Path, strangers: None) -> None:
+    """A source by URL is noted for this user and this place; moved away, or in another's hands, it is withheld."""
+    asked: Any = {"kind": "samples", "tol": 1e-9, "algorithm": "power", "iteration_rank": 3}
     whole = npmdask.top_k("strangers://rows", 2, store=tmp_path / "whole", **asked)
     npmdask.top_k("strangers://rows", 2, store=tmp_path / "run", max_steps=2, **asked)
     assert notes_file().stat().st_mode & 0o777 == 0o600
@@ -187,20 +191,17 @@ def test_a_run_that_began_here_has_what_it_was_given(tmp_path: Path, monkeypatch
     (tmp_path / "moved").rename(tmp_path / "run")
     assert npmdask.resume(tmp_path / "run", max_steps=200).basis.tobytes() == whole.basis.tobytes()
 
-    changed(tmp_path / "run", algorithm={"iteration_rank": 3})  # another run in its place
+    changed(tmp_path / "run", algorithm={"iteration_rank": 4})  # another run in its place
     with pytest.raises(BadInputError, match="--allow"):
-        npmdask.resume(tmp_path / "run")
-    changed(tmp_path / "run", algorithm={"iteration_rank": whole.analysed and 2})
+        npmdask.resume(tmp_path / "run", tol=1e-10)
 
 
-def test_a_note_of_others_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    register_source("strangers", lambda url: np.eye(6))
-    npmdask.top_k("strangers://eye", 2, store=tmp_path / "run", max_steps=1, tol=1e-9, algorithm="power")
-    assert npmdask.resume(tmp_path / "run").basis.shape == (6, 2)
+def test_a_note_that_others_may_write_is_not_believed(tmp_path: Path, strangers: None) -> None:
+    npmdask.top_k("strangers://rows", 2, store=tmp_path / "run", max_steps=1, tol=1e-9, iteration_rank=3)
+    assert npmdask.resume(tmp_path / "run", max_steps=2).steps == 2
     notes_file().chmod(0o666)
     with pytest.raises(BadInputError, match="--allow"):
-        npmdask.resume(tmp_path / "run")
+        npmdask.resume(tmp_path / "run", max_steps=3)
 
 
 def test_a_folder_that_says_it_is_the_copy_of_a_url_is_none(sent: Any, listener: Listener) -> None:
@@ -218,26 +219,22 @@ FILES = (
     "run.json",
     "result/manifest.json",
     "result/basis.npy",
-    "steps/*/manifest.json",
+    "steps/[0-9]*/manifest.json",
     "telemetry.jsonl",
     "starts.json",
     "epoch",
 )
 
 
-def found_in(store: Path, pattern: str) -> Path | None:
-    return next((path for path in sorted(store.glob(pattern)) if path.is_file()), None)
-
-
 @pytest.mark.parametrize("file", FILES)
 @pytest.mark.parametrize("state", ["interrupted", "finished"])
 def test_no_command_waits_for_a_fifo_or_reads_a_huge_file(state: str, file: str, sent: Any) -> None:
-    store = sent("samples", state)
-    path = found_in(store, file)
-    if path is None:
-        return
-    whole = path.read_bytes()
     for attack in ("fifo", "huge", "link"):
+        store = sent("samples", state, attack)
+        path = next((path for path in sorted(store.glob(file)) if path.is_file()), None)
+        if path is None:  # nothing of that name in this state
+            continue
+        whole = path.read_bytes()
         path.unlink()
         if attack == "fifo":
             os.mkfifo(path)
@@ -250,11 +247,11 @@ def test_no_command_waits_for_a_fifo_or_reads_a_huge_file(state: str, file: str,
         for name, code, text in all_commands(store):
             assert "Traceback" not in text and "SECRET" not in text, (attack, name, text)
             assert code in (0, 2, 3, 4), (attack, name, code, text)
-        if path.is_file() and not path.is_symlink() and path.stat().st_size < 2**30:
-            continue  # a run that goes on writes what only tells of it again
-        path.unlink()
+        path.unlink(missing_ok=True)
+        path.parent.mkdir(exist_ok=True)
         path.write_bytes(whole)
-    assert command("resume", store)[0] in (0, 4), "as it was, it goes on"
+        code, text = command("resume", store)
+        assert code in (0, 4), text  # as it was, it goes on
 
 
 @pytest.mark.parametrize("text", ["[" * 10**6, '{"data": ' * 10**5, "1" * 10**6, "", "null", "\ufeff{}", "\x00" * 9])
@@ -268,13 +265,7 @@ def test_what_is_no_table_is_a_sentence(text: str, sent: Any) -> None:
 def test_text_of_a_store_does_not_reach_the_terminal_as_it_is(sent: Any) -> None:
     """Titles of windows and cursors obey what a terminal is sent; tables and sentences show it as it is written."""
     store, evil = sent("samples", "finished"), "\x1b]0;owned\x07\x9b2J"
-    manifest = store / "result" / "manifest.json"
-    text = re.sub(rb', "crc32c": "[0-9a-f]{8}"\}\n\Z', b"}", manifest.read_bytes())
-    facts = json.loads(text)
-    facts["meta"]["notes"] = [f"note {evil}"]
-    facts["meta"]["assurance"] = f"sure {evil}"
-    text = json.dumps(facts).encode()
-    manifest.write_bytes(text[:-1] + f', "crc32c": "{crc32c(text):08x}"}}\n'.encode())
+    renamed(store, {b'"converged after': json.dumps(f"{evil} after").encode()[:-7]})
     changed(store, source=f"/nowhere/{evil}", resources={"cluster": f"tcp://{evil}"})
     shown = "".join(text for _, _, text in all_commands(store))
     assert "\\x1b]0;owned\\x07\\x9b2J" in shown and "\x1b" not in shown and "\x9b" not in shown and "\x07" not in shown

@@ -24,7 +24,7 @@ import npmdask.privacy.ledger.messages as text
 from npmdask.errors import BadInputError, LostError, RefusedError, extra
 from npmdask.privacy.ledger.journal import Book, make_tables, open_book
 from npmdask.storage.bundle import fsync_folder
-from npmdask.storage.paths import is_url
+from npmdask.storage.paths import is_url, require_not_withheld
 
 with extra("private"):
     import sqlalchemy as sa
@@ -233,6 +233,7 @@ def find_database(address: str | os.PathLike[str]) -> Database:
     BadInputError
         Neither, or a SQLite database in memory.
     """
+    require_not_withheld(address)
     named = os.fspath(address)
     if not is_url(named):
         return SqliteDatabase(Path(named).expanduser().absolute())
