@@ -82,7 +82,8 @@ def pca(
     Raises
     ------
     BadInputError
-        No such layer, or column of ``adata.var``; no X; a matrix that cannot be read by rows.
+        No such layer, or column of ``adata.var``; no X; a matrix that cannot be read by rows; a view of a backed
+        AnnData, or a copy of one, which cannot hold results.
 
     Examples
     --------
@@ -97,6 +98,11 @@ def pca(
     """
     if type(adata).__name__ != "AnnData":
         raise BadInputError(f"an AnnData is needed, not a {type(adata).__name__}: for other data use npmdask.PCA")
+    if adata.isbacked and (adata.is_view or copy):  # anndata says so of a view only when it is given the results
+        raise BadInputError(
+            f"the results cannot be kept in {'a view' if adata.is_view else 'a copy'} of an AnnData whose X is in a file "
+            "(backed): give adata.copy('NAME.h5ad'), which is backed by a file of its own, or adata.to_memory()"
+        )
     adata = adata.copy() if copy else adata
     used, named = _mask(adata, mask_var)
     rows = _values(adata, layer, used)

@@ -127,22 +127,21 @@ class Gridded:
             seen = missing.kept[missing.counts[missing.kept] < missing.rows]
         maps = np.full((vectors.shape[1], self.grid.size), np.nan, vectors.dtype)
         maps[:, seen] = (vectors if len(vectors) == len(seen) else vectors[seen]).T
-        coords = {**_modes(vectors.shape[1]), **self.grid.coords}
-        return type(self.grid)(
-            maps.reshape(-1, *self.grid.shape),
-            dims=("mode", *self.grid.dims),
-            coords=coords,
+        grid = _beside_modes(self.grid)
+        return type(grid)(
+            maps.reshape(-1, *grid.shape),
+            dims=("mode", *grid.dims),
+            coords={**_modes(vectors.shape[1]), **grid.coords},
             name=name,
             attrs=DESCRIBED.get(name, {}),
         )
 
     def series(self, values: np.ndarray, samples: Any) -> Any:
         """Scores (n x k) along the samples; ``samples``: a DataArray with the coordinates of these."""
-        coords = _modes(values.shape[1])
-        if self.sample in samples.coords:
-            coords[self.sample] = samples[self.sample]
+        along = _beside_modes(samples[self.sample])
+        coords = _modes(values.shape[1]) | ({along.dims[0]: along} if self.sample in samples.coords else {})
         return type(self.grid)(
-            values, dims=(self.sample, "mode"), coords=coords, name="scores", attrs=DESCRIBED["scores"]
+            values, dims=(*along.dims, "mode"), coords=coords, name="scores", attrs=DESCRIBED["scores"]
         )
 
     def by_mode(self, values: np.ndarray, name: str) -> Any:
@@ -153,6 +152,11 @@ class Gridded:
 
 def _modes(count: int) -> dict[str, Any]:
     return {"mode": np.arange(1, count + 1)}
+
+
+def _beside_modes(held: Any) -> Any:
+    """A DataArray whose own ``mode``, if it has one, is called ``mode_``, as in :meth:`npmdask.Solution.to_xarray`."""
+    return held.rename(mode="mode_") if "mode" in (*held.dims, *held.coords) else held
 
 
 class EOF:
@@ -584,7 +588,7 @@ class HilbertEOF:
         """
         self._require_fit()
         maps = self._ordered.maps(np.where(self._land[:, None], np.nan, self._patterns), None, "components")
-        return maps.transpose("mode", *self._field.grid.dims)
+        return maps.transpose("mode", *_beside_modes(self._field.grid).dims)
 
     def components_amplitude(self, normalized: bool = True) -> Any:
         """

@@ -14,6 +14,7 @@ from sklearn.decomposition import PCA, TruncatedSVD
 
 import npmdask.anndata
 from npmdask.errors import BadInputError
+from npmdask.models import annotated
 
 N, D = 250, 40
 
@@ -73,6 +74,25 @@ def test_a_file_that_is_backed_is_not_loaded(
     npmdask.anndata.pca(plain, 4, mask_var=mask)
     agree(backed.obsm["X_pca"], plain.obsm["X_pca"])
     backed.file.close()
+
+
+@pytest.mark.parametrize("copy", [False, True])
+def test_what_cannot_hold_results_is_refused_before_the_passes(
+    copy: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A view of a backed AnnData, or its copy: anndata would refuse the results; a copy in a file takes them."""
+    anndata.AnnData(cells().X).write_h5ad(tmp_path / "x.h5ad")
+    backed = anndata.read_h5ad(tmp_path / "x.h5ad", backed="r")
+    given = backed if copy else backed[10:60]
+    own = backed[10:60].copy(tmp_path / "own.h5ad")
+    with monkeypatch.context() as patched:
+        patched.setattr(annotated, "PCA", None)  # no pass is begun
+        with pytest.raises(BadInputError, match=rf"kept in {'a copy' if copy else 'a view'} .*\.copy\('NAME\.h5ad'\)"):
+            npmdask.anndata.pca(given, 4, copy=copy)
+    npmdask.anndata.pca(own, 4)
+    assert own.isbacked and own.obsm["X_pca"].shape == (50, 4)
+    for one in (own, backed):
+        one.file.close()
 
 
 def test_how_many_by_default() -> None:

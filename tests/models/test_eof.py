@@ -14,7 +14,7 @@ from eofs.standard import Eof
 from sklearn.preprocessing import StandardScaler
 
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.xarray import EOF
+from npmdask.xarray import EOF, MCA, HilbertEOF
 
 
 def sst() -> xr.DataArray:
@@ -305,3 +305,24 @@ def test_weights_of_a_grid_that_are_none_are_refused() -> None:
     assert np.isfinite(
         EOF(2).fit(data, weights=xr.DataArray([1.0, 1, np.nan, 1, 1], dims="lat")).singular_values()
     ).all()
+
+
+@pytest.mark.parametrize("model", [EOF, HilbertEOF])
+def test_a_field_that_has_modes_of_its_own(model: Any) -> None:
+    """Principal components are fields, too, of earlier modes: what the data call so is called mode_ in the answers."""
+    scores = field(40).isel(lat=0, drop=True).rename(lon="mode").assign_coords(mode=np.arange(1, 7))
+    same = scores.rename(mode="place")
+    found, wanted = (model(2, tol=1e-11).fit(given, dim="time") for given in (scores, same))
+    assert (found.components().dims, wanted.components().dims) == (("mode", "mode_"), ("mode", "place"))
+    np.testing.assert_array_equal(found.components().values, wanted.components().values)
+    np.testing.assert_array_equal(found.components()["mode_"], scores["mode"])
+    across = model(2).fit(scores.T, dim="mode").scores()
+    assert across.dims == ("mode_", "mode") and list(across["mode_"]) == list(range(1, 7))
+    one = model(2).fit(field(40).assign_coords(mode=3), dim="time")  # as pcs.sel(mode=3) leaves it
+    assert one.components()["mode_"] == 3 and one.scores().sizes == {"time": 40, "mode": 2}
+
+
+def test_coupled_patterns_of_principal_components() -> None:
+    scores = field(40).isel(lat=0, drop=True).rename(lon="mode")
+    left, right = MCA(2).fit(scores, field(40, seed=5), dim="time").components()
+    assert (left.dims, right.dims) == (("mode", "mode_"), ("mode", "lat", "lon"))
