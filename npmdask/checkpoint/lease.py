@@ -38,7 +38,15 @@ from npmdask.checkpoint.reader import NO_LINKS, REPLACED, SPEC, StoreReader
 from npmdask.checkpoint.remote import CommitPublisher, LocalCopy, copy_at, place_of_store
 from npmdask.errors import BadInputError, FencedOutError, HeldError, NpmdaskError, RefusedError
 from npmdask.storage.bundle import MANIFEST, write_file_atomically
-from npmdask.storage.paths import JSON_BYTES, is_url, open_plain, read_facts, read_plain, require_no_link
+from npmdask.storage.paths import (
+    JSON_BYTES,
+    is_url,
+    open_plain,
+    read_facts,
+    read_plain,
+    require_no_link,
+    require_outside_data,
+)
 
 OWNER = "NPMDASK_OWNER"  # what a process was started for: a scheduler's name of the run
 BEAT = 10.0  # seconds between two signs of life
@@ -506,6 +514,8 @@ class HeldStore(StoreReader):
         require_no_link(self.path, NO_LINKS)
         if self.path.exists() and not self.path.is_dir():
             raise BadInputError(f"{self.path} is a file; a run store is a folder")
+        if self._carrier is None and self._stage_of is None and not (self.path / "run.json").exists():
+            require_outside_data(self.path)
         # A kill may have come between making the folder and its lock: a lone `steps` is ours.
         names = {p.name for p in self.path.iterdir()} if self.path.is_dir() else set()
         if names - {"steps", "lock.taking"} and "lock" not in names:

@@ -47,7 +47,9 @@ from npmdask.storage.chunk_access import first_line, no_answer
 from npmdask.storage.object_url import RETRIES, require_no_credentials
 from npmdask.storage.paths import (
     CACHE,
+    ZARR,
     cache_folder,
+    inside_data,
     is_url,
     local_path,
     read_facts,
@@ -720,11 +722,21 @@ class CommitPublisher(Fetcher):
                 self._require_free(before, (now - found[2]).total_seconds())
             if not before.commit:
                 self._require_never_carried()
+                self._require_outside_data()
             named = replace(before, token=token, holder=_myself(), owner=os.environ.get("NPMDASK_OWNER", ""))
             with suppress(ChangedError):
                 self._point(replace(named, epoch=before.epoch + 1, held=True, beats=0, number=0), version)
                 return before
         raise HeldError(f"run {self.url} is being taken over by another process; try again")
+
+    def _require_outside_data(self) -> None:
+        """Of a new run: its objects would be among those of an array or a group above it."""
+        above = self.copy.url.rpartition("/")[0]
+        while not above.endswith("/"):
+            with suppress(ObjectError):  # its rights may end below
+                if any(Objects(above).read(name) for name in ZARR):
+                    raise inside_data(self.copy.url, above)
+            above = above.rpartition("/")[0]
 
     def _require_free(self, found: Pointer, silent: float) -> None:
         """A holder that had this very copy is dead: its lock on the copy is ours."""

@@ -40,7 +40,7 @@ from npmdask.storage.kinds import (
     require_symmetric,
     storage_dtype,
 )
-from npmdask.storage.paths import NEW_STORE, cache_folder, local_path, locked, require_no_link
+from npmdask.storage.paths import NEW_STORE, cache_folder, inside_data, local_path, locked, require_no_link
 from npmdask.storage.readers.packed import Place, place_of
 from npmdask.storage.writers.dense import DenseWriter, OnSlab
 from npmdask.storage.writers.packed import Box, PackedWriter, TensorWriter, comparing, in_order, mean_block
@@ -441,6 +441,8 @@ def _require_arguments(path: Path, target: Path, kind: str | None, missing: str,
         raise BadInputError(f"there is nothing at {path}; check the name")
     if path.resolve() == target.resolve():
         raise BadInputError(f"source and destination are both {path}: give the new store another name")
+    if path.resolve() in target.resolve().parents:
+        raise inside_data(target, path)
     if kind is not None and kind not in KINDS:
         raise BadInputError(f"unknown kind {kind!r}: {closest(kind, list(KINDS))}")
     if missing not in ("error", "fill"):

@@ -249,6 +249,25 @@ def private(path: str, flags: int) -> int:
     return descriptor
 
 
+ZARR = ("zarr.json", ".zgroup", ".zarray")  # files of a folder that is an array or a group of Zarr
+
+
+def is_zarr(folder: Path) -> bool:
+    """Whether a folder is an array or a group of Zarr, as far as the names of its files say."""
+    return any((folder / name).exists() for name in ZARR)
+
+
+def inside_data(store: object, data: object) -> BadInputError:
+    """The error of a store that would lie in data: what is read would be changed by what is written."""
+    return BadInputError(f"{store} lies in {data}, which holds data: choose a store outside of it")
+
+
+def require_outside_data(folder: Path) -> None:
+    """Raise BadInputError for a new folder below an array or a group of Zarr, also where links lead there."""
+    if above := next(filter(is_zarr, Path(os.path.realpath(folder)).parents), None):
+        raise inside_data(folder, above)
+
+
 # One process at a time writes a store: the lock beside it.
 
 

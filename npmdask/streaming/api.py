@@ -17,8 +17,10 @@ from npmdask.runs.restore import resources_of
 from npmdask.runs.solution import Resources
 from npmdask.runs.weights import find_weights
 from npmdask.storage.containers import values_of
+from npmdask.storage.paths import is_url
 from npmdask.storage.readers.gaps import checked_marks
 from npmdask.storage.source import open_source
+from npmdask.storage.streams.directory import Directory
 from npmdask.streaming.loop import StreamDriver
 from npmdask.streaming.problem import BATCH_ROWS, StreamProblem, StreamRequest, make_stream_problem, problem_of_store
 from npmdask.streaming.solution import StreamSolution
@@ -260,6 +262,8 @@ def run_stream(
     if store is None:
         with tempfile.TemporaryDirectory(prefix="npmdask-") as folder:
             return run_stream(problem, Path(folder) / "run", resources, observer)
+    if isinstance(stream := problem.opened.stream, Directory) and not is_url(store):
+        stream.require_outside(Path(store))
     with RunStore(store) as held:
         return StreamDriver(problem, held, resources, observer or Observer()).run()
 

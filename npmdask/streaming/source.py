@@ -18,7 +18,7 @@ from npmdask.storage.formats.tables import taken_for_names
 from npmdask.storage.kinds import for_matrices_only, for_tensors_only
 from npmdask.storage.labels import Labels
 from npmdask.storage.object_url import SCHEMES, is_remote
-from npmdask.storage.paths import local_path
+from npmdask.storage.paths import is_zarr, local_path
 from npmdask.storage.readers.gaps import Marks
 from npmdask.storage.readers.lazy import BlockRows
 from npmdask.storage.snapshots import is_of_icechunk
@@ -170,7 +170,7 @@ def _is_store(source: Any) -> bool:
     if str(source) == STANDARD_INPUT:
         return False
     folder = local_path(source, "a stream of files", SCHEMES)
-    return any((folder / name).exists() for name in ("zarr.json", ".zarray", ".zgroup"))
+    return is_zarr(folder)
 
 
 def _in_memory(source: Any) -> bool:

@@ -21,7 +21,7 @@ from npmdask.numerics.subspaces import Block
 from npmdask.runs.components import AS_RUN, LEAST_SQUARES, Fits, StoredComponents, components_of_run, require_rule
 from npmdask.runs.observers import Observer
 from npmdask.storage.labels import Axis, Labels
-from npmdask.storage.paths import local_path, locked
+from npmdask.storage.paths import is_zarr, local_path, locked
 from npmdask.storage.readers.gaps import unmarked
 from npmdask.storage.safe_open import open_node
 from npmdask.storage.writers.dense import DenseWriter, RowFile, is_row_file
@@ -189,8 +189,7 @@ def _dim_of_run(store: str | Path, source: Any) -> str | None:
     path = Path(source)
     if any(part.suffix.lower() in GRIDDED for part in (path, *path.parents)):
         return str(dim)
-    marks = any((path / mark).is_file() for mark in ("zarr.json", ".zgroup", ".zarray"))
-    node = open_node(path) if marks else None
+    node = open_node(path) if is_zarr(path) else None
     return str(dim) if isinstance(node, zarr.Group) and "npmdask" not in node.attrs else None
 
 

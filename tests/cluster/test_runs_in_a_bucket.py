@@ -156,6 +156,17 @@ def test_every_door_takes_a_url(
     assert not (tmp_path / "s3:").exists()
 
 
+def test_a_store_in_the_data_of_a_bucket_is_refused(tmp_path: Path, honest: Honest) -> None:
+    """Its objects would be among those that are read; beside them it is answered, twice."""
+    shutil.copytree(data(tmp_path), honest.folder / "data" / "x.zarr")
+    before = {path for path in honest.folder.rglob("*") if path.is_file()}
+    with pytest.raises(BadInputError, match=r"data/x.zarr/runs/1 lies in s3://bucket/data/x.zarr, which holds data"):
+        npmdask.top_k("s3://bucket/data/x.zarr", 2, store="s3://bucket/data/x.zarr/runs/1")
+    assert {path for path in honest.folder.rglob("*") if path.is_file()} == before
+    for _ in range(2):
+        npmdask.top_k("s3://bucket/data/x.zarr", 2, store="s3://bucket/data/run")
+
+
 def test_killed_at_any_instant_and_the_machine_lost(tmp_path: Path, honest: Honest) -> None:
     file, rng = config(tmp_path, steps=40), random.Random(7)
     main(["run", str(file), "--quiet", "--store", str(tmp_path / "disk")])

@@ -25,6 +25,7 @@ from npmdask.storage.formats.numpy_files import open_idx, open_npy, open_npz
 from npmdask.storage.formats.tables import open_csv, open_parquet
 from npmdask.storage.formats.zarr_stores import open_zarr
 from npmdask.storage.kinds import MATRICES, TENSOR
+from npmdask.storage.paths import is_zarr
 
 SUPPORTED = (
     ".npy, .npz (NumPy or SciPy sparse), .csv, .tsv, .parquet (a file or a folder of parts), "
@@ -111,7 +112,7 @@ def tell_format(path: Path) -> str:
 
 
 def _tell_folder(path: Path) -> str:
-    if any((path / name).exists() for name in ("zarr.json", ".zarray", ".zgroup")):
+    if is_zarr(path):
         return "zarr"
     if any(path.glob("*.parquet")):
         return "parquet"

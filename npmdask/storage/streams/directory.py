@@ -20,6 +20,7 @@ from npmdask.errors import BadInputError, RefusedError
 from npmdask.storage.checksum import crc32c, fingerprint
 from npmdask.storage.formats import open_file
 from npmdask.storage.formats.common import DenseSource, SparseSource, guarded, reading
+from npmdask.storage.paths import inside_data
 from npmdask.storage.streams import BatchedStream, Position, RowBlock, count_of, dense, require_count, require_same
 
 # What lies in a directory that others write to: which entries are complete, and whether one is still the same.
@@ -43,7 +44,7 @@ def complete_names(folder: Path, pattern: str) -> list[str]:
 
 def is_complete(name: str) -> bool:
     """Whether a writer that renames what it finished could have given this name."""
-    return not name.startswith(".") and not name.lower().endswith(UNFINISHED)
+    return bool(name) and not name.startswith(".") and not name.lower().endswith(UNFINISHED)
 
 
 def mark_of(path: Path) -> Mark | None:
@@ -124,6 +125,13 @@ class Directory(BatchedStream):
     def close(self) -> None:
         """Remove temporary files; the position stays."""
         self._shut()
+
+    def require_outside(self, store: Path) -> None:
+        """Raise BadInputError for a store that would be taken for one of the files."""
+        folder, place = (Path(os.path.realpath(path)) for path in (self._path, store))
+        name = place.relative_to(folder).parts[:1] if place.is_relative_to(folder) else ("",)
+        if not name or (is_complete(name[0]) and fnmatchcase(name[0], self._pattern)):
+            raise inside_data(store, self._path)
 
     @property
     def fingerprint(self) -> str:
