@@ -31,6 +31,7 @@ from npmdask.storage.bundle import write_file_atomically
 from npmdask.storage.formats import open_file, open_matrices, open_tensor
 from npmdask.storage.formats.common import DenseSource, FileSource, SparseSource, batch_rows, guarded, reading
 from npmdask.storage.formats.cubes import TensorSource
+from npmdask.storage.formats.tables import parts_of
 from npmdask.storage.kinds import (
     KEPT,
     KINDS,
@@ -673,17 +674,13 @@ def _alone(folder: Path) -> Iterator[None]:
 
 def look_of(file: Path) -> list[list[Any]]:
     """Changes whenever the file does, or one of a folder of Parquet files."""
-    stats = [(path.name, path.stat()) for path in _parts_of(file)]
+    stats = [(path.name, path.stat()) for path in parts_of(file)]
     return [[name, s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino] for name, s in stats]
-
-
-def _parts_of(file: Path) -> list[Path]:
-    return sorted(file.glob("*.parquet")) if file.is_dir() else [file]
 
 
 def _is_settled(file: Path) -> bool:
     """Whether it is so old that it cannot change once more unseen."""
-    return all(time.time_ns() - part.stat().st_mtime_ns >= FRESH for part in _parts_of(file))
+    return all(time.time_ns() - part.stat().st_mtime_ns >= FRESH for part in parts_of(file))
 
 
 def _noted(folder: Path) -> Any:

@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import anndata
+import dask.dataframe as dd
 import h5py
 import numpy as np
 import pandas as pd
 import pytest
 import scipy.io
 import scipy.sparse as sp
+import zarr
 
 import npmdask
 import npmdask.storage.ingest as module
@@ -247,6 +249,26 @@ def test_a_folder_of_parquet_and_an_annotated_zarr(tmp_path: Path) -> None:
     found = npmdask.top_k(tmp_path / "x.zarr", 2)
     np.testing.assert_allclose(found.values, npmdask.top_k(THIN, 2).values)
     assert found.labels.columns[0].values.tolist() == [str(i) for i in range(8)]  # type: ignore[union-attr]
+
+
+def test_parts_that_dask_wrote_are_in_its_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where an ingest by another order was killed: it begins again, and does not go on in the middle."""
+    table = pd.DataFrame(X[:240], columns=list("abcdefgh"))
+    dd.from_pandas(table, npartitions=12).to_parquet(tmp_path / "parts", write_index=False)
+    assert (tmp_path / "parts/part.11.parquet").exists()
+
+    def killed(done: int, *_: object) -> None:
+        if done >= 100:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("npmdask.storage.writers.journal.JOURNAL_BYTES", 0)
+    with monkeypatch.context() as before, pytest.raises(KeyboardInterrupt):
+        before.setattr("npmdask.storage.formats.tables.in_order", str)
+        ingest(tmp_path / "parts", tmp_path / "x.zarr", chunks=(20, 8), progress=killed)
+    assert list((tmp_path / "x.zarr.partial/journal").iterdir())
+    ingest(tmp_path / "parts", tmp_path / "x.zarr", chunks=(20, 8))
+    np.testing.assert_array_equal(zarr.open(tmp_path / "x.zarr")["data"][:], X[:240])
+    np.testing.assert_array_equal(zarr.open(open_source(tmp_path / "parts").reader.array.store_path)[:], X[:240])
 
 
 def test_a_private_run_asks_for_a_store(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from npmdask.storage.formats.common import (
 )
 from npmdask.storage.kinds import KEPT, storage_dtype
 from npmdask.storage.labels import of_columns
+from npmdask.storage.paths import in_order
 
 pa = Later("pyarrow", "ingest")
 pa_csv = Later("pyarrow.csv", "ingest")
@@ -193,11 +194,11 @@ def _csv_error(path: Path, names: list[str], message: str) -> BadInputError:
 
 
 def open_parquet(path: Path, spool: Path, missing: str = "error") -> DenseSource:
-    """A Parquet file, or a folder of parts in the order of their names; numeric columns only.
+    """A Parquet file, or a folder of parts in the order of the numbers in their names; numeric columns only.
 
     Index columns that pandas wrote by itself (``__index_level_0__``) are left out.
     """
-    parts = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+    parts = parts_of(path)
     names, dtype, counts = _parquet_schema(parts)
     step = batch_rows(len(names) * dtype.itemsize)
     # Without a buffer size Arrow would hold whole row groups, which have no limit.
@@ -226,9 +227,15 @@ def open_parquet(path: Path, spool: Path, missing: str = "error") -> DenseSource
         rows=sum(map(sum, counts)),
         columns=len(names),
         dtype=dtype,
+        facts={} if parts == sorted(parts) else {"order": "numbers"},  # an ingest that began in another begins again
         labels=of_columns(names),
         batches=batches,
     )
+
+
+def parts_of(path: Path) -> list[Path]:
+    """The Parquet files of a folder, in order; or the file itself."""
+    return sorted(path.glob("*.parquet"), key=lambda part: in_order(part.name)) if path.is_dir() else [path]
 
 
 def _parquet_rows(

@@ -1,4 +1,4 @@
-"""A directory that grows: every file in it once, in the order of their names, when it is complete."""
+"""A directory that grows: every file in it once, in the order of the numbers in their names, when it is complete."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from npmdask.errors import BadInputError, RefusedError
 from npmdask.storage.checksum import crc32c, fingerprint
 from npmdask.storage.formats import open_file
 from npmdask.storage.formats.common import DenseSource, SparseSource, guarded, reading
-from npmdask.storage.paths import inside_data
+from npmdask.storage.paths import in_order, inside_data
 from npmdask.storage.streams import BatchedStream, Position, RowBlock, count_of, dense, require_count, require_same
 
 # What lies in a directory that others write to: which entries are complete, and whether one is still the same.
@@ -30,7 +30,7 @@ UNFINISHED = (".partial", ".part", ".tmp", ".temp", ".crdownload", ".swp", "~")
 
 
 def complete_names(folder: Path, pattern: str) -> list[str]:
-    """Names of the entries that match ``pattern`` and are not still being written, in order.
+    """Names of the entries that match ``pattern`` and are not still being written, in the order of their numbers.
 
     A file is written under another name and renamed when it is whole: hidden names and those that end like
     ``UNFINISHED`` are left alone.
@@ -39,7 +39,7 @@ def complete_names(folder: Path, pattern: str) -> list[str]:
         names = os.listdir(folder)
     except OSError as error:
         raise BadInputError(f"{folder} cannot be listed ({error.strerror}): name a directory that exists") from error
-    return sorted(name for name in names if is_complete(name) and fnmatchcase(name, pattern))
+    return sorted((name for name in names if is_complete(name) and fnmatchcase(name, pattern)), key=in_order)
 
 
 def is_complete(name: str) -> bool:
@@ -85,10 +85,10 @@ class _At(NamedTuple):
 class Directory(BatchedStream):
     """A stream of the rows of all files in ``path`` whose names match ``pattern``.
 
-    Files (every format that can be ingested) are taken in the order of their names; one that arrives while others
-    are read is found when those are used up, whatever its name. A file counts as complete if it has not a hidden
-    or temporary name (``folder.UNFINISHED``): write under such a name and rename. ``read`` returns None when there
-    is nothing new *now*; batches cross the borders between files.
+    Files (every format that can be ingested) are taken in the order of the numbers in their names; one that arrives
+    while others are read is found when those are used up, whatever its name. A file counts as complete if it has not a
+    hidden or temporary name (``folder.UNFINISHED``): write under such a name and rename. ``read`` returns None when
+    there is nothing new *now*; batches cross the borders between files.
 
     A batch is shorter at the end of what is there now, so that its size depends on when files arrive. With
     ``full_batches`` such a rest is left for later and the batches are a function of the files alone.
@@ -116,6 +116,7 @@ class Directory(BatchedStream):
         self._spool = Path(spool or tempfile.gettempdir()) / f"npmdask-stream-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self._clean = weakref.finalize(self, shutil.rmtree, self._spool, ignore_errors=True)
         self._done: dict[str, Mark] = {}
+        self._numbered = True  # a stream of an earlier version goes on in the order of the names as text
         self._waiting: deque[str] = deque()
         self._open: tuple[str, int, Generator[Any], Any] | None = None  # file, next row, batches, rest of one
         columns = self._first_width() if columns is None else require_count(columns, "columns")
@@ -145,7 +146,8 @@ class Directory(BatchedStream):
         at, counts = self._cursor, {"rows_read": self._rows_read, "skipped": self._skipped}
         done = {name: list(mark) for name, mark in self._done.items()}
         begun = {"file": at.file, "mark": list(at.mark), "row": at.row, "digest": at.digest}
-        return {**counts, "columns": self._columns, "done": done, **begun}
+        numbered = {"numbered": True} if self._numbered else {}
+        return {**counts, "columns": self._columns, "done": done, **begun, **numbered}
 
     def seek(self, position: Position) -> None:
         """Go to ``position``.
@@ -166,6 +168,7 @@ class Directory(BatchedStream):
         self._shut()
         self._done, self._cursor = done, at
         self._rows_read, self._skipped = counts
+        self._numbered = bool(position.get("numbered"))
 
     def _take(self, limit: int) -> RowBlock | None:
         while True:
@@ -215,6 +218,7 @@ class Directory(BatchedStream):
 
     def _look(self) -> bool:
         names = complete_names(self._path, self._pattern)
+        names = names if self._numbered else sorted(names)
         for name in names:
             if name in self._done:
                 self._require_unchanged(name, self._done[name])

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.storage.ingest import ingest
-from npmdask.storage.streams.directory import Directory
+from npmdask.storage.streams.directory import Directory, mark_of
 from tests.conftest import write_zarr
 
 ROWS = np.random.default_rng(0).standard_normal((300, 4))
@@ -114,6 +114,24 @@ def test_new_files_are_found_and_unfinished_ones_left_alone(tmp_path: Path) -> N
     stream = reopened(stream, tmp_path)
     np.testing.assert_array_equal(stream.read(6), ROWS[15:20])
     assert stream.read(1) is None and list(stream.position["done"]) == ["b.npy", "c.csv", "a.npy"]
+
+
+def test_parts_are_counted_and_an_earlier_stream_keeps_its_order(tmp_path: Path) -> None:
+    """Fails if part.10 comes before part.2, or if a stream that began so is reordered where it goes on."""
+    for i in range(12):
+        save(tmp_path, f"part.{i}.npy", ROWS[10 * i : 10 * i + 10])
+    stream = Directory(tmp_path)
+    np.testing.assert_array_equal(stream.read(25), ROWS[:25])
+    np.testing.assert_array_equal(reopened(stream, tmp_path).read(200), ROWS[25:120])
+    old = {"part.0.npy": 0, "part.1.npy": 1, "part.10.npy": 10}
+    known = [*old, "part.11.npy", *(f"part.{i}.npy" for i in range(2, 10))]
+    marks = {name: list(mark_of(tmp_path / name) or ()) for name in old}
+    position = stream.position | {"rows_read": 30, "done": marks, "file": None, "mark": [0, 0], "row": 0, "digest": 0}
+    del position["numbered"]  # as before the numbers counted
+    stream = Directory(tmp_path)
+    stream.seek(position)
+    np.testing.assert_array_equal(stream.read(200), ROWS[[*range(110, 120), *range(20, 100)]])
+    assert list(stream.position["done"]) == known and "numbered" not in reopened(stream, tmp_path).position
 
 
 def test_only_names_that_match_are_read(tmp_path: Path) -> None:
