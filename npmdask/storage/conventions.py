@@ -20,15 +20,17 @@ import base64
 import math
 import struct
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from typing import Any
 
 import numpy as np
+import zarr
 
 from npmdask.errors import BadInputError
 from npmdask.storage.chunk_access import location
+from npmdask.storage.safe_open import require_no_pickle
 
 FILLS = ("_FillValue", "missing_value")
 LIMITS = ("valid_range", "valid_min", "valid_max")
@@ -386,6 +388,31 @@ def require_undecoded(attributes: Mapping[str, Any], dtype: np.dtype, where: str
             f"{where} has the attributes {said}, but the values of {what} are not decoded: write it again with "
             "decoded values and without these attributes"
         )
+
+
+def member(node: Any, name: str = "") -> Any:
+    """What a group has under a name (or itself), by metadata of its own: consolidated ones may be of an earlier state.
+
+    One request, however many arrays are in the group.
+
+    Raises
+    ------
+    BadInputError
+        It is not there any more, or would have to be unpickled.
+    """
+    if getattr(node.metadata, "consolidated_metadata", None) is None:
+        return node[name] if name else node
+    plain = replace(node.metadata, consolidated_metadata=None)
+    own: Any = zarr.Group(zarr.AsyncGroup(metadata=plain, store_path=node.store_path))
+    try:
+        own = own[name] if name else own
+    except KeyError:
+        raise BadInputError(
+            f"{node.store_path / name} is in the consolidated metadata of the group, and not in its place: restore it, "
+            "or write them again (zarr.consolidate_metadata)"
+        ) from None
+    require_no_pickle(own)
+    return own
 
 
 def require_plain_parts(group: Any) -> None:

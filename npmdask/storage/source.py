@@ -19,7 +19,7 @@ from npmdask.errors import BadInputError, NpmdaskError, RefusedError, closest, e
 from npmdask.storage.checksum import crc32c, crc32c_bytes, fingerprint
 from npmdask.storage.chunk_access import Boxes, location
 from npmdask.storage.containers import is_linear_operator, is_sparse, labels_of, rows_along, sparse_in_memory, values_of
-from npmdask.storage.conventions import convention_facts, decoded, require_plain_parts, require_undecoded
+from npmdask.storage.conventions import convention_facts, decoded, member, require_plain_parts, require_undecoded
 from npmdask.storage.formats.compressed import gene_labels
 from npmdask.storage.formats.numpy_files import raw_header
 from npmdask.storage.ingest import copy_of, file_of, look_of
@@ -386,7 +386,7 @@ def open_grid(place: Path, dim: str) -> tuple[Any, str]:
         elif (root := _file_or_group(place)).is_dir():
             if isinstance(open_node(root), zarr.Array):  # refuses what would have to be unpickled
                 raise BadInputError(f"{place} is one array without named dimensions: leave dim out")
-            found = xr.open_zarr(root, chunks=None)
+            found = xr.open_zarr(root, chunks=None, consolidated=False)
         else:
             found, look = xr.open_dataset(root), look_of(root)
         name = place.relative_to(root).as_posix()
@@ -772,8 +772,9 @@ def _checked(group: Any, path: str, name: str, crc: int) -> np.ndarray:
 def _group(group: Any, path: str, kind: str | None) -> Source:
     attrs = dict(group.attrs)
     if attrs.get("encoding-type") == "anndata" and "X" in group:
-        return replace(_open_any(group["X"], f"{path}/X", kind), labels=gene_labels(group, "X"))
+        return replace(_open_any(member(group, "X"), f"{path}/X", kind), labels=gene_labels(group, "X"))
     if attrs.get("encoding-type") == "csr_matrix":
+        group = member(group)
         require_plain_parts(group)
         reader = open_csr(group, (int(attrs["shape"][0]), int(attrs["shape"][1])), None)
         facts = {
@@ -788,7 +789,7 @@ def _group(group: Any, path: str, kind: str | None) -> Source:
     dimensions, said = (3, "three") if kind == "tensor" else (2, "two")
     arrays = [name for name, array in group.arrays() if array.ndim == dimensions]
     if len(arrays) == 1:
-        return _plain(group[arrays[0]], f"{path}/{arrays[0]}", kind)
+        return _plain(member(group, arrays[0]), f"{path}/{arrays[0]}", kind)
     names, name = ", ".join(sorted(arrays)) or "none", f"{path}/NAME"
     if is_of_icechunk(group.store_path.store):
         names = names if arrays else f"none; further down {arrays_in(group)}"

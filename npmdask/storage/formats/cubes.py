@@ -21,7 +21,7 @@ import zarr
 
 from npmdask.errors import BadInputError
 from npmdask.storage.chunk_access import stored_shape
-from npmdask.storage.conventions import convention_facts, decoded, refuse_marked
+from npmdask.storage.conventions import convention_facts, decoded, member, refuse_marked
 from npmdask.storage.formats.common import (
     DenseSource,
     choose_array,
@@ -143,7 +143,7 @@ def open_npy_matrices(path: Path) -> DenseSource:
 
 def open_zarr_matrices(path: Path, dataset: str | None, missing: str, spool: Path, gaps: str = "refuse") -> DenseSource:
     """The array ``dataset``, or the only one with three dimensions; or a store of kind matrices, checked."""
-    node = open_node(path)
+    node = member(open_node(path))
     if isinstance(node, zarr.Array):
         if dataset is not None:
             raise BadInputError(f"{path} is one array, not a group: leave out dataset={dataset!r}")
@@ -254,7 +254,7 @@ def open_npy_tensor(path: Path) -> TensorSource:
 
 def open_zarr_tensor(path: Path, dataset: str | None, missing: str, spool: Path) -> TensorSource:
     """The array ``dataset``, or the only one with three dimensions; or a store of kind tensor, checked."""
-    node = open_node(path)
+    node = member(open_node(path))
     if isinstance(node, zarr.Array):
         if dataset is not None:
             raise BadInputError(f"{path} is one array, not a group: leave out dataset={dataset!r}")

@@ -16,6 +16,7 @@ from npmdask.storage.chunk_access import Boxes
 from npmdask.storage.conventions import (
     convention_facts,
     decoded,
+    member,
     refuse_gap,
     refuse_marked,
     require_plain_parts,
@@ -54,7 +55,7 @@ def open_zarr(
     """The array ``dataset``. A missing chunk is an error unless ``missing`` is "fill"; missing values are unless
     ``gaps`` is "nan".
     """
-    node = open_node(path)
+    node = member(open_node(path))
     if isinstance(node, zarr.Array):
         if dataset is not None:
             raise BadInputError(f"{path} is one array, not a group: leave out dataset={dataset!r}")
