@@ -369,8 +369,8 @@ def _explained(run: RunStore) -> dict[str, np.ndarray]:
     if data.get("kind") not in OF_ROWS or not data.get("center") or spec.keys() & {"privacy", "nodes", "lens"}:
         return {}
     solution = solution_of(run, scores=False)
-    weight = solution.analysed.row_weight
-    found = {} if weight is not None and weight <= 1 else {VARIANCE: solution.explained_variance}
+    rows = solution.analysed.row_weight or solution.analysed.rows
+    found = {VARIANCE: solution.explained_variance} if rows is not None and rows > 1 else {}
     return found if solution.explained_share is None else found | {SHARE: solution.explained_variance_ratio}
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from npmdask.errors import BadInputError, closest
 from npmdask.models.eof import Gridded
 from npmdask.models.two_fields.answers import CoupledModes, FieldModes, cca, mca
+from npmdask.runs.weights import less_one
 from npmdask.storage.readers.gaps import DROP, MEAN
 
 
@@ -83,6 +84,7 @@ class _Coupled:
             field.column_weights(given, use_coslat=self.use_coslat, missing=self.missing)
             for field, given in zip(self._fields, (weights_X, weights_Y), strict=True)
         ]
+        self._weighted = sample_weights is not None
         self._samples = float(X.sizes[dim] if sample_weights is None else np.sum(sample_weights))
         self.modes_ = self._found(
             dim=dim,
@@ -279,7 +281,8 @@ class MCA(_Coupled):
             The largest first.
         """
         self._require_fit()
-        return self._by_mode(self.modes_.values * self._samples / (self._samples - 1), "singular_values")
+        over = less_one(self._samples, weighted=self._weighted)
+        return self._by_mode(self.modes_.values * self._samples / over, "singular_values")
 
     def squared_covariance_fraction(self) -> Any:
         """

@@ -31,7 +31,7 @@ from npmdask.privacy.request import Privacy
 from npmdask.privacy.tensor_release import make_tensor
 from npmdask.runs.problem import AUTO, DEFAULT_STEPS, FIRST_STAGE, OPERATORS, Locked, Problem, Request, Start
 from npmdask.runs.stopping_rules import low_rank_rule, refuse_low_rank
-from npmdask.runs.weights import Weights, columns_read
+from npmdask.runs.weights import Weights, columns_read, less_one
 from npmdask.storage.kinds import for_matrices_only, for_tensors_only
 from npmdask.storage.readers.dense import DenseReader
 from npmdask.storage.readers.gaps import DROP, EM, FILL, MEAN, PAIRWISE, REFUSE, RULES, GapReader
@@ -743,6 +743,8 @@ def _require_options(source: Source, request: Request) -> None:
         raise BadInputError(
             f"center and scale are for data with rows and columns; kind = {source.kind!r} takes neither"
         )
+    if source.kind == "sparse" and request.center and request.privacy is None:
+        less_one(source.shape[0], weighted=False)  # of entries less a mean, rounding errors would be left
     _require_of_tensor(source, request)
     names = ["auto", *ALGORITHMS, COVARIANCE, *RECORD_ORACLES, *TENSOR_NAMES, *[EM] * (request.missing == EM)]
     if request.algorithm not in names:

@@ -150,7 +150,7 @@ def mean_notes(
     the squared cosine of v and m is at least f: one threshold holds for the value and for the angle. Where the means
     are not known, the left vectors of a matrix, which were just written, tell f.
     """
-    if not len(result.values) or not result.values[0] > 0:
+    if not len(result.values) or not result.values[0] > 0 or problem.source.shape[0] == 1:
         return []
     seen = mean_of_rows(problem, operator, mean)
     if seen is None:

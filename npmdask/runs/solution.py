@@ -25,6 +25,7 @@ from npmdask.runs.component_counts import CountAdvice, KnownSpectrum, advise
 from npmdask.runs.components import AS_RUN, StoredComponents, TurnedComponents, aligned, rotated, variances_of_run
 from npmdask.runs.left_vectors import left_factor
 from npmdask.runs.missing import Missing
+from npmdask.runs.weights import less_one
 from npmdask.storage.kinds import number_array, real_array
 from npmdask.storage.labels import Labels, as_dataset, axis_of
 
@@ -355,16 +356,11 @@ class Solution:
         Raises
         ------
         BadInputError
-            The run was not centred, so that its values are no variances; or the weights of rows add up to 1 or less.
+            The run was not centred, so that its values are no variances; or there is one row, or the weights of rows
+            add up to 1 or less.
         """
         self._require_centred()
-        if self.analysed.row_weight is not None and self._rows <= 1:
-            raise BadInputError(
-                f"the row weights add up to {self._rows:g}, and variances are over their sum less 1, as a weight says "
-                "how many rows a row counts for: multiply the weights until their sum is the number of rows, or see "
-                "values"
-            )
-        return self.singular_values**2 / (self._rows - 1)
+        return self.singular_values**2 / less_one(self._rows, weighted=self.analysed.row_weight is not None)
 
     @property
     def explained_variance_ratio(self) -> np.ndarray:
@@ -726,7 +722,7 @@ class Solution:
         beside = {"values": self.values, "residual_norms": self.residual_norms}
         over = {}
         if self.analysed.centred:
-            if self.analysed.row_weight is None or self.analysed.row_weight > 1:
+            if self._rows > 1:
                 beside["explained_variance"] = self.explained_variance
             beside["explained_variance_ratio"] = self.explained_variance_ratio
             over["mean"] = self.mean
@@ -803,7 +799,8 @@ class Solution:
         adata.obsm["X_pca" if usual else key] = scores
         adata.varm["PCs" if usual else key] = self.basis
         centred = self.analysed.centred
-        more = {"variance": self.explained_variance, "variance_ratio": self.explained_variance_ratio} if centred else {}
+        more = {"variance": self.explained_variance} if centred and self._rows > 1 else {}
+        more |= {"variance_ratio": self.explained_variance_ratio} if centred else {}
         adata.uns[key] = {"params": {"zero_center": centred, "store": self.store}, **more}
         return adata
 
