@@ -41,15 +41,14 @@ from npmdask.errors import (
     NpmdaskError,
     RefusedError,
 )
+from npmdask.storage import paths
 from npmdask.storage.bundle import write_file_atomically
 from npmdask.storage.checksum import crc32c_bytes
 from npmdask.storage.chunk_access import first_line, no_answer
 from npmdask.storage.object_url import RETRIES, require_no_credentials
 from npmdask.storage.paths import (
     CACHE,
-    ZARR,
     cache_folder,
-    inside_data,
     is_url,
     local_path,
     read_facts,
@@ -361,17 +360,8 @@ class LocalCopy:
 
     def is_at_work(self) -> bool:
         """Whether a process of this machine holds the run: then its folder is further than what it has committed."""
-        try:
-            descriptor = os.open(self.folder / "lock", os.O_RDONLY)
-        except OSError:
-            return False
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return True
-        finally:
-            os.close(descriptor)
-        return False
+        with paths.unless_locked(self.folder / "lock") as free:
+            return not free
 
     def files(self) -> dict[str, Path]:
         """All that counts of the run below its folder, by relative path. What is being written aside does not."""
@@ -734,8 +724,8 @@ class CommitPublisher(Fetcher):
         above = self.copy.url.rpartition("/")[0]
         while not above.endswith("/"):
             with suppress(ObjectError):  # its rights may end below
-                if any(Objects(above).read(name) for name in ZARR):
-                    raise inside_data(self.copy.url, above)
+                if any(Objects(above).read(name) for name in paths.ZARR):
+                    raise paths.inside_data(self.copy.url, above)
             above = above.rpartition("/")[0]
 
     def _require_free(self, found: Pointer, silent: float) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from npmdask.cli.parser import port
+from npmdask.errors import BadInputError
 
 RUNS = "runs"
 
@@ -85,9 +86,9 @@ def add_gc(commands: Any) -> None:
         "gc", help="delete checkpoints no longer needed by finished runs; running jobs are never touched"
     )
     p.add_argument("folder", nargs="?", default=RUNS, help="folder of the runs (default: runs)")
-    p.add_argument(
-        "--older-than", required=True, metavar="TIME", help="minimum time since the last checkpoint: 30d, 12h, 2w"
-    )
+    what = p.add_mutually_exclusive_group(required=True)
+    what.add_argument("--older-than", metavar="TIME", help="minimum time since the last checkpoint: 30d, 12h, 2w")
+    what.add_argument("--cache", action="store_true", help="instead delete the copies in the cache that are not in use")
     p.add_argument("--keep", type=int, default=0, metavar="N", help="keep the newest N finished runs of each folder")
     p.add_argument(
         "--results", action="store_true", help="also delete whole finished runs (never private runs or streams)"
@@ -101,12 +102,15 @@ def add_gc(commands: Any) -> None:
 
 
 def _gc(a: argparse.Namespace) -> int:
-    from npmdask.manage.gc import Retention, sweep
+    from npmdask.manage.gc import Retention, sweep, sweep_cache
     from npmdask.numerics.units import parse_duration
     from npmdask.report.blocks import bytes_text
 
-    rule = Retention(seconds=parse_duration(a.older_than), keep=a.keep, results=a.results, unfinished=a.unfinished)
-    swept = sweep(a.folder, rule, dry=a.dry_run)
+    if a.cache and (a.folder != RUNS or a.keep or a.results or a.unfinished):
+        raise BadInputError("gc: --cache deletes from the cache only: leave out the folder and the options of its runs")
+    seconds = parse_duration(a.older_than or "0s")
+    rule = Retention(seconds=seconds, keep=a.keep, results=a.results, unfinished=a.unfinished)
+    swept = sweep_cache(dry=a.dry_run) if a.cache else sweep(a.folder, rule, dry=a.dry_run)
     for sentence in swept.left:
         print(f"npmdask: kept: {sentence}", file=sys.stderr)
     if a.json:

@@ -10,8 +10,6 @@ answer was paid for, and their key may be needed); files in a store that are not
 
 from __future__ import annotations
 
-import fcntl
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -20,12 +18,14 @@ from pathlib import Path
 
 from npmdask.checkpoint.lease import holder_of
 from npmdask.checkpoint.reader import GOING, OWN, folders_below, is_store, size_of, stores_below
+from npmdask.checkpoint.remote import NOTE, copy_at
 from npmdask.checkpoint.store import REPLACED, RunStore
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
 from npmdask.manage.kinds import KINDS, Keeps, kind_of
 from npmdask.privacy.account import KEY
 from npmdask.storage.bundle import MANIFEST
-from npmdask.storage.paths import local_path, locked, require_no_link
+from npmdask.storage.ingest import copies, drop_copy
+from npmdask.storage.paths import cache_folder, local_path, locked, require_no_link, unless_locked
 
 PARTIAL = ".partial"
 
@@ -90,6 +90,30 @@ def sweep(folder: str | Path, rule: Retention, *, dry: bool = False) -> GcReport
             broom.visit_partial(place)
         elif place.name == GOING:
             broom.remove(place, "left by an interrupted gc")
+    return GcReport(gone=tuple(broom.gone), left=tuple(broom.left))
+
+
+def sweep_cache(*, dry: bool = False) -> GcReport:
+    """Delete the copies in the cache that no process uses: they are made again where they are needed.
+
+    ``dry``: only list them. A copy of a run in a bucket stays while it holds what was not carried there.
+    """
+    broom = _Broom(Retention(seconds=0), dry)
+    for folder, file in copies():
+        nbytes = size_of(folder).bytes
+        if drop_copy(folder, dry=dry):
+            broom.gone.append(Removed(path=folder, bytes=nbytes, why=f"a copy of {file}"))
+        else:
+            broom.left.append(f"{folder} is in use, a copy of {file}")
+    for copy in filter(None, map(copy_at, sorted((cache_folder() / "runs").glob("*/*")))):
+        note = copy.note()
+        with unless_locked(copy.home / "alone", copy.folder / "lock") as free:
+            if free and note["commit"] is not None and not copy.files().keys() - note["files"].keys():
+                broom.remove(copy.folder, f"a copy of {copy.url}")
+                if not dry:
+                    (copy.home / NOTE).unlink()
+            else:
+                broom.left.append(f"{copy.folder} is in use, or not all of it is at {copy.url} (`npmdask resume`)")
     return GcReport(gone=tuple(broom.gone), left=tuple(broom.left))
 
 
@@ -202,8 +226,9 @@ class _Broom:
         if any(is_store(target.with_name(target.name + more)) for more in (".perturbing", ".partial.passes")):
             return  # a run that goes on with it
         if self.dry:
-            if not _is_locked(target.with_name(f"{partial.name}.lock")):
-                self.remove(partial, "a data store that was begun")
+            with unless_locked(target.with_name(f"{partial.name}.lock")) as free:
+                if free:
+                    self.remove(partial, "a data store that was begun")
             return
         try:
             with locked(target):
@@ -254,23 +279,6 @@ def _needless(run: Path) -> Iterator[Path]:
             yield from sorted(p for p in found if not p.is_symlink())
     yield from sorted(path for path in run.glob(".writing-*") if not path.is_symlink())
     yield from sorted(path for path in run.glob("blocks") if path.is_dir() and not path.is_symlink())
-
-
-def _is_locked(path: Path) -> bool:
-    """Whether a process has the lock of a data store that it is writing."""
-    try:
-        with open(path, opener=_unfollowed) as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return True
-    return False
-
-
-def _unfollowed(name: str, flags: int) -> int:
-    """Open without following a link or waiting for the writer of a pipe."""
-    return os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 def _is_begun(partial: Path) -> bool:

@@ -27,7 +27,7 @@ from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, BudgetError, RefusedError, package_version
 from npmdask.privacy.account import Account, release_id_of
 from npmdask.privacy.concerns import weak_promise
-from npmdask.privacy.matrix_release import require_registered
+from npmdask.privacy.matrix_release import require_registered, require_store
 from npmdask.privacy.mechanisms import EntriesGaussian
 from npmdask.privacy.request import Privacy
 from npmdask.privacy.tensor_release import tensor_relation
@@ -70,7 +70,7 @@ def perturb(source: Any, dest: str | Path, privacy: Privacy, progress: Progress 
         The budget of the data set does not suffice, the data changed since the grant, or there is none.
     """
     began, target = time.perf_counter(), local_path(dest, NEW_STORE)
-    opened, mechanism = _checked(open_source(source).held_to_digests(), privacy)
+    opened, mechanism = _checked(source, privacy)
     folder = target.with_name(target.name + FOLDER)
     _require_own(target, folder)
     if not folder.exists():  # what has begun is charged, and goes on
@@ -100,7 +100,7 @@ def concerns_of_copy(source: Any, privacy: Privacy) -> tuple[str, ...]:
     BadInputError
         As of :func:`perturb`.
     """
-    return _concerns(*_checked(open_source(source), privacy))
+    return _concerns(*_checked(source, privacy))
 
 
 def _concerns(source: Source, mechanism: EntriesGaussian) -> tuple[str, ...]:
@@ -164,7 +164,9 @@ def _record(target: Path) -> dict[str, Any]:
     return dict(record)
 
 
-def _checked(source: Source, privacy: Privacy) -> tuple[Source, EntriesGaussian]:
+def _checked(given: Any, privacy: Privacy) -> tuple[Source, EntriesGaussian]:
+    require_store(given)
+    source = open_source(given).held_to_digests()
     if source.kind != "tensor":
         raise BadInputError(f"{source.path} is of kind {source.kind}: perturb is for tensors (kind = 'tensor')")
     require_registered(source)

@@ -15,6 +15,7 @@ import math
 import os
 import shutil
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, fields, replace
@@ -27,6 +28,7 @@ from scipy import sparse
 
 from npmdask.errors import BadInputError, RefusedError, closest, package_version
 from npmdask.numerics.units import parse_memory
+from npmdask.storage import paths
 from npmdask.storage.bundle import write_file_atomically
 from npmdask.storage.formats import open_file, open_matrices, open_tensor
 from npmdask.storage.formats.common import DenseSource, FileSource, SparseSource, batch_rows, guarded, reading
@@ -41,7 +43,7 @@ from npmdask.storage.kinds import (
     require_symmetric,
     storage_dtype,
 )
-from npmdask.storage.paths import NEW_STORE, cache_folder, inside_data, local_path, locked, require_no_link
+from npmdask.storage.paths import NEW_STORE, cache_folder, local_path, locked, require_no_link
 from npmdask.storage.readers.packed import Place, place_of
 from npmdask.storage.writers.dense import DenseWriter, OnSlab
 from npmdask.storage.writers.packed import Box, PackedWriter, TensorWriter, comparing, in_order, mean_block
@@ -443,7 +445,7 @@ def _require_arguments(path: Path, target: Path, kind: str | None, missing: str,
     if path.resolve() == target.resolve():
         raise BadInputError(f"source and destination are both {path}: give the new store another name")
     if path.resolve() in target.resolve().parents:
-        raise inside_data(target, path)
+        raise paths.inside_data(target, path)
     if kind is not None and kind not in KINDS:
         raise BadInputError(f"unknown kind {kind!r}: {closest(kind, list(KINDS))}")
     if missing not in ("error", "fill"):
@@ -584,12 +586,17 @@ def _named(source: FileSource) -> dict[str, np.ndarray]:
 #
 #     CACHE/files/<hash of path, array and kind>/data.zarr     the store, as ``npmdask ingest`` makes it
 #     CACHE/files/<hash of path, array and kind>/copied.json   the path, and what its file looked like then
+#     CACHE/files/<hash of path, array and kind>/alone, used   locks of who makes it, and of all who use it
 #
 # CACHE is ``$NPMDASK_CACHE``, or ``~/.cache/npmdask``, its owner's only (0700). A run is bound to the content, whose
 # fingerprint is that of the store: a copy may be deleted at any time, and is made again where it is needed.
 
 TELLS = "npmdask.files"  # the logger; the command line shows what it says
-NOTE, DATA = "copied.json", "data.zarr"
+NOTE, DATA, ALONE, USED = "copied.json", "data.zarr", "alone", "used"
+LIMIT, BYTES = (
+    "NPMDASK_CACHE_LIMIT",
+    20 * 2**30,
+)  # of all copies of files: beyond it those go that were not used longest
 FRESH = 2 * 10**9  # nanoseconds: a file that was written so shortly before may change once more unseen
 
 
@@ -599,8 +606,7 @@ def file_of(path: Path) -> tuple[Path, str | None] | None:
     A folder of Parquet files is a file, too.
     """
     if path.is_dir():
-        parts = not (path / "zarr.json").exists() and not (path / ".zgroup").exists() and any(path.glob("*.parquet"))
-        return (path, None) if parts else None
+        return (path, None) if not paths.is_zarr(path) and any(path.glob("*.parquet")) else None
     for file in (path, *path.parents):
         if file.is_file():
             return file, path.relative_to(file).as_posix() if file != path else None
@@ -609,9 +615,10 @@ def file_of(path: Path) -> tuple[Path, str | None] | None:
     return None
 
 
-def copy_of(file: Path, array: str | None, kind: str | None, *, gaps: bool = False) -> Path:
+@contextmanager
+def copy_of(file: Path, array: str | None, kind: str | None, *, gaps: bool = False) -> Iterator[Path]:
     """The store with the rows of a file, which is read if there is none, or if it has changed since. ``gaps``: its
-    missing values are kept, as NaN.
+    missing values are kept, as NaN. Inside nothing can take it away, and afterwards as long as :func:`hold` says.
 
     Raises
     ------
@@ -622,14 +629,17 @@ def copy_of(file: Path, array: str | None, kind: str | None, *, gaps: bool = Fal
     """
     asked: dict[str, Any] = {"path": str(file.absolute()), "array": array, "kind": kind, "npmdask": package_version()}
     asked |= {"gaps": True} if gaps else {}
+    limit = parse_memory(os.environ.get(LIMIT) or None, LIMIT) or BYTES
     folder = cache_folder() / "files" / hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]
     with _alone(folder):
         seen, settled = look_of(file), _is_settled(file)
         if settled and _noted(folder) == {**asked, "look": seen} and (folder / DATA).is_dir():
-            return folder / DATA
+            yield folder / DATA
+            return
         (folder / NOTE).unlink(missing_ok=True)
         logging.getLogger(TELLS).warning(
-            "%s is read into a store first, %s; later runs of it take that. `npmdask ingest` puts it where you want it",
+            "%s is read into a store first, %s; later runs of it take that (`npmdask gc --cache` deletes it). `npmdask "
+            "ingest` puts it where you want it",
             file,
             folder / DATA,
         )
@@ -646,30 +656,72 @@ def copy_of(file: Path, array: str | None, kind: str | None, *, gaps: bool = Fal
             raise BadInputError(said) from error
         if look_of(file) != seen:
             raise RefusedError(f"{file} changed while it was being read: run again once it is written completely")
+        for path in folder.rglob("*"):
+            path.chmod(0o700 if path.is_dir() else 0o600)
         if settled:
             write_file_atomically(folder / NOTE, json.dumps({**asked, "look": seen}).encode(), 0o600)
-    return folder / DATA
+        _keep_within(limit)
+        yield folder / DATA
+
+
+def hold(copy: Path, owner: object) -> None:
+    """Let a copy be in use for as long as ``owner`` lives, and remember when it was used last."""
+    descriptor = os.open(copy.parent / USED, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    os.utime(descriptor)
+    weakref.finalize(owner, os.close, descriptor)
+
+
+def copies() -> list[tuple[Path, str]]:
+    """The folders of all copies with the file that each is of, first the one that was not used for the longest time."""
+    found = []
+    for folder in (cache_folder() / "files").glob("*"):
+        with suppress(FileNotFoundError):
+            used = folder / USED if (folder / USED).exists() else folder
+            found.append((used.stat().st_mtime, folder, str((_noted(folder) or {}).get("path", "a file"))))
+    return [(folder, file) for _, folder, file in sorted(found)]
+
+
+def drop_copy(folder: Path, *, dry: bool = False) -> bool:
+    """Delete a copy unless a process makes or uses it: whether it is free (``dry``: that only)."""
+    with paths.unless_locked(folder / ALONE, folder / USED) as free:
+        if free and not dry:
+            aside = folder.with_name(f"{folder.name}-{time.time_ns()}")  # at once: no other process finds half of it
+            folder.rename(aside)
+            shutil.rmtree(aside, ignore_errors=True)
+        return free
+
+
+def _keep_within(limit: int) -> None:
+    sizes = {folder: sum(size for size, _ in files_of(folder)) for folder, _ in copies()}
+    for folder in sizes:
+        if sum(sizes.values()) > limit and drop_copy(folder):
+            sizes[folder] = 0
 
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """One process at a time makes a copy; the others wait for it, and take it."""
-    try:
-        for one in (folder.parent.parent, folder.parent, folder):
-            require_no_link(one)
-            one.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder.chmod(0o700)
-        descriptor = os.open(folder / "alone", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-    except OSError as error:
-        raise BadInputError(
-            f"{folder} cannot be created for a copy ({error.strerror or error}): set NPMDASK_CACHE to a folder that "
-            "can be written, or make a store with `npmdask ingest`"
-        ) from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
+    while True:
+        try:
+            for one in (folder.parent.parent, folder.parent, folder):
+                require_no_link(one)
+                one.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder.chmod(0o700)
+            descriptor = os.open(folder / ALONE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            raise BadInputError(
+                f"{folder} cannot be created for a copy ({error.strerror or error}): set NPMDASK_CACHE to a folder "
+                "that can be written, or make a store with `npmdask ingest`"
+            ) from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            # The copy may have been deleted between open and flock: then this lock guards nothing.
+            if (folder / ALONE).exists() and os.path.samestat(os.fstat(descriptor), (folder / ALONE).stat()):
+                yield
+                return
+        finally:
+            os.close(descriptor)
 
 
 def look_of(file: Path) -> list[list[Any]]:

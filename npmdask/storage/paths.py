@@ -14,7 +14,7 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path, PurePosixPath
 from shlex import quote
 from typing import Any
@@ -318,6 +318,25 @@ def _acquire(path: Path, target: Path) -> int:
             os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
             return descriptor
         os.close(descriptor)
+
+
+@contextmanager
+def unless_locked(*files: Path) -> Iterator[bool]:
+    """Whether no process has a lock (flock) on one of these files; then this one has them all, inside. Nothing is made,
+    no link is followed, and of a pipe no writer is waited for.
+    """
+    with ExitStack() as held:
+        free = True
+        for file in files:
+            try:
+                descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+                held.callback(os.close, descriptor)
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except FileNotFoundError:
+                continue
+            except OSError:
+                free = False
+        yield free
 
 
 def data_name(path: str) -> str:

@@ -22,7 +22,7 @@ from npmdask.storage.containers import is_linear_operator, is_sparse, labels_of,
 from npmdask.storage.conventions import convention_facts, decoded, member, require_plain_parts, require_undecoded
 from npmdask.storage.formats.compressed import gene_labels
 from npmdask.storage.formats.numpy_files import raw_header
-from npmdask.storage.ingest import copy_of, file_of, look_of
+from npmdask.storage.ingest import copy_of, file_of, hold, look_of
 from npmdask.storage.kinds import (
     KINDS,
     MATRICES,
@@ -480,13 +480,22 @@ def _copied(source: str | Path, file: Path, array: str | None, kind: str | None,
     if array is None and file.suffix.lower() == ".npy" and kind in (None, *OF_COMPLEX) and _is_complex(file):
         return replace(_mapped(file, kind or "samples"), path=str(source))
     own = kind if kind in ("symmetric", "matrices", "tensor") else None  # which are not stored as a table is
-    store = copy_of(file, array, own, gaps=gaps and own is None)
-    if own is None and kind is not None:
-        as_it_is = _opened(store, None, None, None).kind
-        fits = (as_it_is == "sparse") == (kind == "sparse")
-        store = store if fits else copy_of(file, array, kind, gaps=gaps and kind != "sparse")
-    opened = _opened(store, kind, None, None)
+    with copy_of(file, array, own, gaps=gaps and own is None) as store:
+        opened = _held(store, None if own is None else kind)
+        fits = own is not None or kind is None or (opened.kind == "sparse") == (kind == "sparse")
+        opened = _held(store, kind) if fits else opened
+    if not fits:
+        with copy_of(file, array, kind, gaps=gaps and kind != "sparse") as store:
+            opened = _held(store, kind)
     return replace(opened, path=str(source), digests=None, budget=None)
+
+
+def _held(copy: Path, kind: str | None) -> Source:
+    """A copy, opened, that is in use for as long as something reads it."""
+    opened = _opened(copy, kind, None, None)
+    node: Any = opened.reader.group if isinstance(opened.reader, CsrReader) else opened.reader.array
+    hold(copy, node.store_path.store)
+    return opened
 
 
 def _is_complex(file: Path) -> bool:

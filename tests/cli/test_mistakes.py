@@ -37,7 +37,7 @@ FOREIGN = (
         ("rnu a.toml", "there is no command rnu: did you mean 'run'?"),
         ("ledger shwo", "ledger: ACTION shwo: did you mean 'show'?"),
         ("run", "run: CONFIG.toml|SOURCE is missing ("),
-        ("gc", "gc: --older-than is missing ("),
+        ("gc", "gc: one of --older-than, --cache is needed"),
         ("run a.toml b.toml", "run: 'b.toml' is one argument too many: only CONFIG.toml|SOURCE is expected"),
         ("run a.toml --memroy 1GiB", "run: there is no option --memroy: did you mean '--memory'?"),
         ("plan a.zarr --cluster-of 9", "plan: there is no option --cluster-of: clusters are no longer simulated"),

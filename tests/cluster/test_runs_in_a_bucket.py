@@ -25,6 +25,7 @@ from npmdask.checkpoint.remote import SMALL, LocalCopy, ObjectError, Objects, Po
 from npmdask.checkpoint.store import RunStore, carrier_of, folder_of
 from npmdask.cli.main import main
 from npmdask.errors import BadInputError, CommitError, HeldError, LostError, RefusedError
+from npmdask.manage.gc import sweep_cache
 from npmdask.models.latent.answers import fit_latent
 from npmdask.models.topics.run import CorpusFilter, read_topics, run_topics
 from npmdask.runs.observers import Observer
@@ -165,6 +166,24 @@ def test_a_store_in_the_data_of_a_bucket_is_refused(tmp_path: Path, honest: Hone
     assert {path for path in honest.folder.rglob("*") if path.is_file()} == before
     for _ in range(2):
         npmdask.top_k("s3://bucket/data/x.zarr", 2, store="s3://bucket/data/run")
+
+
+def test_gc_deletes_copies_of_what_is_in_the_bucket(tmp_path: Path, honest: Honest) -> None:
+    """Not of a run that a process has, nor one that holds what was not carried; the next command brings it back."""
+    npmdask.top_k(data(tmp_path), 4, store=URL)
+    copy = folder_of(URL)
+    with RunStore(URL):
+        assert "is in use, or not all of it is at" in sweep_cache().left[0] and copy.exists()
+    (copy / "steps" / "000099").mkdir()
+    (copy / "steps" / "000099" / "manifest.json").write_text("{}")  # as where the bucket refused a commit
+    assert "is in use, or not all of it is at" in sweep_cache().left[0] and copy.exists()
+    shutil.rmtree(copy / "steps" / "000099")
+    for dry in (True, False):
+        (gone,) = sweep_cache(dry=dry).gone
+        assert (gone.path, gone.why, copy.exists()) == (copy, f"a copy of {URL}", dry)
+    assert not sweep_cache().gone
+    answered = npmdask.resume(URL)
+    assert answered.data_passes == 0 and answered.left_basis().shape == (4000, 4)
 
 
 def test_killed_at_any_instant_and_the_machine_lost(tmp_path: Path, honest: Honest) -> None:

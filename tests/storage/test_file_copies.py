@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shutil
@@ -11,6 +12,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from gc import collect
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +32,9 @@ import npmdask
 import npmdask.storage.ingest as module
 from npmdask.cli.main import main
 from npmdask.errors import BadInputError, RefusedError
+from npmdask.runs.perturb import perturb
 from npmdask.storage.ingest import ingest
-from npmdask.storage.source import open_source
+from npmdask.storage.source import Source, open_source
 
 X = np.random.default_rng(6).standard_normal((300, 8)) * np.arange(8, 0, -1)
 THIN = sp.csr_matrix(np.where(np.abs(X) > 4, X, 0))
@@ -160,7 +165,77 @@ def test_it_is_said_and_kept_to_its_owner(tmp_path: Path, cache: Path, caplog: p
         npmdask.top_k(tmp_path / "x.npy", 2)
         npmdask.top_k(tmp_path / "x.npy", 2)
     assert [r.getMessage().count("is read into a store first") for r in caplog.records] == [1]
-    assert all(stat.S_IMODE(p.stat().st_mode) == 0o700 for p in (cache, cache / "files", copies(cache)[0].parent))
+    assert "`npmdask gc --cache` deletes it" in caplog.text and str(copies(cache)[0]) in caplog.text
+    modes = {stat.S_IMODE(p.stat().st_mode) for p in cache.rglob("*") if p.is_file()}
+    assert modes == {0o600}
+    assert {stat.S_IMODE(p.stat().st_mode) for p in (cache, *cache.rglob("*")) if p.is_dir()} == {0o700}
+
+
+@pytest.mark.slow
+def test_the_cache_is_bounded_and_what_is_used_stays(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy that was not used for the longest time goes first, and none that something reads."""
+    monkeypatch.setenv("NPMDASK_CACHE_LIMIT", "80KiB")  # of three copies, not of four
+
+    def used(name: str, days: int) -> Source:
+        np.save(tmp_path / f"{name}.npy", X)
+        opened = open_source(tmp_path / f"{name}.npy")
+        folder = Path(opened.reader.array.store_path.store.root).parent  # type: ignore[union-attr]
+        os.utime(folder / "used", (time.time() - 86400 * days,) * 2)
+        return opened
+
+    reading = used("oldest", 9)
+    for name, days in (("old", 8), ("new", 1), ("newest", 0)):
+        used(name, days)
+        collect()
+    assert {Path(file).stem for _, file in module.copies()} == {"oldest", "new", "newest"}
+    np.testing.assert_array_equal(reading.reader.array[:], X)  # type: ignore[union-attr]
+    del reading
+    used("last", 0)
+    collect()
+    assert {Path(file).stem for _, file in module.copies()} == {"new", "newest", "last"}
+    assert not [folder for folder in (cache / "files").iterdir() if "-" in folder.name]
+    monkeypatch.setenv("NPMDASK_CACHE_LIMIT", "much")
+    with pytest.raises(BadInputError, match="NPMDASK_CACHE_LIMIT = 'much' is not a size"):
+        used("more", 0)
+
+
+@pytest.mark.slow
+def test_gc_deletes_the_copies_that_nothing_reads(tmp_path: Path, cache: Path, capsys: Any) -> None:
+    for name in ("free.npy", "used.npy"):
+        np.save(tmp_path / name, X)
+    npmdask.top_k(tmp_path / "free.npy", 2)
+    reading = open_source(tmp_path / "used.npy")
+    collect()
+    for more in (["--dry-run"], []):
+        assert main(["gc", "--cache", "--json", *more]) == 0
+        said = json.loads(capsys.readouterr().out)
+        (gone,), (left,) = said["gone"], said["left"]
+        assert gone["why"] == f"a copy of {tmp_path / 'free.npy'}" and gone["bytes"] == said["bytes"] > X.nbytes / 2
+        assert f"is in use, a copy of {tmp_path / 'used.npy'}" in left and Path(gone["path"]).exists() == bool(more)
+    np.testing.assert_array_equal(reading.reader.array[:], X)  # type: ignore[union-attr]
+    del reading
+    collect()
+    assert main(["gc", "--cache"]) == 0 and not list((cache / "files").iterdir())
+    assert main(["gc", "--cache", "--results"]) == BadInputError.exit_code
+    np.testing.assert_array_equal(open_source(tmp_path / "used.npy").reader.array[:], X)  # type: ignore[union-attr]
+
+
+@pytest.mark.slow
+def test_a_copy_that_goes_while_another_process_waits_for_it(tmp_path: Path, cache: Path) -> None:
+    """The lock that it waited for is of a folder that is gone: it waits for who makes the copy again."""
+    np.save(tmp_path / "x.npy", X)
+    with ThreadPoolExecutor(1) as pool, ExitStack() as again:
+        with module.copy_of(tmp_path / "x.npy", None, None) as copy:
+            waiting = pool.submit(open_source, tmp_path / "x.npy")
+            time.sleep(0.1)
+            copy.parent.rename(copy.parent.with_name("aside"))
+            again.enter_context(module._alone(copy.parent))
+        time.sleep(0.3)
+        assert not waiting.done() and not copy.exists()
+        again.close()
+        np.testing.assert_array_equal(waiting.result().reader.array[:], X)  # type: ignore[union-attr]
 
 
 KILLED = """
@@ -251,6 +326,7 @@ def test_a_folder_of_parquet_and_an_annotated_zarr(tmp_path: Path) -> None:
     assert found.labels.columns[0].values.tolist() == [str(i) for i in range(8)]  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 def test_parts_that_dask_wrote_are_in_its_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where an ingest by another order was killed: it begins again, and does not go on in the middle."""
     table = pd.DataFrame(X[:240], columns=list("abcdefgh"))
@@ -271,7 +347,7 @@ def test_parts_that_dask_wrote_are_in_its_order(tmp_path: Path, monkeypatch: pyt
     np.testing.assert_array_equal(zarr.open(open_source(tmp_path / "parts").reader.array.store_path)[:], X[:240])
 
 
-def test_a_private_run_asks_for_a_store(tmp_path: Path) -> None:
+def test_a_private_run_asks_for_a_store(tmp_path: Path, cache: Path) -> None:
     np.save(tmp_path / "x.npy", X)
     privacy = npmdask.Privacy(
         epsilon=1.0,
@@ -281,8 +357,19 @@ def test_a_private_run_asks_for_a_store(tmp_path: Path) -> None:
         ledger=str(tmp_path / "ledger.sqlite"),
         dataset="a",
     )
-    with pytest.raises((BadInputError, RefusedError), match="ingest"):
-        npmdask.top_k(tmp_path / "x.npy", 2, algorithm="power", max_steps=2, privacy=privacy, store=tmp_path / "run")
+    for asked in (
+        lambda: npmdask.top_k(tmp_path / "x.npy", 2, algorithm="power", privacy=privacy, store=tmp_path / "run"),
+        lambda: main(
+            f"ledger grant a {tmp_path}/x.npy --epsilon 1 --delta 1e-6 --relation record_replace --clip-norm 1 "
+            f"--ledger {tmp_path}/l.sqlite".split()
+        ),
+        lambda: perturb(tmp_path / "x.npy", tmp_path / "y.zarr", privacy),
+    ):
+        try:
+            assert asked() == RefusedError.exit_code
+        except RefusedError as error:
+            assert "was never ingested and was not read" in str(error)
+    assert not cache.exists()  # no copy is made of what has a budget, or is to have one
 
 
 def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from npmdask.errors import BadInputError
 from npmdask.operators import OF_LAYOUT
 from npmdask.privacy.ledger.ledger import Ledger, Status
 from npmdask.privacy.ledger.sketch import Sketch, sketch, weights
+from npmdask.privacy.matrix_release import require_store
 from npmdask.privacy.neighbors import make_relation, protected
 from npmdask.storage.readers.dense import ReadStats
 from npmdask.storage.readers.gaps import FILL
@@ -61,6 +62,7 @@ def grant_source(
     BudgetError
         As of ``Ledger.grant``; among others, the same people have a budget under another name.
     """
+    require_store(source)
     opened = open_source(source, kind).held_to_digests()
     if opened.digests is None:
         before = (

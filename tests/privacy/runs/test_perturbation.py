@@ -31,6 +31,7 @@ from npmdask.storage.readers.dense import ReadStats
 from npmdask.storage.readers.packed import TensorReader
 from npmdask.storage.source import open_source
 from npmdask.storage.writers.packed import TensorWriter
+from tests.conftest import write_zarr
 from tests.privacy.runs.conftest import World, of_tensor, planted
 from tests.privacy.runs.test_crashes import Crash, crash_at
 from tests.privacy.runs.test_taint import forms
@@ -197,7 +198,7 @@ def test_what_is_refused(world: World) -> None:
     assert not dest.exists() and not world.ledger.status("people").runs
     assert not dest.with_name("noisy.zarr.perturbing").exists(), "what was refused leaves nothing behind"
     with pytest.raises(BadInputError, match="perturb is for tensors"):
-        perturb(np.eye(4), dest, world.privacy)
+        perturb(write_zarr(world.folder / "matrix.zarr", np.eye(4)), dest, world.privacy)
 
 
 @pytest.mark.slow
