@@ -17,10 +17,13 @@ from npmdask.execution.memory import tree_rss
 from npmdask.operators import Gram, View
 from npmdask.planning import plan
 from npmdask.planning.plan import posed
+from npmdask.runs import results
 from npmdask.runs.problem import Request
 from npmdask.runs.solution import Resources
 from npmdask.storage.ingest import ingest
 from npmdask.storage.source import open_source
+from npmdask.theory.certificates import Certificate, Evidence, certify
+from npmdask.theory.certificates.bounds import rounding_of
 from tests.algorithms.families import FAMILIES, of_spectrum
 
 MIXED: dict[str, Any] = {"algorithm": "krylov", "options": {"precision": "mixed"}}
@@ -191,6 +194,23 @@ def test_the_certificate_of_a_run_that_began_in_float32_rests_on_its_random_star
     (level,) = [level for level in certificate["levels"] if level["ground"] == "random start"]
     values = np.linalg.eigvalsh(x.T.astype(float) @ x / 6000)[::-1]
     assert solution.converged and values[5] <= level["following"] < 1.0
+
+
+def test_what_formed_the_space_in_float32_counts_after_a_last_step_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutant: the rounding of the last step for all. That of the start is what "random start" rests on."""
+    seen: list[Evidence] = []
+
+    def certified(evidence: Evidence) -> Certificate:
+        seen.append(evidence)
+        return certify(evidence)
+
+    monkeypatch.setattr(results, "certify", certified)
+    x = of_spectrum(np.arange(1, 31) ** -0.5, 500, np.random.default_rng(6)).astype(np.float32)
+    for asked in (MIXED, {"algorithm": "krylov"}):
+        assert npmdask.top_k(x, 3, kind="samples", **asked).converged
+    single = rounding_of(30, seen[0].values[0], single=True)
+    assert seen[0].start_rounding >= single > 1e6 * seen[0].rounding
+    assert seen[1].start_rounding < single / 10, "no step was in float32"
 
 
 # The run

@@ -18,7 +18,7 @@ import psutil
 import pytest
 import zarr
 
-from npmdask.execution.memory import PeakMeter, ProcessPeak, below, high_water, role_of
+from npmdask.execution.memory import PeakMeter, ProcessPeak, below, high_water, role_of, tree_rss
 from npmdask.manage.report import write_report
 from npmdask.storage.synthetic import generate
 from npmdask.storage.writers.sparse import SparseWriter
@@ -107,11 +107,14 @@ def test_the_meter_sees_a_short_peak_and_forgets_an_old_one() -> None:
 CHILD = "import sys; a = bytearray(60 * 2**20); del a; b = bytearray(5 * 2**20); print(flush=True); sys.stdin.read()"
 
 
+HOLDS = "import sys; a = bytearray(60 * 2**20); print(flush=True); sys.stdin.read()"
+
+
 @contextmanager
-def child_process(*arguments: str) -> Iterator[int]:
+def child_process(*arguments: str, code: str = CHILD) -> Iterator[int]:
     """A process below this one that has said that it is there; it ends with the block."""
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen([sys.executable, "-c", CHILD, *arguments], **pipes) as child:
+    with subprocess.Popen([sys.executable, "-c", code, *arguments], **pipes) as child:
         assert child.stdout is not None
         child.stdout.readline()
         yield child.pid
@@ -140,6 +143,16 @@ def test_the_meter_knows_every_process_and_its_peak() -> None:
     assert seen.name.startswith("python")
     assert 60 * 2**20 < seen.peak_rss_bytes < 200 * 2**20
     assert sorted(below, key=lambda process: -process.peak_rss_bytes) == below
+
+
+def test_processes_below_count_where_memory_is_planned_and_where_it_is_measured() -> None:
+    """Mutants: either of them the memory of this process alone, and workers are beyond every limit."""
+    alone = tree_rss()
+    with child_process(code=HOLDS) as pid:
+        assert tree_rss() - psutil.Process().memory_info().rss > 60 * 2**20
+        with PeakMeter() as meter:
+            peak_of(meter, pid, 60 * 2**20)
+        assert meter.peak > alone + 50 * 2**20
 
 
 def test_what_a_child_shares_before_its_exec_is_not_its_own() -> None:

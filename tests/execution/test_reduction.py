@@ -55,6 +55,7 @@ from npmdask.operators import (
     WordTotals,
     WordTriples,
 )
+from npmdask.runs.session import keeper_of
 from npmdask.storage.readers.dense import ReadStats
 from npmdask.storage.readers.packed import TriangleReader
 from npmdask.storage.source import open_source
@@ -374,3 +375,20 @@ def test_parts_of_another_pass_or_rotten_ones_are_not_used(tmp_path: Path) -> No
         assert store.read_pass(key) is None
         store.commit_step(1, {"a": np.ones(1)}, {})
         assert not (tmp_path / "run" / "pass").exists()
+
+
+def test_parts_are_known_by_all_that_they_are_made_of(tmp_path: Path) -> None:
+    """Parts of another block, summed into the pass under way, would be a wrong product that nothing notices."""
+    part = Partial({"product": np.ones((3, 2))}, ReadStats(bytes_read=5, chunks=1))
+    operator = Gram(reader=open_source(np.ones((3, 3))).reader)  # type: ignore[arg-type]
+    block = np.eye(3)[:, :2]
+    with RunStore(tmp_path / "run") as store:
+        keeper_of(store, "step 1", operator, block, 0.0).commit({TreeNode(0, 0): part})
+        assert keeper_of(store, "step 1", operator, block.copy(), 0.0).parts.keys() == {TreeNode(0, 0)}
+        others: list[tuple[str, np.ndarray, dict[str, str] | None]] = [
+            ("step 2", block, None),
+            ("step 1", np.nextafter(block, 2), None),
+            ("step 1", block, {"device": "another"}),
+        ]
+        for label, other, device in others:
+            assert not keeper_of(store, label, operator, other, 0.0, device).parts

@@ -180,6 +180,23 @@ def test_an_owner_shows_life_until_it_closes_or_loses_the_store(
     assert RunStore(tmp_path / "run").open()._turn.taken_from is None
 
 
+@pytest.mark.parametrize(("silent", "taken"), [(0.9, False), (1.1, True)])
+def test_a_store_is_taken_after_so_much_silence_and_not_before(tmp_path: Path, silent: float, taken: bool) -> None:
+    """Mutant: after one sign of life that is late, which a busy machine makes of every run."""
+    first, second = RunStore(tmp_path / "run").open(), RunStore(tmp_path / "run")
+    let_age(tmp_path / "run", silent * ownership.STALE)
+    if not taken:
+        with pytest.raises(HeldError, match=f"held by process {os.getpid()} on .* its last sign of life was 5"):
+            second.open()
+        first.require_turn()
+    else:
+        second.open()
+        with pytest.raises(FencedOutError, match=TAKEN):
+            first.require_turn()
+        second.close()
+    first.close()
+
+
 def until(true: object) -> None:
     end = time.monotonic() + 120
     while not true():  # type: ignore[operator]

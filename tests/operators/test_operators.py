@@ -295,6 +295,23 @@ def test_a_rotten_chunk_of_an_ingested_store_is_named(tmp_path: Path) -> None:
         Threads(2).run_pass(Gram(reader=open_source(tmp_path / "d.zarr").reader), np.ones((40, 2)), ignore)
 
 
+@pytest.mark.parametrize("name", ["data", "indices"])
+def test_a_rotten_chunk_of_an_ingested_sparse_store_is_named(tmp_path: Path, name: str) -> None:
+    """One number of a chunk is another one, as good as the first: only the checksum tells."""
+    matrix = sp.random(200, 40, density=0.1, format="csr", rng=np.random.default_rng(0))
+    path = write_csr(tmp_path / "s.zarr", matrix, 50, rows_at_once=200)
+
+    def passed() -> np.ndarray:
+        operator = SparseGram(reader=open_source(path).reader)
+        return Threads(2).run_pass(operator, np.ones((40, 2)), ignore)[0]
+
+    np.testing.assert_allclose(passed(), matrix.T @ (matrix @ np.ones((40, 2))), rtol=1e-12)
+    array = zarr.open_array(path / "X" / name, mode="r+")
+    array[749] = array[749] + 1 if array[749] < 39 else array[749] - 1
+    with pytest.raises(BadInputError, match=rf"chunk c/14 of .*/{name} is corrupt: its checksum is"):
+        passed()
+
+
 def test_what_is_said_of_reading_sparse_data_is_what_is_done(tmp_path: Path) -> None:
     matrix = sp.random(300, 40, density=0.2, format="csr", rng=np.random.default_rng(0))
     reader = open_source(write_csr(tmp_path / "s.zarr", matrix, 500)).reader

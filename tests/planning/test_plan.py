@@ -22,7 +22,7 @@ import npmdask
 from npmdask.cli.main import main
 from npmdask.config import load_config, validate_config
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.execution.memory import plan_memory
+from npmdask.execution.memory import MemoryPlan, plan_memory, usable_cores
 from npmdask.operators import Gram
 from npmdask.planning import plan as planning
 from npmdask.planning.plan import plan_lines, plan_run, posed
@@ -220,6 +220,20 @@ def test_the_chunks_that_are_said_to_fit_do(tmp_path: Path) -> None:
     plan = plan_memory(Gram(reader=small), 10, 8, limit=limit, base=2**20, threads=1, workers=0)
     assert plan.predicted_peak <= limit
     assert "no smaller rank or chunk would fit (the processes alone take more)" in refusal(large, 10, 2**20)
+
+
+def test_every_task_of_every_process_is_counted(tmp_path: Path) -> None:
+    """A limit that all threads just fit is kept by all, and one that is a byte less by one fewer."""
+    operator = Gram(reader=DenseReader(array=zarr.open_array(write_zarr(tmp_path / "x", np.ones((640, 50)), (64, 50)))))
+
+    def planned(threads: int, workers: int = 0, limit: int | None = None) -> MemoryPlan:
+        return plan_memory(operator, 10, 8, limit=limit, base=2**20, threads=threads, workers=workers)
+
+    for workers, processes in ((0, 1), (3, 3)):
+        one, three = planned(1, workers), planned(3, workers)
+        assert three.predicted_peak - one.predicted_peak == 2 * processes * one.task > 0
+        assert planned(3, workers, three.predicted_peak).threads == 3
+        assert planned(3, workers, three.predicted_peak - 1).threads == 2
 
 
 # The number of passes

@@ -29,8 +29,13 @@ from npmdask.numerics.subspaces import (
     tiled_rayleigh_ritz,
 )
 from npmdask.runs import plain_release
+from npmdask.runs.build import make_problem
+from npmdask.runs.problem import Request
+from npmdask.runs.session import memory_for, needs_of
+from npmdask.runs.solution import Resources
 from npmdask.storage import block_files
 from npmdask.storage.block_files import BlockFile
+from npmdask.storage.source import open_source
 
 ON_DISK = {"blocks": "disk"}
 ROWS, COLUMNS = 400, 3000
@@ -199,6 +204,19 @@ def test_start_and_ritz_pairs_are_those_of_blocks_in_memory(tmp_path: Path) -> N
     assert np.abs(basis @ found.turn - pairs.vectors).max() < 1e-12
     skew, size = asymmetry(basis, sizes[:, None] * basis)
     assert abs(found.asymmetry - skew / size) < 1e-15
+
+
+def test_blocks_in_memory_fill_what_the_limit_leaves(stored: str) -> None:
+    """As much of them as there is room for beside all else, and it is in what is predicted."""
+    asked = Request(target_rank=4, iteration_rank=8, algorithm="power", options=ON_DISK)
+    needs = needs_of(make_problem(open_source(stored, "sparse"), asked))
+    free = memory_for(needs, Resources(threads=1), base=2**20)
+    whole = 8 * COLUMNS * 8
+    assert free.held == whole
+    for room in (0, whole // 3, whole, 2 * whole):
+        limit = free.predicted_peak - whole + room
+        plan = memory_for(needs, Resources(threads=1, memory=limit), base=2**20)
+        assert plan.held == min(room, whole) and plan.predicted_peak == limit - room + plan.held
 
 
 def test_where_memory_does_not_suffice_blocks_go_to_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -204,11 +204,13 @@ def test_a_column_with_gaps_is_not_left_out_unseen(tmp_path: Path) -> None:
 
 def test_names_of_columns_are_in_the_refusal_and_in_the_answer() -> None:
     pandas = pytest.importorskip("pandas")
-    table = pandas.DataFrame(imputed(gappy())[:, :4], columns=["a", "b", "c", "d"])
+    rows = imputed(gappy())[:, :4]
+    table = pandas.DataFrame(rows, columns=["a", "b", "c", "d"], index=[f"row {i}" for i in range(len(rows))])
     table["b"] = np.nan
     found = npmdask.top_k(table, 2, missing="drop-columns")
     assert found.labels.columns[0].places.tolist() == ["a", "c", "d"]
-    table.loc[3, "c"] = np.nan
+    assert found.labels.rows[0].places.tolist() == list(table.index), "which are all there"
+    table.loc["row 3", "c"] = np.nan
     with pytest.raises(BadInputError, match=r"column 2 \(column c\)"):
         npmdask.top_k(table, 2, missing="drop-columns")
     masked = np.ma.masked_invalid(gappy())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 import npmdask
 from npmdask.errors import BadInputError, FencedOutError
+from npmdask.storage import bundle
 from npmdask.storage.bundle import MANIFEST, SMALL_BYTES, read_bundle, write_bundle
 from npmdask.storage.checksum import crc32c_bytes
 from tests.conftest import write_zarr
@@ -118,3 +120,52 @@ def test_what_may_not_be_published_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(FencedOutError):
         write_bundle(tmp_path / "b", {"x": np.zeros(3)}, {}, publishing=refusing())
     assert not list(tmp_path.iterdir())
+
+
+def test_a_bundle_is_on_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a power cut a name without contents would be a damaged checkpoint. Kills leave what was not flushed."""
+    events: list[tuple[str, str]] = []
+    fsync, rename = os.fsync, os.rename
+
+    def flushed(descriptor: int) -> None:
+        fsync(descriptor)
+        events.append(("flushed", Path(os.readlink(f"/proc/self/fd/{descriptor}")).name.partition("-")[0]))
+
+    def renamed(aside: Path, path: Path) -> None:
+        rename(aside, path)
+        events.append(("renamed", path.name))
+
+    monkeypatch.setattr(os, "fsync", flushed)
+    monkeypatch.setattr(os, "rename", renamed)
+    write_bundle(tmp_path / "folder" / "b", {"few": np.ones(3), "more": np.ones(9)}, {})
+    before, after = events[: events.index(("renamed", "b"))], events[events.index(("renamed", "b")) + 1 :]
+    assert {name for _, name in before} == {"few.npy", "more.npy", MANIFEST, ".writing"}
+    assert before[-1] == ("flushed", ".writing") and after == [("flushed", "folder")], "a folder holds names"
+
+
+class InPieces:
+    """An array that is written some rows at a time."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array, self.shape, self.dtype, self.nbytes = array, array.shape, array.dtype, array.nbytes
+
+    def pieces(self) -> Iterator[np.ndarray]:
+        yield from (self.array[start : start + 5] for start in range(0, len(self.array), 5))
+
+
+def test_an_array_that_stays_on_disk_is_checked_to_its_last_byte(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bundle, "PIECE_BYTES", 100)
+    rows: Any = InPieces(np.arange(48.0).reshape(12, 4))
+    write_bundle(tmp_path / "b", {"rows": rows}, {})
+    found = read_bundle(tmp_path / "b")[0]["rows"]
+    assert isinstance(found, np.memmap) and found.tobytes() == rows.array.tobytes()
+    file = tmp_path / "b" / "rows.npy"
+    content = file.read_bytes()
+    for place in (130, len(content) - 1):
+        file.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        with pytest.raises(BadInputError, match=r"rows\.npy is corrupt"):
+            read_bundle(tmp_path / "b")
+    file.write_bytes(content)
+    assert read_bundle(tmp_path / "b")[0]["rows"].tobytes() == rows.array.tobytes()
