@@ -6,11 +6,12 @@ PEERS := .venv-peers/.installed
 # Tests make and delete a million small files: in memory, where 8 GiB are free, they take half of the time.
 SCRATCH := $(shell free=$$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 {print $$4}'); \
   [ "$${free:-0}" -gt 8388608 ] && echo /dev/shm || echo "$${TMPDIR:-/tmp}")
-tests = folder=$$(mktemp -d -p $(SCRATCH) npmdask-tests-XXXXXX) && chmod 711 "$$folder" && trap 'rm -rf "$$folder"' EXIT INT TERM && \
-  TMPDIR="$$folder" $(BIN)/python -m pytest $(1)
+module = folder=$$(mktemp -d -p $(SCRATCH) npmdask-tests-XXXXXX) && chmod 711 "$$folder" && trap 'rm -rf "$$folder"' EXIT INT TERM && \
+  TMPDIR="$$folder" $(BIN)/python -m $(1)
+tests = $(call module,pytest $(1))
 unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes: each would compile every module
 
-.PHONY: env docs deployments hosts lanes peers run serve private test check house full bench papers certificates kills matrix soak audit audit-deps format lock lock-peers clean
+.PHONY: env docs deployments hosts lanes peers run serve private test check house full bench papers certificates mutants kills matrix soak audit audit-deps format lock lock-peers clean
 
 env: $(STAMP)
 
@@ -65,6 +66,9 @@ papers: env         ## the papers' experiments, fifty minutes; docs/papers.md, d
 
 certificates: env   ## certificates of 3,000 random problems against their answers
 	@$(BIN)/python -m pytest tests/theory/certificates
+
+mutants: env        ## mistakes in what runs are trusted for, and the tests that must fail with them, the private ones last; ONLY=kind
+	@$(call module,infra.mutants $(ONLY))
 
 kills: env          ## 200 kills at random instants of runs, releases and streams, and one at every change of a store, bit for bit
 	@$(BIN)/python -m pytest tests/faults tests/privacy/runs tests/prefect -m heavy
