@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 import signal
+from fractions import Fraction
 from functools import partial
+from operator import mul
 from pathlib import Path
 from typing import Any
 
@@ -125,8 +127,9 @@ def hard(seed: int) -> tuple[np.ndarray, np.ndarray, int, dict[str, Any]]:
     n, p, q = int(rng.integers(25, 120)), int(rng.integers(3, 50)), int(rng.integers(3, 50))
     rank = min(n // 2, p, q)
     spectra = [
-        np.geomspace(1, 1e-8, rank), np.ones(rank), np.repeat(np.geomspace(1, 0.5, rank), 2)[:rank],
-        np.full(rank, 1e-12), np.where(np.arange(rank) < 2, 3.0 - np.arange(rank), 0.0), np.zeros(rank),
+        np.append(np.geomspace(1, 1e-8, 5), np.full(rank, 1e-9))[:rank], np.ones(rank),
+        np.repeat(np.geomspace(1, 0.5, rank), 2)[:rank], np.full(rank, 1e-12),
+        np.where(np.arange(rank) < 2, 3.0 - np.arange(rank), 0.0), np.zeros(rank),
         np.geomspace(1, 1e-3, rank) + 1e-9 * rng.random(rank),
     ]  # fmt: skip
     series = rng.standard_normal((n, n))
@@ -145,17 +148,28 @@ def hard(seed: int) -> tuple[np.ndarray, np.ndarray, int, dict[str, Any]]:
     return a, b, int(rng.integers(1, min(n, p, q, 7))), weights
 
 
+def deviations(field: np.ndarray, u: np.ndarray) -> np.ndarray:
+    """Rows less their mean with weights u, in extended precision: off by 1e-17 of the deviations, not of the mean.
+
+    About the heaviest row first: the mean of numbers near 1e6 has 1e-13 of rounding even here, and two fields of
+    constants then have a covariance of 1e-30, where the exact one is 0.
+    """
+    wide = field.astype(np.longdouble) - field[np.argmax(u)]
+    return wide - u @ wide / u.sum()
+
+
 def wrong(seed: int) -> str:
     """What is wrong about the modes of problem ``seed``; nothing, if nothing is."""
     a, b, k, weights = hard(seed)
     found = npmdask.mca(a, b, k, tol=1e-9, **weights)
     u = np.asarray(weights.get("row_weights", np.ones(len(a))), np.longdouble)
-    wide, other = a.astype(np.longdouble), b.astype(np.longdouble)
-    wide, other = wide - u @ wide / u.sum(), other - u @ other / u.sum()
-    c = (wide * u[:, None]).T @ other / u.sum() * np.sqrt(weights.get("left_weights", np.ones(a.shape[1])))[:, None]
+    v = np.asarray(weights.get("left_weights", np.ones(a.shape[1])), np.longdouble)
+    wide, other = deviations(a, u) * np.sqrt(v), deviations(b, u)
+    c = (wide * u[:, None]).T @ other / u.sum()
     exact = np.linalg.svd(c.astype(float), compute_uv=False)[:k]
-    fields = float(np.sqrt((u @ wide**2).sum() * (u @ other**2).sum()) / u.sum()) * max(1, weights != {}) * 3
-    rounding = 1e-14 * fields * (1 + np.abs(a).max())
+    fields = float(np.sqrt((u @ wide**2).sum() * (u @ other**2).sum()) / u.sum())
+    offsets = float(np.sqrt((v * (u @ a / u.sum()) ** 2).sum() * ((u @ b / u.sum()) ** 2).sum()))
+    rounding = 1e-14 * fields + 1e-29 * offsets  # of sums of products, and of the means of both, which are multiplied
     errors = found.certificate.get("value_errors") or [None] * k
     for value, true, error in zip(found.values, exact, errors, strict=True):
         if abs(value - true) > (rounding if value == 0 else np.inf if error is None else error):
@@ -174,8 +188,7 @@ def _wrong_correlations(a: np.ndarray, b: np.ndarray, k: int, weights: dict[str,
     u = np.sqrt(np.asarray(asked.get("row_weights", np.ones(len(a))), np.longdouble))[:, None]
     spaces = []
     for field, rank in zip((a, b), found.certificate["ranks"], strict=True):
-        wide = field.astype(np.longdouble)
-        wide = u * (wide - (u.ravel() ** 2 @ wide) / (u**2).sum())
+        wide = u * deviations(field, u.ravel() ** 2)
         lengths = np.linalg.norm(wide.astype(float), axis=0)
         whole = np.linalg.norm((u * field).astype(float), axis=0)
         shares = lengths / np.where(whole > 0, whole, 1)
@@ -190,6 +203,27 @@ def _wrong_correlations(a: np.ndarray, b: np.ndarray, k: int, weights: dict[str,
     if error < 0.05 and (np.abs(found.values - np.minimum(exact, 1)) > error).any():
         return f"{seed}: correlations {found.values} of {exact}, and {error} is claimed"
     return ""
+
+
+@pytest.mark.parametrize("seed", [10, 301, 467, 1776])
+def test_the_truth_of_these_problems_is_that_of_exact_arithmetic(seed: int) -> None:
+    """So that what differs from it is wrong: in fractions, of three columns of each field. The last two are constants,
+    whose covariance is 0, and not the 2e-30 that means in extended precision leave. Mutant: ``deviations`` without
+    the row that is taken off first."""
+    a, b, _, weights = hard(seed)
+    u = np.asarray(weights.get("row_weights", np.ones(len(a))))
+    seen, truth = [], [deviations(field[:, :3], u.astype(np.longdouble)) for field in (a, b)]
+    parts = [Fraction(float(weight)) for weight in u]
+    for field in (a, b):
+        columns = [[Fraction(float(x)) for x in field[:, j]] for j in range(3)]
+        means = [sum(map(mul, parts, column)) / sum(parts) for column in columns]
+        seen.append([[x - mean for x in column] for column, mean in zip(columns, means, strict=True)])
+    c = (truth[0] * u[:, None]).T @ truth[1]
+    size = float(np.sqrt((u @ truth[0] ** 2).sum() * (u @ truth[1] ** 2).sum()))
+    for i, j in np.ndindex(3, 3):
+        exact = sum((weight * x * y for weight, x, y in zip(parts, seen[0][i], seen[1][j], strict=True)), Fraction(0))
+        assert abs(float(exact - Fraction(*c[i, j].as_integer_ratio()))) <= 1e-17 * size
+    assert seed < 467 or size == 0
 
 
 @pytest.mark.parametrize("seed", often(range(60), *range(14)))
