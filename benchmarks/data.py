@@ -18,7 +18,7 @@ from benchmarks.card import write_cells, write_genotypes, write_rows
 from benchmarks.registry import FACTORS, CannotRunError
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import random_orthonormal
-from npmdask.storage.synthetic import generate
+from npmdask.synthetic import generate
 
 MIB = 2**20
 COLUMNS = 2048

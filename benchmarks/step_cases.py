@@ -26,7 +26,7 @@ from npmdask.planning.row_sample import SampleBudget, draw_sample
 from npmdask.runs.build import make_problem
 from npmdask.runs.problem import Problem, Request
 from npmdask.storage.source import open_source
-from npmdask.storage.synthetic import draw_rows
+from npmdask.synthetic import draw_rows
 
 MOST_STEPS = 400
 FACTOR = 1.5

@@ -16,7 +16,7 @@ from npmdask.prefect.programs import exit_code, say
 from npmdask.prefect.server import ROOT, local_server
 from npmdask.prefect.staged_runs import topics
 from npmdask.runs.progress import IngestBar
-from npmdask.storage.synthetic import generate
+from npmdask.synthetic import generate
 
 CONFIG = ROOT / "data" / "main-job.toml"
 ROWS, COLUMNS, RANK = 524288, 2048, 10  # 4 GiB of float32

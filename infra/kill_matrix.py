@@ -34,7 +34,7 @@ from npmdask.prefect.programs import say
 from npmdask.prefect.server import ask
 from npmdask.privacy.ledger import open_ledger
 from npmdask.privacy.ledger.granting import grant_source
-from npmdask.storage.synthetic import generate
+from npmdask.synthetic import generate
 
 PHASES = ("validate", "mid-pass", "commit", "release", "report")
 KILLED = ("flow", "worker", "prefect-server", "postgres", "dask-scheduler", "dask-worker-1", "object-store")

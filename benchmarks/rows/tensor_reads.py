@@ -11,7 +11,7 @@ import npmdask
 from benchmarks.registry import Context, Measured, Row
 from benchmarks.tensor_cases import matched
 from npmdask.storage.source import open_source
-from npmdask.storage.synthetic import generate
+from npmdask.synthetic import generate
 
 D, K = 100, 20
 LARGEST = (1.0, 4.0)  # the smallest is 1: all weights equal, or falling from 4

@@ -143,7 +143,7 @@ def add_generate(commands: Any) -> None:
 
 def _generate(a: argparse.Namespace) -> int:
     from npmdask.runs.progress import IngestBar
-    from npmdask.storage.synthetic import generate
+    from npmdask.synthetic import generate
 
     summary = generate(
         a.dest,

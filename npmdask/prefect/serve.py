@@ -45,7 +45,7 @@ from npmdask.prefect.programs import (
     say,
 )
 from npmdask.prefect.server import DATABASE_DAMAGED, DATABASE_GONE, answers, ask, free_port, python_path
-from npmdask.storage.synthetic import generate
+from npmdask.synthetic import generate
 
 PORT = 4200  # the port that Prefect uses by default
 SCRATCH = "npmdask-serve-"  # names of temporary folders

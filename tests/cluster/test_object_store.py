@@ -19,7 +19,7 @@ from npmdask.planning import predicted_steps
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Step
 from npmdask.storage.source import open_source
-from npmdask.storage.synthetic import generate
+from npmdask.synthetic import generate
 from tests.cluster.conftest import Bucket, Machines
 from tests.cluster.test_cluster import wait_for_workers
 from tests.conftest import same_bytes, write_zarr

@@ -20,8 +20,8 @@ import zarr
 
 from npmdask.execution.memory import PeakMeter, ProcessPeak, below, high_water, role_of, tree_rss
 from npmdask.manage.report import write_report
-from npmdask.storage.synthetic import generate
 from npmdask.storage.writers.sparse import SparseWriter
+from npmdask.synthetic import generate
 from tests.conftest import often
 
 LIMIT = 260 * 2**20

@@ -31,7 +31,7 @@ from npmdask.errors import BadInputError, RefusedError
 from npmdask.prefect.server import ask
 from npmdask.storage.bundle import read_bundle
 from npmdask.storage.paths import locked
-from npmdask.storage.synthetic import generate
+from npmdask.synthetic import generate
 from tests.prefect.conftest import alive
 
 pytestmark = pytest.mark.slow

@@ -22,7 +22,7 @@ import npmdask
 from npmdask.cli.main import main
 from npmdask.config import load_config, validate_config
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.execution.memory import MemoryPlan, plan_memory, usable_cores
+from npmdask.execution.memory import MemoryPlan, plan_memory
 from npmdask.operators import Gram
 from npmdask.planning import plan as planning
 from npmdask.planning.plan import plan_lines, plan_run, posed
@@ -34,7 +34,7 @@ from npmdask.runs.solution import Resources
 from npmdask.storage.ingest import ingest
 from npmdask.storage.readers.dense import DenseReader, ReadStats
 from npmdask.storage.source import open_source
-from npmdask.storage.synthetic import generate
+from npmdask.synthetic import generate
 from npmdask.theory.power import MOST, predict_passes
 from tests.conftest import often, write_zarr
 

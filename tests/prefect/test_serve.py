@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from npmdask.checkpoint.store import RunStore
-from npmdask.storage.synthetic import generate
+from npmdask.synthetic import generate
 from tests.prefect.conftest import Shop, committed
 from tests.prefect.served import Served
 from tests.security.looking import listening, open_to_others

@@ -17,7 +17,7 @@ from npmdask.models.topics.run import read_topics, run_topics
 from npmdask.prefect.server import answers, free_port
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Resources
-from npmdask.storage.synthetic import generate
+from npmdask.synthetic import generate
 from tests.faults.tensor_jobs import make
 from tests.prefect.conftest import ROOT, Shop, committed, wait_until
 

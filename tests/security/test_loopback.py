@@ -25,7 +25,7 @@ from npmdask.federated.protocol import TOKEN
 from npmdask.federated.server import serve
 from npmdask.operators import Gram
 from npmdask.storage.source import open_source
-from npmdask.storage.synthetic import generate
+from npmdask.synthetic import generate
 from tests.security.looking import listening
 
 ROOT = Path(__file__).resolve().parents[2]

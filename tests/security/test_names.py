@@ -19,7 +19,7 @@ from npmdask.prefect.parameters import at_store, checked, run_folder
 from npmdask.prefect.staged_runs import topics
 from npmdask.storage.bundle import MANIFEST, read_bundle, write_bundle
 from npmdask.storage.checksum import crc32c_bytes
-from npmdask.storage.synthetic import generate
+from npmdask.synthetic import generate
 
 NO_NAMES = [
     "",

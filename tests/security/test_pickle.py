@@ -29,8 +29,8 @@ from npmdask.runs.left_vectors import open_left_product
 from npmdask.storage.bundle import MANIFEST, read_bundle, write_bundle
 from npmdask.storage.checksum import crc32c_bytes
 from npmdask.storage.ingest import ingest
-from npmdask.storage.synthetic import generate
 from npmdask.streaming.streaming_pca import StreamingPCA
+from npmdask.synthetic import generate
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "npmdask"

@@ -21,9 +21,9 @@ from npmdask.privacy.ledger import open_ledger
 from npmdask.storage.ingest import ingest
 from npmdask.storage.paths import local_path
 from npmdask.storage.source import open_source
-from npmdask.storage.synthetic import generate
 from npmdask.streaming import StreamingPCA, run_stream  # noqa: F401
 from npmdask.streaming.transform import transform
+from npmdask.synthetic import generate
 
 ROWS = np.random.default_rng(0).standard_normal((40, 6))
 # PLACE is what is given; everything else is there and good.

@@ -17,7 +17,7 @@ from npmdask.errors import BadInputError, LostError, NpmdaskError, RefusedError
 from npmdask.execution.clusters import security_of
 from npmdask.execution.executor import Cluster
 from npmdask.runs.solution import Resources
-from npmdask.storage.synthetic import generate
+from npmdask.synthetic import generate
 from tests.cluster.certificates import Authority
 from tests.cluster.conftest import Machines, machines  # noqa: F401
 from tests.conftest import same_bytes

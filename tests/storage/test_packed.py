@@ -22,9 +22,9 @@ from npmdask.manage.status import inspect
 from npmdask.storage.ingest import ingest
 from npmdask.storage.readers.packed import TriangleReader, chunk_place, chunk_unit, triangle_number
 from npmdask.storage.source import open_source
-from npmdask.storage.synthetic import generate
 from npmdask.storage.writers import journal
 from npmdask.storage.writers.packed import PackedWriter, packed_bytes
+from npmdask.synthetic import generate
 from tests.conftest import unpacked
 
 

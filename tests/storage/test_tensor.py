@@ -35,9 +35,9 @@ from npmdask.storage.readers.packed import (
     unit_of,
 )
 from npmdask.storage.source import open_source
-from npmdask.storage.synthetic import generate
 from npmdask.storage.writers import journal
 from npmdask.storage.writers.packed import ORDERS, TensorWriter, in_order
+from npmdask.synthetic import generate
 
 
 def symmetric(d: int, dtype: str = "f8", seed: int = 0) -> np.ndarray:

@@ -16,7 +16,7 @@ import npmdask
 from npmdask.cli.main import main
 from npmdask.config import load_config, render_config
 from npmdask.errors import BadInputError
-from npmdask.storage.synthetic import generate
+from npmdask.synthetic import generate
 from npmdask.theory.diagnostics import max_sin_theta
 from tests.conftest import same_bytes, write_zarr
 

@@ -15,11 +15,11 @@ import pytest
 import npmdask
 from npmdask.cli.main import main
 from npmdask.errors import BadInputError, MemoryRefusedError, NpmdaskError
-from npmdask.storage.synthetic import generate
 from npmdask.streaming import StreamingPCA, StreamSolution, stream_components, stream_pca
 from npmdask.streaming.memory import plan_stream
 from npmdask.streaming.metrics import angle
 from npmdask.streaming.problem import StreamRequest, make_model
+from npmdask.synthetic import generate
 from tests.conftest import write_zarr
 from tests.streaming.common import fed, same_end
 from tests.streaming.test_exactly_once import Killer, killed

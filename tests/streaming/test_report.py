@@ -18,10 +18,10 @@ from npmdask.errors import BadInputError
 from npmdask.manage.report import report_of, write_report
 from npmdask.report import Bars
 from npmdask.storage.ingest import ingest
-from npmdask.storage.synthetic import generate
 from npmdask.streaming import stream_pca
 from npmdask.streaming.metrics import Measurement
 from npmdask.streaming.report import drift_plot
+from npmdask.synthetic import generate
 
 D, K = 12, 2
 

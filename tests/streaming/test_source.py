@@ -16,8 +16,8 @@ from npmdask.errors import BadInputError
 from npmdask.storage.source import open_source
 from npmdask.storage.streams.directory import Directory
 from npmdask.storage.streams.zarr_rows import ZarrRows
-from npmdask.storage.synthetic import generate
 from npmdask.streaming.source import Reading, open_stream
+from npmdask.synthetic import generate
 from tests.conftest import write_zarr
 from tests.streaming.common import D, rows_of
 

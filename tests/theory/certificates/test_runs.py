@@ -18,7 +18,7 @@ from npmdask.manage.report import summary, write_report
 from npmdask.storage.bundle import read_bundle, write_bundle
 from npmdask.storage.ingest import ingest
 from npmdask.storage.source import open_source
-from npmdask.storage.synthetic import generate
+from npmdask.synthetic import generate
 
 K = 3
 

@@ -14,12 +14,12 @@ import scipy.sparse as sp
 import zarr
 from threadpoolctl import threadpool_limits
 
+from npmdask import synthetic
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
-from npmdask.storage import synthetic
 from npmdask.storage.ingest import ingest
-from npmdask.storage.synthetic import LEFT_FACTORS, REGISTRY, SPECTRA, PlantedSize, dct_rows, generate
 from npmdask.storage.writers import journal
 from npmdask.storage.writers.sparse import SparseWriter
+from npmdask.synthetic import LEFT_FACTORS, REGISTRY, SPECTRA, PlantedSize, dct_rows, generate
 from tests.conftest import often, unpacked
 
 SMALL: dict[str, dict[str, Any]] = {
@@ -373,7 +373,7 @@ def test_an_existing_store_is_replaced_only_when_told(tmp_path: Path) -> None:
 def test_a_second_generate_is_refused(tmp_path: Path) -> None:
     script = f"""
 import sys
-from npmdask.storage.synthetic import generate
+from npmdask.synthetic import generate
 def hold(*_):
     print("held", flush=True)
     sys.stdin.read()
@@ -395,7 +395,7 @@ generate({str(tmp_path / "s")!r}, problem="spiked", rows=300, columns=40, progre
 
 KILL = """
 import os, signal, sys
-from npmdask.storage import synthetic
+from npmdask import synthetic
 from npmdask.storage.writers import journal, sparse
 synthetic.SLAB_BYTES, synthetic.TILE = 2**13, 32
 journal.JOURNAL_BYTES, sparse.SparseWriter.CHUNK = 2**14, 1000
@@ -432,7 +432,7 @@ def test_a_killed_write_goes_on_to_the_same_bytes(
 
 MEMORY = """
 import sys
-from npmdask.storage.synthetic import generate
+from npmdask.synthetic import generate
 def peak():
     line = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
     return int(line.split()[1]) / 1024
