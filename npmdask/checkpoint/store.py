@@ -225,6 +225,20 @@ def runs_near(folder: Path) -> list[Path]:
     return list(islice((lock.parent for lock in locks if is_store(lock.parent)), NAMED))
 
 
+def answer_of_job(held: RunStore, name: str) -> tuple[Arrays, dict[str, Any], dict[str, Any]]:
+    """The arrays and facts of the answer ``name`` of a job of stages, with its parameters.
+
+    Raises
+    ------
+    BadInputError
+        There is none yet.
+    """
+    found, spec = held.read_part(name), held.read_spec()
+    if found is None or spec is None:
+        raise BadInputError(f"{held.place} holds no answer yet; `npmdask resume {held.place}` finishes the job")
+    return *found, spec
+
+
 def not_finished(store: str | Path) -> BadInputError:
     """The error of a command that needs a finished run, where there is none at ``store``."""
     spec = RunStore(store).read_spec()

@@ -99,10 +99,9 @@ def pca(
     if type(adata).__name__ != "AnnData":
         raise BadInputError(f"an AnnData is needed, not a {type(adata).__name__}: for other data use npmdask.PCA")
     if adata.isbacked and (adata.is_view or copy):  # anndata says so of a view only when it is given the results
-        held = "a view" if adata.is_view else "a copy"
         raise BadInputError(
-            f"the results cannot be kept in {held} of an AnnData whose X is in a file (backed): give "
-            "adata.copy('NAME.h5ad'), which is backed by a file of its own, or adata.to_memory()"
+            f"the results cannot be kept in a {'view' if adata.is_view else 'copy'} of an AnnData whose X is in a file "
+            "(backed): give adata.copy('NAME.h5ad'), which is backed by a file of its own, or adata.to_memory()"
         )
     adata = adata.copy() if copy else adata
     used, named = _mask(adata, mask_var)

@@ -10,7 +10,7 @@ import numpy as np
 from npmdask.errors import BadInputError, closest
 from npmdask.models.eof import Gridded
 from npmdask.models.two_fields.answers import CoupledModes, FieldModes, cca, mca
-from npmdask.runs.weights import less_one
+from npmdask.numerics.domains import less_one
 from npmdask.storage.readers.gaps import DROP, MEAN
 
 

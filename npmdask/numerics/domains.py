@@ -88,3 +88,21 @@ def falling(spectrum: np.ndarray, d: int, k: int, p: int) -> np.ndarray:
     if len(sizes) > d or not (sizes <= LARGEST).all():
         raise BadInputError(f"the spectrum has {len(sizes)} values: give at most d = {d}, finite and below 1e40")
     return np.concatenate([sizes, np.zeros(max(0, p + 1 - len(sizes)))])
+
+
+def less_one(rows: float, *, weighted: bool) -> float:
+    """What sums of squares are divided by for variances: the number of rows less 1, or what they weigh together less 1.
+
+    Raises
+    ------
+    BadInputError
+        Nothing is left of it.
+    """
+    if rows > 1:
+        return rows - 1
+    raise BadInputError(
+        f"the row weights add up to {rows:g}, and variances are over their sum less 1, as a weight says how many rows "
+        "a row counts for: multiply the weights until their sum is the number of rows, or see values"
+        if weighted
+        else "one row is its own mean, and variances are over the number of rows less 1: give at least two rows"
+    )

@@ -173,13 +173,10 @@ class Account:
         if place.exists():
             try:
                 seen = read_facts(place)
-                entries, head = int(seen["entries"]), str(seen["head"])
-            except (OSError, ValueError, TypeError) as error:
-                raise RefusedError(
-                    f"{place} is damaged ({error}), so that nothing says which ledger this run was charged to: restore "
-                    "it from a backup, or start a new run"
-                ) from error
-            ledger.require_holds(entries, head)
+                ledger.require_holds(int(seen["entries"]), str(seen["head"]))
+            except (ValueError, TypeError) as error:
+                said = "nothing says which ledger this run was charged to: restore it from a backup, or start a new run"
+                raise RefusedError(f"{place} is damaged ({error}), so that {said}") from error
 
     def _keep_place(self) -> None:
         """Remember how far the ledger was; after what was written to it, so that a kill leaves an older place."""

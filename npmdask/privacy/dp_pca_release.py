@@ -253,14 +253,6 @@ class RecordsRecipe(PrivateRecipe):
     public_rule: PublicRule
 
     @property
-    def relation(self) -> RecordUnit:
-        return self.mechanism.relation
-
-    @property
-    def releases(self) -> int:
-        return self.mechanism.releases
-
-    @property
     def oracle(self) -> Oracle[Any]:
         return self.mechanism.oracle
 

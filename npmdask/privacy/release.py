@@ -171,6 +171,16 @@ class PrivateRecipe:
     distributed: ClassVar[bool] = False
     disclosure: ClassVar[Disclosure] = RELEASES_ONLY
 
+    @property
+    def relation(self) -> Any:
+        """Which data the mechanism makes alike."""
+        return self.mechanism.relation
+
+    @property
+    def releases(self) -> int:
+        """How many products, entries or rounds the mechanism releases."""
+        return int(self.mechanism.releases)
+
     def tables(self) -> dict[str, Any]:
         """The table of run.json that only a private run has."""
         return {"privacy": asdict(self.privacy)}

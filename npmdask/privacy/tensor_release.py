@@ -61,14 +61,6 @@ class TensorRecipe(PrivateRecipe):
     rule: FixedSteps
 
     @property
-    def relation(self) -> TensorRelation:
-        return self.mechanism.relation
-
-    @property
-    def releases(self) -> int:
-        return self.mechanism.releases
-
-    @property
     def target_rank(self) -> int:
         return self.algorithm.target_rank
 

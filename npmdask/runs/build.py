@@ -21,6 +21,7 @@ from npmdask.algorithms import (
 from npmdask.algorithms import REGISTRY as ALGORITHMS
 from npmdask.algorithms.stopping import ResidualRule, UntilSettled, UntilStationary, default_tol
 from npmdask.errors import BadInputError, RefusedError, closest
+from npmdask.numerics.domains import less_one
 from npmdask.numerics.units import from_table
 from npmdask.operators.view import AS_STORED, View
 from npmdask.privacy.dp_pca_release import RECORD_ORACLES, make_records
@@ -31,7 +32,7 @@ from npmdask.privacy.request import Privacy
 from npmdask.privacy.tensor_release import make_tensor
 from npmdask.runs.problem import AUTO, DEFAULT_STEPS, FIRST_STAGE, OPERATORS, Locked, Problem, Request, Start
 from npmdask.runs.stopping_rules import low_rank_rule, refuse_low_rank
-from npmdask.runs.weights import Weights, columns_read, less_one
+from npmdask.runs.weights import Weights, columns_read
 from npmdask.storage.kinds import for_matrices_only, for_tensors_only
 from npmdask.storage.readers.dense import DenseReader
 from npmdask.storage.readers.gaps import DROP, EM, FILL, MEAN, PAIRWISE, REFUSE, RULES, GapReader
@@ -698,6 +699,12 @@ def _require_gram(name: str, source: Source, share: float | None, locked: Locked
         raise RefusedError(f'{asked} needs an algorithm that multiplies blocks: leave algorithm = "{name}" out')
 
 
+def _refuse(asked: dict[str, bool], why: str) -> None:
+    """Raise RefusedError for the first option that is asked for."""
+    for name in filter(asked.get, asked):
+        raise RefusedError(f"{name} {why}")
+
+
 def _require_products_only(source: Source, request: Request) -> None:
     """Refuse options that need rows or entries, which a linear operator does not have."""
     asked = {
@@ -709,12 +716,11 @@ def _require_products_only(source: Source, request: Request) -> None:
         "operator": request.operator is not None,
         "a weight of rows or columns": request.weights is not None,
     }
-    for name, wanted in asked.items():
-        if wanted:
-            raise RefusedError(
-                f"{name} needs rows or entries, and {source.path.removeprefix('memory, ')} gives products only: leave "
-                "it out, or give the matrix itself"
-            )
+    _refuse(
+        asked,
+        f"needs rows or entries, and {source.path.removeprefix('memory, ')} gives products only: leave it out, or give "
+        "the matrix itself",
+    )
 
 
 def _require_real_only(source: Source, request: Request) -> None:
@@ -728,12 +734,11 @@ def _require_real_only(source: Source, request: Request) -> None:
         'algorithm = "row-gram"': request.algorithm == "row-gram",
         "the [report] table": request.presentation is not None,
     }
-    for name, wanted in asked.items():
-        if wanted:
-            raise RefusedError(
-                f"{name} is for real numbers, and {source.path} holds {source.dtype}: leave it out (a share: give a "
-                "whole number of components, and see explained_share), or give real and imaginary parts as columns"
-            )
+    _refuse(
+        asked,
+        f"is for real numbers, and {source.path} holds {source.dtype}: leave it out (a share: give a whole number of "
+        "components, and see explained_share), or give real and imaginary parts as columns",
+    )
 
 
 def _require_options(source: Source, request: Request) -> None:

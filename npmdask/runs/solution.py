@@ -19,13 +19,13 @@ from npmdask.checkpoint.store import RunStore, folder_of
 from npmdask.errors import BadInputError, package_version
 from npmdask.execution.memory import ProcessPeak
 from npmdask.numerics.devices import DEVICES
+from npmdask.numerics.domains import less_one
 from npmdask.numerics.sampling_errors import APART, Groups, mixed_groups, next_is_mixed, north_errors
 from npmdask.numerics.subspaces import Block
 from npmdask.runs.component_counts import CountAdvice, KnownSpectrum, advise
 from npmdask.runs.components import AS_RUN, StoredComponents, TurnedComponents, aligned, rotated, variances_of_run
 from npmdask.runs.left_vectors import left_factor
 from npmdask.runs.missing import Missing
-from npmdask.runs.weights import less_one
 from npmdask.storage.kinds import number_array, real_array
 from npmdask.storage.labels import Labels, as_dataset, axis_of
 

@@ -23,24 +23,6 @@ SIDES = ("rows", "columns")
 NAMES = {"rows": "row_weights", "columns": "column_weights"}
 
 
-def less_one(rows: float, *, weighted: bool) -> float:
-    """What sums of squares are divided by for variances: the number of rows less 1, or what they weigh together less 1.
-
-    Raises
-    ------
-    BadInputError
-        Nothing is left of it.
-    """
-    if rows > 1:
-        return rows - 1
-    raise BadInputError(
-        f"the row weights add up to {rows:g}, and variances are over their sum less 1, as a weight says how many rows "
-        "a row counts for: multiply the weights until their sum is the number of rows, or see values"
-        if weighted
-        else "one row is its own mean, and variances are over the number of rows less 1: give at least two rows"
-    )
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Weights:
     """What rows (m) and columns (d) weigh, as float64; None: all the same.

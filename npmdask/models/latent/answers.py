@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from npmdask.algorithms.stopping import Outcome
-from npmdask.checkpoint.store import RunStore
-from npmdask.errors import BadInputError
+from npmdask.checkpoint.store import RunStore, answer_of_job
 from npmdask.models.latent.fit import (
     ANSWER,
     INDEPENDENT,
@@ -93,10 +92,8 @@ def read_latent(store: str | Path) -> LatentAnswer:
         There is none yet.
     """
     held = RunStore(store)
-    found, spec = held.read_part(ANSWER), held.read_spec()
-    if found is None or spec is None:
-        raise BadInputError(f"{held.place} holds no answer yet; `npmdask resume {held.place}` finishes the job")
-    (arrays, meta), kind = found, spec["data"]["kind"]
+    arrays, meta, spec = answer_of_job(held, ANSWER)
+    kind = spec["data"]["kind"]
     facts = {name: value for name, value in meta["facts"].items() if name not in ("warnings", "outcome")}
     facts |= {"variance": meta["variance"]} if "variance" in meta else {}
     return LatentAnswer(

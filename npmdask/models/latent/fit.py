@@ -479,8 +479,8 @@ def fit_mixture(
     """
     request = SampleRequest(components=components, **asked)
     arrays, meta = run_job(MIXTURE, source, request, store, resources, observer, _solved_mixture)
-    alike = np.full(len(arrays["weights"]), meta["variance"])
-    return GaussianMixture(**{"variances": alike} | arrays, variance=meta["variance"], facts=meta["facts"])
+    alike = {"variances": np.full(len(arrays["weights"]), meta["variance"])}
+    return GaussianMixture(**alike | arrays, variance=meta["variance"], facts=meta["facts"])
 
 
 def _solved_mixture(job: Stages, mean: np.ndarray, request: SampleRequest) -> tuple[Arrays, dict[str, Any]]:

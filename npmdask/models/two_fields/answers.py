@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.algorithms.stopping import Outcome
-from npmdask.checkpoint.store import RunStore
+from npmdask.checkpoint.store import RunStore, answer_of_job
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.execution.clusters import scheduler_of
 from npmdask.execution.reduction import COMMIT_SECONDS
@@ -552,10 +552,7 @@ def read_coupled(store: str | Path) -> CoupledModes:
         There is none yet.
     """
     held = RunStore(store)
-    found, spec = held.read_part(ANSWER), held.read_spec()
-    if found is None or spec is None:
-        raise BadInputError(f"{held.place} holds no answer yet; `npmdask resume {held.place}` finishes the job")
-    arrays, meta = found
+    arrays, meta, spec = answer_of_job(held, ANSWER)
     weights = kept_weights(held, spec)
     sides = _sides(arrays, meta, spec["data"], missing_of(held), None if weights is None else weights.columns)
     fraction = error = None
