@@ -18,6 +18,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from npmdask.checkpoint.remote import copy_at
@@ -56,6 +57,17 @@ def without_rights(spec: dict[str, Any], folder: Path, place: str) -> dict[str, 
         spec["resources"] = Facts(spec["resources"] | allowed)
         spec["resources"].withheld = {name: value for name, value in asked.items() if allowed[name] != value}
     return spec
+
+
+def what_is_withheld(resources: Facts, place: str, given: Mapping[str, Any]) -> str:
+    """Say what a run asks for and is not ``given`` now, with the option that brings it; "": nothing."""
+    refused = {name: value for name, value in (resources.withheld or {}).items() if name not in given}
+    named = " and ".join(f"{name} = {value!r}" for name, value in refused.items())
+    options = " ".join(f"--{name.replace('_', '-')} {quote(str(value))}" for name, value in refused.items())
+    return named and (
+        f"{place} asks for {named}, which a store alone does not decide: the processor of this machine is used; "
+        f"`npmdask resume {quote(place)} {options}` uses it"
+    )
 
 
 def note_rights(spec: Mapping[str, Any], folder: Path) -> str:

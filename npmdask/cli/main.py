@@ -37,9 +37,8 @@ from npmdask.cli.operate import add_gc, add_metrics, add_serve, add_status
 from npmdask.cli.parser import Parser, add_completion, add_schema, complete, port
 from npmdask.cli.privacy import add_audit, add_ledger, add_perturb
 from npmdask.errors import BadInputError, BudgetError, NpmdaskError
-from npmdask.privacy.request import require_no_password
 from npmdask.runs.progress import stop_bars
-from npmdask.storage.paths import is_url, local_path
+from npmdask.storage.paths import is_url, local_path, require_no_password
 
 # What is run: a configuration, or a source with options.
 

@@ -281,8 +281,8 @@ class MCA(_Coupled):
             The largest first.
         """
         self._require_fit()
-        over = less_one(self._samples, weighted=self._weighted)
-        return self._by_mode(self.modes_.values * self._samples / over, "singular_values")
+        share = self._samples / less_one(self._samples, weighted=self._weighted)
+        return self._by_mode(self.modes_.values * share, "singular_values")
 
     def squared_covariance_fraction(self) -> Any:
         """

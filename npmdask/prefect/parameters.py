@@ -19,9 +19,8 @@ from npmdask.cli.main import SHORT, is_source
 from npmdask.config import RunConfig, config_of_source, config_of_tables, load_config, validate_config
 from npmdask.errors import BadInputError, RefusedError, closest, shown_value, wrong_value
 from npmdask.privacy.account import KEY
-from npmdask.privacy.request import require_no_password
 from npmdask.runs.presentation import PART
-from npmdask.storage.paths import NAME, is_url, require_name, require_no_link
+from npmdask.storage.paths import NAME, is_url, require_name, require_no_link, require_no_password
 
 
 def said(description: str, *, pattern: str | None = None, **limits: Any) -> Any:

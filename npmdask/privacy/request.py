@@ -3,33 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from npmdask.checkpoint.schema import table
-from npmdask.errors import BadInputError
-
-# As SQLAlchemy reads a URL, and what libpq takes as parameters
-PASSWORD = re.compile(r"[^:]*://[^:/]*:[^@]+@|[^:]*://.*[?&](ssl)?password=", re.DOTALL)
-
-
-def require_no_password(ledger: str | None) -> None:
-    """
-    Refuse the address of a ledger, in a configuration or on a command line, that holds a password.
-
-    Raises
-    ------
-    BadInputError
-        It does.
-    """
-    if ledger is not None and PASSWORD.match(ledger):
-        raise BadInputError(
-            "the URL of the ledger contains a password, but configurations and command lines are copied, logged and "
-            "kept by schedulers: leave `ledger` out and put the URL into the environment variable NPMDASK_LEDGER, or "
-            "the password into ~/.pgpass"
-        )
+from npmdask.storage.paths import require_no_password
 
 
 def unprotected(budget: str | None) -> list[str]:

@@ -19,7 +19,7 @@ import numpy as np
 from npmdask.algorithms import REGISTRY as ALGORITHMS
 from npmdask.algorithms import Result
 from npmdask.algorithms.stopping import Outcome
-from npmdask.checkpoint.rights import note_rights
+from npmdask.checkpoint.rights import note_rights, what_is_withheld
 from npmdask.checkpoint.store import RunStore, folder_of, not_finished
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.execution.executor import single_threaded_blas
@@ -240,16 +240,8 @@ def resources_of(held: RunStore, **changed: Any) -> Resources:
     What a store cannot bring, and this user did not give it, is named in the log with the option that does.
     """
     found: Facts = (held.read_spec() or {}).get("resources", Facts())
-    if refused := {name: value for name, value in (found.withheld or {}).items() if name not in changed}:
-        options = " ".join(f"--{name.replace('_', '-')} {quote(str(value))}" for name, value in refused.items())
-        logging.getLogger(TELLS).warning(
-            "%s asks for %s, which a store alone does not decide: the processor of this machine is used; "
-            "`npmdask resume %s %s` uses it",
-            held.place,
-            " and ".join(f"{name} = {value!r}" for name, value in refused.items()),
-            quote(held.place),
-            options,
-        )
+    if said := what_is_withheld(found, held.place, changed):
+        logging.getLogger(TELLS).warning(said)
     return replace(Resources(**found), **changed)
 
 

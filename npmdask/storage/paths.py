@@ -28,6 +28,8 @@ LONGEST_NAME = 100  # characters of the name of data, as a title says it
 UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # control characters, and bytes that are no text
 
 NEW_STORE = "a new store of data"
+# As SQLAlchemy reads a URL, and what libpq takes as parameters
+PASSWORD = re.compile(r"[^:]*://[^:/]*:[^@]+@|[^:]*://.*[?&](ssl)?password=", re.DOTALL)
 JSON_BYTES = 2**28  # of one file of a store: the facts of a million chunks take a tenth of it
 WHOLE_BYTES = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")  # of an array that is read into memory
 # What moves the cursor of a terminal or renames its window; and what JSON writes such a character as.
@@ -239,6 +241,23 @@ def require_not_withheld(place: object) -> None:
         raise BadInputError(
             f"the run in {place.store} names {place}, and a store alone does not decide what is opened over the "
             f"network: if you trust it, say so once with `npmdask resume {quote(place.store)} --allow {quote(place)}`"
+        )
+
+
+def require_no_password(ledger: str | None) -> None:
+    """
+    Refuse the address of a ledger, in a configuration or on a command line, that holds a password.
+
+    Raises
+    ------
+    BadInputError
+        It does.
+    """
+    if ledger is not None and PASSWORD.match(ledger):
+        raise BadInputError(
+            "the URL of the ledger contains a password, but configurations and command lines are copied, logged and "
+            "kept by schedulers: leave `ledger` out and put the URL into the environment variable NPMDASK_LEDGER, or "
+            "the password into ~/.pgpass"
         )
 
 

@@ -313,11 +313,12 @@ class SampleRequest:
 def run_job(
     name: str,
     source: Any,
-    request: SampleRequest,
+    components: int,
     store: str | Path,
     resources: Resources | None,
     observer: Observer | None,
     solve: Callable[[Stages, np.ndarray, SampleRequest], tuple[Arrays, dict[str, Any]]],
+    **asked: Any,
 ) -> tuple[Arrays, dict[str, Any]]:
     """Run the job ``name`` in ``store``, go on with it, or read its answer. ``solve`` is given the column means.
 
@@ -328,6 +329,7 @@ def run_job(
     RefusedError
         The store belongs to other data or parameters; the memory does not suffice.
     """
+    request = SampleRequest(components=components, **asked)
     resources, observer = resources or Resources(), observer or Observer()
     opened = _require_samples(open_source(source, None if isinstance(source, str | Path) else "samples"), request)
     with RunStore(store) as held:
@@ -477,8 +479,7 @@ def fit_mixture(
     RefusedError
         The store belongs to other data or parameters; the memory does not suffice.
     """
-    request = SampleRequest(components=components, **asked)
-    arrays, meta = run_job(MIXTURE, source, request, store, resources, observer, _solved_mixture)
+    arrays, meta = run_job(MIXTURE, source, components, store, resources, observer, _solved_mixture, **asked)
     alike = {"variances": np.full(len(arrays["weights"]), meta["variance"])}
     return GaussianMixture(**alike | arrays, variance=meta["variance"], facts=meta["facts"])
 
@@ -601,8 +602,7 @@ def fit_independent_components(
     RefusedError
         The store belongs to other data or parameters; the memory does not suffice.
     """
-    request = SampleRequest(components=components, **asked)
-    arrays, meta = run_job(INDEPENDENT, source, request, store, resources, observer, _solved_components)
+    arrays, meta = run_job(INDEPENDENT, source, components, store, resources, observer, _solved_components, **asked)
     return IndependentComponents(**arrays, facts=meta["facts"])
 
 

@@ -23,7 +23,7 @@ import numpy as np
 from scipy.sparse import csr_matrix, issparse
 
 from npmdask.algorithms.stopping import Outcome
-from npmdask.checkpoint.store import CHECKPOINT_FORMAT, RunStore
+from npmdask.checkpoint.store import CHECKPOINT_FORMAT, RunStore, answer_of_job
 from npmdask.errors import BadInputError, RefusedError, package_version
 from npmdask.models.topics.documents import (
     Documents,
@@ -526,10 +526,7 @@ def read_topics(store: str | Path) -> TopicAnswer:
         There is none yet.
     """
     held = RunStore(store)
-    found = held.read_part(QUALITY)
-    if found is None:
-        raise BadInputError(f"{held.place} holds no topics yet; `npmdask resume {held.place}` finishes the job")
-    return _read(held, found)
+    return _read(held, answer_of_job(held, QUALITY)[:2])
 
 
 def topics_summary(answer: TopicAnswer) -> dict[str, Any]:
