@@ -369,8 +369,7 @@ def _explained(run: RunStore) -> dict[str, np.ndarray]:
     if data.get("kind") not in OF_ROWS or not data.get("center") or spec.keys() & {"privacy", "nodes", "lens"}:
         return {}
     solution = solution_of(run, scores=False)
-    rows = solution.analysed.row_weight or solution.analysed.rows
-    found = {VARIANCE: solution.explained_variance} if rows is not None and rows > 1 else {}
+    found = {VARIANCE: solution.explained_variance} if solution._rows > 1 else {}
     return found if solution.explained_share is None else found | {SHARE: solution.explained_variance_ratio}
 
 

@@ -660,7 +660,10 @@ def copy_of(file: Path, array: str | None, kind: str | None, *, gaps: bool = Fal
             path.chmod(0o700 if path.is_dir() else 0o600)
         if settled:
             write_file_atomically(folder / NOTE, json.dumps({**asked, "look": seen}).encode(), 0o600)
-        _keep_within(limit)
+        sizes = {one: sum(size for size, _ in files_of(one)) for one, _ in copies()}
+        for one in sizes:
+            if sum(sizes.values()) > limit and drop_copy(one):
+                sizes[one] = 0
         yield folder / DATA
 
 
@@ -690,13 +693,6 @@ def drop_copy(folder: Path, *, dry: bool = False) -> bool:
             folder.rename(aside)
             shutil.rmtree(aside, ignore_errors=True)
         return free
-
-
-def _keep_within(limit: int) -> None:
-    sizes = {folder: sum(size for size, _ in files_of(folder)) for folder, _ in copies()}
-    for folder in sizes:
-        if sum(sizes.values()) > limit and drop_copy(folder):
-            sizes[folder] = 0
 
 
 @contextmanager

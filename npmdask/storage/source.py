@@ -21,6 +21,7 @@ from npmdask.storage.chunk_access import Boxes, location
 from npmdask.storage.containers import is_linear_operator, is_sparse, labels_of, rows_along, sparse_in_memory, values_of
 from npmdask.storage.conventions import convention_facts, decoded, member, require_plain_parts, require_undecoded
 from npmdask.storage.formats.compressed import gene_labels
+from npmdask.storage.formats.hdf5 import require_readable
 from npmdask.storage.formats.numpy_files import raw_header
 from npmdask.storage.ingest import copy_of, file_of, hold, look_of
 from npmdask.storage.kinds import (
@@ -34,7 +35,7 @@ from npmdask.storage.kinds import (
 )
 from npmdask.storage.labels import Axis, Labels, axis_of
 from npmdask.storage.object_url import SCHEMES, is_remote, open_remote, outside, require_no_credentials
-from npmdask.storage.paths import is_url, local_path
+from npmdask.storage.paths import is_url, is_zarr, local_path
 from npmdask.storage.readers.complex_parts import ComplexReader, in_parts
 from npmdask.storage.readers.computed import Rows, open_rows
 from npmdask.storage.readers.dense import DenseReader
@@ -388,6 +389,7 @@ def open_grid(place: Path, dim: str) -> tuple[Any, str]:
                 raise BadInputError(f"{place} is one array without named dimensions: leave dim out")
             found = xr.open_zarr(root, chunks=None, consolidated=False)
         else:
+            require_readable(root)
             found, look = xr.open_dataset(root), look_of(root)
         name = place.relative_to(root).as_posix()
         array = rows_along(found if name == "." else found[name], dim)
@@ -406,16 +408,9 @@ def open_grid(place: Path, dim: str) -> tuple[Any, str]:
 def _file_or_group(place: Path) -> Path:
     """What ``place`` is, or lies in: a file or a Zarr group. Raises BadInputError where there is neither."""
     for path in (place, *place.parents):
-        if path.is_file() or _is_zarr_group(path):
+        if path.is_file() or (is_zarr(path) and not is_zarr(path.parent)):  # variables are found from the top
             return path
     raise BadInputError(f"there is no file and no Zarr group at {place} that could contain a grid")
-
-
-def _is_zarr_group(path: Path) -> bool:
-    """Whether a folder is a Zarr group that is not one of a larger one: variables are found from the top."""
-    marked = any((path / mark).is_file() for mark in ("zarr.json", ".zgroup"))
-    above = any((path.parent / mark).is_file() for mark in ("zarr.json", ".zgroup"))
-    return marked and not above
 
 
 def _opened(

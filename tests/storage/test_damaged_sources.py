@@ -30,6 +30,7 @@ import zarr
 from scipy import sparse
 
 from npmdask.errors import BadInputError, CommitError, NpmdaskError
+from npmdask.storage.formats import hdf5
 from npmdask.storage.ingest import ingest
 
 SEED, EACH, SECONDS, ROOM = 19, 14, 300, 3 * 2**30
@@ -164,7 +165,14 @@ def ingested(source: Path, dest: Path) -> np.ndarray | None:
     return values
 
 
+@pytest.fixture
+def unwalked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a process for each of 700 files, which takes two minutes: test_hdf5_that_hangs.py is about that."""
+    monkeypatch.setattr(hdf5, "require_readable", lambda path: None)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("unwalked")
 @pytest.mark.parametrize("name", WRITE)
 @pytest.mark.filterwarnings("ignore")
 def test_a_damaged_file_is_refused_or_read_right(name: str, tmp_path: Path) -> None:
@@ -278,6 +286,7 @@ def _written(path: Path, layout: str, at: int, new: bytes) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("unwalked")
 @pytest.mark.parametrize("layout", INDEXED)
 def test_a_damaged_index_of_chunks_is_refused_or_read_right(layout: str, tmp_path: Path) -> None:
     """Unfiltered values have nothing that tells them from what else is in the file: their addresses are left alone."""

@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import math
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import Any
+from select import select
+from typing import Any, cast
 
 import numpy as np
 
@@ -54,6 +58,37 @@ h5py = Later("h5py", "ingest")
 NETCDF = ("_Netcdf4Dimid", "_Netcdf4Coordinates", "DIMENSION_LIST")  # attributes of datasets that NetCDF wrote
 
 
+PATIENCE = 300.0  # seconds in which not one object is read
+WALK = Path(__file__).with_name("walk_hdf5.py")
+
+
+def require_readable(path: Path) -> None:
+    """Raise BadInputError for a file in whose metadata HDF5 loses itself, or crashes, since they are damaged.
+
+    A process of its own reads them first (0.15 s of a processor): in this one HDF5 would not come back to Python, which
+    hears no signal meanwhile. It ends when not one object was read for PATIENCE: a slow disk takes as long as it takes.
+    """
+    _walked(path.absolute(), path.stat().st_size, path.stat().st_mtime_ns)
+
+
+@cache
+def _walked(path: Path, size: int, mtime_ns: int) -> None:
+    """Of a file as it is now: once in a process."""
+    with subprocess.Popen(
+        [sys.executable, "-P", WALK, path], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as walk:
+        out, begun = cast(Any, walk.stdout), False
+        try:
+            while (alive := select([out], [], [], PATIENCE)[0]) and os.read(out.fileno(), 2**16):
+                begun = True
+            if alive and (walk.wait() >= 0 or not begun):  # that it could not even begin says nothing of the file
+                return
+        finally:
+            walk.kill()
+    why = "crashes" if alive else f"reads nothing for {PATIENCE:g} s and does not end"
+    raise BadInputError(f"{path} is damaged: HDF5 {why} in its metadata; fetch or write it again, then ingest it again")
+
+
 def open_hdf5(
     path: Path, dataset: str | None, missing: str, spool: Path, gaps: str = "refuse"
 ) -> DenseSource | SparseSource:
@@ -61,6 +96,7 @@ def open_hdf5(
 
     Parts that were never written are an error unless ``missing`` is "fill"; missing values unless ``gaps`` is "nan".
     """
+    require_readable(path)
     with h5py.File(path, "r") as file:
         dataset = main_array(file) if dataset is None else dataset
         name = choose_array(path, dataset, array_shapes(_nodes(file, dataset, path)))
