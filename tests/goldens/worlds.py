@@ -170,43 +170,48 @@ def nameless(text: str, folder: Path) -> str:
 # ------------------------------------------------------------------------------------------------ what differs
 
 
-# Names that a later commit added on purpose: what private nodes and copies say of a weak promise, whether an answer
-# converged (of `inspect` and `status`), and what is known of a process that was killed.
-LATER = {
-    "explained_variance",
-    "explained_variance_ratio",
-    "warnings",
-    "answered",
-    "converged",
-    "outcome",
-    "killed",
-    "pass_committed",
-}
+# Names that commits after that of the first goldens added on purpose: what private nodes and copies say of a weak
+# promise, whether an answer converged (of `inspect` and `status`), what is known of a process that was killed, on which
+# device a run may compute and what requests cost, and notes on means. Of warnings and notes there may be more.
+LATER = frozenset(
+    {
+        *("explained_variance", "explained_variance_ratio", "warnings", "notes", "answered", "converged", "outcome"),
+        *("killed", "pass_committed", "device", "device_memory", "request_price"),
+    }
+)
+MORE = (".warnings", ".notes")
 GONE = {"hindsight_steps"}  # names that a later commit took out on purpose: decision 37
 
 
-def differences(wanted: Any, found: Any, tolerance: float = 0.0, where: str = "") -> list[str]:
+def differences(
+    wanted: Any, found: Any, tolerance: float = 0.0, where: str = "", *, later: frozenset[str] = LATER
+) -> list[str]:
     """What of a JSON document is not as it was. Sentences may be reworded; names, words and numbers may not.
 
     ``tolerance``: of numbers, where the arithmetic is another one, and a warning may say so; infinite: they may be any,
-    where noise is drawn for the very bits of a block.
+    where noise is drawn for the very bits of a block. ``later``: names that may be new.
     """
     if isinstance(wanted, dict) and isinstance(found, dict):
         lost = [f"{where}.{name} is missing" for name in wanted.keys() - found.keys() - GONE]
-        lost += [f"{where}.{name} is new" for name in found.keys() - wanted.keys() - LATER]
+        lost += [f"{where}.{name} is new" for name in found.keys() - wanted.keys() - later]
         both = {name for name in wanted.keys() & found.keys() if not tolerance or name not in OF_THE_BITS}
         return sorted(lost) + [
             said
             for name in sorted(both)
-            for said in differences(wanted[name], found[name], tolerance, f"{where}.{name}")
+            for said in differences(wanted[name], found[name], tolerance, f"{where}.{name}", later=later)
         ]
     if isinstance(wanted, list) and isinstance(found, list):
         if tolerance and all(isinstance(one, str) for one in wanted + found):
             return []
+        if where.endswith(MORE) and later:
+            wanted, found = (
+                [said for said in one if said not in other] for one, other in ((wanted, found), (found, wanted))
+            )
+            found = found[: len(wanted)]
         if len(wanted) != len(found):
             return [f"{where}: {len(found)} entries in the place of {len(wanted)}"]
         pairs = enumerate(zip(wanted, found, strict=True))
-        return [said for i, (w, f) in pairs for said in differences(w, f, tolerance, f"{where}[{i}]")]
+        return [said for i, (w, f) in pairs for said in differences(w, f, tolerance, f"{where}[{i}]", later=later)]
     return [] if _same(wanted, found, tolerance) else [f"{where}: {found!r} in the place of {wanted!r}"]
 
 
@@ -237,7 +242,9 @@ def files(folder: Path, stores: Sequence[str]) -> Iterator[tuple[str, Path]]:
             yield str(path.relative_to(folder)), path
 
 
-def changed_files(wanted: Path, found: Path, stores: Sequence[str], *, exact: bool = True) -> list[str]:
+def changed_files(
+    wanted: Path, found: Path, stores: Sequence[str], *, exact: bool = True, later: frozenset[str] = LATER
+) -> list[str]:
     """Which files of stores are not as in another folder: missing, new, or (``exact``) with other content.
 
     ``columns``, the means that a finished run keeps, is a part that older versions did not write.
@@ -247,7 +254,7 @@ def changed_files(wanted: Path, found: Path, stores: Sequence[str], *, exact: bo
     lost += sorted([f"{name} is new" for name in there.keys() - here.keys() if "/columns/" not in name])
     for name in sorted(here.keys() & there.keys()) if exact else ():
         if name.endswith(".json"):
-            lost += differences(_read(here[name], wanted), _read(there[name], found), where=name)
+            lost += differences(_read(here[name], wanted), _read(there[name], found), where=name, later=later)
         elif here[name].read_bytes() != there[name].read_bytes():
             lost.append(f"{name} has other bytes")
     return lost
