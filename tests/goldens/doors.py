@@ -1,4 +1,4 @@
-"""The doors that goldens go through: commands, and two Python doors that have no command."""
+"""The doors that goldens go through: commands, and three Python doors that have no command."""
 
 from __future__ import annotations
 
@@ -36,4 +36,24 @@ def learn(source: str, start: str, end: str) -> None:
     model.save(end)
 
 
-PYTHON = {"triplets": triplets, "learn": learn}
+def lazy(source: str, row_weights: str, store: str) -> None:
+    """A run on a graph of Dask, which only the program that has it can go on with."""
+    import dask.array as da
+
+    from npmdask import top_k
+
+    rows = np.asarray(zarr.open_group(source, mode="r")["data"])
+    top_k(
+        da.from_array(rows, chunks=(40, -1), name="measured"),
+        3,
+        kind="samples",
+        center=True,
+        scale=True,
+        row_weights=row_weights,
+        algorithm="power",
+        iteration_rank=6,
+        store=store,
+    )
+
+
+PYTHON = {"triplets": triplets, "learn": learn, "lazy": lazy}

@@ -20,7 +20,8 @@ class Kind:
     ``killed``: a process is killed as it is about to rename something to this. ``again`` goes on with it then.
     ``store``: what it leaves. ``private``: a ledger of budgets lies beside it. ``doors``: commands that know the store.
     ``ends_as``: the kind of which this is another interruption, so that both end in the same files.
-    ``nodes``: those that it asks, by name, each with its configuration.
+    ``nodes``: those that it asks, by name, each with its configuration. ``placed``: its data are known by where they
+    lie, as files that xarray opens: unpacked elsewhere they are others.
     """
 
     command: tuple[str, ...] = ("run", "run.toml", "--json", "--quiet")
@@ -33,6 +34,7 @@ class Kind:
     doors: tuple[str, ...] = ("inspect", "status", "report", "export")
     ends_as: str = ""
     nodes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    placed: bool = False
 
     @property
     def stores(self) -> tuple[str, ...]:
@@ -131,7 +133,13 @@ GRANTED = {  # data set: relation, bound, and the budget, which is for several r
     "pairs": ("symmetric_entry", "8", "20"),
     "records_of_images": ("record_replace", "1.5", "20"),
     "private_tensor": ("tensor_entry", "40", "20"),
+    "gappy_records": ("record_replace", "1.5", "20"),
 }
+ROW_WEIGHTS = {"row_weights": f"{SOURCES}/row_weights.zarr"}
+COLUMN_WEIGHTS = {"column_weights": f"{SOURCES}/column_weights.zarr"}
+WEIGHTS = ROW_WEIGHTS | COLUMN_WEIGHTS
+CENTRED = {"center": True}
+SCALED = {"center": True, "scale": True}
 
 MATRIX = stored("matrix", 3, name="krylov", iteration_rank=5)
 SHARE = stored("flat", 0.97, step="search/0016/steps/000002")
@@ -220,8 +228,108 @@ ALL: dict[str, Kind] = {
     ),
     "moments": Kind(command=MOMENTS, again=MOMENTS, killed="moments.zarr", store="moments.zarr", doors=()),
 }
+# What came second: weights, gaps, complex and whole numbers, Grams and groups, grids, graphs.
+KRYLOV = {"name": "krylov", "iteration_rank": 5}
+WEIGHTED_MATRIX = stored("measured", 3, **POWER, source={"kind": "matrix"} | SCALED | WEIGHTS)
+NARROW = ("--set", "algorithm.iteration_rank=4")
+WEIGHTED_BASE = ("--row-weights", WEIGHTS["row_weights"], "--column-weights", WEIGHTS["column_weights"], "--center")
+WEIGHTED_BASE = ("run", f"{SOURCES}/measured.zarr", "-k", "2", *WEIGHTED_BASE, *NARROW, "--store", "base", "--quiet")
+LAZY = ("lazy", f"{SOURCES}/measured.zarr", ROW_WEIGHTS["row_weights"], "run")
+TO_GRAM = ("gram", f"{SOURCES}/measured.zarr", "run", "--json", "--quiet")
+BY_LABEL = ("--groups", f"{SOURCES}/labels/groups.txt")
+A_GRAM = ("gram", f"{SOURCES}/measured.zarr", "G", "--by-chunks", "1", "--quiet")
+GROUPED = ("gram", f"{SOURCES}/measured.zarr", "G", *BY_LABEL)
+OTHER_GRAM = ("gram", f"{SOURCES}/bytes.zarr", "H", "--quiet")
+REDUCED = ("gram", "--remove", "H", "both", "run", "--json")
+FIELDS = (f"{SOURCES}/gappy.zarr", f"{SOURCES}/bytes.zarr", "-k", "2", "--missing", "mean", "--scale")
+FIELDS = (*FIELDS, "--row-weights", ROW_WEIGHTS["row_weights"], "--left-weights", COLUMN_WEIGHTS["column_weights"])
+FILLED = {"missing": "fill", "missing_fill": f"{SOURCES}/fill.zarr", "row_weights": f"{SOURCES}/record_weights.zarr"}
+
+
+def on_grid(path: str, **more: Any) -> Kind:
+    """Rows along time, of a file or group by path, their cells weighted by latitude."""
+    source = {"path": f"{SOURCES}/{path}", "dim": "time", "kind": "samples", "column_weights": "coslat"} | more
+    return replace(stored("", 3, **POWER, source=source), placed=True)
+
+
+def on_gram(before: tuple[str, ...], *, path: str = "H", source: dict[str, Any], **more: Any) -> Kind:
+    """A run on a stored Gram, which is made before."""
+    return replace(stored("", 3, step="result", source={"path": path} | source, **more), before=(before,))
+
+
+SECOND: dict[str, Kind] = {
+    "weighted-rows": stored("measured", 3, **POWER, source=CENTRED | ROW_WEIGHTS),
+    "weighted-columns": stored("measured", 3, **KRYLOV, source=SCALED | COLUMN_WEIGHTS),
+    "weighted": stored("measured", 3, **KRYLOV, source=SCALED | WEIGHTS),
+    "weighted-matrix": WEIGHTED_MATRIX,
+    "weighted-left-vectors": also("weighted-matrix", WEIGHTED_MATRIX, "run/result"),
+    "weighted-gram": stored("measured", 3, step="result", name="gram", source=SCALED | WEIGHTS),
+    "weighted-row-gram": stored(
+        *("wide", 3),
+        step="result",
+        name="row-gram",
+        iteration_rank=4,
+        source=CENTRED | {"row_weights": f"{SOURCES}/wide_rows.zarr", "column_weights": f"{SOURCES}/wide_columns.zarr"},
+    ),
+    "weighted-csr": stored(
+        *("sparse", 3),
+        **KRYLOV,
+        source=SCALED | ROW_WEIGHTS | {"column_weights": f"{SOURCES}/sparse_columns.zarr"},
+    ),
+    "weighted-single": stored("measured_single", 3, **KRYLOV, source=CENTRED | COLUMN_WEIGHTS),
+    "weighted-share": stored("measured", 0.8, source=CENTRED | WEIGHTS, step="search/0014/steps/000002"),
+    "weighted-deflation": replace(
+        stored("measured", 2, step=1),
+        file={},
+        before=(WEIGHTED_BASE,),
+        command=("deflate", "base", "2", "--store", "run", "--json", "--quiet"),
+    ),
+    "weighted-start": replace(
+        stored("measured", 4, step=1, **POWER, source=CENTRED | WEIGHTS, run={"start": "base"}), before=(WEIGHTED_BASE,)
+    ),
+    "csr-on-disk": stored("sparse", 3, **POWER, options={"blocks": "disk"}, stop={"tol": 0.01}),
+    "gaps-mean-weighted": stored("gappy", 3, **KRYLOV, source=SCALED | WEIGHTS | {"missing": "mean"}),
+    "gaps-limit": stored(
+        *("marked", 3),
+        **POWER,
+        source=SCALED | ROW_WEIGHTS | {"missing": "mean", "missing_values": [-9999.0], "missing_limit": 0.5},
+    ),
+    "gaps-dropped": stored("hollow", 3, **POWER, source=CENTRED | COLUMN_WEIGHTS | {"missing": "drop-columns"}),
+    "gaps-em": stored("factored", 2, source=CENTRED | WEIGHTS | {"missing": "em"}),
+    "gaps-em-auto": stored("factored", "auto", step="search/0002/steps/000002", source=CENTRED | {"missing": "em"}),
+    "gaps-pairwise-weighted": stored(
+        "gappy", 3, step="result", source=SCALED | COLUMN_WEIGHTS | {"missing": "pairwise"}
+    ),
+    "private-filled": private("gappy_records", **RELEASES, source=FILLED),
+    "complex": stored("waves", 3, **POWER, source=SCALED | WEIGHTS | {"kind": "samples"}),
+    "hermitian": stored("hermitian", 3, **POWER, source={"kind": "symmetric"}),
+    "whole-numbers": stored("bytes", 3, **KRYLOV, source=SCALED),
+    "whole-numbers-weighted": stored("shorts", 3, step="result", name="gram", source=CENTRED | WEIGHTS),
+    "grid-zarr": on_grid("grid.zarr", **SCALED),
+    "grid-netcdf": on_grid("gridded/field.nc", **CENTRED),
+    "lazy": Kind(command=LAZY, again=LAZY, killed="run/steps/000002"),
+    "gram": Kind(command=TO_GRAM, killed="run/steps/000001"),
+    "gram-groups": Kind(command=(*TO_GRAM, *BY_LABEL), killed="run/steps/000001"),
+    "gram-by-chunks": Kind(command=(*TO_GRAM, "--by-chunks", "1"), killed="run/steps/000001"),
+    "gram-reduced": Kind(
+        before=(A_GRAM, OTHER_GRAM, ("gram", "--merge", "G", "H", "both")),
+        command=REDUCED,
+        again=REDUCED,
+        killed="run/steps/000001",
+    ),
+    "from-gram": on_gram(OTHER_GRAM, source=SCALED | COLUMN_WEIGHTS),
+    "from-gram-intervals": on_gram((*GROUPED, "--quiet"), path="G", source=CENTRED, report={"bootstrap": 50}),
+    "mca": job("mca", *FIELDS, killed="run/pairs/steps/000002"),
+    "cca": job("cca", *FIELDS, killed="run/gram"),
+    "stream-weighted": stream("spm", source="measured.zarr", opened=CENTRED | ROW_WEIGHTS),
+    "stream-imputed": stream("spm", source="gappy.zarr", opened=CENTRED | {"missing": "impute"}),
+}
+ALL |= SECOND
+# Pages that have a form of their own.
+PAGES = ("weighted", "gaps-limit", "gaps-em", "complex", "gram-groups", "from-gram-intervals", "mca")
 # Their pages have the form of another one's, and drawing it takes longer than all the rest.
 SAME_PAGE = (
+    *(name for name in SECOND if name not in PAGES),
     *("matrix-krylov", "full-symmetric", "samples-scaled", "single-precision", "simulated-noise", "inside-a-pass"),
     *("tensor-rounds", "private-laplace", "private-symmetric", "k-dp-pca-one-pass", "k-dp-pca-matrices"),
     *("k-dp-power", "stream-centred", "stream-shuffled", "stream-oja", "stream-rmsg", "stream-mb-msg"),

@@ -7,6 +7,7 @@ rename something, told by an audit hook of Python: no patch of our code, whateve
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import random
@@ -25,12 +26,25 @@ from scipy.sparse import csr_matrix, save_npz
 from scipy.sparse import random as random_sparse
 
 from npmdask import ICA, StreamingPCA, Topics, top_k
+from tests.goldens import sources
 from tests.goldens.kinds import BASE_FILE, GRANTED, KINDS, LEDGER, SOURCES, Kind, sources_of, text_of
 from tests.goldens.nodes import TOKENS, asked, token_of
-from tests.goldens.worlds import changed_files, packed, resumed, said, told
+from tests.goldens.worlds import (
+    arithmetic,
+    changed_files,
+    fingerprint_of,
+    packed,
+    renamed,
+    resumed,
+    said,
+    together,
+    told,
+    unpacked,
+)
 
 LOADED = (ICA, StreamingPCA, Topics, top_k)  # before the forks: what they import lazily costs each of them a second
 ROOT = Path(__file__).resolve().parents[2]
+FIXTURES = Path(__file__).parent / "fixtures"
 MADE = 1_700_000_000  # time of change of every file: a directory of files is known by theirs
 
 
@@ -112,24 +126,27 @@ def arrays() -> dict[str, tuple[np.ndarray, list[str]]]:
 
 
 def make_sources(root: Path) -> None:
-    """All sources, and a ledger in which those of private runs have budgets."""
+    """All sources, and a ledger in which those of private runs have budgets.
+
+    Those that are among the fixtures are unpacked, so that kinds that are new begin from the same files; but private
+    ones, whose budgets are granted in the new ledger.
+    """
     folder = root / SOURCES
     folder.mkdir(parents=True)
-    for name, (array, how) in arrays().items():
+    for kept in FIXTURES.glob("source-*.tar.gz"):
+        name = kept.name.removeprefix("source-").removesuffix(".tar.gz")
+        if name.removesuffix(".zarr") not in GRANTED:
+            unpacked(kept.read_bytes(), folder / name)
+    new = {name: made for name, made in (arrays() | sources.arrays()).items() if not (folder / f"{name}.zarr").exists()}
+    for name, (array, how) in new.items():
         np.save(root / f"{name}.npy", array)
         forked(
             root, lambda name=name, how=how: said(["ingest", f"{name}.npy", f"{SOURCES}/{name}.zarr", *how, "--quiet"])
         )
-    rng = np.random.default_rng(1)
-    save_npz(root / "sparse.npz", random_sparse(120, 30, 0.2, "csr", random_state=rng))
-    topics = rng.dirichlet(np.full(30, 0.1), 3)
-    mixed = rng.dirichlet(np.full(3, 0.3), 160) @ topics
-    save_npz(root / "words.npz", csr_matrix(rng.multinomial(30, mixed / mixed.sum(axis=1, keepdims=True))))
-    for name in ("sparse", "words"):
-        forked(root, lambda name=name: said(["ingest", f"{name}.npz", f"{SOURCES}/{name}.zarr", "--quiet"]))
-    (folder / "files").mkdir()
-    for number, rows in enumerate(np.split(arrays()["samples"][0], 3)):
-        np.save(folder / "files" / f"{number}.npy", rows)
+    if not (folder / "sparse.zarr").exists():
+        make_counts(root)
+    if not (folder / "fill.zarr").exists():
+        sources.write_plain(folder)
     for name, (relation, bound, epsilon) in GRANTED.items():
         promise = ["--relation", relation, "--clip-norm", bound, "--epsilon", epsilon, "--delta", "1e-4"]
         forked(
@@ -140,6 +157,20 @@ def make_sources(root: Path) -> None:
         )
     for path in folder.rglob("*"):
         os.utime(path, (MADE, MADE))
+
+
+def make_counts(root: Path) -> None:
+    """Sources that are sparse, and a directory of files."""
+    folder, rng = root / SOURCES, np.random.default_rng(1)
+    save_npz(root / "sparse.npz", random_sparse(120, 30, 0.2, "csr", random_state=rng))
+    topics = rng.dirichlet(np.full(30, 0.1), 3)
+    mixed = rng.dirichlet(np.full(3, 0.3), 160) @ topics
+    save_npz(root / "words.npz", csr_matrix(rng.multinomial(30, mixed / mixed.sum(axis=1, keepdims=True))))
+    for name in ("sparse", "words"):
+        forked(root, lambda name=name: said(["ingest", f"{name}.npz", f"{SOURCES}/{name}.zarr", "--quiet"]))
+    (folder / "files").mkdir()
+    for number, rows in enumerate(np.split(arrays()["samples"][0], 3)):
+        np.save(folder / "files" / f"{number}.npy", rows)
 
 
 def begin(root: Path, folder: Path, kind: Kind) -> None:
@@ -169,40 +200,58 @@ def make_kind(root: Path, name: str, kind: Kind, fixtures: Path) -> None:
     begin(root, folder, kind)
     with asked(folder, kind):
         forked(folder, lambda: said(kind.command), kind.killed)
-    (fixtures / f"{name}.interrupted.tar.gz").write_bytes(packed(folder, leave=[SOURCES]))
+    states = {"interrupted": packed(folder, leave=[SOURCES])}
     expected = {"interrupted": forked(folder, lambda: told(kind, finished=False))}
     with asked(folder, kind):
         expected["resumed"] = forked(folder, lambda: resumed(kind))
     if not kind.ends_as:
-        (fixtures / f"{name}.finished.tar.gz").write_bytes(packed(folder, leave=[SOURCES]))
-        expected["finished"] = forked(folder, lambda: told(kind, finished=True))
+        states["finished"] = packed(folder, leave=[SOURCES])
         begin(root, other, kind)
         with asked(other, kind):
             forked(other, lambda: said(kind.command))
+    if kind.placed:
+        here, there = (place / kind.store for place in (folder, other))
+        renamed(there, {fingerprint_of(there).encode(): fingerprint_of(here).encode()})
     if found := changed_files(root / "undisturbed" / (kind.ends_as or name), folder, kind.stores):
         raise SystemExit(f"{name}: resumed, it is another one: {found}")
+    if not kind.ends_as:  # its page may add files to the store
+        expected["finished"] = forked(folder, lambda: told(kind, finished=True))
+    (fixtures / f"{name}.tar.xz").write_bytes(together(states))
     (fixtures / f"{name}.json").write_text(json.dumps(expected, indent=1, sort_keys=True) + "\n")
 
 
-def manifest(root: Path) -> dict[str, Any]:
-    """What made them: commit, version, and what the last bits depend on, as a run writes it down."""
+def manifest(root: Path, names: list[str]) -> dict[str, Any]:
+    """What made them: commit, version, and what the last bits depend on; of kinds that came later their commit.
+
+    Raises
+    ------
+    SystemExit
+        They were made by another version, or on other arithmetic, than those that they lie beside.
+    """
     asked = ["git", "rev-parse", "HEAD"]
     commit = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
-    spec = json.loads((root / next(iter(KINDS)) / "run" / "run.json").read_text())
-    return {"commit": commit, "npmdask": version("npmdask"), "environment": spec["environment"]}
+    here = {"npmdask": version("npmdask"), "environment": forked(root, lambda: arithmetic(root / "environment"))}
+    if not (FIXTURES / "manifest.json").exists():
+        return {"commit": commit, **here}
+    before = json.loads((FIXTURES / "manifest.json").read_text())
+    if here != {name: before[name] for name in here}:
+        raise SystemExit(f"the goldens here were made by {before}, and this is {here}")
+    return before | {"later": before.get("later", {}) | dict.fromkeys(names, commit)}
 
 
 def main(root: Path, names: list[str]) -> None:
     fixtures = root / "fixtures"
     fixtures.mkdir(parents=True, exist_ok=True)
+    made = manifest(root, names or list(KINDS))
     if not (root / SOURCES).exists():
         make_sources(root)
     for path in sorted((root / SOURCES).iterdir()):
-        (fixtures / f"source-{path.name}.tar.gz").write_bytes(packed(path))
+        if not (FIXTURES / f"source-{path.name}.tar.gz").exists():
+            (fixtures / f"source-{path.name}.tar.gz").write_bytes(gzip.compress(packed(path), mtime=0))
     for name in names or KINDS:
         print(name, flush=True)
         make_kind(root, name, KINDS[name], fixtures)
-    (fixtures / "manifest.json").write_text(json.dumps(manifest(root), indent=1) + "\n")
+    (fixtures / "manifest.json").write_text(json.dumps(made, indent=1) + "\n")
 
 
 if __name__ == "__main__":
