@@ -30,7 +30,7 @@ from npmdask.privacy.matrix_release import public_statement, require_registered
 from npmdask.privacy.mechanisms.noise_key import Entropy
 from npmdask.privacy.mechanisms.sampler import sampler_slack
 from npmdask.privacy.public_rule import PublicRule
-from npmdask.privacy.release import PrivateRecipe
+from npmdask.privacy.release import RecipeOfMechanism
 from npmdask.privacy.request import Privacy
 from npmdask.storage.source import Source
 from npmdask.theory.start import gaussian_norm
@@ -243,7 +243,7 @@ def _is_pair(rates: Any) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordsRecipe(PrivateRecipe):
+class RecordsRecipe(RecipeOfMechanism):
     """k-DP-PCA or one of its relatives."""
 
     algorithm: DeflationRounds

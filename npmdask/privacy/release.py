@@ -171,16 +171,6 @@ class PrivateRecipe:
     distributed: ClassVar[bool] = False
     disclosure: ClassVar[Disclosure] = RELEASES_ONLY
 
-    @property
-    def relation(self) -> Any:
-        """Which data the mechanism makes alike."""
-        return self.mechanism.relation
-
-    @property
-    def releases(self) -> int:
-        """How many products, entries or rounds the mechanism releases."""
-        return int(self.mechanism.releases)
-
     def tables(self) -> dict[str, Any]:
         """The table of run.json that only a private run has."""
         return {"privacy": asdict(self.privacy)}
@@ -202,6 +192,20 @@ class PrivateRecipe:
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """What a finished run answers to ``problem``: what it stored, where that is all that was released."""
         return arrays, meta
+
+
+class RecipeOfMechanism(PrivateRecipe):
+    """A recipe whose mechanism says for which data it is, and how much it releases."""
+
+    @property
+    def relation(self) -> Any:
+        """Which data the mechanism makes alike."""
+        return self.mechanism.relation
+
+    @property
+    def releases(self) -> int:
+        """How many products, entries or rounds the mechanism releases."""
+        return int(self.mechanism.releases)
 
 
 class PrivateRelease:

@@ -22,7 +22,7 @@ from npmdask.privacy.concerns import Asked, ReleaseNoise, first_query
 from npmdask.privacy.matrix_release import public_statement, require_registered
 from npmdask.privacy.mechanisms import TensorGaussian
 from npmdask.privacy.neighbors import TENSORS, TensorRelation, make_relation, no_laplace
-from npmdask.privacy.release import PrivateRecipe
+from npmdask.privacy.release import RecipeOfMechanism
 from npmdask.privacy.request import Privacy
 from npmdask.storage.readers.packed import TensorReader
 from npmdask.storage.source import Source
@@ -53,7 +53,7 @@ class PrivateTensorOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TensorRecipe(PrivateRecipe):
+class TensorRecipe(RecipeOfMechanism):
     """The private tensor power method."""
 
     mechanism: TensorGaussian
