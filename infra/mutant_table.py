@@ -211,8 +211,8 @@ MUTANTS = (
         name="oldest step",
         kind="resume",
         mistake="a run goes on from the oldest step that is kept, and makes those after it again",
-        found="for path in reversed(self._steps()):\n            with suppress(BadInputError):\n                arrays, meta",
-        instead="for path in self._steps():\n            with suppress(BadInputError):\n                arrays, meta",
+        found="for path in reversed(self._steps()):\n            with suppress(BadInputError):\n                arrays",
+        instead="for path in self._steps():\n            with suppress(BadInputError):\n                arrays",
         tests=(f"{LOOP}::test_an_old_step_whose_removal_was_interrupted_goes_when_the_store_is_opened",),
     ),
     Mutant(
