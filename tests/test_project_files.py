@@ -71,6 +71,19 @@ def test_files_that_contributing_names_exist() -> None:
     assert not [name for name in named if not (ROOT / name).exists()]
 
 
+def test_the_table_of_heavy_suites_names_targets_and_folders_that_exist() -> None:
+    """Mutants: a target renamed in the Makefile, a folder renamed in npmdask/, a cell left out."""
+    rows = re.findall(
+        r"^\| `make ([a-z]+)` \|([^|]*)\|([^|]*)\|([^|]*)\|$", (ROOT / "CONTRIBUTING.md").read_text(), re.M
+    )
+    assert len(rows) >= 11 and {target for target, *_ in rows} <= TARGETS
+    assert {"full", "kills", "hosts", "certificates", "audit"} <= {target for target, *_ in rows}
+    named = {(target, name) for target, *_, folders in rows for name in re.findall("`([^`]+)`", folders)}
+    assert {target for target, _ in named} == {target for target, *_ in rows}
+    assert not [(t, n) for t, n in named if not (ROOT / "npmdask" / n).is_dir() and not (ROOT / n).exists()]
+    assert all(time.strip() for _, _, time, _ in rows)
+
+
 def test_the_workflow_runs_what_the_readme_promises_and_nothing_that_is_not_there() -> None:
     made = [target for step in STEPS for target in re.findall(r"^\s*make ([a-z-]+)", step.get("run", ""), re.M)]
     assert made == ["env", "check", "test", "env", "check"]
