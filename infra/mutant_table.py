@@ -493,7 +493,7 @@ MUTANTS = (
         mistake="a run goes on with the seed that is the default",
         found='seed=spec["run"]["seed"],\n        mechanism=',
         instead="seed=0,\n        mechanism=",
-        tests=(f"{LOOP}::test_resumed_in_the_same_bits_with_other_threads[2-samples]",),
+        tests=("tests/cli/test_options.py::test_a_run_of_changed_keys_resumes_as_itself",),
     ),
     Mutant(
         name="start lost",

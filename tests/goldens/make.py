@@ -37,6 +37,7 @@ from tests.goldens.worlds import (
     renamed,
     resumed,
     said,
+    simd,
     together,
     told,
     unpacked,
@@ -232,7 +233,7 @@ def manifest(root: Path, names: list[str]) -> dict[str, Any]:
     commit = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
     here = {"npmdask": version("npmdask"), "environment": forked(root, lambda: arithmetic(root / "environment"))}
     if not (FIXTURES / "manifest.json").exists():
-        return {"commit": commit, **here}
+        return {"commit": commit, **here, "simd": simd()}
     before = json.loads((FIXTURES / "manifest.json").read_text())
     if here != {name: before[name] for name in here}:
         raise SystemExit(f"the goldens here were made by {before}, and this is {here}")

@@ -117,6 +117,12 @@ def renamed(folder: Path, names: dict[bytes, bytes]) -> None:
             path.write_bytes(_changed(path.name, data, names))
 
 
+def simd() -> list[str]:
+    """What NumPy computes powers, logarithms and angles with, whose last bits are others elsewhere."""
+    found: list[str] = np.show_config(mode="dicts")["SIMD Extensions"].get("found", [])  # type: ignore[call-overload]
+    return found
+
+
 def arithmetic(store: Path) -> dict[str, str]:
     """What the last bits of a run depend on in this process, as a run writes it down."""
     from npmdask import top_k
@@ -272,13 +278,14 @@ def _same(wanted: Any, found: Any, tolerance: float) -> bool:
 
 
 def far_apart(wanted: np.ndarray, found: np.ndarray, tolerance: float) -> bool:
-    """Whether an exported array is another one. The sign of a column is arbitrary."""
+    """Whether an exported array is another one. The sign of a column is arbitrary, or the phase of a complex one."""
     if wanted.shape != found.shape or wanted.dtype != found.dtype:
         return True
-    if wanted.dtype.kind != "f":
+    if wanted.dtype.kind not in "fc":
         return bool((wanted != found).any())
-    signs = np.where((wanted * found).sum(axis=0) < 0, -1.0, 1.0) if wanted.ndim == 2 else 1.0
-    return bool(np.abs(found * signs - wanted).max() > tolerance * max(1.0, np.abs(wanted).max()))
+    along = (found.conj() * wanted).sum(axis=0) if wanted.ndim == 2 else np.ones(1)
+    turns = np.divide(along, np.abs(along), out=np.ones_like(along), where=along != 0)
+    return bool(np.abs(found * turns - wanted).max() > tolerance * max(1.0, np.abs(wanted).max()))
 
 
 def files(folder: Path, stores: Sequence[str]) -> Iterator[tuple[str, Path]]:
