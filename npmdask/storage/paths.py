@@ -268,15 +268,15 @@ def private(path: str, flags: int) -> int:
     return descriptor
 
 
-def in_order(name: str) -> tuple[Any, ...]:
+def in_order(name: str) -> tuple[tuple[Any, ...], str]:
     """The key that sorts the names of files in a folder: by the numbers in them, as Dask counts the parts it writes.
 
     Examples
     --------
-    >>> sorted(["part.10.csv", "part.2.csv", "part.02.csv"], key=in_order)
-    ['part.02.csv', 'part.2.csv', 'part.10.csv']
+    >>> sorted(["part.10.csv", "part.2.csv", "part.02.csv", "part.", "part"], key=in_order)
+    ['part', 'part.', 'part.02.csv', 'part.2.csv', 'part.10.csv']
     """
-    return *(int(part) if at % 2 else part for at, part in enumerate(re.split("([0-9]+)", name))), name
+    return tuple(int(part) if at % 2 else part for at, part in enumerate(re.split("([0-9]+)", name))), name
 
 
 ZARR = ("zarr.json", ".zgroup", ".zarray")  # files of a folder that is an array or a group of Zarr

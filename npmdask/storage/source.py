@@ -609,7 +609,7 @@ def _open_node(source: Any) -> tuple[Any, str]:
     path = local_path(source, "an array that is opened", SCHEMES)
     if (inside := in_repository(path)) is not None:
         return open_repository(*inside)
-    make = f"make one with `npmdask ingest {quote(str(path))} {quote(path.with_suffix('.zarr').name)}`"
+    make = f"make one with `npmdask ingest {quote(str(path))} {quote(f'{path.stem}.zarr')}`"
     if not path.exists():
         partial = path.with_name(path.name + ".partial")
         hint = (

@@ -158,6 +158,19 @@ def test_a_store_brings_no_url(name: str, sent: Any, listener: Listener) -> None
         assert listener.taken == 0, state
 
 
+@pytest.mark.parametrize("name", ["samples", "stream-oja", "private-gaussian"])
+def test_a_store_chooses_no_file_of_this_machine(name: str, sent: Any, tmp_path: Path) -> None:
+    """What lies elsewhere is not waited for, nor analysed in the place of the data that the run began with."""
+    os.mkfifo(tmp_path / "fifo")
+    np.save(tmp_path / "others.npy", np.random.default_rng(0).standard_normal((144, 30)))
+    for source in (tmp_path / "fifo", "/dev/zero", "/", tmp_path / "others.npy"):
+        store = sent(name, at=f"-{Path(source).name}")
+        changed(store, source=str(source))
+        code, text = command("resume", store)
+        assert code in (2, 3) and "Traceback" not in text, text
+    assert "these differ" in text
+
+
 def test_a_url_is_opened_once_its_user_allows_it(sent: Any, listener: Listener) -> None:
     store = sent("samples")
     url = f"https://127.0.0.1:{listener.port}/x.zarr"
