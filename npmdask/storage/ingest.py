@@ -593,10 +593,7 @@ def _named(source: FileSource) -> dict[str, np.ndarray]:
 
 TELLS = "npmdask.files"  # the logger; the command line shows what it says
 NOTE, DATA, ALONE, USED = "copied.json", "data.zarr", "alone", "used"
-LIMIT, BYTES = (
-    "NPMDASK_CACHE_LIMIT",
-    20 * 2**30,
-)  # of all copies of files: beyond it those go that were not used longest
+LIMIT, BYTES = "NPMDASK_CACHE_LIMIT", 20 * 2**30  # of all copies of files together
 FRESH = 2 * 10**9  # nanoseconds: a file that was written so shortly before may change once more unseen
 
 
@@ -690,7 +687,8 @@ def drop_copy(folder: Path, *, dry: bool = False) -> bool:
     with paths.unless_locked(folder / ALONE, folder / USED) as free:
         if free and not dry:
             aside = folder.with_name(f"{folder.name}-{time.time_ns()}")  # at once: no other process finds half of it
-            folder.rename(aside)
+            with suppress(FileNotFoundError):  # another process has just done the same
+                folder.rename(aside)
             shutil.rmtree(aside, ignore_errors=True)
         return free
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from functools import cache
 from itertools import product
 from pathlib import Path
 from select import select
+from subprocess import DEVNULL, PIPE, Popen
 from typing import Any, cast
 
 import numpy as np
@@ -74,9 +74,7 @@ def require_readable(path: Path) -> None:
 @cache
 def _walked(path: Path, size: int, mtime_ns: int) -> None:
     """Of a file as it is now: once in a process."""
-    with subprocess.Popen(
-        [sys.executable, "-P", WALK, path], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    ) as walk:
+    with Popen([sys.executable, "-P", WALK, path], stdout=PIPE, stderr=DEVNULL) as walk:
         out, begun = cast(Any, walk.stdout), False
         try:
             while (alive := select([out], [], [], PATIENCE)[0]) and os.read(out.fileno(), 2**16):
