@@ -54,6 +54,7 @@ from npmdask.storage.paths import (
     read_facts,
     require_below,
     require_no_link,
+    require_not_withheld,
     require_path,
 )
 
@@ -303,6 +304,7 @@ def place_of_store(store: str | Path, folder: Path | None = None) -> str:
     BadInputError
         A URL of another kind, without a name, or with credentials in it; a name that cannot be one.
     """
+    require_not_withheld(store)
     require_path(store)
     if not is_url(store):
         return str((folder or Path.cwd()) / store)

@@ -73,7 +73,8 @@ def what_is_withheld(resources: Facts, place: str, given: Mapping[str, Any]) -> 
 def note_rights(spec: Mapping[str, Any], folder: Path) -> str:
     """Note what this user gives to the run with the parameters ``spec``; returns what went wrong, "" if nothing did."""
     note = {"run": _digest(spec), "resources": _rights_in(spec), "urls": sorted({*_urls_in(spec)})}
-    if not (note["resources"] or note["urls"] or _key(folder) in _notes()):
+    known = _note_of(folder)  # of a stage, that of its job
+    if known["resources"] == note["resources"] and {*note["urls"]} <= {*known["urls"]}:
         return ""
     try:
         _write(_key(folder), note)
@@ -99,7 +100,7 @@ def allow(urls: Iterable[str], spec: Mapping[str, Any], folder: Path) -> None:
         raise BadInputError(f"{folder} does not name the URL {unknown[0]}, but {known}: allow what it names")
     note = _note_of(folder)
     try:
-        _write(_key(folder), {"run": _digest(spec), **note, "urls": sorted({*note["urls"], *urls})})
+        _write(_key(folder), {**note, "run": _digest(spec), "urls": sorted({*note["urls"], *urls})})
     except OSError as error:
         raise BadInputError(f"{notes_file()} cannot be written ({error.strerror}): set XDG_STATE_HOME") from error
 

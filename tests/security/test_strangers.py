@@ -88,7 +88,7 @@ def changed(store: Path, **tables: Any) -> None:
     """Write other values into run.json; of a table only the keys that are given."""
     spec = json.loads((store / "run.json").read_text())
     for name, value in tables.items():
-        spec[name] = {**spec[name], **value} if isinstance(value, dict) else value
+        spec[name] = {**spec.get(name, {}), **value} if isinstance(value, dict) else value
     (store / "run.json").write_text(json.dumps(spec))
 
 
@@ -142,7 +142,7 @@ def test_who_resumes_may_name_the_cluster(sent: Any, listener: Listener) -> None
 
 
 @pytest.mark.parametrize("name", OF_EACH_KIND)
-def test_a_store_brings_no_url(name: str, sent: Any, listener: Listener) -> None:
+def test_a_store_brings_no_url(name: str, sent: Any, listener: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
     """As source, ledger, or what components are aligned to: nothing is connected to, by any command."""
     for state in ("interrupted", "finished"):
         store = sent(name, state)
@@ -153,6 +153,10 @@ def test_a_store_brings_no_url(name: str, sent: Any, listener: Listener) -> None
             changed(store, privacy={"ledger": f"postgresql://you@127.0.0.1:{listener.port}/ledger"})
         if spec and "stream" in spec:
             changed(store, stream={"held_out": f"https://127.0.0.1:{listener.port}/held.zarr"})
+        if name == "samples":  # of the run that its components are aligned to
+            monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{listener.port}")
+            monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+            changed(store, source=str(store.parent / "sources/samples.zarr"), report={"align_to": "s3://bucket/run"})
         for command_name, code, text in all_commands(store):
             assert "Traceback" not in text and code in (0, 2, 3, 4), (command_name, code, text)
         assert listener.taken == 0, state
