@@ -234,6 +234,10 @@ class Withheld(str):
         made.store = store
         return made
 
+    def __str__(self) -> str:
+        """Stay what it is where a text is made of it."""
+        return self
+
 
 def require_not_withheld(place: object) -> None:
     """Raise BadInputError for a URL that only a store names, before it is opened."""
