@@ -106,7 +106,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def _result(test: str, report: Path) -> str:
     """Look a test up in a report of pytest: failed if a case of it has. An error of a fixture or an import is none."""
-    path, _, name = test.partition("::")
+    path, _, name = test.partition(2 * ":")
     module = path.removesuffix(".py").replace("/", ".")
     results = set()
     for case in ElementTree.parse(report).getroot().iter("testcase"):

@@ -28,7 +28,7 @@ TABLES: dict[str, Any] = {  # by name: types by key, a dataclass, or a type
         "dtype": str,
         "center": bool,
         "scale": bool,
-        "columns": int,
+        "columns": int | list[int],
         "missing": str,
         "missing_limit": float | None,
         "missing_values": list[float],

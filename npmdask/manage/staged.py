@@ -29,6 +29,7 @@ TABLES["algorithm"] |= {
     **dict.fromkeys(("alpha0", "half_length"), float),
     "ridge": float,
     "harvest": bool | None,
+    "refine": bool | int | None,  # passes; of streams of tensors, whether
     "moments": str,
 }
 

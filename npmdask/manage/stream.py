@@ -25,10 +25,11 @@ TABLES["run"] |= {
     "held_out": str | None,
 }
 TABLES["algorithm"] |= {
-    **dict.fromkeys("batch_rows block_rows components horizon sketch_rows warm_rows".split(), int),
+    **dict.fromkeys("block_rows horizon sketch_rows".split(), int),
+    **dict.fromkeys(("batch_rows", "warm_rows"), int | None),
     **dict.fromkeys("batch_constant failure gap memory start warm_constant".split(), float),
     **dict.fromkeys(("eta0", "shift"), float | None),
-    **dict.fromkeys(("optimistic", "refine", "shrinks"), bool),
+    **dict.fromkeys(("optimistic", "shrinks"), bool),
     **dict.fromkeys(("test", "trace"), str),
 }
 MEASURED = {

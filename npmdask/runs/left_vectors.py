@@ -250,7 +250,7 @@ def read_left_chunk(store: Path, arrays: Arrays, slab: int, height: int, rows: i
     """A chunk of Z as it is on disk, its size and checksum checked."""
     file, k = _chunk_file(store / Z_NAME, slab), len(arrays["left_rotation"])
     try:
-        data = read_plain(file, 8 * height * k)
+        data = read_plain(file)
     except OSError as error:
         raise BadInputError(f"{file} is missing or unreadable ({error.strerror}); {_remedy(store)}") from error
     block = np.frombuffer(data, "<f8").reshape(height, k)[:rows] if len(data) == 8 * height * k else None

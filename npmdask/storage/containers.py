@@ -166,7 +166,7 @@ def rows_along(given: Any, dim: str | int | None) -> Any:
         if len(fitting) != 1:
             said = "of two dimensions" if dim is None else f"along {dim!r}"
             raise BadInputError(
-                f"the Dataset has {len(fitting)} variables {said}{_listed(list(fitting))}: give one, as ds['name'] "
+                f"the Dataset has {len(fitting)} variables {said}{_listed(sorted(fitting))}: give one, as ds['name'] "
                 "(of a file as FILE/NAME)"
                 + (", with dim= where it has more dimensions" if dim is None and not fitting else "")
             )

@@ -57,7 +57,7 @@ def test_every_command_of_a_page_is_one(page: Path, capsys: pytest.CaptureFixtur
                 continue
             said = capsys.readouterr().err
             assert command not in printed(page), said
-            assert re.search(" is missing|needs a value|--columns N: a whole number", said), said
+            assert re.search(" is missing| is needed|needs a value|--columns N: a whole number", said), said
 
 
 # Blocks that run: what is made before them
