@@ -254,7 +254,7 @@ def on_grid(path: str, **more: Any) -> Kind:
 
 def on_gram(before: tuple[str, ...], *, path: str = "H", source: dict[str, Any], **more: Any) -> Kind:
     """A run on a stored Gram, which is made before."""
-    return replace(stored("", 3, step="result", source={"path": path} | source, **more), before=(before,))
+    return replace(stored("", 3, step=1, source={"path": path} | source, **more), before=(before,))
 
 
 SECOND: dict[str, Kind] = {
@@ -263,7 +263,7 @@ SECOND: dict[str, Kind] = {
     "weighted": stored("measured", 3, **KRYLOV, source=SCALED | WEIGHTS),
     "weighted-matrix": WEIGHTED_MATRIX,
     "weighted-left-vectors": also("weighted-matrix", WEIGHTED_MATRIX, "run/result"),
-    "weighted-gram": stored("measured", 3, step="result", name="gram", source=SCALED | WEIGHTS),
+    "weighted-gram": stored("measured", 3, step="survey", name="gram", source=SCALED | WEIGHTS),
     "weighted-row-gram": stored(
         *("wide", 3),
         step="result",
@@ -291,20 +291,19 @@ SECOND: dict[str, Kind] = {
     "gaps-mean-weighted": stored("gappy", 3, **KRYLOV, source=SCALED | WEIGHTS | {"missing": "mean"}),
     "gaps-limit": stored(
         *("marked", 3),
+        step="survey",
         **POWER,
         source=SCALED | ROW_WEIGHTS | {"missing": "mean", "missing_values": [-9999.0], "missing_limit": 0.5},
     ),
     "gaps-dropped": stored("hollow", 3, **POWER, source=CENTRED | COLUMN_WEIGHTS | {"missing": "drop-columns"}),
     "gaps-em": stored("factored", 2, source=CENTRED | WEIGHTS | {"missing": "em"}),
     "gaps-em-auto": stored("factored", "auto", step="search/0002/steps/000002", source=CENTRED | {"missing": "em"}),
-    "gaps-pairwise-weighted": stored(
-        "gappy", 3, step="result", source=SCALED | COLUMN_WEIGHTS | {"missing": "pairwise"}
-    ),
+    "gaps-pairwise-weighted": stored("gappy", 3, step=1, source=SCALED | COLUMN_WEIGHTS | {"missing": "pairwise"}),
     "private-filled": private("gappy_records", **RELEASES, source=FILLED),
     "complex": stored("waves", 3, **POWER, source=SCALED | WEIGHTS | {"kind": "samples"}),
     "hermitian": stored("hermitian", 3, **POWER, source={"kind": "symmetric"}),
     "whole-numbers": stored("bytes", 3, **KRYLOV, source=SCALED),
-    "whole-numbers-weighted": stored("shorts", 3, step="result", name="gram", source=CENTRED | WEIGHTS),
+    "whole-numbers-weighted": stored("shorts", 3, step=1, name="gram", source=CENTRED | WEIGHTS),
     "grid-zarr": on_grid("grid.zarr", **SCALED),
     "grid-netcdf": on_grid("gridded/field.nc", **CENTRED),
     "lazy": Kind(command=LAZY, again=LAZY, killed="run/steps/000002"),
