@@ -96,8 +96,8 @@ def allow(urls: Iterable[str], spec: Mapping[str, Any], folder: Path) -> None:
     """
     named = {*_urls_in(spec, withheld=True)}
     if unknown := [url for url in urls if url not in named]:
-        known = " and ".join(sorted(named)) or "none"
-        raise BadInputError(f"{folder} does not name the URL {unknown[0]}, but {known}: allow what it names")
+        known = f"but {' and '.join(sorted(named))}: allow what it names" if named else "nor any other: leave it out"
+        raise BadInputError(f"{folder} does not name the URL {unknown[0]}, {known}")
     note = _note_of(folder)
     try:
         _write(_key(folder), {**note, "run": _digest(spec), "urls": sorted({*note["urls"], *urls})})
