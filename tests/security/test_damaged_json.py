@@ -1,4 +1,4 @@
-"""JSON of run stores that is damaged, or that nobody's npmdask wrote: a sentence from every command, never a traceback.
+"""JSON of run stores that is damaged, or that no npmdask wrote: a sentence from every command, never a traceback.
 
 Ten parts of some fifty commands each (`make full`), of which `make test` runs one. The goldens (tests/goldens) are the
 stores; that they are read as they are is what their own tests say.

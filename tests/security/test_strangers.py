@@ -1,6 +1,6 @@
 """A store that another person made: what it asks for is not done, and what lies in it is not followed.
 
-Stores of every kind are those of the goldens (tests/goldens), which nobody on this machine began, as if they had been
+Stores of every kind are those of the goldens (tests/goldens), which no user of this machine began, as if they had been
 sent. Each attack has a twin: the same store as it was is read, and goes on.
 """
 
