@@ -147,7 +147,8 @@ class Source:
     ``words``: what the columns count, of documents, as recorded (npmdask.models.topics.documents).
     ``labels``: what rows and columns are called, where that is known. ``dim``: the dimension of the file at ``path``
     that rows lie along, where that was asked for. ``gaps``: of an ingested store, whether NaN were kept as missing
-    values; that is how it was ingested, and does not say whether there are any.
+    values; that is how it was ingested, and does not say whether there are any. ``notes``: what was decided about the
+    data that their owner may not expect, in sentences: columns that were left out, names that were not compared.
     """
 
     path: str
@@ -168,6 +169,7 @@ class Source:
     digests: np.ndarray | dict[str, np.ndarray] | None = None
     budget: str | None = None
     gaps: bool = False
+    notes: tuple[str, ...] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:
