@@ -514,7 +514,7 @@ class HeldStore(StoreReader):
         require_no_link(self.path, NO_LINKS)
         if self.path.exists() and not self.path.is_dir():
             raise BadInputError(f"{self.path} is a file; a run store is a folder")
-        if self._carrier is None and self._stage_of is None and not (self.path / "run.json").exists():
+        if self._carrier is None and self._stage_of is None and not (self.path / SPEC).exists():
             require_outside_data(self.path)
         # A kill may have come between making the folder and its lock: a lone `steps` is ours.
         names = {p.name for p in self.path.iterdir()} if self.path.is_dir() else set()

@@ -172,7 +172,7 @@ def _differences(wanted: dict[str, Any], found: dict[str, Any]) -> list[str]:
                 differences.append(f"{table}.{name} ({held!r} in the checkpoint, {value!r} now)")
     # What the checkpoint has and this run does not is a difference, too: the operator of a stage or of the dilation.
     for table in ("data", "algorithm", "mechanism", "stop", "run", "lens", "operator", "privacy", "weights"):
-        for name in set(found.get(table, {})) - set(wanted.get(table, {})):
+        for name in sorted(set(found.get(table, {})) - set(wanted.get(table, {}))):
             differences.append(f"{table}.{name} ({found[table][name]!r} in the checkpoint)")
     return differences
 

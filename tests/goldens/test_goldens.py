@@ -29,6 +29,7 @@ from tests.goldens.worlds import (
     simd,
     told,
     unpacked,
+    unpacked_sources,
 )
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -45,10 +46,7 @@ ENDS = [name for name, kind in KINDS.items() if not kind.ends_as]
 @pytest.fixture(scope="session")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All sources, unpacked once."""
-    folder = tmp_path_factory.mktemp("sources")
-    for path in FIXTURES.glob("source-*.tar.gz"):
-        unpacked(path.read_bytes(), folder / path.name.removeprefix("source-").removesuffix(".tar.gz"))
-    return folder
+    return unpacked_sources(FIXTURES, tmp_path_factory.mktemp("sources"))
 
 
 @pytest.fixture

@@ -110,6 +110,13 @@ def unpacked(data: bytes, folder: Path) -> Path:
     return folder
 
 
+def unpacked_sources(fixtures: Path, folder: Path) -> Path:
+    """The data of all goldens in ``folder``."""
+    for path in fixtures.glob("source-*.tar.gz"):
+        unpacked(path.read_bytes(), folder / path.name.removeprefix("source-").removesuffix(".tar.gz"))
+    return folder
+
+
 def renamed(folder: Path, names: dict[bytes, bytes]) -> None:
     """Put other names in the place of some in every file below ``folder``."""
     for path in folder.rglob("*"):

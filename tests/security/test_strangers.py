@@ -27,7 +27,7 @@ from npmdask.cli.main import main
 from npmdask.errors import BadInputError
 from npmdask.storage.source import register_source
 from tests.goldens.kinds import KINDS, SOURCES
-from tests.goldens.worlds import renamed, unpacked
+from tests.goldens.worlds import renamed, unpacked, unpacked_sources
 from tests.storage.test_registered_sources import Toy
 
 FIXTURES = Path(__file__).parents[1] / "goldens" / "fixtures"
@@ -63,10 +63,7 @@ def listener() -> Iterator[Listener]:
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The data of all goldens."""
-    folder = tmp_path_factory.mktemp("sources")
-    for path in FIXTURES.glob("source-*.tar.gz"):
-        unpacked(path.read_bytes(), folder / path.name.removeprefix("source-").removesuffix(".tar.gz"))
-    return folder
+    return unpacked_sources(FIXTURES, tmp_path_factory.mktemp("sources"))
 
 
 @pytest.fixture
