@@ -97,10 +97,10 @@ class Later:
     Parameters
     ----------
     module : with its packages, as ``import`` takes it.
-    name : the extra.
+    name : the extra; None of a module of npmdask itself that is needed by few.
     """
 
-    def __init__(self, module: str, name: str) -> None:
+    def __init__(self, module: str, name: str | None = None) -> None:
         self._module, self._extra = module, name
 
     def __getattr__(self, attribute: str) -> Any:

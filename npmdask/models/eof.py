@@ -97,7 +97,8 @@ class Gridded:
                 f"use_coslat needs a coordinate called {', '.join(LATITUDES[:-1])} or {LATITUDES[-1]}; there are "
                 f"{', '.join(map(str, self.grid.coords)) or 'none'}: name it so, as da.rename(y='lat')"
             )
-        return cosines(self._spread(self.grid[name].reset_coords(drop=True)))
+        latitudes = self.grid[name].reset_coords(drop=True)
+        return cosines(self._spread(latitudes), latitudes.attrs.get("units"))
 
     def _squares(self, weights: Any) -> np.ndarray:
         """The squares of weights, all over the grid; negative ones stay so, and are refused."""

@@ -180,11 +180,13 @@ def _named(asked: str, side: str, axes: tuple[Axis, ...], given: Any) -> Any:
             f"{NAMES[side]} = {asked!r} is neither a file (.npy, or a Zarr array) nor a coordinate of the data: {among}"
         )
     values = _over(axes, coords[name], NAMES[side]) if name in coords else _spread(axes, str(name), places[str(name)])
-    return cosines(values) if asked == COSLAT and side == "columns" else values
+    units = getattr(coords.get(name), "attrs", {}).get("units")
+    return cosines(values, units) if asked == COSLAT and side == "columns" else values
 
 
-def cosines(latitudes: Any) -> np.ndarray:
-    """The cosines of latitudes in degrees, which areas of cells are in proportion to; not negative at the poles.
+def cosines(latitudes: Any, units: Any = None) -> np.ndarray:
+    """The cosines of latitudes, in degrees unless their ``units`` are radians, which areas of cells are in proportion
+    to; not negative at the poles.
 
     Raises
     ------
@@ -192,6 +194,7 @@ def cosines(latitudes: Any) -> np.ndarray:
         Latitudes beyond 90 degrees.
     """
     degrees = real_array(latitudes, "latitudes").astype(np.float64)
+    degrees = np.rad2deg(degrees) if str(units).lower().startswith("rad") else degrees
     if (np.abs(degrees) > 90.001).any():
         raise BadInputError(
             f"a latitude of {degrees[np.abs(degrees) > 90.001][0]:g} degrees is beyond the poles: give degrees from "

@@ -820,6 +820,28 @@ def _require_sound(array: Any, name: str) -> None:
 SIZED = ("Blosc", "BloscCodec", "ShardingCodec")
 
 
+def require_sound(array: Any, came: np.ndarray, size: int, span: tuple[int, int] | None = None) -> None:
+    """Look at bytes that came of a chunk of ``size`` bytes before zarr decodes them: all, or of a shard its index or,
+    from byte ``span[0]`` to ``span[1]``, an inner chunk.
+
+    Raises
+    ------
+    ValueError
+        They are not all there, or fewer than a frame or an index says.
+    """
+    metadata = array.metadata
+    last = metadata.compressor if metadata.zarr_format == 2 else metadata.codecs[-1]
+    if len(came) == size:
+        _require_sizes(array, last, size, lambda first, length: came[first : first + length])
+    elif span is None or (span[0] == 0 and last.index_location.value == "start"):
+        _spans(array, last, size, lambda first, length: came)
+    else:
+        if len(came) != span[1] - span[0]:
+            raise ValueError(f"it is truncated: it ends at byte {span[0] + len(came)}, within an inner chunk")
+        if type(last.codecs[-1]).__name__ == "BloscCodec":
+            require_blosc(came[:BLOSC_HEADER], len(came))
+
+
 def _require_sizes(array: Any, last: Any, size: int, take: Take) -> None:
     spans = [(0, size)]
     if type(last).__name__ == "ShardingCodec":

@@ -14,7 +14,7 @@ from scipy.sparse import csr_array, issparse
 
 from npmdask.errors import BadInputError, extra
 from npmdask.storage.checksum import crc32c
-from npmdask.storage.conventions import require_undecoded
+from npmdask.storage.conventions import conventions_left
 from npmdask.storage.labels import Labels, axis_of, of_columns, points_of
 from npmdask.storage.readers.lazy import graph_rows, mapped_rows, rows_of_a_block, stored_rows
 from npmdask.storage.snapshots import is_of_icechunk, node_of
@@ -45,7 +45,7 @@ def values_of(given: Any, dim: str | int | None = None, *, gaps: bool = False) -
     """
     library, kind = type(given).__module__.partition(".")[0], type(given).__name__
     if library == "xarray" and kind in ("DataArray", "Dataset"):
-        return _labelled(given, dim)
+        return _labelled(given, dim, gaps=gaps)
     if type(given).__module__ == "dask.delayed":  # which seems to have every attribute
         raise BadInputError(
             "a Dask Delayed has no shape and no dtype: give dask.array.from_delayed(x, shape=(m, d), dtype=float)"
@@ -72,9 +72,9 @@ def values_of(given: Any, dim: str | int | None = None, *, gaps: bool = False) -
     if (library, kind) in (("polars", "DataFrame"), ("pyarrow", "Table"), ("pyarrow", "RecordBatch")):
         return _arrow(given, gaps=gaps)
     if library == "anndata" and (kind == "AnnData" or hasattr(given, "group")):
-        return _annotated(given)
+        return _annotated(given, gaps=gaps)
     if library == "h5py":
-        return stored_rows(given)
+        return stored_rows(given, gaps=gaps)
     return mapped_rows(given) if isinstance(given, np.memmap) else given
 
 
@@ -162,15 +162,23 @@ def _arrow(given: Any, *, gaps: bool) -> np.ndarray:
 def rows_along(given: Any, dim: str | int | None) -> Any:
     """A DataArray, or the only variable of a Dataset that can be meant, with its rows along ``dim``."""
     if type(given).__name__ == "Dataset":
-        fitting = {str(n): v for n, v in given.data_vars.items() if (v.ndim == 2 if dim is None else dim in v.dims)}
-        if len(fitting) != 1:
+        from npmdask.storage.formats.common import beside, the_only  # which need what needs this
+
+        shapes = {str(name): one.shape for name, one in given.data_vars.items() if dim is None or dim in one.dims}
+        if dim is None:
+            only, found = the_only(shapes, 2, given.variables)
+        else:
+            found = sorted(set(shapes) - beside(given.variables)) or sorted(shapes)
+            only = found[0] if len(found) == 1 and found[0] not in beside(given.variables) else None
+        if only is None:
             said = "of two dimensions" if dim is None else f"along {dim!r}"
+            more = dim is None and any(given[name].ndim > 2 for name in found or given.data_vars)
             raise BadInputError(
-                f"the Dataset has {len(fitting)} variables {said}{_listed(sorted(fitting))}: give one, as ds['name'] "
-                "(of a file as FILE/NAME)"
-                + (", with dim= where it has more dimensions" if dim is None and not fitting else "")
+                f"the Dataset has {len(found)} variables {said}{' or more' * (more and bool(found))}"
+                f"{_listed(sorted(found))}: give one, as ds['name'] (of a file as FILE/NAME)"
+                + (", with dim= where it has more dimensions" if more else "")
             )
-        given = given[next(iter(fitting))]
+        given = given[only]
     if dim is not None and dim not in given.dims:
         raise BadInputError(f"dim = {dim!r}: the dimensions of the DataArray are {', '.join(map(str, given.dims))}")
     if given.ndim > 2 and dim is None and not _square(given.shape):
@@ -181,10 +189,10 @@ def rows_along(given: Any, dim: str | int | None) -> Any:
     return given if dim is None else given.transpose(dim, ...)
 
 
-def _labelled(given: Any, dim: str | int | None) -> Any:
+def _labelled(given: Any, dim: str | int | None, *, gaps: bool) -> Any:
     """The values of a DataArray or Dataset; rows along ``dim``."""
     given = rows_along(given, dim)
-    require_undecoded(given.attrs, given.dtype, "the DataArray", "an array in memory")
+    meant = conventions_left(given.attrs, given.encoding, given.dtype, "the DataArray", gaps=gaps)
     if given.ndim < 2:
         raise BadInputError(f"the DataArray has {given.ndim} dimensions; 2 are needed (rows x columns)")
     if given.chunks is None and not getattr(given.variable, "_in_memory", True):  # a file that was opened
@@ -194,8 +202,9 @@ def _labelled(given: Any, dim: str | int | None) -> Any:
             raise BadInputError(
                 f"the DataArray holds a {type(given.data).__name__}, which is not a Dask array: give x.compute()"
             )
-        return graph_rows(given.data, "the DataArray")
-    return given.values if dim is None else given.values.reshape(len(given), -1)
+        return graph_rows(given.data, "the DataArray", meant)
+    values = given.values if meant is None else meant.required(given.values, "the DataArray")
+    return values if dim is None else values.reshape(len(given), -1)
 
 
 def _square(shape: Sequence[int]) -> bool:
@@ -203,17 +212,17 @@ def _square(shape: Sequence[int]) -> bool:
     return len(shape) == 3 and shape[1] == shape[2]
 
 
-def _annotated(given: Any) -> Any:
+def _annotated(given: Any, *, gaps: bool) -> Any:
     """The matrix of an AnnData, or one that it has in a file."""
     if type(given).__name__ != "AnnData":  # a sparse matrix in a file
         if not hasattr(given, "group") or getattr(given, "format", None) != "csr":
             raise BadInputError(
                 f"the {type(given).__name__} is not stored by rows: give it in memory, or write it as a CSR matrix"
             )
-        return values_of(given.group)
+        return values_of(given.group, gaps=gaps)
     if given.X is None:
         raise BadInputError("the AnnData has no X: give a layer, as adata.layers['name']")
-    return values_of(given.X)
+    return values_of(given.X, gaps=gaps)
 
 
 def _require_numbers(what: str, columns: list[str]) -> None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import base64
 import math
+import re
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -41,6 +42,11 @@ FOREIGN = {  # the same in other words (lower case, without underscores and blan
     "validrange": None, "validmin": None, "validmax": None,
 }  # fmt: skip
 ELSEWHERE = ("compress", "MATLAB_empty", "MATLAB_sparse")  # the values are no array of numbers, but describe one
+SINCE = re.compile(r"\s*[a-zA-Z_]+\s+since\s+\S")  # units of dates
+DEFAULT_FILLS = {  # of NetCDF, by type: what a variable without a fill value of its own holds where nothing was written
+    "i2": -32767, "u2": 65535, "i4": -2147483647, "u4": 4294967295, "i8": -9223372036854775806,
+    "u8": 18446744073709551614, "f4": 9.969209968386869e36, "f8": 9.969209968386869e36,
+}  # fmt: skip
 NETCDF_MARKS = ("_ARRAY_DIMENSIONS", "_nczarr_array", "_NCZARR_ARRAY")
 Counted = tuple[int, int, "tuple[int, ...] | None"]  # missing values, values looked at, the first that is missing
 COUNTED_BYTES = 256 * 2**20  # of an array are looked through to say how many of its values are missing
@@ -114,6 +120,22 @@ class Conventions:
                     missing |= raw == raw.dtype.type(fill)
         return missing
 
+    def required(self, values: np.ndarray, where: str) -> np.ndarray:
+        """The decoded values; raises BadInputError for missing ones that their type has no mark for."""
+        found, missing = self.decode(values)
+        if found.dtype.kind != "f" and missing.any():
+            said = ", ".join(f"{name} = {value}" for name, value in self.attributes.items())
+            raise BadInputError(
+                f"{where} has {int(missing.sum())} missing values in a block of {missing.size} ({said} marks them), "
+                "and missing values are refused here: fill them in, or use missing = 'mean' where a run is not private"
+            )
+        return found
+
+    def without_gaps(self) -> Conventions:
+        """The same of data in which nothing may be missing: integers that a fill value is no attribute of stay such."""
+        kept = not self.packed and self.stored.kind in "iu" and not any(name in self.attributes for name in FILLS)
+        return replace(self, masked=self.stored, dtype=self.stored) if kept else self
+
     def is_missing(self, value: Any) -> bool:
         """Whether one stored value is missing."""
         return bool(self.decode(np.asarray([value]).astype(self.stored))[1][0])
@@ -131,6 +153,10 @@ def conventions_of(attributes: Mapping[str, Any], dtype: np.dtype, where: str, f
         _require_as_stored(attributes, where)
     if dtype.kind not in "iufb":
         return None
+    if SINCE.match(str(units := _plain(attributes.get("units", "")))) or "calendar" in attributes:
+        raise BadInputError(
+            f"{where} holds dates ({units}), and dates are no numbers that could be analysed: name another array"
+        )
     said = {name: _plain(attributes[name]) for name in KNOWN if name in attributes}
     said |= {name: _fills(name, said[name], dtype, where) for name in FILLS if name in said}
     marks = [fill for name in FILLS for fill in said.get(name, ())]
@@ -299,6 +325,9 @@ def _limits(said: dict[str, Any], stored: np.dtype, packed: bool, where: str) ->
     low, high = (-math.inf if both[0] is None else both[0], math.inf if both[1] is None else both[1])
     if stored.kind == "u" and not decoded:
         low, high = (_wrapped(limit, stored) if math.isfinite(limit) else limit for limit in (low, high))
+    if stored.kind == "f" and not decoded:  # as the values are, which may have fewer digits
+        with np.errstate(over="ignore"):
+            low, high = stored.type(low), stored.type(high)
     return (low, high), decoded
 
 
@@ -388,6 +417,73 @@ def require_undecoded(attributes: Mapping[str, Any], dtype: np.dtype, where: str
             f"{where} has the attributes {said}, but the values of {what} are not decoded: write it again with "
             "decoded values and without these attributes"
         )
+
+
+def conventions_left(
+    attributes: Mapping[str, Any], encoding: Mapping[str, Any], dtype: np.dtype, where: str, *, gaps: bool
+) -> Conventions | None:
+    """What is left to do of values that xarray has decoded: it compares none with limits of what is valid, nor with
+    NetCDF's own fill values. None: nothing.
+
+    Parameters
+    ----------
+    attributes, encoding : of the array now, and as it was stored.
+    gaps : whether missing values become NaN; else they are an error.
+
+    Raises
+    ------
+    BadInputError
+        As :func:`conventions_of`, and where the values are not decoded.
+    """
+    limits: dict[str, Any] = {name: attributes[name] for name in LIMITS if name in attributes}
+    require_undecoded({n: v for n, v in attributes.items() if n not in limits}, dtype, where, "an array in memory")
+    stored, own = np.dtype(encoding.get("dtype", dtype)), {n: encoding[n] for n in KNOWN if n in encoding}
+    from_netcdf = "dtype" in encoding and "filters" not in encoding and not any(name in own for name in FILLS)
+    fill = DEFAULT_FILLS.get(stored.str[1:]) if from_netcdf and "_Unsigned" not in own else None
+    if dtype.kind not in "iuf" or (fill is None and not limits):
+        return None
+    packing: dict[str, Any] = {name: own[name] for name in ("scale_factor", "add_offset", "_Unsigned") if name in own}
+    found = conventions_of({**limits, **packing}, stored if stored.kind in "iuf" else dtype, where, fill)
+    if found is None:
+        return None
+    bare = replace(found, fills=(), limits=None)
+
+    def meant(value: Any) -> Any:
+        if not found.packed or not math.isfinite(value):
+            return value
+        return bare.decode(np.asarray([value]).astype(found.stored))[0].astype(dtype)[0]
+
+    pair = found.limits
+    if pair is not None and not found.limits_decoded:
+        low, high = map(meant, pair)
+        turned = found.scale is not None and found.scale < 0
+        pair = (high if math.isfinite(high) else -high, low if math.isfinite(low) else -low) if turned else (low, high)
+    final = promoted(dtype) if gaps else dtype
+    return Conventions(
+        attributes=found.attributes,
+        stored=dtype.newbyteorder("="),
+        masked=final.newbyteorder("="),
+        dtype=final.newbyteorder("="),
+        fills=tuple(map(meant, found.fills)),
+        limits=pair,
+        limits_decoded=True,
+    )
+
+
+def dimensions_of(array: Any) -> list[str] | None:
+    """The names of the dimensions of a Zarr array, where each has one: in Zarr 2 by the attribute of xarray."""
+    names = getattr(array.metadata, "dimension_names", None) or array.attrs.get("_ARRAY_DIMENSIONS")
+    named = isinstance(names, list | tuple) and len(set(names)) == array.ndim and None not in names
+    return [str(name) for name in names] if named else None
+
+
+def reads_as_missing(array: Any) -> bool:
+    """Whether what zarr reads for a chunk that is not there means missing values."""
+    fill = array.fill_value
+    if fill is None or np.dtype(array.dtype).kind not in "iufc":
+        return False
+    found = None if fill != fill else zarr_conventions(array)
+    return bool(fill != fill or (found is not None and found.is_missing(fill)))
 
 
 def member(node: Any, name: str = "") -> Any:

@@ -19,7 +19,15 @@ from npmdask.errors import BadInputError, NpmdaskError, RefusedError, closest, e
 from npmdask.storage.checksum import crc32c, crc32c_bytes, fingerprint
 from npmdask.storage.chunk_access import Boxes, location
 from npmdask.storage.containers import is_linear_operator, is_sparse, labels_of, rows_along, sparse_in_memory, values_of
-from npmdask.storage.conventions import convention_facts, decoded, member, require_plain_parts, require_undecoded
+from npmdask.storage.conventions import (
+    convention_facts,
+    decoded,
+    dimensions_of,
+    member,
+    require_plain_parts,
+    require_undecoded,
+)
+from npmdask.storage.formats.common import ALONG, the_only
 from npmdask.storage.formats.compressed import gene_labels
 from npmdask.storage.formats.hdf5 import require_readable
 from npmdask.storage.formats.numpy_files import raw_header
@@ -342,13 +350,16 @@ def open_source(
     if kind is not None and kind not in KINDS:
         raise BadInputError(f"unknown kind {kind!r}: {closest(kind, list(KINDS))}")
     gridded = dim is not None and isinstance(source, str | Path) and not is_remote(source)
-    given, place = open_grid(Path(source), str(dim)) if gridded else (source, "")
-    labels = None if isinstance(given, str | os.PathLike | zarr.Array | zarr.Group) else labels_of(given, dim)
-    opened = _opened(given, kind, dim, spill, gaps=gaps)
+    labels = None
+    if gridded:
+        given, rows, place = open_grid(Path(source), str(dim), gaps=gaps)
+        labels, opened = labels_of(given, dim), _computed(rows, kind, spill)
+        opened = replace(opened, path=place, dim=str(dim))
+    else:
+        labels = None if isinstance(source, str | os.PathLike | zarr.Array | zarr.Group) else labels_of(source, dim)
+        opened = _opened(source, kind, dim, spill, gaps=gaps)
     if opened.parts == 2:
         _require_complex(opened, taken=of_complex)
-    if gridded:
-        opened = replace(opened, path=place, dim=str(dim))
     labels = labels or opened.labels
     return replace(opened, labels=None if labels is None else labels.fitting(opened.shape))
 
@@ -367,9 +378,9 @@ def _require_complex(opened: Source, *, taken: bool) -> None:
         )
 
 
-def open_grid(place: Path, dim: str) -> tuple[Any, str]:
-    """The variable along ``dim`` of a file or Zarr store that xarray opens, decoded and not read, and the path that
-    leads to it; ``FILE/NAME`` names one of several.
+def open_grid(place: Path, dim: str, *, gaps: bool = True) -> tuple[Any, BlockRows, str]:
+    """The variable along ``dim`` of a file or Zarr store, as xarray shows it, which knows its coordinates; its rows, as
+    they are read here; and the path that leads to it. ``FILE/NAME`` names one of several.
 
     Raises
     ------
@@ -380,6 +391,9 @@ def open_grid(place: Path, dim: str) -> tuple[Any, str]:
     """
     with extra(None):
         import xarray as xr
+
+    from npmdask.storage.wholeness import grid_rows  # which a plain matrix does not need
+
     place, look = local_path(place, "a file with a grid"), []  # of a Zarr store, each array is looked at
     try:
         if (inside := in_repository(place)) is not None:
@@ -387,24 +401,40 @@ def open_grid(place: Path, dim: str) -> tuple[Any, str]:
             root, place = Path(path), Path(path, inside[2])
             found = xr.open_zarr(node.store_path.store, chunks=None, consolidated=False)
         elif (root := _file_or_group(place)).is_dir():
-            if isinstance(open_node(root), zarr.Array):  # refuses what would have to be unpickled
-                raise BadInputError(f"{place} is one array without named dimensions: leave dim out")
-            found = xr.open_zarr(root, chunks=None, consolidated=False)
+            node = open_node(root)  # refuses what would have to be unpickled
+            found = (
+                _bare(node, place)
+                if isinstance(node, zarr.Array)
+                else xr.open_zarr(root, chunks=None, consolidated=False)
+            )
         else:
             require_readable(root)
             found, look = xr.open_dataset(root), look_of(root)
         name = place.relative_to(root).as_posix()
-        array = rows_along(found if name == "." else found[name], dim)
+        found = found if name == "." else found[name]
+        array = rows_along(found, dim)
         stored = int(array.encoding.get("preferred_chunks", {}).get(dim, 1))
         rows = rows_of_a_block(array.shape, array.dtype, stored)
         # Named by the file and when it was written, so that another process knows the same rows again.
         seen = crc32c_bytes(json.dumps([str(root), str(array.name), dim, look]).encode())
-        return array.chunk({dim: rows}, token=f"{seen:08x}", name_prefix=f"{root.name}-"), str(place)
+        lazy = array.chunk({dim: rows}, token=f"{seen:08x}", name_prefix=f"{root.name}-")
+        own = found if type(found).__name__ == "DataArray" else found[array.name]
+        name = "" if own.name is None else str(own.name)
+        return lazy, grid_rows(str(root), name, own.dims.index(dim), lazy.data, gaps=gaps), str(place)
     except NpmdaskError:
         raise
     except Exception as error:  # each of its engines has errors of its own
         said = f"{type(error).__name__}: {error}".partition("\n")[0]
         raise BadInputError(f"xarray cannot open {place} ({said})") from error
+
+
+def _bare(array: Any, place: Path) -> Any:
+    """An array of Zarr without a group around it, as one of xarray's that has its shape and names of dimensions."""
+    import xarray as xr
+
+    if (names := dimensions_of(array)) is None:
+        raise BadInputError(f"{place} is one array without named dimensions: leave dim out")
+    return xr.DataArray(np.broadcast_to(np.zeros((), array.dtype), array.shape), dims=names)
 
 
 def _file_or_group(place: Path) -> Path:
@@ -669,6 +699,8 @@ def _plain(array: Any, path: str, kind: str | None) -> Source:
     if array.dtype.kind not in "iufbc":
         raise BadInputError(f"{path} holds {array.dtype}; real numbers are needed")
     reader = DenseReader(array=decoded(array))
+    names = dimensions_of(array)
+    labels = None if names is None else Labels(*((Axis(*one),) for one in zip(names, array.shape, strict=True)))
     facts = {"shape": reader.shape, "dtype": reader.dtype.str, "where": _memory(path), **convention_facts(reader.array)}
     return Source(
         path=path,
@@ -676,6 +708,7 @@ def _plain(array: Any, path: str, kind: str | None) -> Source:
         reader=in_parts(reader),
         fingerprint=outside(array, facts),
         registered=False,
+        labels=labels,
     )
 
 
@@ -793,16 +826,19 @@ def _group(group: Any, path: str, kind: str | None) -> Source:
         print_ = outside(group, facts)
         return Source(path=path, kind=kind or "sparse", reader=reader, fingerprint=print_, registered=False)
     dimensions, said = (3, "three") if kind == "tensor" else (2, "two")
-    arrays = [name for name, array in group.arrays() if array.ndim == dimensions]
-    if len(arrays) == 1:
-        return _plain(member(group, arrays[0]), f"{path}/{arrays[0]}", kind)
+    nodes = dict(group.arrays())
+    only, arrays = the_only({name: array.shape for name, array in nodes.items()}, dimensions, nodes)
+    if only is not None:
+        return _plain(member(group, only), f"{path}/{only}", kind)
     names, name = ", ".join(sorted(arrays)) or "none", f"{path}/NAME"
     if is_of_icechunk(group.store_path.store):
         names = names if arrays else f"none; further down {arrays_in(group)}"
         session = "zarr.open_array(session.store, path='NAME', mode='r')"
         name = session if path.startswith(IN_MEMORY) else name
+    larger = " or larger ones" if any(nodes[one].ndim > dimensions for one in arrays) else ""
     raise BadInputError(
-        f"{path} is a group with {len(arrays)} {said}-dimensional arrays ({names}): name one, as {name}"
+        f"{path} is a group with {len(arrays)} {said}-dimensional arrays{larger} ({names}): name one, as {name}"
+        + (f"; {ALONG}" if larger else "")
     )
 
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 import gzip
 import os
 import re
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, BinaryIO, TypeVar, cast
 
 import numpy as np
@@ -25,6 +27,7 @@ from npmdask.storage.readers.dense import DenseReader, ReadStats
 pa = Later("pyarrow", "ingest")
 pa_csv = Later("pyarrow.csv", "ingest")
 
+BOUNDS = ("bounds", "climatology", "cell_bounds")  # attributes that name an array beside another, by CF
 MOST_EMPTY_ROWS = 10**8
 ALONG = "where dimensions have names (NetCDF, xarray), run on it as it is, and say along which one rows lie: --dim time"
 
@@ -162,21 +165,54 @@ def require_numbers(dtype: np.dtype, where: str) -> np.dtype:
         raise BadInputError(f"{where}: {error}") from None
 
 
-def choose_array(path: Path, dataset: str | None, shapes: dict[str, tuple[int, ...]], dimensions: int = 2) -> str:
-    """The array that is meant: ``dataset``, or the only one with so many dimensions."""
+def beside(nodes: Mapping[str, Any]) -> set[str]:
+    """What some of the ``nodes`` name as their bounds."""
+    said = [{**getattr(node, "encoding", {}), **node.attrs} for node in nodes.values() if hasattr(node, "attrs")]
+    return {str(_text(one[word])) for one in said for word in BOUNDS if word in one}
+
+
+def the_only(
+    shapes: Mapping[str, tuple[int, ...]], dimensions: int, nodes: Mapping[str, Any]
+) -> tuple[str | None, list[str]]:
+    """The array with so many dimensions, if it alone can be meant, and else None; all that can be.
+
+    Nothing is taken without a word that one of the ``nodes`` names as its bounds, or that is smaller than an array of
+    more dimensions beside it: labels of images, flags of a field.
+    """
+    said = beside(nodes)
+    found = [name for name, shape in shapes.items() if len(shape) == dimensions]
+    data = [name for name in found if name.rpartition("/")[2] not in said]
+    larger = [
+        n for n, s in shapes.items() if len(s) > dimensions and len(data) == 1 and prod(s) > prod(shapes[data[0]])
+    ]
+    return (data[0] if len(data) == 1 and not larger else None), [*found, *larger]
+
+
+def _text(value: Any) -> Any:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+def choose_array(
+    path: Path,
+    dataset: str | None,
+    shapes: dict[str, tuple[int, ...]],
+    dimensions: int = 2,
+    nodes: Mapping[str, Any] = MappingProxyType({}),
+) -> str:
+    """The array that is meant: ``dataset``, or the only one with so many dimensions (:func:`the_only`)."""
     if dataset is not None:
         name = dataset.strip("/")
         if name not in shapes:
             raise BadInputError(f"{path} has no array {dataset!r}: {closest(name, list(shapes)) if shapes else 'none'}")
         return name
-    matrices = [name for name, shape in shapes.items() if len(shape) == dimensions]
-    if len(matrices) == 1:
-        return matrices[0]
-    shown = {name: shapes[name] for name in sorted(matrices or shapes)[:20]}
+    only, found = the_only(shapes, dimensions, nodes)
+    if only is not None:
+        return only
+    shown = {name: shapes[name] for name in sorted(found or shapes)[:20]}
     listed = ", ".join(f"{name} {shape}" for name, shape in shown.items()) or "nothing"
-    several = f"several {dimensions}-D arrays: choose one with dataset="
-    reason = several if matrices else f"no {dimensions}-D array; there is"
-    remedy = f"; {ALONG}" if not matrices and any(len(shape) > dimensions for shape in shown.values()) else ""
+    several = f"several arrays that may be meant, or one that belongs to another ({dimensions}-D, or larger): choose "
+    reason = f"{several}one with dataset=, or as {path}/NAME" if found else f"no {dimensions}-D array; there is"
+    remedy = f"; {ALONG}" if any(len(shape) > dimensions for shape in shown.values()) else ""
     raise BadInputError(f"{path} has {reason} ({listed}){remedy}")
 
 

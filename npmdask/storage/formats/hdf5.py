@@ -97,7 +97,8 @@ def open_hdf5(
     require_readable(path)
     with h5py.File(path, "r") as file:
         dataset = main_array(file) if dataset is None else dataset
-        name = choose_array(path, dataset, array_shapes(_nodes(file, dataset, path)))
+        nodes = _nodes(file, dataset, path)
+        name = choose_array(path, dataset, array_shapes(nodes), nodes=nodes)
         node = file[name]
         if isinstance(node, h5py.Dataset):
             labels = gene_labels(file, name) or _placed(node)
@@ -111,9 +112,9 @@ def open_hdf5(
     def slices() -> Iterator[Slices]:
         with h5py.File(path, "r") as opened:
             parts = [opened[name][part] for part in PARTS]
-            _require_whole(parts, missing)
+            require_whole(parts, missing)
             yield {part: exact_slices(_sought(opened[name][part], missing), path) for part in PARTS}
-            _require_whole(parts, missing)
+            require_whole(parts, missing)
 
     found = compressed_source("hdf5", layout, slices, shape, dtype, count, spool, path)
     return replace(found, labels=labels)
@@ -169,22 +170,20 @@ def _dense(path: Path, name: str, array: Any, missing: str, spool: Path, gaps: s
     shape = require_2d(array.shape, where)
     require_numbers(array.dtype, where)
     found = _conventions(array, where)
-    keeps = found is None or found.keeps(array.dtype)
     dtype = require_numbers(array.dtype if found is None else found.dtype, where)
     chunks = array.chunks or (1, shape[1])
-    _require_whole([array], missing)
+    require_whole([array], missing)
 
     def meant(node: Any) -> Any:
-        node = _sought(node, missing)
-        return node if found is None or keeps else DecodedArray(node, found, where, gaps)
+        return _meant(_sought(node, missing), found, where, gaps)
 
     @contextmanager
     def opened() -> Iterator[Any]:
         with h5py.File(path, "r") as file:
             node = file[name]
-            _require_whole([node], missing)
+            require_whole([node], missing)
             yield meant(node)
-            _require_whole([node], missing)
+            require_whole([node], missing)
 
     def refuse() -> None:
         with h5py.File(path, "r") as file:
@@ -205,6 +204,23 @@ def _dense(path: Path, name: str, array: Any, missing: str, spool: Path, gaps: s
     )
 
 
+def _meant(array: Any, found: Conventions | None, where: str, gaps: str) -> Any:
+    return array if found is None or found.keeps(array.dtype) else DecodedArray(array, found, where, gaps)
+
+
+def whole_dataset(array: Any, *, gaps: bool | None = None) -> Any:
+    """A dataset that a person or a graph holds, of which nothing is missing, now or when it is read.
+
+    ``gaps``: decoded, missing values as NaN; False: integers stay what they are, and missing ones are an error.
+    """
+    require_whole([array], "error")
+    if gaps is None:
+        return Sought(array)
+    where = f"{array.name} of {array.file.filename}"
+    found = _conventions(array, where)
+    return _meant(Sought(array), found if gaps or found is None else found.without_gaps(), where, "nan")
+
+
 def _conventions(array: Any, where: str) -> Conventions | None:
     """What attributes say of the values; NetCDF marks missing values by the fill value of the dataset, too."""
     from_netcdf = "_NCProperties" in array.file.attrs or any(name in array.attrs for name in NETCDF)
@@ -216,7 +232,7 @@ def _conventions(array: Any, where: str) -> Conventions | None:
 # What is not in the file
 
 
-def _require_whole(arrays: list[Any], missing: str) -> None:
+def require_whole(arrays: list[Any], missing: str) -> None:
     """Raise BadInputError if a part of one of ``arrays`` was never written, or lies in a file that is gone."""
     for array in arrays:
         where = f"dataset {array.name!r} of {array.file.filename}"
@@ -287,15 +303,33 @@ def _damaged_index(where: str, chunk: Any, what: str) -> BadInputError:
 
 
 def _sought(array: Any, missing: str) -> Any:
-    """``array``, or where it has chunks of which none may be missing one that notices chunks that are not found."""
-    return array if array.chunks is None or missing == "fill" else _Sought(array)
+    """``array``, or where nothing of it may be missing one that notices what was not found."""
+    return array if missing == "fill" else Sought(array)
 
 
-class _Sought:
-    """A dataset of which no chunk is read as its fill value because the look-up in a damaged index did not find it.
+_WHOLE: set[tuple[str, str, int, int]] = set()  # variables of files as they are now, all of which is in the file
 
-    What an index lists and what a look-up finds in it are two things. Nothing tells whether it did but reading the
-    chunk as it is stored; that is done where nothing but the fill value was read.
+
+def require_variable(file: str, name: str) -> None:
+    """Raise BadInputError if a part of what another library reads as ``name`` from a file of HDF5 is not there."""
+    if not os.path.isfile(file) or not h5py.is_hdf5(file):
+        return
+    look = (file, name, os.stat(file).st_size, os.stat(file).st_mtime_ns)
+    if look in _WHOLE:
+        return
+    with h5py.File(file, "r") as opened:
+        node = opened[name]
+        parts = [node] if isinstance(node, h5py.Dataset) else [node[part] for part in PARTS]
+        require_whole(parts, "error")
+        if not any(part.is_virtual or part.external for part in parts):  # whose values lie in other files
+            _WHOLE.add(look)
+
+
+class Sought:
+    """A dataset of which nothing is read as its fill value because it was not found.
+
+    What an index of chunks lists and what a look-up finds in it are two things. Nothing tells whether it did but
+    reading the chunk as it is stored; that is done where nothing but the fill value was read.
     """
 
     def __init__(self, array: Any) -> None:
@@ -309,6 +343,12 @@ class _Sought:
         if not values.size:
             return values
         slices = region if isinstance(region, tuple) else (region,)
+        if self._array.chunks is None or not all(
+            isinstance(one, slice) and one.step in (None, 1) and (one.start or 0) >= 0 for one in slices
+        ):
+            if (values == self._array.fillvalue).any():
+                require_whole([self._array], "error")
+            return values
         starts = [one.start or 0 for one in slices] + [0] * (values.ndim - len(slices))
         chunks, fill = self._array.chunks, self._array.fillvalue
         cells = [range(a // c, -(-(a + n) // c)) for a, n, c in zip(starts, values.shape, chunks, strict=True)]
@@ -349,7 +389,7 @@ def _require_sources(array: Any, where: str, missing: str) -> None:
         if not _open_ended(source):
             with _source_of(array, source, where) as part:
                 _require_extent(part, source, where)
-                _require_whole([part], missing)
+                require_whole([part], missing)
             _select(covered, source.vspace)
     if missing != "fill" and covered.get_select_npoints() < math.prod(array.shape):
         lost = math.prod(array.shape) - covered.get_select_npoints()

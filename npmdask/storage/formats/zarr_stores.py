@@ -72,7 +72,8 @@ def open_zarr(
     if dataset is None:
         stored = "X" if "X" in node else "data"
         dataset = main_array(node) if record is None else stored
-    name = choose_array(path, dataset, array_shapes(dict(node.members(max_depth=None))))
+    nodes = dict(node.members(max_depth=None))
+    name = choose_array(path, dataset, array_shapes(nodes), nodes=nodes)
     if record is None:
         labels = gene_labels(node, name)
     else:

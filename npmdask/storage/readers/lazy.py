@@ -11,7 +11,7 @@ import os
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from hashlib import sha256
@@ -22,19 +22,21 @@ from typing import Any, ClassVar, Self
 from uuid import uuid4
 
 import numpy as np
-import zarr
 from numcodecs.blosc import Blosc
 from scipy.sparse import csr_matrix, hstack, issparse, vstack
 
-from npmdask.errors import BadInputError, NpmdaskError
+from npmdask.errors import BadInputError, Later, NpmdaskError
 from npmdask.numerics.subspaces import single_threaded_blas
 from npmdask.storage.checksum import crc32c, fingerprint
 from npmdask.storage.chunk_access import Access
-from npmdask.storage.conventions import require_plain_parts, require_undecoded
+from npmdask.storage.conventions import Conventions, require_plain_parts
 from npmdask.storage.object_url import outside
 from npmdask.storage.readers.computed import COMPUTED, REAL, RowsReader
 from npmdask.storage.readers.dense import MIN_TILE_ROWS, TILE_BYTES, ReadStats
 from npmdask.storage.readers.sparse import CsrReader, Fragment
+
+wholeness = Later("npmdask.storage.wholeness")  # they need kinds of data, which need this module
+hdf5 = Later("npmdask.storage.formats.hdf5")
 
 DOUBLE = np.dtype(np.float64)  # until the first block is seen
 UNIT_BYTES = 8 * 2**20  # small blocks are taken together: a unit is what a task reads at least
@@ -280,13 +282,14 @@ def _stamped(file: Any) -> str:
     return f"{os.path.abspath(file)}, {facts.st_size}, {facts.st_mtime_ns}"
 
 
-def stored_rows(given: Any) -> SlicedRows:
-    """The rows of a dataset of an HDF5 file, or of a group that holds a CSR matrix as AnnData writes it.
+def stored_rows(given: Any, *, gaps: bool = False) -> SlicedRows:
+    """The rows of a dataset of an HDF5 file, or of a group that holds a CSR matrix as AnnData writes it; with ``gaps``
+    missing values are NaN.
 
     Raises
     ------
     BadInputError
-        Neither; values that would have to be decoded; row pointers that are not of these rows.
+        Neither; something is not there; row pointers that are not of these rows.
     """
     where = f"{getattr(given, 'name', '?')} of {given.file.filename if hasattr(given, 'file') else '?'}"
     if hasattr(given, "keys"):
@@ -300,8 +303,7 @@ def stored_rows(given: Any) -> SlicedRows:
         array.require_whole(where)
         chunk = 1
     elif hasattr(given, "shape"):
-        require_undecoded(dict(given.attrs), given.dtype, where, "a dataset of h5py")
-        array, chunk = given, given.chunks[0] if given.chunks else 1
+        array, chunk = hdf5.whole_dataset(given, gaps=gaps), given.chunks[0] if given.chunks else 1
     else:
         raise BadInputError(f"the {type(given).__name__} of h5py holds no rows: give a dataset of the file")
     _require_rows(array.shape, where)
@@ -311,31 +313,34 @@ def stored_rows(given: Any) -> SlicedRows:
         _stamped(given.file.filename),
         array.shape,
         height,
-        partial(_reopened, given.file.filename, given.name),
+        partial(_reopened, given.file.filename, given.name, gaps),
         array,
     )
 
 
-def _reopened(file: str, name: str) -> Any:
+def _reopened(file: str, name: str, gaps: bool) -> Any:
     import h5py  # who has a dataset of it, or is sent one, has it
 
     node = h5py.File(file, "r")[name]
-    return _CsrSlices(node) if isinstance(node, h5py.Group) else node
+    return _CsrSlices(node) if isinstance(node, h5py.Group) else hdf5.whole_dataset(node, gaps=gaps)
 
 
 class _CsrSlices:
     """A CSR matrix in a file, by slices of rows."""
 
     def __init__(self, group: Any) -> None:
-        self._group, self.dtype = group, group["data"].dtype
+        self._group, self.dtype = (
+            {name: hdf5.whole_dataset(group[name]) for name in ("data", "indices", "indptr")},
+            group["data"].dtype,
+        )
         self.shape = tuple(int(n) for n in group.attrs["shape"])
 
     def require_whole(self, where: str) -> None:
         """Raise BadInputError for row pointers of other rows, or that do not cover the entries: some would be lost."""
-        pointers, entries = self._group["indptr"], {len(self._group[name]) for name in ("data", "indices")}
-        if len(pointers) != self.shape[0] + 1:
-            raise BadInputError(f"{where} has {len(pointers)} row pointers, but its shape has {self.shape[0]} rows")
-        if {int(pointers[-1])} != entries or int(pointers[0]):
+        pointers, entries = self._group["indptr"], {self._group[name].shape[0] for name in ("data", "indices")}
+        if pointers.shape[0] != self.shape[0] + 1:
+            raise BadInputError(f"{where} has {pointers.shape[0]} row pointers, but its shape has {self.shape[0]} rows")
+        if {int(pointers[self.shape[0]])} != entries or int(pointers[0]):
             raise BadInputError(f"{where}: its row pointers do not cover its entries; write the file again")
 
     def __getitem__(self, rows: slice) -> csr_matrix:
@@ -358,10 +363,20 @@ class GraphRows(BlockRows):
     remedy: ClassVar[str] = "try x.blocks[0].compute(), where x is the array, and see what it does"
     columns: tuple[tuple[int, ...], ...]
     graphs: tuple[tuple[tuple[Any, ...], dict[Any, Any]], ...]
+    meant: Conventions | None = None
+    stores: tuple[Any, ...] = ()  # of zarr, that the graphs read
+    variables: tuple[tuple[str, str], ...] = ()  # file and name of what they read from files of HDF5
 
     def block(self, number: int) -> Any:
+        found = self._joined(number)
+        return found if self.meant is None or issparse(found) else self.meant.required(_plain(found), self.name)
+
+    def _joined(self, number: int) -> Any:
         keys, graph = self.graphs[number]
-        found = _computed(graph, keys)
+        with naming(self.stores):
+            found = _computed(graph, keys)
+        for file, name in self.variables:
+            hdf5.require_variable(file, name)
         for part, size in zip(found, product(*self.columns), strict=True):  # NumPy would stretch or fold another
             shape, said = getattr(part, "shape", ()), (self.heights[number], *size)
             if tuple(shape) != said:
@@ -378,6 +393,19 @@ class GraphRows(BlockRows):
         return whole
 
 
+@contextmanager
+def naming(stores: Sequence[Any]) -> Iterator[None]:
+    """Around reading from ``stores``: of a chunk that cannot be decoded the error names it."""
+    try:
+        yield
+    except NpmdaskError:
+        raise
+    except Exception:
+        for store in stores:
+            store.name_the_one()
+        raise
+
+
 def _computed(graph: dict[Any, Any], keys: Sequence[Any], callbacks: Any = ()) -> tuple[Any, ...]:
     """The values of some keys, one task after the other in this thread; callbacks of the pass around it not called."""
     from dask.local import get_sync
@@ -385,13 +413,14 @@ def _computed(graph: dict[Any, Any], keys: Sequence[Any], callbacks: Any = ()) -
     return tuple(get_sync(graph, list(keys), callbacks=callbacks))
 
 
-def graph_rows(array: Any, where: str) -> GraphRows:
+def graph_rows(array: Any, where: str, meant: Conventions | None = None) -> GraphRows:
     """The rows of a Dask array of two dimensions or more, the first of which are rows.
 
     Parameters
     ----------
     array : dask.array.Array
     where : what it is called in a sentence.
+    meant : what is left to do of its values.
 
     Raises
     ------
@@ -407,35 +436,29 @@ def graph_rows(array: Any, where: str) -> GraphRows:
         tuple((array.name, row, *other) for other in product(*(range(len(c)) for c in columns)))
         for row in range(len(heights))
     ]
-    given = [held for task in array.__dask_graph__().values() for held in _parts(task)]
-    if any(type(held).__module__.startswith("distributed") for held in given):
+    graph = array.__dask_graph__()
+    given = (part for task in graph.values() for part in (task, *getattr(task, "args", ())))
+    if any(type(getattr(part, "value", part)).__module__.startswith("distributed") for part in given):
         raise BadInputError(
             f"{where} is persisted in the memory of a cluster, which other processes cannot read: give the array "
             "from before persist(), or write it with x.to_zarr('x.zarr')"
         )
+    stored = wholeness.Stored()
+    whole = {key: stored(task) for key, task in _optimized(array).items()}
+    with naming(stored.stores):
+        graphs = _graphs(whole, blocks, where)
     rows = GraphRows(
         name=f"the Dask array {array.name}",
-        stamp=", ".join(sorted({outside(node, {}) for node in map(_stored, given) if node is not None})),
+        stamp=", ".join(sorted({outside(node, {}) for node in stored.arrays})),
         shape=(int(array.shape[0]), int(np.prod(array.shape[1:]))),
         heights=tuple(int(n) for n in heights),
         columns=tuple(tuple(int(n) for n in c) for c in columns),
-        graphs=_graphs(_optimized(array), blocks, where),
+        graphs=graphs,
+        meant=meant,
+        stores=tuple(stored.stores),
+        variables=tuple(sorted(stored.variables)),
     )
     return rows.measured()
-
-
-def _parts(task: Any) -> tuple[Any, ...]:
-    """What a task of a graph holds: a value, or what a function is called with."""
-    return tuple(getattr(part, "value", part) for part in (task, *getattr(task, "args", ())))
-
-
-def _stored(held: Any) -> zarr.Array | None:
-    """The Zarr array that this is, or that xarray's wrappers are around."""
-    for _ in range(10):  # more wrappers than there are
-        if isinstance(held, zarr.Array) or held is None or isinstance(held, np.ndarray):
-            break
-        held = getattr(held, "array", getattr(held, "_array", None))
-    return held if isinstance(held, zarr.Array) else None
 
 
 def _optimized(array: Any) -> dict[Any, Any]:
