@@ -59,6 +59,7 @@ class Group:
 
     link: NodeConnections
     announced: tuple[Announcement, ...]
+    orders: tuple[np.ndarray | None, ...] = ()  # where the columns of the first node lie among those of each
     checksums: dict[str, Any] = field(default_factory=dict)  # each node holds its own data to its own
 
     dtype: ClassVar[np.dtype] = np.dtype(np.float64)
@@ -109,9 +110,16 @@ class NodeSum(OnePass):
         """Nothing: all are asked at once."""
 
     def partial(self, slabs: range, block: Block) -> Partial:
-        answers = [self.reader.link.ask(node, block) for node in slabs]
+        answers = [self._asked(node, block) for node in slabs]
         record = ReadStats(bytes_read=sum(size for _, size in answers), chunks=len(answers))
         return Partial({"product": sum((product for product, _ in answers), np.zeros(block.shape))}, record)
+
+    def _asked(self, node: int, block: Block) -> tuple[Block, int]:
+        places = self.reader.orders[node] if self.reader.orders else None
+        if places is None:
+            return self.reader.link.ask(node, block)
+        product, size = self.reader.link.ask(node, block[np.argsort(places)])
+        return product[places], size
 
     def finish(self, total: Partial, block: Block) -> Block:
         return np.asarray(total.sums["product"] * self.scale)
@@ -357,14 +365,17 @@ def open_nodes(urls: Sequence[str], patience: float = PATIENCE) -> Source:
     for url in addresses:
         require_address(url)
     link = NodeConnections(urls=addresses, tokens=tokens_for(addresses), patience=patience)
-    group = Group(link=link, announced=link.announced())
-    reader: Any = group
+    announced = link.announced()
+    kind = _kind_of(announced)
+    orders, said = link.orders(announced[0].columns)
+    reader: Any = Group(link=link, announced=announced, orders=orders)
     return Source(
         path=" ".join(link.urls),
-        kind=_kind_of(group.announced),
+        kind=kind,
         reader=reader,
-        fingerprint=_fingerprint(group.announced),
+        fingerprint=_fingerprint(announced),
         registered=True,
+        notes=said,
     )
 
 

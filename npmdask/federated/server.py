@@ -19,7 +19,7 @@ from typing import Any
 
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError, extra
 from npmdask.federated.node import Node
-from npmdask.federated.protocol import DIGEST, NONCE, SIGNATURE, Signed, UnansweredError
+from npmdask.federated.protocol import DIGEST, NONCE, SIGNATURE, Signed, UnansweredError, encode
 
 with extra("nodes"):
     import uvicorn
@@ -42,6 +42,16 @@ def make_app(node: Node, token: str) -> FastAPI:
     def about(request: Request) -> Response:
         signed = _signed(request, token)
         return _stranger() if signed is None else answered(signed, JSONResponse(node.announcement.as_dict()))
+
+    @app.get("/names")
+    @app.get("/names/order")
+    def names(request: Request) -> Response:
+        signed = _signed(request, token)
+        if signed is None:
+            return _stranger()
+        if signed.path == "/names":
+            return answered(signed, JSONResponse(node.names))
+        return answered(signed, Response(encode(node.order), media_type="application/octet-stream"))
 
     @app.post("/jobs/{job}/steps/{step}")
     async def release(request: Request, job: str, step: str) -> Response:

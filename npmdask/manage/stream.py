@@ -15,8 +15,10 @@ from npmdask.errors import BadInputError
 from npmdask.manage.kinds import Keeps, RunKind, Spec, memory_text, named
 from npmdask.numerics.units import parse_memory
 from npmdask.report import Report
+from npmdask.runs.components import labels_of_run
 from npmdask.runs.observers import Observer
 from npmdask.runs.progress import duration
+from npmdask.storage.labels import Labels
 
 SHOWN = 5  # values
 TABLES["run"] |= {
@@ -126,14 +128,9 @@ class StreamKind(RunKind):
         return {"what": what, "state": state, "assurance": facts.get("assurance", ""), "step": facts.get("steps")}
 
     def report(self, run: RunStore, spec: Spec) -> Report:
-        from npmdask.manage.data_report import about, components, headline, names_in_source
+        from npmdask.manage.data_report import about, components, headline
         from npmdask.streaming.report import stream_report
         from npmdask.streaming.solution import answer_of
-        from npmdask.streaming.source import Reading, open_stream
-
-        def fingerprint(place: str) -> str:
-            reading = Reading(**spec["stream"]["reading"])
-            return open_stream(place, reading, seed=spec["run"]["seed"]).stream.fingerprint
 
         found = stream_report(run)
         k = int(spec["algorithm"]["target_rank"])
@@ -144,7 +141,7 @@ class StreamKind(RunKind):
             return found
         if not basis.size:
             return found
-        loadings = components(basis, names_in_source(spec, fingerprint), None, None)
+        loadings = components(basis, labels_of_run(run) or Labels(), None, None)
         return replace(found, sections=(found.sections[0], loadings, *found.sections[1:]))
 
     def keeps(self, run: RunStore, spec: Spec) -> Keeps:

@@ -162,7 +162,7 @@ class _Coupled:
             raise BadInputError("transform needs fields: give X, Y or both")
         found = []
         for number, field in given:
-            self._fields[number].require_same(field)
+            Gridded.of(field, self._fields[number].sample)
             found.append(self._scored(number, self._fields[number].rows(field)))
         return found[0] if len(found) == 1 else tuple(found)
 

@@ -28,8 +28,8 @@ from npmdask.runs.missing import Missing
 from npmdask.runs.problem import Request
 from npmdask.runs.progress import with_progress
 from npmdask.runs.solution import Resources, Solution
-from npmdask.runs.weights import Weights, coordinates_of, cosines, require_same_places
-from npmdask.storage.labels import DESCRIBED, LATITUDES
+from npmdask.runs.weights import COSLAT, Weights, find_weights, over, weights_called
+from npmdask.storage.labels import DESCRIBED, Axis, axis_of
 from npmdask.storage.readers.dense import ReadStats
 from npmdask.storage.readers.gaps import COUNTED, DROP, checked_marks, unmarked
 from npmdask.storage.readers.lazy import rows_of_a_block
@@ -66,14 +66,8 @@ class Gridded:
 
     def rows(self, X: Any) -> Any:
         """The samples of a DataArray in rows, in blocks, so that nothing is copied."""
-        rows = X.transpose(self.sample, *self.grid.dims)
+        rows = X.transpose(self.sample, ...)
         return rows if rows.chunks is not None else rows.chunk({self.sample: rows_of_a_block(rows.shape, rows.dtype)})
-
-    def require_same(self, X: Any) -> None:
-        """Raise BadInputError for a DataArray on another grid."""
-        sizes, known = dict(Gridded.of(X, self.sample).grid.sizes), dict(self.grid.sizes)
-        if sizes != known:
-            raise BadInputError(f"the grid is {sizes}, and the modes have {known}")
 
     def column_weights(
         self, weights: Any, *, use_coslat: bool, missing: str, marks: tuple[float, ...] = ()
@@ -82,42 +76,29 @@ class Gridded:
 
         0 over land, where nothing is read; None: all alike. ``marks``: numbers that mark missing values.
         """
-        columns = None if weights is None else self._squares(weights)
+        columns = None
+        if weights is not None:
+            if type(weights).__name__ != "DataArray":
+                said = f"weights are a DataArray over dimensions of the grid, not a {type(weights).__name__}"
+                raise BadInputError(said)
+            roots = over(self._axes, weights, "weights").astype(np.float64)
+            columns = roots * np.abs(roots)  # negative ones stay so, and are refused
         if use_coslat:
             columns = self.coslat() * (1.0 if columns is None else columns)
         if columns is not None and missing == DROP and np.isnan(columns).any():
-            columns = np.where(np.isnan(columns) & np.isnan(unmarked(self.grid.values, marks)), 0.0, columns)
-        return None if columns is None else columns.ravel()
+            land = np.isnan(unmarked(self.grid.values, marks)).ravel()
+            columns = np.where(np.isnan(columns) & land, 0.0, columns)
+        return columns
 
     def coslat(self) -> np.ndarray:
         """The cosines of latitudes, all over the grid."""
-        name = next((name for name in LATITUDES if name in self.grid.coords), None)
-        if name is None:
-            raise BadInputError(
-                f"use_coslat needs a coordinate called {', '.join(LATITUDES[:-1])} or {LATITUDES[-1]}; there are "
-                f"{', '.join(map(str, self.grid.coords)) or 'none'}: name it so, as da.rename(y='lat')"
-            )
-        latitudes = self.grid[name].reset_coords(drop=True)
-        return cosines(self._spread(latitudes), latitudes.attrs.get("units"))
+        return np.asarray(weights_called(COSLAT, "columns", self._axes, self.grid))
 
-    def _squares(self, weights: Any) -> np.ndarray:
-        """The squares of weights, all over the grid; negative ones stay so, and are refused."""
-        if type(weights).__name__ != "DataArray":
-            raise BadInputError(f"weights are a DataArray over dimensions of the grid, not a {type(weights).__name__}")
-        held = {str(dim): size for dim, size in self.grid.sizes.items()}
-        if any(held.get(str(dim)) != size for dim, size in weights.sizes.items()):
-            raise BadInputError(
-                f"the weights lie along {dict(weights.sizes)}, and the grid is {held}: give one for each place"
-            )
-        for dim in weights.dims:
-            require_same_places(str(dim), coordinates_of(weights, dim), coordinates_of(self.grid, dim), "weights")
-        values = np.asarray(self._spread(weights.reset_coords(drop=True)), np.float64)
-        return values * np.abs(values)
-
-    def _spread(self, values: Any) -> np.ndarray:
-        """Values along some dimensions of the grid, repeated along the others, in its order; without their names."""
-        bare, grid = values.drop_vars(list(values.coords)), self.grid
-        return np.asarray(bare.broadcast_like(grid.drop_vars(list(grid.coords))).transpose(*grid.dims).values)
+    @property
+    def _axes(self) -> tuple[Axis, ...]:
+        held = self.grid.indexes
+        sizes = self.grid.sizes.items()
+        return tuple(axis_of(dim, held[dim].to_numpy() if dim in held else None, size) for dim, size in sizes)
 
     # Answers.
 
@@ -283,8 +264,10 @@ class EOF:
             raise BadInputError(f"missing = {self.missing!r}: {closest(self.missing, list(known))}")
         marks = checked_marks(self.missing_values)
         columns = self._field.column_weights(weights, use_coslat=self.use_coslat, missing=self.missing, marks=marks)
-        weighted = Weights(rows=sample_weights, columns=columns)
         self._fitted = self._field.rows(X)
+        source = open_source(self._fitted, "samples", dim)
+        rows = find_weights(source, sample_weights, None, X)
+        weighted = Weights(rows=None if rows is None else rows.rows, columns=columns)
         request = Request(
             target_rank=self.n_modes,
             center=True,
@@ -296,13 +279,10 @@ class EOF:
             seed=self.random_state,
             weights=weighted if weighted.spec() else None,
         )
-        source, resources = (
-            open_source(self._fitted, "samples", dim),
-            Resources(
-                memory=parse_memory(self.memory),
-                device=self.device,
-                device_memory=parse_memory(self.device_memory, "device_memory"),
-            ),
+        resources = Resources(
+            memory=parse_memory(self.memory),
+            device=self.device,
+            device_memory=parse_memory(self.device_memory, "device_memory"),
         )
         with run_store(self.store) as store:
             problem = posed(request, source, resources, store)
@@ -377,7 +357,7 @@ class EOF:
             Another grid, or values that are missing where the first data had some and gaps are refused.
         """
         self._require_fit()
-        self._field.require_same(X)
+        Gridded.of(X, self._field.sample)
         return self._scored(self._field.rows(X), missing)
 
     def explained_variance(self) -> Any:
@@ -563,7 +543,7 @@ class HilbertEOF:
         # The longest dimension of the grid first: blocks are cut along it, and hold all of the others.
         self._order = sorted(grid.dims, key=lambda name: -grid.sizes[name])
         self._ordered = Gridded(grid.transpose(*self._order), dim)
-        self._areas = self._ordered.coslat().ravel() if self.use_coslat else None
+        self._areas = self._ordered.coslat() if self.use_coslat else None
         self._points = self._signals(X, dim)
         weights = None if self._areas is None else Weights(rows=self._areas)
         request = Request(target_rank=self.n_modes, tol=self.tol, seed=self.random_state, weights=weights)

@@ -8,9 +8,10 @@ those of an earlier run.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ from npmdask.operators.view import column_scale
 from npmdask.runs.missing import Fill, Missing, kept_fill, missing_of
 from npmdask.runs.weights import Weights, in_units_of_data, kept_weights
 from npmdask.storage.containers import is_sparse
+from npmdask.storage.labels import Axis, Labels
 from npmdask.storage.readers.dense import DenseReader
 from npmdask.storage.readers.gaps import DROP, EM, FILL, MEAN, GapReader, Marks, as_nan, over_observed
 from npmdask.storage.source import Source, open_source, with_missing
@@ -33,6 +35,7 @@ from npmdask.storage.streams.zarr_rows import units_of
 
 if TYPE_CHECKING:
     from npmdask.runs.solution import Solution
+    from npmdask.storage.names import Order
 
 AT_ONCE = 16 * 2**20  # bytes of rows as float64 that are multiplied at once
 AS_RUN, LEAST_SQUARES = RULES = ("as-run", "least-squares")  # what gaps of rows that are scored count as
@@ -90,7 +93,7 @@ class StoredComponents:
     """Scores of a row are those of ``(row - mean) / scale * sqrt(column_weight)`` along the ``basis`` (d x k).
 
     All three (d) may be None. ``model``: of such rows, which says what is expected where one has no value. ``marks``:
-    numbers that mark missing values, where ``missing`` does not say them.
+    numbers that mark missing values, where ``missing`` does not say them. ``labels``: what the columns are called.
     """
 
     basis: Block
@@ -101,6 +104,7 @@ class StoredComponents:
     column_weight: np.ndarray | None = None
     model: FactorModel | None = None
     marks: Marks = ()
+    labels: Labels | None = None
 
     @property
     def d(self) -> int:
@@ -161,6 +165,42 @@ class StoredComponents:
         rows = scores @ self.basis.conj().T
         rows = rows if self.scale is None else rows * self.scale
         return rows if self.mean is None else rows + self.mean
+
+    def places_in(self, axes: Sequence[Axis], where: str, wide: int) -> Order:
+        """Where the columns that the run read lie among ``wide`` ones that are called so; and what is to be said.
+
+        Columns that it left out are wherever there is room, as nothing is asked of them.
+        """
+        from npmdask.storage.names import Order, columns_of, matched
+
+        kept = None if self.missing is None else self.missing.kept
+        known = columns_of(self.labels, kept, whole=wide > self.d)
+        known = known if prod(axis.size for axis in known) in (self.d, wide) else ()
+        places, said = matched(known, axes, where)
+        if places is not None and len(places) < wide:
+            whole, kept = np.empty(wide, np.int64), np.arange(self.d) if kept is None else kept
+            whole[kept], whole[np.setdiff1d(np.arange(wide), kept)] = places, np.setdiff1d(np.arange(wide), places)
+            places = whole
+        return Order(places, said)
+
+    def _in_order(self, opened: Source, missing: str) -> Source:
+        """Rows of the columns that were kept, and how to put them in order."""
+        found, fill, wide = self.missing, self.fill, opened.shape[-1]
+        if wide not in (self.d, self.d if found is None else len(found.counts)):
+            return opened
+        places, said = self.places_in(() if opened.labels is None else opened.labels.columns, opened.path, wide)
+        opened = replace(opened, notes=(*opened.notes, *said))
+        if places is None:
+            return self._read_with_gaps(opened, missing)
+        if found is not None:
+            places = places[found.kept] if wide > self.d else places
+        order = np.argsort(places)
+        if found is not None:
+            found = replace(found, kept=places[order], fill=None if found.fill is None else found.fill[order])
+        if fill is not None and not isinstance(fill.values, float):
+            fill = replace(fill, values=fill.values[order])
+        opened = replace(self, missing=found, fill=fill)._read_with_gaps(opened, missing)
+        return replace(opened, order=np.argsort(order))
 
     def _read_with_gaps(self, opened: Source, missing: str) -> Source:
         """Rows of the columns that were kept. Their gaps are NaN, or as the run read those of its own."""
@@ -227,7 +267,7 @@ class StoredComponents:
             )
         gaps = fit or self.missing is not None or self.fill is not None
         opened = open_source(source, kind, dim, gaps=gaps, of_complex=self.of_complex)
-        opened = self._read_with_gaps(opened, missing)
+        opened = self._in_order(opened, missing)
         if opened.reader.layout == "matrix-free":
             raise BadInputError(
                 f"{opened.path.removeprefix('memory, ')} has no rows to score: the scores of the rows it was made of "
@@ -246,11 +286,19 @@ class StoredComponents:
         for unit in range(len(units.bounds) - 1):
             first, rows = int(units.bounds[unit]), units.load(unit)
             rows = rows.view(opened.dtype) if opened.parts == 2 else rows
+            if opened.order is not None:
+                rows = rows[:, opened.order] if is_sparse(rows) else np.take(rows, opened.order, axis=1)
             for start in range(0, rows.shape[0], step):
                 yield first + start, rows[start : start + step]
 
     def _remedy(self, fit: bool) -> str:
         return "" if fit else f"; scores(rows, missing={LEAST_SQUARES!r}) takes rows with missing values"
+
+
+def labels_of_run(held: RunStore, name: str = "labels") -> Labels | None:
+    """What rows and columns of a run are called, where its data say so."""
+    part = held.read_part(name)
+    return None if part is None else Labels.of_bundle(*part)
 
 
 def components_of_run(
@@ -265,12 +313,14 @@ def components_of_run(
         The column means lay with a source that is gone or has changed.
     """
     data, missing, weights = spec["data"], missing_of(held), weights or kept_weights(held, spec)
+    labels = labels_of_run(held)
     columns = None if weights is None else weights.columns
     columns = columns if columns is None or missing is None else columns[missing.kept]
     if not (data["center"] or data["scale"]):
         marks = tuple(data.get("missing_values", ())) if missing is None else ()
         fill = kept_fill(held, data)
-        return StoredComponents(basis=basis, missing=missing, fill=fill, column_weight=columns, marks=marks)
+        known: dict[str, Any] = {"column_weight": columns, "marks": marks, "labels": labels}
+        return StoredComponents(basis=basis, missing=missing, fill=fill, **known)
     mean, std = _statistics(held, spec, source)
     model = None
     if data.get("missing") == EM:
@@ -286,6 +336,7 @@ def components_of_run(
         scale=column_scale(np.abs(mean), std, sparse=data["kind"] == "sparse") if data["scale"] else None,
         column_weight=columns,
         model=model,
+        labels=labels,
     )
 
 
@@ -434,7 +485,7 @@ class TurnedComponents:
         >>> again.similarity.round(6).tolist(), again.variances.tolist() == turned.variances[::-1].tolist()
         ([1.0, 1.0], True)
         """
-        earlier = _earlier(to, *self.basis.shape)
+        earlier = _earlier(self.components, to)
         order, signs, compared = _matched(self.basis, earlier)
         return replace(
             self,
@@ -490,9 +541,7 @@ def aligned(solution: Solution, to: Any, rotate: bool) -> TurnedComponents:
     found, variances = variances_of_run(solution)
     if isinstance(to, str | Path):
         raise BadInputError(f"{str(to)!r} is a name: give the solution itself, as npmdask.resume({str(to)!r})")
-    require_same_columns(solution, to)
-    d, k = found.basis.shape
-    earlier = _earlier(to, d, k)
+    k, earlier = found.k, _earlier(found, to)
     if rotate and earlier.shape[1] != k:
         raise BadInputError(
             f"{k} components are not rotated onto {earlier.shape[1]}: give as many of each, or leave rotate out"
@@ -522,41 +571,49 @@ def aligned(solution: Solution, to: Any, rotate: bool) -> TurnedComponents:
     )
 
 
-def require_same_columns(solution: Solution, to: Any) -> None:
-    """Raise BadInputError where both runs name their columns, and not alike, or left out other ones."""
-    mine, theirs = solution.analysed, getattr(to, "analysed", None)
-    if theirs is None:
-        return
-    gaps = mine.missing, theirs.missing
-    if gaps[0] is not None and gaps[1] is not None and gaps[0].kept.tolist() != gaps[1].kept.tolist():
+def _places_among(mine: StoredComponents, theirs: StoredComponents) -> np.ndarray:
+    """Where the columns of components lie among those of an earlier run.
+
+    Raises
+    ------
+    BadInputError
+        It has other columns, or left out other ones.
+    """
+    from npmdask.storage.names import columns_of
+
+    gaps = theirs.missing
+    axes = columns_of(theirs.labels, None if gaps is None else gaps.kept, whole=True)
+    wide = prod(axis.size for axis in axes) if axes or gaps is None else len(gaps.counts)
+    wide = theirs.d if not axes and (mine.missing is None or wide != len(mine.missing.counts)) else wide
+    places = mine.places_in(axes, "the earlier run", wide).places
+    places = np.arange(wide) if places is None else places
+    places = places if mine.missing is None or wide == mine.d else places[mine.missing.kept]
+    kept = np.arange(wide) if gaps is None or wide == theirs.d else gaps.kept
+    at = np.searchsorted(kept, places).clip(max=len(kept) - 1)
+    if (kept[at] != places).any():
         raise BadInputError(
             "the two runs left out different columns, because different ones had no values: their components have "
             "different columns. Leave the same columns out of both data sets"
         )
-    for mine_axis, their_axis in zip(solution.labels.columns, to.labels.columns, strict=False):
-        both = mine_axis.values is not None and their_axis.values is not None
-        if mine_axis.size != their_axis.size or (both and mine_axis.places.tolist() != their_axis.places.tolist()):
-            raise BadInputError(
-                f"the columns of the two runs have other names or another order (of {mine_axis.name}): components are "
-                "compared column by column; bring the data into the order of the earlier run and run again"
-            )
+    return at
 
 
-def _earlier(to: Any, d: int, k: int) -> Block:
-    """Earlier components as columns of length 1."""
+def _earlier(mine: StoredComponents, to: Any) -> Block:
+    """Earlier components as columns of length 1, their rows in the order of ``mine``."""
     held = np.asarray(getattr(to, "basis", to))
     if held.dtype.kind == "c":
         raise BadInputError("the earlier components are complex, and these are real: give components of the same data")
     earlier = np.asarray(held, dtype=np.float64)
-    if earlier.ndim != 2 or len(earlier) != d or not np.isfinite(earlier).all():
+    if earlier.ndim != 2 or len(earlier) != mine.d or not np.isfinite(earlier).all():
         raise BadInputError(
-            f"components of shape {earlier.shape} are no earlier answer about these {d} columns: give a solution or "
-            "its basis, columns x components, of the same columns in the same order"
+            f"components of shape {earlier.shape} are no earlier answer about these {mine.d} columns: give a solution "
+            "or its basis, columns x components, of the same columns in the same order"
         )
     lengths = np.linalg.norm(earlier, axis=0)
     if not (lengths > 0).all():
         raise BadInputError("an earlier component is zero, and nothing is like it: leave it out")
-    return earlier / lengths
+    theirs = getattr(getattr(to, "analysed", to), "components", None)
+    return (earlier if theirs is None else earlier[_places_among(mine, theirs)]) / lengths
 
 
 def _matched(basis: Block, earlier: Block) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:

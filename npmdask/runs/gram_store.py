@@ -51,6 +51,7 @@ from npmdask.runs.solution import Resources
 from npmdask.runs.stopping_rules import smallest_rank, trace_of
 from npmdask.storage import source as sources
 from npmdask.storage.labels import Axis, Labels
+from npmdask.storage.names import matched
 from npmdask.storage.paths import is_url
 from npmdask.storage.source import IN_MEMORY, Source
 
@@ -112,6 +113,7 @@ class GramStore:
         self._spec, self._folder = spec, run.path
         self._labels = None if labels is None else Labels.of_bundle(*labels)
         self._chosen: np.ndarray | None = None
+        self._order: np.ndarray | None = None  # of the columns of another Gram among those that are stored
         self._whole = True
 
     def __repr__(self) -> str:
@@ -574,8 +576,7 @@ class GramStore:
         if isinstance(stores, str | Path | GramStore) or len(stores) < 2:
             raise BadInputError("a merge takes two Grams or more: give a list of their stores")
         opened = [store if isinstance(store, GramStore) else GramStore(store) for store in stores]
-        for other in opened[1:]:
-            opened[0]._require_like(other)
+        opened[1:] = [opened[0]._like(other) for other in opened[1:]]
         if not distinct:
             _require_no_overlap(opened)
         taken: set[str] = set()
@@ -583,7 +584,9 @@ class GramStore:
         for one in sorted(opened, key=lambda store: store.fingerprint):
             names = {name: _new_name(one._group_name(name), taken) for name in one.groups}
             parts += [(one, replace(part, group=names[part.group])) for part in one.parts]
-        return _written(dest, opened[0], "merged", [(part, partial(one._sums_of, part)) for one, part in parts])
+        made = _written(dest, opened[0], "merged", [(part, partial(one._sums_of, part)) for one, part in parts])
+        made.warnings = tuple(dict.fromkeys(said for other in opened[1:] for said in other.warnings))
+        return made
 
     def remove(self, other: str | Path | GramStore, dest: str | Path) -> GramStore:
         """
@@ -610,7 +613,7 @@ class GramStore:
             Rows that are not in here; or no row or no digit would be left.
         """
         less = other if isinstance(other, GramStore) else GramStore(other)
-        self._require_like(less)
+        less = self._like(less)
         left = list(self.parts)
         for (
             gone
@@ -670,7 +673,12 @@ class GramStore:
         return total
 
     def _sums_of(self, part: GramPart) -> GramSums:
-        return read_sums(folder_of(self.store) if is_url(self.store) else self._folder, part)
+        sums, at = read_sums(folder_of(self.store) if is_url(self.store) else self._folder, part), self._order
+        if at is None:
+            return sums
+        # Errors of the stored matrix are seen by other probes then, and probes are alike.
+        matrix, residual = sums.matrix[np.ix_(at, at)], (sums.image - sums.matrix @ self._probes)[at]
+        return replace(sums, mean=sums.mean[at], matrix=matrix, image=matrix @ self._probes + residual)
 
     @cached_property
     def _reader(self) -> GramReader:
@@ -761,8 +769,8 @@ class GramStore:
         own = Path(self.store).name
         return own if len(self.groups) == 1 else f"{own}: {name}"
 
-    def _require_like(self, other: GramStore) -> None:
-        """Raise RefusedError where the sums of both cannot be added."""
+    def _like(self, other: GramStore) -> GramStore:
+        """The other one, its columns in the order of these. Raises RefusedError where the sums cannot be added."""
         where = f"{self.store} and {other.store}"
         for one in (self, other):
             if one._chosen is not None:
@@ -771,12 +779,6 @@ class GramStore:
             raise RefusedError(
                 f"{where} have {self.columns} and {other.columns} columns: only Grams of the same columns can be "
                 "merged or removed"
-            )
-        names = [[axis.places.tolist() for axis in one.labels.columns] for one in (self, other)]
-        called = [[axis.name for axis in one.labels.columns] for one in (self, other)]
-        if called[0] != called[1] or names[0] != names[1]:
-            raise RefusedError(
-                f"{where} have {_difference(*names)}: only Grams of the same columns can be merged or removed"
             )
         for field, what in (("of", "kind"), ("layout", "layout")):
             mine, theirs = self._spec["data"][field], other._spec["data"][field]
@@ -790,6 +792,12 @@ class GramStore:
                 f"{where} have probes of seeds {seeds[0]} and {seeds[1]}, whose products do not add up: form one of "
                 "them again with the seed of the other"
             )
+        known, given = self.labels.columns, other.labels.columns
+        remedy = "only Grams of the same columns can be merged or removed"
+        places, said = matched(known, given, other.store, self.store, error=RefusedError, remedy=remedy)
+        other = other._with(parts=other.parts)
+        other._order, other.warnings = places, said
+        return other
 
 
 def form_gram(
@@ -838,16 +846,6 @@ def _new_name(name: str, taken: set[str]) -> str:
         found = f"{name} ({number})"
     taken.add(found)
     return found
-
-
-def _difference(mine: list[list[Any]], theirs: list[list[Any]]) -> str:
-    """Describe how the names of columns differ."""
-    if len(mine) != 1 or len(theirs) != 1:
-        return "columns that are called otherwise"
-    if sorted(map(str, mine[0])) == sorted(map(str, theirs[0])):
-        return "the same columns in another order"
-    here, there = set(map(str, mine[0])), set(map(str, theirs[0]))
-    return f"other columns (only the first has {_some(sorted(here - there))}, the second {_some(sorted(there - here))})"
 
 
 def _require_no_overlap(stores: Sequence[GramStore]) -> None:

@@ -21,7 +21,7 @@ from npmdask.checkpoint.store import RunStore, folder_of
 from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.execution.executor import single_threaded_blas
 from npmdask.numerics.domains import counts
-from npmdask.runs.components import SIMPLE_STRUCTURE, TurnedComponents, require_same_columns
+from npmdask.runs.components import SIMPLE_STRUCTURE, StoredComponents, TurnedComponents, aligned
 from npmdask.runs.gram_parts import STORED_GRAM
 from npmdask.runs.gram_resampling import LEAST_GROUPS, LEAST_REPLICATES
 from npmdask.runs.gram_store import GramStore
@@ -40,11 +40,11 @@ ARRAYS = ("basis", "variances", "rotation", "correlations", "similarity", "earli
 
 @dataclass(frozen=True, kw_only=True)
 class Earlier:
-    """The components of an earlier run as they were presented. ``place``: its store; ``solution``: its names."""
+    """The ``basis`` of an earlier run as it was presented. ``place``: its store; ``components``: what it is of."""
 
     place: str
     basis: np.ndarray
-    solution: Solution
+    components: StoredComponents | None
 
 
 def earlier_of(store: str, rotate: str | None) -> Earlier:
@@ -63,9 +63,9 @@ def earlier_of(store: str, rotate: str | None) -> Earlier:
     if kept is not None and "basis" in kept[0]:
         before = kept[1]["asked"].get("rotate")
         if (before if before in SIMPLE_STRUCTURE else None) == method:
-            return Earlier(place=run.place, basis=kept[0]["basis"], solution=solution)
+            return Earlier(place=run.place, basis=kept[0]["basis"], components=solution.analysed.components)
     basis = solution.basis if method is None else solution.rotated(method).basis
-    return Earlier(place=run.place, basis=basis, solution=solution)
+    return Earlier(place=run.place, basis=basis, components=solution.analysed.components)
 
 
 def turn(solution: Solution, rotate: str | None, earlier: Earlier | None) -> TurnedComponents | None:
@@ -77,13 +77,11 @@ def turn(solution: Solution, rotate: str | None, earlier: Earlier | None) -> Tur
         There is no such rotation, nothing to rotate onto, or the earlier components are of other columns.
     """
     require_rotation(rotate, onto=earlier is not None)
-    if earlier is not None:
-        require_same_columns(solution, earlier.solution)
     with single_threaded_blas():
         if rotate in SIMPLE_STRUCTURE:
             turned = solution.rotated(str(rotate))
-            return turned if earlier is None else turned.aligned(earlier.basis)
-        return None if earlier is None else solution.aligned(earlier.basis, rotate=rotate == PROCRUSTES)
+            return turned if earlier is None else turned.aligned(earlier)
+        return None if earlier is None else aligned(solution, earlier, rotate == PROCRUSTES)
 
 
 def grid_of(given: str) -> tuple[int, int]:

@@ -42,6 +42,7 @@ from npmdask.privacy.release import EVERYTHING, Disclosure, Recipe
 from npmdask.privacy.request import Privacy
 from npmdask.runs.missing import Fill
 from npmdask.runs.weights import Weights, columns_read
+from npmdask.storage.labels import Axis
 from npmdask.storage.readers.gaps import COUNTED, EM, PAIRWISE, REFUSE, GapReader
 from npmdask.storage.readers.packed import TriangleReader
 from npmdask.storage.source import Source
@@ -113,6 +114,7 @@ class Start:
     warning: str | None = None  # what should be known of the earlier run
     passes: int = 0  # spent on the way to it, where that was part of this run (a search for the rank)
     random_columns: int = 0  # beside it at least; 0: of stages of a search, and of runs begun before there were any
+    axes: tuple[Axis, ...] = ()  # what the columns of the earlier run are called
 
 
 class DerivedOperator(Protocol):

@@ -32,12 +32,11 @@ from npmdask.privacy.mechanisms import EntriesGaussian
 from npmdask.privacy.request import Privacy, unprotected
 from npmdask.privacy.tensor_release import TENSOR_POWER
 from npmdask.runs.build import JOBS, make_problem
-from npmdask.runs.components import StoredComponents, components_of_run
+from npmdask.runs.components import StoredComponents, components_of_run, labels_of_run
 from npmdask.runs.missing import keep_fill, kept_fill, missing_of
 from npmdask.runs.problem import STORED_GRAM, Locked, Presentation, Problem, Request, Start
 from npmdask.runs.solution import Analysed, Resources, Solution
 from npmdask.runs.weights import keep_weights, kept_weights, total_of
-from npmdask.storage.labels import Labels
 from npmdask.storage.paths import Facts
 from npmdask.storage.readers.gaps import REFUSE
 from npmdask.storage.source import open_source
@@ -360,7 +359,7 @@ def solution_of(run: RunStore, *, scores: bool = True) -> Solution:
         raise BadInputError(f"{run.place} is not a run on samples or a matrix: only their components can be rotated")
     arrays, meta = result
     public = "privacy" not in spec and "nodes" not in spec
-    weights, labels = kept_weights(run, spec), run.read_part("labels")
+    weights, labels = kept_weights(run, spec), labels_of_run(run)
     rows = spec["data"]["shape"][0] if public else None
     basis, missing = arrays["basis"], missing_of(run)
     if scores:
@@ -368,14 +367,14 @@ def solution_of(run: RunStore, *, scores: bool = True) -> Solution:
     else:
         columns = None if weights is None else weights.columns
         columns = columns if columns is None or missing is None else columns[missing.kept]
-        found = StoredComponents(basis=basis, missing=missing, column_weight=columns)
+        found = StoredComponents(basis=basis, missing=missing, column_weight=columns, labels=labels)
     analysed = Analysed(
         kind=spec["data"]["kind"],
         rows=rows,
         row_weight=None if weights is None or weights.rows is None else total_of(weights.rows, len(weights.rows)),
         centred=spec["data"]["center"],
         components=found,
-        labels=None if labels is None else Labels.of_bundle(*labels),
+        labels=labels,
         missing=missing,
     )
     return Solution(
@@ -503,11 +502,15 @@ def _require_of_matrix(earlier: RunStore) -> None:
 
 def start_of(earlier: RunStore) -> Start:
     """Read the last vectors of a run: its answer, and what its last step had in addition (p columns, not only k)."""
+    from npmdask.storage.names import columns_of
+
     warning = _warning(earlier)
     with single_threaded_blas():
         basis = np.ascontiguousarray(_basis(earlier))
     identity = hashlib.sha256(basis.tobytes()).hexdigest()
-    return Start(basis=basis, identity=identity, warning=warning, random_columns=RANDOM_COLUMNS)
+    missing = missing_of(earlier)
+    axes = columns_of(labels_of_run(earlier), None if missing is None else missing.kept)
+    return Start(basis=basis, identity=identity, warning=warning, random_columns=RANDOM_COLUMNS, axes=axes)
 
 
 def _warning(earlier: RunStore) -> str | None:

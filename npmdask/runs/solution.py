@@ -789,15 +789,12 @@ class Solution:
         """
         if type(adata).__name__ != "AnnData":
             raise BadInputError(f"an AnnData is needed, not a {type(adata).__name__}: scores(rows) takes all others")
-        named = [axis.values for axis in self.labels.columns if axis.values is not None]
-        if named and not np.array_equal(named[0], axis_of("var", adata.var_names.to_numpy()).places):
-            raise BadInputError(
-                "the AnnData has other genes than the data of the run: give adata[:, solution.labels.columns[0].values]"
-            )
+        axes = (axis_of("var", adata.var_names.to_numpy()),)
+        places = self._found.places_in(axes, "the AnnData", adata.n_vars).places
         scores = self.scores(adata)
         usual = key == "pca"
         adata.obsm["X_pca" if usual else key] = scores
-        adata.varm["PCs" if usual else key] = self.basis
+        adata.varm["PCs" if usual else key] = self.basis if places is None else self.basis[np.argsort(places)]
         centred = self.analysed.centred
         more = {"variance": self.explained_variance} if centred and self._rows > 1 else {}
         more |= {"variance_ratio": self.explained_variance_ratio} if centred else {}

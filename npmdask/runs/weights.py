@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -144,22 +146,41 @@ def find_weights(source: Source, rows: Any, columns: Any, given: Any = None) -> 
         given = open_grid(Path(source.path), source.dim)[0]
     labels = source.labels
     axes = {"rows": labels.rows if labels else (), "columns": labels.columns if labels else ()}
+    if not axes["rows"] and hasattr(given, "iloc"):  # of pandas, whose labels leave out numbers
+        axes["rows"] = (axis_of("row", given.index.to_numpy()),)
     found = {
-        side: None if asked is None else _found(asked, side, axes[side], given)
+        side: None if asked is None else _found(asked, side, axes[side], given, source.shape[SIDES.index(side)])
         for side, asked in (("rows", rows), ("columns", columns))
     }
     return Weights(**found)
 
 
-def _found(asked: Any, side: str, axes: tuple[Axis, ...], given: Any) -> Any:
+def _found(asked: Any, side: str, axes: tuple[Axis, ...], given: Any, size: int) -> Any:
     if isinstance(asked, Path):
         return numbers_in(asked, NAMES[side])
     if isinstance(asked, str):
-        return _named(asked, side, axes, given)
-    return _over(axes, asked, NAMES[side]) if hasattr(asked, "dims") and hasattr(asked, "coords") else asked
+        return weights_called(asked, side, axes, given)
+    if hasattr(asked, "dims") and hasattr(asked, "coords"):
+        return over(axes, asked, NAMES[side])
+    if hasattr(asked, "iloc") and asked.ndim == 1 and len(asked) == size:
+        places = places_of(axes, [axis_of(side.removesuffix("s"), asked.index.to_numpy())], NAMES[side])
+        return asked if places is None else asked.iloc[places]
+    return asked
 
 
-def _named(asked: str, side: str, axes: tuple[Axis, ...], given: Any) -> Any:
+def places_of(known: Sequence[Axis], given: Sequence[Axis], name: str) -> np.ndarray | None:
+    """Where the places of the data lie among those that weights are given for; None: they are the same."""
+    from npmdask.storage.names import is_counted, matched
+
+    if is_counted(given):
+        return None
+    places, said = matched(known, given, name, "the data", what="numbers")
+    for sentence in said:
+        warnings.warn(sentence, RuntimeWarning, stacklevel=4)
+    return places
+
+
+def weights_called(asked: str, side: str, axes: tuple[Axis, ...], given: Any) -> Any:
     """The weights that a coordinate holds, or a file."""
     coords = dict(getattr(given, "coords", {}))
     places = {axis.name: axis.values for axis in axes if axis.values is not None}
@@ -179,7 +200,7 @@ def _named(asked: str, side: str, axes: tuple[Axis, ...], given: Any) -> Any:
         raise BadInputError(
             f"{NAMES[side]} = {asked!r} is neither a file (.npy, or a Zarr array) nor a coordinate of the data: {among}"
         )
-    values = _over(axes, coords[name], NAMES[side]) if name in coords else _spread(axes, str(name), places[str(name)])
+    values = over(axes, coords[name], NAMES[side]) if name in coords else _spread(axes, str(name), places[str(name)])
     units = getattr(coords.get(name), "attrs", {}).get("units")
     return cosines(values, units) if asked == COSLAT and side == "columns" else values
 
@@ -203,7 +224,7 @@ def cosines(latitudes: Any, units: Any = None) -> np.ndarray:
     return np.asarray(np.cos(np.deg2rad(degrees)).clip(0.0, 1.0))
 
 
-def _over(axes: tuple[Axis, ...], array: Any, name: str) -> np.ndarray:
+def over(axes: tuple[Axis, ...], array: Any, name: str) -> np.ndarray:
     """A DataArray over some of the ``axes``, repeated along the others."""
     held = {axis.name: axis.size for axis in axes}
     dims = [str(dim) for dim in array.dims]
@@ -215,31 +236,14 @@ def _over(axes: tuple[Axis, ...], array: Any, name: str) -> np.ndarray:
         )
     for axis in axes:
         if axis.name in dims:
-            require_same_places(axis.name, coordinates_of(array, axis.name), axis.values, name)
+            index = array.indexes[axis.name].to_numpy() if axis.name in array.indexes else None
+            places = places_of([axis], [axis_of(axis.name, index, axis.size)], name)
+            array = array if places is None else array.isel({axis.name: places})
     order = [dim for dim in held if dim in dims]
     values = real_array(array.transpose(*order).values, name)
     return np.broadcast_to(
         values.reshape([held[dim] if dim in dims else 1 for dim in held]), tuple(held.values())
     ).ravel()
-
-
-def coordinates_of(array: Any, dim: Any) -> Any:
-    """The coordinates of a DataArray along a dimension; None where it has none, for which xarray itself counts."""
-    return array.coords[dim] if dim in array.coords else None
-
-
-def require_same_places(dim: str, given: Any, wanted: Any, name: str) -> None:
-    """Raise BadInputError where weights say that they are of other places along ``dim`` than the data, or of the same
-    in another order; either may be None, where places are not named.
-    """
-    if given is None or wanted is None:
-        return
-    found, known = (axis_of(dim, np.asarray(values)).places for values in (given, wanted))
-    if not np.array_equal(found, known):
-        raise BadInputError(
-            f"{name} are of other places along {dim!r} than the data, or in another order: give weights.reindex({dim}="
-            f"...) with the data's own {dim}, or drop theirs (weights.drop_vars({dim!r}))"
-        )
 
 
 def _spread(axes: tuple[Axis, ...], name: str, values: np.ndarray) -> np.ndarray:

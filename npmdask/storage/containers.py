@@ -6,6 +6,7 @@ No library of tables is imported here to find out whether something is of it: wh
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import getitem
 from typing import Any
 
 import numpy as np
@@ -128,9 +129,22 @@ def _rows_first(array: Any, dim: str | int | None, what: str) -> Any:
 
 
 def _computed_table(table: Any) -> Any:
-    """The columns of a Dask DataFrame as an array; its rows are counted, which computes them once."""
+    """The columns of a Dask DataFrame as an array; its rows are counted, and names compared, in one computation."""
+    import dask
+
+    from npmdask.storage.names import matched
+
     _require_numbers("the Dask DataFrame", [str(n) for n, t in table.dtypes.items() if t.kind not in "iufb"])
-    return table.to_dask_array(lengths=True)
+    seen = dask.compute(*(dask.delayed(_height_and_names)(part) for part in table.to_delayed()))
+    axes, what = of_columns(list(table.columns)).columns, "partition {} of the Dask DataFrame"
+    found = [matched(axes, of_columns(each).columns, what.format(i), "the frame") for i, (_, each) in enumerate(seen)]
+    if any(order.places is not None for order in found):
+        table = table.map_partitions(getitem, list(table.columns), meta=table._meta)
+    return table.to_dask_array(lengths=[height for height, _ in seen])
+
+
+def _height_and_names(part: Any) -> tuple[int, list[Any]]:
+    return len(part), list(part.columns)
 
 
 def _pandas(table: Any, *, gaps: bool) -> np.ndarray:

@@ -157,6 +157,7 @@ class Source:
     that rows lie along, where that was asked for. ``gaps``: of an ingested store, whether NaN were kept as missing
     values; that is how it was ingested, and does not say whether there are any. ``notes``: what was decided about the
     data that their owner may not expect, in sentences: columns that were left out, names that were not compared.
+    ``order``: where the columns that are asked for lie among those that are read; None: they are those.
     """
 
     path: str
@@ -178,6 +179,7 @@ class Source:
     budget: str | None = None
     gaps: bool = False
     notes: tuple[str, ...] = ()
+    order: np.ndarray | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -21,8 +21,10 @@ import zarr
 from npmdask.errors import BadInputError, closest
 from npmdask.numerics.subspaces import Block
 from npmdask.runs.weights import Weights
-from npmdask.storage.containers import is_sparse, values_of
+from npmdask.storage.containers import is_sparse, labels_of, values_of
 from npmdask.storage.kinds import real_array
+from npmdask.storage.labels import Axis
+from npmdask.storage.names import matched
 from npmdask.storage.readers.lazy import BlockRows
 from npmdask.streaming.source import Reading, open_stream, weights_of
 
@@ -142,6 +144,7 @@ class Estimator(*ESTIMATOR):  # type: ignore[misc]
 
     store: str | Path | None
     progress = False  # of what was pickled before there was such a parameter
+    _axes: tuple[Axis, ...] = ()  # what the columns of the fit were called
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """
@@ -191,7 +194,15 @@ class Estimator(*ESTIMATOR):  # type: ignore[misc]
         ``first``: the columns are those of the fit, and not compared with them. ``least``: rows. ``gaps``: NaN is let
         through.
         """
-        held = values_of(X, gaps=gaps)
+        held, labels = values_of(X, gaps=gaps), labels_of(X)
+        axes = () if labels is None else labels.columns
+        if first:
+            self._axes = axes
+        elif (
+            not (WITH_SCIKIT_LEARN and hasattr(X, "iloc"))
+            and matched(self._axes, axes, "X", "the fit").places is not None
+        ):
+            raise BadInputError("the columns of X are in another order than in the fit: bring them into the same")
         if not WITH_SCIKIT_LEARN or not in_memory(held):
             return held
         given = X if hasattr(X, "iloc") else held  # a table of pandas has names, which are kept

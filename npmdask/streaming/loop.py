@@ -20,16 +20,20 @@ from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, NpmdaskError, TooFewRowsError
 from npmdask.execution.memory import MemoryPlan, tree_rss
 from npmdask.privacy.request import unprotected
+from npmdask.runs.components import labels_of_run
 from npmdask.runs.observers import Observer
 from npmdask.runs.restore import bind_spec
 from npmdask.runs.session import Session
 from npmdask.runs.solution import Resources
 from npmdask.runs.weights import keep_weights
+from npmdask.storage.labels import Labels
+from npmdask.storage.names import matched
+from npmdask.storage.streams import BatchedStream
 from npmdask.streaming.memory import plan_stream
 from npmdask.streaming.metrics import Measures, last_step, measure_model
 from npmdask.streaming.problem import StreamProblem
 from npmdask.streaming.solution import StreamSolution
-from npmdask.streaming.source import said_of_header, weights_of
+from npmdask.streaming.source import said_of, weights_of
 from npmdask.theory.certificates.statements import of_stream
 
 TELL_SECONDS = 1.0  # between two signs of life
@@ -88,7 +92,7 @@ class StreamDriver:
             memory_limit_bytes=self.resources.memory,
             store=self.store.place,
             source=self.problem.opened.name,
-            warnings=(*warnings, *said_of_header(self._stream), *self._said_of_gaps(state)),
+            warnings=(*warnings, *said_of(self._stream), *self._said_of_gaps(state)),
             moment=self.problem.model.algorithm.moment,
             facts=answer.facts,
             assurance=self._assurance(answer),
@@ -106,6 +110,8 @@ class StreamDriver:
         once = {} if opened.budget is None else {"budget": opened.budget}
         keep = partial(keep_weights, self.store, opened.weights)
         told = bind_spec(self.problem.spec(), self.store, here | {"source": opened.name}, once=once, keep=keep)
+        if isinstance(self._stream, BatchedStream) and (labels := labels_of_run(self.store)) is not None:
+            self._stream.follow(partial(matched, labels.columns, of_known="the stream so far"))
         return [*unprotected(opened.budget), *told]
 
     def _plan(self) -> None:
@@ -191,6 +197,8 @@ class StreamDriver:
         now = (state.batches, self._skipped)
         if not state.rows or self._committed in ((*now, True), (*now, ended)):
             return
+        if (axes := getattr(self._stream, "axes", ())) and self.store.part_meta("labels") is None:
+            self.store.write_part("labels", *Labels(columns=axes).bundle())
         arrays, numbers = self.problem.model.saved(state)
         kept, measures = self._measures.saved()
         meta = {

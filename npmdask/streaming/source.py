@@ -16,7 +16,6 @@ from npmdask.runs.weights import Weights, find_weights
 from npmdask.storage.containers import is_linear_operator, is_sparse, values_of
 from npmdask.storage.formats.tables import taken_for_names
 from npmdask.storage.kinds import for_matrices_only, for_tensors_only
-from npmdask.storage.labels import Labels
 from npmdask.storage.object_url import SCHEMES, is_remote
 from npmdask.storage.paths import is_zarr, local_path
 from npmdask.storage.readers.gaps import Marks
@@ -82,7 +81,6 @@ class Opened:
     truth: Block | None = None
     budget: str | None = None  # the name under which the data have a privacy budget
     weights: Weights | None = None
-    labels: Labels | None = None
 
 
 def open_stream(
@@ -157,10 +155,10 @@ def weights_of(stream: Stream) -> np.ndarray | None:
     return weights
 
 
-def said_of_header(stream: Stream) -> tuple[str, ...]:
-    """What the stream took for the names of its columns, as a warning; a stream from elsewhere may not say it."""
+def said_of(stream: Stream) -> tuple[str, ...]:
+    """What the stream decided of the names of its columns, as warnings; a stream from elsewhere may not say it."""
     names = getattr(stream, "header", None)
-    return () if names is None else (taken_for_names(names),)
+    return (*(() if names is None else (taken_for_names(names),)), *getattr(stream, "notes", ()))
 
 
 def _is_store(source: Any) -> bool:
@@ -198,7 +196,7 @@ def _stored(source: Source, reading: Reading, seed: int, weights: Weights | None
     stream = ZarrRows(source, **order, non_finite=reading.non_finite, gaps=reading.gaps, weights=known)  # type: ignore[arg-type]
     truth = None if source.truth is None else source.truth.basis.astype(np.float64)
     rows = source.shape[0] * reading.epochs
-    held = {"buffer_bytes": stream.buffer_bytes, "budget": source.budget, "weights": weights, "labels": source.labels}
+    held = {"buffer_bytes": stream.buffer_bytes, "budget": source.budget, "weights": weights}
     return Opened(stream=stream, name=source.path, named=named, rows=rows, truth=truth, **held)  # type: ignore[arg-type]
 
 

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +19,24 @@ from npmdask.checkpoint.store import RunStore, folder_of, not_finished
 from npmdask.errors import BadInputError, CommitError
 from npmdask.execution.executor import single_threaded_blas
 from npmdask.numerics.subspaces import Block
-from npmdask.runs.components import AS_RUN, LEAST_SQUARES, Fits, StoredComponents, components_of_run, require_rule
+from npmdask.runs.components import (
+    AS_RUN,
+    LEAST_SQUARES,
+    Fits,
+    StoredComponents,
+    components_of_run,
+    labels_of_run,
+    require_rule,
+)
 from npmdask.runs.observers import Observer
-from npmdask.storage.labels import Axis, Labels
 from npmdask.storage.paths import is_zarr, local_path, locked
 from npmdask.storage.readers.gaps import unmarked
 from npmdask.storage.safe_open import open_node
+from npmdask.storage.streams import BatchedStream
 from npmdask.storage.writers.dense import DenseWriter, RowFile, is_row_file
 from npmdask.streaming.loop import TELL_SECONDS, Stopwatch
 from npmdask.streaming.solution import answer_of, is_stream, read_model
-from npmdask.streaming.source import STANDARD_INPUT, Opened, Reading, open_stream, said_of_header
+from npmdask.streaming.source import STANDARD_INPUT, Opened, Reading, open_stream, said_of
 
 # Rows along the components that a store holds: of a stream, a model that was saved, a finished run or a release.
 
@@ -45,7 +54,8 @@ def components_of(store: str | Path) -> StoredComponents:
     spec = held.read_spec()
     if spec is None or is_stream(spec):
         arrays, model = answer_of(store), read_model(store)[0]
-        return StoredComponents(basis=arrays["basis"], mean=arrays.get("mean"), marks=model.missing_values)
+        known: dict[str, Any] = {"marks": model.missing_values, "labels": labels_of_run(held)}
+        return StoredComponents(basis=arrays["basis"], mean=arrays.get("mean"), **known)
     result = held.read_part("result")
     if result is None:
         raise not_finished(store)
@@ -148,8 +158,8 @@ def transform(
     reading = Reading(non_finite=non_finite, pattern=pattern, format=format, header=header, gaps=gaps)
     dim = _dim_of_run(store, source) if dim is None else dim
     opened = _open(source, components, store, reading, dim)
-    if dim is not None:
-        _require_places(opened, store)
+    if isinstance(opened.stream, BatchedStream):
+        opened.stream.follow(partial(components.places_in, wide=opened.stream.columns))
     scorer = _Scorer(components, missing, opened, skip=non_finite == "skip")
     names = [f"component{i + 1}" for i in range(components.k)]
     count = batch_rows or max(1, BATCH_BYTES // (8 * opened.stream.columns))
@@ -172,7 +182,7 @@ def transform(
         source=opened.name,
         store=str(Path(store).absolute()),
         rows_with_gaps=scorer.rows_with_gaps,
-        warnings=(*said_of_header(opened.stream), *scorer.warnings),
+        warnings=(*said_of(opened.stream), *scorer.warnings),
     )
 
 
@@ -191,44 +201,6 @@ def _dim_of_run(store: str | Path, source: Any) -> str | None:
         return str(dim)
     node = open_node(path) if is_zarr(path) else None
     return str(dim) if isinstance(node, zarr.Group) and "npmdask" not in node.attrs else None
-
-
-def _require_places(opened: Opened, store: str | Path) -> None:
-    """Refuse another grid than that of the run: a flipped latitude has as many cells.
-
-    Coordinates may differ by rounding, as those of another file do.
-    """
-    part = RunStore(folder_of(store)).read_part("labels")
-    if part is None or opened.labels is None:
-        return
-    held = Labels.of_bundle(*part)
-    known, found = held.grid or held.columns, opened.labels.columns
-    if [axis.name for axis in known] != [axis.name for axis in found]:
-        names = (", ".join(axis.name for axis in axes) for axes in (found, known))
-        raise BadInputError(
-            "a row of {} has the dimensions ({}), and one of the run has ({}): transpose it, as "
-            "array.transpose(...)".format(opened.name, *names)
-        )
-    for axis, other in zip(known, found, strict=True):
-        if axis.values is None or other.values is None or _same_places(axis.values, other.values):
-            continue
-        raise BadInputError(
-            f"{axis.name} of {opened.name} is not that of the run ({_span(other)}, and was {_span(axis)}): give "
-            f"the same places in the same order, as array.sortby({axis.name!r}) or array.sel"
-        )
-
-
-def _same_places(known: np.ndarray, found: np.ndarray) -> bool:
-    if known.shape != found.shape:
-        return False
-    if known.dtype.kind in "iuf" and found.dtype.kind in "iuf":
-        return bool(np.allclose(known, found, rtol=1e-5, atol=1e-5 * float(np.ptp(known)), equal_nan=True))
-    return bool(np.array_equal(known, found))
-
-
-def _span(axis: Axis) -> str:
-    values = axis.places
-    return f"{len(values)} from {values[0]} to {values[-1]}"
 
 
 def _open(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from npmdask.models.two_fields.fit import (
     AFTER_STAGES,
     ANSWER,
     CCA,
+    LABELS,
     MCA,
     STAGES,
     CoupledRequest,
@@ -36,6 +37,7 @@ from npmdask.runs.problem import DEFAULT_STEPS
 from npmdask.runs.progress import with_progress
 from npmdask.runs.solution import Resources
 from npmdask.runs.weights import kept_weights
+from npmdask.storage.labels import Labels
 from npmdask.streaming.estimator import run_store
 
 
@@ -554,7 +556,8 @@ def read_coupled(store: str | Path) -> CoupledModes:
     held = RunStore(store)
     arrays, meta, spec = answer_of_job(held, ANSWER)
     weights = kept_weights(held, spec)
-    sides = _sides(arrays, meta, spec["data"], missing_of(held), None if weights is None else weights.columns)
+    named = [None if (part := held.read_part(name)) is None else Labels.of_bundle(*part) for name in LABELS]
+    sides = _sides(arrays, meta, spec["data"], missing_of(held), None if weights is None else weights.columns, named)
     fraction = error = None
     if "rest" in meta:
         total = float(np.square(arrays["values"]).sum() + meta["rest"])
@@ -585,6 +588,7 @@ def _sides(
     data: Mapping[str, Any],
     missing: Missing | None,
     weights: np.ndarray | None,
+    named: Sequence[Labels | None],
 ) -> list[FieldModes]:
     """The modes of both fields."""
     p, q = data["columns"]
@@ -608,6 +612,7 @@ def _sides(
             scale=None if scale is None else scale[read[number]],
             missing=None if missing is None else _missing_of(missing, stored[number], of_side),
             column_weight=None if weights is None else weights[stored[number]][of_side],
+            labels=named[number],
         )
         sides.append(
             FieldModes(

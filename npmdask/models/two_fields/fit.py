@@ -42,6 +42,7 @@ from npmdask.runs.solution import Resources, Solution
 from npmdask.runs.weights import Weights, columns_read, find_weights, keep_weights
 from npmdask.storage.bundle import Arrays
 from npmdask.storage.checksum import fingerprint
+from npmdask.storage.names import matched
 from npmdask.storage.readers.dense import DenseReader, checksum_table
 from npmdask.storage.readers.gaps import DROP, MEAN, REFUSE, GapReader, as_nan
 from npmdask.storage.readers.side_by_side import SideBySide
@@ -109,7 +110,7 @@ def open_fields(
     first, second = (open_source(given, None, dim, gaps=gaps) for given, dim in zip((left, right), dims, strict=True))
     for opened in (first, second):
         _require_rows(opened)
-    _require_same_rows(first, second)
+    said = _require_same_rows(first, second)
     weights = kept or _joined_weights(
         (first, second),
         find_weights(first, row_weights, left_weights, left),
@@ -124,6 +125,7 @@ def open_fields(
         fingerprint=joined_fingerprint(*both),
         registered=first.registered and second.registered,
         gaps=first.gaps or second.gaps,
+        notes=(*first.notes, *second.notes, *said),
     )
     if (weights is None or weights.rows is None) and not joined.gaps:
         joined = replace(joined, column_mean=_both("column_mean", both), column_std=_both("column_std", both))
@@ -166,8 +168,8 @@ def _require_rows(opened: Source) -> None:
     raise BadInputError(f"{opened.path} is {what}, but two fields must be dense rows: give samples or dense matrices")
 
 
-def _require_same_rows(left: Source, right: Source) -> None:
-    """Refuse fields of other rows, or of the same in another order, as far as rows are named.
+def _require_same_rows(left: Source, right: Source) -> tuple[str, ...]:
+    """Refuse fields of other rows, or of the same in another order; what is to be said where they are not named.
 
     Raises
     ------
@@ -179,20 +181,19 @@ def _require_same_rows(left: Source, right: Source) -> None:
             f"{left.path} has {left.shape[0]} rows and {right.path} has {right.shape[0]}: row i of both must belong "
             "to the same time or sample; keep the rows that both have (xarray.align(a, b, join='inner'))"
         )
-    axes = [source.labels.rows if source.labels is not None else () for source in (left, right)]
-    if any(len(side) != 1 or side[0].values is None for side in axes):
-        return
-    first, second = (side[0] for side in axes)
-    assert first.values is not None and second.values is not None
-    if np.array_equal(first.values, second.values):
-        return
-    same = first.values == second.values if first.values.dtype.kind == second.values.dtype.kind else np.array([False])
-    row = int(np.argmin(same))
-    raise BadInputError(
-        f"row {row} of {left.path} is {first.name} = {first.values[row]} and that of {right.path} is {second.name} = "
-        f"{second.values[row]}: row i of both must belong to the same time or sample; bring both into the same order "
-        "(xarray.align(a, b, join='inner'))"
+    first, second = (source.labels.rows if source.labels is not None else () for source in (left, right))
+    remedy = (
+        "row i of both must belong to the same time or sample; bring both into the same order (xarray.align(a, b, "
+        "join='inner'), df.loc[other.index])"
     )
+    places, said = matched(first, second, right.path, left.path, what="rows", remedy=remedy)
+    if places is not None:
+        row = int(np.argmax(places != np.arange(len(places))))
+        raise BadInputError(
+            f"{right.path} has the rows of {left.path} in another order (row {row} of the first is row {places[row]} "
+            f"there): {remedy}"
+        )
+    return said
 
 
 MCA, CCA = KINDS = ("mca", "cca")

@@ -24,6 +24,7 @@ from npmdask.storage.formats.common import (
 )
 from npmdask.storage.kinds import KEPT, storage_dtype
 from npmdask.storage.labels import of_columns
+from npmdask.storage.names import matched
 from npmdask.storage.paths import in_order
 
 pa = Later("pyarrow", "ingest")
@@ -242,6 +243,7 @@ def _parquet_rows(
     file: Any, options: dict[str, Any], dtype: np.dtype, row: int, part: Path, missing: str
 ) -> Iterator[np.ndarray]:
     for batch in file.iter_batches(**options):
+        batch = batch if batch.schema.names == options["columns"] else batch.select(options["columns"])
         yield table_rows(batch, options["columns"], dtype, row, part, missing)
         row += batch.num_rows
 
@@ -288,7 +290,8 @@ def _parquet_schema(parts: list[Path]) -> tuple[list[str], np.dtype, list[list[i
         fields = [field for field in schema if not field.name.startswith("__index_level_")]
         here = [field.name for field in fields]
         names = names or here
-        if here != names:
+        axes, own = of_columns(names).columns, of_columns(here).columns
+        if len(here) != len(names) or matched(axes, own, str(part), str(parts[0])).said:
             raise BadInputError(
                 f"{part} has columns {here} and {parts[0]} has {names}: write all parts with the same columns"
             )

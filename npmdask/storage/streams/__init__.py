@@ -9,13 +9,16 @@ of the algorithm, and a new stream of the same source, sought to it, gives the s
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from scipy.sparse import issparse
 
 from npmdask.errors import BadInputError, RefusedError, closest
+from npmdask.storage.labels import Axis
+from npmdask.storage.names import Order, matched
 from npmdask.storage.readers.gaps import Marks, is_marked
 
 Position = dict[str, Any]
@@ -120,6 +123,9 @@ class BatchedStream(ABC):
     weights: np.ndarray | None = None  # of the rows that were read last, where rows are weighted
     marks: Marks = ()  # numbers that mark missing values, which are given as NaN
     header: tuple[str, ...] | None = None  # the line of text that was taken for names; of several files, of the first
+    axes: tuple[Axis, ...] = ()  # what the columns are called; of several files, in the first
+    notes: tuple[str, ...] = ()  # what was decided of names, in sentences
+    _compare: Callable[[Sequence[Axis], str], Order] | None = None
 
     def __init__(self, columns: int, non_finite: str, gaps: str = "refuse") -> None:
         """``gaps``: what is done with missing values (NaN). Where rows with some are given, the policy is for those
@@ -132,6 +138,21 @@ class BatchedStream(ABC):
     def columns(self) -> int:
         """Width of a row, d."""
         return self._columns
+
+    def follow(self, compare: Callable[[Sequence[Axis], str], Order]) -> None:
+        """Give columns in the order that ``compare`` finds among those of every part of the stream, which it is told
+        with what the part is called; without it, in that of the first part.
+        """
+        self._compare = compare
+
+    def _places(self, axes: Sequence[Axis], where: str) -> np.ndarray | None:
+        """Where the columns of the stream lie among those of a part of it; None: they are the same."""
+        if self._compare is None:
+            self.axes = tuple(axes)
+            self._compare = partial(matched, self.axes, of_known=where)
+        places, said = self._compare(axes, where)
+        self.notes = self.notes or said
+        return places
 
     @property
     def rows_read(self) -> int:

@@ -276,7 +276,9 @@ class Directory(BatchedStream):
                 f"{path} has {source.columns} columns and the stream has {self._columns}: move it out of the "
                 "directory, or stream it separately"
             )
-        return guarded(path, iter(source.batches(row)))
+        places = self._places(() if source.labels is None else source.labels.columns, str(path))
+        rows = source.batches(row) if places is None else (batch[:, places] for batch in source.batches(row))
+        return guarded(path, iter(rows))
 
     def _opened(self, path: Path, missing: str) -> DenseSource | SparseSource:
         source = open_file(path, None, missing, self._header, self._spool)
@@ -308,7 +310,9 @@ class Directory(BatchedStream):
     def _first_width(self) -> int:
         for name in complete_names(self._path, self._pattern):
             with reading(self._path / name):
-                return self._opened(self._path / name, "error").columns
+                first = self._opened(self._path / name, "error")
+                self._places(() if first.labels is None else first.labels.columns, str(self._path / name))
+                return first.columns
         raise BadInputError(
             f"{self._path} holds no complete file {self._pattern!r} yet: say how wide the rows will be with columns="
         )

@@ -14,9 +14,11 @@ from scipy.sparse import issparse
 
 from npmdask.errors import BadInputError, Later, NpmdaskError, RefusedError, closest
 from npmdask.storage.checksum import fingerprint
+from npmdask.storage.containers import labels_of, values_of
 from npmdask.storage.formats.numpy_files import npy_header
 from npmdask.storage.formats.tables import is_header
 from npmdask.storage.kinds import real_array
+from npmdask.storage.labels import of_columns
 from npmdask.storage.streams import BatchedStream, Position, RowBlock, count_of, require_count, require_same
 
 pa = Later("pyarrow", "ingest")
@@ -31,8 +33,8 @@ class Drawn:
     A generator that has raised looks afterwards like one that has ended: rows would be missing unnoticed.
     """
 
-    def __init__(self, iterator: Iterator[Any], name: str) -> None:
-        self._iterator, self._name = iterator, name
+    def __init__(self, iterator: Iterator[Any], name: str, places: Callable[[Any, str], np.ndarray | None]) -> None:
+        self._iterator, self._name, self._places = iterator, name, places
         self._rows = 0
         self._failure: NpmdaskError | None = None
 
@@ -44,7 +46,9 @@ class Drawn:
         try:
             values = next(self._iterator, None)
             if values is not None:
-                values = _checked(values, columns, self._where)
+                given, values = values, _checked(values_of(values), columns, self._where)
+                places = self._places(given, self._where)
+                values = values if places is None else values[:, places]
                 self._rows += values.shape[0]
         except NpmdaskError as error:
             self._failure = error
@@ -113,12 +117,16 @@ class IteratorRows(BatchedStream):
     def _start(self) -> Drawn:
         source = self._source() if callable(self._source) else self._source
         try:
-            return Drawn(iter(source), self._name)
+            return Drawn(iter(source), self._name, self._places_of)
         except TypeError:
             raise BadInputError(
                 f"{self._name} is a {type(source).__name__}: pass an iterable of arrays (rows x columns), or a "
                 "callable that returns one"
             ) from None
+
+    def _places_of(self, given: Any, where: str) -> np.ndarray | None:
+        labels = labels_of(given) if self.header is None else of_columns(self.header)
+        return self._places(() if labels is None else labels.columns, where)
 
     @property
     def fingerprint(self) -> str:

@@ -216,6 +216,8 @@ class ZarrRows(BatchedStream):
         self._epochs, self._units = require_count(epochs, "epochs"), units_of(source.reader)
         self._sizes = np.diff(self._units.bounds)
         self._cursor = _At(0, 0, 0)
+        self.axes = () if source.labels is None else source.labels.columns
+        self._places(self.axes, source.path)
         self._ordered: tuple[int, np.ndarray, np.ndarray] | None = None  # of one epoch: units, rows before each
         self._held: tuple[tuple[int, int], Any, np.ndarray | None] | None = None  # epoch and unit, rows, permutation
 
@@ -345,7 +347,9 @@ class ZarrRows(BatchedStream):
             order = self._order_of(at.epoch)
             for following in order[at.unit + 1 : at.unit + 2]:
                 self._units.fetch(int(following))
-            values, permutation = self._units.load(unit), None
+            values, permutation, path = self._units.load(unit), None, self._source.path
+            places = self._places(self.axes, path)
+            values = values if places is None else values[:, places]
             if self._shuffled:
                 permutation = generator(self._seed, "rows", at.epoch, unit).permutation(int(self._sizes[unit]))
             self._held = ((at.epoch, unit), values, permutation)
