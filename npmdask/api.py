@@ -48,6 +48,7 @@ def top_k(
     *,
     kind: str | None = None,
     dim: str | int | None = None,
+    columns: Any = None,
     spill: str | Path | None = None,
     center: bool = False,
     scale: bool = False,
@@ -109,6 +110,10 @@ def top_k(
     dim : str or int, optional
         The dimension along which rows lie, for an array of xarray (name), Dask or NumPy (number). All others together
         form a row, so d is the product of their sizes.
+    columns : list of str, "numeric" or dict, optional
+        Columns of a table (a data frame, an AnnData, CSV, Parquet) to analyse: names, "numeric" (integers and floats
+        only), or ``{"only": ..., "leave_out": [...]}``. By default all, but for an index that was stored with them. A
+        path may say the same: ``"x.csv?leave_out=id,date"``, wherever one is taken (docs/ingest.md).
     spill : str or Path, optional
         For sources that are computed (Dask, lazy xarray): a folder to which the first pass writes the rows, compressed,
         so that later passes can read them. It is not deleted. By default every pass computes the rows again.
@@ -245,7 +250,7 @@ def top_k(
     begun = None if start is None else find_start(start, store)
     if privacy is not None:
         require_store(source)
-    opened = open_source(source, kind, dim, spill, gaps=missing != REFUSE, of_complex=True)
+    opened = open_source(source, kind, dim, spill, gaps=missing != REFUSE, of_complex=True, columns=columns)
     request = Request(
         target_rank=k,
         iteration_rank=iteration_rank,
@@ -386,6 +391,7 @@ def gram(
     *,
     kind: str | None = None,
     dim: str | int | None = None,
+    columns: Any = None,
     by_chunks: int | None = None,
     groups: Any = None,
     precision: Literal["float64", "float32"] = "float64",
@@ -413,6 +419,8 @@ def gram(
     kind : {"samples", "matrix", "sparse"}, optional
         As for :func:`top_k`.
     dim : str or int, optional
+        As for :func:`top_k`.
+    columns : list of str, "numeric" or dict, optional
         As for :func:`top_k`.
     by_chunks : int, optional
         Number of rows of chunks for each Gram matrix: groups of rows that a jackknife can leave out. By default one for
@@ -473,7 +481,7 @@ def gram(
     >>> counts
     [4, 11, 18]
     """
-    opened = open_source(source, kind, dim)
+    opened = open_source(source, kind, dim, columns=columns)
     resources = Resources(
         memory=parse_memory(memory),
         threads=threads,

@@ -49,6 +49,7 @@ from npmdask.runs.restore import find_start
 from npmdask.runs.session import memory_for, needs_of
 from npmdask.runs.solution import Resources, Solution
 from npmdask.runs.weights import COSLAT, find_weights
+from npmdask.storage.columns import at
 from npmdask.storage.object_url import SCHEMES, is_remote
 from npmdask.storage.paths import is_url, local_path
 from npmdask.storage.readers.gaps import checked_marks
@@ -89,6 +90,10 @@ class SourceTable(ConfigTable):
     dim: str | None = Field(
         None, description="dimension that holds the rows, e.g. time (NetCDF or Zarr with more than two; needs xarray)"
     )
+    only: list[str] | Literal["numeric"] | None = Field(
+        None, description='columns of a table to analyse, by name; or "numeric": integers and floats only'
+    )
+    leave_out: list[str] | None = Field(None, description="columns of a table to leave out, by name")
     center: bool = Field(False, description="subtract the column means, on the fly")
     scale: bool = Field(False, description="divide by the column standard deviations, on the fly")
     missing: Literal["refuse", "drop-columns", "mean", "em", "pairwise", "fill", "impute"] = Field(
@@ -129,10 +134,15 @@ class SourceTable(ConfigTable):
             raise ValueError("give either path (a store) or nodes (addresses), and not both")
         return self
 
+    @property
+    def place(self) -> str:
+        """The path, with the columns that are chosen."""
+        return str(at(self.path, {"only": self.only, "leave_out": self.leave_out}))
+
     def open(self, *, of_complex: bool = False) -> Source:
         """The data, or the nodes that hold them; nothing is read. ``of_complex``: complex numbers can be taken."""
         if self.nodes is None:
-            return open_source(self.path, self.kind, self.dim, gaps=self.missing != "refuse", of_complex=of_complex)
+            return open_source(self.place, self.kind, self.dim, gaps=self.missing != "refuse", of_complex=of_complex)
         if self.kind is not None:
             raise BadInputError("the nodes determine source.kind: leave it out of the coordinator's configuration")
         return open_nodes(self.nodes, self.patience)
@@ -443,7 +453,7 @@ class RunConfig(ConfigTable):
         )
         reading = Reading(**how.model_dump(include=set(Reading.__dataclass_fields__)))
         return make_stream_problem(
-            self.source.path, request, reading, how.held_out, row_weights=self.source.row_weights
+            self.source.place, request, reading, how.held_out, row_weights=self.source.row_weights
         )
 
     def _require_stream(self) -> None:
@@ -509,7 +519,7 @@ class RunConfig(ConfigTable):
     def _opened(self, *, of_complex: bool = False) -> Source:
         """The data, or the nodes that hold them; of a private run an ingested store, or nothing."""
         if self.privacy is not None and self.source.nodes is None:
-            require_store(self.source.path)
+            require_store(self.source.place)
         return self.source.open(of_complex=of_complex)
 
     def _require_stored(self) -> None:

@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 from npmdask.cli.models import add_output, print_answer, progress_of
+from npmdask.cli.parser import add_columns, columns_of
 from npmdask.errors import BadInputError
 
 
@@ -22,6 +23,7 @@ def add_ingest(commands: Any) -> None:
     )
     _add_layout(p)
     p.add_argument("--dataset", help="name of the array, where the source holds several")
+    add_columns(p)
     p.add_argument("--dtype", help="store as float32 or float64 (default: the type of the source)")
     p.add_argument(
         "--rounding",
@@ -87,6 +89,7 @@ def _ingest(a: argparse.Namespace) -> int:
         "rounding": a.rounding,
         "symmetrise": a.symmetrise,
         "header": a.header,
+        "columns": columns_of(a),
         "overwrite": a.overwrite,
         "progress": IngestBar("ingest", quiet=a.quiet, each="block" if a.kind == "tensor" else "row"),
     }
@@ -101,6 +104,8 @@ def _ingest(a: argparse.Namespace) -> int:
         from npmdask.storage.formats.tables import taken_for_names
 
         print(taken_for_names(summary.header))
+    for note in summary.notes:
+        print(note)
     if store is not None:
         print(store)
     return 0
@@ -197,6 +202,7 @@ def add_gram(commands: Any) -> None:
         help="kind of data (default: as recorded in the store, or matrix)",
     )
     p.add_argument("--dim", help="dimension that holds the rows, e.g. time (NetCDF or Zarr with more than two)")
+    add_columns(p)
     p.add_argument(
         "--by-chunks",
         type=int,
@@ -235,6 +241,7 @@ def _gram(a: argparse.Namespace) -> int:
     from npmdask.storage.labels import labels_in_file
 
     given = {name: getattr(a, name) for name in OF_PASS if getattr(a, name) is not None}
+    given |= {} if (columns := columns_of(a)) is None else {"columns": columns}
     made = a.merge or a.remove is not None
     if made and given:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)

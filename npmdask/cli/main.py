@@ -34,7 +34,7 @@ from npmdask.cli.models import (
     progress_of,
 )
 from npmdask.cli.operate import add_gc, add_metrics, add_serve, add_status
-from npmdask.cli.parser import Parser, add_completion, add_schema, complete, port
+from npmdask.cli.parser import Parser, add_columns, add_completion, add_schema, columns_of, complete, port
 from npmdask.cli.privacy import add_audit, add_ledger, add_perturb
 from npmdask.errors import BadInputError, BudgetError, NpmdaskError
 from npmdask.runs.progress import stop_bars
@@ -47,6 +47,8 @@ SHORT = {  # options in the words of ``top_k``, and what each is in a configurat
     "k": RANK,
     "kind": "source.kind",
     "dim": "source.dim",
+    "only": "source.only",
+    "leave_out": "source.leave_out",
     "center": "source.center",
     "scale": "source.scale",
     "missing": "source.missing",
@@ -84,6 +86,7 @@ def _add_what(p: Any) -> None:
         "--kind", help="kind of data: samples, matrix, symmetric, sparse (default: as recorded in the store)"
     )
     p.add_argument("--dim", help="dimension that holds the rows, e.g. time (NetCDF or Zarr with more than two)")
+    add_columns(p)
     p.add_argument("--center", action=argparse.BooleanOptionalAction, help="subtract the column means")
     p.add_argument("--scale", action=argparse.BooleanOptionalAction, help="divide by the column standard deviations")
     p.add_argument(
@@ -175,7 +178,7 @@ def _config_of(a: argparse.Namespace, start: str | None = None) -> Any:
     from npmdask.config import config_of_source, load_config, parse_changes
 
     changes = parse_changes(a.set)
-    given = {}
+    a.only, given = (columns_of(a) or {}).get("only"), {}
     for option, key in SHORT.items():
         value, flag = getattr(a, option), "-k" if option == "k" else f"--{option.replace('_', '-')}"
         if value is not None and key in changes:

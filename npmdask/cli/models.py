@@ -8,6 +8,8 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
+from npmdask.cli.parser import add_columns, columns_of
+
 COUNTED = ("skipped", "rows_with_gaps", "wordless", "open", "unknown_words")  # of scores, where there are any
 NOT_CONVERGED = 4  # exit code of what came to its end without an answer
 
@@ -176,6 +178,7 @@ def add_ica(commands: Any) -> None:
 
 def _add_samples(p: Any, kind: str) -> None:
     p.add_argument("samples", help="a Zarr store of rows of numbers")
+    add_columns(p)
     p.add_argument("--components", type=int, required=True, metavar="K", help="number of components")
     p.add_argument("--store", help=f"folder to keep the run in (default: runs/{kind}-NAME)")
     p.add_argument(
@@ -187,11 +190,12 @@ def _add_samples(p: Any, kind: str) -> None:
 
 def _samples(a: argparse.Namespace) -> int:
     from npmdask.models.latent.answers import fit_latent
+    from npmdask.storage.columns import at
 
     a.held_store = _store_of(a, a.kind, a.samples)
     answer = fit_latent(
         a.kind,
-        a.samples,
+        at(a.samples, columns_of(a)),
         a.components,
         store=a.held_store,
         resources=_resources(a),
@@ -355,6 +359,7 @@ def add_transform(commands: Any) -> None:
         "--dim",
         help="dimension that holds the rows, e.g. time (NetCDF or a group of Zarr; default: that of the run)",
     )
+    add_columns(p)
     p.add_argument("--batch-rows", type=int, help="rows read at once (default: 16 MiB of them)")
     p.add_argument(
         "--non-finite",
@@ -381,13 +386,14 @@ def add_transform(commands: Any) -> None:
 
 def _transform(a: argparse.Namespace) -> int:
     from npmdask.models.topics.model import holds_topics
+    from npmdask.storage.columns import at
     from npmdask.streaming.transform import transform
 
     if holds_topics(a.store):
         return _transform_documents(a)
     scored = transform(
         a.store,
-        a.source,
+        at(a.source, columns_of(a)),
         a.dest,
         dim=a.dim,
         batch_rows=a.batch_rows,
@@ -408,7 +414,7 @@ def _transform_documents(a: argparse.Namespace) -> int:
     from npmdask.models.topics.transform import transform_documents
 
     given = {"dim": None, "batch_rows": None, "non_finite": "refuse", "pattern": "*", "format": None, "header": None}
-    given |= {"missing": "as-run"}
+    given |= {"missing": "as-run", "only": None, "leave_out": None}
     of_rows = [f"--{name.replace('_', '-')}" for name, default in given.items() if getattr(a, name) != default]
     if of_rows:
         raise BadInputError(

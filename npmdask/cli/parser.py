@@ -7,6 +7,7 @@ test makes each of them with the Python that runs it.
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import os
 import re
@@ -29,6 +30,25 @@ def port(text: str) -> int:
     if not 0 <= (number := int(text)) < 65536:
         raise ValueError
     return number
+
+
+def names(text: str) -> list[str]:
+    """Names that commas separate, with quotation marks around one that has a comma."""
+    return next(csv.reader([text], skipinitialspace=True), [])
+
+
+def add_columns(p: Any) -> None:
+    """Add the options that choose columns of a table."""
+    p.add_argument(
+        "--only", type=names, metavar="a,b", help="columns of a table to analyse, by name; or numeric: numbers only"
+    )
+    p.add_argument("--leave-out", type=names, metavar="a,b", help="columns of a table to leave out, by name")
+
+
+def columns_of(a: argparse.Namespace) -> dict[str, Any] | None:
+    """What the options of a command choose; None: all columns."""
+    only = "numeric" if a.only == ["numeric"] else a.only
+    return {"only": only, "leave_out": a.leave_out} if only or a.leave_out else None
 
 
 class NoColor(argparse.Action):

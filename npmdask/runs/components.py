@@ -26,11 +26,12 @@ from npmdask.numerics.subspaces import Block, fix_signs
 from npmdask.operators.view import column_scale
 from npmdask.runs.missing import Fill, Missing, kept_fill, missing_of
 from npmdask.runs.weights import Weights, in_units_of_data, kept_weights
-from npmdask.storage.containers import is_sparse
+from npmdask.storage.columns import Choice, addressed, at
+from npmdask.storage.containers import is_sparse, table_of
 from npmdask.storage.labels import Axis, Labels
 from npmdask.storage.readers.dense import DenseReader
 from npmdask.storage.readers.gaps import DROP, EM, FILL, MEAN, GapReader, Marks, as_nan, over_observed
-from npmdask.storage.source import Source, open_source, with_missing
+from npmdask.storage.source import Source, choosable, open_source, with_missing
 from npmdask.storage.streams.zarr_rows import units_of
 
 if TYPE_CHECKING:
@@ -94,9 +95,11 @@ class StoredComponents:
 
     All three (d) may be None. ``model``: of such rows, which says what is expected where one has no value. ``marks``:
     numbers that mark missing values, where ``missing`` does not say them. ``labels``: what the columns are called.
+    ``choice``: the columns of a table that the run chose; they are taken of other tables, too.
     """
 
     basis: Block
+    choice: Choice | None = None
     mean: np.ndarray | None = None
     scale: np.ndarray | None = None
     missing: Missing | None = None
@@ -266,7 +269,7 @@ class StoredComponents:
                 "values in before"
             )
         gaps = fit or self.missing is not None or self.fill is not None
-        opened = open_source(source, kind, dim, gaps=gaps, of_complex=self.of_complex)
+        opened = open_source(self.chosen(source), kind, dim, gaps=gaps, of_complex=self.of_complex)
         opened = self._in_order(opened, missing)
         if opened.reader.layout == "matrix-free":
             raise BadInputError(
@@ -279,6 +282,12 @@ class StoredComponents:
                 "columns that the components were computed from"
             )
         return opened
+
+    def chosen(self, source: Any) -> Any:
+        """``source``, or of a table the columns that the run chose, in its order."""
+        if self.choice is None or not choosable(source):
+            return source
+        return at(source, self.choice) if isinstance(source, str | Path) else table_of(source, self.choice)[0]
 
     def rows_of(self, opened: Source) -> Iterator[tuple[int, Any]]:
         """Read all rows, some at a time, each with the number of the first; valid until the next."""
@@ -316,10 +325,11 @@ def components_of_run(
     labels = labels_of_run(held)
     columns = None if weights is None else weights.columns
     columns = columns if columns is None or missing is None else columns[missing.kept]
+    choice = _chosen_by(held, spec.get("source") or (source.path if source else ""))
     if not (data["center"] or data["scale"]):
         marks = tuple(data.get("missing_values", ())) if missing is None else ()
         fill = kept_fill(held, data)
-        known: dict[str, Any] = {"column_weight": columns, "marks": marks, "labels": labels}
+        known: dict[str, Any] = {"column_weight": columns, "marks": marks, "labels": labels, "choice": choice}
         return StoredComponents(basis=basis, missing=missing, fill=fill, **known)
     mean, std = _statistics(held, spec, source)
     model = None
@@ -331,6 +341,7 @@ def components_of_run(
         std, mean = moduli(std)[::2], as_complex(mean[:, None])[:, 0]
     return StoredComponents(
         basis=basis,
+        choice=choice,
         missing=missing,
         mean=mean if data["center"] else None,
         scale=column_scale(np.abs(mean), std, sparse=data["kind"] == "sparse") if data["scale"] else None,
@@ -338,6 +349,15 @@ def components_of_run(
         model=model,
         labels=labels,
     )
+
+
+def _chosen_by(held: RunStore, source: str) -> Choice | None:
+    """The names of the columns that a run chose, or where they have none its choice; None: it chose none."""
+    choice, part = addressed(source)[1], held.read_part("labels")
+    if choice is None or part is None:
+        return choice
+    axes = Labels.of_bundle(*part).columns
+    return Choice(tuple(map(str, axes[0].values))) if len(axes) == 1 and axes[0].values is not None else choice
 
 
 def keep_statistics(held: RunStore, spec: dict[str, Any], source: Source) -> None:

@@ -36,7 +36,7 @@ from npmdask.runs.session import Session
 from npmdask.runs.stopping_rules import leading_view, settle, trace_of
 from npmdask.storage.block_files import FOLDER, BlockFile, Workspace
 from npmdask.storage.paths import is_url
-from npmdask.storage.readers.dense import ReadStats, checksum_table, checksums_of
+from npmdask.storage.readers.dense import DenseReader, ReadStats, checksum_table, checksums_of
 from npmdask.storage.readers.gaps import EM, PAIRWISE, GapReader, over_observed
 from npmdask.storage.source import Source
 from npmdask.theory.certificates.statements import of_factor_model, with_assurance
@@ -164,6 +164,42 @@ def mean_notes(
         return []
     cosine = along / float(np.linalg.norm(seen) * length)
     return [mean_said("component 1 is nearly", cosine)]
+
+
+NEARLY_ALL, FEW_ROWS = 0.99, 8  # of the variance of a table, held by one of its columns; too few rows to count
+
+
+def column_notes(problem: Problem, source: Source) -> list[str]:
+    """Notes of columns with names that number the rows, or hold nearly all variance though nothing is scaled.
+
+    Only numbers in equal steps have the mean and the deviation that first value, step and number of rows give.
+    """
+    request, labels = problem.request, source.labels
+    axis = labels.columns[0] if labels is not None and len(labels.columns) == 1 else None
+    names, mean, std = (None if axis is None else axis.values), source.column_mean, source.column_std
+    plain = request.weights is None and problem.recipe is None and source.parts == 1
+    if names is None or names.dtype.kind != "U" or mean is None or std is None or not plain or len(names) != len(std):
+        return []
+    rows, notes = source.shape[0], []
+    variances = std**2 if request.center else std**2 + mean**2
+    top = int(np.argmax(variances))
+    if not request.scale and len(names) > 2 and variances[top] > NEARLY_ALL * variances.sum():
+        share = math.floor(1e5 * variances[top] / variances.sum()) / 1e3
+        notes.append(
+            f"column {str(names[top])!r} holds {share:g} % of the variance of all {len(names)}, which are not scaled: "
+            "if it is a number of the row or in other units, leave it out, or set scale = true"
+        )
+    if rows >= FEW_ROWS and isinstance(source.reader, DenseReader) and not isinstance(source.reader, GapReader):
+        _, tile = next(iter(source.reader.tiles(0, ReadStats())))
+        first, then = np.concatenate([np.float64(values[[0, min(1, len(values) - 1)]]) for _, values in tile], axis=1)
+        step = then - first
+        counts = (step != 0) & np.isclose(std, np.abs(step) * math.sqrt((rows**2 - 1) / 12), rtol=1e-9, atol=0)
+        counts &= np.abs(mean - first - step * (rows - 1) / 2) <= 1e-9 * (np.abs(mean) + std)
+        notes += [
+            f"column {str(names[i])!r} counts the rows, in steps of {step[i]:g}: leave it out if it is their number"
+            for i in np.flatnonzero(counts)[:NAMED]
+        ]
+    return notes
 
 
 def first_along(seen: np.ndarray, vectors: Any) -> tuple[float, float]:
@@ -346,6 +382,7 @@ class PlainRelease:
         meta |= outcome_facts(outcome, assured) | {"history": history, "total_data_passes": passes}
         folder = self._session.store.path
         notes = mean_notes(problem, self._operator, self._source.column_mean, real, arrays, folder)
+        notes += column_notes(problem, self._source)
         meta |= {"notes": notes} if notes else {}
         return Answer(arrays=arrays, meta=with_assurance(problem.kind, arrays, meta))
 

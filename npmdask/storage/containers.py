@@ -15,12 +15,13 @@ from scipy.sparse import csr_array, issparse
 
 from npmdask.errors import BadInputError, extra
 from npmdask.storage.checksum import crc32c
+from npmdask.storage.columns import Choice, chosen, listed, names_of_rows, without
 from npmdask.storage.conventions import conventions_left
 from npmdask.storage.labels import Labels, axis_of, of_columns, points_of
 from npmdask.storage.readers.lazy import graph_rows, mapped_rows, rows_of_a_block, stored_rows
 from npmdask.storage.snapshots import is_of_icechunk, node_of
 
-SHOWN = 5  # names of columns that a sentence lists
+ARROW = (("pyarrow", "Table"), ("pyarrow", "RecordBatch"))
 ENTRIES = 2**18  # of a chunk of a sparse matrix in memory
 
 
@@ -70,7 +71,9 @@ def values_of(given: Any, dim: str | int | None = None, *, gaps: bool = False) -
         raise BadInputError(f"dim = {dim!r} applies only to arrays of xarray, Dask and NumPy: leave it out")
     if library == "pandas" and kind in ("DataFrame", "Series"):
         return _pandas(given.to_frame() if kind == "Series" else given, gaps=gaps)
-    if (library, kind) in (("polars", "DataFrame"), ("pyarrow", "Table"), ("pyarrow", "RecordBatch")):
+    if is_dataset(given):
+        return table_of(given, None)[0]
+    if (library, kind) in (("polars", "DataFrame"), *ARROW):
         return _arrow(given, gaps=gaps)
     if library == "anndata" and (kind == "AnnData" or hasattr(given, "group")):
         return _annotated(given, gaps=gaps)
@@ -97,12 +100,63 @@ def labels_of(given: Any, dim: str | int | None = None) -> Labels | None:
         return Labels(rows, (axis_of(table.columns.name or "column", table.columns.to_numpy()),))
     if library == "dask" and hasattr(given, "dtypes") and type(given).__module__ != "dask.delayed":
         return of_columns(list(given.columns))
-    if (library, kind) in (("polars", "DataFrame"), ("pyarrow", "Table"), ("pyarrow", "RecordBatch")):
-        named = given.columns if library == "polars" else given.schema.names
-        return of_columns(list(named))
+    if (library, kind) == ("polars", "DataFrame"):
+        return of_columns(list(given.columns))
+    if (library, kind) in ARROW:
+        index = names_of_rows(given.schema.names, given.schema.metadata)
+        named = [axis_of(given.schema.names[i], given.column(i).to_numpy(zero_copy_only=False)) for i in index]
+        kept = [name for i, name in enumerate(given.schema.names) if i not in index]
+        return Labels(tuple(named) if len(named) == 1 else (), of_columns(kept).columns)
+    if library == "npmdask":  # rows of tables that know their names
+        return getattr(given, "labels", None)
     if library == "anndata" and kind == "AnnData":
         return Labels((axis_of("obs", given.obs_names.to_numpy()),), (axis_of("var", given.var_names.to_numpy()),))
     return None
+
+
+def table_of(given: Any, choice: Choice | None) -> tuple[Any, tuple[str, ...]]:
+    """A table, or an AnnData, with the columns that are chosen, and what is to be said of the others.
+
+    Raises
+    ------
+    BadInputError
+        There is no such column, or there are no columns to choose from.
+    """
+    library, kind = type(given).__module__.partition(".")[0], type(given).__name__
+    of_arrow, rows = (library, kind) in ARROW or is_dataset(given), list[int]()
+    if choice is None and not of_arrow:
+        return given, ()
+    if of_arrow:
+        from npmdask.storage.formats.tables import numbers_in
+
+        names, numeric = given.schema.names, numbers_in(given.schema)
+        rows = names_of_rows(names, given.schema.metadata)
+    elif library == "anndata" and kind == "AnnData":
+        names, numeric = list(given.var_names), [True] * given.n_vars
+    elif library == "polars" and kind == "DataFrame":
+        names, numeric = given.columns, [one.is_integer() or one.is_float() for one in given.dtypes]
+    elif library in ("pandas", "dask") and hasattr(given, "dtypes"):
+        names, numeric = [str(name) for name in given.columns], [getattr(t, "kind", "O") in "iuf" for t in given.dtypes]
+    else:
+        raise BadInputError(f"columns are chosen of tables with names, and this is of type {type(given).__name__}: "
+                            "leave columns out, and give the columns that are wanted")  # fmt: skip
+    kept, notes = chosen(names, numeric, rows, choice, f"the {kind}")
+    if is_dataset(given):
+        from npmdask.storage.readers.datasets import dataset_rows
+
+        return dataset_rows(given, [names[i] for i in kept]), notes
+    if choice is None:
+        return given, notes
+    if of_arrow:
+        left = [i for i in rows if i not in kept]
+        found = given.select([*kept, *left])
+        return (found if len(left) == len(rows) else found.replace_schema_metadata()), notes
+    return (given.iloc[:, kept] if library in ("pandas", "dask") else given[:, kept]), notes
+
+
+def is_dataset(given: Any) -> bool:
+    """Whether this is a dataset of PyArrow."""
+    return type(given).__module__ == "pyarrow._dataset" and hasattr(given, "get_fragments")
 
 
 def _coordinate(array: Any, name: Any) -> Any:
@@ -162,7 +216,8 @@ def _arrow(given: Any, *, gaps: bool) -> np.ndarray:
     with extra("ingest"):
         import pyarrow as pa
     table = pa.table(given) if not isinstance(given, pa.RecordBatch) else pa.Table.from_batches([given])
-    columns = dict(zip(table.column_names, table.columns, strict=True))
+    rows = names_of_rows(table.column_names, table.schema.metadata)
+    columns = {name: table.column(i) for i, name in enumerate(table.column_names) if i not in rows}
     kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
     _require_numbers("the table", [n for n, c in columns.items() if not any(is_kind(c.type) for is_kind in kinds)])
     missing = {name: column.null_count for name, column in columns.items() if column.null_count}
@@ -195,12 +250,23 @@ def rows_along(given: Any, dim: str | int | None) -> Any:
         given = given[only]
     if dim is not None and dim not in given.dims:
         raise BadInputError(f"dim = {dim!r}: the dimensions of the DataArray are {', '.join(map(str, given.dims))}")
+    if {"alleles", "ploidy"} & set(map(str, given.dims)) and given.ndim > 1:
+        raise genotypes(str(given.name))
     if given.ndim > 2 and dim is None and not _square(given.shape):
         raise BadInputError(
             f"the DataArray has dimensions ({', '.join(map(str, given.dims))}); rows x columns are needed: name the "
             f"dimension along which rows lie, as dim={str(given.dims[0])!r}; all others then form a row"
         )
     return given if dim is None else given.transpose(dim, ...)
+
+
+def genotypes(where: str) -> BadInputError:
+    """What to say of VCF Zarr, whose numbers of alleles are names."""
+    return BadInputError(
+        f"{where} holds genotypes (VCF Zarr), whose alleles are no columns: count alternate alleles, for example "
+        "dosage = (ds.call_genotype > 0).sum('ploidy').transpose('samples', 'variants'), without missing calls (-1), "
+        "and give that"
+    )
 
 
 def _labelled(given: Any, dim: str | int | None, *, gaps: bool) -> Any:
@@ -242,8 +308,7 @@ def _annotated(given: Any, *, gaps: bool) -> Any:
 def _require_numbers(what: str, columns: list[str]) -> None:
     if columns:
         raise BadInputError(
-            f"{what} has {len(columns)} columns that are not real numbers{_listed(columns)}: leave them out, or "
-            "convert them"
+            f"{what} has {len(columns)} columns that are not real numbers{_listed(columns)}: {without(columns[0])}"
         )
 
 
@@ -257,9 +322,7 @@ def _require_whole(what: str, columns: list[str], missing: int, remedy: str) -> 
 
 
 def _listed(names: list[str]) -> str:
-    if not names:
-        return ""
-    return f" ({', '.join(names[:SHOWN])}{', ...' if len(names) > SHOWN else ''})"
+    return f" ({listed(names)})" if names else ""
 
 
 def is_sparse(given: Any) -> bool:

@@ -30,10 +30,10 @@ from npmdask.errors import BadInputError, RefusedError, closest, package_version
 from npmdask.numerics.units import parse_memory
 from npmdask.storage import paths
 from npmdask.storage.bundle import write_file_atomically
+from npmdask.storage.columns import Choice, addressed
 from npmdask.storage.formats import open_file, open_matrices, open_tensor
 from npmdask.storage.formats.common import DenseSource, FileSource, SparseSource, batch_rows, guarded, reading
 from npmdask.storage.formats.cubes import TensorSource
-from npmdask.storage.formats.tables import parts_of
 from npmdask.storage.kinds import (
     KEPT,
     KINDS,
@@ -43,7 +43,7 @@ from npmdask.storage.kinds import (
     require_symmetric,
     storage_dtype,
 )
-from npmdask.storage.paths import NEW_STORE, cache_folder, local_path, locked, require_no_link
+from npmdask.storage.paths import NEW_STORE, cache_folder, local_path, locked, parts_of, require_no_link
 from npmdask.storage.readers.packed import Place, place_of
 from npmdask.storage.writers.dense import DenseWriter, OnSlab
 from npmdask.storage.writers.packed import Box, PackedWriter, TensorWriter, comparing, in_order, mean_block
@@ -60,7 +60,8 @@ class IngestSummary:
     """What came out: ``bytes`` is what ``dest`` takes on disk, ``seconds`` of this run alone.
 
     ``side``: d, of rows that are d x d matrices. ``header``: the first line of a table of text, where it was taken for
-    the names of the columns, and not for data.
+    the names of the columns, and not for data. ``notes``: what was decided of the data that their owner may not expect:
+    which columns are names of rows, or were left out.
     """
 
     dest: Path
@@ -72,12 +73,13 @@ class IngestSummary:
     bytes: int
     side: int | None = None
     header: tuple[str, ...] | None = None
+    notes: tuple[str, ...] = ()
 
 
 def files_of(path: Path) -> Iterator[tuple[int, int]]:
-    """Size and modification time (ns) of a file, or of every file below a folder."""
-    found = [path] if path.is_file() else [Path(folder) / name for folder, _, names in os.walk(path) for name in names]
-    for file in found:
+    """Size and modification time (ns) of a file, of every file below a folder, or of those of a pattern."""
+    below = [Path(folder) / name for folder, _, names in os.walk(path) for name in names]
+    for file in below if path.is_dir() else parts_of(path):
         with suppress(FileNotFoundError):  # a link to nothing: a chunk that is missing is found when it is read
             stat = file.stat()
             yield stat.st_size, stat.st_mtime_ns
@@ -308,6 +310,7 @@ def ingest(
     rounding: str = "error",
     symmetrise: bool = False,
     header: bool | None = None,
+    columns: Any = None,
     overwrite: bool = False,
     progress: Progress | None = None,
     on_slab: OnSlab | None = None,
@@ -316,7 +319,7 @@ def ingest(
 
     Parameters
     ----------
-    src : a file or folder in one of the formats of ``SUPPORTED``.
+    src : a file or folder in one of the formats of ``SUPPORTED``, or a pattern of tables, such as ``dir/*.csv``.
     dest : folder to create; an ingest that was killed is continued if nothing about it changed.
     kind : samples (default of dense data), sparse (default of sparse data), symmetric (checked), matrix.
         Sparse data become dense for a dense kind and the other way round.
@@ -338,6 +341,8 @@ def ingest(
     symmetrise : of a tensor: store the mean over the six orders of the indices, instead of comparing.
     header : whether the first line of CSV is names. If None it is where none of it is a number; a line of names and
         numbers is refused. The summary says what was taken for names.
+    columns : of a table names of columns, "numeric" (integers and floats only), or a mapping of "only" and
+        "leave_out" to such; all if None, but for names of rows. The summary says what was left out.
     progress : called after every batch with rows done, rows in all (None if unknown) and bytes done.
     on_slab : called with the array and how many rows of its chunks are written, after each one; of dense rows whose
         number is known before.
@@ -353,6 +358,7 @@ def ingest(
         The disk is full; what is written is kept and the same call goes on from it.
     """
     began = time.perf_counter()
+    src, choice = addressed(src, columns)
     path = local_path(src, "what is ingested (an array in a bucket is analysed where it lies, or copied first)")
     target = local_path(dest, NEW_STORE)
     _require_arguments(path, target, kind, missing, chunks)
@@ -367,6 +373,8 @@ def ingest(
         raise BadInputError(f"rounding={rounding!r}: it is 'error' or 'nearest'")
     if target.exists() and not overwrite:
         raise RefusedError(f"{target} exists already; choose another name or pass --overwrite")
+    if choice is not None and kind in ("tensor", "matrices"):
+        raise BadInputError(f"columns are chosen of tables: leave them out for kind={kind!r}")
     if kind == "tensor":
         require_tensor_options(layout, non_finite, header, chunks)
         options = {"dataset": dataset, "missing": missing, "symmetrise": symmetrise, "overwrite": overwrite}
@@ -380,7 +388,7 @@ def ingest(
             if kind == "matrices":
                 source: DenseSource | SparseSource = open_matrices(path, dataset, missing, spool, gaps)
             else:
-                source = as_kind(open_file(path, dataset, asked, header, spool, gaps), kind)
+                source = as_kind(open_file(path, dataset, asked, header, spool, gaps, choice), kind)
         kind = kind or ("sparse" if isinstance(source, SparseSource) else "samples")
         if non_finite == "missing" and kind not in ("samples", "matrix"):
             raise BadInputError(
@@ -396,11 +404,13 @@ def ingest(
         if dtype is not None:
             source = replace(source, dtype=_dtype(dtype))
         facts = {"format": source.format, "dataset": dataset, "missing": missing, "header": header}
+        facts |= {} if choice is None else {"columns": choice.at("")}
         facts |= {} if non_finite == "error" else {"non_finite": non_finite}
         facts |= ({} if rounding == "error" else {"rounding": rounding}) | source.facts
         record: dict[str, Any] = {"source": {"path": str(path), "format": source.format, "dataset": dataset}}
         side = math.isqrt(source.columns) if kind == "matrices" else None
-        record["source"] |= source.facts
+        record["source"] |= source.facts | ({} if choice is None else {"columns": choice.at("")[1:]})
+        record |= {"notes": list(source.notes)} if source.notes else {}
         record |= {} if side is None else {"side": side}
         with discarded_if_bad(target):
             wide = 8 if isinstance(source, SparseSource) else source.columns * source.dtype.itemsize
@@ -436,11 +446,12 @@ def ingest(
         bytes=sum(size for size, _ in files_of(target)),
         side=side,
         header=source.header,
+        notes=source.notes,
     )
 
 
 def _require_arguments(path: Path, target: Path, kind: str | None, missing: str, chunks: Any) -> None:
-    if not path.exists():
+    if not path.exists() and parts_of(path) in ([], [path]):
         raise BadInputError(f"there is nothing at {path}; check the name")
     if path.resolve() == target.resolve():
         raise BadInputError(f"source and destination are both {path}: give the new store another name")
@@ -600,10 +611,12 @@ FRESH = 2 * 10**9  # nanoseconds: a file that was written so shortly before may 
 def file_of(path: Path) -> tuple[Path, str | None] | None:
     """The file at ``path`` and the array in it, as ``FILE/NAME``; None where there is neither: a store, or nothing.
 
-    A folder of Parquet files is a file, too.
+    A folder of Parquet files is a file, too, and so are the tables of a pattern.
     """
     if path.is_dir():
         return (path, None) if not paths.is_zarr(path) and any(path.glob("*.parquet")) else None
+    if not path.exists() and parts_of(path) not in ([], [path]):
+        return path, None
     for file in (path, *path.parents):
         if file.is_file():
             return file, path.relative_to(file).as_posix() if file != path else None
@@ -613,7 +626,9 @@ def file_of(path: Path) -> tuple[Path, str | None] | None:
 
 
 @contextmanager
-def copy_of(file: Path, array: str | None, kind: str | None, *, gaps: bool = False) -> Iterator[Path]:
+def copy_of(
+    file: Path, array: str | None, kind: str | None, *, gaps: bool = False, choice: Choice | None = None
+) -> Iterator[Path]:
     """The store with the rows of a file, which is read if there is none, or if it has changed since. ``gaps``: its
     missing values are kept, as NaN. Inside nothing can take it away, and afterwards as long as :func:`hold` says.
 
@@ -625,7 +640,7 @@ def copy_of(file: Path, array: str | None, kind: str | None, *, gaps: bool = Fal
         It changed while it was read, or the disk is too small for the copy.
     """
     asked: dict[str, Any] = {"path": str(file.absolute()), "array": array, "kind": kind, "npmdask": package_version()}
-    asked |= {"gaps": True} if gaps else {}
+    asked |= ({"gaps": True} if gaps else {}) | ({} if choice is None else {"columns": choice.at("")})
     limit = parse_memory(os.environ.get(LIMIT) or None, LIMIT) or BYTES
     folder = cache_folder() / "files" / hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]
     with _alone(folder):
@@ -641,9 +656,8 @@ def copy_of(file: Path, array: str | None, kind: str | None, *, gaps: bool = Fal
             folder / DATA,
         )
         try:
-            ingest(
-                file, folder / DATA, kind=kind, dataset=array, overwrite=True, non_finite="missing" if gaps else "error"
-            )
+            how = {"overwrite": True, "non_finite": "missing" if gaps else "error"}
+            ingest(file, folder / DATA, kind=kind, dataset=array, columns=choice, **how)  # type: ignore[arg-type]
         except BadInputError as error:
             said = str(error).replace(KEPT, "; plain runs take missing values with missing = 'mean' (--missing mean)")
             said = said if said.startswith(str(file)) or str(file) in said else f"{file}: {said}"

@@ -18,7 +18,17 @@ import zarr
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError, closest, extra
 from npmdask.storage.checksum import crc32c, crc32c_bytes, fingerprint
 from npmdask.storage.chunk_access import Boxes, location
-from npmdask.storage.containers import is_linear_operator, is_sparse, labels_of, rows_along, sparse_in_memory, values_of
+from npmdask.storage.columns import Choice, addressed
+from npmdask.storage.containers import (
+    genotypes,
+    is_linear_operator,
+    is_sparse,
+    labels_of,
+    rows_along,
+    sparse_in_memory,
+    table_of,
+    values_of,
+)
 from npmdask.storage.conventions import (
     convention_facts,
     decoded,
@@ -27,6 +37,7 @@ from npmdask.storage.conventions import (
     require_plain_parts,
     require_undecoded,
 )
+from npmdask.storage.formats import TABLES, tell_format
 from npmdask.storage.formats.common import ALONG, the_only
 from npmdask.storage.formats.compressed import gene_labels
 from npmdask.storage.formats.hdf5 import require_readable
@@ -333,6 +344,7 @@ def open_source(
     *,
     gaps: bool = False,
     of_complex: bool = False,
+    columns: Any = None,
 ) -> Source:
     """Open ``source``: a path, a URL (of a registered scheme too), a ``zarr.Array``, a ``zarr.Group``, a 2-D NumPy
     array or lists of rows (3-D of kind matrices or tensor; a tensor is checked to be symmetric), a SciPy sparse matrix,
@@ -342,7 +354,8 @@ def open_source(
     ``kind`` (samples, symmetric, matrix, sparse, matrices, tensor) overrides what the store says of itself;
     without either a plain 2-D array is a matrix. ``spill``: a folder for rows that are computed, so that they are
     computed once. ``gaps``: missing values of tables, masked arrays and files become NaN, for :func:`with_missing`.
-    ``of_complex``: the caller can take complex numbers, which are refused otherwise.
+    ``of_complex``: the caller can take complex numbers, which are refused otherwise. ``columns``: of a table, as of
+    :func:`npmdask.storage.ingest.ingest`; an address chooses them, too (:mod:`npmdask.storage.columns`).
 
     Raises
     ------
@@ -351,6 +364,10 @@ def open_source(
     """
     if kind is not None and kind not in KINDS:
         raise BadInputError(f"unknown kind {kind!r}: {closest(kind, list(KINDS))}")
+    source, choice = addressed(source, columns)
+    notes: tuple[str, ...] = ()
+    if not isinstance(source, str | os.PathLike):
+        source, notes = table_of(source, choice)
     gridded = dim is not None and isinstance(source, str | Path) and not is_remote(source)
     labels = None
     if gridded:
@@ -359,11 +376,31 @@ def open_source(
         opened = replace(opened, path=place, dim=str(dim))
     else:
         labels = None if isinstance(source, str | os.PathLike | zarr.Array | zarr.Group) else labels_of(source, dim)
-        opened = _opened(source, kind, dim, spill, gaps=gaps)
+        opened = _opened(source, kind, dim, spill, gaps=gaps, choice=choice)
+    if choice is not None:
+        opened = replace(opened, path=choice.at(opened.path))
     if opened.parts == 2:
         _require_complex(opened, taken=of_complex)
     labels = labels or opened.labels
-    return replace(opened, labels=None if labels is None else labels.fitting(opened.shape))
+    notes = (*opened.notes, *notes)
+    return replace(opened, notes=notes, labels=None if labels is None else labels.fitting(opened.shape))
+
+
+TABULAR = ("pandas", "polars", "pyarrow", "dask", "anndata")
+
+
+def choosable(source: Any) -> bool:
+    """Whether columns can be chosen of ``source`` by name, and are not yet."""
+    if not isinstance(source, str | os.PathLike):
+        library, kind = type(source).__module__.partition(".")[0], type(source).__name__
+        return library in TABULAR and kind in ("DataFrame", "Table", "RecordBatch", "AnnData", "FileSystemDataset")
+    place, choice = addressed(str(source))
+    if choice is not None or is_url(place) or place == "-":
+        return False
+    file = _file_of(place)
+    if file is None:  # a directory of files, for a stream
+        return Path(place).is_dir() and not is_zarr(Path(place))
+    return file[1] is None and tell_format(file[0]) in TABLES
 
 
 def _require_complex(opened: Source, *, taken: bool) -> None:
@@ -448,8 +485,23 @@ def _file_or_group(place: Path) -> Path:
 
 
 def _opened(
-    source: Any, kind: str | None, dim: str | int | None, spill: str | Path | None, *, gaps: bool = False
+    source: Any,
+    kind: str | None,
+    dim: str | int | None,
+    spill: str | Path | None,
+    *,
+    gaps: bool = False,
+    choice: Choice | None = None,
 ) -> Source:
+    if (
+        choice is not None
+        and isinstance(source, str | os.PathLike)
+        and (dim is not None or _file_of(str(source)) is None)
+    ):
+        raise BadInputError(
+            f"columns are chosen of tables (CSV, Parquet, data frames), and {source} is none: leave them out here, or "
+            "choose them when it is ingested"
+        )
     if (opener := _opener_of(source)) is not None:
         return _given(source, opener, kind)
     if hasattr(type(source), "as_source"):  # it knows better what it is
@@ -471,7 +523,7 @@ def _opened(
             "xarray.open_zarr(path, chunks={})['name'], and give that"
         )
     elif isinstance(source, str | Path) and (file := _file_of(source)) is not None:
-        return _copied(source, *file, kind, gaps=gaps)
+        return _copied(source, *file, kind, gaps=gaps, choice=choice)
     if spill is not None:
         raise BadInputError("spill applies only to rows that are computed (Dask, xarray): leave it out for stored data")
     if kind == "tensor" and isinstance(source, np.ndarray):
@@ -501,7 +553,9 @@ def _file_of(source: str | Path) -> tuple[Path, str | None] | None:
     return None if in_repository(path) else file_of(path)
 
 
-def _copied(source: str | Path, file: Path, array: str | None, kind: str | None, *, gaps: bool) -> Source:
+def _copied(
+    source: str | Path, file: Path, array: str | None, kind: str | None, *, gaps: bool, choice: Choice | None
+) -> Source:
     """What a file of another format holds, from the store that it is read into; with ``gaps`` missing values are NaN.
 
     It has no SHA-256 of its own, and no budget is bound to it: private runs ask for a store that was ingested.
@@ -509,12 +563,12 @@ def _copied(source: str | Path, file: Path, array: str | None, kind: str | None,
     if array is None and file.suffix.lower() == ".npy" and kind in (None, *OF_COMPLEX) and _is_complex(file):
         return replace(_mapped(file, kind or "samples"), path=str(source))
     own = kind if kind in ("symmetric", "matrices", "tensor") else None  # which are not stored as a table is
-    with copy_of(file, array, own, gaps=gaps and own is None) as store:
+    with copy_of(file, array, own, gaps=gaps and own is None, choice=choice) as store:
         opened = _held(store, None if own is None else kind)
         fits = own is not None or kind is None or (opened.kind == "sparse") == (kind == "sparse")
         opened = _held(store, kind) if fits else opened
     if not fits:
-        with copy_of(file, array, kind, gaps=gaps and kind != "sparse") as store:
+        with copy_of(file, array, kind, gaps=gaps and kind != "sparse", choice=choice) as store:
             opened = _held(store, kind)
     return replace(opened, path=str(source), digests=None, budget=None)
 
@@ -781,6 +835,7 @@ def _registered(group: Any, path: str, kind: str, record: dict[str, Any]) -> Sou
         side=record.get("side"),
         words=beside.get("words"),
         labels=_recorded_labels(beside),
+        notes=tuple(record.get("notes", ())),
     )
 
 
@@ -827,6 +882,13 @@ def _group(group: Any, path: str, kind: str | None) -> Source:
         }
         print_ = outside(group, facts)
         return Source(path=path, kind=kind or "sparse", reader=reader, fingerprint=print_, registered=False)
+    if attrs.get("encoding-type") == "csc_matrix":
+        raise BadInputError(
+            f"{path} is sparse by columns (CSC), and runs read rows: store it by rows with `npmdask ingest "
+            f"{quote(path)} NEW.zarr`, or in Python as adata.X.tocsr()"
+        )
+    if "call_genotype" in group:
+        raise genotypes(path)
     dimensions, said = (3, "three") if kind == "tensor" else (2, "two")
     nodes = dict(group.arrays())
     only, arrays = the_only({name: array.shape for name, array in nodes.items()}, dimensions, nodes)

@@ -13,6 +13,7 @@ import zarr
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import Block
 from npmdask.runs.weights import Weights, find_weights
+from npmdask.storage.columns import Choice, addressed, at
 from npmdask.storage.containers import is_linear_operator, is_sparse, values_of
 from npmdask.storage.formats.tables import taken_for_names
 from npmdask.storage.kinds import for_matrices_only, for_tensors_only
@@ -120,13 +121,13 @@ def _along(source: Any, reading: Reading, seed: int, row_weights: Any, dim: str 
 
 
 def _opened(source: Any, reading: Reading, seed: int, row_weights: Any) -> Opened:
-    given = source
+    given, (source, choice) = source, addressed(source)
     source = values_of(source, gaps=reading.gaps != "refuse")
     if is_linear_operator(source):  # which could be called, as what makes an iterator
         raise BadInputError(f"the {type(source).__name__} has no rows that could be streamed: use npmdask.top_k")
     in_hand = isinstance(source, np.ndarray | zarr.Array | zarr.Group | BlockRows) or is_sparse(source)
     if in_hand or is_remote(source) or _is_store(source):
-        opened = open_source(source, gaps=reading.gaps != "refuse")
+        opened = open_source(source, columns=choice, gaps=reading.gaps != "refuse")
         weights = row_weights
         if not isinstance(weights, Weights):
             weights = find_weights(opened, row_weights, None, given)
@@ -139,7 +140,7 @@ def _opened(source: Any, reading: Reading, seed: int, row_weights: Any) -> Opene
     if isinstance(source, str | Path):
         if str(source) == STANDARD_INPUT:
             return _input(reading)
-        return _files(local_path(source, "a stream of files", SCHEMES), reading)
+        return _files(local_path(source, "a stream of files", SCHEMES), reading, choice)
     if all(hasattr(source, name) for name in ("read", "seek", "position", "fingerprint")):
         reading.refuse_others((), "a stream that is open already")
         held = getattr(source, "buffer_bytes", 0)
@@ -156,7 +157,9 @@ def weights_of(stream: Stream) -> np.ndarray | None:
 
 
 def said_of(stream: Stream) -> tuple[str, ...]:
-    """What the stream decided of the names of its columns, as warnings; a stream from elsewhere may not say it."""
+    """What the stream decided of the names of its columns and rows, and what it left out, as warnings; one from
+    elsewhere may not say it.
+    """
     names = getattr(stream, "header", None)
     return (*(() if names is None else (taken_for_names(names),)), *getattr(stream, "notes", ()))
 
@@ -200,7 +203,7 @@ def _stored(source: Source, reading: Reading, seed: int, weights: Weights | None
     return Opened(stream=stream, name=source.path, named=named, rows=rows, truth=truth, **held)  # type: ignore[arg-type]
 
 
-def _files(path: Path, reading: Reading) -> Opened:
+def _files(path: Path, reading: Reading, choice: Choice | None) -> Opened:
     if not path.exists():
         raise BadInputError(f"there is nothing at {path}: name a Zarr store, a directory of files, a file, or '-'")
     whole = path.is_dir()
@@ -215,8 +218,9 @@ def _files(path: Path, reading: Reading) -> Opened:
         full_batches=reading.full_batches,
         non_finite=reading.non_finite,
         gaps=reading.gaps,
+        choice=choice,
     )
-    return Opened(stream=stream, name=str(path.absolute()), named=True, grows=whole)
+    return Opened(stream=stream, name=str(at(path.absolute(), choice)), named=True, grows=whole)
 
 
 def _input(reading: Reading) -> Opened:

@@ -156,7 +156,7 @@ def transform(
     known = components.missing is not None or components.fill is not None
     gaps = "give" if require_rule(missing) == LEAST_SQUARES or known else "refuse"
     reading = Reading(non_finite=non_finite, pattern=pattern, format=format, header=header, gaps=gaps)
-    dim = _dim_of_run(store, source) if dim is None else dim
+    source, dim = components.chosen(source), _dim_of_run(store, source) if dim is None else dim
     opened = _open(source, components, store, reading, dim)
     if isinstance(opened.stream, BatchedStream):
         opened.stream.follow(partial(components.places_in, wide=opened.stream.columns))

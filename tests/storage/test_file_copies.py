@@ -339,7 +339,7 @@ def test_parts_that_dask_wrote_are_in_its_order(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr("npmdask.storage.writers.journal.JOURNAL_BYTES", 0)
     with monkeypatch.context() as before, pytest.raises(KeyboardInterrupt):
-        before.setattr("npmdask.storage.formats.tables.in_order", str)
+        before.setattr("npmdask.storage.paths.in_order", str)
         ingest(tmp_path / "parts", tmp_path / "x.zarr", chunks=(20, 8), progress=killed)
     assert list((tmp_path / "x.zarr.partial/journal").iterdir())
     ingest(tmp_path / "parts", tmp_path / "x.zarr", chunks=(20, 8))

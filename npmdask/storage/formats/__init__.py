@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from npmdask.errors import BadInputError
+from npmdask.storage.columns import Choice
 from npmdask.storage.formats.common import DenseSource, SparseSource, open_binary, require_regular_file
 from npmdask.storage.formats.coordinate_text import open_docword, open_market
 from npmdask.storage.formats.cubes import (
@@ -22,30 +23,39 @@ from npmdask.storage.formats.cubes import (
 )
 from npmdask.storage.formats.hdf5 import open_hdf5
 from npmdask.storage.formats.numpy_files import open_idx, open_npy, open_npz
-from npmdask.storage.formats.tables import open_csv, open_parquet
+from npmdask.storage.formats.tables import open_parquet, open_text
 from npmdask.storage.formats.zarr_stores import open_zarr
 from npmdask.storage.kinds import MATRICES, TENSOR
-from npmdask.storage.paths import is_zarr
+from npmdask.storage.paths import is_zarr, parts_of
 
 SUPPORTED = (
     ".npy, .npz (NumPy or SciPy sparse), .csv, .tsv, .parquet (a file or a folder of parts), "
-    ".h5/.hdf5/.h5ad and NetCDF 4, .mtx, IDX (MNIST), UCI docword*.txt, and Zarr folders; csv, tsv, mtx, IDX and "
-    "docword also packed with gzip"
+    ".h5/.hdf5/.h5ad/.loom, MATLAB 7.3 and NetCDF 4, .mtx, IDX (MNIST), UCI docword*.txt, and Zarr folders; csv, tsv, "
+    "mtx, IDX and docword also packed with gzip"
 )
 SUFFIXES = {
     ".npy": "npy", ".npz": "npz", ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet", ".pq": "parquet",
-    ".h5": "hdf5", ".hdf5": "hdf5", ".h5ad": "hdf5", ".he5": "hdf5", ".mtx": "mtx", ".idx": "idx",
+    ".h5": "hdf5", ".hdf5": "hdf5", ".h5ad": "hdf5", ".he5": "hdf5", ".loom": "hdf5", ".mtx": "mtx", ".idx": "idx",
 }  # fmt: skip
+TABLES = ("csv", "tsv", "parquet")
 MAGIC = {
     b"\x93NUMPY": "npy", b"PK\x03\x04": "npz", b"PAR1": "parquet", b"\x89HDF\r\n\x1a\n": "hdf5",
-    b"%%MatrixMarket": "mtx", b"CDF\x01": "netcdf3", b"CDF\x02": "netcdf3", b"CDF\x05": "netcdf3",
+    b"MATLAB 7.3": "hdf5", b"%%MatrixMarket": "mtx",
+    b"CDF\x01": "netcdf3", b"CDF\x02": "netcdf3", b"CDF\x05": "netcdf3",
 }  # fmt: skip
 
 
 def open_file(
-    path: Path, dataset: str | None, missing: str, header: bool | None, spool: Path, gaps: str = "refuse"
+    path: Path,
+    dataset: str | None,
+    missing: str,
+    header: bool | None,
+    spool: Path,
+    gaps: str = "refuse",
+    choice: Choice | None = None,
 ) -> DenseSource | SparseSource:
-    """The source in ``path``, whatever its format; ``spool`` is where temporary files may go.
+    """The source in ``path``, whatever its format; ``spool`` is where temporary files may go; ``choice``: of the
+    columns of a table.
 
     ``missing``: "error", "fill" (chunks of Zarr or HDF5 that are not there) or "nan" (missing values of a table of
     floats, and of arrays). ``gaps``: whether missing values of arrays are refused, or are NaN ("nan").
@@ -54,9 +64,9 @@ def open_file(
     openers: dict[str, Callable[[], DenseSource | SparseSource]] = {
         "npy": lambda: open_npy(path),
         "npz": lambda: open_npz(path, dataset, spool),
-        "csv": lambda: open_csv(path, header, missing=missing),
-        "tsv": lambda: open_csv(path, header, "\t", missing),
-        "parquet": lambda: open_parquet(path, spool, missing),
+        "csv": lambda: open_text(path, header, None, missing, choice),
+        "tsv": lambda: open_text(path, header, "\t", missing, choice),
+        "parquet": lambda: open_parquet(path, spool, missing, choice),
         "hdf5": lambda: open_hdf5(path, dataset, missing, spool, gaps),
         "mtx": lambda: open_market(path, spool),
         "idx": lambda: open_idx(path),
@@ -64,6 +74,8 @@ def open_file(
         "zarr": lambda: open_zarr(path, dataset, missing, spool, gaps),
     }
     name = tell_format(path)
+    if choice is not None and name not in TABLES:
+        raise BadInputError(f"{path} ({name}) is no table with names of columns: {', '.join(TABLES)} are")
     if dataset is not None and name not in ("npz", "hdf5", "zarr"):
         raise BadInputError(f"{path} ({name}) holds one table: leave out dataset={dataset!r}")
     return openers[name]()
@@ -93,6 +105,10 @@ def tell_format(path: Path) -> str:
     """The format's name, by suffix and else by content."""
     if path.is_dir():
         return _tell_folder(path)
+    if (parts := parts_of(path)) and parts != [path]:
+        if (found := tell_format(parts[0])) in TABLES:
+            return found
+        raise BadInputError(f"{path} are files of {found}, of which one can be read at once; of {TABLES} several can")
     require_regular_file(path)
     name = path.name.lower()
     packed = name.endswith(".gz")

@@ -40,8 +40,9 @@ class FileSource:
     """What is known of a file at once; ``rows`` is None where only reading to the end tells.
 
     ``facts``: what decided how its values are read, beside the options (attributes that decode them); ``header``: the
-    line of text that was taken for the names of the columns; ``labels``: what they are called. ``refuse_marked`` is
-    called when a value is not finite: it raises where the file says that this means "missing".
+    line of text that was taken for the names of the columns; ``labels``: what they are called; ``notes``: what was
+    decided that their owner may not expect. ``refuse_marked`` is called when a value is not finite: it raises where the
+    file says that this means "missing".
     """
 
     format: str
@@ -51,6 +52,7 @@ class FileSource:
     facts: dict[str, Any] = field(default_factory=dict)
     header: tuple[str, ...] | None = None
     labels: Labels | None = None
+    notes: tuple[str, ...] = ()
     refuse_marked: Callable[[], None] = lambda: None
 
 

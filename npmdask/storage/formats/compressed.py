@@ -207,21 +207,31 @@ def compressed_source(
 PARTS = ("data", "indices", "indptr")
 
 
+def is_10x(node: Any) -> bool:
+    """Whether a group is as 10x Genomics writes it: genes x cells by columns, and the shape in an array."""
+    return {"shape", "barcodes", *PARTS} <= set(node) and not node.attrs.get("encoding-type")
+
+
 def encoding(node: Any) -> str:
-    """csr, csc or nothing: what AnnData says of a group."""
+    """csr, csc or nothing: what AnnData says of a group, or as 10x Genomics has cells x genes."""
+    if is_10x(node):
+        return "csr"
     text = str(node.attrs.get("encoding-type", node.attrs.get("h5sparse_format", "")))
     return {"csr_matrix": "csr", "csc_matrix": "csc"}.get(text, text if text in ("csr", "csc") else "")
 
 
 def group_shape(group: Any, where: str) -> tuple[int, int]:
     shape = group.attrs.get("shape", group.attrs.get("h5sparse_shape"))
+    shape = group["shape"][::-1] if is_10x(group) else shape
     if shape is None or len(shape) != 2 or not all(name in group for name in PARTS):
         raise BadInputError(f"group {where} is marked as sparse but lacks shape, data, indices or indptr")
     return (int(shape[0]), int(shape[1]))
 
 
 def main_array(root: Any) -> str | None:
-    """``X`` of an AnnData file."""
+    """``X`` of an AnnData file, or ``matrix`` of loom."""
+    if {"matrix", "row_attrs", "col_attrs"} <= set(root):
+        return "matrix"
     return "X" if "X" in root and "encoding-type" in root["X"].attrs else None
 
 
@@ -234,12 +244,12 @@ def gene_labels(root: Any, name: str) -> Labels | None:
     held: Any = table[index] if index in table else None
     if hasattr(held, "keys") and "values" in held:  # text of pandas, of which some may be missing
         held = held["values"]
-    if held is None or len(getattr(held, "shape", ())) != 1 or not _is_text(held):
+    if held is None or len(getattr(held, "shape", ())) != 1 or not is_text(held):
         return None
     return Labels(columns=(axis_of("var", np.asarray(held.asstr()[...] if hasattr(held, "asstr") else held[...])),))
 
 
-def _is_text(array: Any) -> bool:
+def is_text(array: Any) -> bool:
     """Whether an array of HDF5 or Zarr holds text, and nothing that would have to be unpickled."""
     return array.dtype.kind in "TUS" or (hasattr(array, "asstr") and array.dtype.metadata is not None)
 

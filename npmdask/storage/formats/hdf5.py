@@ -49,9 +49,11 @@ from npmdask.storage.formats.compressed import (
     exact_slices,
     gene_labels,
     group_shape,
+    is_10x,
+    is_text,
     main_array,
 )
-from npmdask.storage.labels import Labels, points_of
+from npmdask.storage.labels import Labels, axis_of, points_of
 
 h5py = Later("h5py", "ingest")
 
@@ -101,12 +103,15 @@ def open_hdf5(
         name = choose_array(path, dataset, array_shapes(nodes), nodes=nodes)
         node = file[name]
         if isinstance(node, h5py.Dataset):
-            labels = gene_labels(file, name) or _placed(node)
-            return replace(_dense(path, name, node, missing, spool, gaps), labels=labels)
+            turned = _turned(file, node)
+            labels = _of_loom(file) if turned else gene_labels(file, name) or _placed(node)
+            return replace(_dense(path, name, node, missing, spool, gaps, turned), labels=labels)
         require_plain_parts(node)
-        labels = gene_labels(file, name)
+        labels, of_cells = gene_labels(file, name), is_10x(node)
         shape, count = group_shape(node, f"{name} of {path}"), len(node["data"])
         dtype, layout = require_numbers(node["data"].dtype, f"{name} of {path}"), encoding(node)
+        if of_cells:  # genes by cells, by columns: the same numbers are cells by genes, by rows
+            labels = _named(node.get("features/name"), node.get("barcodes"))
 
     @contextmanager
     def slices() -> Iterator[Slices]:
@@ -117,7 +122,47 @@ def open_hdf5(
             require_whole(parts, missing)
 
     found = compressed_source("hdf5", layout, slices, shape, dtype, count, spool, path)
-    return replace(found, labels=labels)
+    return replace(found, labels=labels, notes=(TURNED.format("10x Genomics", *shape),) if of_cells else ())
+
+
+TURNED = "{} stores columns as rows: the array was read as {} rows x {} columns"
+
+
+def _turned(file: Any, array: Any) -> str:
+    """The format that stores an array transposed, by what the file says of itself; "": none does."""
+    loom = "LOOM_SPEC_VERSION" in file.attrs or {"matrix", "row_attrs", "col_attrs"} <= set(file)
+    if loom and array.name.strip("/").partition("/")[0] in ("matrix", "layers"):
+        return "loom"
+    return "MATLAB" if "MATLAB_class" in array.attrs else ""
+
+
+def _of_loom(file: Any) -> Labels | None:
+    """The names of genes and cells of a loom file; None of others."""
+    genes = file.get("row_attrs/Gene", file.get("row_attrs/var_names"))
+    return _named(genes, file.get("col_attrs/CellID", file.get("col_attrs/obs_names")))
+
+
+def _named(genes: Any, cells: Any) -> Labels | None:
+    """Labels of datasets of text."""
+    cells, genes = (
+        () if one is None or not is_text(one) else (axis_of(name, one.asstr()[...]),)
+        for name, one in (("obs", cells), ("var", genes))
+    )
+    return Labels(cells, genes) if cells or genes else None
+
+
+class _Turned:
+    """A dataset with rows for columns."""
+
+    def __init__(self, array: Any) -> None:
+        self._array = array
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._array, name)
+
+    def __getitem__(self, region: Any) -> np.ndarray:
+        rows, columns = region if isinstance(region, tuple) else (region, slice(None))
+        return np.asarray(self._array[columns, rows]).T
 
 
 def _placed(array: Any) -> Labels | None:
@@ -164,18 +209,19 @@ def _nodes(file: Any, dataset: str | None, path: Path) -> dict[str, Any]:
     return nodes
 
 
-def _dense(path: Path, name: str, array: Any, missing: str, spool: Path, gaps: str) -> DenseSource:
-    """``array`` tells shape and chunks; the file is opened again to read."""
-    where = f"dataset {name!r} of {path}"
-    shape = require_2d(array.shape, where)
+def _dense(path: Path, name: str, array: Any, missing: str, spool: Path, gaps: str, turned: str) -> DenseSource:
+    """``array`` tells shape and chunks; the file is opened again to read. ``turned``: what stores it transposed."""
+    where, order = f"dataset {name!r} of {path}", -1 if turned else 1
+    shape = require_2d(array.shape[::order], where)
     require_numbers(array.dtype, where)
     found = _conventions(array, where)
     dtype = require_numbers(array.dtype if found is None else found.dtype, where)
-    chunks = array.chunks or (1, shape[1])
+    height, width = (array.chunks or (1, array.shape[1]))[::order]
     require_whole([array], missing)
 
     def meant(node: Any) -> Any:
-        return _meant(_sought(node, missing), found, where, gaps)
+        node = _meant(_sought(node, missing), found, where, gaps)
+        return _Turned(node) if turned else node
 
     @contextmanager
     def opened() -> Iterator[Any]:
@@ -191,7 +237,7 @@ def _dense(path: Path, name: str, array: Any, missing: str, spool: Path, gaps: s
                 refuse_marked(DecodedArray(file[name], found, where))
 
     def batches(start: int) -> Iterator[np.ndarray]:
-        return grid_rows(opened, shape, chunks, dtype, spool, start)
+        return grid_rows(opened, shape, (height, width), dtype, spool, start)
 
     return DenseSource(
         format="hdf5",
@@ -200,6 +246,7 @@ def _dense(path: Path, name: str, array: Any, missing: str, spool: Path, gaps: s
         dtype=dtype,
         facts=convention_facts(meant(array)),
         refuse_marked=refuse,
+        notes=(TURNED.format(turned, *shape),) if turned else (),
         batches=batches,
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.errors import BadInputError, Later
+from npmdask.storage.columns import NUMERIC, Choice, chosen, names_of_rows, without
 from npmdask.storage.formats.common import (
     DenseSource,
     after,
@@ -25,13 +27,14 @@ from npmdask.storage.formats.common import (
 from npmdask.storage.kinds import KEPT, storage_dtype
 from npmdask.storage.labels import of_columns
 from npmdask.storage.names import matched
-from npmdask.storage.paths import in_order
+from npmdask.storage.paths import parts_of
 
 pa = Later("pyarrow", "ingest")
 pa_csv = Later("pyarrow.csv", "ingest")
 pa_parquet = Later("pyarrow.parquet", "ingest")
 
 NAMED = 8  # columns of a header that are named
+SAMPLE, FEW = 2**20, 64  # bytes and rows behind the first line that are looked at before anything is read
 
 
 @cache
@@ -76,14 +79,14 @@ def _require_held(rows: np.ndarray, column: Any, row: int, name: str, path: Path
         )
 
 
-def is_header(fields: Sequence[str], where: str) -> bool:
-    """Whether the first line of a table of numbers is the names of its columns.
+def is_header(fields: Sequence[str], where: str, rows: Sequence[Sequence[str]] = ()) -> bool:
+    """Whether the first line of a table of numbers is the names of its columns; ``rows`` are some that follow.
 
     Raises
     ------
     BadInputError
         It is half numbers: names that are numbers, or data with an error in them; taking one for the other would drop a
-        row, or the names.
+        row, or the names. Or it is all numbers, and they look like names.
     """
     kinds = [_kind_of(field.strip()) for field in fields]
     names = [field for field, kind in zip(fields, kinds, strict=True) if kind == "name"]
@@ -94,7 +97,61 @@ def is_header(fields: Sequence[str], where: str) -> bool:
             f"them {names[0]!r}: if these are the names of the columns, pass header=True (--header); otherwise "
             "correct the line, or pass header=False (--no-header)"
         )
+    if not fields[0] and set(kinds[1:]) == {"number"} and any(row[0] for row in rows):  # above names of rows
+        first = [row[0] for row in rows]
+        texts = any(_kind_of(one) == "name" for one in first)
+        return texts or list(fields[1:]) == _counted(fields[1:]) or first in (_counted(first), _counted(first, 1))
+    if not names and set(kinds) == {"number"} and (why := _like_names(fields, rows)):
+        shown = ", ".join(fields[:3])
+        raise BadInputError(
+            f"{where} begins with {shown}{', ...' if len(fields) > 3 else ''}, which may be names of columns or data "
+            f"({why}): pass header=True (--header) or header=False (--no-header)"
+        )
     return bool(names)
+
+
+def _counted(fields: Sequence[str], first: int = 0) -> list[str]:
+    return [str(i) for i in range(first, first + len(fields))]
+
+
+def _like_names(fields: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Why a first line of numbers may be names, such as wavelengths, years or numbers of genes; "": it is data.
+
+    Names are short and ascend or descend, mostly evenly, as an axis does; or they are whole and far from what is below
+    them. An axis is none where the rows below go on so. How often plain data would look so by chance decides.
+    """
+    count, digits = len(fields), max(len(field.partition(".")[2]) for field in fields)
+    first = np.array([float(field) for field in fields])
+    if count < 3 or digits > 4 or not np.isfinite(first).all() or "e" in "".join(fields).lower():
+        return ""
+    numbers = [[float(one) if _kind_of(one) == "number" else np.nan for one in row] for row in rows]
+    below = np.array([row for row in numbers if len(row) == count]).reshape(-1, count)
+    unit, slack = 10.0**-digits, 2.1 * 10.0**-digits if digits else 0.0
+
+    def axis(line: np.ndarray, most: float = slack) -> bool:
+        steps = np.diff(line)
+        return bool((steps > 0).all() or (steps < 0).all()) and float(np.ptp(steps)) <= most
+
+    goes_on = len(below) > 0 and below[0][0] == first[-1] + first[1] - first[0]  # as numpy.arange, folded
+    if list(fields) == _counted(fields) and not goes_on:
+        return "they count"
+    if 2 * sum(map(axis, below)) > len(below):
+        return ""
+    whole = bool((below[~np.isnan(below)] % 1 == 0).all())
+    if list(fields) == _counted(fields, 1) and len(below) and (count > 4 or not whole):
+        return "they count"
+    if np.isnan(below).all(axis=0).any():
+        return ""
+    low, high = np.nanmin(below, axis=0), np.nanmax(below, axis=0)
+    spread = max(first.max(), high.max()) - min(first.min(), low.min())
+    if axis(first) and (max(unit, slack) / spread) ** (count - 2) < 1e-3:
+        return "they are evenly spaced, and the rows below are not"
+    if count >= 10 and axis(first, np.inf) and 2 * sum(axis(row, np.inf) for row in below) <= len(below):
+        return "they are in order, and the rows below are not"
+    far = np.maximum(first - high, low - first) > np.maximum(high - low, unit)
+    if not digits and len(set(fields)) == count and len(below) > 2 and (below % 1 != 0).mean() > 0.9 and far.all():
+        return "they are whole, and far from the numbers below"
+    return ""
 
 
 def taken_for_names(names: Sequence[str]) -> str:
@@ -114,33 +171,78 @@ def _kind_of(field: str) -> str:
     return "number"
 
 
-def _csv_layout(path: Path, header: bool | None, delimiter: str | None) -> tuple[str, bool, list[str], int]:
-    """Delimiter, whether there is a header, column names and the bytes of the first line."""
+@dataclass(frozen=True, kw_only=True)
+class _Layout:
+    """How a table of text lies.
+
+    ``line``: bytes of the first. ``names``: of all columns, numbers where it has none; ``kept``: which are analysed.
+    ``empty``: whether every line ends with a delimiter.
+    """
+
+    delimiter: str
+    named: bool
+    names: list[str]
+    kept: list[int]
+    line: int
+    empty: bool = False
+    point: str = "."
+    notes: tuple[str, ...] = ()
+
+
+def _csv_layout(path: Path, header: bool | None, delimiter: str | None, choice: Choice | None) -> _Layout:
     with open_binary(path) as file:
-        lines = file.readline(64 * 2**20).splitlines(keepends=True)  # they may end with a carriage return alone
+        block = file.readline(64 * 2**20)
+        whole = block + file.read(max(SAMPLE, 8 * len(block)))
+        ended = not file.read(1)
+    lines = block.splitlines(keepends=True)  # they may end with a carriage return alone
     line = lines[0] if lines else b""
     text = line.decode("utf-8-sig")
     delimiter = delimiter or next((d for d in ",;\t" if d in text), ",")
     fields = [field.strip() for field in next(csv.reader([text], delimiter=delimiter), [])]
     if not fields:
         raise BadInputError(f"{path} is empty: it has no data to analyse")
-    counted = [str(i) for i in range(len(fields))]
-    if header is None and fields == counted and len(fields) > 2:
-        # What pandas writes above nameless columns; taking it for data would go unnoticed.
-        raise BadInputError(
-            f"{path} begins with 0, 1, 2 to {len(fields) - 1}, which may be column names or data: pass header=True "
-            "(--header) or header=False (--no-header)"
-        )
-    named = is_header(fields, str(path)) if header is None else header
-    return delimiter, named, fields if named else counted, len(line)
+    some = whole[len(line) :].decode("utf-8", "replace").splitlines(keepends=True)
+    rows = list(csv.reader(some if ended else some[:-1], delimiter=delimiter))
+    rows = [[field.strip() for field in row] for row in rows if row]
+    named = is_header(fields, str(path), rows[:FEW]) if header is None else header
+    widths = {len(row) for row in rows[:FEW]}
+    empty = bool(rows) and not any(row[-1] for row in rows[:FEW]) and max(widths) > 1
+    if named and widths == {len(fields) + 1}:  # a delimiter behind each row, or names of rows as R writes them
+        fields = [*fields, ""] if empty else ["", *fields]
+    empty = empty and widths == {len(fields)} and not (fields[-1] and named)
+    names = fields if named else _counted(fields)
+    point = "," if delimiter in ";\t" and _has_decimal_commas(rows[:FEW]) else "."
+    known, full = names[: len(fields) - empty], [row for row in rows if len(row) == len(fields)]
+    numeric = [True] * len(known)
+    if choice is not None and choice.only == NUMERIC:  # as far as the sample tells: a word behind it is an error
+        numeric = [all(_kind_of(row[i].replace(point, ".")) != "name" for row in full) for i in range(len(known))]
+    kept, notes = chosen(known, numeric, names_of_rows(known) if named else (), choice, str(path))
+    notes += ("numbers were read with a decimal comma",) if point == "," else ()
+    return _Layout(
+        delimiter=delimiter, named=named, names=names, kept=kept, line=len(line), empty=empty, point=point, notes=notes
+    )
+
+
+def _has_decimal_commas(rows: Sequence[Sequence[str]]) -> bool:
+    """Whether numbers have commas that cannot be between thousands, and none has a point."""
+    fields = [field for row in rows for field in row]
+    commas = [field for field in fields if re.fullmatch(r"[+-]?\d*,\d+", field)]
+    plain = any(not re.fullmatch(r"[+-]?[1-9]\d{0,2},\d{3}", field) for field in commas)
+    return plain and not any(re.fullmatch(r"[+-]?\d*\.\d+", field) for field in fields)
 
 
 def open_csv(
-    path: Path, header: bool | None = None, delimiter: str | None = None, missing: str = "error"
+    path: Path,
+    header: bool | None = None,
+    delimiter: str | None = None,
+    missing: str = "error",
+    choice: Choice | None = None,
 ) -> DenseSource:
     """A table of numbers as text. The first row is a header if it has names, and no number beside them."""
-    delimiter, named, names, line = _csv_layout(path, header, delimiter)
-    places = [f"c{i}" for i in range(len(names))]  # names in the file may repeat
+    found = _csv_layout(path, header, delimiter, choice)
+    places = [f"c{i}" for i in range(len(found.names))]  # names in the file may repeat
+    read, names = [places[i] for i in found.kept], [found.names[i] for i in found.kept]
+    ends = {places[-1]: pa.null()} if found.empty else {}  # it is looked at: a value there is an error
     dtype = np.dtype(np.float64)
 
     def batches(start: int) -> Iterator[np.ndarray]:
@@ -154,31 +256,55 @@ def open_csv(
                     file,
                     read_options=pa_csv.ReadOptions(
                         column_names=places,
-                        skip_rows_after_names=int(named) + start,
-                        block_size=min(2**30, max(2**20, 4 * line)),
+                        skip_rows_after_names=int(found.named) + start,
+                        block_size=min(2**30, max(2**20, 4 * found.line)),
                         use_threads=False,
                     ),
-                    parse_options=pa_csv.ParseOptions(delimiter=delimiter, ignore_empty_lines=len(names) > 1),
-                    convert_options=pa_csv.ConvertOptions(column_types=dict.fromkeys(places, pa.float64())),
+                    parse_options=pa_csv.ParseOptions(delimiter=found.delimiter, ignore_empty_lines=len(places) > 1),
+                    convert_options=pa_csv.ConvertOptions(
+                        column_types=dict.fromkeys(read, pa.float64()) | ends,
+                        include_columns=[*read, *ends],
+                        decimal_point=found.point,
+                    ),
                 ) as reader,
             ):
                 for batch in reader:
                     if batch.num_rows:
-                        yield table_rows(batch, names, dtype, row, path, missing)
+                        yield table_rows(batch.select(range(len(names))), names, dtype, row, path, missing)
                         row += batch.num_rows
         except pa.ArrowInvalid as error:
-            raise _csv_error(path, names, str(error)) from error
+            raise _csv_error(path, found.names, str(error)) from error
 
-    taken = tuple(names) if named else None
     return DenseSource(
         format="csv",
         rows=None,
         columns=len(names),
         dtype=dtype,
-        header=taken,
-        labels=None if taken is None else of_columns(taken),
+        header=tuple(found.names) if found.named else None,
+        labels=of_columns(names) if found.named else None,
+        notes=found.notes,
         batches=batches,
     )
+
+
+def open_text(path: Path, *how: Any) -> DenseSource:
+    """A table of text, or those of a pattern one below the other; ``how`` as of :func:`open_csv`.
+
+    Raises
+    ------
+    BadInputError
+        One has other columns.
+    """
+    parts = parts_of(path)
+    first, *rest = sources = [open_csv(part, *how) for part in parts]
+    for part, other in zip(parts[1:], rest, strict=True):
+        if (other.header, other.columns) != (first.header, first.columns):
+            raise BadInputError(f"{part} has other columns than {parts[0]}: give files with the same columns in order")
+
+    def batches(start: int) -> Iterator[np.ndarray]:
+        return after(start, (rows for source in sources for rows in source.batches(0)))
+
+    return replace(first, batches=batches) if rest else first
 
 
 def _csv_error(path: Path, names: list[str], message: str) -> BadInputError:
@@ -186,21 +312,18 @@ def _csv_error(path: Path, names: list[str], message: str) -> BadInputError:
     if found:
         line = f"line {found[2]}, " if found[2] else ""
         return BadInputError(
-            f"{path}: {line}column {names[int(found[1])]!r}: {found[3]!r} is not a number; drop or encode "
-            "that column, then ingest again"
+            f"{path}: {line}column {names[int(found[1])]!r}: {found[3]!r} is not a number: "
+            f"{without(names[int(found[1])])}"
         )
     wide = re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+)", message)
     where = f": line {wide[1]} has {wide[3]}" if wide else ""
     return BadInputError(f"{path} is not a table of numbers with {len(names)} columns{where}; correct it first")
 
 
-def open_parquet(path: Path, spool: Path, missing: str = "error") -> DenseSource:
-    """A Parquet file, or a folder of parts in the order of the numbers in their names; numeric columns only.
-
-    Index columns that pandas wrote by itself (``__index_level_0__``) are left out.
-    """
+def open_parquet(path: Path, spool: Path, missing: str = "error", choice: Choice | None = None) -> DenseSource:
+    """A Parquet file, or a folder of parts in the order of the numbers in their names; names of rows are left out."""
     parts = parts_of(path)
-    names, dtype, counts = _parquet_schema(parts)
+    names, dtype, counts, notes = _parquet_schema(parts, choice)
     step = batch_rows(len(names) * dtype.itemsize)
     # Without a buffer size Arrow would hold whole row groups, which have no limit.
     buffer = max(4096, step * dtype.itemsize)
@@ -230,13 +353,9 @@ def open_parquet(path: Path, spool: Path, missing: str = "error") -> DenseSource
         dtype=dtype,
         facts={} if parts == sorted(parts) else {"order": "numbers"},  # an ingest that began in another begins again
         labels=of_columns(names),
+        notes=notes,
         batches=batches,
     )
-
-
-def parts_of(path: Path) -> list[Path]:
-    """The Parquet files of a folder, in order; or the file itself."""
-    return sorted(path.glob("*.parquet"), key=lambda part: in_order(part.name)) if path.is_dir() else [path]
 
 
 def _parquet_rows(
@@ -277,34 +396,42 @@ def _parquet_spooled(
     yield from column_major(spool / "group", 0, (count, len(names)), dtype, max(0, start - first))
 
 
-def _parquet_schema(parts: list[Path]) -> tuple[list[str], np.dtype, list[list[int]]]:
-    """Column names and common dtype of all parts, and the rows of each of their row groups."""
+def _parquet_schema(
+    parts: list[Path], choice: Choice | None
+) -> tuple[list[str], np.dtype, list[list[int]], tuple[str, ...]]:
+    """Column names and common dtype of all parts, the rows of each of their row groups, and what is to be said."""
     names: list[str] = []
     dtypes: list[np.dtype] = []
-    counts = []
+    counts, notes = [], tuple[str, ...]()
     for part in parts:
         require_regular_file(part)
         with pa_parquet.ParquetFile(part) as file:
             schema, meta = file.schema_arrow, file.metadata
             counts.append([meta.row_group(g).num_rows for g in range(meta.num_row_groups)])
-        fields = [field for field in schema if not field.name.startswith("__index_level_")]
-        here = [field.name for field in fields]
+        rows = names_of_rows(schema.names, schema.metadata)
+        kept, notes = chosen(schema.names, numbers_in(schema), rows, choice, str(part))
+        here = [schema.names[i] for i in kept]
         names = names or here
         axes, own = of_columns(names).columns, of_columns(here).columns
         if len(here) != len(names) or matched(axes, own, str(part), str(parts[0])).said:
             raise BadInputError(
                 f"{part} has columns {here} and {parts[0]} has {names}: write all parts with the same columns"
             )
-        dtypes += [_parquet_dtype(field, part) for field in fields]
+        dtypes += [dtype_of(schema.field(i), str(part)) for i in kept]
     if not names or not sum(map(sum, counts)):
         raise BadInputError(f"{parts[0]} has no numeric rows: it has no data to analyse")
-    return names, np.result_type(*dtypes), counts
+    return names, np.result_type(*dtypes), counts, notes
 
 
-def _parquet_dtype(field: Any, part: Path) -> np.dtype:
-    kinds = pa.types
-    if not (kinds.is_integer(field.type) or kinds.is_floating(field.type) or kinds.is_boolean(field.type)):
+def numbers_in(schema: Any) -> list[bool]:
+    """Which columns of a schema of Arrow are integers or floats."""
+    return [pa.types.is_integer(field.type) or pa.types.is_floating(field.type) for field in schema]
+
+
+def dtype_of(field: Any, where: str) -> np.dtype:
+    """The dtype of a column of Arrow. Raises BadInputError where it is no numbers."""
+    if not (numbers_in([field])[0] or pa.types.is_boolean(field.type)):
         raise BadInputError(
-            f"{part}: column {field.name!r} is of type {field.type}, not a number; drop or encode it, then ingest again"
+            f"{where}: column {field.name!r} is of type {field.type}, which is no plain number: {without(field.name)}"
         )
     return storage_dtype(np.dtype(field.type.to_pandas_dtype()))

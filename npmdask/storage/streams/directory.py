@@ -18,6 +18,7 @@ import numpy as np
 
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.storage.checksum import crc32c, fingerprint
+from npmdask.storage.columns import Choice
 from npmdask.storage.formats import open_file
 from npmdask.storage.formats.common import DenseSource, SparseSource, guarded, reading
 from npmdask.storage.paths import in_order, inside_data
@@ -94,6 +95,7 @@ class Directory(BatchedStream):
     ``full_batches`` such a rest is left for later and the batches are a function of the files alone.
 
     ``columns``: width of the rows; without it the first file says so. ``header``: of CSV files, as for ingest.
+    ``choice``: of the columns of tables.
     ``spool``: where temporary files may go (column-major or packed formats); by default the system's folder.
     A finished file may be taken away but not be written again: its new rows would never be used. One that was begun
     may change behind the rows that were used: where one of those that follow could not be, it can be corrected.
@@ -110,8 +112,10 @@ class Directory(BatchedStream):
         non_finite: str = "refuse",
         gaps: str = "refuse",
         spool: str | Path | None = None,
+        choice: Choice | None = None,
     ) -> None:
-        self._path, self._pattern, self._header = Path(path), pattern, header
+        self._path, self._pattern, self._header, self._choice = Path(path), pattern, header, choice
+        self.notes: tuple[str, ...] = ()
         self._full = full_batches
         self._spool = Path(spool or tempfile.gettempdir()) / f"npmdask-stream-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self._clean = weakref.finalize(self, shutil.rmtree, self._spool, ignore_errors=True)
@@ -137,7 +141,8 @@ class Directory(BatchedStream):
     @property
     def fingerprint(self) -> str:
         """Of the width and the pattern; which files were used, and how they were, is in the position."""
-        facts = {"stream": "directory", "columns": self._columns}
+        facts: dict[str, Any] = {"stream": "directory", "columns": self._columns}
+        facts |= {} if self._choice is None else {"choice": self._choice.at("")}
         return fingerprint({**facts, "pattern": self._pattern, "full": self._full}, [])
 
     @property
@@ -281,8 +286,8 @@ class Directory(BatchedStream):
         return guarded(path, iter(rows))
 
     def _opened(self, path: Path, missing: str) -> DenseSource | SparseSource:
-        source = open_file(path, None, missing, self._header, self._spool)
-        self.header = self.header or source.header
+        source = open_file(path, None, missing, self._header, self._spool, choice=self._choice)
+        self.header, self.notes = self.header or source.header, self.notes or source.notes
         return source
 
     def _finish(self) -> None:
