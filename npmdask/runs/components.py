@@ -26,12 +26,12 @@ from npmdask.numerics.subspaces import Block, fix_signs
 from npmdask.operators.view import column_scale
 from npmdask.runs.missing import Fill, Missing, kept_fill, missing_of
 from npmdask.runs.weights import Weights, in_units_of_data, kept_weights
-from npmdask.storage.columns import Choice, addressed, at
+from npmdask.storage.columns import Choice, addressed, at, choosable
 from npmdask.storage.containers import is_sparse, table_of
 from npmdask.storage.labels import Axis, Labels
 from npmdask.storage.readers.dense import DenseReader
 from npmdask.storage.readers.gaps import DROP, EM, FILL, MEAN, GapReader, Marks, as_nan, over_observed
-from npmdask.storage.source import Source, choosable, open_source, with_missing
+from npmdask.storage.source import Source, open_source, with_missing
 from npmdask.storage.streams.zarr_rows import units_of
 
 if TYPE_CHECKING:

@@ -16,12 +16,13 @@ from typing import Any
 from urllib.parse import unquote
 
 from npmdask.errors import BadInputError, closest
+from npmdask.storage.paths import is_zarr
 
 NUMERIC = "numeric"  # instead of names: columns of integers and floats
 SHOWN = 5  # names of columns that a sentence lists
-KEYS = ("only", "leave_out")
-ADDRESS = re.compile(rf"(.*)\?((?:{'|'.join(KEYS)})=[^?/]*)", re.DOTALL)
-AGAIN = "choose columns (--only a,b, --only numeric, --leave-out c; in Python columns=)"
+ADDRESS = re.compile(r"(.*)\?((?:only|leave_out)=[^?/]*)", re.DOTALL)
+ROWS = re.compile(r"__index_level_\d+__|__null_dask_index__")  # what pandas and Dask call an index without a name
+TABLES = re.compile(r"\.(csv|tsv|parquet|pq)(\.gz)?$", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -31,54 +32,35 @@ class Choice:
     only: tuple[str, ...] | str | None = None
     leave_out: tuple[str, ...] = ()
 
-    @classmethod
-    def of(cls, given: Any) -> Choice | None:
-        """What a caller says: names, ``"numeric"``, or a mapping of ``only`` and ``leave_out`` to such; None: all.
-
-        Raises
-        ------
-        BadInputError
-            It is none of these.
-        """
-        if given is None or isinstance(given, Choice):
-            return given
-        said = given if isinstance(given, Mapping) else {"only": given}
-        only, out = said.get("only"), said.get("leave_out") or ()
-        lists = [one for one in (only, out) if one is not None and not (one is only and one == NUMERIC)]
-        texts = all(not isinstance(one, str) and all(isinstance(name, str) for name in one) for one in lists)
-        if not texts or set(said) - set(KEYS) or (only is not None and not len(only)):
-            raise BadInputError(
-                f"columns = {given!r}: give names in a list, {NUMERIC!r}, or a mapping like "
-                '{"only": "numeric", "leave_out": ["id"]}'
-            )
-        found = cls(only if only is None or only == NUMERIC else tuple(only), tuple(out))
-        return None if found == cls() else found
-
-    def at(self, place: str) -> str:
+    def at(self, place: Any) -> str:
         """The address of a table with this choice."""
-        only = self.only if self.only is None or isinstance(self.only, str) else _written(self.only)
-        parts = [] if only is None else [f"only={only}"]
-        return f"{place}?{'&'.join([*parts, *([f'leave_out={_written(self.leave_out)}'] if self.leave_out else [])])}"
+        parts = {"only": self.only, "leave_out": self.leave_out}
+        said = [
+            f"{key}={names if isinstance(names, str) else _written(names)}" for key, names in parts.items() if names
+        ]
+        return f"{place}?{'&'.join(said)}"
 
-    def kept(self, names: Sequence[str], numeric: Sequence[bool], rows: Sequence[int], where: str) -> list[int]:
-        """The numbers of the columns that are chosen, in the order of ``only``; ``rows`` are names of rows.
 
-        Raises
-        ------
-        BadInputError
-            There is no such column, or nothing is left.
-        """
-        named = () if self.only is None or isinstance(self.only, str) else self.only
-        for name in (*named, *self.leave_out):
-            if name not in names:
-                raise BadInputError(f"{where} has no column {name!r}: {closest(name, list(names))}")
-        found = [i for name in dict.fromkeys(named) for i, own in enumerate(names) if own == name]
-        if not named:
-            found = [i for i in range(len(names)) if i not in rows and (self.only is None or numeric[i])]
-        found = [i for i in found if names[i] not in self.leave_out]
-        if not found:
-            raise BadInputError(f"{where} has no columns left to analyse: {AGAIN}")
-        return found
+def choice_of(given: Any) -> Choice | None:
+    """What a caller says: names, ``"numeric"``, or a mapping of ``only`` and ``leave_out`` to such; None: all.
+
+    Raises
+    ------
+    BadInputError
+        It is none of these.
+    """
+    if given is None or isinstance(given, Choice):
+        return given
+    said = dict(given) if isinstance(given, Mapping) else {"only": given}
+    only, out = said.pop("only", None), said.pop("leave_out", None) or ()
+    named = only if isinstance(only, list | tuple) else ()
+    known = only in (None, NUMERIC) or named
+    if said or not known or isinstance(out, str) or not all(isinstance(name, str) for name in (*named, *out)):
+        raise BadInputError(
+            f"columns = {given!r}: give names in a list, {NUMERIC!r}, or a mapping like "
+            '{"only": "numeric", "leave_out": ["id"]}'
+        )
+    return Choice(tuple(named) or only, tuple(out)) if only or out else None
 
 
 def _written(names: Sequence[str]) -> str:
@@ -87,47 +69,52 @@ def _written(names: Sequence[str]) -> str:
     return ",".join(re.sub(r"[,&=/?*\[\]\x00-\x1f\x7f]", lambda at: f"%{ord(at[0]):02X}", name) for name in marked)
 
 
-def addressed(source: Any, choice: Any = None) -> tuple[Any, Choice | None]:
-    """The place of a source, and the columns that are chosen: by its address, or by ``choice``.
+def addressed(source: Any, columns: Any = None) -> tuple[Any, Choice | None]:
+    """The place of a source, and the columns that are chosen: by its address, or by ``columns``.
 
     Raises
     ------
     BadInputError
         Both, or a choice that is none.
     """
-    found, address = Choice.of(choice), None
-    if isinstance(source, str | Path) and (address := ADDRESS.fullmatch(str(source))) is not None:
-        if Path(source).exists() or "://" in str(source):
-            return source, found
-        if found is not None:
-            raise BadInputError(f"{source} chooses columns already: leave columns out")
-        said = dict(part.split("=", 1) for part in address[2].split("&"))
-        lists = {key: text if text == NUMERIC else [unquote(n) for n in text.split(",")] for key, text in said.items()}
-        return type(source)(address[1]), Choice.of(lists)
-    return source, found
+    choice = choice_of(columns)
+    address = ADDRESS.fullmatch(str(source)) if isinstance(source, str | Path) and "://" not in str(source) else None
+    if address is None or Path(source).exists():
+        return source, choice
+    if choice is not None:
+        raise BadInputError(f"{source} chooses columns already: leave columns out")
+    said = dict(part.partition("=")[::2] for part in address[2].split("&"))
+    lists = {key: text if text == NUMERIC else [unquote(n) for n in text.split(",")] for key, text in said.items()}
+    return type(source)(address[1]), choice_of(lists)
 
 
-def at(source: Any, choice: Any) -> Any:
+def at(source: Any, columns: Any) -> Any:
     """A path with a choice of columns, as an address; without a choice as it is."""
-    place, found = addressed(source, choice)
-    return source if found is None else found.at(str(place))
+    place, choice = addressed(source, columns)
+    return source if choice is None else choice.at(place)
+
+
+def choosable(source: Any) -> bool:
+    """Whether columns can be chosen of ``source`` by name, and are not yet."""
+    if not isinstance(source, str | Path):
+        return any(hasattr(source, name) for name in ("columns", "schema", "var_names"))
+    path, choice = addressed(str(source))
+    return choice is None and (bool(TABLES.search(path)) or (Path(path).is_dir() and not is_zarr(Path(path))))
 
 
 def names_of_rows(names: Sequence[str], metadata: Mapping[bytes, bytes] | None = None) -> list[int]:
     """The numbers of columns that hold names of rows: an index of pandas or Dask (``metadata`` of Arrow), and columns
     without a name before others, as pandas and R write them into text.
     """
-    said = json.loads((metadata or {}).get(b"pandas", b"{}")).get("index_columns", ())
-    index = {one for one in said if isinstance(one, str)}
-    found = [i for i, name in enumerate(names) if name in index or re.match(r"__index_level_\d+__|__null_dask_", name)]
-    nameless = next((i for i, name in enumerate(names) if name), 0)
-    return found or list(range(nameless))
+    index = json.loads((metadata or {}).get(b"pandas", b"{}")).get("index_columns", ())
+    found = [i for i, name in enumerate(names) if name in index or ROWS.fullmatch(name)]
+    return found or list(range(next((i for i, name in enumerate(names) if name), 0)))
 
 
 def chosen(
     names: Sequence[str], numeric: Sequence[bool], rows: Sequence[int], choice: Choice | None, where: str
 ) -> tuple[list[int], tuple[str, ...]]:
-    """The numbers of the columns to analyse, and what is to be said of the others.
+    """The numbers of the columns to analyse, in the order of the choice, and what is to be said of the others.
 
     Parameters
     ----------
@@ -139,11 +126,26 @@ def chosen(
     BadInputError
         There is no such column, or nothing is left.
     """
-    kept = (choice or Choice()).kept(names, numeric, rows, where)
+    only, out = (None, ()) if choice is None else (choice.only, choice.leave_out)
+    places: dict[str, list[int]] = {}
+    for i, name in enumerate(names):
+        places.setdefault(name, []).append(i)
+    named = () if only is None or isinstance(only, str) else tuple(dict.fromkeys(only))
+    for name in (*named, *out):
+        if name not in places:
+            raise BadInputError(f"{where} has no column {name!r}: {closest(name, list(names))}")
+    kept = [i for name in named for i in places[name]]
+    if not named:
+        kept = [i for i in range(len(names)) if i not in rows and (only is None or numeric[i])]
+    gone = {i for name in out for i in places[name]}
+    kept = [i for i in kept if i not in gone]
+    if not kept:
+        raise BadInputError(f"{where} has no columns to analyse{', with those that are chosen' if choice else ''}")
+    used = {*kept, *rows}
     taken = [names[i] or "the first, without a name" for i in rows if i not in kept]
-    out = [name for i, name in enumerate(names) if i not in kept and i not in rows]
+    left = [name for i, name in enumerate(names) if i not in used]
     notes = [f"columns taken for the names of rows, and not analysed: {listed(taken)}"] if taken else []
-    return kept, (*notes, *([f"{len(out)} columns were left out as chosen: {listed(out)}"] if out else []))
+    return kept, (*notes, *([f"{len(left)} columns were left out as chosen: {listed(left)}"] if left else []))
 
 
 def without(name: str) -> str:
@@ -158,3 +160,11 @@ def without(name: str) -> str:
 def listed(names: Sequence[str]) -> str:
     """Some names."""
     return f"{', '.join(names[:SHOWN])}{', ...' if len(names) > SHOWN else ''}"
+
+
+def genotypes(where: str) -> BadInputError:
+    """What to say of VCF Zarr, whose numbers of alleles are names."""
+    return BadInputError(
+        f"{where} holds genotypes (VCF Zarr), whose alleles are no columns: count alternate alleles, for example "
+        "(ds.call_genotype > 0).sum('ploidy').transpose('samples', 'variants'), and give that"
+    )

@@ -6,7 +6,6 @@ No library of tables is imported here to find out whether something is of it: wh
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import getitem
 from typing import Any
 
 import numpy as np
@@ -15,13 +14,12 @@ from scipy.sparse import csr_array, issparse
 
 from npmdask.errors import BadInputError, extra
 from npmdask.storage.checksum import crc32c
-from npmdask.storage.columns import Choice, chosen, listed, names_of_rows, without
+from npmdask.storage.columns import Choice, chosen, genotypes, listed, names_of_rows, without
 from npmdask.storage.conventions import conventions_left
-from npmdask.storage.labels import Labels, axis_of, of_columns, points_of
+from npmdask.storage.labels import Axis, Labels, axis_of, of_columns, points_of
 from npmdask.storage.readers.lazy import graph_rows, mapped_rows, rows_of_a_block, stored_rows
 from npmdask.storage.snapshots import is_of_icechunk, node_of
 
-ARROW = (("pyarrow", "Table"), ("pyarrow", "RecordBatch"))
 ENTRIES = 2**18  # of a chunk of a sparse matrix in memory
 
 
@@ -52,6 +50,7 @@ def values_of(given: Any, dim: str | int | None = None, *, gaps: bool = False) -
         raise BadInputError(
             "a Dask Delayed has no shape and no dtype: give dask.array.from_delayed(x, shape=(m, d), dtype=float)"
         )
+    given = table_of(given, None)[0]
     if library == "dask" and hasattr(given, "to_dask_array"):
         given = _computed_table(given)
     if library == "dask" and hasattr(given, "chunks"):
@@ -70,10 +69,8 @@ def values_of(given: Any, dim: str | int | None = None, *, gaps: bool = False) -
     if dim is not None:
         raise BadInputError(f"dim = {dim!r} applies only to arrays of xarray, Dask and NumPy: leave it out")
     if library == "pandas" and kind in ("DataFrame", "Series"):
-        return _pandas(given.to_frame() if kind == "Series" else given, gaps=gaps)
-    if is_dataset(given):
-        return table_of(given, None)[0]
-    if (library, kind) in (("polars", "DataFrame"), *ARROW):
+        return _pandas(given, gaps=gaps)
+    if (library, kind) in (("polars", "DataFrame"), ("pyarrow", "Table"), ("pyarrow", "RecordBatch")):
         return _arrow(given, gaps=gaps)
     if library == "anndata" and (kind == "AnnData" or hasattr(given, "group")):
         return _annotated(given, gaps=gaps)
@@ -93,70 +90,82 @@ def labels_of(given: Any, dim: str | int | None = None) -> Labels | None:
         along = array.dims[1:]  # of one dimension, every column may have a place: stations, a mesh, a stacked grid
         held = {str(name): one for name, one in array.coords.items() if one.dims == along} if len(along) == 1 else {}
         return Labels(axes[:1], axes[1:], points=points_of(held, axes[1].size))
-    if library == "pandas" and kind in ("DataFrame", "Series"):
-        table = given.to_frame() if kind == "Series" else given
-        counted = type(table.index).__name__ == "RangeIndex" and (table.index.start, table.index.step) == (0, 1)
-        rows = () if counted else (axis_of(table.index.name or "row", table.index.to_numpy()),)
-        return Labels(rows, (axis_of(table.columns.name or "column", table.columns.to_numpy()),))
-    if library == "dask" and hasattr(given, "dtypes") and type(given).__module__ != "dask.delayed":
-        return of_columns(list(given.columns))
-    if (library, kind) == ("polars", "DataFrame"):
-        return of_columns(list(given.columns))
-    if (library, kind) in ARROW:
-        index = names_of_rows(given.schema.names, given.schema.metadata)
-        named = [axis_of(given.schema.names[i], given.column(i).to_numpy(zero_copy_only=False)) for i in index]
-        kept = [name for i, name in enumerate(given.schema.names) if i not in index]
-        return Labels(tuple(named) if len(named) == 1 else (), of_columns(kept).columns)
-    if library == "npmdask":  # rows of tables that know their names
-        return getattr(given, "labels", None)
-    if library == "anndata" and kind == "AnnData":
-        return Labels((axis_of("obs", given.obs_names.to_numpy()),), (axis_of("var", given.var_names.to_numpy()),))
     return None
 
 
-def table_of(given: Any, choice: Choice | None) -> tuple[Any, tuple[str, ...]]:
-    """A table, or an AnnData, with the columns that are chosen, and what is to be said of the others.
+def table_of(given: Any, choice: Choice | None) -> tuple[Any, Labels | None, tuple[str, ...]]:
+    """The columns of a table, or an AnnData, that are analysed, what they are called, and what is to be said of others;
+    anything else as it is.
 
     Raises
     ------
     BadInputError
-        There is no such column, or there are no columns to choose from.
+        A column is no numbers, there is no such column, or there are none to choose from.
     """
     library, kind = type(given).__module__.partition(".")[0], type(given).__name__
-    of_arrow, rows = (library, kind) in ARROW or is_dataset(given), list[int]()
-    if choice is None and not of_arrow:
-        return given, ()
-    if of_arrow:
-        from npmdask.storage.formats.tables import numbers_in
-
-        names, numeric = given.schema.names, numbers_in(given.schema)
-        rows = names_of_rows(names, given.schema.metadata)
+    rows, called, index = tuple[Axis, ...](), "column", list[int]()
+    if library == "pandas" and kind in ("DataFrame", "Series"):
+        given = given.to_frame() if kind == "Series" else given
+        counted = type(given.index).__name__ == "RangeIndex" and (given.index.start, given.index.step) == (0, 1)
+        rows = () if counted else (axis_of(given.index.name or "row", given.index.to_numpy()),)
+        where, names, called = "the DataFrame", given.columns.to_numpy(), given.columns.name or called
+        kinds = [getattr(dtype, "kind", "O") for dtype in given.dtypes]
+    elif library == "dask" and kind != "Delayed" and hasattr(given, "dtypes"):
+        where, names, kinds = "the Dask DataFrame", given.columns, [dtype.kind for dtype in given.dtypes]
     elif library == "anndata" and kind == "AnnData":
-        names, numeric = list(given.var_names), [True] * given.n_vars
-    elif library == "polars" and kind == "DataFrame":
-        names, numeric = given.columns, [one.is_integer() or one.is_float() for one in given.dtypes]
-    elif library in ("pandas", "dask") and hasattr(given, "dtypes"):
-        names, numeric = [str(name) for name in given.columns], [getattr(t, "kind", "O") in "iuf" for t in given.dtypes]
+        where, called, kinds = "the AnnData", "var", "f" * given.n_vars
+        rows, names = (axis_of("obs", given.obs_names.to_numpy()),), given.var_names.to_numpy()
+    elif (library == "polars" and kind == "DataFrame") or (library == "pyarrow" and hasattr(given, "schema")):
+        from npmdask.storage.formats.tables import kind_of
+
+        schema = given.schema if library == "pyarrow" else given.head(0).to_arrow().schema
+        where, names, kinds = "the table", schema.names, [kind_of(one) for one in schema.types]
+        index = names_of_rows(names, schema.metadata)
+        if len(index) == 1 and hasattr(given, "column"):
+            rows = (axis_of(names[index[0]], given.column(index[0]).to_pylist()),)
+    elif choice is None:
+        return given, None, ()
     else:
-        raise BadInputError(f"columns are chosen of tables with names, and this is of type {type(given).__name__}: "
-                            "leave columns out, and give the columns that are wanted")  # fmt: skip
-    kept, notes = chosen(names, numeric, rows, choice, f"the {kind}")
-    if is_dataset(given):
-        from npmdask.storage.readers.datasets import dataset_rows
+        raise BadInputError(f"columns are chosen of tables, and this is of type {type(given).__name__}: leave them out")
+    kept, notes = chosen([str(n) for n in names], [k in "iuf" for k in kinds], index, choice, where)
+    no_numbers = [str(names[i]) for i in kept if kinds[i] not in "iufb"]
+    if no_numbers:
+        raise BadInputError(
+            f"{where} has {len(no_numbers)} columns that are not real numbers{_listed(no_numbers)}: "
+            f"{without(no_numbers[0])}"
+        )
+    labels = Labels(rows, (axis_of(called, np.asarray(names)[kept]),))
+    if hasattr(given, "get_fragments"):
+        return _dataset(given, [names[i] for i in kept]), labels, notes
+    if len(kept) < len(names) or choice is not None:
+        given = given.iloc[:, kept] if library in ("pandas", "dask") else (
+            given[:, kept] if library != "pyarrow" else given.select(kept).replace_schema_metadata())  # fmt: skip
+    return given, labels, notes
 
-        return dataset_rows(given, [names[i] for i in kept]), notes
-    if choice is None:
-        return given, notes
-    if of_arrow:
-        left = [i for i in rows if i not in kept]
-        found = given.select([*kept, *left])
-        return (found if len(left) == len(rows) else found.replace_schema_metadata()), notes
-    return (given.iloc[:, kept] if library in ("pandas", "dask") else given[:, kept]), notes
 
+def _dataset(dataset: Any, names: list[str]) -> Any:
+    """The rows of some columns of a dataset of PyArrow as an array of Dask, a file or a row group a block.
 
-def is_dataset(given: Any) -> bool:
-    """Whether this is a dataset of PyArrow."""
-    return type(given).__module__ == "pyarrow._dataset" and hasattr(given, "get_fragments")
+    Raises
+    ------
+    BadInputError
+        It is filtered.
+    """
+    import dask
+    import dask.array as da
+
+    from npmdask.storage.formats.tables import block_of, dtype_of
+
+    try:
+        files = list(dataset.get_fragments())
+    except ValueError as error:
+        raise BadInputError(f"the dataset cannot be read by files ({error}): give dataset.to_table()") from error
+    parts = [one for file in files for one in getattr(file, "split_by_row_group", lambda: [file])()]  # noqa: B023
+    dtype = np.result_type(*[dtype_of(dataset.schema.field(name), "the dataset") for name in names])
+    made = dask.delayed(block_of, pure=True)
+    blocks = [(made(part, dataset.schema, names, dtype), part.count_rows()) for part in parts]
+    arrays = [da.from_delayed(block, (rows, len(names)), dtype) for block, rows in blocks if rows]
+    return da.concatenate(arrays or [da.empty((0, len(names)))])
 
 
 def _coordinate(array: Any, name: Any) -> Any:
@@ -183,27 +192,23 @@ def _rows_first(array: Any, dim: str | int | None, what: str) -> Any:
 
 
 def _computed_table(table: Any) -> Any:
-    """The columns of a Dask DataFrame as an array; its rows are counted, and names compared, in one computation."""
-    import dask
+    """The columns of a Dask DataFrame as an array, those of each partition in the order of the frame; its rows are
+    counted, which computes them once.
+    """
+    aligned = table.map_partitions(_aligned, list(table.columns), meta=table._meta)
+    return aligned.to_dask_array().compute_chunk_sizes()  # partitions as Dask has put them together
 
+
+def _aligned(part: Any, columns: list[Any]) -> Any:
+    """A partition with its columns in the order of the frame."""
     from npmdask.storage.names import matched
 
-    _require_numbers("the Dask DataFrame", [str(n) for n, t in table.dtypes.items() if t.kind not in "iufb"])
-    seen = dask.compute(*(dask.delayed(_height_and_names)(part) for part in table.to_delayed()))
-    axes, what = of_columns(list(table.columns)).columns, "partition {} of the Dask DataFrame"
-    found = [matched(axes, of_columns(each).columns, what.format(i), "the frame") for i, (_, each) in enumerate(seen)]
-    if any(order.places is not None for order in found):
-        table = table.map_partitions(getitem, list(table.columns), meta=table._meta)
-    return table.to_dask_array(lengths=[height for height, _ in seen])
-
-
-def _height_and_names(part: Any) -> tuple[int, list[Any]]:
-    return len(part), list(part.columns)
+    known, given = of_columns(columns).columns, of_columns(list(part.columns)).columns
+    order = matched(known, given, "a partition of the Dask DataFrame", "the frame")
+    return part if order.places is None else part[columns]
 
 
 def _pandas(table: Any, *, gaps: bool) -> np.ndarray:
-    no_numbers = [str(name) for name, dtype in table.dtypes.items() if getattr(dtype, "kind", "O") not in "iufb"]
-    _require_numbers("the DataFrame", no_numbers)
     missing = table.isna().sum()
     if not gaps:
         _require_whole("the DataFrame", [str(n) for n in missing.index[missing > 0]], int(missing.sum()), "df.dropna()")
@@ -216,10 +221,7 @@ def _arrow(given: Any, *, gaps: bool) -> np.ndarray:
     with extra("ingest"):
         import pyarrow as pa
     table = pa.table(given) if not isinstance(given, pa.RecordBatch) else pa.Table.from_batches([given])
-    rows = names_of_rows(table.column_names, table.schema.metadata)
-    columns = {name: table.column(i) for i, name in enumerate(table.column_names) if i not in rows}
-    kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
-    _require_numbers("the table", [n for n, c in columns.items() if not any(is_kind(c.type) for is_kind in kinds)])
+    columns = dict(zip(table.column_names, table.columns, strict=True))
     missing = {name: column.null_count for name, column in columns.items() if column.null_count}
     if not gaps:
         _require_whole("the table", list(missing), sum(missing.values()), "table.drop_null()")
@@ -260,15 +262,6 @@ def rows_along(given: Any, dim: str | int | None) -> Any:
     return given if dim is None else given.transpose(dim, ...)
 
 
-def genotypes(where: str) -> BadInputError:
-    """What to say of VCF Zarr, whose numbers of alleles are names."""
-    return BadInputError(
-        f"{where} holds genotypes (VCF Zarr), whose alleles are no columns: count alternate alleles, for example "
-        "dosage = (ds.call_genotype > 0).sum('ploidy').transpose('samples', 'variants'), without missing calls (-1), "
-        "and give that"
-    )
-
-
 def _labelled(given: Any, dim: str | int | None, *, gaps: bool) -> Any:
     """The values of a DataArray or Dataset; rows along ``dim``."""
     given = rows_along(given, dim)
@@ -303,13 +296,6 @@ def _annotated(given: Any, *, gaps: bool) -> Any:
     if given.X is None:
         raise BadInputError("the AnnData has no X: give a layer, as adata.layers['name']")
     return values_of(given.X, gaps=gaps)
-
-
-def _require_numbers(what: str, columns: list[str]) -> None:
-    if columns:
-        raise BadInputError(
-            f"{what} has {len(columns)} columns that are not real numbers{_listed(columns)}: {without(columns[0])}"
-        )
 
 
 def _require_whole(what: str, columns: list[str], missing: int, remedy: str) -> None:

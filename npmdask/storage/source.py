@@ -18,9 +18,8 @@ import zarr
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError, closest, extra
 from npmdask.storage.checksum import crc32c, crc32c_bytes, fingerprint
 from npmdask.storage.chunk_access import Boxes, location
-from npmdask.storage.columns import Choice, addressed
+from npmdask.storage.columns import Choice, addressed, genotypes
 from npmdask.storage.containers import (
-    genotypes,
     is_linear_operator,
     is_sparse,
     labels_of,
@@ -37,7 +36,6 @@ from npmdask.storage.conventions import (
     require_plain_parts,
     require_undecoded,
 )
-from npmdask.storage.formats import TABLES, tell_format
 from npmdask.storage.formats.common import ALONG, the_only
 from npmdask.storage.formats.compressed import gene_labels
 from npmdask.storage.formats.hdf5 import require_readable
@@ -365,42 +363,23 @@ def open_source(
     if kind is not None and kind not in KINDS:
         raise BadInputError(f"unknown kind {kind!r}: {closest(kind, list(KINDS))}")
     source, choice = addressed(source, columns)
-    notes: tuple[str, ...] = ()
-    if not isinstance(source, str | os.PathLike):
-        source, notes = table_of(source, choice)
+    source, labels, notes = table_of(source, None if isinstance(source, str | os.PathLike) else choice)
     gridded = dim is not None and isinstance(source, str | Path) and not is_remote(source)
-    labels = None
     if gridded:
-        given, rows, place = open_grid(Path(source), str(dim), gaps=gaps)
-        labels, opened = labels_of(given, dim), _computed(rows, kind, spill)
+        given, cells, place = open_grid(Path(source), str(dim), gaps=gaps)
+        labels, opened = labels_of(given, dim), _computed(cells, kind, spill)
         opened = replace(opened, path=place, dim=str(dim))
     else:
-        labels = None if isinstance(source, str | os.PathLike | zarr.Array | zarr.Group) else labels_of(source, dim)
+        labels = labels or labels_of(source, dim)
         opened = _opened(source, kind, dim, spill, gaps=gaps, choice=choice)
     if choice is not None:
         opened = replace(opened, path=choice.at(opened.path))
     if opened.parts == 2:
         _require_complex(opened, taken=of_complex)
     labels = labels or opened.labels
-    notes = (*opened.notes, *notes)
-    return replace(opened, notes=notes, labels=None if labels is None else labels.fitting(opened.shape))
-
-
-TABULAR = ("pandas", "polars", "pyarrow", "dask", "anndata")
-
-
-def choosable(source: Any) -> bool:
-    """Whether columns can be chosen of ``source`` by name, and are not yet."""
-    if not isinstance(source, str | os.PathLike):
-        library, kind = type(source).__module__.partition(".")[0], type(source).__name__
-        return library in TABULAR and kind in ("DataFrame", "Table", "RecordBatch", "AnnData", "FileSystemDataset")
-    place, choice = addressed(str(source))
-    if choice is not None or is_url(place) or place == "-":
-        return False
-    file = _file_of(place)
-    if file is None:  # a directory of files, for a stream
-        return Path(place).is_dir() and not is_zarr(Path(place))
-    return file[1] is None and tell_format(file[0]) in TABLES
+    return replace(
+        opened, notes=(*opened.notes, *notes), labels=None if labels is None else labels.fitting(opened.shape)
+    )
 
 
 def _require_complex(opened: Source, *, taken: bool) -> None:

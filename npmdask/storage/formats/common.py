@@ -20,6 +20,7 @@ import zarr
 from scipy import sparse
 
 from npmdask.errors import BadInputError, CommitError, Later, NpmdaskError, RefusedError, closest
+from npmdask.storage.columns import genotypes
 from npmdask.storage.kinds import storage_dtype
 from npmdask.storage.labels import Labels
 from npmdask.storage.readers.dense import DenseReader, ReadStats
@@ -207,6 +208,8 @@ def choose_array(
         if name not in shapes:
             raise BadInputError(f"{path} has no array {dataset!r}: {closest(name, list(shapes)) if shapes else 'none'}")
         return name
+    if "call_genotype" in shapes:
+        raise genotypes(str(path))
     only, found = the_only(shapes, dimensions, nodes)
     if only is not None:
         return only

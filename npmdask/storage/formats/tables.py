@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -132,21 +132,21 @@ def _like_names(fields: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         steps = np.diff(line)
         return bool((steps > 0).all() or (steps < 0).all()) and float(np.ptp(steps)) <= most
 
-    goes_on = len(below) > 0 and below[0][0] == first[-1] + first[1] - first[0]  # as numpy.arange, folded
-    if list(fields) == _counted(fields) and not goes_on:
-        return "they count"
-    if 2 * sum(map(axis, below)) > len(below):
+    corner = min(len(below), count - 1)
+    symmetric = corner > 1 and bool((below[:corner, 0] == first[1 : corner + 1]).all())
+    if symmetric or (corner and (below[0] == first + count * (first[1] - first[0])).all()):  # numpy.arange, folded
         return ""
-    whole = bool((below[~np.isnan(below)] % 1 == 0).all())
-    if list(fields) == _counted(fields, 1) and len(below) and (count > 4 or not whole):
+    if list(fields) == _counted(fields):
         return "they count"
-    if np.isnan(below).all(axis=0).any():
+    if 2 * sum(map(axis, below)) > len(below) or not len(below) or np.isnan(below).all(axis=0).any():
         return ""
+    if list(fields) == _counted(fields, 1) and (count > 4 or not (below[~np.isnan(below)] % 1 == 0).all()):
+        return "they count"
     low, high = np.nanmin(below, axis=0), np.nanmax(below, axis=0)
     spread = max(first.max(), high.max()) - min(first.min(), low.min())
     if axis(first) and (max(unit, slack) / spread) ** (count - 2) < 1e-3:
         return "they are evenly spaced, and the rows below are not"
-    if count >= 10 and axis(first, np.inf) and 2 * sum(axis(row, np.inf) for row in below) <= len(below):
+    if count >= 7 and len(below) > 4 and axis(first, np.inf) and not any(axis(row, np.inf) for row in below):
         return "they are in order, and the rows below are not"
     far = np.maximum(first - high, low - first) > np.maximum(high - low, unit)
     if not digits and len(set(fields)) == count and len(below) > 2 and (below % 1 != 0).mean() > 0.9 and far.all():
@@ -171,58 +171,6 @@ def _kind_of(field: str) -> str:
     return "number"
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Layout:
-    """How a table of text lies.
-
-    ``line``: bytes of the first. ``names``: of all columns, numbers where it has none; ``kept``: which are analysed.
-    ``empty``: whether every line ends with a delimiter.
-    """
-
-    delimiter: str
-    named: bool
-    names: list[str]
-    kept: list[int]
-    line: int
-    empty: bool = False
-    point: str = "."
-    notes: tuple[str, ...] = ()
-
-
-def _csv_layout(path: Path, header: bool | None, delimiter: str | None, choice: Choice | None) -> _Layout:
-    with open_binary(path) as file:
-        block = file.readline(64 * 2**20)
-        whole = block + file.read(max(SAMPLE, 8 * len(block)))
-        ended = not file.read(1)
-    lines = block.splitlines(keepends=True)  # they may end with a carriage return alone
-    line = lines[0] if lines else b""
-    text = line.decode("utf-8-sig")
-    delimiter = delimiter or next((d for d in ",;\t" if d in text), ",")
-    fields = [field.strip() for field in next(csv.reader([text], delimiter=delimiter), [])]
-    if not fields:
-        raise BadInputError(f"{path} is empty: it has no data to analyse")
-    some = whole[len(line) :].decode("utf-8", "replace").splitlines(keepends=True)
-    rows = list(csv.reader(some if ended else some[:-1], delimiter=delimiter))
-    rows = [[field.strip() for field in row] for row in rows if row]
-    named = is_header(fields, str(path), rows[:FEW]) if header is None else header
-    widths = {len(row) for row in rows[:FEW]}
-    empty = bool(rows) and not any(row[-1] for row in rows[:FEW]) and max(widths) > 1
-    if named and widths == {len(fields) + 1}:  # a delimiter behind each row, or names of rows as R writes them
-        fields = [*fields, ""] if empty else ["", *fields]
-    empty = empty and widths == {len(fields)} and not (fields[-1] and named)
-    names = fields if named else _counted(fields)
-    point = "," if delimiter in ";\t" and _has_decimal_commas(rows[:FEW]) else "."
-    known, full = names[: len(fields) - empty], [row for row in rows if len(row) == len(fields)]
-    numeric = [True] * len(known)
-    if choice is not None and choice.only == NUMERIC:  # as far as the sample tells: a word behind it is an error
-        numeric = [all(_kind_of(row[i].replace(point, ".")) != "name" for row in full) for i in range(len(known))]
-    kept, notes = chosen(known, numeric, names_of_rows(known) if named else (), choice, str(path))
-    notes += ("numbers were read with a decimal comma",) if point == "," else ()
-    return _Layout(
-        delimiter=delimiter, named=named, names=names, kept=kept, line=len(line), empty=empty, point=point, notes=notes
-    )
-
-
 def _has_decimal_commas(rows: Sequence[Sequence[str]]) -> bool:
     """Whether numbers have commas that cannot be between thousands, and none has a point."""
     fields = [field for row in rows for field in row]
@@ -239,10 +187,37 @@ def open_csv(
     choice: Choice | None = None,
 ) -> DenseSource:
     """A table of numbers as text. The first row is a header if it has names, and no number beside them."""
-    found = _csv_layout(path, header, delimiter, choice)
-    places = [f"c{i}" for i in range(len(found.names))]  # names in the file may repeat
-    read, names = [places[i] for i in found.kept], [found.names[i] for i in found.kept]
-    ends = {places[-1]: pa.null()} if found.empty else {}  # it is looked at: a value there is an error
+    with open_binary(path) as file:
+        block = file.readline(64 * 2**20)
+        whole = block + file.read(max(SAMPLE, 8 * len(block)))
+        ended = not file.read(1)
+    line = next(iter(block.splitlines(keepends=True)), b"")  # they may end with a carriage return alone
+    text = line.decode("utf-8-sig")
+    delimiter = delimiter or next((d for d in ",;\t" if d in text), ",")
+    fields = [field.strip() for field in next(csv.reader([text], delimiter=delimiter), [])]
+    if not fields:
+        raise BadInputError(f"{path} is empty: it has no data to analyse")
+    some = whole[len(line) :].decode("utf-8", "replace").splitlines(keepends=True)
+    rows = [[field.strip() for field in row] for row in csv.reader(some if ended else some[:-1], delimiter=delimiter)]
+    rows = [row for row in rows if row]
+    named, widths = is_header(fields, str(path), rows[:FEW]) if header is None else header, {*map(len, rows[:FEW])}
+    empty = not any(row[-1] for row in rows[:FEW]) and min(widths, default=1) > 1  # behind the last delimiter
+    if named and widths == {len(fields) + 1}:  # it is of the rows only; or they have names, as R writes them
+        fields = [*fields, ""] if empty else ["", *fields]
+    empty = empty and widths == {len(fields)} and not (named and fields[-1])
+    every = fields if named else _counted(fields)
+    point = "," if delimiter in ";\t" and _has_decimal_commas(rows[:FEW]) else "."
+    known, numeric = every[: len(fields) - empty], [True] * len(fields)
+    if choice is not None and choice.only == NUMERIC:  # as far as the sample tells: a word behind it is an error
+        columns = zip(*(row for row in rows if len(row) == len(fields)), strict=True)
+        numeric = [all(_kind_of(one.replace(point, ".")) != "name" for one in column) for column in columns] or numeric
+    kept, notes = chosen(known, numeric, names_of_rows(known) if named else (), choice, str(path))
+    notes += ("numbers were read with a decimal comma",) if point == "," else ()
+    places = [f"c{i}" for i in range(len(every))]  # names in the file may repeat
+    read, names = [places[i] for i in kept], [every[i] for i in kept]
+    ends = {places[-1]: pa.null()} if empty else {}  # it is looked at: a value there is an error
+    parsing = {"delimiter": delimiter, "ignore_empty_lines": len(places) > 1}
+    parsing["newlines_in_values"] = any("\n" in field for row in rows for field in row)
     dtype = np.dtype(np.float64)
 
     def batches(start: int) -> Iterator[np.ndarray]:
@@ -256,15 +231,15 @@ def open_csv(
                     file,
                     read_options=pa_csv.ReadOptions(
                         column_names=places,
-                        skip_rows_after_names=int(found.named) + start,
-                        block_size=min(2**30, max(2**20, 4 * found.line)),
+                        skip_rows_after_names=int(named) + start,
+                        block_size=min(2**30, max(2**20, 4 * len(line))),
                         use_threads=False,
                     ),
-                    parse_options=pa_csv.ParseOptions(delimiter=found.delimiter, ignore_empty_lines=len(places) > 1),
+                    parse_options=pa_csv.ParseOptions(**parsing),
                     convert_options=pa_csv.ConvertOptions(
                         column_types=dict.fromkeys(read, pa.float64()) | ends,
                         include_columns=[*read, *ends],
-                        decimal_point=found.point,
+                        decimal_point=point,
                     ),
                 ) as reader,
             ):
@@ -273,16 +248,16 @@ def open_csv(
                         yield table_rows(batch.select(range(len(names))), names, dtype, row, path, missing)
                         row += batch.num_rows
         except pa.ArrowInvalid as error:
-            raise _csv_error(path, found.names, str(error)) from error
+            raise _csv_error(path, every, str(error)) from error
 
     return DenseSource(
         format="csv",
         rows=None,
         columns=len(names),
         dtype=dtype,
-        header=tuple(found.names) if found.named else None,
-        labels=of_columns(names) if found.named else None,
-        notes=found.notes,
+        header=tuple(every) if named else None,
+        labels=of_columns(names) if named else None,
+        notes=notes,
         batches=batches,
     )
 
@@ -308,16 +283,19 @@ def open_text(path: Path, *how: Any) -> DenseSource:
 
 
 def _csv_error(path: Path, names: list[str], message: str) -> BadInputError:
-    found = re.search(r"column #(\d+): (?:Row #(\d+): )?.*invalid value '(.*)'", message)
-    if found:
-        line = f"line {found[2]}, " if found[2] else ""
+    found = re.search(r"column #(\d+): (?:Row #(\d+): )?.*invalid value '(.*)'", message, re.DOTALL)
+    if found and (len(names) > 1 or " " not in found[3].strip()):
+        line, name = f"line {found[2]}, " if found[2] else "", names[int(found[1])]
         return BadInputError(
-            f"{path}: {line}column {names[int(found[1])]!r}: {found[3]!r} is not a number: "
-            f"{without(names[int(found[1])])}"
+            f"{path}: {line}column {name!r}: {found[3]!r} is not a number, and not a missing value (an empty field, "
+            f"NA): {without(name)}"
         )
     wide = re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+)", message)
     where = f": line {wide[1]} has {wide[3]}" if wide else ""
-    return BadInputError(f"{path} is not a table of numbers with {len(names)} columns{where}; correct it first")
+    return BadInputError(
+        f"{path} is not a table of numbers with {len(names)} columns{where}; correct it first: lines of comments, and "
+        "columns that blanks separate, are not read"
+    )
 
 
 def open_parquet(path: Path, spool: Path, missing: str = "error", choice: Choice | None = None) -> DenseSource:
@@ -409,7 +387,7 @@ def _parquet_schema(
             schema, meta = file.schema_arrow, file.metadata
             counts.append([meta.row_group(g).num_rows for g in range(meta.num_row_groups)])
         rows = names_of_rows(schema.names, schema.metadata)
-        kept, notes = chosen(schema.names, numbers_in(schema), rows, choice, str(part))
+        kept, notes = chosen(schema.names, [kind_of(one) in "if" for one in schema.types], rows, choice, str(part))
         here = [schema.names[i] for i in kept]
         names = names or here
         axes, own = of_columns(names).columns, of_columns(here).columns
@@ -423,15 +401,21 @@ def _parquet_schema(
     return names, np.result_type(*dtypes), counts, notes
 
 
-def numbers_in(schema: Any) -> list[bool]:
-    """Which columns of a schema of Arrow are integers or floats."""
-    return [pa.types.is_integer(field.type) or pa.types.is_floating(field.type) for field in schema]
+def kind_of(type_: Any) -> str:
+    """The kind of a type of Arrow as NumPy has it: i, f or b; O: no plain number."""
+    known = {"i": pa.types.is_integer, "f": pa.types.is_floating, "b": pa.types.is_boolean}
+    return next((kind for kind, fits in known.items() if fits(type_)), "O")
 
 
 def dtype_of(field: Any, where: str) -> np.dtype:
     """The dtype of a column of Arrow. Raises BadInputError where it is no numbers."""
-    if not (numbers_in([field])[0] or pa.types.is_boolean(field.type)):
+    if kind_of(field.type) == "O":
         raise BadInputError(
             f"{where}: column {field.name!r} is of type {field.type}, which is no plain number: {without(field.name)}"
         )
     return storage_dtype(np.dtype(field.type.to_pandas_dtype()))
+
+
+def block_of(part: Any, schema: Any, names: list[str], dtype: np.dtype) -> np.ndarray:
+    """The rows of a fragment of a dataset of Arrow; missing values of floats are NaN."""
+    return table_rows(part.to_table(schema=schema, columns=names), names, dtype, 0, Path(part.path), "nan")

@@ -13,7 +13,6 @@ import zarr
 
 from npmdask.errors import BadInputError
 from npmdask.storage.chunk_access import Boxes
-from npmdask.storage.containers import genotypes
 from npmdask.storage.conventions import (
     convention_facts,
     decoded,
@@ -70,8 +69,6 @@ def open_zarr(
         raise for_tensor(path)
     if dataset is None and encoding(node):
         return _sparse(path, node, missing, spool)
-    if dataset is None and "call_genotype" in node:
-        raise genotypes(str(path))
     if dataset is None:
         stored = "X" if "X" in node else "data"
         dataset = main_array(node) if record is None else stored
