@@ -250,7 +250,9 @@ def top_k(
     begun = None if start is None else find_start(start, store)
     if privacy is not None:
         require_store(source)
-    opened = open_source(source, kind, dim, spill, gaps=missing != REFUSE, of_complex=True, columns=columns)
+    opened = open_source(
+        source, kind, dim, spill, gaps=missing != REFUSE, of_complex=True, columns=columns, exact=privacy is None
+    )
     request = Request(
         target_rank=k,
         iteration_rank=iteration_rank,

@@ -139,10 +139,10 @@ class SourceTable(ConfigTable):
         """The path, with the columns that are chosen."""
         return str(at(self.path, {"only": self.only, "leave_out": self.leave_out}))
 
-    def open(self, *, of_complex: bool = False) -> Source:
-        """The data, or the nodes that hold them; nothing is read. ``of_complex``: complex numbers can be taken."""
+    def open(self, **how: Any) -> Source:
+        """The data, as :func:`open_source` opens them, or the nodes that hold them; nothing is read."""
         if self.nodes is None:
-            return open_source(self.place, self.kind, self.dim, gaps=self.missing != "refuse", of_complex=of_complex)
+            return open_source(self.place, self.kind, self.dim, gaps=self.missing != "refuse", **how)
         if self.kind is not None:
             raise BadInputError("the nodes determine source.kind: leave it out of the coordinator's configuration")
         return open_nodes(self.nodes, self.patience)
@@ -520,7 +520,7 @@ class RunConfig(ConfigTable):
         """The data, or the nodes that hold them; of a private run an ingested store, or nothing."""
         if self.privacy is not None and self.source.nodes is None:
             require_store(self.source.place)
-        return self.source.open(of_complex=of_complex)
+        return self.source.open(of_complex=of_complex, exact=self.privacy is None)
 
     def _require_stored(self) -> None:
         """Refuse what only a stream knows, and what no private run may be."""
@@ -1059,7 +1059,7 @@ def starter(file: Path, source: str | None = None) -> str:
         run = RunTable(memory="1GiB", store=store)
         return head + render_config(RunConfig(source=table, algorithm=AlgorithmTable(target_rank=10), run=run))
     path = _beside(Path.cwd(), source)
-    table = SourceTable(path=path, kind=open_source(path, of_complex=True).kind)  # type: ignore[arg-type]
+    table = SourceTable(path=path, kind=open_source(path, of_complex=True, exact=False).kind)  # type: ignore[arg-type]
     problem = RunConfig(source=table, algorithm=AlgorithmTable(target_rank=1)).check()
     algorithm = AlgorithmTable(target_rank=min(10, problem.most_values))
     whole = RunConfig(source=table, algorithm=algorithm)

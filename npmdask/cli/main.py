@@ -36,7 +36,7 @@ from npmdask.cli.models import (
 from npmdask.cli.operate import add_gc, add_metrics, add_serve, add_status
 from npmdask.cli.parser import Parser, add_columns, add_completion, add_schema, columns_of, complete, port
 from npmdask.cli.privacy import add_audit, add_ledger, add_perturb
-from npmdask.errors import BadInputError, BudgetError, NpmdaskError
+from npmdask.errors import BadInputError, BudgetError, NpmdaskError, warn, warnings_to
 from npmdask.runs.progress import stop_bars
 from npmdask.storage.paths import is_url, local_path, require_no_password
 
@@ -283,9 +283,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def _telling(*, quiet: bool) -> Iterator[None]:
-    """Show on stderr that a file is copied before it is analysed, which may take long, and that a store is bound again.
+    """Show on stderr that a file is copied before it is analysed, which may take long, that a store is bound again, and
+    warnings about data.
 
-    The second is shown with --quiet, too: what the store was begun with is gone.
+    Only the first is left out with --quiet: what the store was begun with is gone, and what is told may not be.
     """
     logs = [logging.getLogger(name) for name in (("npmdask.stores",) if quiet else ("npmdask.files", "npmdask.stores"))]
     handler = logging.StreamHandler(sys.stderr)
@@ -293,7 +294,8 @@ def _telling(*, quiet: bool) -> Iterator[None]:
     for log in logs:
         log.addHandler(handler)
     try:
-        yield
+        with warnings_to(lambda said: print(f"npmdask: warning: {said}", file=sys.stderr)):
+            yield
     finally:
         for log in logs:
             log.removeHandler(handler)
@@ -381,8 +383,7 @@ def _add_run(commands: Any) -> None:
 def _run(a: argparse.Namespace) -> int:
     config = _config_of(a, start=a.start)
     a.held_store = config.run.store
-    for warning in config.warnings():
-        print(f"npmdask: warning: {warning}", file=sys.stderr)
+    warn(*config.warnings())
     return print_answer(config.solve(progress_of(a)), a)
 
 

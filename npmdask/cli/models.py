@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from npmdask.cli.parser import add_columns, columns_of
+from npmdask.errors import warn
 
 COUNTED = ("skipped", "rows_with_gaps", "wordless", "open", "unknown_words")  # of scores, where there are any
 NOT_CONVERGED = 4  # exit code of what came to its end without an answer
@@ -139,8 +140,7 @@ def print_answer(answer: Any, a: argparse.Namespace, words: int = 10) -> int:
 
     stop_bars()
     kind = kind_of_answer(answer)
-    for warning in answer.warnings:
-        print(f"npmdask: warning: {warning}", file=sys.stderr)
+    warn(*answer.warnings)
     if a.json:  # else both are among the lines below
         print(f"npmdask: {kind.ending(answer)}", file=sys.stderr)
         if answer.assurance:
@@ -442,8 +442,7 @@ def _say(scored: Any, a: argparse.Namespace) -> None:
 
     stop_bars()
     facts = asdict(scored)
-    for warning in facts.get("warnings", ()):
-        print(f"npmdask: warning: {warning}", file=sys.stderr)
+    warn(*facts.get("warnings", ()))
     if a.json:
         print(json.dumps(facts))
         return

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from typing import Any
+
+from npmdask.errors import warn
 
 REJECTED = 5  # exit code of an audit that rejects
 
@@ -109,8 +110,7 @@ def _ledger_grant(a: argparse.Namespace) -> int:
         data_changed=a.data_changed,
         other_people=a.other_people,
     )
-    for warning in warnings:
-        print(f"npmdask: warning: {warning}", file=sys.stderr)
+    warn(*warnings)
     print("\n".join([ledger.where, *status_lines(status)]))
     return 0
 
@@ -154,8 +154,7 @@ def _perturb(a: argparse.Namespace) -> int:
         ledger=a.ledger,
         dataset=a.dataset,
     )
-    for warning in concerns_of_copy(a.src, privacy):
-        print(f"npmdask: warning: {warning}", file=sys.stderr)
+    warn(*concerns_of_copy(a.src, privacy))
     made = perturb(a.src, a.dest, privacy, IngestBar("perturb", quiet=a.quiet or a.json, each="block"))
     noise = ", ".join(f"{stddev:.4g}" for stddev in made.statement["noise_stddevs"])
     said = (

@@ -16,12 +16,13 @@ from typing import IO, Any, ClassVar
 import numpy as np
 
 from npmdask.checkpoint.store import RunStore, folder_of, not_finished
-from npmdask.errors import BadInputError, CommitError, extra
+from npmdask.errors import BadInputError, CommitError, extra, warn
 from npmdask.manage.kinds import PageOptions, kind_of, kind_of_answer
 from npmdask.report import Report, as_html, as_json, as_markdown
 from npmdask.storage.bundle import write_file_atomically
 from npmdask.storage.labels import Axis, Labels, as_dataset, require_names
 from npmdask.storage.paths import local_path
+from npmdask.storage.source import notes_in
 
 # The components of a run in files for other tools, with the names of columns: CSV, Parquet, NetCDF, h5ad.
 
@@ -193,10 +194,17 @@ def report_of(store: str | Path, page: PageOptions | None = None) -> Report:
         There is no run, or nothing was committed yet.
     """
     run = RunStore(store)
+    spec = _spec_of(run)
+    return kind_of(spec).report_with(run, spec, page or PageOptions())
+
+
+def _spec_of(run: RunStore) -> dict[str, Any]:
+    """What a run was asked; what was said of its data is said again, as its answer is taken elsewhere."""
     spec = run.read_spec()
     if spec is None:
         raise not_finished(run.path)
-    return kind_of(spec).report_with(run, spec, page or PageOptions())
+    warn(*notes_in(spec))
+    return spec
 
 
 PYLDAVIS = ".json"  # the ending of topics that are exported as pyLDAvis reads them
@@ -288,9 +296,7 @@ def export(
     """
     target = local_path(target, "the file that is exported")
     store = folder_of(store)
-    spec = RunStore(store).read_spec()
-    if spec is None:
-        raise not_finished(store)
+    spec = _spec_of(RunStore(store))
     suffix = target.suffix.lower()
     if suffix not in (*LABELLED, *WHOLE, PYLDAVIS):
         raise BadInputError(

@@ -24,7 +24,6 @@ from npmdask.manage.data_report import (
 from npmdask.manage.kinds import PageOptions, device_text, flat
 from npmdask.privacy.account import budget_left
 from npmdask.privacy.mechanisms.gaussian_laplace import RELEASE_KIND
-from npmdask.privacy.request import unprotected
 from npmdask.report import Plot, Report, Rule, Section, Series, Table
 from npmdask.report.blocks import (
     Text,
@@ -43,6 +42,7 @@ from npmdask.runs.results import comparison, prediction_facts
 from npmdask.runs.solution import DeviceUse
 from npmdask.runs.weights import kept_weights
 from npmdask.storage.labels import Labels, require_names
+from npmdask.storage.source import notes_in
 from npmdask.theory.certificates.statements import assurance_of
 from npmdask.theory.noisy_symmetric import noise_norm
 from npmdask.theory.start import gaussian_norm
@@ -456,7 +456,7 @@ def run_report(run: RunStore, spec: dict[str, Any], page: PageOptions) -> Report
         mixed=() if sampling is None else sampling.numbers,
     )
     sections = [
-        section("", *warnings([*unprotected(spec.get("budget")), *(result[1].get("notes", ()) if result else ())])),
+        section("", *warnings([*notes_in(spec), *(result[1].get("notes", ()) if result else ())])),
         *(data_sections(run, spec, result, page) if result else []),
         section("Values", spectrum, _components(values, result, sampling), _phases(spec)),
         *([] if sampling is None else [sampling.section()]),

@@ -180,10 +180,10 @@ class TopicsKind(StagedKind):
 
         model, place = TopicModel.load(run.path), run.path / TRAINING
         there = place.is_dir()
-        budget = documents_of(place).budget if there else None
+        budget = documents_of(place).mark if there else None
         refusal = "" if budget is None else "these documents have a privacy budget: a report names none of them"
         find = lambda: strongest_documents(DocumentShares(place, model), DOCUMENTS)  # noqa: E731
-        work = model.k * open_source(place).reader.nbytes if there else 0
+        work = model.k * open_source(place, exact=False).reader.nbytes if there else 0
         said = kept_or_found(run, page, refusal, find, of=StrongestDocuments, work=work, what="Strongest documents are")
         if isinstance(said, str):
             return section(STRONGEST, Text(text=said[0].upper() + said[1:]))
@@ -244,7 +244,7 @@ class LatentKind(StagedKind):
         found = _titled(found, run, spec, len(self.read(run.path).weights))
         if mixing is None or not mixing.size:
             return found
-        names = names_in_source(spec, lambda place: open_source(place).fingerprint)
+        names = names_in_source(spec, lambda place: open_source(place, exact=False).fingerprint)
         loadings = components(mixing / np.linalg.norm(mixing, axis=0), names, None, None)
         return replace(found, sections=(found.sections[0], loadings, *found.sections[1:]))
 

@@ -128,7 +128,7 @@ def inspect(path: str | Path) -> dict[str, Any]:
 
 
 def _inspect_data(path: str | Path) -> dict[str, Any]:
-    source = open_source(path, of_complex=True)
+    source = open_source(path, of_complex=True, exact=False)
     reader: Any = source.reader
     return {
         "kind": source.kind,
@@ -140,6 +140,7 @@ def _inspect_data(path: str | Path) -> dict[str, Any]:
         "fingerprint": source.fingerprint,
         "checksums": "recorded" if source.registered else "none (a plain store: computed in the first pass of a run)",
         "truth_rank": source.truth.basis.shape[1] if source.truth else None,
+        **({} if source.budget is None else {"privacy budget": f"{source.budget!r} in the ledger"}),
     }
 
 

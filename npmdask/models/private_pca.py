@@ -20,7 +20,7 @@ from npmdask.numerics.units import parse_memory
 from npmdask.planning.plan import posed
 from npmdask.planning.predicted_steps import drive
 from npmdask.privacy.matrix_release import require_store
-from npmdask.privacy.request import Privacy, unprotected
+from npmdask.privacy.request import Privacy
 from npmdask.runs.components import AS_RUN
 from npmdask.runs.missing import find_fill
 from npmdask.runs.problem import Request
@@ -31,7 +31,6 @@ from npmdask.storage.containers import values_of
 from npmdask.storage.readers.gaps import Marks, checked_marks
 from npmdask.storage.source import open_source
 from npmdask.streaming.estimator import in_memory, seed_of
-from npmdask.streaming.source import Reading, open_stream
 
 RELATIONS = ("record_replace", "record_zero_out", "record_add_remove")  # of rows, whose norm row_norm bounds
 
@@ -218,7 +217,7 @@ class PrivatePCA(Components):
             dataset=self.dataset,
         )
         require_store(X)
-        opened = open_source(X)
+        opened = open_source(X, exact=False)
         request = Request(
             target_rank=self.n_components,
             privacy=promise,
@@ -270,7 +269,4 @@ class PrivatePCA(Components):
             Rows of another width, or before ``fit``.
         """
         self._require_fit()
-        if not in_memory(values_of(X, gaps=missing != AS_RUN)):
-            for said in unprotected(open_stream(X, Reading()).budget):
-                warnings.warn(said, RuntimeWarning, stacklevel=2)
         return super().transform(X, missing=missing)

@@ -23,6 +23,7 @@ from npmdask.runs.session import Session
 from npmdask.runs.solution import Resources
 from npmdask.storage.paths import NEW_STORE, local_path, locked
 from npmdask.storage.readers.packed import place_of
+from npmdask.storage.safe_open import carried
 from npmdask.storage.source import Source, open_source
 from npmdask.storage.writers.packed import TensorWriter
 
@@ -107,7 +108,9 @@ def build_moments(
     asked.require_possible()
     with locked(target):
         shutil.rmtree(_aside(place), ignore_errors=True)  # of a clearing that a kill ended
-        writer = TensorWriter(target, size=d, dtype=np.dtype(np.float64), side=block, identity=identity)
+        writer = TensorWriter(
+            target, size=d, dtype=np.dtype(np.float64), side=block, identity=identity | carried(opened.mark)
+        )
         with RunStore(place) as held:
             _forget_others(held, writer.identity)
 

@@ -12,7 +12,7 @@ from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settin
 from npmdask.cli.models import NOT_CONVERGED, add_set
 from npmdask.cli.parser import Parser
 from npmdask.config import RunConfig, load_config, parse_changes
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, warn
 from npmdask.manage.kinds import in_lines
 from npmdask.prefect.parameters import at_store, checked
 from npmdask.prefect.programs import exit_code, say
@@ -73,8 +73,7 @@ def load(a: argparse.Namespace, check: Check = RunConfig.check) -> tuple[RunConf
     named = Path(a.config).absolute().parent / "runs" / run_id if a.run_id else None
     config = at_store(load_config(a.config, store=a.store or (str(named) if named else None), changes=changes), run_id)
     check(config)
-    for warning in config.warnings():
-        say(f"warning: {warning}")
+    warn(*config.warnings())
     return config, run_id
 
 

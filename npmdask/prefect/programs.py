@@ -20,7 +20,7 @@ from httpx import HTTPError
 
 from npmdask.checkpoint.logging import tell
 from npmdask.cli.main import INTERRUPTED, end_when_asked
-from npmdask.errors import NpmdaskError, RefusedError
+from npmdask.errors import NpmdaskError, RefusedError, warnings_to
 from npmdask.runs.progress import stop_bars
 from npmdask.storage.paths import open_plain, private
 
@@ -111,7 +111,8 @@ def exit_code(run: Callable[[], int]) -> int:
     end_when_asked()
     try:
         try:
-            return run()
+            with warnings_to(lambda said: say(f"warning: {said}")):
+                return run()
         finally:
             stop_bars()
     except NpmdaskError as error:

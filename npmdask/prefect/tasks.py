@@ -15,7 +15,7 @@ from npmdask.checkpoint.store import RunStore
 from npmdask.cli.main import SHORT
 from npmdask.cli.models import NOT_CONVERGED
 from npmdask.config import RunConfig
-from npmdask.errors import NpmdaskError
+from npmdask.errors import NpmdaskError, warnings_to
 from npmdask.manage.report import summary, write_report
 from npmdask.planning.plan import Plan, plan_lines
 from npmdask.prefect.heartbeat import require_progress
@@ -133,12 +133,14 @@ R = TypeVar("R")
 
 
 def said_in_a_sentence(function: Made) -> Made:
-    """An error that a user can act on fails the task or flow with its sentence, not with a page of traceback."""
+    """An error that a user can act on fails the task or flow with its sentence, not with a page of traceback; warnings
+    about data go to its log."""
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
-            return function(*args, **kwargs)
+            with warnings_to(lambda said: get_run_logger().warning(said)):
+                return function(*args, **kwargs)
         except NpmdaskError as error:
             return Failed(message=str(error), data=error)
 

@@ -122,7 +122,7 @@ class Account:
     def __init__(self, privacy: Privacy, source: Source, mechanism: Any, store: RunStore) -> None:
         self._privacy, self._mechanism, self._store = privacy, mechanism, store
         self._dataset, self._where = privacy.name_of(source.path), source.path
-        self._fingerprint, self._digested = source.fingerprint, source.digests is not None
+        self._source, self._fingerprint = source, source.fingerprint
         self._bound_to = bound_to(source.fingerprint, mechanism.event())
         self._path = Path(store.path) / KEY
         self.entropy: Any = None  # the noise is a function of it; there once the account is open
@@ -143,6 +143,7 @@ class Account:
         self._run_id, self._ledger = release_id_of(self._store), _ledger_of(self._privacy)
         self._require_current(self._ledger)
         try:
+            self._ledger.require_noted(self._source.mark)
             run = self._ledger.reserve(
                 self._dataset,
                 run_id=self._run_id,
@@ -156,11 +157,15 @@ class Account:
             self._unbind_if_new()
             raise
         self._keep_place()
+        if self._source.mark is not None:  # where it can be written, an older copy of the ledger will be noticed
+            from npmdask.privacy.ledger.granting import mark_source
+
+            mark_source(self._ledger, self._source, self._dataset)
         return run
 
     def _require_digests(self) -> None:
         """A run that a version without digests began goes on as it began; no other begins without them."""
-        if not self._digested and not self._path.exists():
+        if self._source.digests is None and not self._path.exists():
             raise RefusedError(
                 f"{self._where} was ingested by a version that recorded no SHA-256 of its chunks, so changed data "
                 "would go unnoticed: ingest it again (with the store itself as source), and grant the budget for "

@@ -11,16 +11,6 @@ from npmdask.checkpoint.schema import table
 from npmdask.storage.paths import require_no_password
 
 
-def unprotected(budget: str | None) -> list[str]:
-    """What is to be said with an answer that is not private, of data that have a privacy budget."""
-    if budget is None:
-        return []
-    return [
-        f"these data have a privacy budget (as {budget!r} in the ledger), and this exact answer is not protected by "
-        "it: it may tell of single records; to share an answer, run with a [privacy] table"
-    ]
-
-
 @table("privacy")
 @dataclass(frozen=True, kw_only=True)
 class Privacy:

@@ -166,7 +166,7 @@ def _record(target: Path) -> dict[str, Any]:
 
 def _checked(given: Any, privacy: Privacy) -> tuple[Source, EntriesGaussian]:
     require_store(given)
-    source = open_source(given).held_to_digests()
+    source = open_source(given, exact=False).held_to_digests()
     if source.kind != "tensor":
         raise BadInputError(f"{source.path} is of kind {source.kind}: perturb is for tensors (kind = 'tensor')")
     require_registered(source)

@@ -29,7 +29,7 @@ from npmdask.privacy.account import same_ledger
 from npmdask.privacy.dp_pca_release import RECORD_ORACLES
 from npmdask.privacy.matrix_release import COVARIANCE
 from npmdask.privacy.mechanisms import EntriesGaussian
-from npmdask.privacy.request import Privacy, unprotected
+from npmdask.privacy.request import Privacy
 from npmdask.privacy.tensor_release import TENSOR_POWER
 from npmdask.runs.build import JOBS, make_problem
 from npmdask.runs.components import StoredComponents, components_of_run, labels_of_run
@@ -58,8 +58,7 @@ def bind(problem: Problem, store: RunStore, resources: Resources) -> list[str]:
     moves: dict[str, Any] = (
         {} if problem.nodes is None else {"source": problem.source.path}
     )  # the same nodes may have moved
-    budget = None if problem.private is not None else problem.source.budget
-    once = {"source": problem.source.path} | ({} if budget is None else {"budget": budget})
+    once = {"source": problem.source.path} | problem.source.said
     once |= {} if problem.source.dim is None else {"dim": problem.source.dim}
     if problem.request.presentation is not None:
         moves["report"] = problem.request.presentation.facts()
@@ -76,7 +75,7 @@ def bind(problem: Problem, store: RunStore, resources: Resources) -> list[str]:
             keep_start(store, problem.start)
 
     told = bind_spec(problem.spec(), store, {"resources": asdict(resources)} | moves, once=once, keep=keep)
-    return [*unprotected(budget), *told]
+    return [*problem.source.notes, *told]
 
 
 def bind_spec(
@@ -335,7 +334,7 @@ def _private_of(held: RunStore, spec: dict[str, Any]) -> Problem:
         fill=kept_fill(held, spec["data"]),
         weights=kept_weights(held, spec),
     )
-    return make_problem(open_source(spec["source"], spec["data"]["kind"]), request)
+    return make_problem(open_source(spec["source"], spec["data"]["kind"], exact=False), request)
 
 
 def solution_of(run: RunStore, *, scores: bool = True) -> Solution:

@@ -26,7 +26,7 @@ import numpy as np
 import psutil
 from scipy import sparse
 
-from npmdask.errors import BadInputError, RefusedError, closest, package_version
+from npmdask.errors import BadInputError, RefusedError, closest, package_version, warn
 from npmdask.numerics.units import parse_memory
 from npmdask.storage import paths
 from npmdask.storage.bundle import write_file_atomically
@@ -45,6 +45,7 @@ from npmdask.storage.kinds import (
 )
 from npmdask.storage.paths import NEW_STORE, cache_folder, local_path, locked, parts_of, require_no_link
 from npmdask.storage.readers.packed import Place, place_of
+from npmdask.storage.safe_open import carried, mark_of, of_budget, open_node
 from npmdask.storage.writers.dense import DenseWriter, OnSlab
 from npmdask.storage.writers.packed import Box, PackedWriter, TensorWriter, comparing, in_order, mean_block
 from npmdask.storage.writers.sparse import SparseWriter
@@ -218,6 +219,7 @@ def ingest_tensor(
     symmetrise: bool,
     rounding: str,
     overwrite: bool,
+    mark: Any,
     progress: Progress | None,
 ) -> IngestSummary:
     """The part of :func:`npmdask.storage.ingest.ingest` that is for tensors; parameters and errors are as there."""
@@ -230,7 +232,7 @@ def ingest_tensor(
             require_disk_and_memory(path, target, source.size, source.size**2, source.size**2 * source.dtype.itemsize)
             facts = {"path": str(path), **stamp(path), "format": source.format, **options, **source.facts}
             facts |= {} if rounding == "error" else {"rounding": rounding}
-            common: dict[str, Any] = {"identity": {"source": facts}, "overwrite": overwrite}
+            common: dict[str, Any] = {"identity": {"source": facts} | carried(mark), "overwrite": overwrite}
             common |= {"side": None if chunks is None else chunks[0]}
             writer = TensorWriter(target, size=source.size, dtype=stored, **common)
             record = {"source": {"path": str(path), "format": source.format, "dataset": dataset, **source.facts}}
@@ -363,6 +365,8 @@ def ingest(
     target = local_path(dest, NEW_STORE)
     _require_arguments(path, target, kind, missing, chunks)
     shard_bytes = parse_memory(shards, "shards")
+    if (mark := mark_of(open_node(path)) if paths.is_zarr(path) else None) is not None:
+        warn(of_budget(mark))
     if shard_bytes is not None and kind == "tensor":
         raise BadInputError("shards are of rows: leave them out for kind='tensor', whose blocks are files each")
     if symmetrise and kind != "tensor":
@@ -380,7 +384,7 @@ def ingest(
         options = {"dataset": dataset, "missing": missing, "symmetrise": symmetrise, "overwrite": overwrite}
         options |= {"rounding": rounding}
         held = None if dtype is None else _dtype(dtype)
-        return ingest_tensor(path, target, **options, chunks=chunks, dtype=held, progress=progress)  # type: ignore[arg-type]
+        return ingest_tensor(path, target, **options, mark=mark, chunks=chunks, dtype=held, progress=progress)  # type: ignore[arg-type]
     gaps = "refuse" if non_finite == "error" else "nan"
     asked = "nan" if non_finite == "missing" and missing == "error" else missing
     with locked(target), scratch_folder(target) as spool:
@@ -416,7 +420,7 @@ def ingest(
             wide = 8 if isinstance(source, SparseSource) else source.columns * source.dtype.itemsize
             require_disk_and_memory(path, target, source.rows, source.columns, wide)
             common: dict[str, Any] = {"columns": source.columns, "dtype": source.dtype, "overwrite": overwrite}
-            common["identity"] = {"source": {"path": str(path), **stamp(path), **facts}}
+            common["identity"] = {"source": {"path": str(path), **stamp(path), **facts}} | carried(mark)
             if isinstance(source, SparseSource):
                 if chunks is not None:
                     raise BadInputError(

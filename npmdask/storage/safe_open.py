@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import contextmanager, suppress
+from itertools import takewhile
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ import zarr
 from numcodecs.pickles import Pickle
 
 from npmdask.errors import BadInputError
+from npmdask.storage.paths import is_zarr
 
 PICKLED = (
     "the array {} holds pickled Python objects, and reading those can run any code: write it again as plain numbers "
@@ -66,9 +68,44 @@ def open_node(place: Any, mode: Any = "r") -> Any:
     return node
 
 
-def note(place: Any, name: str, value: str) -> None:
-    """Write an attribute of the group at ``place``; raises what a disk, a bucket or zarr has against it."""
-    zarr.open_group(place, mode="r+").attrs[name] = value
+BUDGET_MARK = "npmdask_budget"  # attribute of a store whose data have a privacy budget: its name, or that and more
+
+
+def mark_data(place: Any, mark: Any) -> None:
+    """Note in a store that its data have a budget; raises what a disk, a bucket or zarr has against it."""
+    zarr.open_group(place, mode="r+").attrs[BUDGET_MARK] = mark
+
+
+def carried(mark: Any) -> dict[str, Any]:
+    """What the identity of a writer says of the mark of what it copies from."""
+    return {} if mark is None else {BUDGET_MARK: mark}
+
+
+def mark_of(node: Any) -> Any:
+    """The mark of a store, or of the one that an array lies in; None where there is none."""
+    store, path = node.store_path.store, PurePosixPath(node.store_path.path)
+    above = [(store, folder.as_posix() if folder.name else "") for folder in path.parents]
+    if isinstance(store, zarr.storage.LocalStore):
+        above += [(PlainFiles(one, read_only=True), "") for one in takewhile(is_zarr, store.root.absolute().parents)]
+    found = dict(node.attrs).get(BUDGET_MARK)
+    for place, inside in above:
+        with suppress(OSError, ValueError, KeyError, TypeError):  # an array, or nothing
+            found = found or dict(zarr.open_group(place, path=inside, mode="r").attrs).get(BUDGET_MARK)
+    return found
+
+
+def name_of_budget(mark: Any) -> str | None:
+    """The name in a mark of any version."""
+    name = mark.get("dataset") if isinstance(mark, dict) else mark
+    return None if name is None else str(name)
+
+
+def of_budget(mark: Any) -> str:
+    """What is said of data that have a privacy budget where nothing protects what is made of them."""
+    return (
+        f"these data have a privacy budget (as {name_of_budget(mark)!r} in the ledger), and what is made of them here "
+        "is not protected by it: it may tell of single records; to share an answer, run with a [privacy] table"
+    )
 
 
 def require_no_pickle(node: Any) -> None:

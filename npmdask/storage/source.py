@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import zarr
 
-from npmdask.errors import BadInputError, NpmdaskError, RefusedError, closest, extra
+from npmdask.errors import BadInputError, NpmdaskError, RefusedError, closest, extra, warn
 from npmdask.storage.checksum import crc32c, crc32c_bytes, fingerprint
 from npmdask.storage.chunk_access import Boxes, location
 from npmdask.storage.columns import Choice, addressed, genotypes
@@ -71,12 +71,11 @@ from npmdask.storage.readers.lazy import BlockRows, mapped_rows, open_block_rows
 from npmdask.storage.readers.matrix_free import open_linear_operator
 from npmdask.storage.readers.packed import TensorReader, TriangleReader, open_packed, open_packed_tensor
 from npmdask.storage.readers.sparse import CsrReader, open_csr
-from npmdask.storage.safe_open import open_node, require_no_pickle
+from npmdask.storage.safe_open import mark_of, name_of_budget, of_budget, open_node, require_no_pickle
 from npmdask.storage.snapshots import arrays_in, in_repository, is_of_icechunk, open_repository
 from npmdask.storage.writers.packed import packed_in_memory
 
 IN_MEMORY = "memory, "  # of what a program holds: so begins what is written down instead of a path
-BUDGET_MARK = "npmdask_budget"  # attribute of a store whose data have a privacy budget: its name in the ledger
 Reader = DenseReader | ComplexReader | GapReader | CsrReader | TriangleReader | TensorReader
 OF_COMPLEX = ("samples", "matrix", "symmetric")  # kinds of data that may be complex
 Opener = Callable[[str], Rows]
@@ -156,7 +155,8 @@ class Source:
     outside (shape, chunk files, sizes) for a plain Zarr array, whose checksums are taken in the first pass.
     ``digests``: SHA-256 of every chunk of an ingested store, of which the fingerprint is made, in the form that the
     reader takes; None of a store of an older version, whose fingerprint is made of checksums and can be forged.
-    ``budget``: the name under which the data have a privacy budget, where ``npmdask ledger grant`` could note it.
+    ``mark``: what ``npmdask ledger grant`` noted in a store whose data have a privacy budget, and who copies rows of it
+    notes again; ``budget``: the name of that budget.
     ``column_mean``, ``column_std`` (d, or None): recorded at ingest, population convention (divide by n).
     ``mirrored``: that the matrix is symmetric was found when it was stored. ``trace``, ``squared_frobenius``: of
     such a matrix, recorded at ingest; of a tensor the latter. ``side``: d, of kind matrices, whose rows are d x d
@@ -185,7 +185,7 @@ class Source:
     labels: Labels | None = None
     dim: str | None = None
     digests: np.ndarray | dict[str, np.ndarray] | None = None
-    budget: str | None = None
+    mark: Any = None
     gaps: bool = False
     notes: tuple[str, ...] = ()
     order: np.ndarray | None = None
@@ -211,6 +211,17 @@ class Source:
         return bool(getattr(self.reader, "of_csr", self.reader.layout == "csr"))
 
     @property
+    def budget(self) -> str | None:
+        """The name under which the data have a privacy budget."""
+        return name_of_budget(self.mark)
+
+    @property
+    def said(self) -> dict[str, Any]:
+        """What a run remembers of what was said of its data when it began."""
+        budget = {} if self.budget is None else {"budget": self.budget}
+        return {"notes": [*self.notes], **budget} if self.notes else {}
+
+    @property
     def dimension(self) -> int:
         """d: real numbers in the vectors that are looked for."""
         return self.reader.shape[1] if self.side is None else self.side
@@ -228,6 +239,11 @@ class Source:
         if self.digests is None:
             return self
         return replace(self, reader=self.reader.held_to(self.digests))
+
+
+def notes_in(spec: dict[str, Any]) -> list[str]:
+    """What was said of the data of a run when it began; an older version noted their budget only."""
+    return list(spec.get("notes") or ([of_budget(spec["budget"])] if spec.get("budget") else []))
 
 
 def with_missing(
@@ -343,6 +359,7 @@ def open_source(
     gaps: bool = False,
     of_complex: bool = False,
     columns: Any = None,
+    exact: bool = True,
 ) -> Source:
     """Open ``source``: a path, a URL (of a registered scheme too), a ``zarr.Array``, a ``zarr.Group``, a 2-D NumPy
     array or lists of rows (3-D of kind matrices or tensor; a tensor is checked to be symmetric), a SciPy sparse matrix,
@@ -353,7 +370,10 @@ def open_source(
     without either a plain 2-D array is a matrix. ``spill``: a folder for rows that are computed, so that they are
     computed once. ``gaps``: missing values of tables, masked arrays and files become NaN, for :func:`with_missing`.
     ``of_complex``: the caller can take complex numbers, which are refused otherwise. ``columns``: of a table, as of
-    :func:`npmdask.storage.ingest.ingest`; an address chooses them, too (:mod:`npmdask.storage.columns`).
+    :func:`npmdask.storage.ingest.ingest`; an address chooses them, too (:mod:`npmdask.storage.columns`). ``exact``:
+    False where nothing is made of the data, or only what their privacy budget pays for.
+
+    What their user has to know (``notes``), that they have such a budget first of all, is warned of here.
 
     Raises
     ------
@@ -376,10 +396,12 @@ def open_source(
         opened = replace(opened, path=choice.at(opened.path))
     if opened.parts == 2:
         _require_complex(opened, taken=of_complex)
-    labels = labels or opened.labels
-    return replace(
-        opened, notes=(*opened.notes, *notes), labels=None if labels is None else labels.fitting(opened.shape)
-    )
+    labels, notes = labels or opened.labels, (*opened.notes, *notes)
+    if exact and opened.budget is not None:
+        notes = (of_budget(opened.budget), *notes)
+    warn(*notes)
+    labels = None if labels is None else labels.fitting(opened.shape)
+    return replace(opened, labels=labels, notes=notes if exact else ())
 
 
 def _require_complex(opened: Source, *, taken: bool) -> None:
@@ -514,7 +536,7 @@ def _opened(
     node, path = _open_node(source)
     try:
         opened = _open_any(node, path, kind)
-        opened = opened if side is None else replace(opened, side=side)
+        opened = replace(opened, side=opened.side if side is None else side, mark=mark_of(node))
     except (KeyError, ValueError, TypeError, AttributeError, OSError) as error:
         if isinstance(error, BadInputError):
             raise
@@ -537,7 +559,7 @@ def _copied(
 ) -> Source:
     """What a file of another format holds, from the store that it is read into; with ``gaps`` missing values are NaN.
 
-    It has no SHA-256 of its own, and no budget is bound to it: private runs ask for a store that was ingested.
+    It has no SHA-256 of its own: private runs ask for a store that was ingested.
     """
     if array is None and file.suffix.lower() == ".npy" and kind in (None, *OF_COMPLEX) and _is_complex(file):
         return replace(_mapped(file, kind or "samples"), path=str(source))
@@ -549,7 +571,7 @@ def _copied(
     if not fits:
         with copy_of(file, array, kind, gaps=gaps and kind != "sparse", choice=choice) as store:
             opened = _held(store, kind)
-    return replace(opened, path=str(source), digests=None, budget=None)
+    return replace(opened, path=str(source), digests=None)
 
 
 def _held(copy: Path, kind: str | None) -> Source:
@@ -606,7 +628,7 @@ def _computed(rows: BlockRows, kind: str | None, spill: str | Path | None) -> So
     reader, printed = open_block_rows(given)
     kind, where = kind or ("sparse" if rows.sparse else "matrix"), f"{IN_MEMORY}{rows.name}"
     held = in_parts(reader) if isinstance(reader, DenseReader) else reader
-    opened = Source(path=where, kind=kind, reader=held, fingerprint=printed, registered=False)
+    opened = Source(path=where, kind=kind, reader=held, fingerprint=printed, registered=False, mark=rows.mark)
     _require_consistent(opened)
     return opened
 
@@ -802,7 +824,6 @@ def _registered(group: Any, path: str, kind: str, record: dict[str, Any]) -> Sou
         reader=reader,
         fingerprint=record["fingerprint"],
         digests=digests,
-        budget=dict(group.attrs).get(BUDGET_MARK),
         gaps=record.get("gaps", False),
         registered=True,
         mirrored=record["kind"] in ("symmetric", "tensor"),

@@ -19,7 +19,6 @@ from npmdask.algorithms.streaming.model import REFUSE, ModelState
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, NpmdaskError, TooFewRowsError
 from npmdask.execution.memory import MemoryPlan, tree_rss
-from npmdask.privacy.request import unprotected
 from npmdask.runs.components import labels_of_run
 from npmdask.runs.observers import Observer
 from npmdask.runs.restore import bind_spec
@@ -107,12 +106,11 @@ class StreamDriver:
     def _bind(self) -> list[str]:
         opened = self.problem.opened
         here = {"resources": asdict(self.resources), "stream": self.problem.again() | {"named": opened.named}}
-        once = {} if opened.budget is None else {"budget": opened.budget}
         keep = partial(keep_weights, self.store, opened.weights)
-        told = bind_spec(self.problem.spec(), self.store, here | {"source": opened.name}, once=once, keep=keep)
+        told = bind_spec(self.problem.spec(), self.store, here | {"source": opened.name}, once=opened.said, keep=keep)
         if isinstance(self._stream, BatchedStream) and (labels := labels_of_run(self.store)) is not None:
             self._stream.follow(partial(matched, labels.columns, of_known="the stream so far"))
-        return [*unprotected(opened.budget), *told]
+        return [*opened.said.get("notes", ()), *told]
 
     def _plan(self) -> None:
         self._base = tree_rss()

@@ -11,7 +11,6 @@ import numpy as np
 
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
-from npmdask.privacy.request import unprotected
 from npmdask.report import Plot, Report, Section, Table
 from npmdask.report.blocks import (
     Text,
@@ -25,6 +24,7 @@ from npmdask.report.blocks import (
     tiles,
     warnings,
 )
+from npmdask.storage.source import notes_in
 from npmdask.streaming.metrics import Measurement
 from npmdask.streaming.solution import StreamStatus, stream_status
 from npmdask.streaming.source import Reading
@@ -53,7 +53,7 @@ def stream_report(store: RunStore) -> Report:
     )
     head = section(
         "",
-        *warnings(unprotected(found.spec.get("budget"))),
+        *warnings(notes_in(found.spec)),
         _tiles(found, history, store.telemetry()),
         explained_plot(history),
         drift_plot(history, name),

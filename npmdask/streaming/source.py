@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import glob
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +80,8 @@ class Opened:
     rows: int | None = None
     buffer_bytes: int = 0
     truth: Block | None = None
-    budget: str | None = None  # the name under which the data have a privacy budget
+    mark: Any = None  # that of data which have a privacy budget
+    said: dict[str, Any] = field(default_factory=dict)  # of the data, that their user has to know
     weights: Weights | None = None
 
 
@@ -199,8 +200,8 @@ def _stored(source: Source, reading: Reading, seed: int, weights: Weights | None
     stream = ZarrRows(source, **order, non_finite=reading.non_finite, gaps=reading.gaps, weights=known)  # type: ignore[arg-type]
     truth = None if source.truth is None else source.truth.basis.astype(np.float64)
     rows = source.shape[0] * reading.epochs
-    held = {"buffer_bytes": stream.buffer_bytes, "budget": source.budget, "weights": weights}
-    return Opened(stream=stream, name=source.path, named=named, rows=rows, truth=truth, **held)  # type: ignore[arg-type]
+    held = {"buffer_bytes": stream.buffer_bytes, "mark": source.mark, "said": source.said, "weights": weights}
+    return Opened(stream=stream, name=source.path, named=named, rows=rows, truth=truth, **held)
 
 
 def _files(path: Path, reading: Reading, choice: Choice | None) -> Opened:

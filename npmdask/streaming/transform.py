@@ -31,7 +31,7 @@ from npmdask.runs.components import (
 from npmdask.runs.observers import Observer
 from npmdask.storage.paths import is_zarr, local_path, locked
 from npmdask.storage.readers.gaps import unmarked
-from npmdask.storage.safe_open import open_node
+from npmdask.storage.safe_open import carried, open_node
 from npmdask.storage.streams import BatchedStream
 from npmdask.storage.writers.dense import DenseWriter, RowFile, is_row_file
 from npmdask.streaming.loop import TELL_SECONDS, Stopwatch
@@ -163,7 +163,7 @@ def transform(
     scorer = _Scorer(components, missing, opened, skip=non_finite == "skip")
     names = [f"component{i + 1}" for i in range(components.k)]
     count = batch_rows or max(1, BATCH_BYTES // (8 * opened.stream.columns))
-    with single_threaded_blas(), writer_of_scores(dest, names, overwrite) as writer:
+    with single_threaded_blas(), writer_of_scores(dest, names, overwrite, opened.mark) as writer:
         _write_all(opened, scorer, writer, count, observer or Observer())
         facts = {"store": str(Path(store).absolute()), "source": opened.name, "skipped": scorer.skipped}
         facts |= {} if missing == AS_RUN else {"missing": missing}
@@ -290,8 +290,12 @@ class _Scorer:
 
 
 @contextmanager
-def writer_of_scores(dest: str | Path, names: list[str], overwrite: bool) -> Iterator[DenseWriter | RowFile]:
+def writer_of_scores(
+    dest: str | Path, names: list[str], overwrite: bool, mark: Any = None
+) -> Iterator[DenseWriter | RowFile]:
     """A writer of rows of scores, which ``names`` names, to a file or a store, as the ending of ``dest`` says.
+
+    ``mark``: that of the data which have these scores.
 
     It begins again, whatever a kill has left, and leaves nothing where it fails.
     """
@@ -311,7 +315,7 @@ def writer_of_scores(dest: str | Path, names: list[str], overwrite: bool) -> Ite
             columns=len(names),
             dtype=np.dtype(np.float64),
             kind="samples",
-            identity={"scores": uuid.uuid4().hex},
+            identity={"scores": uuid.uuid4().hex} | carried(mark),
             overwrite=overwrite,
         )
         try:

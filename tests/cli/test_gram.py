@@ -15,7 +15,7 @@ import zarr
 import npmdask
 from npmdask.cli.main import main
 from npmdask.storage.ingest import ingest
-from npmdask.storage.source import BUDGET_MARK
+from npmdask.storage.safe_open import BUDGET_MARK
 from tests.conftest import write_zarr
 
 

@@ -37,7 +37,6 @@ from npmdask.operators.likelihood_sums import MixtureExpectations, SourceContras
 from npmdask.operators.sample_moments import MixtureSpread, MixtureTriples, SampleFourth
 from npmdask.operators.view import View
 from npmdask.planning.predicted_steps import Predictor
-from npmdask.privacy.request import unprotected
 from npmdask.runs.observers import Observer, Observers
 from npmdask.runs.restore import bind_spec
 from npmdask.runs.session import Session
@@ -339,14 +338,14 @@ def run_job(
         spec = _spec(name, opened, request)
         if begun is not None and request.refine == 0 and "refine" not in begun["algorithm"]:
             del spec["algorithm"]["refine"]  # of a version that knew no refinement
-        bind_spec(spec, held, {"resources": asdict(resources)}, once={"source": opened.path})
+        bind_spec(spec, held, {"resources": asdict(resources)}, once={"source": opened.path} | opened.said)
         found = held.read_part(ANSWER)
         if found is None:
             resources.require_possible()
             with Session(held, resources, Observers(Predictor(), observer)) as session:
                 job = Stages(session, opened, request.seed)
                 arrays, meta = solve(job, with_means(job), request)
-            meta["facts"]["warnings"] = [*unprotected(opened.budget), *meta["facts"]["warnings"]]
+            meta["facts"]["warnings"] = [*opened.notes, *meta["facts"]["warnings"]]
             held.write_part(ANSWER, arrays, meta)
             found = held.read_part(ANSWER)
     assert found is not None

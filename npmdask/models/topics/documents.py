@@ -30,8 +30,8 @@ from npmdask.storage.labels import Axis
 from npmdask.storage.object_url import SCHEMES, is_remote
 from npmdask.storage.paths import local_path, locked
 from npmdask.storage.readers.packed import TensorReader
-from npmdask.storage.safe_open import note
-from npmdask.storage.source import BUDGET_MARK, Source, open_source
+from npmdask.storage.safe_open import carried
+from npmdask.storage.source import Source, open_source
 from npmdask.storage.streams.zarr_rows import units_of
 from npmdask.storage.writers.sparse import SparseWriter
 
@@ -107,7 +107,7 @@ class Documents:
     b x columns, b at most ROWS) in order; it can be called again.
 
     ``rows``: documents (None where only reading tells); ``vocabulary``: where the corpus brings one; ``names``: of the
-    documents, likewise; ``budget``: the name in the ledger of data that have one.
+    documents, likewise; ``mark``: that of data which have a budget.
     """
 
     columns: int
@@ -116,7 +116,7 @@ class Documents:
     rows: int | None = None
     vocabulary: tuple[str, ...] | None = None
     names: Axis | None = None
-    budget: str | None = None
+    mark: Any = None
 
 
 def documents_of(source: Any) -> Documents:
@@ -190,7 +190,7 @@ def _of_store(source: Source) -> Documents:
         read=read,
         vocabulary=words,
         names=called[0] if len(called) == 1 and called[0].values is not None else None,
-        budget=source.budget,
+        mark=source.mark,
     )
 
 
@@ -281,7 +281,7 @@ def write_documents(
         ``dest`` exists, or another process is writing it.
     """
     words, row, target = require_words(vocabulary, documents.columns, "the vocabulary"), 0, Path(dest).absolute()
-    fresh = {"documents": uuid.uuid4().hex}  # not gone on with, whatever a kill left
+    fresh = {"documents": uuid.uuid4().hex} | carried(documents.mark)  # not gone on with, whatever a kill left
     dtype = np.dtype(np.int32)
     with locked(target), discarded_if_bad(target):
         writer = SparseWriter(target, columns=documents.columns, dtype=dtype, identity=fresh, overwrite=overwrite)
@@ -289,10 +289,7 @@ def write_documents(
             require_whole(batch, row, documents.name)
             writer.write(batch.indptr, batch.indices, batch.data.astype(np.int32))
             row += batch.shape[0]
-        printed = writer.finish(arrays={"words": words_to_array(words)})
-        if documents.budget is not None:
-            note(target, BUDGET_MARK, documents.budget)
-        return printed
+        return writer.finish(arrays={"words": words_to_array(words)})
 
 
 def require_whole(batch: csr_matrix, row: int, name: str) -> None:

@@ -42,7 +42,6 @@ from npmdask.models.topics.quality import Coherence, Perplexity, held_out_perple
 from npmdask.numerics.moments import LDA, SingleTopic, Whitening, on_simplex, whiten
 from npmdask.operators.word_moments import HALF_LENGTH, WhitenedTriples, WordPairs, WordSums, WordTotals, WordTriples
 from npmdask.planning.predicted_steps import Predictor
-from npmdask.privacy.request import unprotected
 from npmdask.runs.observers import Observer, Observers
 from npmdask.runs.restore import bind_spec
 from npmdask.runs.session import Session
@@ -137,7 +136,8 @@ def _fit_in(
         The store belongs to other data or parameters; the memory does not suffice.
     """
     reader = require_documents(source)
-    bind_spec(_spec(source, request), held, {"resources": asdict(resources)}, once={"source": source.path})
+    once = {"source": source.path} | source.said
+    bind_spec(_spec(source, request), held, {"resources": asdict(resources)}, once=once)
     found = held.read_part(PART)
     if found is None:
         resources.require_possible()
@@ -242,7 +242,7 @@ def _model(
         "spectrum": np.sort(pairs.values[pairs.values > 0])[::-1].tolist(),
         "condition": white.condition,
         "warnings": [
-            *unprotected(job.source.budget),
+            *job.source.notes,
             *([white.warning] if white.warning else []),
             *found.warnings("topics"),
         ],

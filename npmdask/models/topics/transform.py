@@ -196,7 +196,7 @@ def transform_documents(
     documents = for_model(documents_of(source), model)
     tally, where = _Tally(), {"store": str(Path(store).absolute()), "source": documents.name}
     names = [f"topic{i + 1}" for i in range(model.k)]
-    with single_threaded_blas(), writer_of_scores(dest, names, overwrite) as writer:
+    with single_threaded_blas(), writer_of_scores(dest, names, overwrite, documents.mark) as writer:
         _write_all(documents, model, writer, tally, (max_iterations, tol), observer or Observer())
         fingerprint = writer.finish({"scores": {**where, "wordless": tally.wordless, "open": tally.open}})
     seconds, rows = time.perf_counter() - start, writer.next_row

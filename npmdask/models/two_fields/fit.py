@@ -125,7 +125,8 @@ def open_fields(
         fingerprint=joined_fingerprint(*both),
         registered=first.registered and second.registered,
         gaps=first.gaps or second.gaps,
-        notes=(*first.notes, *second.notes, *said),
+        mark=first.mark or second.mark,
+        notes=tuple(dict.fromkeys((*first.notes, *second.notes, *said))),
     )
     if (weights is None or weights.rows is None) and not joined.gaps:
         joined = replace(joined, column_mean=_both("column_mean", both), column_std=_both("column_std", both))
@@ -306,7 +307,7 @@ def run_coupled(
     resources, observer = resources or Resources(), observer or Observer()
     _require_modes(fields, request)
     with RunStore(store) as held:
-        once = {"source": fields.left.path, "other_source": fields.right.path}
+        once = {"source": fields.left.path, "other_source": fields.right.path} | fields.joined.said
         once |= {} if fields.left.dim is None else {"dim": fields.left.dim}
         once |= {} if fields.right.dim is None else {"other_dim": fields.right.dim}
         keep, here = partial(keep_weights, held, fields.weights), {"resources": asdict(resources)}
@@ -412,7 +413,7 @@ class _Job:
         arrays |= {} if self._view.scale is None else {"column_scale": self._view.scale}
         of_gaps = missing_warnings(self._session.store, {})
         of_gaps = [f"both fields side by side, columns of the right one counted on: {said}" for said in of_gaps]
-        said = [*meta["warnings"], *of_gaps, *self._constant(std)]
+        said = [*self._source.notes, *meta["warnings"], *of_gaps, *self._constant(std)]
         return arrays, meta | {"warnings": said, "total_data_passes": meta["total_data_passes"] + self._surveyed}
 
     # What is known of the columns before anything is multiplied.

@@ -25,8 +25,8 @@ from npmdask.privacy.neighbors import make_relation, protected
 from npmdask.storage.readers.dense import ReadStats
 from npmdask.storage.readers.gaps import FILL
 from npmdask.storage.readers.sparse import CsrReader, Fragment, cut_rows
-from npmdask.storage.safe_open import note
-from npmdask.storage.source import BUDGET_MARK, Source, open_source, with_missing
+from npmdask.storage.safe_open import mark_data
+from npmdask.storage.source import Source, open_source, with_missing
 
 
 def default_address() -> str:
@@ -60,10 +60,11 @@ def grant_source(
         The store was never ingested, or by a version that took no SHA-256 of its chunks: without it a change
         would go unnoticed.
     BudgetError
-        As of ``Ledger.grant``; among others, the same people have a budget under another name.
+        As of ``Ledger.grant`` and ``Ledger.require_noted``; among others, the same people have a budget under another
+        name, or in another ledger.
     """
     require_store(source)
-    opened = open_source(source, kind).held_to_digests()
+    opened = open_source(source, kind, exact=False).held_to_digests()
     if opened.digests is None:
         before = (
             "was never ingested" if not opened.registered else "was ingested by an earlier version, without SHA-256"
@@ -77,6 +78,7 @@ def grant_source(
         raise BadInputError(
             f"{relation} does not fit {opened.path} (kind {opened.kind}); it fits: {', '.join(made.kinds)}"
         )
+    ledger.require_noted(opened.mark)
     key = ledger.people_key(opened.fingerprint)
     status = ledger.grant(
         dataset,
@@ -91,7 +93,7 @@ def grant_source(
     unknown = ledger.without_sketch()
     warnings = [text.no_sketch(unknown)] if unknown else []
     warnings += ledger.small_overlaps(dataset)
-    return status, [*delta_warnings(opened, relation, budget), *warnings, *_mark(opened, dataset)]
+    return status, [*delta_warnings(opened, relation, budget), *warnings, *mark_source(ledger, opened, dataset)]
 
 
 def sketch_of(source: Source, key: bytes) -> Sketch:
@@ -132,12 +134,12 @@ def _times(rows: csr_matrix, block: np.ndarray) -> np.ndarray:
     return np.asarray(rows.astype(np.float64) @ block)
 
 
-def _mark(source: Source, dataset: str) -> list[str]:
-    """Note in the store that its data have a budget, for exact runs to say so; a warning where that cannot be."""
-    if source.budget == dataset:
-        return []
+def mark_source(ledger: Ledger, source: Source, dataset: str) -> list[str]:
+    """Note in the store that its data have a budget, and how far its ledger is; a warning where that cannot be."""
+    mark = ledger.noted(dataset)
     try:
-        note(source.path, BUDGET_MARK, dataset)
+        if source.mark != mark:
+            mark_data(source.path, mark)
     except Exception as error:  # whatever a disk, a bucket or zarr has against it
         return [text.not_marked(source.path, error)]
     return []

@@ -456,6 +456,34 @@ class Ledger:
         with self._database.reading() as book:
             return book.count, book.head
 
+    def noted(self, dataset: str) -> dict[str, Any]:
+        """What the data of ``dataset`` are marked with: this ledger, by the hash of its first entry, and its head."""
+        with self._database.reading() as book:
+            first = next(book.entries(number=1))
+            return {"dataset": dataset, "ledger": first.hash, "entries": book.count, "head": book.head}
+
+    def require_noted(self, mark: Any) -> None:
+        """Make sure that this is the ledger that the mark of data names, or what has become of it since.
+
+        Data without a mark have no ledger yet; versions before noted a name alone.
+
+        Raises
+        ------
+        BudgetError
+            It is another one.
+        RefusedError
+            It is an older copy.
+        """
+        if not isinstance(mark, dict):
+            return
+        first = None
+        if self._database.exists():
+            with self._database.reading() as book:
+                first = next(book.entries(number=1), None)
+        if first is None or first.hash != mark.get("ledger"):
+            raise BudgetError(text.other_ledger(str(mark.get("dataset")), str(mark.get("ledger"))[:12], self.where))
+        self._require_entry(mark.get("entries"), mark.get("head"), text.older_than_data)
+
     def require_holds(self, entries: int, head: str) -> None:
         """Make sure that this is the ledger that once ended with ``head``, or what has become of it since.
 
@@ -464,10 +492,13 @@ class Ledger:
         RefusedError
             It is older, or another one.
         """
+        self._require_entry(entries, head, text.older_than_run)
+
+    def _require_entry(self, entries: Any, head: Any, said: Callable[[str, Any, int], str]) -> None:
         with self._database.reading() as book:
-            found = next(book.entries(number=entries), None)
+            found = next(book.entries(number=entries), None) if isinstance(entries, int) else None
             if found is None or found.hash != head:
-                raise RefusedError(text.older_than_run(self.where, entries, book.count))
+                raise RefusedError(said(self.where, entries, book.count))
 
     def status(self, dataset: str) -> Status:
         """Granted, spent, left, and the runs.

@@ -45,6 +45,22 @@ def older_than_run(where: str, seen: int, found: int) -> str:
     )
 
 
+def older_than_data(where: str, seen: int, found: int) -> str:
+    return (
+        f"the ledger {where} is an older copy of that which these data were last charged to: that one had {seen} "
+        f"entries, and there are {found} or others. What was spent since that copy is not in it; {NOTHING}. Put back "
+        "the newest copy"
+    )
+
+
+def other_ledger(name: str, ledger: str, where: str) -> str:
+    return (
+        f"these data have a budget already, as {name!r} in another ledger (its first entry is {ledger}...), not in "
+        f"{where}: the same people would be paid for twice. Use that ledger (--ledger); if it is lost for good, ingest "
+        "the data again from what they were made of, and grant no more than was left"
+    )
+
+
 def other_version(where: str, found: int, known: int) -> str:
     return f"the ledger {where} has schema version {found}, this npmdask knows {known}; update npmdask"
 

@@ -126,6 +126,7 @@ def _hashes(images: np.ndarray, key: bytes, columns: int) -> np.ndarray:
     there = np.isfinite(largest) & (largest > 0)
     images, largest = images[there], largest[there]
     scaled = images / largest[:, None]  # no square overflows
+    scaled *= scaled[np.arange(len(scaled)), np.abs(scaled).argmax(axis=1), None]  # +-1: a record is its negative, too
     lengths = np.sqrt(np.einsum("ij,ij->i", scaled, scaled))
     places = np.zeros((len(images), SUMS + 1), "<i8")
     places[:, :SUMS] = np.rint(scaled / lengths[:, None] * FINENESS + _offsets(key))

@@ -34,6 +34,7 @@ from npmdask.storage.object_url import outside
 from npmdask.storage.readers.computed import COMPUTED, REAL, RowsReader
 from npmdask.storage.readers.dense import MIN_TILE_ROWS, TILE_BYTES, ReadStats
 from npmdask.storage.readers.sparse import CsrReader, Fragment
+from npmdask.storage.safe_open import mark_of
 
 wholeness = Later("npmdask.storage.wholeness")  # they need kinds of data, which need this module
 hdf5 = Later("npmdask.storage.formats.hdf5")
@@ -85,6 +86,7 @@ class BlockRows:
     dtype, needs : as the first block was found to have and to need.
     sparse, row_bytes : whether it is a SciPy sparse matrix, and what a row of it takes on average.
     opening : a word of its own: what one opening has computed is not taken for what the next one would.
+    mark : of a store that they are read from, whose data have a privacy budget.
     """
 
     name: str
@@ -97,6 +99,7 @@ class BlockRows:
     row_bytes: float = 8.0
     first: int = 0  # checksum of the first block: what a graph reads may change without its name
     opening: str = field(default_factory=lambda: uuid4().hex)
+    mark: Any = None
     remedy: ClassVar[str] = ""  # of rows that cannot be had, or come out otherwise
 
     def block(self, number: int) -> Any:
@@ -458,7 +461,7 @@ def graph_rows(array: Any, where: str, meant: Conventions | None = None) -> Grap
         stores=tuple(stored.stores),
         variables=tuple(sorted(stored.variables)),
     )
-    return rows.measured()
+    return replace(rows, mark=next(filter(None, map(mark_of, stored.arrays)), None)).measured()
 
 
 def _optimized(array: Any) -> dict[Any, Any]:

@@ -2,7 +2,7 @@
 
 Everything goes to ``DEST.partial``; a journal beside the data says how far it is durable; ``finish`` writes
 the record (kind, fingerprint, checksums, column statistics) and renames the folder to ``DEST``. A writer
-opened again with the same identity goes on at ``next_row``.
+opened again with the same identity goes on at ``next_row``. A mark in the identity is one of what is written.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from npmdask.errors import BadInputError, CommitError, RefusedError
 from npmdask.storage.bundle import fsync_folder, read_bundle, write_bundle
 from npmdask.storage.checksum import crc32c, fingerprint
 from npmdask.storage.paths import require_no_link, require_path
+from npmdask.storage.safe_open import BUDGET_MARK, carried
 
 FORMAT = 1
 JOURNAL_BYTES = 128 * 2**20  # redone at most, after a kill
@@ -127,7 +128,7 @@ class JournalledWriter:
             group = zarr.open_group(self.partial, mode="a")
             for name, array in beside.items():
                 _write_array(group, name, array)
-            group.attrs["npmdask"] = record
+            group.attrs.update({"npmdask": record} | carried(self.identity.get(BUDGET_MARK)))
             self._publish()
         return printed
 

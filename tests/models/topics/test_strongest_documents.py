@@ -11,7 +11,7 @@ import pytest
 
 import npmdask.models.topics.documents as documents_module
 from npmdask.cli.main import main
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, DataWarning
 from npmdask.manage import row_scores
 from npmdask.manage.kinds import PageOptions
 from npmdask.manage.report import report_of
@@ -20,8 +20,6 @@ from npmdask.models.topics.model import TopicModel
 from npmdask.models.topics.run import run_topics
 from npmdask.models.topics.transform import DocumentShares, shares_of, strongest_documents
 from npmdask.report import Bars, Report, Text
-from npmdask.storage.safe_open import note
-from npmdask.storage.source import BUDGET_MARK
 from tests.models.topics.made import a_model, documents_from
 
 MODEL = a_model(v=30, k=3, seed=2)
@@ -84,8 +82,9 @@ def test_much_is_read_when_asked_for_and_what_has_a_budget_never(
     assert "counted from 1" in found["blocks"][0]["text"] and found["blocks"][1]["bars"][0][0].startswith("document ")
     with pytest.raises(BadInputError, match="no grid and no colour"):
         report_of(tmp_path / "run", PageOptions(colour="0"))
-    note(tmp_path / "run" / "documents.zarr", BUDGET_MARK, "people")
-    assert "privacy budget" in said(report_of(tmp_path / "run")) and not cards(report_of(tmp_path / "run"))
-    with pytest.raises(BadInputError, match="privacy budget"):
+    mark_data(tmp_path / "run" / "documents.zarr", "people")
+    with pytest.warns(DataWarning, match="privacy budget"):
+        assert "privacy budget" in said(report_of(tmp_path / "run")) and not cards(report_of(tmp_path / "run"))
+    with pytest.raises(BadInputError, match="privacy budget"), pytest.warns(DataWarning, match="privacy budget"):
         report_of(tmp_path / "run", PageOptions(scores=True))
     capsys.readouterr()

@@ -14,7 +14,7 @@ import zarr
 from npmdask.accounting import Budget
 from npmdask.api import top_k
 from npmdask.cli.main import main
-from npmdask.errors import BudgetError, RefusedError
+from npmdask.errors import BudgetError, DataWarning, RefusedError
 from npmdask.manage.report import write_report
 from npmdask.models.latent import fit_mixture
 from npmdask.models.latent.answers import read_latent
@@ -23,7 +23,8 @@ from npmdask.privacy.ledger.format import require_whole_export
 from npmdask.privacy.ledger.granting import grant_source, sketch_of
 from npmdask.privacy.ledger.sketch import MOST, SHARE, Overlap, Sketch, sketch, weights
 from npmdask.storage.ingest import ingest
-from npmdask.storage.source import BUDGET_MARK, open_source
+from npmdask.storage.safe_open import BUDGET_MARK
+from npmdask.storage.source import open_source
 from npmdask.streaming import stream_pca
 from tests.privacy.ledger.conftest import execute
 
@@ -316,7 +317,7 @@ def of_before(address: str) -> None:
 @pytest.mark.slow
 def test_a_ledger_of_before_is_used_and_grows_with_the_first_grant(tmp_path: Path, address: str) -> None:
     owner, x = Owner(tmp_path, address), people()
-    old = open_source(owner.store("people", x, chunks=(500, D)))
+    old = open_source(owner.store("people", x, chunks=(500, D)), exact=False)
     relation = {"name": "record_replace", "clip_norm": 1.5}
     owner.ledger.grant("people", fingerprint=old.fingerprint, relation=relation, budget=SMALL)
     of_before(address)
@@ -356,18 +357,22 @@ def test_sketches_of_a_store_do_not_follow_its_layout(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_an_exact_run_on_data_with_a_budget_says_so(sqlite: Owner, capsys: pytest.CaptureFixture[str]) -> None:
     store = sqlite.folder / "people.zarr"
-    warning = "these data have a privacy budget (as 'people' in the ledger), and this exact answer is not protected"
-    solution = top_k(store, 2, store=sqlite.folder / "run")
+    warning = "these data have a privacy budget (as 'people' in the ledger), and what is made of them here is not"
+    with pytest.warns(DataWarning, match=re.escape(warning)) as said:
+        solution = top_k(store, 2, store=sqlite.folder / "run")
     assert any(warning in told for told in solution.warnings)
-    assert "have a privacy budget" in write_report(sqlite.folder / "run").read_text()
-    assert any(warning in told for told in top_k(store, 0.5, store=sqlite.folder / "share").warnings)
+    assert [Path(one.filename).name for one in said] == [Path(__file__).name], "once, and at this line"
+    with pytest.warns(DataWarning, match=re.escape(warning)):
+        assert "have a privacy budget" in write_report(sqlite.folder / "run").read_text()
+    with pytest.warns(DataWarning, match=re.escape(warning)):
+        assert any(warning in told for told in top_k(store, 0.5, store=sqlite.folder / "share").warnings)
     config = sqlite.folder / "run.toml"
     config.write_text(
         f'[source]\npath = "{store}"\n[algorithm]\ntarget_rank = 2\n[run]\nstore = "{config.parent}/cli"\n'
     )
     capsys.readouterr()
     assert main(["run", str(config), "--quiet"]) == 0
-    assert warning in capsys.readouterr().err
+    assert capsys.readouterr().err.count(warning) == 1, "once, and with --quiet, too"
     other = sqlite.store("free", people(3))
     assert not top_k(other, 2, store=sqlite.folder / "other").warnings
 
@@ -378,10 +383,13 @@ def test_other_jobs_on_such_data_say_so_too(sqlite: Owner) -> None:
     x = np.eye(6)[rng.integers(0, 2, 2000)] * 5 + 0.3 * rng.standard_normal((2000, 6))
     sqlite.grant("clusters", x, kind="samples")
     store = sqlite.folder / "clusters.zarr"
-    streamed = stream_pca(store, 2, store=sqlite.folder / "stream")
+    with pytest.warns(DataWarning, match=warning):
+        streamed = stream_pca(store, 2, store=sqlite.folder / "stream")
     assert any(warning in told for told in streamed.warnings)
-    assert warning in write_report(sqlite.folder / "stream").read_text()
-    fit_mixture(store, 2, store=sqlite.folder / "mixture")
+    with pytest.warns(DataWarning, match=warning):
+        assert warning in write_report(sqlite.folder / "stream").read_text()
+    with pytest.warns(DataWarning, match=warning):
+        fit_mixture(store, 2, store=sqlite.folder / "mixture")
     assert any(warning in told for told in read_latent(sqlite.folder / "mixture").warnings)
 
 
@@ -391,7 +399,7 @@ def test_a_store_that_cannot_be_written_is_granted_with_a_warning(
     def refuse(*_: Any) -> None:
         raise PermissionError("read-only")
 
-    monkeypatch.setattr("npmdask.privacy.ledger.granting.note", refuse)
+    monkeypatch.setattr("npmdask.privacy.ledger.granting.mark_data", refuse)
     _, told = sqlite.grant("others", people(1))
     assert any("exact runs on it will not warn" in line for line in told)
     assert BUDGET_MARK not in dict(zarr.open_group(sqlite.folder / "others.zarr").attrs)

@@ -72,7 +72,9 @@ class World:
 
     def problem(self, privacy: dict[str, Any] | None = None, **request: Any) -> Problem:
         asked = self.asked | request
-        return make_problem(open_source(self.data), Request(privacy=replace(self.privacy, **(privacy or {})), **asked))
+        return make_problem(
+            open_source(self.data, exact=False), Request(privacy=replace(self.privacy, **(privacy or {})), **asked)
+        )
 
     def solve(self, store: str, problem: Problem | None = None, observer: Observer | None = None) -> Solution:
         return solve(problem or self.problem(), self.folder / store, Resources(), observer)

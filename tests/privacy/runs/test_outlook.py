@@ -33,7 +33,7 @@ def posed(folder: Path, x: np.ndarray, epsilon: float, **asked: Any) -> tuple[Pr
     np.save(folder / "values.npy", values[::-1])
     promise: Any = {"delta": 1e-6, "neighboring_relation": "record_replace", "ledger": str(folder / "ledger.sqlite")}
     privacy = Privacy(epsilon=epsilon, clip_norm=clip, **promise)
-    problem = make_problem(open_source(data), Request(privacy=privacy, **asked))
+    problem = make_problem(open_source(data, exact=False), Request(privacy=privacy, **asked))
     return problem, vectors[:, ::-1][:, : asked["target_rank"]], str(folder / "values.npy")
 
 

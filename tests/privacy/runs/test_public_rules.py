@@ -52,7 +52,7 @@ def asked(store: Path, relation: str, **request: Any) -> Any:
     """The problem of a request; no ledger is looked at."""
     privacy = Privacy(neighboring_relation=relation, **PROMISE | request.pop("privacy", {}))
     kind = request.pop("kind", "samples")
-    return make_problem(open_source(store, kind), Request(privacy=privacy, **POWER | request))
+    return make_problem(open_source(store, kind, exact=False), Request(privacy=privacy, **POWER | request))
 
 
 def exact(problem: Any, block: np.ndarray) -> np.ndarray:

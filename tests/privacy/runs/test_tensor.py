@@ -228,6 +228,6 @@ def test_a_delta_that_is_no_promise_for_so_many_entries_is_said(world: World) ->
     from npmdask.privacy.ledger.granting import delta_warnings
     from npmdask.storage.source import open_source
 
-    source = open_source(world.data)
+    source = open_source(world.data, exact=False)
     assert f"{1 / 1540:.1e}" in delta_warnings(source, "tensor_orbit", Budget(1.0, 1e-3))[0]
     assert not delta_warnings(source, "tensor_entry", Budget(1.0, 1e-6))
