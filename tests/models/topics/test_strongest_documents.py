@@ -20,6 +20,7 @@ from npmdask.models.topics.model import TopicModel
 from npmdask.models.topics.run import run_topics
 from npmdask.models.topics.transform import DocumentShares, shares_of, strongest_documents
 from npmdask.report import Bars, Report, Text
+from npmdask.storage.safe_open import mark_data
 from tests.models.topics.made import a_model, documents_from
 
 MODEL = a_model(v=30, k=3, seed=2)
