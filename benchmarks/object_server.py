@@ -50,7 +50,7 @@ class S3(BaseHTTPRequestHandler):
             self.answer(404, b"<Error><Code>NoSuchKey</Code></Error>")
             return
         try:
-            tag = tag_of(about)
+            tag = self.tag_of(path, about)
             if self.headers.get("If-Match", tag) != tag:
                 self.answer(412, b"<Error><Code>PreconditionFailed</Code></Error>")
                 return
@@ -99,13 +99,17 @@ class S3(BaseHTTPRequestHandler):
                 folders.add(prefix + rest.partition("/")[0] + "/")
                 continue
             about = (top / key).stat()
-            tag = tag_of(about)
+            tag = self.tag_of(top / key, about)
             found.append(
                 f"<Contents><Key>{escape(key)}</Key><Size>{about.st_size}</Size><ETag>{escape(tag)}</ETag>"
                 f"<LastModified>{_iso(about.st_mtime)}</LastModified></Contents>"
             )
         found += [f"<CommonPrefixes><Prefix>{escape(name)}</Prefix></CommonPrefixes>" for name in sorted(folders)]
         self.answer(200, LIST.format(n=len(found), all="".join(found)).encode())
+
+    def tag_of(self, path: Path, about: os.stat_result) -> str:
+        """The entity tag of an object: that of a file which is replaced differs."""
+        return f'"{about.st_mtime_ns:x}-{about.st_size:x}-{about.st_ino:x}"'
 
     def answer(self, status: int, content: bytes) -> None:
         self.begin(status, len(content), {"Content-Type": "application/xml"})
@@ -120,11 +124,6 @@ class S3(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Nothing."""
-
-
-def tag_of(about: os.stat_result) -> str:
-    """The entity tag of an object: that of a file which is replaced differs."""
-    return f'"{about.st_mtime_ns:x}-{about.st_size:x}-{about.st_ino:x}"'
 
 
 def _iso(seconds: float) -> str:

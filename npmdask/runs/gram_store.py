@@ -52,6 +52,7 @@ from npmdask.runs.stopping_rules import smallest_rank, trace_of
 from npmdask.storage import source as sources
 from npmdask.storage.labels import Axis, Labels
 from npmdask.storage.names import matched
+from npmdask.storage.object_url import unchecked
 from npmdask.storage.paths import is_url
 from npmdask.storage.source import IN_MEMORY, Source
 
@@ -815,9 +816,10 @@ def form_gram(
     read = form_parts(source, store, request, resources, observer, begun)
     formed = GramStore(store)
     formed.rows_read, formed.bytes_read = read
+    formed.warnings = () if source.registered else tuple(unchecked(source.reader))
     if request.by_chunks is not None and len(formed.groups) == 1:
         count = len(formed.parts[0].origins[0].units)
-        formed.warnings = (
+        formed.warnings += (
             f"by_chunks = {request.by_chunks} makes one group of all rows, which lie in {count} row{'s'[: count != 1]} "
             "of chunks, and standard errors take several: give a label for each row (groups), or store smaller chunks",
         )

@@ -28,6 +28,7 @@ from npmdask.runs.results import expected_steps, in_units, prediction_facts
 from npmdask.runs.session import Session, needs_of
 from npmdask.runs.solution import Analysed, Solution, Step
 from npmdask.runs.weights import total_of
+from npmdask.storage.object_url import unchecked
 from npmdask.theory.certificates.statements import with_assurance
 
 
@@ -207,6 +208,8 @@ def _rebuild_left(
 def _solution(
     problem: Problem, session: Session, release: Release, arrays: dict[str, np.ndarray], meta: dict[str, Any]
 ) -> Solution:
+    read_once = meta["total_data_passes"] == 1 and not problem.source.registered
+    once = unchecked(problem.source.reader) if read_once else []
     solution = Solution(
         basis=arrays["basis"],
         values=arrays["values"],
@@ -223,7 +226,7 @@ def _solution(
         max_sin_theta=release.angle(arrays["basis"]),
         store=session.store.place,
         fingerprint=problem.source.fingerprint,
-        warnings=(*session.warnings, *meta.get("notes", ())),
+        warnings=(*session.warnings, *meta.get("notes", ()), *once),
         device=session.device,
         network=session.network,
         peak_rss_by_process=session.peak_by_process,

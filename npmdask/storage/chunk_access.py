@@ -38,6 +38,7 @@ from npmdask.storage.prefetch import (
     Came,
     NoAnswerError,
     Piece,
+    fetches_ahead,
     prefetch_piece,
     take,
     take_all,
@@ -991,15 +992,33 @@ def unreadable(chunk: str, where: str, error: Exception) -> NpmdaskError:
     if SUMS.search(said):
         said = NOT_ITS_SUM
     if said.startswith("it is truncated: "):
-        return BadInputError(f"chunk {chunk} of {where} is truncated: {said.partition(': ')[2]}; {RESTORE}")
-    return BadInputError(f"chunk {chunk} of {where} cannot be decoded ({said}); {RESTORE}")
+        return BadInputError(f"chunk {chunk} of {where} is truncated: {said.partition(': ')[2]}; {_restored(where)}")
+    return BadInputError(f"chunk {chunk} of {where} cannot be decoded ({said}); {_restored(where)}")
 
 
-def corrupt(chunk: str, where: str) -> BadInputError:
-    """What to say of a chunk that has changed since it was first read."""
-    return BadInputError(
-        f"chunk {chunk} of {where} is corrupt: its checksum is not that of its first reading; {RESTORE}"
+def _restored(where: str) -> str:
+    """What to do about a chunk that is not whole, or came damaged from afar."""
+    return (
+        f"run the same command again, as it may have come damaged, or {RESTORE}"
+        if "://" in where.removeprefix("file://")
+        else RESTORE
     )
+
+
+def corrupt(chunk: str, array: Any, where: str, known: int, again: Callable[[], int]) -> NpmdaskError:
+    """What to say of a chunk whose checksum is not ``known``; from afar it is read ``again``, twice."""
+    said, remedy = f"chunk {chunk} of {where} is corrupt: its checksum is not that of its first reading", RESTORE
+    if fetches_ahead(array):
+        sums = [again(), again()]
+        if known in sums:
+            return LostError(
+                f"chunk {chunk} of {where} came damaged on its way: read again, it is as it was. Run the same command "
+                "again; everything committed is kept"
+            )
+        if sums[0] == sums[1]:
+            said += ", and two more agree with each other: the first came damaged on its way, or the data have changed"
+            remedy = f"if they are right, start again in a new store (--store), else {RESTORE}"
+    return BadInputError(f"{said}; {remedy}")
 
 
 DENIED = re.compile(r"status code: (40[0-6]|41\d|507)|169\.254\.169\.254|metadata\.google|[Cc]redential")

@@ -11,7 +11,10 @@ times]``: so many of the first requests for each object whose path matches are a
 | other range | the Content-Range is that of other bytes |
 | whole | the range that is asked for is ignored |
 | replace | while it is sent, the object is replaced by one of other bytes of the same size |
+| flip | one bit is another, and not always the same one |
 | stop | the first ``times`` requests are answered, later ones hang; FOLDER/../stopped appears when one does |
+
+FOLDER/../tags says what entity tags are: "md5" of the content, "like md5" something of the same form, or else neither.
 
 FOLDER/../seen gets a line for each GET: path, range, and the bytes of all bodies under way when it began. A body takes
 ``SLOW`` seconds, so that many are under way at once. FOLDER/../together holds a JSON list of a pattern and a number:
@@ -22,7 +25,10 @@ counted twice, however slow the machine is.
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+import random
 import re
 import sys
 import threading
@@ -65,6 +71,11 @@ class Faulty(S3):
         other.write_bytes(data)
         other.rename(path)
 
+    def tag_of(self, path: Path, about: os.stat_result) -> str:
+        kind = told.read_text() if (told := self.folder.parent / "tags").exists() else ""
+        secret = b"secret" if kind == "like md5" else b""
+        return f'"{hashlib.md5(secret + path.read_bytes()).hexdigest()}"' if kind else super().tag_of(path, about)
+
     def drawn(self) -> str:
         try:
             faults = json.loads((self.folder.parent / "faults").read_text())
@@ -99,6 +110,11 @@ class Faulty(S3):
             self.wait_for_others()
             if self.fault == "replace":
                 self.replace()
+            if self.fault == "flip":
+                data = bytearray(os.pread(file, size, first))
+                data[random.randrange(size)] ^= 4
+                self.wfile.write(data)
+                return
             if self.fault == "truncate":
                 self.close_connection = True
                 stop = (first + stop) // 2

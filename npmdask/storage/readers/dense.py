@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from npmdask.errors import BadInputError, NpmdaskError
-from npmdask.storage.checksum import ChunkSums
+from npmdask.storage.checksum import ChunkSums, crc32c
 from npmdask.storage.chunk_access import (
     RESTORE,
     Access,
@@ -410,7 +410,9 @@ class DenseReader(InTiles):
 
     def _verify(self, slab: int, column: int, found: ChunkSums) -> None:
         if self.checksums is not None and int(self.checksums[slab, column]) != found.crc:
-            raise corrupt(self.chunk_name(slab, column), self.where)
+            known = int(self.checksums[slab, column])
+            again = lambda: crc32c(np.ascontiguousarray(self.decode(slab, column)))  # noqa: E731
+            raise corrupt(self.chunk_name(slab, column), self.array, self.where, known, again)
         if self.digests is not None and found.differ_from(self.digests[slab, column]):
             raise changed_content(self.chunk_name(slab, column), self.where)
 

@@ -286,7 +286,9 @@ class CsrReader:
         crc = crc32c(values)
         if self.checksums is not None and int(self.checksums[name][slab]) != crc:
             key = self._file_name(name, slab // self._in_file[name])
-            raise corrupt(key, f"{self.where}/{name}")
+            again = lambda: crc32c(self._values(name, slab, span, files))  # noqa: E731
+            known = int(self.checksums[name][slab])
+            raise corrupt(key, self.arrays[name], f"{self.where}/{name}", known, again)
         if self.digests is not None and (digest_of(values) != self.digests[name][slab]).any():
             raise changed_content(str(slab), f"{self.where}/{name}")
         record.checksums[slab, int(name == "data")] = crc
