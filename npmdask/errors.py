@@ -191,32 +191,30 @@ class DataWarning(UserWarning):
     """Say what holds for data, or was decided about them, that their user may not expect."""
 
 
+_HEARD: list[tuple[Callable[[str], None], set[str]]] = []  # who is told instead of the warnings of Python, and of what
+
+
 def warn(*sentences: str) -> None:
     """Warn about data, at the line of the program that called npmdask."""
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "npmdask":
         level, frame = level + 1, frame.f_back
+    say, said = _HEARD[-1] if _HEARD else (lambda shown: warnings.warn(shown, DataWarning, stacklevel=level + 1), set())
     for sentence in sentences:  # what a store says is not trusted
         shown = "".join(letter if letter.isprintable() else "?" for letter in sentence)
-        warnings.warn(shown, DataWarning, stacklevel=level)
+        if shown not in said:
+            said.add(shown)
+            say(shown)
 
 
 @contextmanager
 def warnings_to(say: Callable[[str], None]) -> Iterator[None]:
-    """Inside, every warning about data goes to ``say``, once; all others go where they went."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("always", DataWarning)
-        others, said = warnings.showwarning, set[str]()
-
-        def show(message: Any, category: type[Warning], *where: Any, **more: Any) -> None:
-            if not issubclass(category, DataWarning):
-                others(message, category, *where, **more)
-            elif str(message) not in said:
-                said.add(str(message))
-                say(str(message))
-
-        warnings.showwarning = show
+    """Inside, every warning about data goes to ``say``, once."""
+    _HEARD.append((say, set()))
+    try:
         yield
+    finally:
+        _HEARD.pop()
 
 
 def require(holds: bool, sentence: str) -> None:

@@ -105,12 +105,11 @@ def build_moments(
         raise BadInputError(f"block = {block} must be at least 1")
     d = opened.shape[1]
     identity = {"moments": {"fingerprint": opened.fingerprint, "alpha0": alpha0, "center": center, "half": half_length}}
+    marked = identity | carried(opened.mark)
     asked.require_possible()
     with locked(target):
         shutil.rmtree(_aside(place), ignore_errors=True)  # of a clearing that a kill ended
-        writer = TensorWriter(
-            target, size=d, dtype=np.dtype(np.float64), side=block, identity=identity | carried(opened.mark)
-        )
+        writer = TensorWriter(target, size=d, dtype=np.dtype(np.float64), side=block, identity=marked)
         with RunStore(place) as held:
             _forget_others(held, writer.identity)
 

@@ -158,9 +158,7 @@ class Account:
             raise
         self._keep_place()
         if self._source.mark is not None:  # where it can be written, an older copy of the ledger will be noticed
-            from npmdask.privacy.ledger.granting import mark_source
-
-            mark_source(self._ledger, self._source, self._dataset)
+            self._ledger.mark(self._source, self._dataset)
         return run
 
     def _require_digests(self) -> None:

@@ -208,8 +208,7 @@ def _rebuild_left(
 def _solution(
     problem: Problem, session: Session, release: Release, arrays: dict[str, np.ndarray], meta: dict[str, Any]
 ) -> Solution:
-    read_once = meta["total_data_passes"] == 1 and not problem.source.registered
-    once = unchecked(problem.source.reader) if read_once else []
+    once = unchecked(problem.source) if meta["total_data_passes"] == 1 else ()
     solution = Solution(
         basis=arrays["basis"],
         values=arrays["values"],

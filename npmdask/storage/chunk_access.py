@@ -963,6 +963,7 @@ def missing_chunk(name: str, array: Any, remedy: str) -> BadInputError:
 # What to say: of a checksum never the number, which is 32 bits of the rows, as a private run's error may reach others
 
 RESTORE = "restore it from a backup or ingest the source again"
+AGAIN = "run the same command again; everything committed is kept"
 NOT_ITS_SUM = "it is corrupt or truncated: it does not have its checksum"
 SUMS = re.compile(r"(checksum|crc|hash|digest).*\d", re.IGNORECASE | re.DOTALL)  # codecs tell both sums
 
@@ -1007,18 +1008,17 @@ def _restored(where: str) -> str:
 
 def corrupt(chunk: str, array: Any, where: str, known: int, again: Callable[[], int]) -> NpmdaskError:
     """What to say of a chunk whose checksum is not ``known``; from afar it is read ``again``, twice."""
-    said, remedy = f"chunk {chunk} of {where} is corrupt: its checksum is not that of its first reading", RESTORE
-    if fetches_ahead(array):
-        sums = [again(), again()]
-        if known in sums:
-            return LostError(
-                f"chunk {chunk} of {where} came damaged on its way: read again, it is as it was. Run the same command "
-                "again; everything committed is kept"
-            )
-        if sums[0] == sums[1]:
-            said += ", and two more agree with each other: the first came damaged on its way, or the data have changed"
-            remedy = f"if they are right, start again in a new store (--store), else {RESTORE}"
-    return BadInputError(f"{said}; {remedy}")
+    sums, remedy = {again(), again()} if fetches_ahead(array) else set[int](), RESTORE
+    if known in sums:
+        return LostError(f"chunk {chunk} of {where} came damaged on its way: {AGAIN}")
+    if len(sums) == 1:
+        remedy = (
+            "read twice more it is the same, so that one came damaged on its way, or the data have changed: if they "
+        )
+        remedy += f"are right, start again in a new store (--store), else {RESTORE}"
+    return BadInputError(
+        f"chunk {chunk} of {where} is corrupt: its checksum is not that of its first reading; {remedy}"
+    )
 
 
 DENIED = re.compile(r"status code: (40[0-6]|41\d|507)|169\.254\.169\.254|metadata\.google|[Cc]redential")

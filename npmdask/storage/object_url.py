@@ -22,7 +22,7 @@ from npmdask.errors import BadInputError, Later, LostError
 from npmdask.storage.checksum import fingerprint
 from npmdask.storage.chunk_access import first_line, no_answer, of_an_object_store
 from npmdask.storage.paths import require_not_withheld
-from npmdask.storage.prefetch import compares_tags, is_md5
+from npmdask.storage.prefetch import compares_tags
 from npmdask.storage.safe_open import open_node
 from npmdask.storage.snapshots import snapshot_of
 
@@ -91,24 +91,20 @@ def objects(node: Any) -> list[tuple[str, int, str]]:
 SUMMED = re.compile("crc32|adler32|fletcher32|gzip|zlib|lzma|bz2")  # codecs that compare what they decode with a sum
 
 
-def unchecked(reader: Any) -> list[str]:
+def unchecked(source: Any) -> tuple[str, ...]:
     """What to say with an answer of one pass over a plain array in an object store, where nothing vouches for it."""
-    array: Any = getattr(getattr(reader, "inner", reader), "array", None)
-    if array is None or not isinstance(array.store_path.store, zarr.storage.ObjectStore):
-        return []
-    metadata = json.dumps(array.metadata.to_dict(), default=str)
-    codecs = re.sub(r'"index_codecs": \[.*?\]', "", metadata)  # a shard's index has a sum, what it lists need not
-    whole = codecs == metadata and reader.access.way != "zarr"  # else not taken whole, or not here
-    chunks = [each for each in objects(array) if not each[0].endswith((".json", ".zarray", ".zattrs"))]
-    tagged = whole and all(is_md5(tag) for _, _, tag in chunks)
-    name = chunks[0][0].removeprefix(f"{array.path}/")
-    if SUMMED.search(codecs) or (tagged and compares_tags(array, name, chunks[0][1])):
-        return []
-    return [
+    array: Any = getattr(getattr(source.reader, "inner", source.reader), "array", None)
+    if source.registered or array is None or not isinstance(array.store_path.store, zarr.storage.ObjectStore):
+        return ()
+    codecs = re.sub(r'"index_codecs": \[.*?\]', "", json.dumps(array.metadata.to_dict(), default=str))  # of a shard
+    whole = source.reader.access.way == "decoded" and source.reader.access.shard is None  # not in parts, or by zarr
+    if SUMMED.search(codecs) or (whole and compares_tags(array)):
+        return ()
+    return (
         f"the bytes of {array.store_path} were read once, and nothing would tell if some were damaged on their way: "
         "its chunks have no checksum, and their ETags are no MD5. Ingest the data, write them with a checksum "
-        "(zarr.codecs.Crc32cCodec), or compare with a second run"
-    ]
+        "(zarr.codecs.Crc32cCodec), or compare with a second run",
+    )
 
 
 def outside(node: Any, facts: dict[str, Any]) -> str:

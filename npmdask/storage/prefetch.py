@@ -513,17 +513,12 @@ async def _whole(wanted: _Object, admit: Admit) -> np.ndarray:
 _TAGS: dict[tuple[int, str], tuple[Any, bool]] = {}
 
 
-def compares_tags(array: Any, name: str, size: int) -> bool:
-    """Whether objects of ``array`` that are taken whole are compared with their MD5: as that called ``name`` shows."""
+def compares_tags(array: Any) -> bool:
+    """Whether objects of ``array`` that come whole are compared with their MD5."""
     family = (id(array.store_path.store), array.path)
-    if family not in _TAGS:
-        take(array, Piece(name, size))
+    if family not in _TAGS:  # other processes may have read it
+        take(array, Piece(array.metadata.encode_chunk_key((0,) * array.ndim), array.nbytes))
     return _TAGS.get(family, (None, False))[1]
-
-
-def is_md5(tag: str | None) -> bool:
-    """Whether the tag of an object looks like the MD5 of its bytes, as that of one which was sent in one piece."""
-    return re.fullmatch('"?[0-9a-f]{32}"?', tag or "") is not None
 
 
 async def _as_tagged(wanted: _Object, data: np.ndarray, seen: set[str]) -> bool:
@@ -532,16 +527,15 @@ async def _as_tagged(wanted: _Object, data: np.ndarray, seen: set[str]) -> bool:
     With some encryptions of its server a tag only looks like an MD5: then the same bytes come twice. ``seen``: what
     came before.
     """
-    known = _TAGS.get(wanted.family, (None, None))[1]
-    if not is_md5(wanted.version) or len(data) != wanted.size or known is False:
+    known, tag = _TAGS.get(wanted.family, (None, None))[1], (wanted.version or "").strip('"')
+    if known is False or len(data) != wanted.size or not re.fullmatch("[0-9a-f]{32}", tag):
         return True
     found = (await asyncio.to_thread(hashlib.md5, data.data, usedforsecurity=False)).hexdigest()
-    right = found in str(wanted.version)
-    if right or (found in seen and not known):
-        _TAGS[wanted.family] = wanted.store, right
-        return True
+    taken = found == tag or (found in seen and not known)
+    if taken:
+        _TAGS[wanted.family] = wanted.store, found == tag
     seen.add(found)
-    return False
+    return taken
 
 
 async def _last_bytes(wanted: _Object, count: int) -> tuple[int, int]:

@@ -115,10 +115,10 @@ def test_a_later_reading_that_came_damaged_is_told_from_a_first_one(faulty: Faul
     sums = np.array([[npmdask.storage.checksum.crc32c(X[100 * n : 100 * n + 100].copy())] for n in range(48)], "<u4")
     held = open_source(URL, "samples").with_checksums(sums).reader
     faulty.faults(("x.zarr/c/7/0", "flip", 1))
-    with pytest.raises(LostError, match=r"came damaged on its way: read again, it is as it was\. Run the same command"):
+    with pytest.raises(LostError, match=r"came damaged on its way: run the same command"):
         list(held.tiles(7, npmdask.storage.readers.dense.ReadStats()))
     sums[9] ^= 1
-    with pytest.raises(BadInputError, match=r"two more agree .* start again in a new store \(--store\)"):
+    with pytest.raises(BadInputError, match=r"read twice more it is the same.*start again in a new store \(--store\)"):
         list(held.tiles(9, npmdask.storage.readers.dense.ReadStats()))
     assert (reader.decode(9, 0) == X[900:1000]).all()
 

@@ -25,7 +25,6 @@ from npmdask.privacy.neighbors import make_relation, protected
 from npmdask.storage.readers.dense import ReadStats
 from npmdask.storage.readers.gaps import FILL
 from npmdask.storage.readers.sparse import CsrReader, Fragment, cut_rows
-from npmdask.storage.safe_open import mark_data
 from npmdask.storage.source import Source, open_source, with_missing
 
 
@@ -93,7 +92,7 @@ def grant_source(
     unknown = ledger.without_sketch()
     warnings = [text.no_sketch(unknown)] if unknown else []
     warnings += ledger.small_overlaps(dataset)
-    return status, [*delta_warnings(opened, relation, budget), *warnings, *mark_source(ledger, opened, dataset)]
+    return status, [*delta_warnings(opened, relation, budget), *warnings, *ledger.mark(opened, dataset)]
 
 
 def sketch_of(source: Source, key: bytes) -> Sketch:
@@ -132,17 +131,6 @@ def _sparse_images(reader: CsrReader, block: np.ndarray) -> Iterator[np.ndarray]
 
 def _times(rows: csr_matrix, block: np.ndarray) -> np.ndarray:
     return np.asarray(rows.astype(np.float64) @ block)
-
-
-def mark_source(ledger: Ledger, source: Source, dataset: str) -> list[str]:
-    """Note in the store that its data have a budget, and how far its ledger is; a warning where that cannot be."""
-    mark = ledger.noted(dataset)
-    try:
-        if source.mark != mark:
-            mark_data(source.path, mark)
-    except Exception as error:  # whatever a disk, a bucket or zarr has against it
-        return [text.not_marked(source.path, error)]
-    return []
 
 
 def delta_warnings(source: Source, relation: str, budget: Budget) -> list[str]:

@@ -21,6 +21,8 @@ from npmdask.errors import BadInputError, BudgetError, RefusedError
 from npmdask.privacy.ledger.database import Database, find_database
 from npmdask.privacy.ledger.journal import Book, LedgerEntry, canonical
 from npmdask.privacy.ledger.sketch import SHARE, Overlap, Sketch
+from npmdask.storage.safe_open import mark_data
+from npmdask.storage.source import Source
 
 # Add up the entries of a ledger: grants, runs, balances. Reads only.
 
@@ -456,11 +458,20 @@ class Ledger:
         with self._database.reading() as book:
             return book.count, book.head
 
-    def noted(self, dataset: str) -> dict[str, Any]:
-        """What the data of ``dataset`` are marked with: this ledger, by the hash of its first entry, and its head."""
+    def mark(self, source: Source, dataset: str) -> list[str]:
+        """Note in the store of ``source`` that its data have a budget, and how far the ledger that has it is.
+
+        The ledger is named by the hash of its first entry. Returns a warning where that cannot be.
+        """
         with self._database.reading() as book:
-            first = next(book.entries(number=1))
-            return {"dataset": dataset, "ledger": first.hash, "entries": book.count, "head": book.head}
+            first, known = next(book.entries(number=1)), {"entries": book.count, "head": book.head}
+        mark = {"dataset": dataset, "ledger": first.hash, **known}
+        try:
+            if source.mark != mark:
+                mark_data(source.path, mark)
+        except Exception as error:  # whatever a disk, a bucket or zarr has against it
+            return [text.not_marked(source.path, error)]
+        return []
 
     def require_noted(self, mark: Any) -> None:
         """Make sure that this is the ledger that the mark of data names, or what has become of it since.
@@ -470,19 +481,15 @@ class Ledger:
         Raises
         ------
         BudgetError
-            It is another one.
-        RefusedError
-            It is an older copy.
+            It is another one, or an older copy.
         """
-        if not isinstance(mark, dict):
-            return
-        first = None
-        if self._database.exists():
-            with self._database.reading() as book:
-                first = next(book.entries(number=1), None)
-        if first is None or first.hash != mark.get("ledger"):
-            raise BudgetError(text.other_ledger(str(mark.get("dataset")), str(mark.get("ledger"))[:12], self.where))
-        self._require_entry(mark.get("entries"), mark.get("head"), text.older_than_data)
+        if isinstance(mark, dict):
+            found = None
+            if self._database.exists():
+                with self._database.reading() as book:
+                    found = next(book.entries(number=mark.get("entries")), None)
+            if found is None or found.hash != mark.get("head"):
+                raise BudgetError(text.other_ledger(mark, self.where))
 
     def require_holds(self, entries: int, head: str) -> None:
         """Make sure that this is the ledger that once ended with ``head``, or what has become of it since.
@@ -492,13 +499,10 @@ class Ledger:
         RefusedError
             It is older, or another one.
         """
-        self._require_entry(entries, head, text.older_than_run)
-
-    def _require_entry(self, entries: Any, head: Any, said: Callable[[str, Any, int], str]) -> None:
         with self._database.reading() as book:
-            found = next(book.entries(number=entries), None) if isinstance(entries, int) else None
+            found = next(book.entries(number=entries), None)
             if found is None or found.hash != head:
-                raise RefusedError(said(self.where, entries, book.count))
+                raise RefusedError(text.older_than_run(self.where, entries, book.count))
 
     def status(self, dataset: str) -> Status:
         """Granted, spent, left, and the runs.

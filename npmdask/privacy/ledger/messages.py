@@ -45,19 +45,12 @@ def older_than_run(where: str, seen: int, found: int) -> str:
     )
 
 
-def older_than_data(where: str, seen: int, found: int) -> str:
+def other_ledger(mark: dict[str, Any], where: str) -> str:
     return (
-        f"the ledger {where} is an older copy of that which these data were last charged to: that one had {seen} "
-        f"entries, and there are {found} or others. What was spent since that copy is not in it; {NOTHING}. Put back "
-        "the newest copy"
-    )
-
-
-def other_ledger(name: str, ledger: str, where: str) -> str:
-    return (
-        f"these data have a budget already, as {name!r} in another ledger (its first entry is {ledger}...), not in "
-        f"{where}: the same people would be paid for twice. Use that ledger (--ledger); if it is lost for good, ingest "
-        "the data again from what they were made of, and grant no more than was left"
+        f"these data have a budget already, as {str(mark.get('dataset'))!r} in the ledger whose first entry is "
+        f"{str(mark.get('ledger'))[:12]}; {where} is another one, or an older copy of it, and the same people would be "
+        f"paid for twice: {NOTHING}. Use the newest copy of that ledger (--ledger); if it is lost for good, ingest the "
+        "data again from what they were made of, and grant no more than was left"
     )
 
 

@@ -399,7 +399,7 @@ def test_a_store_that_cannot_be_written_is_granted_with_a_warning(
     def refuse(*_: Any) -> None:
         raise PermissionError("read-only")
 
-    monkeypatch.setattr("npmdask.privacy.ledger.granting.mark_data", refuse)
+    monkeypatch.setattr("npmdask.privacy.ledger.ledger.mark_data", refuse)
     _, told = sqlite.grant("others", people(1))
     assert any("exact runs on it will not warn" in line for line in told)
     assert BUDGET_MARK not in dict(zarr.open_group(sqlite.folder / "others.zarr").attrs)
