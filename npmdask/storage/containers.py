@@ -195,17 +195,24 @@ def _computed_table(table: Any) -> Any:
     """The columns of a Dask DataFrame as an array, those of each partition in the order of the frame; its rows are
     counted, which computes them once.
     """
-    aligned = table.map_partitions(_aligned, list(table.columns), meta=table._meta)
-    return aligned.to_dask_array().compute_chunk_sizes()  # partitions as Dask has put them together
+    import dask
+    import dask.array as da
+
+    columns, made = list(table.columns), dask.delayed(_aligned, pure=True)
+    dtype = np.result_type(*(kind if isinstance(kind, np.dtype) else np.float64 for kind in table.dtypes))
+    parts = [made(part, columns, dtype) for part in table.to_delayed()]  # as Dask has put them together
+    heights = dask.compute(*(dask.delayed(len)(part) for part in parts))
+    blocks = [da.from_delayed(part, (rows, len(columns)), dtype) for part, rows in zip(parts, heights, strict=True)]
+    return da.concatenate(blocks)
 
 
-def _aligned(part: Any, columns: list[Any]) -> Any:
-    """A partition with its columns in the order of the frame."""
+def _aligned(part: Any, columns: list[Any], dtype: np.dtype) -> np.ndarray:
+    """The values of a partition, its columns in the order of the frame."""
     from npmdask.storage.names import matched
 
     known, given = of_columns(columns).columns, of_columns(list(part.columns)).columns
     order = matched(known, given, "a partition of the Dask DataFrame", "the frame")
-    return part if order.places is None else part[columns]
+    return np.asarray((part if order.places is None else part.iloc[:, order.places]).to_numpy(dtype))
 
 
 def _pandas(table: Any, *, gaps: bool) -> np.ndarray:
