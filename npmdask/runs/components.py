@@ -354,10 +354,8 @@ def components_of_run(
 def _chosen_by(held: RunStore, source: str) -> Choice | None:
     """The names of the columns that a run chose, or where they have none its choice; None: it chose none."""
     choice, part = addressed(source)[1], held.read_part("labels")
-    if choice is None or part is None:
-        return choice
-    axes = Labels.of_bundle(*part).columns
-    return Choice(tuple(map(str, axes[0].values))) if len(axes) == 1 and axes[0].values is not None else choice
+    names = None if choice is None or part is None else part[0].get("columns-0")
+    return choice if names is None else Choice(tuple(map(str, names)))
 
 
 def keep_statistics(held: RunStore, spec: dict[str, Any], source: Source) -> None:

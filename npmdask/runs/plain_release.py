@@ -174,31 +174,26 @@ def column_notes(problem: Problem, source: Source) -> list[str]:
 
     Only numbers in equal steps have the mean and the deviation that first value, step and number of rows give.
     """
-    request, labels = problem.request, source.labels
-    axis = labels.columns[0] if labels is not None and len(labels.columns) == 1 else None
-    names, mean, std = (None if axis is None else axis.values), source.column_mean, source.column_std
-    plain = request.weights is None and problem.recipe is None and source.parts == 1
-    if names is None or names.dtype.kind != "U" or mean is None or std is None or not plain or len(names) != len(std):
+    mean, std, rows, notes = source.column_mean, source.column_std, source.shape[0], list[str]()
+    names = None if source.labels is None or not source.labels.columns else source.labels.columns[0].values
+    plain = problem.request.weights is None and problem.recipe is None and source.parts == 1
+    if mean is None or std is None or names is None or len(names) != len(std) or names.dtype.kind != "U" or not plain:
         return []
-    rows, notes = source.shape[0], []
-    variances = std**2 if request.center else std**2 + mean**2
-    top = int(np.argmax(variances))
-    if not request.scale and len(names) > 2 and variances[top] > NEARLY_ALL * variances.sum():
-        share = math.floor(1e5 * variances[top] / variances.sum()) / 1e3
+    variances = std**2 + (0 if problem.request.center else mean**2)
+    top, total = int(np.argmax(variances)), variances.sum()
+    if not problem.request.scale and len(names) > 2 and variances[top] > NEARLY_ALL * total:
         notes.append(
-            f"column {str(names[top])!r} holds {share:g} % of the variance of all {len(names)}, which are not scaled: "
-            "if it is a number of the row or in other units, leave it out, or set scale = true"
+            f"column {str(names[top])!r} holds {math.floor(1e5 * variances[top] / total) / 1e3:g} % of the variance of "
+            f"all {len(names)}: if it is a number of the row, or in other units, leave it out, or set scale = true"
         )
     if rows >= FEW_ROWS and isinstance(source.reader, DenseReader) and not isinstance(source.reader, GapReader):
         _, tile = next(iter(source.reader.tiles(0, ReadStats())))
         first, then = np.concatenate([np.float64(values[[0, min(1, len(values) - 1)]]) for _, values in tile], axis=1)
-        step = then - first
+        step, half = then - first, (rows - 1) / 2
         counts = (step != 0) & np.isclose(std, np.abs(step) * math.sqrt((rows**2 - 1) / 12), rtol=1e-9, atol=0)
-        counts &= np.abs(mean - first - step * (rows - 1) / 2) <= 1e-9 * (np.abs(mean) + std)
-        notes += [
-            f"column {str(names[i])!r} counts the rows, in steps of {step[i]:g}: leave it out if it is their number"
-            for i in np.flatnonzero(counts)[:NAMED]
-        ]
+        counts &= np.abs(mean - first - step * half) <= 1e-9 * (np.abs(mean) + std)
+        said = "counts the rows, in steps of {:g}: leave it out if it is their number"
+        notes += [f"column {str(names[i])!r} {said.format(step[i])}" for i in np.flatnonzero(counts)[:NAMED]]
     return notes
 
 

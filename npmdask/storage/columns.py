@@ -6,6 +6,7 @@ such an address, and a run that writes down its source has written down its choi
 
 from __future__ import annotations
 
+import glob
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from npmdask.errors import BadInputError, closest
-from npmdask.storage.paths import is_zarr
+from npmdask.storage.paths import in_order, is_zarr
 
 NUMERIC = "numeric"  # instead of names: columns of integers and floats
 SHOWN = 5  # names of columns that a sentence lists
@@ -94,6 +95,24 @@ def at(source: Any, columns: Any) -> Any:
     return source if choice is None else choice.at(place)
 
 
+def parts_of(path: Path) -> list[Path]:
+    """The Parquet files of a folder, or the files of a pattern (``dir/*.csv``), in order; or the file itself.
+
+    Raises
+    ------
+    BadInputError
+        The files of a pattern have several suffixes.
+    """
+    place = Path(addressed(path)[0])
+    if not place.is_dir() and (place.exists() or not glob.has_magic(str(place))):
+        return [place]
+    found = place.glob("*.parquet") if place.is_dir() else map(Path, glob.glob(str(place)))
+    parts = sorted((part for part in found if part.is_file()), key=lambda part: in_order(str(part)))
+    if len(suffixes := sorted({part.suffix for part in parts})) > 1:
+        raise BadInputError(f"{path} are files with the suffixes {', '.join(suffixes)}: give files of one format")
+    return parts
+
+
 def choosable(source: Any) -> bool:
     """Whether columns can be chosen of ``source`` by name, and are not yet."""
     if not isinstance(source, str | Path):
@@ -152,8 +171,8 @@ def without(name: str) -> str:
     """What can be done about a column that is no numbers."""
     quoted = quote(f'"{name}"' if "," in name or '"' in name else name)
     return (
-        f"leave it out (--leave-out {quoted}; in Python columns={{'leave_out': [{name!r}]}}), take numeric columns "
-        f"only (--only {NUMERIC}; columns={NUMERIC!r}), or encode it"
+        f"leave it out (columns={{'leave_out': [{name!r}]}}; --leave-out {quoted}), take numeric columns only "
+        f"(columns={NUMERIC!r}; --only {NUMERIC}), or encode it"
     )
 
 

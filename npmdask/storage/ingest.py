@@ -30,7 +30,7 @@ from npmdask.errors import BadInputError, RefusedError, closest, package_version
 from npmdask.numerics.units import parse_memory
 from npmdask.storage import paths
 from npmdask.storage.bundle import write_file_atomically
-from npmdask.storage.columns import Choice, addressed
+from npmdask.storage.columns import addressed, at, parts_of
 from npmdask.storage.formats import open_file, open_matrices, open_tensor
 from npmdask.storage.formats.common import DenseSource, FileSource, SparseSource, batch_rows, guarded, reading
 from npmdask.storage.formats.cubes import TensorSource
@@ -43,7 +43,7 @@ from npmdask.storage.kinds import (
     require_symmetric,
     storage_dtype,
 )
-from npmdask.storage.paths import NEW_STORE, cache_folder, local_path, locked, parts_of, require_no_link
+from npmdask.storage.paths import NEW_STORE, cache_folder, local_path, locked, require_no_link
 from npmdask.storage.readers.packed import Place, place_of
 from npmdask.storage.safe_open import carried, mark_of, of_budget, open_node
 from npmdask.storage.writers.dense import DenseWriter, OnSlab
@@ -360,8 +360,9 @@ def ingest(
         The disk is full; what is written is kept and the same call goes on from it.
     """
     began = time.perf_counter()
-    src, choice = addressed(src, columns)
-    path = local_path(src, "what is ingested (an array in a bucket is analysed where it lies, or copied first)")
+    path = local_path(
+        at(src, columns), "what is ingested (an array in a bucket is analysed where it lies, or copied first)"
+    )
     target = local_path(dest, NEW_STORE)
     _require_arguments(path, target, kind, missing, chunks)
     shard_bytes = parse_memory(shards, "shards")
@@ -377,8 +378,6 @@ def ingest(
         raise BadInputError(f"rounding={rounding!r}: it is 'error' or 'nearest'")
     if target.exists() and not overwrite:
         raise RefusedError(f"{target} exists already; choose another name or pass --overwrite")
-    if choice is not None and kind in ("tensor", "matrices"):
-        raise BadInputError(f"columns are chosen of tables: leave them out for kind={kind!r}")
     if kind == "tensor":
         require_tensor_options(layout, non_finite, header, chunks)
         options = {"dataset": dataset, "missing": missing, "symmetrise": symmetrise, "overwrite": overwrite}
@@ -392,7 +391,7 @@ def ingest(
             if kind == "matrices":
                 source: DenseSource | SparseSource = open_matrices(path, dataset, missing, spool, gaps)
             else:
-                source = as_kind(open_file(path, dataset, asked, header, spool, gaps, choice), kind)
+                source = as_kind(open_file(path, dataset, asked, header, spool, gaps), kind)
         kind = kind or ("sparse" if isinstance(source, SparseSource) else "samples")
         if non_finite == "missing" and kind not in ("samples", "matrix"):
             raise BadInputError(
@@ -408,12 +407,11 @@ def ingest(
         if dtype is not None:
             source = replace(source, dtype=_dtype(dtype))
         facts = {"format": source.format, "dataset": dataset, "missing": missing, "header": header}
-        facts |= {} if choice is None else {"columns": choice.at("")}
         facts |= {} if non_finite == "error" else {"non_finite": non_finite}
         facts |= ({} if rounding == "error" else {"rounding": rounding}) | source.facts
         record: dict[str, Any] = {"source": {"path": str(path), "format": source.format, "dataset": dataset}}
         side = math.isqrt(source.columns) if kind == "matrices" else None
-        record["source"] |= source.facts | ({} if choice is None else {"columns": choice.at("")[1:]})
+        record["source"] |= source.facts
         record |= {"notes": list(source.notes)} if source.notes else {}
         record |= {} if side is None else {"side": side}
         with discarded_if_bad(target):
@@ -455,7 +453,7 @@ def ingest(
 
 
 def _require_arguments(path: Path, target: Path, kind: str | None, missing: str, chunks: Any) -> None:
-    if not path.exists() and parts_of(path) in ([], [path]):
+    if not path.exists() and not any(part.exists() for part in parts_of(path)):
         raise BadInputError(f"there is nothing at {path}; check the name")
     if path.resolve() == target.resolve():
         raise BadInputError(f"source and destination are both {path}: give the new store another name")
@@ -617,9 +615,9 @@ def file_of(path: Path) -> tuple[Path, str | None] | None:
 
     A folder of Parquet files is a file, too, and so are the tables of a pattern.
     """
-    if path.is_dir():
-        return (path, None) if not paths.is_zarr(path) and any(path.glob("*.parquet")) else None
-    if not path.exists() and parts_of(path) not in ([], [path]):
+    if (place := Path(addressed(path)[0])).is_dir():
+        return (path, None) if not paths.is_zarr(place) and any(place.glob("*.parquet")) else None
+    if not path.exists() and any(part.is_file() for part in parts_of(path)):  # of a pattern, or with chosen columns
         return path, None
     for file in (path, *path.parents):
         if file.is_file():
@@ -630,9 +628,7 @@ def file_of(path: Path) -> tuple[Path, str | None] | None:
 
 
 @contextmanager
-def copy_of(
-    file: Path, array: str | None, kind: str | None, *, gaps: bool = False, choice: Choice | None = None
-) -> Iterator[Path]:
+def copy_of(file: Path, array: str | None, kind: str | None, *, gaps: bool = False) -> Iterator[Path]:
     """The store with the rows of a file, which is read if there is none, or if it has changed since. ``gaps``: its
     missing values are kept, as NaN. Inside nothing can take it away, and afterwards as long as :func:`hold` says.
 
@@ -644,7 +640,7 @@ def copy_of(
         It changed while it was read, or the disk is too small for the copy.
     """
     asked: dict[str, Any] = {"path": str(file.absolute()), "array": array, "kind": kind, "npmdask": package_version()}
-    asked |= ({"gaps": True} if gaps else {}) | ({} if choice is None else {"columns": choice.at("")})
+    asked |= {"gaps": True} if gaps else {}
     limit = parse_memory(os.environ.get(LIMIT) or None, LIMIT) or BYTES
     folder = cache_folder() / "files" / hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]
     with _alone(folder):
@@ -660,8 +656,9 @@ def copy_of(
             folder / DATA,
         )
         try:
-            how = {"overwrite": True, "non_finite": "missing" if gaps else "error"}
-            ingest(file, folder / DATA, kind=kind, dataset=array, columns=choice, **how)  # type: ignore[arg-type]
+            ingest(
+                file, folder / DATA, kind=kind, dataset=array, overwrite=True, non_finite="missing" if gaps else "error"
+            )
         except BadInputError as error:
             said = str(error).replace(KEPT, "; plain runs take missing values with missing = 'mean' (--missing mean)")
             said = said if said.startswith(str(file)) or str(file) in said else f"{file}: {said}"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import glob
 import json
 import os
 import re
@@ -282,23 +281,6 @@ def in_order(name: str) -> tuple[tuple[Any, ...], str]:
     ['part', 'part.', 'part.02.csv', 'part.2.csv', 'part.10.csv']
     """
     return tuple(int(part) if at % 2 else part for at, part in enumerate(re.split("([0-9]+)", name))), name
-
-
-def parts_of(path: Path) -> list[Path]:
-    """The Parquet files of a folder, or the files of a pattern (``dir/*.csv``), in order; or the file itself.
-
-    Raises
-    ------
-    BadInputError
-        The files of a pattern have several suffixes.
-    """
-    if not path.is_dir() and (path.exists() or not glob.has_magic(str(path))):
-        return [path]
-    found = path.glob("*.parquet") if path.is_dir() else map(Path, glob.glob(str(path)))
-    parts = sorted((part for part in found if part.is_file()), key=lambda part: in_order(str(part)))
-    if len(suffixes := sorted({part.suffix for part in parts})) > 1:
-        raise BadInputError(f"{path} are files with the suffixes {', '.join(suffixes)}: give files of one format")
-    return parts
 
 
 ZARR = ("zarr.json", ".zgroup", ".zarray")  # files of a folder that is an array or a group of Zarr

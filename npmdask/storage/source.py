@@ -18,7 +18,7 @@ import zarr
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError, closest, extra, warn
 from npmdask.storage.checksum import crc32c, crc32c_bytes, fingerprint
 from npmdask.storage.chunk_access import Boxes, location
-from npmdask.storage.columns import Choice, addressed, genotypes
+from npmdask.storage.columns import addressed, at, choice_of, genotypes
 from npmdask.storage.containers import (
     is_linear_operator,
     is_sparse,
@@ -382,8 +382,9 @@ def open_source(
     """
     if kind is not None and kind not in KINDS:
         raise BadInputError(f"unknown kind {kind!r}: {closest(kind, list(KINDS))}")
-    source, choice = addressed(source, columns)
-    source, labels, notes = table_of(source, None if isinstance(source, str | os.PathLike) else choice)
+    path = isinstance(source, str | Path)
+    source, choice = (at(source, columns), None) if path else (source, choice_of(columns))
+    source, labels, notes = table_of(source, choice)
     gridded = dim is not None and isinstance(source, str | Path) and not is_remote(source)
     if gridded:
         given, cells, place = open_grid(Path(source), str(dim), gaps=gaps)
@@ -391,7 +392,7 @@ def open_source(
         opened = replace(opened, path=place, dim=str(dim))
     else:
         labels = labels or labels_of(source, dim)
-        opened = _opened(source, kind, dim, spill, gaps=gaps, choice=choice)
+        opened = _opened(source, kind, dim, spill, gaps=gaps)
     if choice is not None:
         opened = replace(opened, path=choice.at(opened.path))
     if opened.parts == 2:
@@ -486,23 +487,8 @@ def _file_or_group(place: Path) -> Path:
 
 
 def _opened(
-    source: Any,
-    kind: str | None,
-    dim: str | int | None,
-    spill: str | Path | None,
-    *,
-    gaps: bool = False,
-    choice: Choice | None = None,
+    source: Any, kind: str | None, dim: str | int | None, spill: str | Path | None, *, gaps: bool = False
 ) -> Source:
-    if (
-        choice is not None
-        and isinstance(source, str | os.PathLike)
-        and (dim is not None or _file_of(str(source)) is None)
-    ):
-        raise BadInputError(
-            f"columns are chosen of tables (CSV, Parquet, data frames), and {source} is none: leave them out here, or "
-            "choose them when it is ingested"
-        )
     if (opener := _opener_of(source)) is not None:
         return _given(source, opener, kind)
     if hasattr(type(source), "as_source"):  # it knows better what it is
@@ -524,7 +510,7 @@ def _opened(
             "xarray.open_zarr(path, chunks={})['name'], and give that"
         )
     elif isinstance(source, str | Path) and (file := _file_of(source)) is not None:
-        return _copied(source, *file, kind, gaps=gaps, choice=choice)
+        return _copied(source, *file, kind, gaps=gaps)
     if spill is not None:
         raise BadInputError("spill applies only to rows that are computed (Dask, xarray): leave it out for stored data")
     if kind == "tensor" and isinstance(source, np.ndarray):
@@ -554,9 +540,7 @@ def _file_of(source: str | Path) -> tuple[Path, str | None] | None:
     return None if in_repository(path) else file_of(path)
 
 
-def _copied(
-    source: str | Path, file: Path, array: str | None, kind: str | None, *, gaps: bool, choice: Choice | None
-) -> Source:
+def _copied(source: str | Path, file: Path, array: str | None, kind: str | None, *, gaps: bool) -> Source:
     """What a file of another format holds, from the store that it is read into; with ``gaps`` missing values are NaN.
 
     It has no SHA-256 of its own: private runs ask for a store that was ingested.
@@ -564,12 +548,12 @@ def _copied(
     if array is None and file.suffix.lower() == ".npy" and kind in (None, *OF_COMPLEX) and _is_complex(file):
         return replace(_mapped(file, kind or "samples"), path=str(source))
     own = kind if kind in ("symmetric", "matrices", "tensor") else None  # which are not stored as a table is
-    with copy_of(file, array, own, gaps=gaps and own is None, choice=choice) as store:
+    with copy_of(file, array, own, gaps=gaps and own is None) as store:
         opened = _held(store, None if own is None else kind)
         fits = own is not None or kind is None or (opened.kind == "sparse") == (kind == "sparse")
         opened = _held(store, kind) if fits else opened
     if not fits:
-        with copy_of(file, array, kind, gaps=gaps and kind != "sparse", choice=choice) as store:
+        with copy_of(file, array, kind, gaps=gaps and kind != "sparse") as store:
             opened = _held(store, kind)
     return replace(opened, path=str(source), digests=None)
 
@@ -699,6 +683,8 @@ def _open_node(source: Any) -> tuple[Any, str]:
     if (inside := in_repository(path)) is not None:
         return open_repository(*inside)
     make = f"make one with `npmdask ingest {quote(str(path))} {quote(f'{path.stem}.zarr')}`"
+    if addressed(path)[1] is not None and Path(addressed(path)[0]).exists():
+        raise BadInputError(f"columns are chosen of tables (CSV, Parquet, data frames), not of {path}: leave them out")
     if not path.exists():
         partial = path.with_name(path.name + ".partial")
         hint = (

@@ -29,6 +29,7 @@ from npmdask.runs.components import (
     require_rule,
 )
 from npmdask.runs.observers import Observer
+from npmdask.storage.columns import addressed
 from npmdask.storage.paths import is_zarr, local_path, locked
 from npmdask.storage.readers.gaps import unmarked
 from npmdask.storage.safe_open import carried, open_node
@@ -54,7 +55,8 @@ def components_of(store: str | Path) -> StoredComponents:
     spec = held.read_spec()
     if spec is None or is_stream(spec):
         arrays, model = answer_of(store), read_model(store)[0]
-        known: dict[str, Any] = {"marks": model.missing_values, "labels": labels_of_run(held)}
+        choice = addressed((spec or {}).get("source"))[1]
+        known: dict[str, Any] = {"marks": model.missing_values, "labels": labels_of_run(held), "choice": choice}
         return StoredComponents(basis=arrays["basis"], mean=arrays.get("mean"), **known)
     result = held.read_part("result")
     if result is None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from npmdask.errors import BadInputError
-from npmdask.storage.columns import Choice
+from npmdask.storage.columns import addressed, parts_of
 from npmdask.storage.formats.common import DenseSource, SparseSource, open_binary, require_regular_file
 from npmdask.storage.formats.coordinate_text import open_docword, open_market
 from npmdask.storage.formats.cubes import (
@@ -26,7 +26,7 @@ from npmdask.storage.formats.numpy_files import open_idx, open_npy, open_npz
 from npmdask.storage.formats.tables import open_parquet, open_text
 from npmdask.storage.formats.zarr_stores import open_zarr
 from npmdask.storage.kinds import MATRICES, TENSOR
-from npmdask.storage.paths import is_zarr, parts_of
+from npmdask.storage.paths import is_zarr
 
 SUPPORTED = (
     ".npy, .npz (NumPy or SciPy sparse), .csv, .tsv, .parquet (a file or a folder of parts), "
@@ -46,16 +46,9 @@ MAGIC = {
 
 
 def open_file(
-    path: Path,
-    dataset: str | None,
-    missing: str,
-    header: bool | None,
-    spool: Path,
-    gaps: str = "refuse",
-    choice: Choice | None = None,
+    path: Path, dataset: str | None, missing: str, header: bool | None, spool: Path, gaps: str = "refuse"
 ) -> DenseSource | SparseSource:
-    """The source in ``path``, whatever its format; ``spool`` is where temporary files may go; ``choice``: of the
-    columns of a table.
+    """The source in ``path``, whatever its format; ``spool`` is where temporary files may go.
 
     ``missing``: "error", "fill" (chunks of Zarr or HDF5 that are not there) or "nan" (missing values of a table of
     floats, and of arrays). ``gaps``: whether missing values of arrays are refused, or are NaN ("nan").
@@ -64,9 +57,9 @@ def open_file(
     openers: dict[str, Callable[[], DenseSource | SparseSource]] = {
         "npy": lambda: open_npy(path),
         "npz": lambda: open_npz(path, dataset, spool),
-        "csv": lambda: open_text(path, header, None, missing, choice),
-        "tsv": lambda: open_text(path, header, "\t", missing, choice),
-        "parquet": lambda: open_parquet(path, spool, missing, choice),
+        "csv": lambda: open_text(path, header, None, missing),
+        "tsv": lambda: open_text(path, header, "\t", missing),
+        "parquet": lambda: open_parquet(path, spool, missing),
         "hdf5": lambda: open_hdf5(path, dataset, missing, spool, gaps),
         "mtx": lambda: open_market(path, spool),
         "idx": lambda: open_idx(path),
@@ -74,8 +67,6 @@ def open_file(
         "zarr": lambda: open_zarr(path, dataset, missing, spool, gaps),
     }
     name = tell_format(path)
-    if choice is not None and name not in TABLES:
-        raise BadInputError(f"{path} ({name}) is no table with names of columns: {', '.join(TABLES)} are")
     if dataset is not None and name not in ("npz", "hdf5", "zarr"):
         raise BadInputError(f"{path} ({name}) holds one table: leave out dataset={dataset!r}")
     return openers[name]()
@@ -103,12 +94,14 @@ def open_tensor(path: Path, dataset: str | None, missing: str, spool: Path) -> T
 
 def tell_format(path: Path) -> str:
     """The format's name, by suffix and else by content."""
-    if path.is_dir():
-        return _tell_folder(path)
+    if (place := Path(addressed(path)[0])).is_dir():
+        return _tell_folder(place)
     if (parts := parts_of(path)) and parts != [path]:
         if (found := tell_format(parts[0])) in TABLES:
             return found
-        raise BadInputError(f"{path} are files of {found}, of which one can be read at once; of {TABLES} several can")
+        raise BadInputError(
+            f"{path}: {found} is no format of tables ({', '.join(TABLES)}): give one file, and all of it"
+        )
     require_regular_file(path)
     name = path.name.lower()
     packed = name.endswith(".gz")

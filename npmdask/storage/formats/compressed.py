@@ -212,6 +212,11 @@ def is_10x(node: Any) -> bool:
     return {"shape", "barcodes", *PARTS} <= set(node) and not node.attrs.get("encoding-type")
 
 
+def is_loom(root: Any) -> bool:
+    """Whether this is a loom file, of genes x cells."""
+    return {"matrix", "row_attrs", "col_attrs"} <= set(root)
+
+
 def encoding(node: Any) -> str:
     """csr, csc or nothing: what AnnData says of a group, or as 10x Genomics has cells x genes."""
     if is_10x(node):
@@ -222,7 +227,7 @@ def encoding(node: Any) -> str:
 
 def group_shape(group: Any, where: str) -> tuple[int, int]:
     shape = group.attrs.get("shape", group.attrs.get("h5sparse_shape"))
-    shape = group["shape"][::-1] if is_10x(group) else shape
+    shape = group["shape"][...][::-1] if is_10x(group) else shape
     if shape is None or len(shape) != 2 or not all(name in group for name in PARTS):
         raise BadInputError(f"group {where} is marked as sparse but lacks shape, data, indices or indptr")
     return (int(shape[0]), int(shape[1]))
@@ -230,7 +235,7 @@ def group_shape(group: Any, where: str) -> tuple[int, int]:
 
 def main_array(root: Any) -> str | None:
     """``X`` of an AnnData file, or ``matrix`` of loom."""
-    if {"matrix", "row_attrs", "col_attrs"} <= set(root):
+    if is_loom(root):
         return "matrix"
     return "X" if "X" in root and "encoding-type" in root["X"].attrs else None
 

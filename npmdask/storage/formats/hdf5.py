@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -50,6 +50,7 @@ from npmdask.storage.formats.compressed import (
     gene_labels,
     group_shape,
     is_10x,
+    is_loom,
     is_text,
     main_array,
 )
@@ -102,16 +103,13 @@ def open_hdf5(
         nodes = _nodes(file, dataset, path)
         name = choose_array(path, dataset, array_shapes(nodes), nodes=nodes)
         node = file[name]
+        turned = _turned(file, node)
+        labels = _called(file if turned == "loom" else node, *NAMES[turned]) if turned else gene_labels(file, name)
         if isinstance(node, h5py.Dataset):
-            turned = _turned(file, node)
-            labels = _of_loom(file) if turned else gene_labels(file, name) or _placed(node)
-            return replace(_dense(path, name, node, missing, spool, gaps, turned), labels=labels)
+            return replace(_dense(path, name, node, missing, spool, gaps, turned), labels=labels or _placed(node))
         require_plain_parts(node)
-        labels, of_cells = gene_labels(file, name), is_10x(node)
         shape, count = group_shape(node, f"{name} of {path}"), len(node["data"])
         dtype, layout = require_numbers(node["data"].dtype, f"{name} of {path}"), encoding(node)
-        if of_cells:  # genes by cells, by columns: the same numbers are cells by genes, by rows
-            labels = _named(node.get("features/name"), node.get("barcodes"))
 
     @contextmanager
     def slices() -> Iterator[Slices]:
@@ -122,47 +120,39 @@ def open_hdf5(
             require_whole(parts, missing)
 
     found = compressed_source("hdf5", layout, slices, shape, dtype, count, spool, path)
-    return replace(found, labels=labels, notes=(TURNED.format("10x Genomics", *shape),) if of_cells else ())
+    return replace(found, labels=labels, notes=(TURNED.format(turned, *shape),) if turned else ())
 
 
-TURNED = "{} stores columns as rows: the array was read as {} rows x {} columns"
+# Formats that store rows as columns, and where the names of columns and rows lie in them.
+TURNED = "{} stores rows as columns: the array was read as {} rows x {} columns"
+NAMES = {"MATLAB": (), "loom": ("row_attrs/Gene", "col_attrs/CellID"), "10x Genomics": ("features/name", "barcodes")}
 
 
-def _turned(file: Any, array: Any) -> str:
-    """The format that stores an array transposed, by what the file says of itself; "": none does."""
-    loom = "LOOM_SPEC_VERSION" in file.attrs or {"matrix", "row_attrs", "col_attrs"} <= set(file)
-    if loom and array.name.strip("/").partition("/")[0] in ("matrix", "layers"):
+def _turned(file: Any, node: Any) -> str:
+    """The format by which an array is stored transposed; "": none. Cells by genes, CSC of 10x Genomics is CSR."""
+    if is_loom(file) and node.name.strip("/").partition("/")[0] in ("matrix", "layers"):
         return "loom"
-    return "MATLAB" if "MATLAB_class" in array.attrs else ""
-
-
-def _of_loom(file: Any) -> Labels | None:
-    """The names of genes and cells of a loom file; None of others."""
-    genes = file.get("row_attrs/Gene", file.get("row_attrs/var_names"))
-    return _named(genes, file.get("col_attrs/CellID", file.get("col_attrs/obs_names")))
-
-
-def _named(genes: Any, cells: Any) -> Labels | None:
-    """Labels of datasets of text."""
-    cells, genes = (
-        () if one is None or not is_text(one) else (axis_of(name, one.asstr()[...]),)
-        for name, one in (("obs", cells), ("var", genes))
+    return (
+        "10x Genomics" if hasattr(node, "keys") and is_10x(node) else "MATLAB" if "MATLAB_class" in node.attrs else ""
     )
-    return Labels(cells, genes) if cells or genes else None
 
 
+def _called(node: Any, *names: str) -> Labels | None:
+    """The names of columns and rows, where they lie as text."""
+    held = [(axis, node.get(name)) for axis, name in zip(("var", "obs"), names, strict=False)]
+    axes = [(axis_of(axis, one.asstr()[...]),) if one is not None and is_text(one) else () for axis, one in held]
+    return Labels(*axes[::-1]) if any(axes) else None
+
+
+@dataclass(frozen=True)
 class _Turned:
     """A dataset with rows for columns."""
 
-    def __init__(self, array: Any) -> None:
-        self._array = array
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._array, name)
+    array: Any
 
     def __getitem__(self, region: Any) -> np.ndarray:
         rows, columns = region if isinstance(region, tuple) else (region, slice(None))
-        return np.asarray(self._array[columns, rows]).T
+        return np.asarray(self.array[columns, rows]).T
 
 
 def _placed(array: Any) -> Labels | None:
@@ -220,15 +210,14 @@ def _dense(path: Path, name: str, array: Any, missing: str, spool: Path, gaps: s
     require_whole([array], missing)
 
     def meant(node: Any) -> Any:
-        node = _meant(_sought(node, missing), found, where, gaps)
-        return _Turned(node) if turned else node
+        return _meant(_sought(node, missing), found, where, gaps)
 
     @contextmanager
     def opened() -> Iterator[Any]:
         with h5py.File(path, "r") as file:
             node = file[name]
             require_whole([node], missing)
-            yield meant(node)
+            yield _Turned(meant(node)) if turned else meant(node)
             require_whole([node], missing)
 
     def refuse() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.errors import BadInputError, Later
-from npmdask.storage.columns import NUMERIC, Choice, chosen, names_of_rows, without
+from npmdask.storage.columns import NUMERIC, Choice, addressed, chosen, names_of_rows, parts_of, without
 from npmdask.storage.formats.common import (
     DenseSource,
     after,
@@ -27,7 +27,6 @@ from npmdask.storage.formats.common import (
 from npmdask.storage.kinds import KEPT, storage_dtype
 from npmdask.storage.labels import of_columns
 from npmdask.storage.names import matched
-from npmdask.storage.paths import parts_of
 
 pa = Later("pyarrow", "ingest")
 pa_csv = Later("pyarrow.csv", "ingest")
@@ -262,16 +261,16 @@ def open_csv(
     )
 
 
-def open_text(path: Path, *how: Any) -> DenseSource:
-    """A table of text, or those of a pattern one below the other; ``how`` as of :func:`open_csv`.
+def open_text(path: Path, header: bool | None, delimiter: str | None, missing: str) -> DenseSource:
+    """A table of text, or those of a pattern one below the other; ``path`` may choose columns.
 
     Raises
     ------
     BadInputError
         One has other columns.
     """
-    parts = parts_of(path)
-    first, *rest = sources = [open_csv(part, *how) for part in parts]
+    parts, choice = parts_of(path), addressed(path)[1]
+    first, *rest = sources = [open_csv(part, header, delimiter, missing, choice) for part in parts]
     for part, other in zip(parts[1:], rest, strict=True):
         if (other.header, other.columns) != (first.header, first.columns):
             raise BadInputError(f"{part} has other columns than {parts[0]}: give files with the same columns in order")
@@ -298,10 +297,10 @@ def _csv_error(path: Path, names: list[str], message: str) -> BadInputError:
     )
 
 
-def open_parquet(path: Path, spool: Path, missing: str = "error", choice: Choice | None = None) -> DenseSource:
+def open_parquet(path: Path, spool: Path, missing: str = "error") -> DenseSource:
     """A Parquet file, or a folder of parts in the order of the numbers in their names; names of rows are left out."""
     parts = parts_of(path)
-    names, dtype, counts, notes = _parquet_schema(parts, choice)
+    names, dtype, counts, notes = _parquet_schema(parts, addressed(path)[1])
     step = batch_rows(len(names) * dtype.itemsize)
     # Without a buffer size Arrow would hold whole row groups, which have no limit.
     buffer = max(4096, step * dtype.itemsize)
@@ -418,4 +417,5 @@ def dtype_of(field: Any, where: str) -> np.dtype:
 
 def block_of(part: Any, schema: Any, names: list[str], dtype: np.dtype) -> np.ndarray:
     """The rows of a fragment of a dataset of Arrow; missing values of floats are NaN."""
-    return table_rows(part.to_table(schema=schema, columns=names), names, dtype, 0, Path(part.path), "nan")
+    path = Path(getattr(part, "path", "the dataset"))
+    return table_rows(part.to_table(schema=schema, columns=names), names, dtype, 0, path, "nan")

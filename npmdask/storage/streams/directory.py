@@ -18,7 +18,7 @@ import numpy as np
 
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.storage.checksum import crc32c, fingerprint
-from npmdask.storage.columns import Choice
+from npmdask.storage.columns import Choice, at
 from npmdask.storage.formats import open_file
 from npmdask.storage.formats.common import DenseSource, SparseSource, guarded, reading
 from npmdask.storage.paths import in_order, inside_data
@@ -286,7 +286,7 @@ class Directory(BatchedStream):
         return guarded(path, iter(rows))
 
     def _opened(self, path: Path, missing: str) -> DenseSource | SparseSource:
-        source = open_file(path, None, missing, self._header, self._spool, choice=self._choice)
+        source = open_file(Path(at(path, self._choice)), None, missing, self._header, self._spool)
         self.header, self.notes = self.header or source.header, self.notes or source.notes
         return source
 
