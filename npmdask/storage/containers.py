@@ -239,6 +239,8 @@ def _arrow(given: Any, *, gaps: bool) -> np.ndarray:
 
 def rows_along(given: Any, dim: str | int | None) -> Any:
     """A DataArray, or the only variable of a Dataset that can be meant, with its rows along ``dim``."""
+    if {"alleles", "ploidy"} & {str(name) for name in given.dims}:
+        raise genotypes(f"the {type(given).__name__}")
     if type(given).__name__ == "Dataset":
         from npmdask.storage.formats.common import beside, the_only  # which need what needs this
 
@@ -259,8 +261,6 @@ def rows_along(given: Any, dim: str | int | None) -> Any:
         given = given[only]
     if dim is not None and dim not in given.dims:
         raise BadInputError(f"dim = {dim!r}: the dimensions of the DataArray are {', '.join(map(str, given.dims))}")
-    if {"alleles", "ploidy"} & set(map(str, given.dims)) and given.ndim > 1:
-        raise genotypes(str(given.name))
     if given.ndim > 2 and dim is None and not _square(given.shape):
         raise BadInputError(
             f"the DataArray has dimensions ({', '.join(map(str, given.dims))}); rows x columns are needed: name the "

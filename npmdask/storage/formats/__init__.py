@@ -13,7 +13,6 @@ from pathlib import Path
 from npmdask.errors import BadInputError
 from npmdask.storage.columns import addressed, parts_of
 from npmdask.storage.formats.common import DenseSource, SparseSource, open_binary, require_regular_file
-from npmdask.storage.formats.coordinate_text import open_docword, open_market
 from npmdask.storage.formats.cubes import (
     TensorSource,
     open_npy_matrices,
@@ -23,7 +22,6 @@ from npmdask.storage.formats.cubes import (
 )
 from npmdask.storage.formats.hdf5 import open_hdf5
 from npmdask.storage.formats.numpy_files import open_idx, open_npy, open_npz
-from npmdask.storage.formats.tables import open_parquet, open_text
 from npmdask.storage.formats.zarr_stores import open_zarr
 from npmdask.storage.kinds import MATRICES, TENSOR
 from npmdask.storage.paths import is_zarr
@@ -53,6 +51,9 @@ def open_file(
     ``missing``: "error", "fill" (chunks of Zarr or HDF5 that are not there) or "nan" (missing values of a table of
     floats, and of arrays). ``gaps``: whether missing values of arrays are refused, or are NaN ("nan").
     """
+    from npmdask.storage.formats.coordinate_text import open_docword, open_market  # what a plain run does not load
+    from npmdask.storage.formats.tables import open_parquet, open_text
+
     gaps = "nan" if missing == "nan" else gaps
     openers: dict[str, Callable[[], DenseSource | SparseSource]] = {
         "npy": lambda: open_npy(path),
