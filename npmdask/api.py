@@ -113,7 +113,7 @@ def top_k(
     columns : list of str, "numeric" or dict, optional
         Columns of a table (a data frame, an AnnData, CSV, Parquet) to analyse: names, "numeric" (integers and floats
         only), or ``{"only": ..., "leave_out": [...]}``. By default all, but for an index that was stored with them. A
-        path may say the same: ``"x.csv?leave_out=id,date"``, wherever one is taken (docs/ingest.md).
+        path may say the same: ``"x.csv?leave_out=id,date"``, wherever one is taken (docs/tour.md).
     spill : str or Path, optional
         For sources that are computed (Dask, lazy xarray): a folder to which the first pass writes the rows, compressed,
         so that later passes can read them. It is not deleted. By default every pass computes the rows again.
