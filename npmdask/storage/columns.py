@@ -1,7 +1,7 @@
 """Which columns of a table are analysed: names of rows never are, and a caller may choose.
 
-A choice is kept with the place of the table, as ``TABLE?only=a,b&leave_out=c``: every door that takes a path takes
-such an address, and a run that writes down its source has written down its choice.
+A choice is kept with the place of the table, as ``TABLE?only=a,b&leave_out=c``: whatever takes a path takes such an
+address, and a run that writes down its source has written down its choice.
 """
 
 from __future__ import annotations

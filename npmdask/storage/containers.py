@@ -5,8 +5,10 @@ No library of tables is imported here to find out whether something is of it: wh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
 
 import numpy as np
 import zarr
@@ -17,7 +19,7 @@ from npmdask.storage.checksum import crc32c
 from npmdask.storage.columns import Choice, chosen, genotypes, listed, names_of_rows, without
 from npmdask.storage.conventions import conventions_left
 from npmdask.storage.labels import Axis, Labels, axis_of, of_columns, points_of
-from npmdask.storage.readers.lazy import graph_rows, mapped_rows, rows_of_a_block, stored_rows
+from npmdask.storage.readers.lazy import BlockRows, graph_rows, mapped_rows, rows_of_a_block, stored_rows
 from npmdask.storage.snapshots import is_of_icechunk, node_of
 
 ENTRIES = 2**18  # of a chunk of a sparse matrix in memory
@@ -110,9 +112,9 @@ def table_of(given: Any, choice: Choice | None) -> tuple[Any, Labels | None, tup
         rows = () if counted else (axis_of(given.index.name or "row", given.index.to_numpy()),)
         where, names, called = "the DataFrame", given.columns.to_numpy(), given.columns.name or called
         kinds = [getattr(dtype, "kind", "O") for dtype in given.dtypes]
-    elif library == "dask" and kind != "Delayed" and hasattr(given, "dtypes"):
+    elif library == "dask" and type(given).__module__ != "dask.delayed" and hasattr(given, "dtypes"):
         where, names, kinds = "the Dask DataFrame", given.columns, [dtype.kind for dtype in given.dtypes]
-    elif library == "anndata" and kind == "AnnData":
+    elif library == "anndata" and kind == "AnnData" and given.n_vars:
         where, called, kinds = "the AnnData", "var", "f" * given.n_vars
         rows, names = (axis_of("obs", given.obs_names.to_numpy()),), given.var_names.to_numpy()
     elif (library == "polars" and kind == "DataFrame") or (library == "pyarrow" and hasattr(given, "schema")):
@@ -143,29 +145,39 @@ def table_of(given: Any, choice: Choice | None) -> tuple[Any, Labels | None, tup
     return given, labels, notes
 
 
-def _dataset(dataset: Any, names: list[str]) -> Any:
-    """The rows of some columns of a dataset of PyArrow as an array of Dask, a file or a row group a block.
+@dataclass(frozen=True, kw_only=True)
+class _Fragments(BlockRows):
+    """Rows of a dataset of PyArrow: each of its files or row groups is ``read`` as a block."""
 
-    Raises
-    ------
-    BadInputError
-        It is filtered.
-    """
-    import dask
-    import dask.array as da
+    parts: tuple[Any, ...]
+    read: Callable[[Any], np.ndarray]
+    remedy: ClassVar[str] = "look whether the files of the dataset are there, and as they were written"
 
+    def block(self, number: int) -> np.ndarray:
+        return self.read(self.parts[number])
+
+
+def _dataset(dataset: Any, names: list[str]) -> BlockRows:
+    """The rows of some columns of a dataset of PyArrow. Raises BadInputError where it is filtered, or empty."""
     from npmdask.storage.formats.tables import block_of, dtype_of
 
     try:
         files = list(dataset.get_fragments())
     except ValueError as error:
         raise BadInputError(f"the dataset cannot be read by files ({error}): give dataset.to_table()") from error
-    parts = [one for file in files for one in getattr(file, "split_by_row_group", lambda: [file])()]  # noqa: B023
+    groups = [one for file in files for one in getattr(file, "split_by_row_group", lambda: [file])()]  # noqa: B023
+    parts = [(one, rows) for one in groups if (rows := one.count_rows())]
+    if not parts:
+        raise BadInputError("the dataset has no rows: it has no data to analyse")
     dtype = np.result_type(*[dtype_of(dataset.schema.field(name), "the dataset") for name in names])
-    made = dask.delayed(block_of, pure=True)
-    blocks = [(made(part, dataset.schema, names, dtype), part.count_rows()) for part in parts]
-    arrays = [da.from_delayed(block, (rows, len(names)), dtype) for block, rows in blocks if rows]
-    return da.concatenate(arrays or [da.empty((0, len(names)))])
+    return _Fragments(
+        name=f"the dataset of {len(files)} files",
+        stamp=str([(getattr(one, "path", ""), rows) for one, rows in parts]),
+        shape=(sum(rows for _, rows in parts), len(names)),
+        heights=tuple(rows for _, rows in parts),
+        parts=tuple(one for one, _ in parts),
+        read=partial(block_of, schema=dataset.schema, names=names, dtype=dtype),
+    ).measured()
 
 
 def _coordinate(array: Any, name: Any) -> Any:
