@@ -388,6 +388,7 @@ def open_source(
     gridded = dim is not None and isinstance(source, str | Path) and not is_remote(source)
     if gridded:
         given, cells, place = open_grid(Path(source), str(dim), gaps=gaps)
+        assert cells is not None
         labels, opened = labels_of(given, dim), _computed(cells, kind, spill)
         opened = replace(opened, path=place, dim=str(dim))
     else:
@@ -419,9 +420,10 @@ def _require_complex(opened: Source, *, taken: bool) -> None:
         )
 
 
-def open_grid(place: Path, dim: str, *, gaps: bool = True) -> tuple[Any, BlockRows, str]:
+def open_grid(place: Path, dim: str, *, gaps: bool | None = None) -> tuple[Any, BlockRows | None, str]:
     """The variable along ``dim`` of a file or Zarr store, as xarray shows it, which knows its coordinates; its rows, as
-    they are read here; and the path that leads to it. ``FILE/NAME`` names one of several.
+    they are read here, where ``gaps`` says whether missing values are NaN; and the path that leads to it. ``FILE/NAME``
+    names one of several.
 
     Raises
     ------
@@ -461,7 +463,8 @@ def open_grid(place: Path, dim: str, *, gaps: bool = True) -> tuple[Any, BlockRo
         lazy = array.chunk({dim: rows}, token=f"{seen:08x}", name_prefix=f"{root.name}-")
         own = found if type(found).__name__ == "DataArray" else found[array.name]
         name = "" if own.name is None else str(own.name)
-        return lazy, grid_rows(str(root), name, own.dims.index(dim), lazy.data, gaps=gaps), str(place)
+        read = None if gaps is None else grid_rows(str(root), name, own.dims.index(dim), lazy.data, gaps=gaps)
+        return lazy, read, str(place)
     except NpmdaskError:
         raise
     except Exception as error:  # each of its engines has errors of its own

@@ -61,7 +61,7 @@ class WholeStore(zarr.storage.WrapperStore[Any]):
     def __init__(self, store: Any, arrays: dict[str, Any]) -> None:
         plain = type(store) is zarr.storage.LocalStore
         super().__init__(PlainFiles(store.root, read_only=True) if plain else store)
-        self.arrays, self.recent = arrays, deque[tuple[Any, str]](maxlen=RECENT)
+        self.arrays, self.recent = arrays, deque[tuple[str, str]](maxlen=RECENT)
 
     def __reduce__(self) -> Any:
         return WholeStore, (self._store, self.arrays)
@@ -72,7 +72,7 @@ class WholeStore(zarr.storage.WrapperStore[Any]):
         if path is None or key.rpartition("/")[2] in METADATA:
             return await self._store.get(key, prototype, byte_range)
         array, name = self.arrays[path], key[len(path) :].lstrip("/")
-        self.recent.append((array, name))
+        self.recent.append((path, name))
         try:
             came = await self._store.get(key, prototype, byte_range)
             if came is None:
@@ -94,10 +94,11 @@ class WholeStore(zarr.storage.WrapperStore[Any]):
 
     def name_the_one(self) -> None:
         """Raise BadInputError for a chunk, of those that were read last, that cannot be decoded by itself."""
-        for array, name in dict.fromkeys(self.recent):
+        for path, name in dict.fromkeys(self.recent):
+            array = self.arrays[path]
             at = [int(i) for i in re.findall(r"\d+", name)]
             box = tuple(slice(i * c, (i + 1) * c) for i, c in zip(at, stored_shape(array), strict=True))
-            read_through_zarr(array, [name], lambda: array[box], fill=True)  # noqa: B023
+            read_through_zarr(array, [name], partial(array.__getitem__, box), fill=True)
 
 
 def whole_array(array: zarr.Array) -> zarr.Array:
@@ -180,13 +181,14 @@ def _grid(root: str, name: str, *, gaps: bool) -> tuple[Any, str]:
         fill = None if "_FillValue" in array.attrs else DEFAULT_FILLS.get(array.dtype.str[1:])
         found, where = conventions_of(array.attrs, array.dtype, f"{name} of {path}", fill), f"{name} of {path}"
         found = found if gaps or found is None else found.without_gaps()
-        return array if found is None else DecodedArray(array, found, where, "nan"), ""
+        return array if found is None else DecodedArray(array, found, where, "nan" if gaps else "refuse"), ""
     inside = in_repository(path)
     node = open_repository(*inside)[0] if inside is not None else open_node(path)
     node = member(node, name)
     found, array = zarr_conventions(node), whole_array(node)
-    keeps = found is None or found.keeps(node.dtype)
-    return array if keeps else DecodedArray(array, found, location(node), "nan"), outside(node, {})  # type: ignore[arg-type]
+    if found is not None and not found.keeps(node.dtype):
+        array = DecodedArray(array, found, location(node), "nan" if gaps else "refuse")
+    return array, outside(node, {})
 
 
 class Stored:
