@@ -21,8 +21,6 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
 from urllib.parse import urlsplit
 
-import numpy as np
-
 from npmdask.errors import BadInputError, LostError, RefusedError
 from npmdask.federated.protocol import (
     DIGEST,
@@ -83,52 +81,15 @@ class NodeConnections:
         return tuple(self._announced(which) for which in range(len(self.urls)))
 
     def _announced(self, which: int) -> Announcement:
-        body = self._patiently(which, "GET", "/about", b"", LARGEST_SENTENCE)
+        body = self.get(which, "/about")
         try:
             return Announcement.from_dict(json.loads(body))
         except (ValueError, BadInputError) as error:
             raise BadInputError(f"{self.urls[which]} does not respond as a node: {error}") from None
 
-    def orders(self, columns: int) -> tuple[tuple[np.ndarray | None, ...], tuple[str, ...]]:
-        """Where the columns of the first node lie among those of each (None: in its order), and what is to be said.
-
-        Names do not leave a node, but their digest; where only the order differs, that.
-
-        Raises
-        ------
-        BadInputError
-            A node has other columns.
-        """
-        told = [self._names(which) for which in range(len(self.urls))]
-        named = [which for which, one in enumerate(told) if one["names"]]
-        places: list[np.ndarray | None] = [None] * len(told)
-        for which in named[1:]:
-            if told[which]["names"] == told[named[0]]["names"]:
-                continue
-            if told[which]["sorted"] is None or told[which]["sorted"] != told[named[0]]["sorted"]:
-                raise BadInputError(
-                    f"{self.urls[which]} and {self.urls[named[0]]} have columns of other names, which are not told: "
-                    "compare the names in the data of both nodes, and use the same columns"
-                )
-            first, here = (self._order(one, columns) for one in (named[0], which))
-            places[which] = np.argsort(here)[first]
-        bare = ", ".join(url for which, url in enumerate(self.urls) if which not in named)
-        said = f"the columns of {bare} were taken by position, because they have no names there"
-        return tuple(places), (said,) if named and bare else ()
-
-    def _names(self, which: int) -> dict[str, str | None]:
-        try:
-            found = json.loads(self._patiently(which, "GET", "/names", b"", LARGEST_SENTENCE))
-        except UnansweredError:  # of an earlier version, which does not tell
-            found = {}
-        return {key: found.get(key) for key in ("names", "sorted")}
-
-    def _order(self, which: int, columns: int) -> np.ndarray:
-        body = self._patiently(which, "GET", "/names/order", b"", encoded_size((columns, 1)))
-        order = decode(body, (columns, 1))[:, 0]
-        if sorted(order) != list(range(columns)):
-            raise BadInputError(f"{self.urls[which]} did not answer with an order of its columns: start it again")
-        return order.astype(np.int64)
+    def get(self, which: int, path: str, most: int = LARGEST_SENTENCE) -> bytes:
+        """What node ``which`` tells at a path."""
+        return self._patiently(which, "GET", path, b"", most)
 
     def ask(self, which: int, block: Block) -> tuple[Block, int]:
         """What node ``which`` releases for this step and X (d x p), and how many bytes that was.

@@ -359,6 +359,8 @@ def open_nodes(urls: Sequence[str], patience: float = PATIENCE) -> Source:
     LostError
         One of them is away.
     """
+    from npmdask.federated.names import orders
+
     if isinstance(urls, str) or not all(isinstance(url, str) for url in urls):
         raise BadInputError('nodes must be a list of addresses, like ["http://127.0.0.1:9001"]')
     addresses = tuple(url.rstrip("/") for url in urls)
@@ -367,8 +369,8 @@ def open_nodes(urls: Sequence[str], patience: float = PATIENCE) -> Source:
     link = NodeConnections(urls=addresses, tokens=tokens_for(addresses), patience=patience)
     announced = link.announced()
     kind = _kind_of(announced)
-    orders, said = link.orders(announced[0].columns)
-    reader: Any = Group(link=link, announced=announced, orders=orders)
+    places, said = orders(link, announced[0].columns)
+    reader: Any = Group(link=link, announced=announced, orders=places)
     return Source(
         path=" ".join(link.urls),
         kind=kind,

@@ -10,14 +10,10 @@ step that was released it takes no other block. For a release the order is that 
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property
-from itertools import product
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -118,34 +114,6 @@ class Node:
             rows=source.shape[0] if public else None,
             mechanism=self.problem.mechanism.event(),
         )
-
-    @cached_property
-    def names(self) -> dict[str, str | None]:
-        """Digests of what the columns are called, as they lie and sorted (None: not called, or two alike)."""
-        names = self._called
-        alone = names is None or len(set(names)) < len(names)
-        said = {"names": names, "sorted": None if alone or names is None else sorted(names)}
-        return {
-            key: None if one is None else hashlib.sha256(json.dumps(one).encode()).hexdigest()
-            for key, one in said.items()
-        }
-
-    @property
-    def order(self) -> Block:
-        """The place of each column among the sorted names, d x 1: all that is told where the order of nodes differs."""
-        return np.argsort(np.argsort(self._called or []))[:, None].astype(np.float64)
-
-    @cached_property
-    def _called(self) -> list[str] | None:
-        from npmdask.storage.names import columns_of, is_counted
-
-        axes = columns_of(self.problem.source.labels)
-        if is_counted(axes):
-            return None
-        places = product(
-            *([f"{v:.7g}" if axis.places.dtype.kind == "f" else str(v) for v in axis.places] for axis in axes)
-        )
-        return ["\n".join(place) for place in places]
 
     def _name(self) -> str:
         """Drawn once: not made of the data, whose fingerprint would confirm a guess of them."""

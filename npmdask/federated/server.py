@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError, extra
+from npmdask.federated.names import NAMES, ORDER, told_of
 from npmdask.federated.node import Node
-from npmdask.federated.protocol import DIGEST, NONCE, SIGNATURE, Signed, UnansweredError, encode
+from npmdask.federated.protocol import DIGEST, NONCE, SIGNATURE, Signed, UnansweredError
 
 with extra("nodes"):
     import uvicorn
@@ -43,15 +44,14 @@ def make_app(node: Node, token: str) -> FastAPI:
         signed = _signed(request, token)
         return _stranger() if signed is None else answered(signed, JSONResponse(node.announcement.as_dict()))
 
-    @app.get("/names")
-    @app.get("/names/order")
+    @app.get(NAMES)
+    @app.get(ORDER)
     def names(request: Request) -> Response:
         signed = _signed(request, token)
         if signed is None:
             return _stranger()
-        if signed.path == "/names":
-            return answered(signed, JSONResponse(node.names))
-        return answered(signed, Response(encode(node.order), media_type="application/octet-stream"))
+        said = told_of(node.problem.source.labels, signed.path)
+        return answered(signed, Response(said, media_type="application/octet-stream"))
 
     @app.post("/jobs/{job}/steps/{step}")
     async def release(request: Request, job: str, step: str) -> Response:

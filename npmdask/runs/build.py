@@ -181,7 +181,10 @@ def make_problem(
         share = request.target_rank
         _require_search(request, start)
     if start is not None:
-        start = _fitting_start(source, request, start)
+        from npmdask.runs.columns import fitting_start
+
+        _require_start(source, request, start)
+        start = fitting_start(source, start)
     k, p = ranks_of(source, request, locked.result.vectors.shape[1] // source.parts if locked else 0)
     k, p = k * source.parts, p * source.parts
     random = 0
@@ -667,10 +670,7 @@ def _require_search(request: Request, start: Start | None) -> None:
         raise RefusedError(f"{asked} is a share, whose search starts by itself; leave `start` out")
 
 
-def _fitting_start(source: Source, request: Request, start: Start) -> Start:
-    """The start, its rows in the order of the columns of the data."""
-    from npmdask.storage.names import columns_of, matched
-
+def _require_start(source: Source, request: Request, start: Start) -> None:
     if start.basis.shape[0] != source.reader.shape[1]:
         columns = f"{source.shape[1]}{' complex ones' if source.parts == 2 else ''}"
         raise RefusedError(
@@ -682,11 +682,6 @@ def _fitting_start(source: Source, request: Request, start: Start) -> Start:
             f"start cannot be combined with mechanism = {request.mechanism!r}: the start of a run with noise would "
             "have to be a release itself; leave `start` out"
         )
-    axes = columns_of(source.labels, getattr(source.reader, "kept", None))
-    places = matched(axes, start.axes, "the run to start from", source.path, error=RefusedError).places
-    if places is None or len(places) != len(start.basis):
-        return start
-    return replace(start, basis=np.ascontiguousarray(start.basis[places]), axes=())
 
 
 def _require_gram(name: str, source: Source, share: float | None, locked: Locked | None, start: Start | None) -> None:

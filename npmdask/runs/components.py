@@ -8,10 +8,9 @@ those of an earlier run.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +27,7 @@ from npmdask.runs.missing import Fill, Missing, kept_fill, missing_of
 from npmdask.runs.weights import Weights, in_units_of_data, kept_weights
 from npmdask.storage.columns import Choice, addressed, at, choosable
 from npmdask.storage.containers import is_sparse, table_of
-from npmdask.storage.labels import Axis, Labels
+from npmdask.storage.labels import Labels
 from npmdask.storage.readers.dense import DenseReader
 from npmdask.storage.readers.gaps import DROP, EM, FILL, MEAN, GapReader, Marks, as_nan, over_observed
 from npmdask.storage.source import Source, open_source, with_missing
@@ -36,7 +35,6 @@ from npmdask.storage.streams.zarr_rows import units_of
 
 if TYPE_CHECKING:
     from npmdask.runs.solution import Solution
-    from npmdask.storage.names import Order
 
 AT_ONCE = 16 * 2**20  # bytes of rows as float64 that are multiplied at once
 AS_RUN, LEAST_SQUARES = RULES = ("as-run", "least-squares")  # what gaps of rows that are scored count as
@@ -169,43 +167,7 @@ class StoredComponents:
         rows = rows if self.scale is None else rows * self.scale
         return rows if self.mean is None else rows + self.mean
 
-    def places_in(self, axes: Sequence[Axis], where: str, wide: int) -> Order:
-        """Where the columns that the run read lie among ``wide`` ones that are called so; and what is to be said.
-
-        Columns that it left out are wherever there is room, as nothing is asked of them.
-        """
-        from npmdask.storage.names import Order, columns_of, matched
-
-        kept = None if self.missing is None else self.missing.kept
-        known = columns_of(self.labels, kept, whole=wide > self.d)
-        known = known if prod(axis.size for axis in known) in (self.d, wide) else ()
-        places, said = matched(known, axes, where)
-        if places is not None and len(places) < wide:
-            whole, kept = np.empty(wide, np.int64), np.arange(self.d) if kept is None else kept
-            whole[kept], whole[np.setdiff1d(np.arange(wide), kept)] = places, np.setdiff1d(np.arange(wide), places)
-            places = whole
-        return Order(places, said)
-
-    def _in_order(self, opened: Source, missing: str) -> Source:
-        """Rows of the columns that were kept, and how to put them in order."""
-        found, fill, wide = self.missing, self.fill, opened.shape[-1]
-        if wide not in (self.d, self.d if found is None else len(found.counts)):
-            return opened
-        places, said = self.places_in(() if opened.labels is None else opened.labels.columns, opened.path, wide)
-        opened = replace(opened, notes=(*opened.notes, *said))
-        if places is None:
-            return self._read_with_gaps(opened, missing)
-        if found is not None:
-            places = places[found.kept] if wide > self.d else places
-        order = np.argsort(places)
-        if found is not None:
-            found = replace(found, kept=places[order], fill=None if found.fill is None else found.fill[order])
-        if fill is not None and not isinstance(fill.values, float):
-            fill = replace(fill, values=fill.values[order])
-        opened = replace(self, missing=found, fill=fill)._read_with_gaps(opened, missing)
-        return replace(opened, order=np.argsort(order))
-
-    def _read_with_gaps(self, opened: Source, missing: str) -> Source:
+    def read_with_gaps(self, opened: Source, missing: str) -> Source:
         """Rows of the columns that were kept. Their gaps are NaN, or as the run read those of its own."""
         found, reader = self.missing, opened.reader
         if self.fill is not None and missing == AS_RUN and isinstance(reader, DenseReader):
@@ -262,6 +224,8 @@ class StoredComponents:
         BadInputError
             They are no rows, or rows of another width.
         """
+        from npmdask.runs.columns import in_order
+
         fit = require_rule(missing) == LEAST_SQUARES
         if fit and self.of_complex:
             raise BadInputError(
@@ -270,7 +234,7 @@ class StoredComponents:
             )
         gaps = fit or self.missing is not None or self.fill is not None
         opened = open_source(self.chosen(source), kind, dim, gaps=gaps, of_complex=self.of_complex)
-        opened = self._in_order(opened, missing)
+        opened = in_order(self, opened, missing)
         if opened.reader.layout == "matrix-free":
             raise BadInputError(
                 f"{opened.path.removeprefix('memory, ')} has no rows to score: the scores of the rows it was made of "
@@ -589,35 +553,10 @@ def aligned(solution: Solution, to: Any, rotate: bool) -> TurnedComponents:
     )
 
 
-def _places_among(mine: StoredComponents, theirs: StoredComponents) -> np.ndarray:
-    """Where the columns of components lie among those of an earlier run.
-
-    Raises
-    ------
-    BadInputError
-        It has other columns, or left out other ones.
-    """
-    from npmdask.storage.names import columns_of
-
-    gaps = theirs.missing
-    axes = columns_of(theirs.labels, None if gaps is None else gaps.kept, whole=True)
-    wide = prod(axis.size for axis in axes) if axes or gaps is None else len(gaps.counts)
-    wide = theirs.d if not axes and (mine.missing is None or wide != len(mine.missing.counts)) else wide
-    places = mine.places_in(axes, "the earlier run", wide).places
-    places = np.arange(wide) if places is None else places
-    places = places if mine.missing is None or wide == mine.d else places[mine.missing.kept]
-    kept = np.arange(wide) if gaps is None or wide == theirs.d else gaps.kept
-    at = np.searchsorted(kept, places).clip(max=len(kept) - 1)
-    if (kept[at] != places).any():
-        raise BadInputError(
-            "the two runs left out different columns, because different ones had no values: their components have "
-            "different columns. Leave the same columns out of both data sets"
-        )
-    return at
-
-
 def _earlier(mine: StoredComponents, to: Any) -> Block:
     """Earlier components as columns of length 1, their rows in the order of ``mine``."""
+    from npmdask.runs.columns import places_among
+
     held = np.asarray(getattr(to, "basis", to))
     if held.dtype.kind == "c":
         raise BadInputError("the earlier components are complex, and these are real: give components of the same data")
@@ -631,7 +570,7 @@ def _earlier(mine: StoredComponents, to: Any) -> Block:
     if not (lengths > 0).all():
         raise BadInputError("an earlier component is zero, and nothing is like it: leave it out")
     theirs = getattr(getattr(to, "analysed", to), "components", None)
-    return (earlier if theirs is None else earlier[_places_among(mine, theirs)]) / lengths
+    return (earlier if theirs is None else earlier[places_among(mine, theirs)]) / lengths
 
 
 def _matched(basis: Block, earlier: Block) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:

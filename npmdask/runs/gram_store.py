@@ -51,7 +51,6 @@ from npmdask.runs.solution import Resources
 from npmdask.runs.stopping_rules import smallest_rank, trace_of
 from npmdask.storage import source as sources
 from npmdask.storage.labels import Axis, Labels
-from npmdask.storage.names import matched
 from npmdask.storage.object_url import unchecked
 from npmdask.storage.paths import is_url
 from npmdask.storage.source import IN_MEMORY, Source
@@ -793,6 +792,8 @@ class GramStore:
                 f"{where} have probes of seeds {seeds[0]} and {seeds[1]}, whose products do not add up: form one of "
                 "them again with the seed of the other"
             )
+        from npmdask.storage.names import matched
+
         known, given = self.labels.columns, other.labels.columns
         remedy = "only Grams of the same columns can be merged or removed"
         places, said = matched(known, given, other.store, self.store, error=RefusedError, remedy=remedy)

@@ -789,8 +789,10 @@ class Solution:
         """
         if type(adata).__name__ != "AnnData":
             raise BadInputError(f"an AnnData is needed, not a {type(adata).__name__}: scores(rows) takes all others")
+        from npmdask.runs.columns import places_in
+
         axes = (axis_of("var", adata.var_names.to_numpy()),)
-        places = self._found.places_in(axes, "the AnnData", adata.n_vars).places
+        places = places_in(self._found, axes, "the AnnData", adata.n_vars).places
         scores = self.scores(adata)
         usual = key == "pca"
         adata.obsm["X_pca" if usual else key] = scores

@@ -19,6 +19,7 @@ from npmdask.checkpoint.store import RunStore, folder_of, not_finished
 from npmdask.errors import BadInputError, CommitError
 from npmdask.execution.executor import single_threaded_blas
 from npmdask.numerics.subspaces import Block
+from npmdask.runs.columns import places_in
 from npmdask.runs.components import (
     AS_RUN,
     LEAST_SQUARES,
@@ -161,7 +162,7 @@ def transform(
     source, dim = components.chosen(source), _dim_of_run(store, source) if dim is None else dim
     opened = _open(source, components, store, reading, dim)
     if isinstance(opened.stream, BatchedStream):
-        opened.stream.follow(partial(components.places_in, wide=opened.stream.columns))
+        opened.stream.follow(partial(places_in, components, wide=opened.stream.columns))
     scorer = _Scorer(components, missing, opened, skip=non_finite == "skip")
     names = [f"component{i + 1}" for i in range(components.k)]
     count = batch_rows or max(1, BATCH_BYTES // (8 * opened.stream.columns))

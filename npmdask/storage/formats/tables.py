@@ -26,7 +26,6 @@ from npmdask.storage.formats.common import (
 )
 from npmdask.storage.kinds import KEPT, storage_dtype
 from npmdask.storage.labels import of_columns
-from npmdask.storage.names import matched
 
 pa = Later("pyarrow", "ingest")
 pa_csv = Later("pyarrow.csv", "ingest")
@@ -377,6 +376,8 @@ def _parquet_schema(
     parts: list[Path], choice: Choice | None
 ) -> tuple[list[str], np.dtype, list[list[int]], tuple[str, ...]]:
     """Column names and common dtype of all parts, the rows of each of their row groups, and what is to be said."""
+    from npmdask.storage.names import matched
+
     names: list[str] = []
     dtypes: list[np.dtype] = []
     counts, notes = [], tuple[str, ...]()

@@ -11,15 +11,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from scipy.sparse import issparse
 
 from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.storage.labels import Axis
-from npmdask.storage.names import Order, matched
 from npmdask.storage.readers.gaps import Marks, is_marked
+
+if TYPE_CHECKING:
+    from npmdask.storage.names import Order
 
 Position = dict[str, Any]
 NON_FINITE = ("refuse", "skip")
@@ -147,6 +149,8 @@ class BatchedStream(ABC):
 
     def _places(self, axes: Sequence[Axis], where: str) -> np.ndarray | None:
         """Where the columns of the stream lie among those of a part of it; None: they are the same."""
+        from npmdask.storage.names import matched
+
         if self._compare is None:
             self.axes = tuple(axes)
             self._compare = partial(matched, self.axes, of_known=where)
