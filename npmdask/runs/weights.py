@@ -190,7 +190,7 @@ def weights_called(asked: str, side: str, axes: tuple[Axis, ...], given: Any) ->
         name = next((each for each in LATITUDES if each in names), None)
         if name is None:
             raise BadInputError(
-                f'column_weights = "{COSLAT}" needs a coordinate called {", ".join(LATITUDES[:-1])} or '
+                f'"{COSLAT}" needs a coordinate called {", ".join(LATITUDES[:-1])} or '
                 f"{LATITUDES[-1]}; there are {', '.join(names) or 'none'}: name it so, or give the weights themselves"
             )
     if name not in names:

@@ -203,8 +203,8 @@ def test_rotated_components_are_aligned_with_earlier_ones(found: npmdask.Solutio
 def test_columns_of_other_names_are_not_compared() -> None:
     frame = pytest.importorskip("pandas").DataFrame(rows(), columns=list("abcdefgh"))
     here = npmdask.top_k(frame, 2, kind="samples", center=True)
-    other = npmdask.top_k(frame[list("hbcdefga")], 2, kind="samples", center=True)
-    with pytest.raises(BadInputError, match=r"other names or another order \(of column\)"):
+    other = npmdask.top_k(frame.rename(columns={"b": "z"}), 2, kind="samples", center=True)
+    with pytest.raises(BadInputError, match="the earlier run has no column 'b', which the run has"):
         here.aligned(other)
     x, y = rows(), rows()
     x[:, 3], y[:, 4] = np.nan, np.nan

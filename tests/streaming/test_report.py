@@ -113,7 +113,7 @@ def test_of_a_stream_that_was_cut_short(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_loadings_have_the_names_of_the_columns_of_the_same_data(tmp_path: Path) -> None:
-    """Mutants: names of whatever lies there now; no names; loadings of columns in another order."""
+    """Those of the data as they were. Mutants: names of what lies there now; no names; loadings in another order."""
 
     def stored(names: list[str], seed: int) -> None:
         rows = pd.DataFrame(rows_of(600, seed), columns=names)
@@ -130,9 +130,9 @@ def test_loadings_have_the_names_of_the_columns_of_the_same_data(tmp_path: Path)
     assert first() == ["<b>wind", "rain"] and "<b>wind" not in (page := page_of(tmp_path / "s"))
     assert tile(page, "half life, rows") == "200" and "A row counts half after 200 more rows" in page
     stored([f"other{i}" for i in range(D)], 1)
-    assert first() == ["column 0", "column 1"], "other data lie there now"
+    assert first() == ["<b>wind", "rain"], "other data lie there now"
     shutil.rmtree(tmp_path / "x.zarr")
-    assert first() == ["column 0", "column 1"]
+    assert first() == ["<b>wind", "rain"]
 
 
 def test_values_are_drawn_from_where_there_are_some() -> None:
