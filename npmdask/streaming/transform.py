@@ -133,7 +133,7 @@ def transform(
         folder, a Zarr store with checksums that every command reads; its array is "data". It appears whole or not at
         all; after a kill the same call begins again.
     dim : the dimension that rows lie along, of an array of xarray or a file that it opens (NetCDF, a group of Zarr). Of
-        such a source by default that of the run. All others must be those of the run, at the same places.
+        such a source by default that of the run. All others must be those of the run, at the same places, in any order.
     batch_rows : rows in memory at once; by default 16 MiB of them.
     non_finite : "refuse" rows that are not finite, or "skip" and count them: then the rows of ``dest`` move up.
     missing : of rows with missing values (NaN): "as-run" treats them as ``Solution.scores`` does ("mean" and "pairwise"
