@@ -7,6 +7,7 @@ side has no names, columns are taken by position, and a sentence says so.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -57,51 +58,44 @@ def matched(
     NpmdaskError
         The ``error``: other names, or names that are there twice and in another order.
     """
-    bare = [not any(axis.values is not None for axis in axes) for axes in (known, given)]
-    if all(bare) and (not known or not given or len(known) == len(given) == 1):
-        return Order()
-    if not known or not given or (len(known) != len(given) and any(map(is_counted, (known, given)))):
-        one = of_given if bare[1] or is_counted(given) else of_known
-        named = known if one == of_given else given
-        return Order(None, () if is_counted(named) else (_by_position(of_given, what, one),))
-    calls = [[_canonical(axis.name) for axis in axes] for axes in (known, given)]
-    along = [0]
-    if len(known) > 1 or len(given) > 1:
-        if sorted(calls[0]) != sorted(calls[1]):
-            names = (", ".join(axis.name for axis in axes) for axes in (given, known))
-            raise error(
-                "a row of {0} has the dimensions ({2}), and one of {1} has ({3}): {4}".format(
-                    of_given, of_known, *names, remedy
-                )
-            )
-        along = [calls[1].index(name) for name in calls[0]]
+
+    def by_position(one: bool) -> str:
+        whose = "it" if one else of_known
+        return f"the {what} of {of_given} were taken by position, because {whose} has no names"
+
+    bare = [is_counted(axes) for axes in (known, given)]
+    if not known or not given or (len(known) != len(given) and any(bare)):
+        return Order(None, () if all(bare) else (by_position(bare[1]),))
+    calls = [
+        [_canonical(axis.name) for axis in axes] if len(known) + len(given) > 2 else [""] for axes in (known, given)
+    ]
+    if sorted(calls[0]) != sorted(calls[1]):
+        here, there = (", ".join(axis.name for axis in axes) for axes in (given, known))
+        raise error(f"a row of {of_given} has the dimensions ({here}), and one of {of_known} has ({there}): {remedy}")
+    along = [calls[1].index(name) for name in calls[0]]
     places, said = [], list[str]()
     for axis, other in zip(known, (given[place] for place in along), strict=True):
         if len(known) > 1 and axis.size != other.size:
-            sizes = f"{of_given} has {other.size} places along {axis.name}, and {of_known} has {axis.size}"
-            raise error(f"{sizes}: {remedy}")
+            here = f"{of_given} has {other.size} places along {axis.name}"
+            raise error(f"{here}, and {of_known} has {axis.size}: {remedy}")
         found = _places(axis, other)
         if found is None:
-            one = of_given if other.values is None or is_counted([other]) else of_known
-            said += [] if is_counted([axis]) and is_counted([other]) else [_by_position(of_given, what, one)]
+            mine, theirs = is_counted([axis]), is_counted([other])
+            said += [] if mine and theirs else [by_position(theirs)]
             found = np.arange(axis.size)
         elif (found < 0).any():
             raise error(f"{_differing(axis, other, found, of_given, of_known)}: {remedy}")
         elif len(np.unique(found)) < len(found):
-            twice = next(value for place, value in enumerate(axis.places) if (found == found[place]).sum() > 1)
+            twice = _shown(axis.places[np.argmax(np.bincount(found)[found] > 1)])
             raise error(
-                f"the {what} of {of_given} have another order than those of {of_known}, and {axis.name} "
-                f"{_shown(twice)} is there twice, so that names do not put them in order: {remedy}"
+                f"the {what} of {of_given} have another order than those of {of_known}, and {axis.name} {twice} is "
+                f"there twice, so that names do not put them in order: {remedy}"
             )
         places.append(found)
-    whole = np.arange(int(np.prod([axis.size for axis in given]))).reshape([axis.size for axis in given])
-    order = whole.transpose(along)[np.ix_(*places)].ravel()
-    same = np.array_equal(order, np.arange(whole.size))
+    sizes = [axis.size for axis in given]
+    order = np.arange(prod(sizes)).reshape(sizes).transpose(along)[np.ix_(*places)].ravel()
+    same = np.array_equal(order, np.arange(prod(sizes)))
     return Order(None if same else order, tuple(dict.fromkeys(said)))
-
-
-def _by_position(of_given: str, what: str, one: str) -> str:
-    return f"the {what} of {of_given} were taken by position, because {'it' if one == of_given else one} has no names"
 
 
 def _differing(known: Axis, given: Axis, found: np.ndarray, of_given: str, of_known: str) -> str:
@@ -138,53 +132,37 @@ def _places(known: Axis, given: Axis) -> np.ndarray | None:
     if known.values is None or given.values is None:
         return None
     mine, theirs = _alike(known.values, given.values)
-    around = _canonical(known.name) == LONGITUDES[0] and mine.dtype.kind in "if"
+    around, off = _canonical(known.name) == LONGITUDES[0] and mine.dtype.kind in "if", 0.0
     if mine.dtype.kind == "f" or around:
         mine, theirs = mine.astype(np.float64), theirs.astype(np.float64)
         there = np.unique(mine[np.isfinite(mine)])
         off = min(ROUNDING * float(np.abs(there).max(initial=0.0)), float(np.diff(there).min(initial=np.inf)) / 4)
-    else:
-        off = 0
-    if mine.shape == theirs.shape and _equal(mine, theirs, off):
+    if mine.shape == theirs.shape and _close(mine, theirs, off).all():
         return np.arange(len(mine))
     found = _nearest(mine, theirs, off)
-    if around and len(mine) and (found < 0).any():  # -180 to 180 for 0 to 360
+    if around and (found < 0).any():  # -180 to 180 for 0 to 360
         first = mine[0] - 2 * off
         found = _nearest(np.mod(mine - first, 360.0), np.mod(theirs - first, 360.0), off)
-    if (found < 0).any() and (is_counted([known]) or is_counted([given])):
-        return None
-    return found
+    return None if (found < 0).any() and (is_counted([known]) or is_counted([given])) else found
 
 
-def _equal(mine: np.ndarray, theirs: np.ndarray, off: float) -> bool:
-    if mine.dtype.kind == "f":
-        return bool(np.isclose(mine, theirs, rtol=0, atol=off, equal_nan=True).all())
-    return bool((mine == theirs).all())
+def _close(mine: np.ndarray, theirs: np.ndarray, off: float) -> np.ndarray:
+    return np.isclose(mine, theirs, rtol=0, atol=off, equal_nan=True) if off else np.asarray(mine == theirs)
 
 
 def _nearest(mine: np.ndarray, theirs: np.ndarray, off: float) -> np.ndarray:
     """Where each of mine lies among theirs, at most ``off`` away; -1: nowhere."""
     order = np.argsort(theirs, kind="stable")
-    least = mine - off if off else mine
-    at = np.searchsorted(theirs, least, sorter=order)
-    places = order[np.minimum(at, len(theirs) - 1)]
-    close = theirs[places] <= mine + off if off else theirs[places] == mine
-    return np.where((at < len(theirs)) & close, places, -1)
+    at = np.searchsorted(theirs, mine - off if off else mine, sorter=order).clip(max=len(theirs) - 1)
+    return np.where(_close(mine, theirs[order[at]], off), order[at], -1)
 
 
 def _alike(mine: np.ndarray, theirs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Both as times, as numbers, or else as text."""
     kinds = {mine.dtype.kind, theirs.dtype.kind}
-    wanted: type | str = np.str_
-    if kinds <= {"i", "u"}:
-        wanted = np.int64
-    elif kinds <= {"i", "u", "f"} or kinds in ({"U", "f"}, {"U", "i"}, {"U", "u"}):
-        wanted = np.float64
-    elif kinds in ({"M"}, {"M", "U"}):
-        wanted = "datetime64[us]"
-    elif kinds == {"m"}:
-        wanted = "timedelta64[us]"
+    times = [f"{name}64[us]" for name, kind in (("datetime", "M"), ("timedelta", "m")) if kind in kinds <= {kind, "U"}]
+    whole = np.int64 if kinds <= {"i", "u"} else np.str_ if kinds == {"U"} or kinds & {"M", "m"} else np.float64
     try:
-        return mine.astype(wanted), theirs.astype(wanted)
+        return mine.astype(times[0] if times else whole), theirs.astype(times[0] if times else whole)
     except ValueError:
         return mine.astype(np.str_), theirs.astype(np.str_)

@@ -18,6 +18,8 @@ from npmdask.models.topics.documents import Documents, documents_of, with_words
 from npmdask.models.topics.model import TopicModel
 from npmdask.numerics.subspaces import Block
 from npmdask.runs.observers import Observer
+from npmdask.storage.labels import of_columns
+from npmdask.storage.names import matched
 from npmdask.storage.paths import local_path
 from npmdask.storage.writers.dense import DenseWriter, RowFile, is_row_file
 from npmdask.streaming.loop import TELL_SECONDS, Stopwatch
@@ -338,9 +340,8 @@ def for_model(documents: Documents, model: TopicModel) -> Documents:
             f"{documents.name} has {documents.columns} columns and the topics were found in {columns}: count the words "
             "of the documents with the vocabulary of the topics, in its order"
         )
-    if found.vocabulary is not None and found.vocabulary != model.vocabulary:
-        raise BadInputError(
-            f"{documents.name} has a vocabulary that differs from that of the topics: count the words of the "
-            "documents with the vocabulary of the topics, in its order"
-        )
-    return found
+    if found.vocabulary is None:
+        return found
+    known, given = (of_columns(words).columns for words in (model.vocabulary, found.vocabulary))
+    places = matched(known, given, documents.name, "the vocabulary of the topics").places
+    return found if places is None else with_words(found, places)
