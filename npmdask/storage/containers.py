@@ -92,7 +92,7 @@ def labels_of(given: Any, dim: str | int | None = None) -> Labels | None:
         along = array.dims[1:]  # of one dimension, every column may have a place: stations, a mesh, a stacked grid
         held = {str(name): one for name, one in array.coords.items() if one.dims == along} if len(along) == 1 else {}
         return Labels(axes[:1], axes[1:], points=points_of(held, axes[1].size))
-    return None
+    return table_of(given, None)[1]
 
 
 def table_of(given: Any, choice: Choice | None) -> tuple[Any, Labels | None, tuple[str, ...]]:

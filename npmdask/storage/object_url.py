@@ -94,7 +94,8 @@ SUMMED = re.compile("crc32|adler32|fletcher32|gzip|zlib|lzma|bz2")  # codecs tha
 def unchecked(source: Any) -> tuple[str, ...]:
     """What to say with an answer of one pass over a plain array in an object store, where nothing vouches for it."""
     array: Any = getattr(getattr(source.reader, "inner", source.reader), "array", None)
-    if source.registered or array is None or not isinstance(array.store_path.store, zarr.storage.ObjectStore):
+    store = getattr(getattr(array, "store_path", None), "store", None)
+    if source.registered or not isinstance(store, zarr.storage.ObjectStore):
         return ()
     codecs = re.sub(r'"index_codecs": \[.*?\]', "", json.dumps(array.metadata.to_dict(), default=str))  # of a shard
     whole = source.reader.access.way == "decoded" and source.reader.access.shard is None  # not in parts, or by zarr
