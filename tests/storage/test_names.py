@@ -106,6 +106,12 @@ def transformed(ending: str) -> Door:
     return door
 
 
+def transformed_batches(folder: Path, known: Any, given: Any) -> tuple[np.ndarray, tuple[str, ...]]:
+    found(known, store=folder / "run")
+    scored = transform(folder / "run", iter([given[:20], given[20:]]), folder / "scores.npy")
+    return np.load(folder / "scores.npy"), scored.warnings
+
+
 def transformed_by_a_stream(folder: Path, known: Any, given: Any) -> tuple[np.ndarray, tuple[str, ...]]:
     written(".csv")(known, folder)
     (folder / "given.csv").rename(folder / "known.csv")
@@ -239,6 +245,7 @@ DOORS: dict[str, Door] = {
     "transform of an h5ad file": transformed(".h5ad"),
     "transform of AnnData in Zarr": transformed(".zarr"),
     "transform along a stream": transformed_by_a_stream,
+    "transform of batches": transformed_batches,
     "scores of fields": scored_fields,
     "to_anndata": to_anndata,
     "column_weights of pandas": weighted_columns(lambda weights: weights),

@@ -124,6 +124,12 @@ class IteratorRows(BatchedStream):
                 "callable that returns one"
             ) from None
 
+    def follow(self, compare: Callable[[Any, str], Any]) -> None:
+        """Also of the array that was drawn to see the width."""
+        super().follow(compare)
+        places = self._places(self.axes, self._name) if self._pending else None
+        self._pending = [values if places is None else values[:, places] for values in self._pending]
+
     def _places_of(self, given: Any, where: str) -> np.ndarray | None:
         labels = labels_of(given) if self.header is None else of_columns(self.header)
         return self._places(() if labels is None else labels.columns, where)
