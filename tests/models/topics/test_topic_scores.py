@@ -76,10 +76,14 @@ def test_what_is_refused_leaves_nothing(store: Path, tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="document 101 has -2 as the count"):
         transform_documents(store, bad.tocsr(), tmp_path / "out")
     write_documents(documents_of(COUNTS), tmp_path / "other", [f"other{i}" for i in range(60)])
-    with pytest.raises(BadInputError, match="differs from that of the topics"):
+    with pytest.raises(BadInputError, match="no column 'w0', which the vocabulary of the topics has"):
         transform_documents(store, tmp_path / "other", tmp_path / "out")
     assert {path.name for path in tmp_path.iterdir()} <= {"model", "other", "out.lock", ".out.lock"}
     transform_documents(store, COUNTS, tmp_path / "out")
+    write_documents(documents_of(COUNTS[:, ::-1].tocsr()), tmp_path / "turned", MODEL.vocabulary[::-1])
+    transform_documents(store, tmp_path / "turned", tmp_path / "again.npy")
+    shares = zarr.open_group(tmp_path / "out", mode="r")["data"][:]  # type: ignore[index]
+    np.testing.assert_allclose(np.load(tmp_path / "again.npy"), shares, atol=1e-9)
     with pytest.raises(RefusedError, match="exists already"):
         transform_documents(store, COUNTS, tmp_path / "out")
 
