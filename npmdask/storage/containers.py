@@ -244,8 +244,6 @@ def _arrow(given: Any, *, gaps: bool) -> np.ndarray:
     missing = {name: column.null_count for name, column in columns.items() if column.null_count}
     if not gaps:
         _require_whole("the table", list(missing), sum(missing.values()), "table.drop_null()")
-    if not columns:
-        raise BadInputError("the table has no columns")
     return np.column_stack([column.to_numpy() for column in columns.values()])
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -190,7 +191,7 @@ def open_csv(
         whole = block + file.read(max(SAMPLE, 8 * len(block)))
         ended = not file.read(1)
     line = next(iter(block.splitlines(keepends=True)), b"")  # they may end with a carriage return alone
-    text = line.decode("utf-8-sig")
+    text = line.decode("utf-8-sig", "replace")  # of another encoding, numbers are the same
     delimiter = delimiter or next((d for d in ",;\t" if d in text), ",")
     fields = [field.strip() for field in next(csv.reader([text], delimiter=delimiter), [])]
     if not fields:
@@ -198,6 +199,12 @@ def open_csv(
     some = whole[len(line) :].decode("utf-8", "replace").splitlines(keepends=True)
     rows = [[field.strip() for field in row] for row in csv.reader(some if ended else some[:-1], delimiter=delimiter)]
     rows = [row for row in rows if row]
+    words = [_kind_of(word) for word in (rows or [fields])[0][0].split()] if len(fields) == 1 else []
+    if words.count("number") > 1:
+        raise BadInputError(
+            f"{path}: its columns are separated by blanks, which are not read: put commas between them, for example "
+            f"with `tr -s ' ' ',' < {quote(path.name)} > NEW.csv`"
+        )
     named, widths = is_header(fields, str(path), rows[:FEW]) if header is None else header, {*map(len, rows[:FEW])}
     empty = not any(row[-1] for row in rows[:FEW]) and min(widths, default=1) > 1  # behind the last delimiter
     if named and widths == {len(fields) + 1}:  # it is of the rows only; or they have names, as R writes them
@@ -282,7 +289,7 @@ def open_text(path: Path, header: bool | None, delimiter: str | None, missing: s
 
 def _csv_error(path: Path, names: list[str], message: str) -> BadInputError:
     found = re.search(r"column #(\d+): (?:Row #(\d+): )?.*invalid value '(.*)'", message, re.DOTALL)
-    if found and (len(names) > 1 or " " not in found[3].strip()):
+    if found:
         line, name = f"line {found[2]}, " if found[2] else "", names[int(found[1])]
         return BadInputError(
             f"{path}: {line}column {name!r}: {found[3]!r} is not a number, and not a missing value (an empty field, "
@@ -291,8 +298,8 @@ def _csv_error(path: Path, names: list[str], message: str) -> BadInputError:
     wide = re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+)", message)
     where = f": line {wide[1]} has {wide[3]}" if wide else ""
     return BadInputError(
-        f"{path} is not a table of numbers with {len(names)} columns{where}; correct it first: lines of comments, and "
-        "columns that blanks separate, are not read"
+        f"{path} is not a table of numbers with {len(names)} columns{where}; correct it first: lines of "
+        "comments are not read"
     )
 
 
