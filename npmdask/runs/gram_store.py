@@ -51,7 +51,6 @@ from npmdask.runs.solution import Resources
 from npmdask.runs.stopping_rules import smallest_rank, trace_of
 from npmdask.storage import source as sources
 from npmdask.storage.labels import Axis, Labels
-from npmdask.storage.object_url import unchecked
 from npmdask.storage.paths import is_url
 from npmdask.storage.source import IN_MEMORY, Source
 
@@ -817,7 +816,10 @@ def form_gram(
     read = form_parts(source, store, request, resources, observer, begun)
     formed = GramStore(store)
     formed.rows_read, formed.bytes_read = read
-    formed.warnings = unchecked(source)
+    if "://" in source.path:
+        from npmdask.storage.on_the_way import unchecked
+
+        formed.warnings = unchecked(source)
     if request.by_chunks is not None and len(formed.groups) == 1:
         count = len(formed.parts[0].origins[0].units)
         formed.warnings += (

@@ -28,7 +28,6 @@ from npmdask.runs.results import expected_steps, in_units, prediction_facts
 from npmdask.runs.session import Session, needs_of
 from npmdask.runs.solution import Analysed, Solution, Step
 from npmdask.runs.weights import total_of
-from npmdask.storage.object_url import unchecked
 from npmdask.theory.certificates.statements import with_assurance
 
 
@@ -208,7 +207,11 @@ def _rebuild_left(
 def _solution(
     problem: Problem, session: Session, release: Release, arrays: dict[str, np.ndarray], meta: dict[str, Any]
 ) -> Solution:
-    once = unchecked(problem.source) if meta["total_data_passes"] == 1 else ()
+    once: tuple[str, ...] = ()
+    if meta["total_data_passes"] == 1 and "://" in problem.source.path:
+        from npmdask.storage.on_the_way import unchecked
+
+        once = unchecked(problem.source)
     solution = Solution(
         basis=arrays["basis"],
         values=arrays["values"],

@@ -38,7 +38,6 @@ from npmdask.storage.prefetch import (
     Came,
     NoAnswerError,
     Piece,
-    fetches_ahead,
     prefetch_piece,
     take,
     take_all,
@@ -963,7 +962,6 @@ def missing_chunk(name: str, array: Any, remedy: str) -> BadInputError:
 # What to say: of a checksum never the number, which is 32 bits of the rows, as a private run's error may reach others
 
 RESTORE = "restore it from a backup or ingest the source again"
-AGAIN = "run the same command again; everything committed is kept"
 NOT_ITS_SUM = "it is corrupt or truncated: it does not have its checksum"
 SUMS = re.compile(r"(checksum|crc|hash|digest).*\d", re.IGNORECASE | re.DOTALL)  # codecs tell both sums
 
@@ -990,35 +988,12 @@ def unreadable(chunk: str, where: str, error: Exception) -> NpmdaskError:
     if isinstance(error, OSError) and error.strerror:
         error = ValueError(error.strerror)
     said = str(error) or type(error).__name__
+    remedy = RESTORE if "://" not in where else f"run the same command again, as it may have come so, or {RESTORE}"
     if SUMS.search(said):
         said = NOT_ITS_SUM
     if said.startswith("it is truncated: "):
-        return BadInputError(f"chunk {chunk} of {where} is truncated: {said.partition(': ')[2]}; {_restored(where)}")
-    return BadInputError(f"chunk {chunk} of {where} cannot be decoded ({said}); {_restored(where)}")
-
-
-def _restored(where: str) -> str:
-    """What to do about a chunk that is not whole, or came damaged from afar."""
-    return (
-        f"run the same command again, as it may have come damaged, or {RESTORE}"
-        if "://" in where.removeprefix("file://")
-        else RESTORE
-    )
-
-
-def corrupt(chunk: str, array: Any, where: str, known: int, again: Callable[[], int]) -> NpmdaskError:
-    """What to say of a chunk whose checksum is not ``known``; from afar it is read ``again``, twice."""
-    sums, remedy = {again(), again()} if fetches_ahead(array) else set[int](), RESTORE
-    if known in sums:
-        return LostError(f"chunk {chunk} of {where} came damaged on its way: {AGAIN}")
-    if len(sums) == 1:
-        remedy = (
-            "read twice more it is the same, so that one came damaged on its way, or the data have changed: if they "
-        )
-        remedy += f"are right, start again in a new store (--store), else {RESTORE}"
-    return BadInputError(
-        f"chunk {chunk} of {where} is corrupt: its checksum is not that of its first reading; {remedy}"
-    )
+        return BadInputError(f"chunk {chunk} of {where} is truncated: {said.partition(': ')[2]}; {remedy}")
+    return BadInputError(f"chunk {chunk} of {where} cannot be decoded ({said}); {remedy}")
 
 
 DENIED = re.compile(r"status code: (40[0-6]|41\d|507)|169\.254\.169\.254|metadata\.google|[Cc]redential")

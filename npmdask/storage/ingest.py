@@ -367,7 +367,7 @@ def ingest(
     _require_arguments(path, target, kind, missing, chunks)
     shard_bytes = parse_memory(shards, "shards")
     if (mark := mark_of(open_node(path)) if paths.is_zarr(path) else None) is not None:
-        warn(of_budget(mark))
+        warn(of_budget(mark.get("dataset")))
     if shard_bytes is not None and kind == "tensor":
         raise BadInputError("shards are of rows: leave them out for kind='tensor', whose blocks are files each")
     if symmetrise and kind != "tensor":

@@ -7,9 +7,7 @@ worker too; none is kept in a run.
 
 from __future__ import annotations
 
-import json
 import os
-import re
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,6 @@ from npmdask.errors import BadInputError, Later, LostError
 from npmdask.storage.checksum import fingerprint
 from npmdask.storage.chunk_access import first_line, no_answer, of_an_object_store
 from npmdask.storage.paths import require_not_withheld
-from npmdask.storage.prefetch import compares_tags
 from npmdask.storage.safe_open import open_node
 from npmdask.storage.snapshots import snapshot_of
 
@@ -86,26 +83,6 @@ def objects(node: Any) -> list[tuple[str, int, str]]:
     prefix = f"{node.path}/" if node.path else None
     listed = (meta for batch in node.store_path.store.store.list(prefix=prefix) for meta in batch)
     return sorted((m["path"], int(m["size"]), str(m["e_tag"] or m["last_modified"])) for m in listed)
-
-
-SUMMED = re.compile("crc32|adler32|fletcher32|gzip|zlib|lzma|bz2")  # codecs that compare what they decode with a sum
-
-
-def unchecked(source: Any) -> tuple[str, ...]:
-    """What to say with an answer of one pass over a plain array in an object store, where nothing vouches for it."""
-    array: Any = getattr(getattr(source.reader, "inner", source.reader), "array", None)
-    store = getattr(getattr(array, "store_path", None), "store", None)
-    if source.registered or not isinstance(store, zarr.storage.ObjectStore):
-        return ()
-    codecs = re.sub(r'"index_codecs": \[.*?\]', "", json.dumps(array.metadata.to_dict(), default=str))  # of a shard
-    whole = source.reader.access.way == "decoded" and source.reader.access.shard is None  # not in parts, or by zarr
-    if SUMMED.search(codecs) or (whole and compares_tags(array)):
-        return ()
-    return (
-        f"the bytes of {array.store_path} were read once, and nothing would tell if some were damaged on their way: "
-        "its chunks have no checksum, and their ETags are no MD5. Ingest the data, write them with a checksum "
-        "(zarr.codecs.Crc32cCodec), or compare with a second run",
-    )
 
 
 def outside(node: Any, facts: dict[str, Any]) -> str:

@@ -11,7 +11,6 @@ With a bound of 0, which is how every process begins, nothing is fetched ahead (
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import itertools
 import os
 import random
@@ -489,13 +488,15 @@ Room = Callable[[Any], np.ndarray]  # for the bytes of an answer
 async def _whole(wanted: _Object, admit: Admit) -> np.ndarray:
     if not isinstance(wanted.store, zarr.storage.ObjectStore):
         return await _by_its_store(wanted)
+    from npmdask.storage.on_the_way import as_tagged
+
     ranged = wanted.span is not None or wanted.expected > LARGE
     span, seen = wanted.span, set[str]()
     for number in range(TRIES):
         await _pause(number)
         try:
             data = await _in_pieces(wanted, admit, span or (0, None) if ranged else None)
-            if not await _as_tagged(wanted, data, seen):
+            if not await as_tagged(wanted, data, seen):
                 continue
             return data if ranged or wanted.span is None or wanted.then is not None else data[slice(*wanted.span)]
         except Exception as error:
@@ -507,35 +508,6 @@ async def _whole(wanted: _Object, admit: Admit) -> np.ndarray:
                 raise
     why = "it came damaged, other than its ETag says" if seen else "it was replaced while it was read"
     raise NoAnswerError(f"{why}, {TRIES} times")
-
-
-# Of an array whether the tags of its objects are the MD5 of their bytes, with the store, so that no other has its id.
-_TAGS: dict[tuple[int, str], tuple[Any, bool]] = {}
-
-
-def compares_tags(array: Any) -> bool:
-    """Whether objects of ``array`` that come whole are compared with their MD5."""
-    family = (id(array.store_path.store), array.path)
-    if family not in _TAGS:  # other processes may have read it
-        take(array, Piece(array.metadata.encode_chunk_key((0,) * array.ndim), array.nbytes))
-    return _TAGS.get(family, (None, False))[1]
-
-
-async def _as_tagged(wanted: _Object, data: np.ndarray, seen: set[str]) -> bool:
-    """Whether all bytes of an object are those that it is tagged with; taken to be so of a part, and of other tags.
-
-    With some encryptions of its server a tag only looks like an MD5: then the same bytes come twice. ``seen``: what
-    came before.
-    """
-    known, tag = _TAGS.get(wanted.family, (None, None))[1], (wanted.version or "").strip('"')
-    if known is False or len(data) != wanted.size or not re.fullmatch("[0-9a-f]{32}", tag):
-        return True
-    found = (await asyncio.to_thread(hashlib.md5, data.data, usedforsecurity=False)).hexdigest()
-    taken = found == tag or (found in seen and not known)
-    if taken:
-        _TAGS[wanted.family] = wanted.store, found == tag
-    seen.add(found)
-    return taken
 
 
 async def _last_bytes(wanted: _Object, count: int) -> tuple[int, int]:

@@ -91,19 +91,13 @@ def mark_of(node: Any) -> Any:
     for place, inside in above:
         with suppress(OSError, ValueError, KeyError, TypeError):  # an array, or nothing
             found = found or dict(zarr.open_group(place, path=inside, mode="r").attrs).get(BUDGET_MARK)
-    return found
+    return found if isinstance(found, dict | None) else {"dataset": str(found)}  # of a version that noted the name
 
 
-def name_of_budget(mark: Any) -> str | None:
-    """The name in a mark of any version."""
-    name = mark.get("dataset") if isinstance(mark, dict) else mark
-    return None if name is None else str(name)
-
-
-def of_budget(mark: Any) -> str:
+def of_budget(name: str | None) -> str:
     """What is said of data that have a privacy budget where nothing protects what is made of them."""
     return (
-        f"these data have a privacy budget (as {name_of_budget(mark)!r} in the ledger), and what is made of them here "
+        f"these data have a privacy budget (as {name!r} in the ledger), and what is made of them here "
         "is not protected by it: it may tell of single records; to share an answer, run with a [privacy] table"
     )
 

@@ -71,7 +71,7 @@ from npmdask.storage.readers.lazy import BlockRows, mapped_rows, open_block_rows
 from npmdask.storage.readers.matrix_free import open_linear_operator
 from npmdask.storage.readers.packed import TensorReader, TriangleReader, open_packed, open_packed_tensor
 from npmdask.storage.readers.sparse import CsrReader, open_csr
-from npmdask.storage.safe_open import mark_of, name_of_budget, of_budget, open_node, require_no_pickle
+from npmdask.storage.safe_open import mark_of, of_budget, open_node, require_no_pickle
 from npmdask.storage.snapshots import arrays_in, in_repository, is_of_icechunk, open_repository
 from npmdask.storage.writers.packed import packed_in_memory
 
@@ -185,7 +185,7 @@ class Source:
     labels: Labels | None = None
     dim: str | None = None
     digests: np.ndarray | dict[str, np.ndarray] | None = None
-    mark: Any = None
+    mark: dict[str, Any] | None = None
     gaps: bool = False
     notes: tuple[str, ...] = ()
     order: np.ndarray | None = None
@@ -213,7 +213,7 @@ class Source:
     @property
     def budget(self) -> str | None:
         """The name under which the data have a privacy budget."""
-        return name_of_budget(self.mark)
+        return None if self.mark is None else str(self.mark.get("dataset"))
 
     @property
     def said(self) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from zarr.codecs import Crc32cCodec
 
 import npmdask
 from npmdask.errors import BadInputError, LostError, NpmdaskError
-from npmdask.storage import object_url, prefetch
+from npmdask.storage import object_url, on_the_way, prefetch
 from npmdask.storage.source import open_source
 from tests.cluster.conftest import FaultyBucket
 from tests.conftest import often
@@ -135,14 +135,14 @@ def test_what_the_comparison_costs(faulty: FaultyBucket, monkeypatch: pytest.Mon
         npmdask.top_k("s3://bucket/big.zarr", 3, kind="samples", algorithm="gram")
         return time.perf_counter() - began
 
-    real, ratios = prefetch._as_tagged, []
+    real, ratios = on_the_way.as_tagged, []
     for _ in range(3):
-        monkeypatch.setattr(prefetch, "_as_tagged", real)
+        monkeypatch.setattr(on_the_way, "as_tagged", real)
         with_it = seconds()
 
         async def believe(*_: Any) -> bool:
             return True
 
-        monkeypatch.setattr(prefetch, "_as_tagged", believe)
+        monkeypatch.setattr(on_the_way, "as_tagged", believe)
         ratios.append(with_it / seconds())
     assert float(np.median(ratios)) < 1.5

@@ -5,11 +5,14 @@ import os
 import signal
 from collections import Counter
 
+import numpy as np
 import pytest
 
 from npmdask import top_k
 from npmdask.checkpoint.store import RunStore
 from npmdask.cli.main import main as npmdask
+from npmdask.storage.ingest import ingest
+from npmdask.storage.safe_open import mark_data
 from tests.prefect.conftest import ROOT, Shop, alive, committed, wait_until
 
 pytestmark = pytest.mark.slow
@@ -170,3 +173,15 @@ def test_not_converged_is_red_and_still_says_its_figures(client: Shop) -> None:
     assert (facts["converged"], facts["steps"]) == (False, 2)
     assert "not converged: max_steps = 2" in client.err
     assert client.states() == {"FAILED": 1}
+
+
+def test_warnings_about_data_are_in_the_log_of_the_flow(client: Shop) -> None:
+    """Mutant: they go to stderr only, which nobody sees of a schedule."""
+    np.save(client.folder / "p.npy", np.random.default_rng(0).standard_normal((300, 8)))
+    ingest(client.folder / "p.npy", client.folder / "p.zarr")
+    mark_data(client.folder / "p.zarr", {"dataset": "people"})
+    config = client.config("marked", rank=2)
+    config.write_text(config.read_text().replace("a.zarr", "p.zarr"))
+    assert client.run("-m", "flows.npm", config) == 0, client.err
+    query = "select message from log where level = 30 and {since}"
+    wait_until(lambda: any("have a privacy budget (as 'people'" in text for (text,) in client.ask(query)), 60, "a line")

@@ -473,7 +473,7 @@ class Ledger:
             return [text.not_marked(source.path, error)]
         return []
 
-    def require_noted(self, mark: Any) -> None:
+    def require_noted(self, mark: dict[str, Any] | None) -> None:
         """Make sure that this is the ledger that the mark of data names, or what has become of it since.
 
         Data without a mark have no ledger yet; versions before noted a name alone.
@@ -483,7 +483,7 @@ class Ledger:
         BudgetError
             It is another one, or an older copy.
         """
-        if isinstance(mark, dict):
+        if mark is not None and "head" in mark:
             found = None
             if self._database.exists():
                 with self._database.reading() as book:

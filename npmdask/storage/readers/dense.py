@@ -32,7 +32,6 @@ from npmdask.storage.chunk_access import (
     array_folder,
     ask_ahead,
     chunk_exists,
-    corrupt,
     missing_chunk,
     opened_rows,
     read_chunk,
@@ -412,6 +411,8 @@ class DenseReader(InTiles):
         if self.checksums is not None and int(self.checksums[slab, column]) != found.crc:
             known = int(self.checksums[slab, column])
             again = lambda: crc32c(np.ascontiguousarray(self.decode(slab, column)))  # noqa: E731
+            from npmdask.storage.on_the_way import corrupt
+
             raise corrupt(self.chunk_name(slab, column), self.array, self.where, known, again)
         if self.digests is not None and found.differ_from(self.digests[slab, column]):
             raise changed_content(self.chunk_name(slab, column), self.where)

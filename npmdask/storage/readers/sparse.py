@@ -20,7 +20,6 @@ from npmdask.storage.chunk_access import (
     FillRows,
     access_of,
     ask_ahead,
-    corrupt,
     location,
     missing_chunk,
     opened_rows,
@@ -288,6 +287,8 @@ class CsrReader:
             key = self._file_name(name, slab // self._in_file[name])
             again = lambda: crc32c(self._values(name, slab, span, files))  # noqa: E731
             known = int(self.checksums[name][slab])
+            from npmdask.storage.on_the_way import corrupt
+
             raise corrupt(key, self.arrays[name], f"{self.where}/{name}", known, again)
         if self.digests is not None and (digest_of(values) != self.digests[name][slab]).any():
             raise changed_content(str(slab), f"{self.where}/{name}")
