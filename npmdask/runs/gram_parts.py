@@ -403,8 +403,7 @@ def form_parts(
         asked["groups"] = request.groups.identity
     with RunStore(store) as held:
         _require_own(held, request)
-        once = {"source": source.path} | ({} if source.dim is None else {"dim": source.dim})
-        bind_spec(gram_spec(data, asked, request.seed), held, {"resources": asdict(resources)}, once=once)
+        bind_spec(gram_spec(data, asked, request.seed), held, {"resources": asdict(resources)}, once=source.kept)
         if labels is not None and held.part_meta("labels") is None:
             held.write_part("labels", *labels.bundle())
         if request.groups is not None and held.part_meta("groups") is None:

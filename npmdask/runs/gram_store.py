@@ -816,10 +816,7 @@ def form_gram(
     read = form_parts(source, store, request, resources, observer, begun)
     formed = GramStore(store)
     formed.rows_read, formed.bytes_read = read
-    if "://" in source.path:
-        from npmdask.storage.on_the_way import unchecked
-
-        formed.warnings = unchecked(source)
+    formed.warnings = source.unchecked
     if request.by_chunks is not None and len(formed.groups) == 1:
         count = len(formed.parts[0].origins[0].units)
         formed.warnings += (

@@ -207,11 +207,7 @@ def _rebuild_left(
 def _solution(
     problem: Problem, session: Session, release: Release, arrays: dict[str, np.ndarray], meta: dict[str, Any]
 ) -> Solution:
-    once: tuple[str, ...] = ()
-    if meta["total_data_passes"] == 1 and "://" in problem.source.path:
-        from npmdask.storage.on_the_way import unchecked
-
-        once = unchecked(problem.source)
+    once = problem.source.unchecked if meta["total_data_passes"] == 1 else ()
     solution = Solution(
         basis=arrays["basis"],
         values=arrays["values"],

@@ -58,8 +58,6 @@ def bind(problem: Problem, store: RunStore, resources: Resources) -> list[str]:
     moves: dict[str, Any] = (
         {} if problem.nodes is None else {"source": problem.source.path}
     )  # the same nodes may have moved
-    once = {"source": problem.source.path} | problem.source.said
-    once |= {} if problem.source.dim is None else {"dim": problem.source.dim}
     if problem.request.presentation is not None:
         moves["report"] = problem.request.presentation.facts()
 
@@ -74,7 +72,9 @@ def bind(problem: Problem, store: RunStore, resources: Resources) -> list[str]:
         if problem.start is not None:
             keep_start(store, problem.start)
 
-    told = bind_spec(problem.spec(), store, {"resources": asdict(resources)} | moves, once=once, keep=keep)
+    told = bind_spec(
+        problem.spec(), store, {"resources": asdict(resources)} | moves, once=problem.source.kept, keep=keep
+    )
     return [*problem.source.notes, *told]
 
 

@@ -45,10 +45,11 @@ async def as_tagged(wanted: Any, data: np.ndarray, seen: set[str]) -> bool:
 def unchecked(source: Any) -> tuple[str, ...]:
     """What to say with an answer of one pass over a plain array in an object store, where nothing vouches for it."""
     array: Any = getattr(getattr(source.reader, "inner", source.reader), "array", None)
-    if source.registered or array is None or not isinstance(array.store_path.store, zarr.storage.ObjectStore):
+    store = getattr(getattr(array, "store_path", None), "store", None)
+    if source.registered or not isinstance(store, zarr.storage.ObjectStore):
         return ()
     codecs = re.sub(r'"index_codecs": \[.*?\]', "", json.dumps(array.metadata.to_dict(), default=str))  # of a shard
-    access, family = source.reader.access, (id(array.store_path.store), array.path)
+    access, family = source.reader.access, (id(store), array.path)
     if access.way == "decoded" and access.shard is None and family not in _TAGS:  # other processes may have read it
         take(array, Piece(array.metadata.encode_chunk_key((0,) * array.ndim), array.nbytes))
     if SUMMED.search(codecs) or (access.shard is None and _TAGS.get(family, (None, False))[1]):

@@ -222,6 +222,20 @@ class Source:
         return {"notes": [*self.notes], **budget} if self.notes else {}
 
     @property
+    def kept(self) -> dict[str, Any]:
+        """What a run remembers of its source as it was when the run began."""
+        return {"source": self.path} | ({} if self.dim is None else {"dim": self.dim}) | self.said
+
+    @property
+    def unchecked(self) -> tuple[str, ...]:
+        """What to say with an answer of one pass, where nothing would tell of bytes that came damaged."""
+        if "://" not in self.path:
+            return ()
+        from npmdask.storage.on_the_way import unchecked
+
+        return unchecked(self)
+
+    @property
     def dimension(self) -> int:
         """d: real numbers in the vectors that are looked for."""
         return self.reader.shape[1] if self.side is None else self.side

@@ -200,8 +200,9 @@ def _stored(source: Source, reading: Reading, seed: int, weights: Weights | None
     stream = ZarrRows(source, **order, non_finite=reading.non_finite, gaps=reading.gaps, weights=known)  # type: ignore[arg-type]
     truth = None if source.truth is None else source.truth.basis.astype(np.float64)
     rows = source.shape[0] * reading.epochs
-    held = {"buffer_bytes": stream.buffer_bytes, "mark": source.mark, "said": source.said, "weights": weights}
-    return Opened(stream=stream, name=source.path, named=named, rows=rows, truth=truth, **held)
+    facts: dict[str, Any] = {"name": source.path, "mark": source.mark, "said": source.said}
+    held = stream.buffer_bytes
+    return Opened(stream=stream, named=named, rows=rows, truth=truth, weights=weights, buffer_bytes=held, **facts)
 
 
 def _files(path: Path, reading: Reading, choice: Choice | None) -> Opened:

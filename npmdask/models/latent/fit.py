@@ -338,7 +338,7 @@ def run_job(
         spec = _spec(name, opened, request)
         if begun is not None and request.refine == 0 and "refine" not in begun["algorithm"]:
             del spec["algorithm"]["refine"]  # of a version that knew no refinement
-        bind_spec(spec, held, {"resources": asdict(resources)}, once={"source": opened.path} | opened.said)
+        bind_spec(spec, held, {"resources": asdict(resources)}, once=opened.kept)
         found = held.read_part(ANSWER)
         if found is None:
             resources.require_possible()

@@ -136,8 +136,7 @@ def _fit_in(
         The store belongs to other data or parameters; the memory does not suffice.
     """
     reader = require_documents(source)
-    once = {"source": source.path} | source.said
-    bind_spec(_spec(source, request), held, {"resources": asdict(resources)}, once=once)
+    bind_spec(_spec(source, request), held, {"resources": asdict(resources)}, once=source.kept)
     found = held.read_part(PART)
     if found is None:
         resources.require_possible()

@@ -307,8 +307,7 @@ def run_coupled(
     resources, observer = resources or Resources(), observer or Observer()
     _require_modes(fields, request)
     with RunStore(store) as held:
-        once = {"source": fields.left.path, "other_source": fields.right.path} | fields.joined.said
-        once |= {} if fields.left.dim is None else {"dim": fields.left.dim}
+        once = fields.left.kept | {"other_source": fields.right.path} | fields.joined.said
         once |= {} if fields.right.dim is None else {"other_dim": fields.right.dim}
         keep, here = partial(keep_weights, held, fields.weights), {"resources": asdict(resources)}
         bind_spec(spec_of_fields(fields, request), held, here, once=once, keep=keep)
