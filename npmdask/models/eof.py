@@ -31,7 +31,7 @@ from npmdask.runs.solution import Resources, Solution
 from npmdask.runs.weights import COSLAT, Weights, find_weights, over, weights_called
 from npmdask.storage.labels import DESCRIBED, Axis, axis_of
 from npmdask.storage.readers.dense import ReadStats
-from npmdask.storage.readers.gaps import COUNTED, DROP, checked_marks, unmarked
+from npmdask.storage.readers.gaps import COUNTED, DROP, REFUSE, checked_marks, unmarked
 from npmdask.storage.readers.lazy import rows_of_a_block
 from npmdask.storage.source import Source, open_source
 from npmdask.streaming.estimator import run_store
@@ -265,7 +265,7 @@ class EOF:
         marks = checked_marks(self.missing_values)
         columns = self._field.column_weights(weights, use_coslat=self.use_coslat, missing=self.missing, marks=marks)
         self._fitted = self._field.rows(X)
-        source = open_source(self._fitted, "samples", dim)
+        source = open_source(self._fitted, "samples", dim, gaps=self.missing != REFUSE)
         rows = find_weights(source, sample_weights, None, X)
         weighted = Weights(rows=None if rows is None else rows.rows, columns=columns)
         request = Request(

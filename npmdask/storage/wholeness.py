@@ -181,13 +181,13 @@ def _grid(root: str, name: str, *, gaps: bool) -> tuple[Any, str]:
         fill = None if "_FillValue" in array.attrs else DEFAULT_FILLS.get(array.dtype.str[1:])
         found, where = conventions_of(array.attrs, array.dtype, f"{name} of {path}", fill), f"{name} of {path}"
         found = found if gaps or found is None else found.without_gaps()
-        return array if found is None else DecodedArray(array, found, where, "nan" if gaps else "refuse"), ""
+        return array if found is None else DecodedArray(array, found, where, "nan"), ""
     inside = in_repository(path)
     node = open_repository(*inside)[0] if inside is not None else open_node(path)
     node = member(node, name)
     found, array = zarr_conventions(node), whole_array(node)
     if found is not None and not found.keeps(node.dtype):
-        array = DecodedArray(array, found, location(node), "nan" if gaps else "refuse")
+        array = DecodedArray(array, found, location(node), "nan")
     return array, outside(node, {})
 
 

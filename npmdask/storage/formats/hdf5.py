@@ -254,9 +254,7 @@ def whole_dataset(array: Any, *, gaps: bool | None = None) -> Any:
         return Sought(array)
     where = f"{array.name} of {array.file.filename}"
     found = _conventions(array, where)
-    return _meant(
-        Sought(array), found if gaps or found is None else found.without_gaps(), where, "nan" if gaps else "refuse"
-    )
+    return _meant(Sought(array), found if gaps or found is None else found.without_gaps(), where, "nan")
 
 
 def _conventions(array: Any, where: str) -> Conventions | None:
