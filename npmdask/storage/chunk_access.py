@@ -17,17 +17,17 @@ import re
 import stat
 import struct
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import zarr
-from zarr.core.sync import sync
+from zarr.abc.store import RangeByteRequest
 
 from npmdask.errors import BadInputError, LostError, NpmdaskError
 from npmdask.storage.checksum import crc32c
@@ -42,6 +42,7 @@ from npmdask.storage.prefetch import (
     take,
     take_all,
 )
+from npmdask.storage.safe_open import PlainFiles
 from npmdask.storage.snapshots import is_of_icechunk, reason_of, snapshot_of
 
 Decode = Callable[[np.ndarray, np.ndarray], None]  # (packed bytes, the whole chunk to fill)
@@ -755,131 +756,141 @@ def ask_ahead(array: Any, access: Access, name: str, columns: int | None = None,
         prefetch_piece(array, _piece_of(array, name))
 
 
-def read_through_zarr(
-    array: Any, names: Iterable[str], read: Callable[[], Any], *, fill: bool = False, known: set[str] | None = None
-) -> np.ndarray:
-    """What ``read`` gets from zarr, once the files called ``names``, which it is to meet, are found good.
-
-    Of stores that are no folders only what zarr would read wrong is looked at. ``fill``: a file may be missing.
-    ``known``: objects that were looked at before; grows.
-
-    Raises
-    ------
-    FileNotFoundError
-        One is not there (its name).
-    NpmdaskError
-        One is no plain file, or not as long as its frame or its index says; or zarr cannot read them.
-    """
-    names = list(names)
-    for name in names:
-        try:
-            if known is None or name not in known:
-                _require_sound(array, name)
-        except FileNotFoundError:
-            if not fill:
-                raise FileNotFoundError(name) from None
-        except (OSError, ValueError) as error:
-            raise unreadable(name, location(array), error) from error
-        except Exception as error:
-            if not of_an_object_store(error):
-                raise
-            raise unreadable(name, location(array), error) from error
-    if known is not None and array_folder(array) is None:  # objects are replaced as a whole; files rot
-        known.update(names)
-    try:
-        return np.asarray(read())
-    except NpmdaskError:
-        raise
-    except Exception as error:  # whatever codecs raise: there are many, and zlib's and lzma's errors are of no family
-        raise unreadable(" or ".join(names[:3]), location(array), error) from error
-
-
-Take = Callable[[int, int], np.ndarray]  # bytes of a file or object: from where, how many
-
-
-def _require_sound(array: Any, name: str) -> None:
-    """Look at a chunk before zarr reads it: the kind of its file, and the sizes that its frame or index claims.
-
-    zarr reads behind the end of a Blosc frame that was cut off (of memory: it may crash), and of an inner chunk that a
-    cut shard lacks it may read the fill value.
-    """
-    folder, metadata = array_folder(array), array.metadata
-    last = metadata.compressor if metadata.zarr_format == 2 else metadata.codecs[-1]
-    if folder is None:
-        if type(last).__name__ in SIZED:
-            packed = _fetch(array, name)
-            _require_sizes(array, last, len(packed), lambda first, length: packed[first : first + length])
-        return
-    file = open_chunk_file(folder / name)
-    try:
-        _require_sizes(array, last, os.fstat(file).st_size, lambda first, length: _some_bytes(file, first, length))
-    finally:
-        os.close(file)
-
-
-SIZED = ("Blosc", "BloscCodec", "ShardingCodec")
-
-
 def require_sound(array: Any, came: np.ndarray, size: int, span: tuple[int, int] | None = None) -> None:
     """Look at bytes that came of a chunk of ``size`` bytes before zarr decodes them: all, or of a shard its index or,
     from byte ``span[0]`` to ``span[1]``, an inner chunk.
+
+    zarr reads behind the end of a Blosc frame that was cut off (of memory: it may crash), and of an inner chunk that a
+    cut shard lacks it may read the fill value.
 
     Raises
     ------
     ValueError
         They are not all there, or fewer than a frame or an index says.
     """
-    metadata = array.metadata
+    metadata, parts = array.metadata, [came]
     last = metadata.compressor if metadata.zarr_format == 2 else metadata.codecs[-1]
-    if len(came) == size:
-        _require_sizes(array, last, size, lambda first, length: came[first : first + length])
-    elif span is None or (span[0] == 0 and last.index_location.value == "start"):
-        _spans(array, last, size, lambda first, length: came)
-    else:
-        if len(came) != span[1] - span[0]:
-            raise ValueError(f"it is truncated: it ends at byte {span[0] + len(came)}, within an inner chunk")
-        if type(last.codecs[-1]).__name__ == "BloscCodec":
-            require_blosc(came[:BLOSC_HEADER], len(came))
-
-
-def _require_sizes(array: Any, last: Any, size: int, take: Take) -> None:
-    spans = [(0, size)]
     if type(last).__name__ == "ShardingCodec":
-        spans, last = _spans(array, last, size, take), last.codecs[-1]
+        if len(came) == size:
+            parts = [came[first : first + n] for first, n in _spans(array, last, size, came)]
+        elif span is None or (span[0] == 0 and last.index_location.value == "start"):
+            _spans(array, last, size, came)
+            return
+        elif len(came) != span[1] - span[0]:
+            raise ValueError(f"it is truncated: it ends at byte {span[0] + len(came)}, within an inner chunk")
+        last = last.codecs[-1]
     if type(last).__name__ in ("Blosc", "BloscCodec"):
-        for first, length in spans:
-            require_blosc(take(first, min(length, BLOSC_HEADER)), length)
+        for part in parts:
+            require_blosc(part[:BLOSC_HEADER], len(part))
 
 
-def _spans(array: Any, shard: Any, size: int, take: Take) -> list[tuple[int, int]]:
-    """Where the inner chunks of a shard lie."""
+def _spans(array: Any, shard: Any, size: int, came: np.ndarray) -> list[tuple[int, int]]:
+    """Where the inner chunks of a shard of ``size`` bytes lie, by all of it or its index."""
     kind = _index_of(shard)
     if kind is None:
         return []
     counts = tuple(n // int(c) for n, c in zip(stored_shape(array), shard.chunk_shape, strict=True))
     reader = Shard(decode=decode_plain, inner=tuple(shard.chunk_shape), fill=0, **kind)
     length = min(reader.index_bytes(counts), size)
-    index = reader.index(take(0 if reader.at_start else size - length, length), counts, size)
+    index = reader.index(came[:length] if reader.at_start else came[len(came) - length :], counts, size)
     return [(int(first), int(n)) for first, n in index.reshape(-1, 2) if first != NO_CHUNK]
 
 
-def _some_bytes(file: int, first: int, length: int) -> np.ndarray:
-    part = np.empty(length, np.uint8)
-    read_exactly(file, part, first)
-    return part
+METADATA = ("zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata")
+RECENT = 1000  # chunks that are tried one by one where some of them cannot be decoded, to name the one
+Lost = Callable[[Any, str], Exception | None]  # (array, chunk that is not there): an error, or its fill value is meant
 
 
-def chunk_exists(array: Any, values: np.ndarray, name: str) -> bool:
-    """False if ``values`` are only the fill value because chunk ``name`` of ``array`` is not in its store."""
-    fill = 0 if array.fill_value is None else array.fill_value  # Zarr 2 may have none: zeros are read
-    # Zarr returns the fill value for a chunk that is not there: only then is it worth asking the store.
-    if not (np.isnan(values) if fill != fill else values == fill).all():
-        return True
-    return bool(sync(array.store_path.store.exists(f"{array.path}/{name}".lstrip("/"))))
+class WholeStore(zarr.storage.WrapperStore[Any]):
+    """A store of zarr's of which every chunk of some ``arrays`` (by their path) is looked at as it is read.
+
+    A chunk is a plain file, as long as its frame or its index says; ``lost`` says what to do where it is not there.
+    """
+
+    def __init__(self, store: Any, arrays: dict[str, Any], lost: Lost) -> None:
+        plain = type(store) is zarr.storage.LocalStore
+        super().__init__(PlainFiles(store.root, read_only=True) if plain else store)
+        self.arrays, self.lost, self._recent = arrays, lost, deque[tuple[str, str]](maxlen=RECENT)
+
+    def __reduce__(self) -> Any:
+        return WholeStore, (self._store, self.arrays, self.lost)
+
+    async def get(self, key: str, prototype: Any = None, byte_range: Any = None) -> Any:
+        """As ``Store.get``; raises what ``lost`` gives, or NpmdaskError for a chunk that is not whole."""
+        path = next((path for path in self.arrays if key.startswith(path and f"{path}/")), None)
+        if path is None or key.rpartition("/")[2] in METADATA:
+            return await self._store.get(key, prototype, byte_range)
+        array, name = self.arrays[path], key[len(path) :].lstrip("/")
+        self._recent.append((path, name))
+        try:
+            came = await self._store.get(key, prototype, byte_range)
+            if came is not None:
+                span = (byte_range.start, byte_range.end) if isinstance(byte_range, RangeByteRequest) else None
+                size = len(came) if byte_range is None else 0 if span and span[0] else await self._store.getsize(key)
+                require_sound(array, np.asarray(came.as_numpy_array()).view(np.uint8), size, span)
+                return came
+        except NpmdaskError:
+            raise
+        except Exception as error:  # of any store
+            raise unreadable(name, location(array), error) from error
+        if (gone := self.lost(array, name)) is not None:
+            raise gone
+        return None
+
+    async def get_partial_values(self, prototype: Any, key_ranges: Iterable[tuple[str, Any]]) -> list[Any]:
+        """As ``Store.get_partial_values``."""
+        return [await self.get(key, prototype, span) for key, span in key_ranges]
+
+    def over(self, node: Any) -> Any:
+        """An array or group that this store has, read by way of it."""
+        inner = node._async_array if isinstance(node, zarr.Array) else node._async_group
+        return type(node)(replace(inner, store_path=zarr.storage.StorePath(self, node.path)))
+
+    def name_the_one(self) -> None:
+        """Raise BadInputError for a chunk, of those that were read last, that cannot be decoded by itself."""
+        for path, name in dict.fromkeys(self._recent):
+            array = self.arrays[path]
+            at = [int(i) for i in re.findall(r"\d+", name)]
+            try:
+                self.over(array)[tuple(slice(i * c, (i + 1) * c) for i, c in zip(at, stored_shape(array), strict=True))]
+            except (NpmdaskError, FileNotFoundError):
+                raise
+            except Exception as error:  # whatever codecs raise: zlib's and lzma's errors are of no family
+                raise unreadable(name, location(array), error) from error
+
+
+@contextmanager
+def naming(stores: Iterable[WholeStore]) -> Iterator[None]:
+    """Around reading from ``stores``: of a chunk that cannot be decoded the error names it."""
+    try:
+        yield
+    except (NpmdaskError, FileNotFoundError):
+        raise
+    except Exception:
+        for store in stores:
+            store.name_the_one()
+        raise
+
+
+def looked_at(array: Any, lost: Lost) -> Any:
+    """The same Zarr array, or what shows one decoded or in another shape, read by way of a :class:`WholeStore`."""
+    if isinstance(array, zarr.Array):
+        return WholeStore(array.store_path.store, {array.path: array}, lost).over(array)
+    inside = "array" if "array" in vars(array) else "packed"
+    return replace(array, **{inside: looked_at(getattr(array, inside), lost)})
+
+
+def lost_file(array: Any, name: str) -> Exception:
+    """What a reader raises for a chunk that is not there, who knows what to say of it."""
+    return FileNotFoundError(name)
+
+
+def _filled(array: Any, name: str) -> None:
+    """Let a chunk that is not there be read as the fill value."""
 
 
 class Boxes:
-    """A Zarr array that slices as such, read through zarr, every chunk that is met looked at.
+    """A Zarr array that slices as such, read through zarr, every chunk that is met looked at (:class:`WholeStore`).
 
     ``fill``: chunks that are not there are read as the fill value; else that is an error with ``remedy`` at its end,
     unless ``before_missing``, which is called with the array first, knows better and raises its own.
@@ -896,59 +907,26 @@ class Boxes:
         *,
         fill: bool = False,
         remedy: str = "restore it from a backup",
-        before_missing: Callable[[Any], None] | None = None,
+        before_missing: Callable[[Any], None] = lambda array: None,
     ) -> None:
         self.array, self.shape, self.dtype, self.name = array, tuple(array.shape), array.dtype, array.name
-        self._fill, self._remedy, self._stored = fill, remedy, stored_shape(array)
-        self._known: set[str] = set()
-        self._before_missing = before_missing
+        self._remedy, self._before_missing = remedy, before_missing
+        self._whole = looked_at(array, _filled if fill else lost_file)
 
     def __getitem__(self, key: Any) -> np.ndarray:
-        keys = [k for k in (key if isinstance(key, tuple) else (key,)) if k is not Ellipsis]
-        keys += [slice(None)] * (len(self.shape) - len(keys))
-        box = [slice(*k.indices(n)[:2]) for k, n in zip(keys, self.shape, strict=True)]
-        met = [range(b.start // c, -(-b.stop // c)) for b, c in zip(box, self._stored, strict=True)]
-        return self._read(list(product(*met)), lambda: self.array[tuple(box)], box)
+        return self._read(lambda: self._whole[key])
 
     def entries(self, where: np.ndarray) -> np.ndarray:
         """Single entries of a 1-D array, in the order of ``where``."""
-        met: list[tuple[int, ...]] = [(int(i),) for i in np.unique(where // self._stored[0])]
-        return self._read(met, lambda: self.array.oindex[where], None)
+        return self._read(lambda: self._whole.oindex[where])
 
-    def _read(self, places: list[tuple[int, ...]], read: Callable[[], Any], box: list[slice] | None) -> np.ndarray:
-        names = {at: str(self.array.metadata.encode_chunk_key(at)) for at in places}
+    def _read(self, read: Callable[[], Any]) -> np.ndarray:
         try:
-            values = read_through_zarr(self.array, names.values(), read, fill=self._fill, known=self._known)
+            with naming([self._whole.store_path.store]):
+                return np.asarray(read())
         except FileNotFoundError as error:
-            raise self._missing(str(error)) from None
-        except BadInputError:
-            if box is not None and len(places) > 1:
-                self._name_the_one(places, box)
-            raise
-        if array_folder(self.array) is None and not self._fill and box is not None:
-            for at, name in names.items():
-                part = tuple(
-                    slice(max(0, i * c - b.start), (i + 1) * c - b.start)
-                    for i, c, b in zip(at, self._stored, box, strict=True)
-                )
-                if not chunk_exists(self.array, values[part], name):
-                    raise self._missing(name)
-        return values
-
-    def _name_the_one(self, places: list[tuple[int, ...]], box: list[slice]) -> None:
-        """Raise the error of the first chunk that cannot be read by itself."""
-        for at in places:
-            part = tuple(
-                slice(max(b.start, i * c), min(b.stop, (i + 1) * c))
-                for i, c, b in zip(at, self._stored, box, strict=True)
-            )
-            name = str(self.array.metadata.encode_chunk_key(at))
-            read_through_zarr(self.array, [name], lambda part=part: self.array[part], fill=True)  # type: ignore[misc]
-
-    def _missing(self, name: str) -> BadInputError:
-        if self._before_missing is not None:
             self._before_missing(self.array)
-        return missing_chunk(name, self.array, self._remedy)
+            raise missing_chunk(str(error), self.array, self._remedy) from None
 
 
 def missing_chunk(name: str, array: Any, remedy: str) -> BadInputError:

@@ -8,11 +8,8 @@ other libraries read of an HDF5 file is looked at in that file, before and after
 
 from __future__ import annotations
 
-import re
-from collections import deque
-from collections.abc import Iterable
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import CellType, FunctionType
@@ -20,17 +17,9 @@ from typing import Any
 
 import numpy as np
 import zarr
-from zarr.abc.store import RangeByteRequest
 
-from npmdask.errors import NpmdaskError, extra
-from npmdask.storage.chunk_access import (
-    location,
-    missing_chunk,
-    read_through_zarr,
-    require_sound,
-    stored_shape,
-    unreadable,
-)
+from npmdask.errors import extra
+from npmdask.storage.chunk_access import WholeStore, location, looked_at, missing_chunk, naming
 from npmdask.storage.conventions import (
     DEFAULT_FILLS,
     DecodedArray,
@@ -41,13 +30,11 @@ from npmdask.storage.conventions import (
 )
 from npmdask.storage.formats.hdf5 import whole_dataset
 from npmdask.storage.object_url import outside
-from npmdask.storage.readers.lazy import SlicedRows, naming
-from npmdask.storage.safe_open import PlainFiles, open_node
+from npmdask.storage.readers.lazy import SlicedRows
+from npmdask.storage.safe_open import open_node
 from npmdask.storage.snapshots import in_repository, open_repository
 
-METADATA = ("zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata")
-RECENT = 1000  # chunks that are tried one by one where a block cannot be decoded, to name the one
-DEEPEST = 12  # wrappers within each other
+DEEPEST = 40  # wrappers within each other
 PLAIN = (str, bytes, int, float, complex, type(None), type, np.ndarray, np.generic)
 EMPTY = (
     "restore it, or if it really is empty write the array again with write_empty_chunks=True (an option of xarray's "
@@ -55,62 +42,9 @@ EMPTY = (
 )
 
 
-class WholeStore(zarr.storage.WrapperStore[Any]):
-    """A store of zarr's of which every chunk of some ``arrays`` (by their path) is looked at as it is read."""
-
-    def __init__(self, store: Any, arrays: dict[str, Any]) -> None:
-        plain = type(store) is zarr.storage.LocalStore
-        super().__init__(PlainFiles(store.root, read_only=True) if plain else store)
-        self.arrays, self.recent = arrays, deque[tuple[str, str]](maxlen=RECENT)
-
-    def __reduce__(self) -> Any:
-        return WholeStore, (self._store, self.arrays)
-
-    async def get(self, key: str, prototype: Any = None, byte_range: Any = None) -> Any:
-        """As ``Store.get``; raises BadInputError for a chunk that is not there or not whole."""
-        path = next((path for path in self.arrays if key.startswith(path and f"{path}/")), None)
-        if path is None or key.rpartition("/")[2] in METADATA:
-            return await self._store.get(key, prototype, byte_range)
-        array, name = self.arrays[path], key[len(path) :].lstrip("/")
-        self.recent.append((path, name))
-        try:
-            came = await self._store.get(key, prototype, byte_range)
-            if came is None:
-                if not reads_as_missing(array):
-                    raise missing_chunk(name, array, EMPTY)
-                return None
-            span = (byte_range.start, byte_range.end) if isinstance(byte_range, RangeByteRequest) else None
-            size = len(came) if byte_range is None else 0 if span and span[0] else await self._store.getsize(key)
-            require_sound(array, np.asarray(came.as_numpy_array()).view(np.uint8), size, span)
-        except NpmdaskError:
-            raise
-        except (OSError, ValueError) as error:
-            raise unreadable(name, location(array), error) from error
-        return came
-
-    async def get_partial_values(self, prototype: Any, key_ranges: Iterable[tuple[str, Any]]) -> list[Any]:
-        """As ``Store.get_partial_values``."""
-        return [await self.get(key, prototype, span) for key, span in key_ranges]
-
-    def name_the_one(self) -> None:
-        """Raise BadInputError for a chunk, of those that were read last, that cannot be decoded by itself."""
-        for path, name in dict.fromkeys(self.recent):
-            array = self.arrays[path]
-            at = [int(i) for i in re.findall(r"\d+", name)]
-            box = tuple(slice(i * c, (i + 1) * c) for i, c in zip(at, stored_shape(array), strict=True))
-            read_through_zarr(array, [name], partial(array.__getitem__, box), fill=True)
-
-
-def whole_array(array: zarr.Array) -> zarr.Array:
-    """The same array, every chunk of which is looked at as it is read."""
-    if isinstance(array.store_path.store, WholeStore):
-        return array
-    return _over(array, WholeStore(array.store_path.store, {array.path: array}))
-
-
-def _over(node: Any, store: WholeStore) -> Any:
-    inner = node._async_array if isinstance(node, zarr.Array) else node._async_group
-    return type(node)(replace(inner, store_path=zarr.storage.StorePath(store, node.path)))
+def lost(array: Any, name: str) -> Exception | None:
+    """What to say of a chunk that is not there behind a lazy array, unless that means missing values."""
+    return None if reads_as_missing(array) else missing_chunk(name, array, EMPTY)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,16 +61,12 @@ class GridRows(SlicedRows):
         array = self.opened() if self.array is None else self.array
         region = [slice(None)] * len(array.shape)
         region[self.axis] = slice(int(self.edges[number]), int(self.edges[number + 1]))
-        with naming([store] if isinstance(store := _store_of(array), WholeStore) else []):
+        with naming([array.store_path.store] if hasattr(array, "store_path") else []):
             return np.moveaxis(np.asarray(array[tuple(region)]), self.axis, 0)
 
     @property
     def identity(self) -> str:
         return f"{self.known}, {self.stamp}, {self.heights}, {self.first:08x}"
-
-
-def _store_of(array: Any) -> Any:
-    return array.store_path.store if hasattr(array, "store_path") else None
 
 
 def grid_rows(root: str, name: str, axis: int, lazy: Any, *, gaps: bool) -> GridRows:
@@ -185,7 +115,7 @@ def _grid(root: str, name: str, *, gaps: bool) -> tuple[Any, str]:
     inside = in_repository(path)
     node = open_repository(*inside)[0] if inside is not None else open_node(path)
     node = member(node, name)
-    found, array = zarr_conventions(node), whole_array(node)
+    found, array = zarr_conventions(node), looked_at(node, lost)
     if found is not None and not found.keeps(node.dtype):
         array = DecodedArray(array, found, location(node), "nan")
     return array, outside(node, {})
@@ -227,7 +157,7 @@ class Stored:
         if type(held) is dict:
             return self._same(held, list(held.values()), depth, lambda new: dict(zip(held, new, strict=True)))
         if isinstance(held, partial):
-            if held.func.__name__ == "make_dask_chunk" and isinstance(held.args[0], Path):  # of anndata
+            if getattr(held.func, "__name__", "") == "make_dask_chunk" and isinstance(held.args[0], Path):  # of anndata
                 self.variables.add((str(held.args[0]), held.args[1]))
             parts = [held.func, held.args, held.keywords]
             return self._same(held, parts, depth, lambda new: partial(new[0], *new[1], **new[2]))
@@ -257,13 +187,13 @@ class Stored:
             arrays = {node.path: node}
         else:
             arrays = {one.path: one for _, one in node.members(max_depth=None) if isinstance(one, zarr.Array)}
-        self.stores.append(WholeStore(node.store_path.store, arrays))
-        return _over(node, self.stores[-1])
+        self.stores.append(WholeStore(node.store_path.store, arrays, lost))
+        return self.stores[-1].over(node)
 
 
 def _attributes(held: Any) -> list[str]:
     slots = [name for kind in type(held).__mro__ for name in getattr(kind, "__slots__", ())]
-    return [*slots, *getattr(held, "__dict__", ())]
+    return [name for name in (*slots, *getattr(held, "__dict__", ())) if not name.startswith("__")]
 
 
 def _with(held: Any, names: list[str], values: list[Any]) -> Any:

@@ -29,13 +29,12 @@ from npmdask.storage.chunk_access import (
     Access,
     FillRows,
     access_of,
-    array_folder,
     ask_ahead,
-    chunk_exists,
+    looked_at,
+    lost_file,
     missing_chunk,
     opened_rows,
     read_chunk,
-    read_through_zarr,
     said_place,
     scratch,
     shard_bytes,
@@ -186,6 +185,11 @@ class DenseReader(InTiles):
     def access(self) -> Access:
         """How the chunks are read: directly, decoded here, or through zarr, and why."""
         return access_of(self.array)
+
+    @cached_property
+    def _looked_at(self) -> Any:
+        """The array as zarr reads it, its chunks looked at."""
+        return looked_at(self.array, lost_file)
 
     @property
     def whole(self) -> tuple[int, int]:
@@ -376,9 +380,7 @@ class DenseReader(InTiles):
                 whole = scratch(("chunk", slot), stored_shape(array), self.dtype)
                 read_chunk(array, self.access, name, whole)
                 return whole[: rows.stop - rows.start, : columns.stop - columns.start]
-            block = read_through_zarr(array, [name], lambda: array[rows, columns])
-            if array_folder(array) is None and not chunk_exists(array, block, name):
-                raise FileNotFoundError(name)
+            block = self._looked_at[rows, columns]
         return np.ascontiguousarray(block)
 
     def chunk_column(self, column: int, record: ReadStats) -> np.ndarray:

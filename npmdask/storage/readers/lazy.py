@@ -11,7 +11,7 @@ import os
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from hashlib import sha256
@@ -28,7 +28,7 @@ from scipy.sparse import csr_matrix, hstack, issparse, vstack
 from npmdask.errors import BadInputError, Later, NpmdaskError
 from npmdask.numerics.subspaces import single_threaded_blas
 from npmdask.storage.checksum import crc32c, fingerprint
-from npmdask.storage.chunk_access import Access
+from npmdask.storage.chunk_access import Access, WholeStore, naming
 from npmdask.storage.conventions import Conventions, require_plain_parts
 from npmdask.storage.object_url import outside
 from npmdask.storage.readers.computed import COMPUTED, REAL, RowsReader
@@ -367,7 +367,7 @@ class GraphRows(BlockRows):
     columns: tuple[tuple[int, ...], ...]
     graphs: tuple[tuple[tuple[Any, ...], dict[Any, Any]], ...]
     meant: Conventions | None = None
-    stores: tuple[Any, ...] = ()  # of zarr, that the graphs read
+    stores: tuple[WholeStore, ...] = ()  # of zarr, that the graphs read
     variables: tuple[tuple[str, str], ...] = ()  # file and name of what they read from files of HDF5
 
     def block(self, number: int) -> Any:
@@ -394,19 +394,6 @@ class GraphRows(BlockRows):
         for where, part in zip(product(*spans), parts, strict=True):
             whole[(slice(None), *where)] = part
         return whole
-
-
-@contextmanager
-def naming(stores: Sequence[Any]) -> Iterator[None]:
-    """Around reading from ``stores``: of a chunk that cannot be decoded the error names it."""
-    try:
-        yield
-    except NpmdaskError:
-        raise
-    except Exception:
-        for store in stores:
-            store.name_the_one()
-        raise
 
 
 def _computed(graph: dict[Any, Any], keys: Sequence[Any], callbacks: Any = ()) -> tuple[Any, ...]:
