@@ -19,6 +19,7 @@ import npmdask
 from npmdask.errors import BadInputError
 from npmdask.storage.ingest import ingest
 
+pytestmark = pytest.mark.filterwarnings("ignore::npmdask.errors.DataWarning")  # which say what was left out
 ROWS = 40
 RNG = np.random.default_rng(40)
 X = np.round(RNG.standard_normal((ROWS, 3)) * [9, 4, 2] + [1, 2, 3], 4)
