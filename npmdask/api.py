@@ -17,7 +17,6 @@ from npmdask.execution.reduction import COMMIT_SECONDS
 from npmdask.federated import coordinator as _coordinator  # noqa: F401  (registers runs whose data lie with nodes)
 from npmdask.manage.kinds import kind_of
 from npmdask.models.dilation import Triplets, dilated, triplets_of
-from npmdask.numerics.units import parse_memory
 from npmdask.planning.plan import posed
 from npmdask.planning.predicted_steps import drive
 from npmdask.privacy.matrix_release import components_of_covariance, require_store
@@ -30,7 +29,7 @@ from npmdask.runs.observers import Observer
 from npmdask.runs.problem import Locked, Problem, Request
 from npmdask.runs.progress import with_progress
 from npmdask.runs.restore import find_start, identity_of, locked_result, problem_of
-from npmdask.runs.solution import Resources, Solution, TemporaryStore
+from npmdask.runs.solution import WITHOUT_PASS, Resources, Solution, TemporaryStore, asked_resources
 from npmdask.runs.weights import find_weights
 from npmdask.storage.bundle import read_bundle
 from npmdask.storage.readers.gaps import REFUSE, checked_marks
@@ -274,16 +273,7 @@ def top_k(
         operator=operator,
         weights=find_weights(opened, row_weights, column_weights, source),
     )
-    resources = Resources(
-        memory=parse_memory(memory),
-        threads=threads,
-        workers=workers,
-        cluster=scheduler_of(cluster) or None,
-        certificates=None if certificates is None else str(Path(certificates).absolute()),
-        commit_seconds=commit_seconds,
-        device=device,
-        device_memory=parse_memory(device_memory, "device_memory"),
-    )
+    resources = asked_resources(memory, threads, workers, cluster, certificates, commit_seconds, device, device_memory)
     problem = posed(request, opened, resources, store, begun)
     with with_progress(observer, progress) as told:
         return solve(problem, store, resources, told)
@@ -382,7 +372,7 @@ def singular_triplets(
     opened = open_source(source, kind, dim)
     request = Request(target_rank=k, algorithm=algorithm, tol=tol, max_steps=max_steps, seed=seed)
     problem = dilated(opened, request, iteration_rank)
-    resources = Resources(memory=parse_memory(memory), threads=threads, workers=workers, commit_seconds=commit_seconds)
+    resources = asked_resources(memory, threads, workers, commit_seconds=commit_seconds)
     with with_progress(observer, progress) as told:
         return triplets_of(solve(problem, store, resources, told), opened.shape[0], k)
 
@@ -484,14 +474,7 @@ def gram(
     [4, 11, 18]
     """
     opened = open_source(source, kind, dim, columns=columns)
-    resources = Resources(
-        memory=parse_memory(memory),
-        threads=threads,
-        workers=workers,
-        cluster=scheduler_of(cluster) or None,
-        certificates=None if certificates is None else str(Path(certificates).absolute()),
-        commit_seconds=commit_seconds,
-    )
+    resources = asked_resources(memory, threads, workers, cluster, certificates, commit_seconds)
     labels = None if groups is None else RowGroups.of_labels(labels_called(groups, source, opened))
     request = GramRequest(by_chunks=by_chunks, groups=labels, precision=precision, seed=seed)
     with with_progress(observer, progress) as told:
@@ -708,14 +691,8 @@ def private_components(store: str | Path, k: int, *, columns: Sequence[int] | No
         residual_norms=arrays["residual_norms"],
         outcome=Outcome(**meta["outcome"]),
         steps=len(meta["history"]),
-        data_passes=0,
+        **WITHOUT_PASS,
         total_data_passes=meta["total_data_passes"],
-        bytes_read=None,
-        dataset_bytes=None,
-        seconds=None,
-        peak_rss_bytes=None,
-        memory_limit_bytes=None,
-        max_sin_theta=None,
         store=str(path),
         fingerprint=None,
         warnings=tuple(statement["warnings"]),
@@ -802,13 +779,7 @@ def deflate(
     >>> all_five.basis.shape
     (20, 5)
     """
-    resources = Resources(
-        memory=parse_memory(memory),
-        threads=threads,
-        workers=workers,
-        device=device,
-        device_memory=parse_memory(device_memory, "device_memory"),
-    )
+    resources = asked_resources(memory, threads, workers, device=device, device_memory=device_memory)
     with with_progress(observer, progress) as told:
         return deflated(folder_of(finished), more, store, resources, told, iteration_rank)
 

@@ -25,6 +25,7 @@ from npmdask.errors import (
     MemoryRefusedError,
     RefusedError,
     closest,
+    require,
     shown_value,
     wrong_value,
 )
@@ -484,8 +485,7 @@ class RunConfig(ConfigTable):
         wrong = [name for name, value in said.items() if value]
         if self.mechanism.name != "none":
             wrong.append("mechanism.name")
-        if wrong:
-            raise BadInputError(f"a stream, whose rows are used once, takes no {', '.join(wrong)}: leave it out")
+        require(not wrong, f"a stream, whose rows are used once, takes no {', '.join(wrong)}: leave it out")
 
     def check(self) -> Problem:
         """The source opened and everything checked, nothing read: iteration_rank = "auto" means the default."""
@@ -556,8 +556,7 @@ class RunConfig(ConfigTable):
             )
         problem = self.problem()
         if problem.kind == "tensor":
-            if spectrum is not None:
-                raise BadInputError(f"{self.source.path} is a tensor, which has no spectrum: leave --spectrum out")
+            require(spectrum is None, f"{self.source.path} is a tensor, which has no spectrum: leave --spectrum out")
             return plan_tensor(problem, self.resources())
         asked = asked_spectrum(spectrum, problem.most_values, kind=problem.kind)
         return plan_run(problem, self.resources(), asked)
@@ -661,8 +660,7 @@ def load_config(
     file = local_path(path, "a configuration") if is_url(path) else Path(path)
     data = "" if file.suffix == ".toml" else f"; to run data, give the number of components: `npmdask run {file} -k 10`"
     try:
-        if file.stat().st_size > LARGEST:
-            raise BadInputError(f"{file} is too large for a configuration{data}")
+        require(file.stat().st_size <= LARGEST, f"{file} is too large for a configuration{data}")
         content = parse_toml(file.read_text(), f"{file}", data)
     except FileNotFoundError:
         raise BadInputError(
@@ -726,8 +724,7 @@ def config_of_source(
             f"{source} is a source of data: give the number of components, as in `npmdask run {source} -k 10` (a "
             "configuration is a file whose name ends in .toml)"
         )
-    if "source.path" in changes:
-        raise BadInputError(f"source.path is given twice, as {source} and by --set: leave one out")
+    require("source.path" not in changes, f"source.path is given twice, as {source} and by --set: leave one out")
     whole = source.rstrip("/") if source == STANDARD_INPUT or is_url(source) else os.path.abspath(source)
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(whole).stem).strip("-.")[:LONGEST_NAME]
     name = name or ("standard-input" if source == STANDARD_INPUT else "data")
@@ -807,10 +804,8 @@ def parse_changes(pairs: Iterable[str]) -> dict[str, Any]:
     changes: dict[str, Any] = {}
     for pair in pairs:
         key, equals, text = (part.strip() for part in pair.partition("="))
-        if not equals:
-            raise BadInputError(f"--set {pair!r}: write TABLE.KEY=VALUE, like run.memory=2GiB")
-        if not text:
-            raise BadInputError(f"--set {pair!r} has no value; write one, or leave it out to keep what the file says")
+        require(bool(equals), f"--set {pair!r}: write TABLE.KEY=VALUE, like run.memory=2GiB")
+        require(bool(text), f"--set {pair!r} has no value; write one, or leave it out to keep what the file says")
         if key in changes:
             raise BadInputError(f"{key} is given twice, as {changes[key]!r} and as {text!r}: leave one out")
         changes[key] = _value_of(key, text)
@@ -858,8 +853,7 @@ def _field_of(key: str) -> Any:
     parent = key.rpartition(".")[0]
     if parent in known and any(get_origin(kind) is dict for kind in get_args(known[parent])):
         return None
-    if key in RunConfig.model_fields:
-        raise BadInputError(f"{key} is a table: write {key}.KEY=VALUE, one --set for each key")
+    require(key not in RunConfig.model_fields, f"{key} is a table: write {key}.KEY=VALUE, one --set for each key")
     raise BadInputError(f"unknown key {key!r}: {closest(key, list(known))}")
 
 

@@ -27,7 +27,8 @@ from scipy.special import ndtr
 
 from npmdask.accounting.budget import MARGIN, Budget, gaussian_multiplier
 from npmdask.accounting.gdp import mu_for
-from npmdask.errors import BadInputError, RefusedError, closest
+from npmdask.errors import BadInputError, RefusedError, require
+from npmdask.numerics.domains import one_of
 
 # Amplification by shuffling: Feldman, McMillan and Talwar 2021, Theorem 3.1, where its condition holds, else refused.
 #
@@ -51,8 +52,7 @@ HALVINGS = 60
 
 def largest_local_epsilon(records: int, delta: float) -> float:
     """ln(n / (16 ln(2 / delta))): the theorem says nothing of randomisers with more; negative for too few records."""
-    if records < 1 or not 0 < delta < 1:
-        raise BadInputError(f"shuffling needs records and 0 < delta < 1, not {records} and {delta}")
+    require(records >= 1 and 0 < delta < 1, f"shuffling needs records and 0 < delta < 1, not {records} and {delta}")
     return math.log(records / (16 * math.log(2 / delta)))
 
 
@@ -427,10 +427,8 @@ def mean_stddev(way: Way, budget: Budget, records: int, steps: int) -> float:
     20 ['8.4e-05', '8.5e-03', '1.9e-05']
     1000000 ['4.2e+00', '1.9e+00', '4.2e-03']
     """
-    if way not in WAYS:
-        raise BadInputError(f"way = {way!r}: {closest(way, list(WAYS))}")
-    if not 1 <= steps <= records:
-        raise BadInputError(f"{records} records are too few for {steps} batches: use fewer steps")
+    one_of(WAYS, way=way)
+    require(1 <= steps <= records, f"{records} records are too few for {steps} batches: use fewer steps")
     if way == "reuse":
         return gaussian_multiplier(budget, steps) / records
     if way == "shuffle":  # noise of a batch is shared by its records; any two are up to 2 apart

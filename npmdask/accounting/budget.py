@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any, Self
 
 from npmdask.accounting.gdp import epsilon_for, log_delta, mu_for
-from npmdask.errors import BadInputError, RefusedError
+from npmdask.errors import BadInputError, RefusedError, require
 
 ATTEMPTS = 200
 SHARES = 40  # candidates for the part of delta that goes to the samplers: 2^-1 ... 2^-40
@@ -283,8 +283,7 @@ class Charge:
         BadInputError
             ``delta`` outside [0, 1].
         """
-        if not 0 <= delta <= 1:
-            raise BadInputError(f"delta = {delta!r} is not a probability")
+        require(0 <= delta <= 1, f"delta = {delta!r} is not a probability")
         bound = self.epsilon
         for _ in range(ATTEMPTS):
             if self.delta_at(bound) <= delta:
@@ -633,8 +632,7 @@ def pure_as_gaussian(epsilon: float) -> Charge:
     >>> [round(cost.epsilon_at(1e-6), 2) for cost in (as_gaussian, pure)]
     [0.51, 0.1]
     """
-    if not epsilon >= 0:
-        raise BadInputError(f"epsilon = {epsilon} must not be negative")
+    require(epsilon >= 0, f"epsilon = {epsilon} must not be negative")
     return Charge(mu_squared=math.pi / 2 * epsilon**2 * (1 + 1e-12))
 
 

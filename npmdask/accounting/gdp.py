@@ -24,7 +24,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy.special import erfcx, ndtr
 
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, require
 
 MACHINE_EPS = sys.float_info.epsilon
 ROUNDING = 1e-12  # relative, of the bracket; measured: 3e-15 beyond the part that grows with u, which log_delta adds
@@ -255,14 +255,12 @@ def _last_good(holds: Callable[[float], bool], *, good: float, bad: float) -> fl
 
 def _log_of(delta: float) -> float:
     """log(delta), rounded down."""
-    if not 0 <= delta <= 1:
-        raise BadInputError(f"delta = {delta} is not a probability: choose one far below 1 / (number of records)")
+    require(0 <= delta <= 1, f"delta = {delta} is not a probability: choose one far below 1 / (number of records)")
     if delta in (0, 1):
         return 0.0 if delta else -math.inf
     return math.nextafter(math.nextafter(math.log(delta), -math.inf), -math.inf)
 
 
 def _not_negative(name: str, value: float) -> float:
-    if not value >= 0:
-        raise BadInputError(f"{name} = {value} must be a number that is not negative")
+    require(value >= 0, f"{name} = {value} must be a number that is not negative")
     return float(value)

@@ -27,7 +27,7 @@ from __future__ import annotations
 import math
 
 from npmdask.accounting.budget import Budget, Charge
-from npmdask.errors import BadInputError, RefusedError, closest
+from npmdask.errors import BadInputError, RefusedError, closest, require
 from npmdask.numerics.subspaces import Block
 
 # sup over X with orthonormal columns of (2-norm sensitivity / stddev of the formula) is factor sqrt(p) / sigma for the
@@ -294,14 +294,12 @@ def _sigma(p: int, L: int, budget: Budget, mechanism: str) -> float:
         raise BadInputError(
             f"no paper's formula for {mechanism!r} noise: {closest(mechanism, ['gaussian', 'laplace'])}"
         )
-    if budget.delta == 0:
-        raise BadInputError("the papers' Gaussian formula needs delta > 0: give one, or choose Laplace noise")
+    require(budget.delta != 0, "the papers' Gaussian formula needs delta > 0: give one, or choose Laplace noise")
     return math.sqrt(4 * p * L * math.log(1 / budget.delta)) / budget.epsilon
 
 
 def _nu(K: int, budget: Budget) -> float:
-    if budget.delta == 0:
-        raise BadInputError("the papers' Gaussian formula needs delta > 0: give one")
+    require(budget.delta != 0, "the papers' Gaussian formula needs delta > 0: give one")
     share = budget.epsilon / math.sqrt(K * (4 + math.log(2 / budget.delta)))
     return 6 * math.sqrt(2 * math.log(2.5 * K / budget.delta)) / share
 

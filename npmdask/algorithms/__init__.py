@@ -35,7 +35,7 @@ from npmdask.algorithms.streaming.power import StreamPower, StreamPowerState
 from npmdask.algorithms.streaming.tensor_power import OnlineTensorPower, OnlineTensorState
 from npmdask.algorithms.tensor.power import TensorPower, restarts_for
 from npmdask.algorithms.tensor.private_power import PrivateTensorPower, PrivateTensorState
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, require
 
 REGISTRY: dict[str, type[Any]] = {
     "power": PowerMethod,
@@ -43,9 +43,10 @@ REGISTRY: dict[str, type[Any]] = {
     "gram": GramKrylov,
     "row-gram": RowGramKrylov,
 }
+# what these say of their own results is proved and tested
 OURS = frozenset(
     {PowerMethod, PowerOnDisk, BlockKrylov, GramKrylov, RowGramKrylov, StoredGramPairs, MissingEM, TensorPower}
-)  # what these say of their own results is proved and tested
+)
 STREAM_REGISTRY: dict[str, type[Any]] = {
     "spm": StreamPower,
     "oja": Oja,
@@ -88,8 +89,7 @@ def register_algorithm(kind: type[Any]) -> type[Any]:
     """
     wanted = ("name", "make", "init", "query", "update", "finalize", "load", "state_blocks")
     missing = [name for name in wanted if not hasattr(kind, name)]
-    if missing:
-        raise BadInputError(f"{kind.__name__} is not an algorithm: it has no {', '.join(missing)}")
+    require(not missing, f"{kind.__name__} is not an algorithm: it has no {', '.join(missing)}")
     if REGISTRY.get(kind.name, kind) is not kind or kind.name in STREAM_REGISTRY or kind.name == "auto":
         raise BadInputError(f"there is already an algorithm {kind.name!r}: give {kind.__name__} another name")
     REGISTRY[kind.name] = kind

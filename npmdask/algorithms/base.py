@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -173,6 +173,30 @@ class Algorithm(Protocol[S]):
     def load(self, arrays: dict[str, np.ndarray], scalars: dict[str, Any]) -> S: ...
 
 
+class OfOneState(Generic[S]):
+    """An algorithm whose state is ``kept``, a dataclass of which checkpoints hold the fields."""
+
+    kept: ClassVar[type[Any]]
+
+    def load(self, arrays: dict[str, np.ndarray], scalars: dict[str, Any]) -> S:
+        """The state of a checkpoint."""
+        held: dict[str, Any] = {**arrays, **scalars}
+        return self.kept(**held)
+
+
+class OfAnyBatch(OfOneState[S]):
+    """One that takes batches of any size."""
+
+    def query(self, state: S) -> RowsQuery:
+        """Any batch."""
+        return RowsQuery(None)
+
+
+def require_rows(rows: int) -> None:
+    """Raise BadInputError before the first row."""
+    require(rows > 0, "no rows were streamed yet, so there is no result: give rows first")
+
+
 def state_fields(state: Any) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """The arrays and the plain numbers of a state: all that a checkpoint holds of it.
 
@@ -206,8 +230,7 @@ def restored(like: Any, arrays: dict[str, np.ndarray], scalars: dict[str, Any], 
 def laid_out(state: S) -> S:
     """The state with every array as a checkpoint gives it back: the last bits of products depend on strides."""
     arrays, scalars = state_fields(state)
-    same: S = restored(state, {name: np.ascontiguousarray(a) for name, a in arrays.items()}, scalars)
-    return same
+    return restored(state, {name: np.ascontiguousarray(a) for name, a in arrays.items()}, scalars)
 
 
 # Random columns beside known ones: what a warm start cannot have missed

@@ -19,11 +19,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from npmdask.algorithms.base import Info, Query, Result
+from npmdask.algorithms.base import Info, OfOneState, Query, Result
 from npmdask.numerics.subspaces import Block, fix_signs
 from npmdask.theory.noisy_symmetric import CLEAR, noise_norm, perturbed_sine, projected, values_along
 
@@ -51,7 +51,7 @@ class LeadingPairs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrivateCovariance:
+class PrivateCovariance(OfOneState[CovarianceState]):
     """The ``target_rank`` (k) leading eigenvectors of a symmetric A (d x d) that is released once, with noise.
 
     Parameters
@@ -71,6 +71,7 @@ class PrivateCovariance:
     """
 
     name: ClassVar[str] = "covariance"
+    kept: ClassVar[type[CovarianceState]] = CovarianceState
     releases: ClassVar[int] = 1
     mixed_precision: ClassVar[bool] = False
     state_blocks: ClassVar[int] = 12  # d x d: X, A in integers, noise with its places, M, copies, vectors, work space
@@ -137,8 +138,3 @@ class PrivateCovariance:
     def _norms(self, d: int) -> np.ndarray:
         """What the noise adds to A v of a fixed v: sigma sqrt(d) for each of the k."""
         return np.full(self.target_rank, self.stddev * math.sqrt(d))
-
-    def load(self, arrays: dict[str, np.ndarray], scalars: dict[str, Any]) -> CovarianceState:
-        """The state of a checkpoint."""
-        fields: dict[str, Any] = {**arrays, **scalars}
-        return CovarianceState(**fields)

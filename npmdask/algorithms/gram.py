@@ -22,7 +22,7 @@ The bound of line 4: Halko, Martinsson and Tropp, SIAM Review 53 (2011) 217, sec
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -67,6 +67,7 @@ class GramKrylov(BlockKrylov):
     """
 
     name: ClassVar[str] = "gram"
+    kept: ClassVar[type[KrylovState]] = GramState
     can_be_played: ClassVar[bool] = False
     pairs_of_formed: ClassVar[int] = 1  # steps whose pairs are those of a matrix next to A, and not of its products
 
@@ -97,9 +98,7 @@ class GramKrylov(BlockKrylov):
         self, d: int, *, rng: np.random.Generator, locked: Result | None = None, start: Block | None = None
     ) -> GramState:
         """Line 1."""
-        held = super().init(d, rng=rng)
-        more = {f.name: getattr(held, f.name) for f in fields(held)}
-        return GramState(**more, upper=np.full(self.iteration_rank + 1, np.inf))
+        return GramState(**vars(super().init(d, rng=rng)), upper=np.full(self.iteration_rank + 1, np.inf))
 
     def query(self, state: KrylovState) -> Query:
         """Line 2; later on line 2a of block Krylov."""
@@ -145,11 +144,6 @@ class GramKrylov(BlockKrylov):
         assert isinstance(state, GramState)
         known = replace(super()._seen(state), degree=None, left_out=0.0, upper=state.upper)
         return replace(known, away=state.away) if state.step <= self.pairs_of_formed else known
-
-    def load(self, arrays: dict[str, np.ndarray], scalars: dict[str, Any]) -> GramState:
-        """The state of a checkpoint."""
-        held: dict[str, Any] = {**arrays, **scalars}
-        return GramState(**held)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -272,6 +266,7 @@ class RowGramKrylov(GramKrylov):
     """
 
     name: ClassVar[str] = "row-gram"
+    kept: ClassVar[type[KrylovState]] = RowGramState
     pairs_of_formed: ClassVar[int] = 2
 
     rows: int
@@ -303,8 +298,7 @@ class RowGramKrylov(GramKrylov):
     ) -> RowGramState:
         """Line 1."""
         held = super().init(d, rng=rng)
-        known = {f.name: getattr(held, f.name) for f in fields(held)}
-        return RowGramState(**known, left=starting_block(self.rows, min(self.iteration_rank, self.rows), rng))
+        return RowGramState(**vars(held), left=starting_block(self.rows, min(self.iteration_rank, self.rows), rng))
 
     def query(self, state: KrylovState) -> Query:
         """Lines 2 and 5; later on line 2a of block Krylov."""
@@ -368,8 +362,3 @@ class RowGramKrylov(GramKrylov):
             away=SYMMETRIC * float(np.linalg.norm(norms[:count])),
         )
         return after, Info(ritz_values=values[:k], residual_norms=norms[:k], asymmetry=0.0, precision="float64")
-
-    def load(self, arrays: dict[str, np.ndarray], scalars: dict[str, Any]) -> RowGramState:
-        """The state of a checkpoint."""
-        held: dict[str, Any] = {**arrays, **scalars}
-        return RowGramState(**held)

@@ -38,7 +38,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from npmdask.algorithms.base import Info, Query, Question, Result, Seen, empty_growth, missed, scaled, started
-from npmdask.errors import BadInputError, RefusedError, closest
+from npmdask.errors import BadInputError, RefusedError, closest, require
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block, asymmetry, fix_signs, orth, rayleigh_ritz_seen, starting_block
 
@@ -106,6 +106,7 @@ class BlockKrylov:
     """
 
     name: ClassVar[str] = "krylov"
+    kept: ClassVar[type[KrylovState]] = KrylovState  # of a checkpoint
     residuals_decrease: ClassVar[bool] = True
     can_be_played: ClassVar[bool] = True
 
@@ -131,8 +132,7 @@ class BlockKrylov:
         blocks, precision = options.get("basis_blocks", cls.basis_blocks), options.get("precision", "float64")
         if not isinstance(blocks, int) or isinstance(blocks, bool):
             raise BadInputError(f"basis_blocks = {blocks!r} is not a whole number; use 8, or 3 for less memory")
-        if precision not in ("float64", "mixed"):
-            raise BadInputError(f'precision = {precision!r} is not known; use "mixed" or "float64"')
+        require(precision in ("float64", "mixed"), f'precision = {precision!r} is not known; use "mixed" or "float64"')
         if precision == "mixed" and not question.rounded:
             raise RefusedError(
                 'precision = "mixed" is only for dense samples and matrices in float32, without noise, weights of '
@@ -341,7 +341,7 @@ class BlockKrylov:
         """The state of a checkpoint."""
         none = {"chain": np.zeros((len(arrays["block"]), 0)), "growth": np.zeros((0, 0))}
         fields: dict[str, Any] = {**none, **arrays, **scalars}
-        return MixedState(**fields) if self.mixed_precision else KrylovState(**fields)
+        return (MixedState if self.mixed_precision else self.kept)(**fields)
 
 
 def _as_found(values: np.ndarray, found: np.ndarray) -> list[int]:
@@ -429,11 +429,10 @@ class _Span(NamedTuple):
 def _info(state: KrylovState, span: _Span, kept: _Kept) -> Info:
     """The leading pairs; float64 only if every product they rest on is: nothing of float32 outlives the change."""
     found = len(state.ritz_values)
-    skew, size = asymmetry(span.block, span.product)
     return Info(
         ritz_values=kept.theta[:found],
         residual_norms=kept.residual_norms[:found],
-        asymmetry=skew / size if size > 0 else 0.0,
+        asymmetry=asymmetry(span.block, span.product),
         precision="float64" if state.fine else "float32",
     )
 

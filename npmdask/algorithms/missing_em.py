@@ -252,8 +252,7 @@ class MissingEM:
     def load(self, arrays: dict[str, np.ndarray], scalars: dict[str, Any]) -> MissingState:
         """The state of a checkpoint."""
         like = self.init(self.target_rank, rng=np.random.default_rng(0))
-        found: MissingState = restored(like, arrays, scalars)
-        return found
+        return restored(like, arrays, scalars)
 
 
 def _left_to_go(before: float, last: float) -> float:

@@ -15,7 +15,7 @@ The loop over l is the driver's, the only one of the project.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -177,18 +177,18 @@ class PowerMethod:
         basis = np.concatenate([state.locked_vectors, state.basis], axis=1)
         product = np.concatenate([state.locked_products, released], axis=1)
         pairs, seen = rayleigh_ritz_seen(basis, product, len(state.residual_norms))
-        skew, size = asymmetry(state.basis, released)
         hidden = self._missed(state, released, pairs)
         info = Info(
             ritz_values=pairs.values,
             residual_norms=pairs.residual_norms,
-            asymmetry=skew / size if size > 0 else 0.0,
+            asymmetry=asymmetry(state.basis, released),
             precision="float64" if state.fine else "float32",
             missed=hidden,
         )
         following = orth(released, generator(0, "completion", state.step), against=locked)
         growth, log_growth = self._grown(state, following, released)
-        after = PowerState(
+        after = replace(
+            state,
             step=state.step + 1,
             fine=self._fine_from_here(state, pairs.values, pairs.residual_norms),
             basis=following,
@@ -196,8 +196,6 @@ class PowerMethod:
             ritz_vectors=pairs.vectors,
             ritz_products=pairs.products,
             residual_norms=pairs.residual_norms,
-            locked_vectors=state.locked_vectors,
-            locked_products=state.locked_products,
             seen_values=seen.values,
             seen_gram=seen.gram,
             growth=growth,

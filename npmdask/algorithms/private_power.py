@@ -23,11 +23,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
-from npmdask.algorithms.base import Info, Query, Result
+from npmdask.algorithms.base import Info, OfOneState, Query, Result
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block, asymmetry, fix_signs, orth, random_orthonormal, rayleigh_ritz, tall_qr
 
@@ -154,7 +154,7 @@ class PrivateState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrivatePower:
+class PrivatePower(OfOneState[PrivateState]):
     """The private power method for the ``target_rank`` (k) eigenvectors of largest absolute eigenvalue.
 
     Parameters
@@ -175,6 +175,7 @@ class PrivatePower:
     """
 
     name: ClassVar[str] = "private-power"
+    kept: ClassVar[type[PrivateState]] = PrivateState
 
     target_rank: int
     iteration_rank: int
@@ -216,11 +217,10 @@ class PrivatePower:
         blocks[:, here], products[:, here] = state.basis, released
         stddevs[state.step] = self._stddev(state.basis, state.image_norm)
         pairs = rayleigh_ritz(state.basis, released, self.target_rank)
-        skew, size = asymmetry(state.basis, released)
         info = Info(
             ritz_values=pairs.values,
             residual_norms=pairs.residual_norms,
-            asymmetry=skew / size if size > 0 else 0.0,
+            asymmetry=asymmetry(state.basis, released),
             precision="float64",
         )
         trace = (
@@ -272,11 +272,6 @@ class PrivatePower:
     def finalize(self, state: PrivateState) -> Result:
         """The k leading pairs of B, from everything that was released."""
         return leading_pairs(state, self.iteration_rank, self.target_rank)
-
-    def load(self, arrays: dict[str, np.ndarray], scalars: dict[str, Any]) -> PrivateState:
-        """The state of a checkpoint."""
-        fields: dict[str, Any] = {**arrays, **scalars}
-        return PrivateState(**fields)
 
 
 def leading_pairs(state: PrivateState, p: int, k: int) -> Result:
@@ -337,7 +332,7 @@ class AlternatingState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrivateAlternating:
+class PrivateAlternating(OfOneState[AlternatingState]):
     """The ``target_rank`` (k) leading singular triplets of A (m x d), from ``releases`` (even) noisy products.
 
     Notes
@@ -349,6 +344,7 @@ class PrivateAlternating:
     """
 
     name: ClassVar[str] = "private-alternating"
+    kept: ClassVar[type[AlternatingState]] = AlternatingState
 
     target_rank: int
     iteration_rank: int
@@ -396,8 +392,3 @@ class PrivateAlternating:
             products=state.left @ rotation[:k].T * signs,
             residual_norms=np.zeros(k),
         )
-
-    def load(self, arrays: dict[str, np.ndarray], scalars: dict[str, Any]) -> AlternatingState:
-        """The state of a checkpoint."""
-        fields: dict[str, Any] = {**arrays, **scalars}
-        return AlternatingState(**fields)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -56,54 +56,28 @@ class StepView:
     left: float = math.inf  # about how far values still have to go, where an algorithm says so
 
 
+ARRAYS = ("ritz_values", "residual_norms")  # of a view
+OF_INFO = (*ARRAYS, "precision", "finished", "settled", "said", "missed", "left")
+
+
 def view_of(step: int, info: Any) -> StepView:
     """What an algorithm says of its step (its ``Info``), for a rule."""
-    return StepView(
-        step=step,
-        ritz_values=info.ritz_values,
-        residual_norms=info.residual_norms,
-        precision=info.precision,
-        finished=info.finished,
-        settled=info.settled,
-        said=info.said,
-        missed=info.missed,
-        left=info.left,
-    )
+    return StepView(step=step, **{name: getattr(info, name) for name in OF_INFO})
 
 
 def remembered(view: StepView) -> dict[str, Any]:
     """A view as a checkpoint remembers it, see :func:`views_of`."""
-    more = {"excess": view.excess} if math.isfinite(view.excess) else {}
+    more: dict[str, Any] = {"excess": view.excess} if math.isfinite(view.excess) else {}
     more |= {"missed": view.missed} if view.missed else {}
     more |= {"left": view.left} if math.isfinite(view.left) else {}
-    return more | {
-        "step": view.step,
-        "ritz_values": view.ritz_values.tolist(),
-        "residual_norms": view.residual_norms.tolist(),
-        "precision": view.precision,
-        "finished": view.finished,
-        "settled": view.settled,
-        "said": view.said,
-    }
+    more |= {name: value for name, value in vars(view).items() if name not in ("excess", "missed", "left")}
+    return more | {name: more[name].tolist() for name in ARRAYS}
 
 
 def views_of(history: list[dict[str, Any]]) -> list[StepView]:
     """The views of the steps that a checkpoint remembers."""
-    return [
-        StepView(
-            step=h["step"],
-            ritz_values=np.array(h["ritz_values"]),
-            residual_norms=np.array(h["residual_norms"]),
-            precision=h["precision"],
-            finished=h.get("finished", False),
-            settled=h.get("settled", True),
-            said=h.get("said", ""),
-            excess=h.get("excess", math.inf),
-            missed=h.get("missed", 0.0),
-            left=h.get("left", math.inf),
-        )
-        for h in history
-    ]
+    known = [{f.name: line[f.name] for f in fields(StepView) if f.name in line} for line in history]
+    return [StepView(**line | {name: np.array(line[name]) for name in ARRAYS}) for line in known]
 
 
 class StoppingRule(Protocol):
@@ -336,10 +310,9 @@ class ResidualRule:
         if self._open(now).size == 0 and self._may_miss(now):
             return (
                 f"not converged: max_steps = {self.max_steps} reached; every pair has a relative residual of at most "
-                f"{worst:.1e}, but the random columns added to the start have not yet ruled out a larger value in "
-                "a direction that the start does not contain; continue with `npmdask resume STORE --max-steps N` or "
-                "leave "
-                "`start` out"
+                f"{worst:.1e}, but the random columns added to the start have not yet ruled out a larger value in a "
+                "direction that the start does not contain; continue with `npmdask resume STORE --max-steps N` or "
+                "leave `start` out"
             )
         said = (
             f"not converged: max_steps = {self.max_steps} reached with {self._open(now).size} of "

@@ -14,7 +14,7 @@ from typing import Any
 
 from npmdask.checkpoint.rights import without_rights
 from npmdask.checkpoint.schema import LINE, META, checked_spec, conforms
-from npmdask.errors import BadInputError, RefusedError
+from npmdask.errors import BadInputError, RefusedError, require
 from npmdask.storage.bundle import MANIFEST, Arrays, read_bundle, read_meta
 from npmdask.storage.paths import Facts, facts_in, read_plain, require_no_link
 
@@ -50,8 +50,7 @@ def stores_below(folder: Path) -> list[Path]:
     BadInputError
         There is no such folder.
     """
-    if not folder.is_dir():
-        raise BadInputError(f"there is no folder {folder}; name the folder of your runs")
+    require(folder.is_dir(), f"there is no folder {folder}; name the folder of your runs")
     return sorted(path for path in folders_below(folder) if is_store(path))
 
 
@@ -220,8 +219,7 @@ class StoreReader:
 
 
 def _checked(meta: dict[str, Any], path: Path) -> dict[str, Any]:
-    if not conforms(meta, META):
-        raise BadInputError(f"{path / MANIFEST} was not written by npmdask: start again in a new store")
+    require(conforms(meta, META), f"{path / MANIFEST} was not written by npmdask: start again in a new store")
     return meta
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from npmdask.cli.models import add_output, print_answer, progress_of
 from npmdask.cli.parser import add_columns, columns_of
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, require
+from npmdask.numerics.units import attributes
 
 
 def add_ingest(commands: Any) -> None:
@@ -78,19 +79,10 @@ def _ingest(a: argparse.Namespace) -> int:
     from npmdask.storage.ingest import ingest
 
     options: dict[str, Any] = {
-        "kind": a.kind,
-        "layout": a.layout,
-        "dataset": a.dataset,
-        "dtype": a.dtype,
+        **attributes(a, "kind", "layout", "dataset", "dtype", "shards", "missing", "non_finite"),
+        **attributes(a, "rounding", "symmetrise", "header", "overwrite"),
         "chunks": tuple(a.chunks) if a.chunks else None,
-        "shards": a.shards,
-        "missing": a.missing,
-        "non_finite": a.non_finite,
-        "rounding": a.rounding,
-        "symmetrise": a.symmetrise,
-        "header": a.header,
         "columns": columns_of(a),
-        "overwrite": a.overwrite,
         "progress": IngestBar("ingest", quiet=a.quiet, each="block" if a.kind == "tensor" else "row"),
     }
     if a.gram is None:
@@ -152,15 +144,8 @@ def _generate(a: argparse.Namespace) -> int:
 
     summary = generate(
         a.dest,
-        problem=a.problem,
-        rows=a.rows,
-        columns=a.columns,
-        rank=a.rank,
-        dtype=a.dtype,
-        seed=a.seed,
-        layout=a.layout,
+        **attributes(a, "problem", "rows", "columns", "rank", "dtype", "seed", "layout", "overwrite"),
         chunks=tuple(a.chunks) if a.chunks else None,
-        overwrite=a.overwrite,
         progress=IngestBar("generate", quiet=a.quiet, each="block" if a.problem == "tensor" else "row"),
         **_options(a.option),
     )
@@ -246,10 +231,8 @@ def _gram(a: argparse.Namespace) -> int:
     if made and given:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         raise BadInputError(f"a merge or a removal reads no rows: leave {flags} out")
-    if a.merge and a.remove is not None:
-        raise BadInputError("give either --merge or --remove, not both")
-    if a.distinct and not a.merge:
-        raise BadInputError("--distinct is for a merge: leave it out")
+    require(not a.merge or a.remove is None, "give either --merge or --remove, not both")
+    require(a.merge or not a.distinct, "--distinct is for a merge: leave it out")
     if a.merge and len(a.paths) < 3:
         raise BadInputError("write `npmdask gram --merge A B ... G`: two Grams or more, and the new store")
     if not a.merge and len(a.paths) != 2:
@@ -378,8 +361,7 @@ def _options(pairs: list[str]) -> dict[str, Any]:
     options = {}
     for pair in pairs:
         name, separator, value = pair.partition("=")
-        if not separator:
-            raise BadInputError(f"--option {pair!r}: write NAME=VALUE")
+        require(bool(separator), f"--option {pair!r}: write NAME=VALUE")
         try:
             options[name] = json.loads(value)
         except ValueError:

@@ -36,7 +36,8 @@ from npmdask.cli.models import (
 from npmdask.cli.operate import add_gc, add_metrics, add_serve, add_status
 from npmdask.cli.parser import Parser, add_columns, add_completion, add_schema, columns_of, complete, port
 from npmdask.cli.privacy import add_audit, add_ledger, add_perturb
-from npmdask.errors import BadInputError, BudgetError, NpmdaskError, warn, warnings_to
+from npmdask.errors import BadInputError, BudgetError, NpmdaskError, require, warn, warnings_to
+from npmdask.numerics.units import attributes
 from npmdask.runs.progress import stop_bars
 from npmdask.storage.paths import is_url, local_path, require_no_password
 
@@ -224,8 +225,7 @@ def _plan(a: argparse.Namespace) -> int:
 
     config = _config_of(a)
     if config.streams:
-        if a.spectrum is not None:
-            raise BadInputError("the plan of a stream needs no spectrum: leave --spectrum out")
+        require(a.spectrum is None, "the plan of a stream needs no spectrum: leave --spectrum out")
         facts = config.stream_plan()
         print(json.dumps(facts) if a.json else "\n".join(f"{name:26} {value}" for name, value in facts.items()))
         return 0
@@ -360,10 +360,8 @@ def _init(a: argparse.Namespace) -> int:
 
     local_path(a.file, "a configuration")
     path = Path(a.file if a.file.endswith(".toml") else a.file + ".toml")
-    if path.exists():
-        raise BadInputError(f"{path} exists already; choose another name")
-    if not path.absolute().parent.is_dir():
-        raise BadInputError(f"there is no folder {path.parent}; make it first")
+    require(not path.exists(), f"{path} exists already; choose another name")
+    require(path.absolute().parent.is_dir(), f"there is no folder {path.parent}; make it first")
     text = starter(path, a.source)
     path.write_text(text)
     print(f"{path}: {'' if a.source else 'set source.path and target_rank, then '}`npmdask run {path}`")
@@ -429,17 +427,8 @@ def _resume(a: argparse.Namespace) -> int:
     a.held_store = a.store
     solution = resume(
         a.store,
-        memory=a.memory,
-        workers=a.workers,
-        threads=a.threads,
-        cluster=a.cluster,
-        certificates=a.certificates,
-        device=a.device,
-        device_memory=a.device_memory,
-        max_steps=a.max_steps,
-        tol=a.tol,
-        low_rank_tol=a.low_rank_tol,
-        allow=a.allow,
+        **attributes(a, "memory", "workers", "threads", "cluster", "certificates", "device", "device_memory"),
+        **attributes(a, "max_steps", "tol", "low_rank_tol", "allow"),
         observer=progress_of(a),
     )
     return print_answer(solution, a)
@@ -471,12 +460,7 @@ def _deflate(a: argparse.Namespace) -> int:
     solution = deflate(
         a.finished,
         a.more,
-        store=a.store,
-        memory=a.memory,
-        workers=a.workers,
-        threads=a.threads,
-        device=a.device,
-        device_memory=a.device_memory,
+        **attributes(a, "store", "memory", "workers", "threads", "device", "device_memory"),
         observer=progress_of(a),
     )
     return print_answer(solution, a)

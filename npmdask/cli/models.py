@@ -10,6 +10,7 @@ from typing import Any
 
 from npmdask.cli.parser import add_columns, columns_of
 from npmdask.errors import warn
+from npmdask.numerics.units import attributes
 
 COUNTED = ("skipped", "rows_with_gaps", "wordless", "open", "unknown_words")  # of scores, where there are any
 NOT_CONVERGED = 4  # exit code of what came to its end without an answer
@@ -106,10 +107,9 @@ def _store_of(a: argparse.Namespace, kind: str, source: str) -> str:
 
 
 def _resources(a: argparse.Namespace) -> Any:
-    from npmdask.numerics.units import parse_memory
-    from npmdask.runs.solution import Resources
+    from npmdask.runs.solution import asked_resources
 
-    return Resources(memory=parse_memory(a.memory), threads=a.threads, workers=a.workers)
+    return asked_resources(a.memory, a.threads, a.workers)
 
 
 def _topics(a: argparse.Namespace) -> int:
@@ -124,11 +124,7 @@ def _topics(a: argparse.Namespace) -> int:
         cut=CorpusFilter(held_out=a.held_out, min_df=a.min_df, max_df=a.max_df),
         resources=_resources(a),
         observer=progress_of(a),
-        alpha0=a.alpha0,
-        half_length=a.half_length,
-        moments=a.moments,
-        restarts=a.restarts,
-        seed=a.seed,
+        **attributes(a, "alpha0", "half_length", "moments", "restarts", "seed"),
     )
     return print_answer(answer, a, a.words)
 
@@ -200,9 +196,7 @@ def _samples(a: argparse.Namespace) -> int:
         store=a.held_store,
         resources=_resources(a),
         observer=progress_of(a),
-        restarts=a.restarts,
-        seed=a.seed,
-        refine=a.refine,
+        **attributes(a, "restarts", "seed", "refine"),
     )
     return print_answer(answer, a)
 
@@ -283,17 +277,9 @@ def _coupled(a: argparse.Namespace) -> int:
         resources=_resources(a),
         observer=progress_of(a),
         dim=_of_both(a.dim),
-        row_weights=a.row_weights,
-        left_weights=a.left_weights,
-        right_weights=a.right_weights,
-        center=a.center,
-        scale=a.scale,
-        missing=a.missing,
+        **attributes(a, "row_weights", "left_weights", "right_weights", "center", "scale", "missing"),
         pcs=_of_both(a.pcs),
-        ridge=a.ridge,
-        tol=a.tol,
-        max_steps=a.max_steps,
-        seed=a.seed,
+        **attributes(a, "ridge", "tol", "max_steps", "seed"),
     )
     return print_answer(answer, a)
 
@@ -332,10 +318,7 @@ def _moments(a: argparse.Namespace) -> int:
     built = build_moments(
         a.source,
         a.dest,
-        alpha0=a.alpha0,
-        half_length=a.half_length,
-        center=a.center,
-        block=a.block,
+        **attributes(a, "alpha0", "half_length", "center", "block"),
         resources=_resources(a),
         observer=progress_of(a),
     )
@@ -395,14 +378,7 @@ def _transform(a: argparse.Namespace) -> int:
         a.store,
         at(a.source, columns_of(a)),
         a.dest,
-        dim=a.dim,
-        batch_rows=a.batch_rows,
-        non_finite=a.non_finite,
-        missing=a.missing,
-        pattern=a.pattern,
-        format=a.format,
-        header=a.header,
-        overwrite=a.overwrite,
+        **attributes(a, "dim", "batch_rows", "non_finite", "missing", "pattern", "format", "header", "overwrite"),
         observer=progress_of(a),
     )
     _say(scored, a)

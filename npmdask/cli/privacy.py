@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 from npmdask.errors import warn
+from npmdask.numerics.units import attributes
 
 REJECTED = 5  # exit code of an audit that rejects
 
@@ -101,14 +102,8 @@ def _ledger_grant(a: argparse.Namespace) -> int:
         ledger,
         a.dataset,
         a.source,
-        relation=a.relation,
-        clip_norm=a.clip_norm,
-        change=a.change,
+        **attributes(a, "relation", "clip_norm", "change", "kind", "larger", "data_changed", "other_people"),
         budget=Budget(a.epsilon, a.delta),
-        kind=a.kind,
-        larger=a.larger,
-        data_changed=a.data_changed,
-        other_people=a.other_people,
     )
     warn(*warnings)
     print("\n".join([ledger.where, *status_lines(status)]))
@@ -146,13 +141,8 @@ def _perturb(a: argparse.Namespace) -> int:
 
     local_path(a.dest, NEW_STORE)  # a place that is refused is refused before the noise is discussed
     privacy = Privacy(
-        epsilon=a.epsilon,
-        delta=a.delta,
+        **attributes(a, "epsilon", "delta", "clip_norm", "change", "ledger", "dataset"),
         neighboring_relation=a.relation,
-        clip_norm=a.clip_norm,
-        change=a.change,
-        ledger=a.ledger,
-        dataset=a.dataset,
     )
     warn(*concerns_of_copy(a.src, privacy))
     made = perturb(a.src, a.dest, privacy, IngestBar("perturb", quiet=a.quiet or a.json, each="block"))

@@ -12,7 +12,7 @@ import ssl
 from pathlib import Path
 from typing import Any
 
-from npmdask.errors import BadInputError, LostError, RefusedError, extra
+from npmdask.errors import BadInputError, LostError, RefusedError, extra, require
 from npmdask.storage.chunk_access import first_line
 
 CURRENT = "current"
@@ -212,8 +212,7 @@ def _of_files(folder: Path) -> Any:
     from distributed import Security
 
     missing = [name for name in (CA, CERT, KEY) if not (folder / name).is_file()]
-    if missing:
-        raise BadInputError(f"{folder} has no {' and no '.join(missing)}; {HOW}")
+    require(not missing, f"{folder} has no {' and no '.join(missing)}; {HOW}")
     if (folder / KEY).stat().st_mode & 0o077:
         raise RefusedError(
             f"the key {folder / KEY} can be read by other users, who can use it to run code on the cluster: if no "

@@ -20,9 +20,8 @@ from scipy.special import ndtri
 
 from npmdask.accounting import Budget, gaussian_multiplier, mu_for
 from npmdask.algorithms import PrivatePower
-from npmdask.errors import BadInputError, closest
 from npmdask.experiments.matrix_streams import MatrixBatch, MatrixStream
-from npmdask.numerics.domains import probability
+from npmdask.numerics.domains import one_of, probability
 from npmdask.numerics.subspaces import Block, random_orthonormal
 from npmdask.privacy.neighbors import Relation, make_relation
 
@@ -233,8 +232,7 @@ def dp_gauss_1(
     >>> basis.shape, stream.zeta(basis) < 0.05
     ((20, 2), True)
     """
-    if variant not in VARIANTS:
-        raise BadInputError(f"variant = {variant!r}: {closest(variant, list(VARIANTS))}")
+    one_of(VARIANTS, variant=variant)
     d = len(total)
     if variant == "paper":
         probability(delta=budget.delta)

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from npmdask.accounting import Budget
-from npmdask.errors import BadInputError, closest
 from npmdask.experiments.baselines import (
     ExactNoise,
     PaperNoise,
@@ -36,6 +35,7 @@ from npmdask.experiments.oracles import (
     tight,
     tight_matched,
 )
+from npmdask.numerics.domains import one_of
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block
 from npmdask.privacy.dp_pca.base import Oracle
@@ -310,8 +310,7 @@ class Setting:
         MatrixStream
             The stream; nothing is drawn yet but its directions.
         """
-        if self.data not in DATA:
-            raise BadInputError(f"data = {self.data!r}: {closest(self.data, list(DATA))}")
+        one_of(DATA, data=self.data)
         lambdas = np.linspace(LAMBDA_1, self.gap, self.k)
         if self.data == "gaussian":
             return gaussian(self.n, self.d, lambdas, self.sigma, seed)

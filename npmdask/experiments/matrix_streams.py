@@ -15,7 +15,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike
 
-from npmdask.errors import BadInputError
+from npmdask.errors import require
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block, random_orthonormal
 from npmdask.theory import AssumptionA, condition_number, zeta
@@ -211,8 +211,7 @@ class MatrixStream:
         BadInputError
             An empty range, or one beyond the stream.
         """
-        if not 0 <= start < stop <= self.n:
-            raise BadInputError(f"matrices {start} to {stop} were requested, but the stream has {self.n}")
+        require(0 <= start < stop <= self.n, f"matrices {start} to {stop} were requested, but the stream has {self.n}")
         parts = []
         for number in range(start // ROWS, -(-stop // ROWS)):
             first = number * ROWS
@@ -485,8 +484,7 @@ def violation(n: int, d: int, share: float, seed: int) -> MatrixStream:
     0.01 3.2 1.5
     0.0001 10.0 1.7
     """
-    if not 0 < share <= 1:
-        raise BadInputError(f"share = {share} must be a share of the records, above 0 and at most 1")
+    require(0 < share <= 1, f"share = {share} must be a share of the records, above 0 and at most 1")
     floor = 1 - share
     value = floor + math.sqrt(share)
     along, across = 1 + 3 * floor - value**2, 3 * floor - floor**2  # ||E (A - Sigma) u u^T (A - Sigma)||, u = v or not

@@ -83,10 +83,8 @@ def _name_of_data(run: RunStore, spec: Mapping[str, Any], source: str | None) ->
 def about(run: RunStore, spec: Mapping[str, Any]) -> str:
     """Say how large the data are, what was done to them first, and what was asked for."""
     data, algorithm, said = spec["data"], spec["algorithm"], []
-    shape, kind = (
-        None if "privacy" in spec else data.get("shape"),
-        data["kind"],
-    )  # how many rows there are may be private
+    # how many rows there are may be private
+    shape, kind = None if "privacy" in spec else data.get("shape"), data["kind"]
     if kind == "topics" and shape:
         said.append(f"{shape[0]:,} documents, {shape[1]:,} different words")
     elif "columns" in data and shape:

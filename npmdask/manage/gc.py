@@ -20,7 +20,7 @@ from npmdask.checkpoint.lease import holder_of
 from npmdask.checkpoint.reader import GOING, OWN, folders_below, is_store, size_of, stores_below
 from npmdask.checkpoint.remote import NOTE, copy_at
 from npmdask.checkpoint.store import REPLACED, RunStore
-from npmdask.errors import BadInputError, NpmdaskError, RefusedError
+from npmdask.errors import NpmdaskError, RefusedError, require
 from npmdask.manage.kinds import KINDS, Keeps, kind_of
 from npmdask.privacy.account import KEY
 from npmdask.storage.bundle import MANIFEST
@@ -43,8 +43,7 @@ class Retention:
     unfinished: bool = False
 
     def __post_init__(self) -> None:
-        if self.keep < 0:
-            raise BadInputError(f"keep = {self.keep} is a number of runs: 0 or more")
+        require(self.keep >= 0, f"keep = {self.keep} is a number of runs: 0 or more")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from npmdask.errors import BadInputError, RefusedError
 from npmdask.manage.data_report import name_of
 from npmdask.manage.kinds import Keeps, RunKind, Spec, named
 from npmdask.manage.matrix import changed_resources
+from npmdask.numerics.units import attributes
 from npmdask.report import Plot, Report
 from npmdask.report.blocks import bytes_text, parameters, section, series, spectrum_plot, table, tiles
 from npmdask.runs.gram_parts import GramPart, GramRequest, groups_of, listed_parts
@@ -67,14 +68,9 @@ class GramKind(RunKind):
 
     def summary(self, answer: GramStore) -> dict[str, Any]:
         return {
-            "rows": answer.rows,
-            "columns": answer.columns,
-            "kind": answer.kind,
+            **attributes(answer, "rows", "columns", "kind"),
             "groups": list(answer.groups),
-            "rows_read": answer.rows_read,
-            "bytes_read": answer.bytes_read,
-            "fingerprint": answer.fingerprint,
-            "store": answer.store,
+            **attributes(answer, "rows_read", "bytes_read", "fingerprint", "store"),
         }
 
     def ending(self, answer: GramStore) -> str:

@@ -35,7 +35,7 @@ from npmdask.manage.kinds import (
     shares_text,
     short_store_path,
 )
-from npmdask.numerics.units import parse_memory
+from npmdask.numerics.units import attributes, parse_memory
 from npmdask.planning.forecast import seconds_left
 from npmdask.planning.predicted_steps import drive
 from npmdask.privacy.mechanisms import EntriesGaussian
@@ -489,27 +489,17 @@ def _summary(solution: Solution) -> dict[str, Any]:
     more |= {"certificate": solution.certificate} if solution.certificate else {}
     return {
         "outcome": solution.outcome.name,
-        "converged": solution.converged,
-        "steps": solution.steps,
-        "data_passes": solution.data_passes,
-        "bytes_read": solution.bytes_read,
-        "dataset_bytes": solution.dataset_bytes,
+        **attributes(solution, "converged", "steps", "data_passes", "bytes_read", "dataset_bytes"),
         "seconds": None if solution.seconds is None else round(solution.seconds, 3),
-        "peak_rss_bytes": solution.peak_rss_bytes,
-        "memory_limit_bytes": solution.memory_limit_bytes,
+        **attributes(solution, "peak_rss_bytes", "memory_limit_bytes"),
         "peak_rss_by_process": [asdict(process) for process in solution.peak_rss_by_process],
         "values": solution.values.tolist(),
         "residual_norms": solution.residual_norms.tolist(),
-        "max_sin_theta": solution.max_sin_theta,
-        "store": solution.store,
-        "fingerprint": solution.fingerprint,
-        "total_data_passes": solution.total_data_passes,
+        **attributes(solution, "max_sin_theta", "store", "fingerprint", "total_data_passes"),
         "sentence": solution.outcome.sentence,
         "assurance": solution.assurance,
         "warnings": list(solution.warnings),
-        "target_rank": solution.target_rank,
-        "explained_share": solution.explained_share,
-        "answered": solution.answered,
+        **attributes(solution, "target_rank", "explained_share", "answered"),
         **missing_facts(solution.missing),
         **solution.prediction,
         **more,
@@ -526,9 +516,7 @@ def _released(solution: Solution) -> dict[str, Any]:
         "assurance": solution.assurance,
         "values": solution.values.tolist(),
         "value_stddevs": None if spread is None else spread.tolist(),
-        "target_rank": solution.target_rank,
-        "steps": solution.steps,
-        "statement": solution.statement,
+        **attributes(solution, "target_rank", "steps", "statement"),
         "warnings": list(solution.warnings),
         "store": solution.store,
     }

@@ -16,7 +16,7 @@ from typing import IO, Any, ClassVar
 import numpy as np
 
 from npmdask.checkpoint.store import RunStore, folder_of, not_finished
-from npmdask.errors import BadInputError, CommitError, extra, warn
+from npmdask.errors import BadInputError, CommitError, extra, require, warn
 from npmdask.manage.kinds import PageOptions, kind_of, kind_of_answer
 from npmdask.report import Report, as_html, as_json, as_markdown
 from npmdask.storage.bundle import write_file_atomically
@@ -166,8 +166,7 @@ class AnnDataFile(LabelledFile):
         with extra(None):
             import anndata
             import pandas as pd
-        if len(self.axes) > 1:
-            raise BadInputError(f"{self._target}: an AnnData has names of genes, not a grid: export it as .nc")
+        require(len(self.axes) <= 1, f"{self._target}: an AnnData has names of genes, not a grid: export it as .nc")
         index = pd.Index(self.axes[0].places.astype(str).astype(object))
         found = anndata.AnnData(var=pd.DataFrame(index=index), obs=pd.DataFrame(index=pd.Index([], dtype=object)))
         found.varm["PCs"] = self._arrays["basis"]
@@ -235,8 +234,7 @@ def write_report(
     """
     given = None if output is None else local_path(output, "the report")
     target = given or RunStore(store).path.absolute() / "report.html"
-    if target.suffix not in FORMS:
-        raise BadInputError(f"{target}: a report is written as .html, .md or .json; give a name that ends so")
+    require(target.suffix in FORMS, f"{target}: a report is written as .html, .md or .json; give a name that ends so")
     found = report_of(store, page)
     if not target.parent.is_dir():
         raise BadInputError(f"{target.parent} is not a folder, so no report can be written there; create it first")

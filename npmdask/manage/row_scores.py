@@ -16,7 +16,7 @@ from typing import Any, Protocol, Self, TypeVar
 import numpy as np
 
 from npmdask.checkpoint.store import RunStore
-from npmdask.errors import BadInputError, NpmdaskError
+from npmdask.errors import BadInputError, NpmdaskError, require
 from npmdask.manage.kinds import PageOptions
 from npmdask.runs.components import StoredComponents
 from npmdask.runs.restore import OF_ROWS, solution_of
@@ -133,8 +133,7 @@ def kept_or_found(
     """
     asked = page.scores or page.data is not None or (page.colour is not None and not page.as_run)
     if refusal:
-        if asked:
-            raise BadInputError(f"{run.place}: {refusal}")
+        require(not asked, f"{run.place}: {refusal}")
         return refusal
     kept, colour = run.read_part(PART), "" if page.colour is None else str(page.colour)
     from_file = page.colour is not None and not isinstance(labels_in_file(page.colour), str)

@@ -11,7 +11,7 @@ import numpy as np
 from npmdask.algorithms.covariance import CLEAR
 from npmdask.algorithms.stopping import Outcome
 from npmdask.checkpoint.store import RunStore
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, require
 from npmdask.manage.data_report import (
     Sampling,
     about,
@@ -433,8 +433,7 @@ def run_report(run: RunStore, spec: dict[str, Any], page: PageOptions) -> Report
         if page.colour is not None or page.scores or page.data is not None:
             raise BadInputError(f"{run.place}: scores are data of single rows, and a private run releases none of them")
         return private_report(run.path, spec, history, result, page)
-    if page.columns is not None:
-        raise BadInputError(f"{run.place} is no private run, and has the names of its data: leave --columns out")
+    require(page.columns is None, f"{run.place} is no private run, and has the names of its data: leave --columns out")
     telemetry = run.telemetry()
     outcome = result[1]["outcome"] if result else {"name": "unfinished", "sentence": "not finished: go on with resume"}
     values = result[0]["values"] if result else np.array(history[-1]["ritz_values"])

@@ -83,9 +83,8 @@ def nights_of(runs: Path) -> list[Night]:
 
 
 def _file(folder: Path, schedule: str) -> Path:
-    return (
-        folder / f"{sha256(schedule.encode()).hexdigest()[:16]}.json"
-    )  # a name of a schedule may be no name of a file
+    # a name of a schedule may be no name of a file
+    return folder / f"{sha256(schedule.encode()).hexdigest()[:16]}.json"
 
 
 def _read(file: Path) -> Night | None:

@@ -13,7 +13,7 @@ from npmdask.checkpoint.schema import TABLES
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
 from npmdask.manage.kinds import Keeps, RunKind, Spec, memory_text, named
-from npmdask.numerics.units import parse_memory
+from npmdask.numerics.units import attributes, parse_memory
 from npmdask.report import Report
 from npmdask.runs.components import labels_of_run
 from npmdask.runs.observers import Observer
@@ -108,10 +108,7 @@ class StreamKind(RunKind):
                 "state": found.state,
                 "outcome": found.sentence,
                 **({"assurance": found.assurance} if found.assurance else {}),
-                "rows": found.rows,
-                "rows_waiting": found.rows_waiting,
-                "skipped": found.skipped,
-                "steps": found.steps,
+                **attributes(found, "rows", "rows_waiting", "skipped", "steps"),
                 **({} if files is None else {"files_done": files[0], "file_begun": files[1]}),
                 "measured_after": last[0].rows if last else None,
                 **{name: getattr(last[0], name) if last else None for name in MEASURED[found.moment]},

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.errors import BadInputError, closest
+from npmdask.errors import BadInputError, closest, require
 from npmdask.models.pca import PCA, TruncatedSVD
 
 USUAL = "highly_variable"  # genes that are taken where the AnnData says which are
@@ -159,8 +159,7 @@ def _weights(table: Any, name: str, asked: Any) -> np.ndarray | None:
 
 def _values(adata: Any, layer: str | None, used: np.ndarray | None) -> Any:
     """X or a layer, of the genes that are used."""
-    if layer is None and adata.X is None:
-        raise BadInputError("the AnnData has no X: give a layer, as layer='counts'")
+    require(layer is not None or adata.X is not None, "the AnnData has no X: give a layer, as layer='counts'")
     if layer is not None and layer not in adata.layers:
         known = [name for name in adata.layers if name is not None]  # None is X, from AnnData 0.13 on
         raise BadInputError(f"layer = {layer!r} is not there: {closest(layer, known)}")

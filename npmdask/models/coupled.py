@@ -7,10 +7,10 @@ from typing import Any, Self
 
 import numpy as np
 
-from npmdask.errors import BadInputError, closest
+from npmdask.errors import require
 from npmdask.models.eof import Gridded
 from npmdask.models.two_fields.answers import CoupledModes, FieldModes, cca, mca
-from npmdask.numerics.domains import less_one
+from npmdask.numerics.domains import less_one, one_of
 from npmdask.storage.readers.gaps import DROP, MEAN
 
 
@@ -76,8 +76,7 @@ class _Coupled:
             No DataArray, no such dimension, other samples in one than in the other, no latitude, weights that are
             none, or values that are missing at some times only.
         """
-        if self.missing not in (DROP, MEAN):
-            raise BadInputError(f"missing = {self.missing!r}: {closest(self.missing, [DROP, MEAN])}")
+        one_of((DROP, MEAN), missing=self.missing)
         self._fields = Gridded.of(X, dim), Gridded.of(Y, dim)
         self._rows = tuple(field.rows(given) for field, given in zip(self._fields, (X, Y), strict=True))
         weights = [
@@ -158,8 +157,7 @@ class _Coupled:
         """
         self._require_fit()
         given = [(number, field) for number, field in enumerate((X, Y)) if field is not None]
-        if not given:
-            raise BadInputError("transform needs fields: give X, Y or both")
+        require(bool(given), "transform needs fields: give X, Y or both")
         found = []
         for number, field in given:
             Gridded.of(field, self._fields[number].sample)
@@ -204,8 +202,7 @@ class _Coupled:
         raise NotImplementedError
 
     def _require_fit(self) -> None:
-        if not hasattr(self, "modes_"):
-            raise BadInputError(f"{type(self).__name__} is not fitted yet: call fit first")
+        require(hasattr(self, "modes_"), f"{type(self).__name__} is not fitted yet: call fit first")
 
     @property
     def _sides(self) -> tuple[FieldModes, FieldModes]:

@@ -16,10 +16,10 @@ from typing import Any, Self
 import numpy as np
 
 from npmdask.checkpoint.store import RunStore
-from npmdask.errors import BadInputError, closest
+from npmdask.errors import BadInputError, require
 from npmdask.numerics.complex_parts import fix_phases
+from npmdask.numerics.domains import one_of
 from npmdask.numerics.subspaces import fix_signs
-from npmdask.numerics.units import parse_memory
 from npmdask.operators.view import column_scale
 from npmdask.planning.plan import posed
 from npmdask.planning.predicted_steps import drive
@@ -27,7 +27,7 @@ from npmdask.runs.components import AS_RUN
 from npmdask.runs.missing import Missing
 from npmdask.runs.problem import Request
 from npmdask.runs.progress import with_progress
-from npmdask.runs.solution import Resources, Solution
+from npmdask.runs.solution import Solution, asked_resources
 from npmdask.runs.weights import COSLAT, Weights, find_weights, over, weights_called
 from npmdask.storage.labels import DESCRIBED, Axis, axis_of
 from npmdask.storage.readers.dense import ReadStats
@@ -259,9 +259,7 @@ class EOF:
             times only.
         """
         self._field = Gridded.of(X, dim)
-        known = (DROP, *COUNTED)
-        if self.missing not in known:
-            raise BadInputError(f"missing = {self.missing!r}: {closest(self.missing, list(known))}")
+        one_of((DROP, *COUNTED), missing=self.missing)
         marks = checked_marks(self.missing_values)
         columns = self._field.column_weights(weights, use_coslat=self.use_coslat, missing=self.missing, marks=marks)
         self._fitted = self._field.rows(X)
@@ -279,11 +277,7 @@ class EOF:
             seed=self.random_state,
             weights=weighted if weighted.spec() else None,
         )
-        resources = Resources(
-            memory=parse_memory(self.memory),
-            device=self.device,
-            device_memory=parse_memory(self.device_memory, "device_memory"),
-        )
+        resources = asked_resources(self.memory, device=self.device, device_memory=self.device_memory)
         with run_store(self.store) as store:
             problem = posed(request, source, resources, store)
             with RunStore(store) as run, with_progress(None, self.progress) as told:
@@ -394,8 +388,7 @@ class EOF:
         return self._of_modes("singular_values")
 
     def _require_fit(self) -> None:
-        if not hasattr(self, "solution_"):
-            raise BadInputError("EOF is not fitted yet: call fit first")
+        require(hasattr(self, "solution_"), "EOF is not fitted yet: call fit first")
 
     @property
     def _solved(self) -> Solution:
@@ -529,8 +522,7 @@ class HilbertEOF:
             No DataArray, no such dimension, fewer than three times, complex numbers, no latitude, or values that are
             missing at some times only.
         """
-        if self.padding not in PADDINGS:
-            raise BadInputError(f"padding = {self.padding!r}: {closest(str(self.padding), list(PADDINGS))}")
+        one_of(PADDINGS, padding=self.padding)
         if not 0 < self.decay_factor < np.inf:
             raise BadInputError(f"decay_factor = {self.decay_factor} must be positive: 0.2, or 0.05 for fast changes")
         self._field = Gridded.of(X, dim)
@@ -547,7 +539,7 @@ class HilbertEOF:
         self._points = self._signals(X, dim)
         weights = None if self._areas is None else Weights(rows=self._areas)
         request = Request(target_rank=self.n_modes, tol=self.tol, seed=self.random_state, weights=weights)
-        source, resources = self._opened(), Resources(memory=parse_memory(self.memory))
+        source, resources = self._opened(), asked_resources(self.memory)
         with run_store(self.store) as store:
             problem = posed(request, source, resources, store)
             with RunStore(store) as run, with_progress(None, self.progress) as told:
@@ -697,8 +689,7 @@ class HilbertEOF:
         return np.isnan(first) if first.dtype.kind == "f" else np.zeros(len(first), bool)
 
     def _require_fit(self) -> None:
-        if not hasattr(self, "solution_"):
-            raise BadInputError("HilbertEOF is not fitted yet: call fit first")
+        require(hasattr(self, "solution_"), "HilbertEOF is not fitted yet: call fit first")
 
     def _opened(self) -> Source:
         return open_source(self._points, "matrix", of_complex=True)

@@ -20,9 +20,10 @@ from npmdask.algorithms.streaming.model import (
     moderate,
     no_levels,
 )
-from npmdask.errors import BadInputError, closest
+from npmdask.errors import BadInputError
 from npmdask.execution.executor import single_threaded_blas
 from npmdask.models.pca import CentredComponents, shares_of_variance
+from npmdask.numerics.domains import one_of
 from npmdask.numerics.subspaces import Block, fix_signs
 from npmdask.runs.progress import with_progress
 from npmdask.storage.containers import is_sparse
@@ -196,8 +197,7 @@ class IncrementalPCA(CentredComponents):
 
     @property
     def _imputes(self) -> bool:
-        if self.missing not in GAPS:
-            raise BadInputError(f"missing = {self.missing!r}: {closest(str(self.missing), list(GAPS))}")
+        one_of(GAPS, missing=self.missing)
         return bool(self.missing == IMPUTE)
 
     @property

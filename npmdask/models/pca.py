@@ -13,17 +13,16 @@ from typing import Any, Self
 import numpy as np
 
 from npmdask.checkpoint.store import RunStore
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, require
 from npmdask.numerics.factor_model import FactorModel
 from npmdask.numerics.subspaces import Block, fix_signs
-from npmdask.numerics.units import parse_memory
 from npmdask.planning.plan import posed
 from npmdask.planning.predicted_steps import drive
 from npmdask.runs.components import AS_RUN, LEAST_SQUARES, StoredComponents, require_rule
 from npmdask.runs.missing import Missing
 from npmdask.runs.problem import AUTO, Request
 from npmdask.runs.progress import with_progress
-from npmdask.runs.solution import Resources, Solution
+from npmdask.runs.solution import Solution, asked_resources
 from npmdask.runs.weights import find_weights, in_units_of_data, total_of
 from npmdask.storage.containers import is_sparse
 from npmdask.storage.kinds import real_array
@@ -216,11 +215,9 @@ class _OfRun(Components):
         else:
             source = open_source(held)
             shape, sparse = source.shape, source.reader.layout == "csr"
-        if len(shape) != 2:
-            raise BadInputError(f"X has shape {shape}; rows x columns are needed")
+        require(len(shape) == 2, f"X has shape {shape}; rows x columns are needed")
         n, d = (int(size) for size in shape)
-        if n <= self.centred:
-            raise BadInputError(f"X has {n} sample (n_samples = {n}): at least 2 are needed")
+        require(n > self.centred, f"X has {n} sample (n_samples = {n}): at least 2 are needed")
         self.n_features_in_ = d
         asked = self._asked(n, d)
         with run_store(self.store) as store:
@@ -235,11 +232,7 @@ class _OfRun(Components):
                 seed=seed_of(self.random_state),
                 weights=find_weights(opened, sample_weight, self.column_weights),
             )
-            resources = Resources(
-                memory=parse_memory(self.memory),
-                device=self.device,
-                device_memory=parse_memory(self.device_memory, "device_memory"),
-            )
+            resources = asked_resources(self.memory, device=self.device, device_memory=self.device_memory)
             problem = posed(request, opened, resources, store)
             with RunStore(store) as run, with_progress(None, self.progress) as told:
                 solution = drive(problem, run, resources, told)

@@ -16,7 +16,6 @@ from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
 from npmdask.models.pca import Components
 from npmdask.numerics.subspaces import Block, fix_signs
-from npmdask.numerics.units import parse_memory
 from npmdask.planning.plan import posed
 from npmdask.planning.predicted_steps import drive
 from npmdask.privacy.matrix_release import require_store
@@ -25,7 +24,7 @@ from npmdask.runs.components import AS_RUN
 from npmdask.runs.missing import find_fill
 from npmdask.runs.problem import Request
 from npmdask.runs.progress import with_progress
-from npmdask.runs.solution import Resources
+from npmdask.runs.solution import asked_resources
 from npmdask.runs.weights import find_weights
 from npmdask.storage.containers import values_of
 from npmdask.storage.readers.gaps import Marks, checked_marks
@@ -228,7 +227,7 @@ class PrivatePCA(Components):
             weights=find_weights(opened, None, self.column_weights, X),
             seed=seed_of(self.random_state),
         )
-        resources = Resources(memory=parse_memory(self.memory))
+        resources = asked_resources(self.memory)
         problem = posed(request, opened, resources, self.store)
         with RunStore(self.store, private=True) as run, with_progress(None, self.progress) as told:
             released = drive(problem, run, resources, told)

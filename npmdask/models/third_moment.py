@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.checkpoint.store import RunStore
-from npmdask.errors import BadInputError, RefusedError
+from npmdask.errors import BadInputError, RefusedError, require
 from npmdask.execution.memory import tree_rss
 from npmdask.numerics.moments import unit_groups
 from npmdask.numerics.subspaces import Block
@@ -101,8 +101,7 @@ def build_moments(
     place = target.with_name(target.name + ".partial.passes")
     if target.exists():
         raise RefusedError(f"{target} exists already; choose another name, or remove it first")
-    if block is not None and block < 1:
-        raise BadInputError(f"block = {block} must be at least 1")
+    require(block is None or block >= 1, f"block = {block} must be at least 1")
     d = opened.shape[1]
     identity = {"moments": {"fingerprint": opened.fingerprint, "alpha0": alpha0, "center": center, "half": half_length}}
     marked = identity | carried(opened.mark)
@@ -186,8 +185,7 @@ def _maker(
         raise BadInputError(
             f"{source.path} is of kind {source.kind}: third moments need samples (dense rows) or documents"
         )
-    if alpha0:
-        raise BadInputError("alpha0 applies only to documents: leave it out for samples")
+    require(not alpha0, "alpha0 applies only to documents: leave it out for samples")
     if center and source.column_mean is None:
         raise BadInputError(f"{source.path} has no recorded means: ingest it, or leave center out")
     mean = source.column_mean if center else None

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.errors import BadInputError, RefusedError, extra
+from npmdask.errors import RefusedError, extra, require
 
 DEVICES = ("cpu", "auto", "cuda")
 LIBRARIES = ("cupy", "torch")  # of NVIDIA GPUs, in the order in which they are tried
@@ -80,11 +80,9 @@ def chosen_device(asked: str, memory: int | None = None) -> Device | None:
     RefusedError
         There is no GPU, or no library for it.
     """
-    if asked not in DEVICES:
-        raise BadInputError(f'device = {asked!r} is none: choose "cpu", "cuda" (an NVIDIA GPU) or "auto"')
+    require(asked in DEVICES, f'device = {asked!r} is none: choose "cpu", "cuda" (an NVIDIA GPU) or "auto"')
     if asked == "cpu":
-        if memory is not None:
-            raise BadInputError('device_memory is of a GPU: set device = "cuda" or "auto" with it')
+        require(memory is None, 'device_memory is of a GPU: set device = "cuda" or "auto" with it')
         return None
     try:
         return Device(_finding(LIBRARIES), memory)

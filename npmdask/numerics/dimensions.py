@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, require
 from npmdask.numerics.domains import counts, probability
 from npmdask.numerics.random import generator
 
@@ -33,8 +33,7 @@ def checked_spectrum(values: np.ndarray) -> np.ndarray:
         raise BadInputError(
             "a spectrum must be a list of finite numbers, the largest first: sort it, and replace the others"
         )
-    if not found[0] > 0:
-        raise BadInputError("no direction has any variance: there are no components to count")
+    require(found[0] > 0, "no direction has any variance: there are no components to count")
     return np.maximum(found, 0.0)
 
 
@@ -79,8 +78,7 @@ def marchenko_pastur_median(aspect: float) -> float:
     float
         Of the eigenvalues of the shorter side, over the longer side; right to 1e-6 or so.
     """
-    if not 0 < aspect <= 1:
-        raise BadInputError(f"aspect = {aspect}: it is the shorter side divided by the longer one, between 0 and 1")
+    require(0 < aspect <= 1, f"aspect = {aspect}: it is the shorter side divided by the longer one, between 0 and 1")
     angles = (np.arange(POINTS) + 0.5) * np.pi / POINTS  # x falls as they grow; no singularity at the ends
     x = 1 + aspect + 2 * np.sqrt(aspect) * np.cos(angles)
     mass = np.cumsum(np.sin(angles) ** 2 / x)

@@ -6,11 +6,13 @@ Sizes beyond 1e-40 to 1e40 are refused as well: powers of them leave the range o
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from numbers import Integral, Real
+from typing import Any
 
 import numpy as np
 
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, closest, require
 
 SMALLEST, LARGEST = 1e-40, 1e40
 STEEPEST = 100.0  # of an exponent: beyond it powers are not numbers any more
@@ -48,32 +50,37 @@ def counts(**numbers: float) -> None:
 
 def whole_seed(seed: int) -> None:
     """Refuse what is no seed of a random stream."""
-    if not isinstance(seed, Integral) or seed < 0:
-        raise BadInputError(f"seed = {seed!r} must be a whole number, 0 or more")
+    require(isinstance(seed, Integral) and seed >= 0, f"seed = {seed!r} must be a whole number, 0 or more")
 
 
 def probability(**numbers: float) -> None:
     """Refuse what is not strictly between 0 and 1."""
     for name, number in numbers.items():
-        if not 0 < number < 1:
-            raise BadInputError(f"{name} = {number} must lie between 0 and 1: it is a probability")
+        require(0 < number < 1, f"{name} = {number} must lie between 0 and 1: it is a probability")
 
 
 def accuracy(acc: float) -> None:
     """Refuse what is no sine or tangent below that of 45 degrees."""
-    if not SMALLEST <= acc < 1:
-        raise BadInputError(f"acc = {acc} must lie between 0 and 1: it is the wanted sine or tangent")
+    require(SMALLEST <= acc < 1, f"acc = {acc} must lie between 0 and 1: it is the wanted sine or tangent")
+
+
+def one_of(known: Collection[str], **named: Any) -> None:
+    """Refuse what is none of the words that are ``known``."""
+    for name, word in named.items():
+        if word not in known:
+            raise BadInputError(f"{name} = {word!r}: {closest(str(word), list(known))}")
 
 
 def ranks(d: int, k: int, p: int) -> None:
     """Refuse impossible ranks."""
     counts(d=d, k=k, p=p)
-    if not k <= p <= d:
-        raise BadInputError(f"1 <= k = {k} <= p = {p} <= d = {d} must hold")
+    require(k <= p <= d, f"1 <= k = {k} <= p = {p} <= d = {d} must hold")
 
 
-def spectrum_gap(larger: float, smaller: float) -> float:
-    """larger - smaller of two sizes of eigenvalues, which must fall; ties are 0."""
+def spectrum_gap(larger: float, smaller: float, acc: float | None = None) -> float:
+    """larger - smaller of two sizes of eigenvalues, which must fall; ties are 0. ``acc`` must be possible, too."""
+    if acc is not None:
+        accuracy(acc)
     if not 0 <= smaller <= larger or not SMALLEST <= larger <= LARGEST:
         raise BadInputError(
             f"sizes of eigenvalues fall and are not negative, but {larger} is followed by {smaller}: give sizes, sorted"

@@ -156,8 +156,7 @@ class ContrastMeans:
     @property
     def kurtoses(self) -> np.ndarray:
         """The excess kurtosis of each source (r)."""
-        found: np.ndarray = 4 * self.values[CONTRASTS.index("cube")] - 3
-        return found
+        return 4 * self.values[CONTRASTS.index("cube")] - 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,8 +222,7 @@ def rotation(basis: Block, found: ContrastMeans, rows: int) -> Rotation:
 def _polar(columns: Block) -> Block:
     """The orthonormal columns nearest to ``columns``: ``C (C^T C)^(-1/2)``."""
     left, _, right = np.linalg.svd(columns, full_matrices=False)
-    nearest: Block = left @ right
-    return nearest
+    return left @ right
 
 
 def orthonormal(columns: Block) -> tuple[Block, float]:

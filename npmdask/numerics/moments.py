@@ -13,7 +13,7 @@ from itertools import combinations_with_replacement, pairwise, permutations
 
 import numpy as np
 
-from npmdask.errors import BadInputError, MemoryRefusedError
+from npmdask.errors import BadInputError, MemoryRefusedError, require
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block
 
@@ -217,8 +217,7 @@ def cube_share(alpha0: float) -> float:
 
 def lda_pairs(second: Block, mean: np.ndarray, block: Block, alpha0: float) -> Block:
     """``M2 U`` (d x L) from ``second`` = E2 U, ``mean`` = M1 and ``block`` = U."""
-    product: Block = second - pair_share(alpha0) * np.outer(mean, mean @ block)
-    return product
+    return second - pair_share(alpha0) * np.outer(mean, mean @ block)
 
 
 def lda_triples(third: Block, second: Block, mean: np.ndarray, block: Block, alpha0: float) -> Block:
@@ -226,16 +225,14 @@ def lda_triples(third: Block, second: Block, mean: np.ndarray, block: Block, alp
     along = mean @ block
     squares = np.einsum("dl,dl->l", block, second)
     mixed = 2 * along * second + np.outer(mean, squares)
-    product: Block = third - triple_share(alpha0) * mixed + cube_share(alpha0) * np.outer(mean, along**2)
-    return product
+    return third - triple_share(alpha0) * mixed + cube_share(alpha0) * np.outer(mean, along**2)
 
 
 def lda_cube(third: np.ndarray, second: Block, mean: np.ndarray, alpha0: float) -> np.ndarray:
     """M3 (m x m x m) from E3, E2 (m x m) and M1 (m), all of them held."""
     mixed = in_three_orders(second[:, :, None] * mean)
     alone = mean[:, None, None] * mean[:, None] * mean
-    whole: np.ndarray = third - triple_share(alpha0) * mixed + cube_share(alpha0) * alone
-    return whole
+    return third - triple_share(alpha0) * mixed + cube_share(alpha0) * alone
 
 
 def in_three_orders(tensor: np.ndarray) -> np.ndarray:
@@ -383,8 +380,7 @@ def multilinear(tensor: np.ndarray, *maps: Block | None) -> np.ndarray:
     ``T(A, B, C)_abc = sum_ijk T_ijk A_ia B_jb C_kc``: the maps have the shapes that Wang and Anandkumar (2016) print,
     not the order of indices that they print.
     """
-    if len(maps) != tensor.ndim:
-        raise BadInputError(f"a tensor of order {tensor.ndim} needs as many maps, not {len(maps)}")
+    require(len(maps) == tensor.ndim, f"a tensor of order {tensor.ndim} needs as many maps, not {len(maps)}")
     for mode, matrix in enumerate(maps):
         if matrix is not None:
             if len(matrix) != tensor.shape[mode]:

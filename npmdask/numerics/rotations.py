@@ -6,7 +6,7 @@ from itertools import combinations
 
 import numpy as np
 
-from npmdask.errors import BadInputError, RefusedError
+from npmdask.errors import BadInputError, RefusedError, require
 from npmdask.numerics.subspaces import Block
 
 ROUNDS = 500  # of all pairs of columns; ten are usual
@@ -107,8 +107,7 @@ def promax(loadings: Block, *, power: float = 4.0, normalize: bool = False) -> n
     BadInputError
         A power below 1.
     """
-    if not 1 <= power < np.inf:
-        raise BadInputError(f"power = {power}: promax needs a power of at least 1; 4 is usual")
+    require(1 <= power < np.inf, f"power = {power}: promax needs a power of at least 1; 4 is usual")
     rotation = varimax(loadings, normalize=normalize)
     turned = np.asarray(loadings, np.float64) @ rotation
     largest = np.abs(turned).max(axis=0)

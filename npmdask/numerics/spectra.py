@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from npmdask.errors import BadInputError, RefusedError, closest
+from npmdask.errors import BadInputError, RefusedError, closest, require
 
 MEASURED = "measured"
 MOST_VALUES = 10**7  # a plan is made in memory
@@ -111,8 +111,7 @@ def _real(values: np.ndarray) -> np.ndarray:
 def _of_values(values: np.ndarray, d: int, said: str) -> Spectrum:
     if not 0 < len(values) <= MOST_VALUES or not np.isfinite(values).all() or not values.any():
         raise BadInputError(f"{said}: a spectrum is 1 to {MOST_VALUES} finite numbers that are not all zero")
-    if len(values) > d:
-        raise BadInputError(f"{said}: {len(values)} values, but the data have at most {d}; leave the others out")
+    require(len(values) <= d, f"{said}: {len(values)} values, but the data have at most {d}; leave the others out")
     falling = _in_range(values[np.argsort(-np.abs(values), kind="stable")], said)
     rest = falling[-1] * evenly(d - len(values))
     more = f" ({len(values)} of {d} values: the others are taken to fall evenly to 0)" if len(rest) else ""

@@ -213,10 +213,10 @@ def fix_signs(vectors: Block) -> Block:
     return np.where((low > high) | ((low == high) & first_low), -1.0, 1.0)
 
 
-def asymmetry(basis: Block, product: Block) -> tuple[float, float]:
-    """How far ``basis^T A basis`` is from symmetric: (norm of the antisymmetric part, norm of the product)."""
-    h = basis.T @ product
-    return float(np.linalg.norm(h - h.T) / 2), float(np.linalg.norm(product))
+def asymmetry(basis: Block, product: Block) -> float:
+    """How far ``basis^T A basis`` is from symmetric: the norm of its antisymmetric part over that of the product."""
+    h, size = basis.T @ product, float(np.linalg.norm(product))
+    return float(np.linalg.norm(h - h.T) / 2) / size if size > 0 else 0.0
 
 
 def symmetric_part(tensor: np.ndarray) -> np.ndarray:

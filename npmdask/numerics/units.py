@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from npmdask.errors import BadInputError, wrong_value
+from npmdask.errors import BadInputError, require, wrong_value
 
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
@@ -54,11 +54,15 @@ def parse_memory(text: str | int | None, name: str = "memory") -> int | None:
         size = int(TypeAdapter(ByteSize).validate_python(text))
     except ValidationError:
         raise BadInputError(f"{name} = {text!r} is not a size; write it like '1GiB' or '512MB'") from None
-    if size <= 0:
-        raise BadInputError(f"{name} = {text!r} must be larger than 0")
+    require(size > 0, f"{name} = {text!r} must be larger than 0")
     if isinstance(text, str) and text.strip().isdigit() and size < 2**20:
         raise BadInputError(f"{name} = {text!r} is {size} bytes: give a unit, like '{size}GiB'")
     return size
+
+
+def attributes(of: object, *names: str) -> dict[str, Any]:
+    """Return some attributes, by name."""
+    return {name: getattr(of, name) for name in names}
 
 
 # Options that a person wrote, as fields of a dataclass: types are not guessed, and every error is a sentence.

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.errors import BadInputError
+from npmdask.errors import require
 from npmdask.numerics.random import Rounding
 from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import (
@@ -57,8 +57,7 @@ class Bounded:
 
     def __post_init__(self) -> None:
         for name, value in (("clip_norm", self.clip_norm), ("change", self.change)):
-            if not LEAST <= value <= LARGEST:
-                raise BadInputError(f"{name} = {value} must be a positive number between 2^-200 and 2^200")
+            require(LEAST <= value <= LARGEST, f"{name} = {value} must be a positive number between 2^-200 and 2^200")
 
     @property
     def _rows(self) -> int:

@@ -53,7 +53,7 @@ from npmdask.operators.exact_sums import (
 )
 from npmdask.operators.view import AS_STORED, View
 from npmdask.storage.readers.dense import DenseReader, ReadStats, Tile, scratch
-from npmdask.storage.readers.sparse import CsrReader, Fragment, cut_numbers, cut_rows
+from npmdask.storage.readers.sparse import CsrReader, Fragment, cut_numbers, cut_rows, whole_rows
 
 # Records of bounded norm, on a grid: a function of each record alone, wherever and beside whatever it is stored.
 #
@@ -344,15 +344,9 @@ class ClippedSparseGram(Records):
     reader: CsrReader
 
     def partial(self, slabs: range, block: Block) -> Partial:
-        record, fragments = ReadStats(), list[Fragment]()
-        total, at = np.zeros((2, *block.shape)), self.reader.rows_of(slabs)[0]
-        for piece in self.reader.blocks(slabs, record):
-            if isinstance(piece, Fragment):
-                fragments.append(piece)
-                at = piece.row + 1
-            else:
-                self._add(total, piece, block, np.arange(at, at + piece.shape[0]))
-                at += piece.shape[0]
+        record, fragments, total = ReadStats(), list[Fragment](), np.zeros((2, *block.shape))
+        for at, piece in whole_rows(self.reader, slabs, record, fragments):
+            self._add(total, piece, block, np.arange(at, at + piece.shape[0]))
         return Partial(self._carried(total), record, fragments)
 
     def finish(self, total: Partial, block: Block) -> np.ndarray:

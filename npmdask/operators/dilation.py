@@ -33,7 +33,7 @@ from npmdask.operators._protocol import (
 )
 from npmdask.operators.view import AS_STORED, View
 from npmdask.storage.readers.dense import DenseReader, ReadStats
-from npmdask.storage.readers.sparse import CsrReader, Fragment, cut_numbers, cut_rows
+from npmdask.storage.readers.sparse import CsrReader, Fragment, cut_numbers, cut_rows, whole_rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,16 +101,11 @@ class SparseDilation(Dilated):
     def partial(self, slabs: range, block: Block) -> Partial:
         record, (left, right), rows = ReadStats(), self._halves(block), self._rows(slabs)
         product, back = np.zeros((len(rows), block.shape[1])), np.zeros(right.shape)
-        at, fragments = self.reader.rows_of(slabs)[0], []  # the row that comes next; rows before it are empty
-        for piece in self.reader.blocks(slabs, record):
-            if isinstance(piece, Fragment):
-                fragments.append(piece)
-                at = piece.row + 1
-                continue
+        fragments = list[Fragment]()
+        for at, piece in whole_rows(self.reader, slabs, record, fragments):
             some, here = piece.astype(block.dtype, copy=False), slice(at, at + piece.shape[0])
             product[here.start - rows.start : here.stop - rows.start] = some @ right
             back += some.T @ left[here]
-            at = here.stop
         sums = {"back": back, own_rows(slabs): product}
         require_finite(sums, self.reader, slabs)
         return Partial(sums, record, fragments)

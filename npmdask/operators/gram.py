@@ -35,7 +35,7 @@ from npmdask.storage.block_files import BlockFile, tiles_of
 from npmdask.storage.checksum import crc32c
 from npmdask.storage.readers.dense import DenseReader, ReadStats
 from npmdask.storage.readers.matrix_free import PROBES
-from npmdask.storage.readers.sparse import CsrReader, Fragment, cut_numbers, cut_rows
+from npmdask.storage.readers.sparse import CsrReader, Fragment, cut_numbers, cut_rows, whole_rows
 
 SMALLEST = 1e-16  # of the largest entry of some rows of A B: squares of smaller ones are lost in float32
 NEXT = 1e-6  # so near is a block in float32, unless columns are scaled by what is out of its range
@@ -228,15 +228,9 @@ class SparseGram(BySlabs):
 
     def partial(self, slabs: range, block: Block) -> Partial:
         record, block = ReadStats(), self.view.on_columns(block)
-        product, fragments, at = np.zeros(block.shape), [], self.reader.rows_of(slabs)[0]
-        for piece in self.reader.blocks(slabs, record):
-            if isinstance(piece, Fragment):
-                fragments.append(piece)
-                at = piece.row + 1
-            else:
-                numbers = range(at, at + piece.shape[0])
-                product += _sparse_gram(self.view.weighted(piece, numbers), block)
-                at = numbers.stop
+        product, fragments = np.zeros(block.shape), list[Fragment]()
+        for at, piece in whole_rows(self.reader, slabs, record, fragments):
+            product += _sparse_gram(self.view.weighted(piece, range(at, at + piece.shape[0])), block)
         sums = {"product": product}
         require_finite(sums, self.reader, slabs)
         return Partial(sums, record, fragments)
@@ -410,15 +404,10 @@ class RowsByRange(_Half):
     start: int
 
     def partial(self, slabs: range, block: Block) -> Partial:
-        record, fragments, at = ReadStats(), [], self.reader.rows_of(slabs)[0]
-        for piece in self.reader.blocks(slabs, record):
-            if isinstance(piece, Fragment):
-                fragments.append(piece)
-                at = piece.row + 1
-                continue
+        record, fragments = ReadStats(), list[Fragment]()
+        for at, piece in whole_rows(self.reader, slabs, record, fragments):
             for first, strip in self._strips(piece, at):
                 self._add(first, strip, block)
-            at += piece.shape[0]
         return Partial({"product": np.zeros((1, 1))}, record, fragments)
 
     def _add(self, first: int, strip: csr_matrix, block: Block) -> None:

@@ -25,7 +25,7 @@ from npmdask.operators._protocol import (
 )
 from npmdask.operators.view import AS_STORED, View
 from npmdask.storage.readers.dense import ReadStats, Tile, scratch
-from npmdask.storage.readers.sparse import Fragment, cut_numbers, cut_rows
+from npmdask.storage.readers.sparse import Fragment, cut_numbers, cut_rows, whole_rows
 
 # The upper triangle of a symmetric matrix in square blocks, and what is added to it: products of rows, outer products.
 # Blocks of 512 columns are added up inside the cache, and half of the multiplications are saved. A block on the
@@ -298,14 +298,8 @@ class GramMatrix(BySlabs):
         self, slabs: range, record: ReadStats, fragments: list[Fragment], total: np.ndarray
     ) -> Iterator[csr_matrix]:
         """Whole rows; parts of others are put aside."""
-        at = self.reader.rows_of(slabs)[0]
-        for piece in self.reader.blocks(slabs, record):
-            if isinstance(piece, Fragment):
-                fragments.append(piece)
-                at = piece.row + 1
-            else:
-                yield self._weighted(piece, range(at, at + piece.shape[0]), total)
-                at += piece.shape[0]
+        for at, piece in whole_rows(self.reader, slabs, record, fragments):
+            yield self._weighted(piece, range(at, at + piece.shape[0]), total)
 
     def _weighted(self, rows: csr_matrix, numbers: Sequence[int], total: np.ndarray) -> csr_matrix:
         """Rows of these ``numbers``, weighted, if they are: then their sum, by their weights, is added to ``total``."""
@@ -581,9 +575,8 @@ class DenseRows:
         parts = [_mean(values, weights) for _, values in tile]
         mean = sums["mean"] if sums is not None else np.concatenate(parts)
         self._shift = mean
-        if (
-            self._of.single
-        ):  # as float32 holds it, so that values of float32 lose no more than the rounding of what is left
+        # as float32 holds it, so that values of float32 lose no more than the rounding of what is left
+        if self._of.single:
             nearest = mean.astype(np.float32).astype(np.float64)
             self._shift = np.where(np.isfinite(nearest), nearest, mean)
         if sums is not None:

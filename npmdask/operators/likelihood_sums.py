@@ -159,8 +159,7 @@ class SourceContrasts(Gram):
         return _in_cache(rows, len(block) + 16 * block.shape[1])
 
     def finish(self, total: Partial, block: Block) -> Block:
-        product: Block = total.sums["product"] / self.reader.shape[0]
-        return product
+        return total.sums["product"] / self.reader.shape[0]
 
     def means(self, product: np.ndarray) -> ContrastMeans:
         """The means in the product of a pass, by name."""

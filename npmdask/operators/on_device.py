@@ -28,7 +28,7 @@ from npmdask.operators.gram import MOST_ROUNDED, SMALLEST, Gram, SparseGram
 from npmdask.operators.gram_matrix import EXACT, GramMatrix, largest_integer
 from npmdask.storage.prefetch import tally
 from npmdask.storage.readers.dense import DenseReader, ReadStats, Tile
-from npmdask.storage.readers.sparse import Fragment
+from npmdask.storage.readers.sparse import Fragment, whole_rows
 
 STRIP = 32 * 2**20  # bytes of rows that are sent at once
 AT_ONCE = 128 * 2**20  # bytes of a slab, above which it is read part after part
@@ -235,14 +235,8 @@ def _strips(op: OnDevice, slabs: range, record: ReadStats, fragments: list[Fragm
         if not op.sparse:
             yield from (_slab_strips if op.at_once else _cut_strips)(op, slots, slabs, record)
             return
-        reader, at = op.inner.reader, op.inner.reader.rows_of(slabs)[0]
-        for piece in reader.blocks(slabs, record):
-            if isinstance(piece, Fragment):
-                fragments.append(piece)
-                at = piece.row + 1
-            else:
-                yield from _sparse_strips(op, slots, piece, at)
-                at += piece.shape[0]
+        for at, piece in whole_rows(op.inner.reader, slabs, record, fragments):
+            yield from _sparse_strips(op, slots, piece, at)
 
 
 def _slab_strips(op: OnDevice, slots: Iterator[Slot], slabs: range, record: ReadStats) -> Iterator[Strip]:

@@ -320,8 +320,7 @@ class PackedTensor(OfTensor):
         product = total.sums["product"]
         if not self.scores:
             return product
-        scores: Block = np.einsum("dl,dl->l", product, block)[None]
-        return scores
+        return np.einsum("dl,dl->l", product, block)[None]
 
     def task_bytes(self, p: int, runs: list[range]) -> int:
         """Memory of one running task beyond the block, with p columns: vectors once and twice, the sum and its copy."""

@@ -141,8 +141,7 @@ class MixtureTriples(SampleTriples):
             words = white @ block
             along, itself, spread = spread @ words, white.T @ words, white.T @ spread
         squares = np.einsum("dl,dl->l", block, itself)
-        product: Block = means - 2 * along * itself - np.outer(spread, squares)
-        return product
+        return means - 2 * along * itself - np.outer(spread, squares)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,8 +163,7 @@ class SampleFourth(SampleTriples):
         means, columns = self._scaled(means), block.shape[1]
         covariance = block if self.sphered else means[:, columns:]
         squares = np.einsum("dl,dl->l", block, covariance)
-        product: Block = means[:, :columns] - 3 * squares * covariance
-        return product
+        return means[:, :columns] - 3 * squares * covariance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -285,8 +283,7 @@ class SampleBlocks(Gram):
             values += pairs.T @ rows[:, k * b : (k + 1) * b]
 
     def finish(self, total: Partial, block: Block) -> Block:
-        product: Block = total.sums["product"] / self.reader.shape[0]
-        return product
+        return total.sums["product"] / self.reader.shape[0]
 
     def task_bytes(self, p: int, runs: list[range]) -> int:
         """Memory of one running task (the largest of ``runs``); no block is used."""

@@ -22,8 +22,7 @@ def column_scale(mean: np.ndarray, std: np.ndarray, *, sparse: bool) -> np.ndarr
     From sums of squares (CSR) only half the digits of a deviation are real.
     """
     noise = np.abs(mean) * (1e-7 if sparse else 1e-13)
-    scale: np.ndarray = np.where(std > noise, std, 1.0)
-    return scale
+    return np.where(std > noise, std, 1.0)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -51,7 +51,7 @@ from npmdask.operators._protocol import (
 )
 from npmdask.operators.gram import SPARSE_ROWS, row_strips
 from npmdask.storage.readers.dense import ReadStats
-from npmdask.storage.readers.sparse import CsrReader, Fragment, cut_rows
+from npmdask.storage.readers.sparse import CsrReader, Fragment, cut_rows, whole_rows
 
 FEWEST_WORDS = 3
 HALF_LENGTH = 100.0  # words of a document that counts half as much as a very long one
@@ -65,11 +65,8 @@ class ByDocuments(BySlabs, ABC):
 
     def partial(self, slabs: range, block: Block) -> Partial:
         record, fragments, sums = ReadStats(), list[Fragment](), self._nothing(block)
-        for piece in self.reader.blocks(slabs, record):
-            if isinstance(piece, Fragment):
-                fragments.append(piece)
-            else:
-                self._add(sums, piece, block)
+        for _, piece in whole_rows(self.reader, slabs, record, fragments):
+            self._add(sums, piece, block)
         require_finite(sums, self.reader, slabs)
         return Partial(self._reduced(sums, block), record, fragments)
 
@@ -336,8 +333,7 @@ class WordTriples(ByDocuments):
 
 def words_of(documents: csr_matrix) -> np.ndarray:
     """The number of words of each document."""
-    lengths: np.ndarray = documents @ np.ones(documents.shape[1])
-    return lengths
+    return documents @ np.ones(documents.shape[1])
 
 
 def over_words(lengths: np.ndarray, order: int, half_length: float) -> np.ndarray:
@@ -449,8 +445,7 @@ class TripleBlocks(ByDocuments):
 
     def _pair(self, pairs: np.ndarray, order: int, row: int, column: int) -> np.ndarray:
         """Block (row, column) of the sums of pairs over ``order`` words: b x b."""
-        block: np.ndarray = pairs[self._block_rows.index(row), 3 - order][:, self._span(column)]
-        return block
+        return pairs[self._block_rows.index(row), 3 - order][:, self._span(column)]
 
     def _of_words(self, values: np.ndarray, row: int) -> np.ndarray:
         """A number for each word of a block row, zeros where there are no more words."""
@@ -560,8 +555,7 @@ def _mirrored(values: np.ndarray, places: tuple[int, int, int]) -> np.ndarray:
     indices = np.indices(values.shape)
     equal = slice(0 if i == j else 1, 3 if j == k else 2)
     indices[equal] = np.sort(indices[equal], axis=0)
-    mirrored: np.ndarray = values[tuple(indices)]
-    return mirrored
+    return values[tuple(indices)]
 
 
 # The third moment of words in white coordinates, held: ``M3(W, W, W)``, m x m x m, from one pass.

@@ -12,7 +12,7 @@ import numpy as np
 
 from npmdask.algorithms import REGISTRY as ALGORITHMS
 from npmdask.algorithms import Algorithm, GramKrylov, Result
-from npmdask.algorithms.stopping import ResidualRule, StepView
+from npmdask.algorithms.stopping import ResidualRule, StepView, view_of
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block, orth
 from npmdask.numerics.units import time_text
@@ -162,9 +162,8 @@ def _step(algorithm: Algorithm[Any], state: Any, values: np.ndarray, noise: np.n
     """A step without data: the product with a diagonal matrix, in the dtype that is asked for, and noise."""
     block, rounded = algorithm.query(state).block, algorithm.query(state).rounded
     product = values[:, None] * block.astype(np.float64)
-    if (
-        block.dtype == np.float32 or rounded
-    ):  # a dense product is rounded relative to the largest eigenvalue, not entry by entry
+    # a dense product is rounded relative to the largest eigenvalue, not entry by entry
+    if block.dtype == np.float32 or rounded:
         error = generator(0, "rehearsal", "rounding", state.step).standard_normal(block.shape)
         product += ROUNDING / len(values) ** 0.5 * error
     if noise.any():
@@ -172,14 +171,7 @@ def _step(algorithm: Algorithm[Any], state: Any, values: np.ndarray, noise: np.n
     if rounded:
         product = np.concatenate([product, block], axis=1)
     state, info = algorithm.update(state, product)
-    view = StepView(
-        step=state.step,
-        ritz_values=info.ritz_values,
-        residual_norms=info.residual_norms,
-        precision=info.precision,
-        missed=info.missed,
-    )
-    return state, view
+    return state, view_of(state.step, info)
 
 
 def thinned(values: np.ndarray, p: int) -> tuple[np.ndarray, np.ndarray]:
@@ -234,8 +226,7 @@ def rehearse_releases(
         if lost is not None and query.image_norm is not None:
             product -= lost(query.block, query.image_norm)
         state, _ = algorithm.update(state, product + noise(product.shape, query.image_norm))
-    vectors: Block = algorithm.finalize(state).vectors
-    return vectors
+    return algorithm.finalize(state).vectors
 
 
 ACCURACY = 0.1  # sine of the largest angle that the noise is judged by: one digit
@@ -305,9 +296,8 @@ class Forecast:
             return self.no_noise
         best = max(self.noise_gap, self.noise_rank)
         return (
-            f"tolerance: stddev {best:.1e} x lambda_1 per entry of a product for sin(theta) <= {ACCURACY} "
-            f"(gap at k: {self.noise_gap:.1e}, q-dependent: {self.noise_rank:.1e}); {self.noise_tol:.1e} x lambda_1 "
-            "for tol"
+            f"tolerance: stddev {best:.1e} x lambda_1 per entry of a product for sin(theta) <= {ACCURACY} (gap at k: "
+            f"{self.noise_gap:.1e}, q-dependent: {self.noise_rank:.1e}); {self.noise_tol:.1e} x lambda_1 for tol"
         )
 
     def _advice(self) -> str:

@@ -787,9 +787,8 @@ def _seconds(plan: Plan) -> str:
     disk = "from the object store in every pass" if plan.network else "from disk in every pass"
     where = "the data fit into the free memory of this machine" if plan.cached else disk
     return (
-        f"{time_text(plan.pass_seconds)} for the first pass, "
-        f"{time_text(plan.later_pass_seconds)} for each later one ({where})"
-        f"{whole}; measured here in {plan.measured_seconds:.1f} s"
+        f"{time_text(plan.pass_seconds)} for the first pass, {time_text(plan.later_pass_seconds)} for each later one "
+        f"({where}){whole}; measured here in {plan.measured_seconds:.1f} s"
     )
 
 

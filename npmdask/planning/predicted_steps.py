@@ -24,6 +24,7 @@ from npmdask.execution.executor import Cluster, Executor
 from npmdask.execution.memory import MemoryPlan
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block
+from npmdask.numerics.units import attributes
 from npmdask.planning.device_choice import settle_device
 from npmdask.planning.forecast import SPARE, TINY, Simulation, locked_values, play, predict_steps, thinned
 from npmdask.planning.row_sample import Sample, SampleBudget, draw_sample, in_part, places_of, sample_of, why_too_small
@@ -104,12 +105,8 @@ def _foretold(problem: Problem, plan: MemoryPlan, executor: Executor) -> dict[st
     values = with_locked(problem, sample.eigenvalues)
     found = predict_steps(problem, values, problem.algorithm.iteration_rank, flops=REHEARSAL_FLOPS)
     return {
-        "steps": found.steps,
-        "reached": found.reached,
-        "residual": found.residual,
-        "how": found.how,
-        "rows": sample.rows,
-        "places": sample.places,
+        **attributes(found, "steps", "reached", "residual", "how"),
+        **attributes(sample, "rows", "places"),
         "start": "random" if problem.start is not None else "its own",
         "spectrum": [float(f"{value:.4g}") for value in values[:LARGEST_SIDE]],
     }
@@ -189,8 +186,7 @@ def sample_for(problem: Problem, plan: MemoryPlan, executor: Executor, side: int
         flops=GRAM_FLOPS,
     )
     if isinstance(executor, Cluster):  # its workers see the data, and what they read need not travel
-        there: Sample | None = executor.anywhere(_drawn_there, *_light(problem), AWAY / 2, allowed, seconds=AWAY)
-        return there
+        return executor.anywhere(_drawn_there, *_light(problem), AWAY / 2, allowed, seconds=AWAY)
     if is_remote(problem.source.path):
         return _aside(lambda: _drawn(problem, plan, AWAY / 2, allowed), AWAY)
     return _aside(lambda: _drawn(problem, plan, SECONDS, allowed), None)

@@ -598,8 +598,7 @@ class WholeNoise:
         diagonal = np.zeros(side)
         diagonal[: len(sizes)] = sizes[:side]
         _, vectors = np.linalg.eigh(np.diag(diagonal) + noise)
-        found: Block = vectors[:, ::-1][:, : self.k]
-        return found
+        return vectors[:, ::-1][:, : self.k]
 
     def bound(self, sizes: np.ndarray, k: int, p: int) -> float:
         """What 9 of 10 releases stay below; 1 where the budget is refused.

@@ -21,7 +21,7 @@ from npmdask.storage.readers.complex_parts import ComplexReader
 from npmdask.storage.readers.dense import DenseReader, ReadStats
 from npmdask.storage.readers.gaps import GapReader
 from npmdask.storage.readers.packed import TensorReader, TriangleReader
-from npmdask.storage.readers.sparse import CsrReader, Fragment
+from npmdask.storage.readers.sparse import CsrReader, whole_rows
 from npmdask.storage.source import Source
 from npmdask.theory.certificates.wording import at_most_percent, degrees, percent, the_components
 
@@ -57,9 +57,8 @@ class Sample:
     whole: bool
     spectrum: np.ndarray
     positive: float = 1.0
-    alike: float = (
-        0.0  # how much rows of one place have in common: 0 nothing, 1 they are the same (time series, classes)
-    )
+    # how much rows of one place have in common: 0 nothing, 1 they are the same (time series, classes)
+    alike: float = 0.0
     unseen: int = 0  # eigenvalues that the operator has and the sample, with fewer rows than columns, has not
     unit: float = 1.0  # what makes eigenvalues of the operator of the spectrum
     errors: tuple[ShareError, ...] = ()
@@ -316,15 +315,10 @@ def _sparse_rows(
     for slab in slabs:
         if parts and late():
             break
-        at = reader.rows_of(range(slab, slab + 1))[0]
-        for piece in reader.blocks(range(slab, slab + 1), ReadStats()):
-            if isinstance(piece, Fragment):
-                at = piece.row + 1
-                continue
+        for at, piece in whole_rows(reader, range(slab, slab + 1), ReadStats(), []):
             stride = max(1, piece.shape[0] // each)
             parts.append(piece.astype(np.float64)[::stride][:each])
             numbers.append(at + stride * np.arange(parts[-1].shape[0]))
-            at += piece.shape[0]
     return parts
 
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 
 from prefect import flow, get_run_logger
 
-from npmdask.errors import BadInputError, RefusedError, closest
+from npmdask.errors import BadInputError, RefusedError, closest, require
 from npmdask.prefect.heartbeat import tended
 from npmdask.prefect.parameters import Folder, RunId, run_folder, said
 from npmdask.prefect.programs import counted
@@ -137,8 +137,7 @@ def _require_scale(store: Path, scale: str) -> None:
     store.mkdir(parents=True, exist_ok=True)
     file = store / SCALE
     if not file.exists():
-        if any(store.iterdir()):
-            raise BadInputError(f"{store} is a folder with other files in it; choose another run_id")
+        require(not any(store.iterdir()), f"{store} is a folder with other files in it; choose another run_id")
         write_file_atomically(file, scale.encode())
     elif (held := file.read_text()) != scale:
         raise RefusedError(f"{store} holds figures of scale {held}, not {scale}; choose another run_id")

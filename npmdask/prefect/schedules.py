@@ -22,7 +22,7 @@ from prefect.utilities.asyncutils import run_coro_as_sync
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from npmdask.config import RunConfig, load_config, parse_toml, sentences
-from npmdask.errors import BadInputError, closest
+from npmdask.errors import BadInputError, closest, require
 from npmdask.numerics.units import time_text
 from npmdask.prefect.benchmark import benchmark
 from npmdask.prefect.parameters import at_store, checked, run_folder
@@ -216,8 +216,7 @@ def read_schedules(path: Path | str) -> list[Planned]:
         raise BadInputError(f"{path}: {sentences(error, File)}") from error
     names = [entry.name for entry in file.schedule]
     for name in names:
-        if names.count(name) > 1:
-            raise BadInputError(f"{path}: two schedules are called {name!r}; rename one")
+        require(names.count(name) <= 1, f"{path}: two schedules are called {name!r}; rename one")
     return [_planned(entry, path.parent) for entry in file.schedule]
 
 
@@ -234,9 +233,8 @@ def _planned(entry: ScheduleEntry, folder: Path) -> Planned:
         parameters, data = {**parameters, "config": config.model_dump(mode="json")}, _data_of(config)
     else:
         data = "this machine"  # of benchmarks, which disturb each other
-        for name in (
-            name for name in reversed(DATA) if name in parameters
-        ):  # of two fields the first says what it reads
+        # of two fields the first says what it reads
+        for name in (name for name in reversed(DATA) if name in parameters):
             parameters[name] = data = _absolute(str(parameters[name]), folder)
         parameters.setdefault("folder", str(Path("runs").absolute()))
     checked(flow, parameters)

@@ -28,7 +28,7 @@ import psutil
 from npmdask.checkpoint.logging import open_log
 from npmdask.cli.operate import add_serve_options
 from npmdask.cli.parser import SCHEDULES_SCHEMA, SCHEMA, Parser
-from npmdask.errors import BadInputError, RefusedError
+from npmdask.errors import BadInputError, RefusedError, require
 from npmdask.manage.prometheus import require_client
 from npmdask.prefect import reports
 from npmdask.prefect.processes import Service, Supervisor, alone
@@ -64,8 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _serve(a: argparse.Namespace) -> int:
     if a.example is None:
         return _serve_file(a, _file_of(a))
-    if a.schedules is not None:
-        raise BadInputError(f"--example brings its own schedule: leave out either {a.schedules} or --example")
+    require(a.schedules is None, f"--example brings its own schedule: leave out either {a.schedules} or --example")
     a.folder = a.folder and a.folder.absolute()
     with example(a.example) as folder:
         return _serve_file(a, folder / SCHEDULES)

@@ -16,7 +16,6 @@ from npmdask.models.latent.answers import fit_latent
 from npmdask.models.topics.documents import documents_of
 from npmdask.models.topics.run import CorpusFilter, run_topics
 from npmdask.models.two_fields.answers import fit_coupled
-from npmdask.numerics.units import parse_memory
 from npmdask.prefect.heartbeat import require_progress, tended
 from npmdask.prefect.parameters import (
     Folder,
@@ -33,7 +32,7 @@ from npmdask.prefect.parameters import (
 from npmdask.prefect.publish import LivePublisher, ending_text
 from npmdask.prefect.tasks import end_state, report, run_name, said_in_a_sentence, step
 from npmdask.runs.progress import with_progress
-from npmdask.runs.solution import Resources, Step
+from npmdask.runs.solution import Step, asked_resources
 
 
 @flow(
@@ -373,7 +372,7 @@ def _to_its_end(
     """Run a job of so many ``stages``, from wherever its store is, with the resources that it is given here."""
     shown = StagePublisher(run_id or last_part(store), stages)
     require_progress(store)
-    resources = Resources(memory=parse_memory(memory), threads=threads, workers=workers)
+    resources = asked_resources(memory, threads, workers)
     with with_progress(shown, True) as told:
         answer = job(store=store, resources=resources, observer=told)
     shown.close(answer.outcome.sentence)

@@ -68,8 +68,7 @@ def open_problem(config: RunConfig) -> StreamProblem:
         name = "flows.npm" if config.privacy is None else "flows.private_release"
         raise BadInputError(
             f"the configuration does not describe a stream: run it with `python -m {name}`, or choose a streaming "
-            "algorithm "
-            "like spm"
+            "algorithm like spm"
         )
     return config.stream_problem()
 

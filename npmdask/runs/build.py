@@ -20,7 +20,7 @@ from npmdask.algorithms import (
 )
 from npmdask.algorithms import REGISTRY as ALGORITHMS
 from npmdask.algorithms.stopping import ResidualRule, UntilSettled, UntilStationary, default_tol
-from npmdask.errors import BadInputError, RefusedError, closest
+from npmdask.errors import BadInputError, RefusedError, closest, require
 from npmdask.numerics.domains import less_one
 from npmdask.numerics.units import from_table
 from npmdask.operators.view import AS_STORED, View
@@ -287,14 +287,16 @@ def prepared(source: Source, request: Request) -> Source:
             f"target_rank = {AUTO!r} works with missing = {EM!r} only, where held-out entries choose it: give a "
             "number, or a share of the variance like 0.95 (`npmdask components STORE` shows what criteria advise)"
         )
-    if request.privacy is not None:
-        if request.missing_limit is not None:
-            raise RefusedError("missing_limit depends on the data, which a private run may not reveal: leave it out")
-        if request.missing_values and request.missing == REFUSE:
-            raise BadInputError(
-                f"missing_values = {list(request.missing_values)} says which numbers are missing, but not how to treat "
-                f"them: also set missing = {FILL!r} with a public missing_fill"
-            )
+    private = request.privacy is not None
+    if private and request.missing_limit is not None:
+        raise RefusedError("missing_limit depends on the data, which a private run may not reveal: leave it out")
+    if request.missing_values and request.missing == REFUSE:
+        rule = f"{FILL!r} with a public missing_fill" if private else f"{MEAN!r} or {DROP!r}"
+        raise BadInputError(
+            f"missing_values = {list(request.missing_values)} says which numbers are missing, but not how to treat "
+            f"them: also set missing = {rule}"
+        )
+    if private:
         return _privately_filled(source, request)
     if request.missing == FILL:
         raise RefusedError(
@@ -305,11 +307,6 @@ def prepared(source: Source, request: Request) -> Source:
         raise RefusedError(
             f"missing = {request.missing!r} is for plain runs of samples and dense matrices, not for other operators "
             "or simulated noise: leave it out, and fill in missing values beforehand"
-        )
-    if request.missing_values and request.missing == REFUSE:
-        raise BadInputError(
-            f"missing_values = {list(request.missing_values)} says which numbers are missing, but not how to treat "
-            f"them: also set missing = {MEAN!r} or {DROP!r}"
         )
     limit = request.missing_limit
     if limit is not None and (request.missing != MEAN or isinstance(limit, bool) or not 0 <= limit < 1):
@@ -416,7 +413,6 @@ def _factor_problem(source: Source, request: Request, other: object, share: floa
         source=source,
         request=request,
         algorithm=MissingEM(target_rank=k, withheld=options.held_out),
-        mechanism=MECHANISMS["none"](),
         rule=UntilStationary(tol=tol, max_steps=DEFAULT_STEPS if request.max_steps is None else request.max_steps),
         share=AUTO if auto else None,
     )
@@ -507,7 +503,6 @@ def _derived_problem(source: Source, request: Request, earlier: object) -> Probl
         source=source,
         request=request,
         algorithm=_algorithm(request, question),
-        mechanism=MECHANISMS["none"](),
         rule=ResidualRule(tol=tol, max_steps=steps, d=d),
         derived=derived,
     )
@@ -525,7 +520,7 @@ def _tensor_problem(source: Source, request: Request, earlier: object) -> Proble
         max_steps=request.max_steps,
     )
     algorithm, rule = pose_tensor(question, request.options, source.path)
-    return Problem(source=source, request=request, algorithm=algorithm, mechanism=MECHANISMS["none"](), rule=rule)
+    return Problem(source=source, request=request, algorithm=algorithm, rule=rule)
 
 
 def _require_tensor_options(source: Source, request: Request, earlier: object) -> None:
@@ -589,8 +584,7 @@ def _require_own_steps(request: Request, algorithm: str) -> None:
     if request.max_steps is not None or request.iteration_rank is not None:
         raise BadInputError(
             f"max_steps and iteration_rank do not apply to {algorithm}: it finds one direction after the other, and "
-            "the number of releases follows from its options (steps, batch, or restarts and iterations); leave "
-            "them out"
+            "the number of releases follows from its options (steps, batch, or restarts and iterations); leave them out"
         )
 
 
@@ -603,8 +597,7 @@ def _algorithm(request: Request, question: Question) -> Algorithm[Any]:
             f"algorithm = {name!r} reuses its products, and their noise too: use 'power' with a noise mechanism"
         )
     options = {} if name == "power" else request.options or {}
-    made: Algorithm[Any] = kind.make(question, options)
-    return made
+    return kind.make(question, options)
 
 
 ON_DISK = {"blocks": "disk"}  # options of "power"
@@ -774,8 +767,7 @@ def _require_options(source: Source, request: Request) -> None:
         raise BadInputError(f"tol = {request.tol} must be between 0 and 1 (it is relative to each value)")
     if request.max_steps is not None and request.max_steps < 1:
         raise BadInputError(f"max_steps = {request.max_steps} must be at least 1")
-    if not 0 <= request.stddev < np.inf:
-        raise BadInputError(f"stddev = {request.stddev} must be a finite number that is not negative")
+    require(0 <= request.stddev < np.inf, f"stddev = {request.stddev} must be a finite number that is not negative")
     if not isinstance(request.seed, int | np.integer) or request.seed < 0:
         raise BadInputError(f"seed = {request.seed!r} must be a whole number that is not negative")
 
@@ -808,10 +800,8 @@ def ranks_of(source: Source, request: Request, locked: int) -> tuple[int, int]:
     if request.iteration_rank == "auto":
         raise BadInputError('iteration_rank = "auto" is chosen by top_k and `npmdask run`; give a number here')
     p = default_rank(k, room) if request.iteration_rank is None else request.iteration_rank
-    if p < k:
-        raise BadInputError(f"iteration_rank = {p} is smaller than target_rank = {k}; leave it out or use {2 * k}")
-    if p > room:
-        raise BadInputError(f"iteration_rank = {p} is larger than the {room} columns there are; leave it out")
+    require(p >= k, f"iteration_rank = {p} is smaller than target_rank = {k}; leave it out or use {2 * k}")
+    require(p <= room, f"iteration_rank = {p} is larger than the {room} columns there are; leave it out")
     return k, p
 
 

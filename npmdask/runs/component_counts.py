@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, require
 from npmdask.numerics.dimensions import (
     NO_NOISE,
     broken_stick,
@@ -89,8 +89,7 @@ class KnownSpectrum:
 def advise(known: KnownSpectrum, *, share: float, noise: float | None, seed: int) -> tuple[CountAdvice, ...]:
     """List what each criterion says, in a fixed order."""
     whole_seed(seed)
-    if not isinstance(share, Real) or not 0 < share < 1:
-        raise BadInputError(f"share = {share!r} must lie strictly between 0 and 1, like 0.9")
+    require(isinstance(share, Real) and 0 < share < 1, f"share = {share!r} must lie strictly between 0 and 1, like 0.9")
     if noise is not None and not (isinstance(noise, Real) and 0 < noise < np.inf):
         raise BadInputError(f"noise = {noise!r} is the variance of an entry: it must be positive")
     if known.free is not None and known.free < 2:

@@ -18,7 +18,7 @@ import numpy as np
 import psutil
 
 from npmdask.checkpoint.store import RunStore
-from npmdask.errors import BadInputError, RefusedError
+from npmdask.errors import BadInputError, RefusedError, require
 from npmdask.execution.executor import single_threaded_blas
 from npmdask.execution.memory import tree_rss
 from npmdask.execution.reduction import TreeNode, compute_run, runs_of
@@ -91,8 +91,7 @@ def ingest_with_gram(
     >>> store
     <GramStore: 500 rows of 20 columns, kind samples, 1 group; ...>
     """
-    if kind not in KINDS:
-        raise BadInputError(f"a Gram is formed of rows of kind samples, matrix or sparse, not of kind {kind}")
+    require(kind in KINDS, f"a Gram is formed of rows of kind samples, matrix or sparse, not of kind {kind}")
     if options.get("non_finite") == "missing":
         raise BadInputError("a Gram is formed of rows without gaps: leave non_finite = 'missing' (or the Gram) out")
     if RunStore(gram).read_spec() is not None:

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.checkpoint.store import CHECKPOINT_FORMAT, RunStore
-from npmdask.errors import BadInputError, RefusedError, package_version
+from npmdask.errors import BadInputError, RefusedError, package_version, require
 from npmdask.execution.reduction import TreeNode
 from npmdask.operators import GramOfGroups, GramOfSlabs, GramReader, Partial, View
 from npmdask.operators.stored_gram import GramSums, packed, probes_of, unpacked
@@ -352,10 +352,8 @@ class GramRequest:
             raise BadInputError(f"by_chunks = {self.by_chunks} must be a number of rows of chunks, 1 or more")
         if self.by_chunks is not None and self.groups is not None:
             raise BadInputError("groups of rows are made by labels (groups) or of chunks (by_chunks): give one of them")
-        if self.precision not in PRECISIONS:
-            raise BadInputError(f"precision = {self.precision!r} must be one of {', '.join(PRECISIONS)}")
-        if self.seed < 0:
-            raise BadInputError(f"seed = {self.seed} must not be negative")
+        require(self.precision in PRECISIONS, f"precision = {self.precision!r} must be one of {', '.join(PRECISIONS)}")
+        require(self.seed >= 0, f"seed = {self.seed} must not be negative")
 
 
 Begun = Callable[[GramOfSlabs], dict[TreeNode, Partial]]
@@ -425,8 +423,7 @@ def _require_rows(source: Source) -> None:
             f"{source.path} has products only, and a Gram is formed of rows: give the matrix itself, or decompose the "
             "operator with `npmdask.top_k`"
         )
-    if type(source.reader) in ELSEWHERE:
-        raise BadInputError(f"{source.path} has no rows here to form a Gram of")
+    require(type(source.reader) not in ELSEWHERE, f"{source.path} has no rows here to form a Gram of")
     if source.kind not in ("samples", "matrix", "sparse"):
         raise BadInputError(
             f"{source.path} is of kind {source.kind}: a Gram is formed of rows, of kind samples, matrix or sparse"
@@ -607,7 +604,7 @@ class _Former:
 
     def _extended(self, before: GramPart, after: GramPart) -> GramPart:
         held = self.session.store
-        name = f"{PREFIX}{hashlib.sha256(f'{before.name} {after.name}'.encode()).hexdigest()[:16]}"
+        name = _name_of(f"{before.name} {after.name}")
         found = found_part(held, name)
         if found is None:
             both = (read_sums(held.path, part) for part in (before, after))
@@ -629,28 +626,12 @@ class _Former:
             groups=len(groups.names),
         )
         label = f"rows by labels {groups.identity} of {self.source.fingerprint}"
-        names = [
-            f"{PREFIX}{hashlib.sha256(f'{label} {group}'.encode()).hexdigest()[:16]}"
-            for group in range(len(groups.names))
-        ]
+        names = [_name_of(f"{label} {group}") for group in range(len(groups.names))]
         self.rows_read += operator.rows
         found = [part for name in names if (part := found_part(held, name)) is not None]
         if len(found) == len(names):
             return found
-        looks, d = self._looks(units), int(reader.shape[1])
-        self.session.plan([Need(operator, self._probes.shape[1], GATHERED)])
-        self.session.start(self.source.path)
-        product, record, _ = self.session.one_pass(label, operator, self._probes)
-        self.session.stop()
-        origin = Origin(
-            source=self.source.path,
-            fingerprint=self.source.fingerprint,
-            units=units,
-            first_row=0,
-            heights=np.array(self._heights(units), np.int64),
-            chunks=_table(record, units),
-            looks=looks,
-        )
+        d, (product, origin) = int(reader.shape[1]), self._formed(label, operator, 0)
         parts, counts = list[GramPart](), np.bincount(groups.codes, minlength=len(names))
         for group, own in enumerate(np.split(product, len(names), axis=1)):
             sums = GramSums(count=int(counts[group]), mean=own[:, -2], matrix=own[:, :d], image=own[:, d:-2])
@@ -671,23 +652,31 @@ class _Former:
         """The part of these rows of chunks, read in one pass that goes on where it was killed."""
         held, reader = self.session.store, self._reader
         label = f"rows of chunks {units.start} to {units.stop - 1} of {self.source.fingerprint}"
-        name = f"{PREFIX}{hashlib.sha256(label.encode()).hexdigest()[:16]}"
+        name = _name_of(label)
         first = 0 if self._sparse else int(reader.slab_rows(units.start).start)
         operator = gram_operator(reader, units, self.request.precision)
         self.rows_read += operator.rows
         found = found_part(held, name)
         if found is not None:
             return found
-        looks, d = self._looks(units), int(reader.shape[1])
+        d, (product, origin) = int(reader.shape[1]), self._formed(label, operator, first)
+        sums = GramSums(count=operator.rows, mean=product[:, -2], matrix=product[:, :d], image=product[:, d:-2])
+        group = f"rows {first} to {first + operator.rows - 1}" if self.request.by_chunks else "all rows"
+        part = made_part(sums, [origin], name=name, group=group, formed=self.request.precision)
+        write_sums(held, part, sums)
+        return part
+
+    def _formed(self, label: str, operator: GramOfSlabs, first: int) -> tuple[np.ndarray, Origin]:
+        """What a pass over the rows of some chunks gives, from number ``first`` on, and where it comes from."""
+        units, looks = operator.slabs, self._looks(operator.slabs)
         self.session.plan([Need(operator, self._probes.shape[1], GATHERED)])
         self.session.start(self.source.path)
         known = {} if self.begun is None else self.begun(operator)
         if known:
-            keeper_of(held, label, operator, self._probes, inf).commit(known)
+            keeper_of(self.session.store, label, operator, self._probes, inf).commit(known)
         product, record, _ = self.session.one_pass(label, operator, self._probes)
         self.session.stop()
-        sums = GramSums(count=operator.rows, mean=product[:, -2], matrix=product[:, :d], image=product[:, d:-2])
-        origin = Origin(
+        return product, Origin(
             source=self.source.path,
             fingerprint=self.source.fingerprint,
             units=units,
@@ -696,14 +685,15 @@ class _Former:
             chunks=_table(record, units),
             looks=looks,
         )
-        group = f"rows {first} to {first + operator.rows - 1}" if self.request.by_chunks else "all rows"
-        part = made_part(sums, [origin], name=name, group=group, formed=self.request.precision)
-        write_sums(held, part, sums)
-        return part
 
     @property
     def _probes(self) -> np.ndarray:
         return probes_of(int(self._reader.shape[1]), self.request.seed)
+
+
+def _name_of(label: str) -> str:
+    """The name of a part, of what is in it."""
+    return f"{PREFIX}{hashlib.sha256(label.encode()).hexdigest()[:16]}"
 
 
 def _table(record: ReadStats, units: range) -> np.ndarray:

@@ -18,7 +18,7 @@ from typing import Any, Self
 import numpy as np
 from scipy.linalg import eigh
 
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, require
 from npmdask.numerics.domains import whole_seed
 from npmdask.numerics.random import generator
 from npmdask.numerics.sampling_errors import Groups, jackknifed, mixed_groups, student_factor
@@ -243,8 +243,7 @@ def _interval_lines(values: np.ndarray, ends: np.ndarray, mixed: Groups, more: S
 
 def require_confidence(confidence: float) -> None:
     """Raise BadInputError for a coverage that is none."""
-    if not 0 < confidence < 1:
-        raise BadInputError(f"confidence = {confidence} must be between 0 and 1, like 0.95")
+    require(0 < confidence < 1, f"confidence = {confidence} must be between 0 and 1, like 0.95")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -281,15 +280,13 @@ def bootstrapped(grouped: Grouped, k: int, *, replicates: int, confidence: float
             f"{count} group{'s'[: count != 1]} of rows: a bootstrap over fewer than {LEAST_GROUPS} says too little; "
             "form the Gram with by_chunks or groups, or merge more (from 20 on intervals are good; a jackknife takes 2)"
         )
-    if not isinstance(k, int | np.integer) or not 1 <= k <= d:
-        raise BadInputError(f"k = {k} is not possible: there are {d} columns")
+    require(isinstance(k, int | np.integer) and 1 <= k <= d, f"k = {k} is not possible: there are {d} columns")
     if replicates < LEAST_REPLICATES:
         raise BadInputError(f"replicates = {replicates} are too few: give {LEAST_REPLICATES} replicates or more")
     require_confidence(confidence)
     spectrum, basis = (array[..., ::-1] for array in np.linalg.eigh(grouped.whole))
     usable = int((spectrum > max(spectrum[0], 0.0) * d * np.finfo(float).eps).sum())
-    if usable < k:
-        raise BadInputError(f"only {usable} directions have any variance: ask for k = {usable} at most")
+    require(usable >= k, f"only {usable} directions have any variance: ask for k = {usable} at most")
     whole_seed(seed)
     weights = generator(seed, "bootstrap over groups").multinomial(count, np.full(count, 1 / count), replicates)
     m = min(k + 1, usable)

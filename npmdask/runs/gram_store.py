@@ -20,12 +20,11 @@ import numpy as np
 from npmdask.algorithms import StoredGramPairs
 from npmdask.algorithms.stopping import ResidualRule, StepView, default_tol
 from npmdask.checkpoint.store import RunStore, folder_of
-from npmdask.errors import BadInputError, RefusedError
+from npmdask.errors import BadInputError, RefusedError, require
 from npmdask.numerics.dimensions import held_out_likelihoods
 from npmdask.numerics.subspaces import single_threaded_blas
 from npmdask.operators import GramReader, StoredGram, View
 from npmdask.operators.stored_gram import GramSums, probes_of
-from npmdask.privacy.mechanisms import REGISTRY as MECHANISMS
 from npmdask.runs import build
 from npmdask.runs.build import ranks_of
 from npmdask.runs.component_counts import CountAdvice, KnownSpectrum, advise
@@ -230,8 +229,7 @@ class GramStore:
         BadInputError
             No share.
         """
-        if not 0 < share < 1:
-            raise BadInputError(f"share = {share} must lie strictly between 0 and 1, like 0.95")
+        require(0 < share < 1, f"share = {share} must lie strictly between 0 and 1, like 0.95")
         values = self._eigenvalues(center=center, scale=scale)
         return smallest_rank(values, share * float(np.maximum(values, 0.0).sum())) or len(values)
 
@@ -281,8 +279,7 @@ class GramStore:
         matrix = self._operator(center=center, scale=scale, weight=1.0 / free).matrix()
         variances = np.diagonal(matrix)
         varying = np.flatnonzero(variances > 0)  # a constant column is no direction of noise
-        if not len(varying):
-            raise BadInputError(f"no column of {self.store} has any variance: there are no components to count")
+        require(len(varying) > 0, f"no column of {self.store} has any variance: there are no components to count")
         known = KnownSpectrum(
             values=np.linalg.eigvalsh(matrix[np.ix_(varying, varying)])[::-1],
             d=len(varying),
@@ -414,8 +411,7 @@ class GramStore:
                 f"{self.store} has one group of rows, and a jackknife leaves out one of several: form the Gram with "
                 "by_chunks or groups, or merge those of several days"
             )
-        if not 1 <= k <= self.columns:
-            raise BadInputError(f"k = {k} is not possible: there are {self.columns} columns")
+        require(1 <= k <= self.columns, f"k = {k} is not possible: there are {self.columns} columns")
         require_confidence(confidence)
         more = min(k + 1, self.columns)
         sizes = np.array([sum(part.rows for part in self.parts if part.group == name) for name in groups])
@@ -614,9 +610,8 @@ class GramStore:
         less = other if isinstance(other, GramStore) else GramStore(other)
         less = self._like(less)
         left = list(self.parts)
-        for (
-            gone
-        ) in less.parts:  # groups may be equal to the bit: one of them is taken, the one of that name if there is
+        # groups may be equal to the bit: one of them is taken, the one of that name if there is
+        for gone in less.parts:
             same = [part for part in left if part.identity == gone.identity]
             if not same:
                 break
@@ -949,7 +944,6 @@ def _problem(source: Source, request: Request, earlier: object) -> Problem:
         source=source,
         request=request,
         algorithm=StoredGramPairs(target_rank=k, iteration_rank=p, tol=tol, probed=reader.probed),
-        mechanism=MECHANISMS["none"](),
         rule=StoredGramRule(tol=tol, max_steps=1, d=source.shape[1], squared=squared),
         share=share,
     )
@@ -961,7 +955,6 @@ def _rank_of(source: Source, request: Request, share: float) -> int:
         source=source,
         request=request,
         algorithm=StoredGramPairs(target_rank=1, iteration_rank=1, probed=1),
-        mechanism=MECHANISMS["none"](),
         rule=StoredGramRule(tol=1.0, max_steps=1, d=source.shape[1]),
     )
     operator: Any = posed.operator(source.column_mean, source.column_std)

@@ -322,9 +322,8 @@ def _coarse_fill(store: RunStore, found: Missing) -> list[str]:
     if survey is None or found.fill is None or found.observed is None:
         return []
     mean, std = survey[0]["column_mean"], survey[0]["column_std"]
-    away = np.abs(found.fill - mean) / np.maximum(
-        found.observed, np.finfo(float).tiny
-    )  # the mean is that with the fill
+    # the mean is that with the fill
+    away = np.abs(found.fill - mean) / np.maximum(found.observed, np.finfo(float).tiny)
     coarse = found.kept[(found.counts[found.kept] > 0) & (found.observed > 0) & (away > COARSE * std)]
     if not len(coarse):
         return []

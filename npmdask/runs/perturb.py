@@ -124,9 +124,8 @@ def _require_signal(mechanism: EntriesGaussian, d: int) -> None:
     distance = math.sqrt(sum(powers))
     if distance < 1:
         raise RefusedError(
-            "the noise would bury all data: within the public bounds no tensor is more than "
-            f"{distance:.2g} standard deviations from zero, all entries together. Nothing was charged; use a larger "
-            "epsilon"
+            f"the noise would bury all data: within the public bounds no tensor is more than {distance:.2g} standard "
+            "deviations from zero, all entries together. Nothing was charged; use a larger epsilon"
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -37,7 +37,7 @@ from npmdask.operators import (
     View,
 )
 from npmdask.operators.view import column_scale
-from npmdask.privacy.mechanisms import Mechanism
+from npmdask.privacy.mechanisms import Mechanism, NoNoise
 from npmdask.privacy.release import EVERYTHING, Disclosure, Recipe
 from npmdask.privacy.request import Privacy
 from npmdask.runs.missing import Fill
@@ -95,6 +95,14 @@ class Request:
     operator: str | None = None  # a name that ``register_operator`` made known; None: the data's own
     weights: Weights | None = None  # of rows and of columns
     presentation: Presentation | None = None  # changes no bit of the answer: no parameter that a store is bound to
+
+
+OF_OPERATOR = ("values", "vectors", "products", "residual_norms")  # of a result: kept as operator_values, ...
+
+
+def arrays_of_operator(result: Result) -> dict[str, np.ndarray]:
+    """The pairs of the operator, as an answer keeps them for deflation."""
+    return {f"operator_{name}": getattr(result, name) for name in OF_OPERATOR}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,7 +191,7 @@ class Problem:
     source: Source
     request: Request
     algorithm: Algorithm[Any]
-    mechanism: Mechanism
+    mechanism: Mechanism = field(default_factory=NoNoise)
     rule: StoppingRule
     locked: Locked | None = None
     start: Start | None = None
@@ -272,8 +280,7 @@ class Problem:
         reader: Any = self.source.reader
         kind = self.source.kind
         if self.recipe is not None:
-            released: Operator = self.recipe.operator(self.source)
-            return released
+            return self.recipe.operator(self.source)
         if self.derived is not None:
             return self.derived.operator(self.source)
         if self.source.parts == 2:

@@ -34,8 +34,17 @@ from npmdask.privacy.tensor_release import TENSOR_POWER
 from npmdask.runs.build import JOBS, make_problem
 from npmdask.runs.components import StoredComponents, components_of_run, labels_of_run
 from npmdask.runs.missing import keep_fill, kept_fill, missing_of
-from npmdask.runs.problem import STORED_GRAM, Locked, Presentation, Problem, Request, Start
-from npmdask.runs.solution import Analysed, Resources, Solution
+from npmdask.runs.problem import (
+    OF_OPERATOR,
+    STORED_GRAM,
+    Locked,
+    Presentation,
+    Problem,
+    Request,
+    Start,
+    arrays_of_operator,
+)
+from npmdask.runs.solution import WITHOUT_PASS, Analysed, Resources, Solution
 from npmdask.runs.weights import keep_weights, kept_weights, total_of
 from npmdask.storage.paths import Facts
 from npmdask.storage.readers.gaps import REFUSE
@@ -382,14 +391,8 @@ def solution_of(run: RunStore, *, scores: bool = True) -> Solution:
         residual_norms=arrays["residual_norms"],
         outcome=Outcome(**meta["outcome"]),
         steps=len(meta.get("history", ())),
-        data_passes=0,
+        **WITHOUT_PASS,
         total_data_passes=meta.get("total_data_passes", 0),
-        bytes_read=None,
-        dataset_bytes=None,
-        seconds=None,
-        peak_rss_bytes=None,
-        memory_limit_bytes=None,
-        max_sin_theta=None,
         store=run.place,
         fingerprint=spec["data"].get("fingerprint"),
         warnings=tuple(meta.get("notes", ())),
@@ -402,12 +405,8 @@ def solution_of(run: RunStore, *, scores: bool = True) -> Solution:
 
 
 def locked_result(arrays: dict[str, np.ndarray]) -> Result:
-    return Result(
-        values=arrays["operator_values"],
-        vectors=arrays["operator_vectors"],
-        products=arrays["operator_products"],
-        residual_norms=arrays["operator_residual_norms"],
-    )
+    found: dict[str, Any] = {name: arrays[f"operator_{name}"] for name in OF_OPERATOR}
+    return Result(**found)
 
 
 def identity_of(arrays: dict[str, np.ndarray]) -> str:
@@ -416,14 +415,7 @@ def identity_of(arrays: dict[str, np.ndarray]) -> str:
 
 def keep_locked(held: RunStore, locked: Locked) -> None:
     """A copy of what is locked, so that the run can be resumed when the finished one is gone."""
-    r = locked.result
-    arrays = {
-        "operator_values": r.values,
-        "operator_vectors": r.vectors,
-        "operator_products": r.products,
-        "operator_residual_norms": r.residual_norms,
-    }
-    held.write_part("locked", arrays, {"identity": locked.identity})
+    held.write_part("locked", arrays_of_operator(locked.result), {"identity": locked.identity})
 
 
 def _read_locked(held: RunStore, spec: dict[str, Any]) -> Locked | None:
@@ -525,8 +517,7 @@ def _basis(earlier: RunStore) -> Block:
     """Of the last step, or of the answer where the steps are gone. One of them in memory at a time: both are large."""
     last = earlier.last_step()
     if last is not None and "previous_checksums" not in last[0]:  # whose blocks are not in files of their own
-        block: Block = ALGORITHMS[(earlier.read_spec() or {})["algorithm"]["name"]].start_block(last[0])
-        return block
+        return ALGORITHMS[(earlier.read_spec() or {})["algorithm"]["name"]].start_block(last[0])
     result = earlier.read_part("result")
     if result is not None:
         return result[0].get("operator_vectors", result[0]["basis"])

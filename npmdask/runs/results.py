@@ -21,7 +21,7 @@ from npmdask.numerics.subspaces import Block
 from npmdask.operators import ComplexGram, ComplexSymmetric, Gram, Operator, View
 from npmdask.runs.left_vectors import refine_with_left
 from npmdask.runs.missing import filled_entries
-from npmdask.runs.problem import Problem
+from npmdask.runs.problem import Problem, arrays_of_operator
 from npmdask.runs.stopping_rules import LowRankRule, excess_of
 from npmdask.storage.readers.dense import ReadStats
 from npmdask.storage.source import Truth
@@ -85,10 +85,7 @@ def answer_arrays(
         "basis": vectors,
         "values": values,
         "residual_norms": residuals,
-        "operator_values": result.values,
-        "operator_vectors": result.vectors,
-        "operator_products": result.products,
-        "operator_residual_norms": result.residual_norms,
+        **arrays_of_operator(result),
         **left,
     }
 

@@ -16,12 +16,15 @@ import numpy as np
 from npmdask.algorithms.stopping import Outcome
 from npmdask.checkpoint.schema import table
 from npmdask.checkpoint.store import RunStore, folder_of
-from npmdask.errors import BadInputError, package_version
+from npmdask.errors import BadInputError, package_version, require
+from npmdask.execution.clusters import scheduler_of
 from npmdask.execution.memory import ProcessPeak
+from npmdask.execution.reduction import COMMIT_SECONDS
 from npmdask.numerics.devices import DEVICES
 from npmdask.numerics.domains import less_one
 from npmdask.numerics.sampling_errors import APART, Groups, mixed_groups, next_is_mixed, north_errors
 from npmdask.numerics.subspaces import Block
+from npmdask.numerics.units import parse_memory
 from npmdask.runs.component_counts import CountAdvice, KnownSpectrum, advise
 from npmdask.runs.components import AS_RUN, StoredComponents, TurnedComponents, aligned, rotated, variances_of_run
 from npmdask.runs.left_vectors import left_factor
@@ -62,8 +65,39 @@ class Resources:
             raise BadInputError('device_memory applies to a GPU: set device = "cuda" or "auto" with it')
         if self.request_price is not None and not 0 <= self.request_price < inf:
             raise BadInputError(f"request_price = {self.request_price} must be at least 0 (of 1000 requests)")
-        if not self.commit_seconds >= 0:
-            raise BadInputError(f"commit_seconds = {self.commit_seconds} must be at least 0 (it is a time)")
+        require(self.commit_seconds >= 0, f"commit_seconds = {self.commit_seconds} must be at least 0 (it is a time)")
+
+
+# what a solution says that took no pass
+WITHOUT_PASS: dict[str, Any] = {
+    "data_passes": 0,
+    **dict.fromkeys(
+        ("bytes_read", "dataset_bytes", "seconds", "peak_rss_bytes", "memory_limit_bytes", "max_sin_theta")
+    ),
+}
+
+
+def asked_resources(
+    memory: str | int | None = None,
+    threads: int | None = None,
+    workers: int = 0,
+    cluster: Any = None,
+    certificates: str | Path | None = None,
+    commit_seconds: float = COMMIT_SECONDS,
+    device: str = "cpu",
+    device_memory: str | int | None = None,
+) -> Resources:
+    """The resources that a user gives: sizes of memory in words, any kind of a cluster, a folder from here."""
+    return Resources(
+        memory=parse_memory(memory),
+        threads=threads,
+        workers=workers,
+        cluster=scheduler_of(cluster) or None,
+        certificates=None if certificates is None else str(Path(certificates).absolute()),
+        commit_seconds=commit_seconds,
+        device=device,
+        device_memory=parse_memory(device_memory, "device_memory"),
+    )
 
 
 class TemporaryStore:

@@ -22,7 +22,6 @@ from npmdask.algorithms.stopping import ResidualRule
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import Operator
-from npmdask.privacy.mechanisms import REGISTRY as MECHANISMS
 from npmdask.runs.build import TENSOR, TensorQuestion, default_rank, make_problem, pose_tensor
 from npmdask.runs.loop import solve_in
 from npmdask.runs.problem import DEFAULT_STEPS, DerivedOperator, Problem, Request
@@ -139,7 +138,6 @@ class Stages:
             source=self.source,
             request=Request(target_rank=rank, tol=tol, seed=self.seed),
             algorithm=algorithm,
-            mechanism=MECHANISMS["none"](),
             rule=ResidualRule(tol=tol, max_steps=DEFAULT_STEPS, d=d),
             derived=derived,
             chosen=None,
@@ -174,7 +172,6 @@ class Stages:
             source=self.source,
             request=request,
             algorithm=algorithm,
-            mechanism=MECHANISMS["none"](),
             rule=rule,
             derived=derived,
         )

@@ -26,7 +26,7 @@ import numpy as np
 import psutil
 from scipy import sparse
 
-from npmdask.errors import BadInputError, RefusedError, closest, package_version, warn
+from npmdask.errors import BadInputError, RefusedError, closest, package_version, require, warn
 from npmdask.numerics.units import parse_memory
 from npmdask.storage import paths
 from npmdask.storage.bundle import write_file_atomically
@@ -372,10 +372,8 @@ def ingest(
         raise BadInputError("shards are of rows: leave them out for kind='tensor', whose blocks are files each")
     if symmetrise and kind != "tensor":
         raise BadInputError("symmetrise applies only to kind='tensor'; for a matrix, store (A + A.T)/2")
-    if non_finite not in NON_FINITE:
-        raise BadInputError(f"non_finite={non_finite!r}: it is {', '.join(map(repr, NON_FINITE))}")
-    if rounding not in ("error", "nearest"):
-        raise BadInputError(f"rounding={rounding!r}: it is 'error' or 'nearest'")
+    require(non_finite in NON_FINITE, f"non_finite={non_finite!r}: it is {', '.join(map(repr, NON_FINITE))}")
+    require(rounding in ("error", "nearest"), f"rounding={rounding!r}: it is 'error' or 'nearest'")
     if target.exists() and not overwrite:
         raise RefusedError(f"{target} exists already; choose another name or pass --overwrite")
     if kind == "tensor":
@@ -461,8 +459,7 @@ def _require_arguments(path: Path, target: Path, kind: str | None, missing: str,
         raise paths.inside_data(target, path)
     if kind is not None and kind not in KINDS:
         raise BadInputError(f"unknown kind {kind!r}: {closest(kind, list(KINDS))}")
-    if missing not in ("error", "fill"):
-        raise BadInputError(f"missing={missing!r}: it is 'error' or 'fill'")
+    require(missing in ("error", "fill"), f"missing={missing!r}: it is 'error' or 'fill'")
     if chunks is not None and kind != "tensor" and (len(chunks) != 2 or min(chunks) < 1):
         raise BadInputError(f"chunks={chunks!r}: two numbers of at least 1 are needed, rows and columns")
 
@@ -550,8 +547,7 @@ def _fill_dense(
                 raise
             if progress:
                 progress(writer.next_row, source.rows, writer.next_row * wide)
-    if not writer.next_row:
-        raise BadInputError(f"{path} has no rows: it has no data to analyse")
+    require(writer.next_row > 0, f"{path} has no rows: it has no data to analyse")
     if isinstance(writer, PackedWriter):  # it has compared every entry with its mirror image
         return writer.next_row, writer.finish(record, _named(source))
     before = require_symmetric if writer.kind == "symmetric" else None

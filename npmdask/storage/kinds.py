@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.errors import BadInputError, closest
+from npmdask.errors import BadInputError, closest, require
 from npmdask.storage.containers import values_of
 from npmdask.storage.readers.lazy import BlockRows
 
@@ -57,8 +57,7 @@ def require_square_matrices(shape: Sequence[int], where: str) -> tuple[int, int]
             f"{where} has shape {tuple(shape)}: {MATRICES}; rows of numbers are kind='samples', one matrix is "
             "kind='symmetric' or kind='matrix'"
         )
-    if 0 in shape:
-        raise BadInputError(f"{where} has shape {tuple(shape)}: it has no data to analyse")
+    require(0 not in shape, f"{where} has shape {tuple(shape)}: it has no data to analyse")
     if shape[1] != shape[2]:
         raise BadInputError(f"{where} has shape {tuple(shape)}, and {shape[1]} x {shape[2]} is not square: {MATRICES}")
     return int(shape[0]), int(shape[1])
@@ -72,10 +71,8 @@ def require_cube(shape: Sequence[int], where: str) -> int:
     BadInputError
         Not three dimensions, not all equal, or empty.
     """
-    if len(shape) != 3:
-        raise BadInputError(f"{where} has shape {tuple(shape)}: {TENSOR}; leave kind out for rows of numbers")
-    if 0 in shape:
-        raise BadInputError(f"{where} has shape {tuple(shape)}: it has no data to analyse")
+    require(len(shape) == 3, f"{where} has shape {tuple(shape)}: {TENSOR}; leave kind out for rows of numbers")
+    require(0 not in shape, f"{where} has shape {tuple(shape)}: it has no data to analyse")
     if len(set(shape)) != 1:
         matrices = "; square matrices, one for each record, are kind='matrices'" if shape[1] == shape[2] else ""
         raise BadInputError(f"{where} has shape {tuple(shape)}, which is not a cube: {TENSOR}{matrices}")
@@ -127,8 +124,7 @@ def choose_layout(kind: str, layout: str | None, chunks: Sequence[int] | None) -
     if layout is not None and layout not in LAYOUTS:
         raise BadInputError(f"unknown layout {layout!r}: {closest(layout, list(LAYOUTS))}")
     if kind != "symmetric":
-        if layout == "packed":
-            raise BadInputError(f"layout='packed' is for kind='symmetric', not for kind={kind!r}: leave layout out")
+        require(layout != "packed", f"layout='packed' is for kind='symmetric', not for kind={kind!r}: leave layout out")
         return "full"
     if layout != "full" and chunks is not None and chunks[0] != chunks[1]:
         raise BadInputError(
@@ -187,8 +183,7 @@ def number_array(given: Any, what: str, form: str = "rows x columns") -> np.ndar
                 "missing = 'mean' in a run that is not private"
             )
         array = array.data
-    if array.dtype.kind not in "iufbc":
-        raise BadInputError(f"{what} of type {array.dtype}: give real numbers, as numpy.asarray(x, float)")
+    require(array.dtype.kind in "iufbc", f"{what} of type {array.dtype}: give real numbers, as numpy.asarray(x, float)")
     return np.asarray(array)
 
 

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from npmdask.checkpoint.store import RunStore
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, require
 from npmdask.execution.reduction import COMMIT_SECONDS
-from npmdask.numerics.units import parse_memory
 from npmdask.runs.observers import Observer
 from npmdask.runs.progress import with_progress
 from npmdask.runs.restore import resources_of
-from npmdask.runs.solution import Resources
+from npmdask.runs.solution import Resources, asked_resources
 from npmdask.runs.weights import find_weights
 from npmdask.storage.containers import values_of
 from npmdask.storage.paths import is_url
@@ -182,7 +181,7 @@ def stream_pca(
     if dim is not None and weights is not None:  # which may be a coordinate, that only the labelled data have
         weights = find_weights(open_source(source, dim=dim, gaps=missing != "refuse"), weights, None, source)
     problem = make_stream_problem(rows, request, reading, held_out, row_weights=weights)
-    resources = Resources(memory=parse_memory(memory), commit_seconds=commit_seconds)
+    resources = asked_resources(memory, commit_seconds=commit_seconds)
     with with_progress(observer, progress) as told:
         return run_stream(problem, store, resources, told)
 
@@ -279,7 +278,6 @@ def resume_stream(store: str | Path, *, memory: int | None = None, observer: Obs
         It is no store of a stream.
     """
     spec = RunStore(store).read_spec() or {}
-    if "stream" not in spec:
-        raise BadInputError(f"{store} is not the store of a stream: name the folder in which the stream was started")
+    require("stream" in spec, f"{store} is not the store of a stream: name the folder in which the stream was started")
     resources = resources_of(RunStore(store), **({} if memory is None else {"memory": memory}))
     return run_stream(problem_of_store(spec, str(store)), store, resources, observer)

@@ -32,9 +32,8 @@ def plan_stream(
     longest = largest_batch(model.algorithm, d, batch_rows)
     copies = 2 if model.center or model.algorithm.name not in SCALE_FREE else 1  # less the mean, or in other units
     imputed = 1.25 * (model.missing == IMPUTE)  # the batch without gaps, and where they are
-    rows = int(
-        d * 8 * longest * (copies + waits + imputed)
-    )  # rows that wait for their step are joined with those that come
+    # rows that wait for their step are joined with those that come
+    rows = int(d * 8 * longest * (copies + waits + imputed))
     beside = (8 * PIECE_BYTES + d * 8 * (12 + 2 * k)) * (model.missing == IMPUTE)  # a piece of it, levels, directions
     plan = MemoryPlan(
         limit=limit,

@@ -88,8 +88,7 @@ class HeldOut:
         opened to be checked."""
         tall = len(self._rows) >= self._rows.shape[1]
         small = self._rows.T @ self._rows if tall else self._rows @ self._rows.T
-        values: np.ndarray = np.maximum(np.linalg.eigvalsh(small)[::-1], 0.0) / len(self._rows)
-        return values
+        return np.maximum(np.linalg.eigvalsh(small)[::-1], 0.0) / len(self._rows)
 
     @property
     def _best_and_trace(self) -> tuple[float, float]:

@@ -17,9 +17,9 @@ from npmdask.algorithms.streaming.model import IMPUTE, REFUSE, Model
 from npmdask.algorithms.streaming.tensor_power import ITERATIONS, default_restarts
 from npmdask.checkpoint.schema import TABLES
 from npmdask.checkpoint.store import CHECKPOINT_FORMAT, RunStore
-from npmdask.errors import BadInputError, RefusedError, closest, package_version
+from npmdask.errors import BadInputError, RefusedError, closest, package_version, require
 from npmdask.numerics.subspaces import Block
-from npmdask.numerics.units import from_table
+from npmdask.numerics.units import attributes, from_table
 from npmdask.runs.weights import kept_weights
 from npmdask.storage.kinds import for_matrices_only, for_tensors_only, real_array
 from npmdask.storage.readers.gaps import Marks, checked_marks
@@ -72,8 +72,7 @@ class StreamRequest:
                 f"missing_values = {list(self.missing_values)} says which values are missing, but not what to do "
                 f"with them: also give missing = {IMPUTE!r}, too"
             )
-        if not isinstance(self.options, Mapping):
-            raise BadInputError(f"options = {self.options!r}: a table of names and values is needed")
+        require(isinstance(self.options, Mapping), f"options = {self.options!r}: a table of names and values is needed")
         object.__setattr__(self, "options", {name: _plain(value) for name, value in self.options.items()})
         for name in ("target_rank", "batch_rows", "measure_rows"):
             value = getattr(self, name)
@@ -157,8 +156,7 @@ def _algorithm(request: StreamRequest, d: int, rows: int | None) -> StreamAlgori
             raise BadInputError(f"{name} needs the option {option}: {NEEDED[option]}")
     if request.half_life is not None:
         options["memory"] = _memory(request, options)
-    algorithm: StreamAlgorithm[Any] = from_table(name, kind, {"target_rank": request.target_rank, **options})
-    return algorithm
+    return from_table(name, kind, {"target_rank": request.target_rank, **options})
 
 
 def _defaults(request: StreamRequest, d: int, rows: int | None) -> dict[str, Any]:
@@ -246,10 +244,7 @@ class StreamProblem:
             "mechanism": {"mechanism": "none"},
             "stop": {},
             "run": {
-                "seed": self.request.seed,
-                "batch_rows": self.request.batch_rows,
-                "unit": self.request.unit,
-                "half_life": self.request.half_life,
+                **attributes(self.request, "seed", "batch_rows", "unit", "half_life"),
                 "measure_rows": self.measure_rows,
                 "held_out": self.held_out_identity,
                 **({} if self.opened.weights is None else {"worth": self.opened.weights.worth}),

@@ -15,6 +15,7 @@ from npmdask.checkpoint.store import RunStore, folder_of
 from npmdask.errors import BadInputError
 from npmdask.execution.executor import single_threaded_blas
 from npmdask.numerics.subspaces import Block
+from npmdask.numerics.units import attributes
 from npmdask.storage.bundle import read_bundle
 from npmdask.streaming.metrics import Measurement
 from npmdask.theory.certificates.statements import of_stream
@@ -126,20 +127,11 @@ def stream_summary(solution: StreamSolution) -> dict[str, Any]:
         "sentence": solution.outcome.sentence,
         "assurance": solution.assurance,
         "answered": True,
-        "rows": solution.rows,
-        "rows_used": solution.rows_used,
-        "rows_waiting": solution.rows_waiting,
-        "skipped": solution.skipped,
-        "new_rows": solution.new_rows,
-        "steps": solution.steps,
-        "moment": solution.moment,
+        **attributes(solution, "rows", "rows_used", "rows_waiting", "skipped", "new_rows", "steps", "moment"),
         **_quality(solution, last),
         "seconds": round(solution.seconds, 3),
         "rows_per_second": None if rate is None else round(rate, 1),
-        "peak_rss_bytes": solution.peak_rss_bytes,
-        "memory_limit_bytes": solution.memory_limit_bytes,
-        "store": solution.store,
-        "source": solution.source,
+        **attributes(solution, "peak_rss_bytes", "memory_limit_bytes", "store", "source"),
         "warnings": list(solution.warnings),
     }
 

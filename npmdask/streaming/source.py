@@ -153,8 +153,7 @@ def _opened(source: Any, reading: Reading, seed: int, row_weights: Any) -> Opene
 
 def weights_of(stream: Stream) -> np.ndarray | None:
     """What the rows weigh that were read last; a stream from elsewhere knows no weights."""
-    weights: np.ndarray | None = getattr(stream, "weights", None)
-    return weights
+    return getattr(stream, "weights", None)
 
 
 def said_of(stream: Stream) -> tuple[str, ...]:

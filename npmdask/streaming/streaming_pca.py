@@ -12,7 +12,7 @@ from scipy.sparse import issparse
 
 from npmdask.algorithms import StreamInfo, StreamResult
 from npmdask.algorithms.streaming.model import IMPUTE, REFUSE, Model, ModelState
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, require
 from npmdask.execution.executor import single_threaded_blas
 from npmdask.numerics.subspaces import Block
 from npmdask.runs.components import AS_RUN, LEAST_SQUARES, StoredComponents, require_rule
@@ -359,8 +359,7 @@ class StreamingPCA(*TRANSFORMER, Estimator):  # type: ignore[misc]
         """
         model, state = self._known()
         target = local_path(path, "a model that is saved")
-        if target.exists():
-            raise BadInputError(f"{path} exists already: choose another name, or remove it first")
+        require(not target.exists(), f"{path} exists already: choose another name, or remove it first")
         arrays, numbers = model.saved(state)
         write_bundle(target, arrays, {"state": numbers, "info": asdict(self._info), "model": model.facts()})
 

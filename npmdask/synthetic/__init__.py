@@ -592,8 +592,7 @@ def _adversarial(problem: Tensor, size: PlantedSize, components: Block) -> Noise
 
 def normalized(vectors: Block) -> Block:
     """A vector, or every column of a block, over its norm."""
-    scaled: Block = vectors / np.linalg.norm(vectors, axis=0)
-    return scaled
+    return vectors / np.linalg.norm(vectors, axis=0)
 
 
 def _with_projection(vector: np.ndarray, basis: Block) -> Noise:

@@ -20,8 +20,8 @@ from npmdask.accounting import (
     paper_stddev,
     paper_tensor_stddev,
 )
-from npmdask.errors import BadInputError, closest
-from npmdask.numerics.domains import counts, not_negative, positive, probability
+from npmdask.errors import BadInputError
+from npmdask.numerics.domains import counts, not_negative, one_of, positive, probability
 from npmdask.theory.result import Prediction, Predictions
 
 MODES = ("paper", "exact")
@@ -342,7 +342,7 @@ def input_perturbation_min_eps(
     counts(d=d)
     positive(lambda_min=lambda_min, change=change, constant=constant)
     probability(delta=delta)
-    _mode(mode)
+    one_of(MODES, mode=mode)
     stddev = constant * lambda_min / d
     constants = {"constant": constant, "stddev": stddev}
     if mode == "exact":
@@ -352,12 +352,7 @@ def input_perturbation_min_eps(
 
 
 def _budget(epsilon: float, delta: float, mode: str) -> Budget:
-    _mode(mode)
+    one_of(MODES, mode=mode)
     probability(delta=delta)
     positive(epsilon=epsilon)
     return Budget(epsilon, delta)
-
-
-def _mode(mode: str) -> None:
-    if mode not in MODES:
-        raise BadInputError(f"mode = {mode!r}: {closest(mode, list(MODES))}")

@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from npmdask.errors import BadInputError, closest
-from npmdask.numerics.domains import counts, positive, probability
+from npmdask.errors import require
+from npmdask.numerics.domains import counts, one_of, positive, probability
 from npmdask.theory.result import Prediction, Predictions
 
 COSTS = ("oja", "4.2", "4.3")
@@ -368,8 +368,7 @@ def total_cost(method: str, *, d: int, k: int, acc: float, gap: float, constant:
     >>> [f"{theory.total_cost(method, d=1000, k=5, acc=0.01, gap=1e-5).value:.0e}" for method in ("oja", "4.2", "4.3")]
     ['5e+15', '1e+27', '2e+14']
     """
-    if method not in COSTS:
-        raise BadInputError(f"method = {method!r}: {closest(method, list(COSTS))}")
+    one_of(COSTS, method=method)
     counts(d=d)
     positive(acc=acc, constant=constant)
     flags = _possible(gap, k)
@@ -386,5 +385,4 @@ def _possible(gap: float, k: int) -> dict[str, bool]:
 def _step(t: int, T: int, delta: float) -> None:
     counts(t=t, T=T)
     probability(delta=delta)
-    if t > T:
-        raise BadInputError(f"step t = {t} is beyond the last, T = {T}")
+    require(t <= T, f"step t = {t} is beyond the last, T = {T}")

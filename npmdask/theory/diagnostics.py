@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, require
 from npmdask.numerics.domains import counts, exponent
 from npmdask.numerics.moments import match
 from npmdask.numerics.subspaces import Block, condition_number, zeta
@@ -97,8 +97,7 @@ def h_rank_k(basis: Block, vectors: Block, k: int, q: int, *, least: bool = True
     -----
     ``sin theta_k <= tan theta_k(U_k, X) <= h`` for every q; for q = k = p it is the tangent. inf if no W exists.
     """
-    if not 1 <= k <= q <= basis.shape[1]:
-        raise BadInputError(f"h needs 1 <= k = {k} <= q = {q} <= p = {basis.shape[1]}: choose another q")
+    require(1 <= k <= q <= basis.shape[1], f"h needs 1 <= k = {k} <= q = {q} <= p = {basis.shape[1]}: choose another q")
     inside, rest = vectors[:, :q].T @ basis, vectors[:, q:].T @ basis
     wanted = np.eye(q, k)
     solution = np.linalg.pinv(inside) @ wanted
@@ -327,8 +326,7 @@ def assumption_a(
     """
     counts(k=k, sweeps=sweeps)
     exponent(a=a)
-    if not 0 < quantile <= 1:
-        raise BadInputError(f"quantile = {quantile} must be above 0 and at most 1: it is a share of the records")
+    require(0 < quantile <= 1, f"quantile = {quantile} must be above 0 and at most 1: it is a share of the records")
     records = _Records(batches)
     shared = 0.0 if common is None else np.asarray(common, dtype=np.float64)
     second = _mean(records) if sigma is None else np.asarray(sigma, dtype=np.float64) - shared

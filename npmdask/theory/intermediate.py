@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from npmdask.errors import BadInputError, closest
-from npmdask.numerics.domains import accuracy, counts, falling, not_negative, positive, ranks, spectrum_gap
+from npmdask.errors import require
+from npmdask.numerics.domains import accuracy, counts, falling, not_negative, one_of, positive, ranks, spectrum_gap
 from npmdask.theory.power import NoiseBound, NoisePrediction, npm_iterations, npm_max_noise
 from npmdask.theory.result import Prediction
 from npmdask.theory.start import gaussian_norm, init_tan_bound, start_factor, start_promised
@@ -65,7 +65,7 @@ def improved_iterations(
     >>> round(theory.improved_iterations(s_k=1.0, s_q1=0.5, d=1000, acc=0.01).value, 1)
     23.0
     """
-    gap = _gap(s_k, s_q1, acc)
+    gap = spectrum_gap(s_k, s_q1, acc)
     counts(d=d)
     positive(tau=tau, constant=constant)
     value = constant * s_k / gap * max(math.log(tau * d / acc), 0.0) if gap else math.inf
@@ -120,7 +120,7 @@ def improved_max_noise(
     >>> theory.improved_max_noise(s_k=1.0, s_q1=0.5, acc=0.01, d=100, p=16, q=5).value
     NoiseBound(whole=0.005, inside=0.001)
     """
-    gap = _gap(s_k, s_q1, acc)
+    gap = spectrum_gap(s_k, s_q1, acc)
     ranks(d, q, p)
     positive(tau=tau, constant=constant)
     whole = constant * acc * gap
@@ -552,8 +552,7 @@ def best_q(
     >>> theory.best_q([1.0, 0.9, 0.85, 0.3, 0.1, 0.1], 2, 4).value
     4
     """
-    if by not in CHOICES:
-        raise BadInputError(f"by = {by!r}: {closest(by, list(CHOICES))}")
+    one_of(CHOICES, by=by)
     accuracy(acc)
     positive(tau=tau)
     sizes, d = _sizes(spectrum, d, k, p)
@@ -582,11 +581,5 @@ def _sizes(spectrum: np.ndarray, d: int | None, k: int, p: int) -> tuple[list[fl
     """The spectrum, falling, with zeros up to index p, and the dimension."""
     d = len(spectrum) if d is None else d
     sizes = falling(spectrum, d, k, p)
-    if not sizes[k - 1] > 0:
-        raise BadInputError(f"the spectrum needs k = {k} values that are not zero: ask for fewer vectors")
+    require(sizes[k - 1] > 0, f"the spectrum needs k = {k} values that are not zero: ask for fewer vectors")
     return sizes.tolist(), d
-
-
-def _gap(s_k: float, s_q1: float, acc: float) -> float:
-    accuracy(acc)
-    return spectrum_gap(s_k, s_q1)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from npmdask.errors import BadInputError
+from npmdask.errors import require
 from npmdask.numerics.domains import accuracy, falling, not_negative, spectrum_gap
 from npmdask.theory.result import Prediction, Predictions
 
@@ -127,8 +127,7 @@ def npm_max_noise(s_k: float, s_k1: float, acc: float, cos0: float) -> NoisePred
     NoiseBound(whole=0.001, inside=0.01)
     """
     flags = _theorem(acc, s_k, s_k1)
-    if not 0 < cos0 <= 1:
-        raise BadInputError(f"cos0 = {cos0} must be a cosine above 0: the start must not be orthogonal to U")
+    require(0 < cos0 <= 1, f"cos0 = {cos0} must be a cosine above 0: the start must not be orthogonal to U")
     gap = s_k - s_k1
     return NoisePrediction(NoiseBound(acc * gap / 5, gap * cos0 / 5), {}, flags)
 
@@ -310,8 +309,7 @@ def likely_sine(spectrum: np.ndarray, stddevs: Sequence[float], *, d: int, k: in
     beyond q of the vector of least norm in a random start.
     """
     sizes = falling(spectrum, d, k, p)
-    if len(stddevs) < 1:
-        raise BadInputError("a prediction needs the noise of at least one step")
+    require(len(stddevs) >= 1, "a prediction needs the noise of at least one step")
     for stddev in stddevs:
         not_negative(stddev=stddev)
     if sizes[k - 1] == 0:

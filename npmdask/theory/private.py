@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from npmdask.errors import BadInputError, closest
-from npmdask.numerics.domains import counts, falling, not_negative, positive, probability, ranks, spectrum_gap
+from npmdask.errors import BadInputError, closest, require
+from npmdask.numerics.domains import counts, falling, not_negative, one_of, positive, probability, ranks, spectrum_gap
 from npmdask.theory.result import Prediction
 from npmdask.theory.start import init_tan_explicit, norm_of, start_factor, start_promised
 
@@ -220,8 +220,7 @@ def dist_rate(
     """
     counts(d=d, nodes=nodes)
     not_negative(nu=nu)
-    if not 1 <= coherence <= d:
-        raise BadInputError(f"coherence = {coherence:g} is impossible: it must be between 1 and the dimension {d}")
+    require(1 <= coherence <= d, f"coherence = {coherence:g} is impossible: it must be between 1 and the dimension {d}")
     louder = nu * math.sqrt(nodes * coherence * math.log(max(d, 2)) * _log(releases))
     return _rate_of_sine(louder, s_k, s_q1, d, q, p, constant)
 
@@ -286,8 +285,7 @@ def lowrank_rate(
     >>> round(theory.lowrank_rate(1e5, 1e5, 1e4, d=100, k=2, epsilon=1.0, delta=1e-6).value)  # s_{k+1} and 132 by noise
     10132
     """
-    if mechanism not in RELEASES:
-        raise BadInputError(f"mechanism = {mechanism!r}: {closest(mechanism, list(RELEASES))}")
+    one_of(RELEASES, mechanism=mechanism)
     gap = spectrum_gap(s_k, s_k1)
     spectrum_gap(s_1, s_k)
     counts(d=d, k=k)
@@ -550,8 +548,7 @@ def coherence_linf_bound(coherence: float, d: int, *, p: int = 1, releases: int 
     [1.92, 0.74, 0.27]
     """
     counts(d=d, p=p, releases=releases)
-    if not 1 <= coherence <= d:
-        raise BadInputError(f"coherence = {coherence:g} is impossible: it must be between 1 and the dimension {d}")
+    require(1 <= coherence <= d, f"coherence = {coherence:g} is impossible: it must be between 1 and the dimension {d}")
     value = 4 * math.sqrt(coherence * math.log(max(d, 2)) / d)
     return Prediction(value, {}, {"p_and_releases_at_most_d": max(p, releases) <= d})
 
@@ -783,8 +780,7 @@ def predicted_sine(ritz_values: np.ndarray, stddevs: Sequence[float], *, d: int,
     0.0161
     """
     p = len(ritz_values)
-    if len(stddevs) < 1:
-        raise BadInputError("a prediction needs the noise of at least one release")
+    require(len(stddevs) >= 1, "a prediction needs the noise of at least one release")
     theta = falling(ritz_values, d, k, p)[:p]
     for stddev in stddevs:
         not_negative(stddev=stddev)

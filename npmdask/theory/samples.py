@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from npmdask.errors import BadInputError
+from npmdask.errors import require
 from npmdask.numerics.domains import accuracy, counts, exponent, not_negative, positive, ranks, spectrum_gap
 from npmdask.theory.power import NoiseBound, NoisePrediction
 from npmdask.theory.result import Prediction
@@ -63,8 +63,7 @@ def roundness_spiked(lams: Sequence[float], sigma: float, d: int, *, scale: floa
     counts(d=d)
     positive(scale=scale)
     not_negative(sigma=sigma)
-    if not 1 <= len(strengths) <= d:
-        raise BadInputError(f"a spiked model has 1 to d = {d} positive strengths")
+    require(1 <= len(strengths) <= d, f"a spiked model has 1 to d = {d} positive strengths")
     for strength in strengths:
         positive(strength=strength)
     squares = sum(strength**2 for strength in strengths)
@@ -175,7 +174,7 @@ def spm_samples(
     >>> theory.spm_samples(1.0, 1.0, 0.1, d=100, k=2, p=4, B=2.0).value
     inf
     """
-    gap = _gap(s_k, s_k1, acc)
+    gap = spectrum_gap(s_k, s_k1, acc)
     ranks(d, k, p)
     positive(B=B, constant=constant)
     larger = max(1 / acc**2, B * p / (math.sqrt(p) - math.sqrt(k - 1)) ** 2)
@@ -233,7 +232,7 @@ def spm_samples_improved(
     >>> round(theory.spm_samples_improved(1.0, 0.2, 0.1, d=100, q=3, p=6, B=2.0).value)  # a large one after q = 3
     5565
     """
-    gap = _gap(s_k, s_q1, acc)
+    gap = spectrum_gap(s_k, s_q1, acc)
     ranks(d, q, p)
     positive(B=B, constant=constant)
     larger = max(1.0, B * p / (math.sqrt(p) - math.sqrt(q - 1)) ** 2) / acc**2
@@ -279,7 +278,7 @@ def spm_samples_general(s_k: float, s_k1: float, acc: float, *, d: int, k: int, 
     >>> round(theory.spm_samples_general(1.0, 0.5, 0.1, d=100, k=2).value)  # 1,357 by Theorem 3.2 where B = 2 and p = 4
     40000
     """
-    gap = _gap(s_k, s_k1, acc)
+    gap = spectrum_gap(s_k, s_k1, acc)
     ranks(d, k, min(2 * k, d))
     positive(constant=constant)
     value = constant * s_k * d / (acc**2 * k * gap**3) if gap else math.inf
@@ -382,8 +381,3 @@ def _rows(numerator: float, gap: float, d: int, constant: float, acc: float) -> 
     value = constant * numerator * math.log(d) ** 2 / (gap**3 * d) if gap else math.inf
     flags = {"gap": gap > 0, "accuracy_below_half": acc < 0.5, "logarithms": d > 1}
     return Prediction(value, {"constant": constant}, flags)
-
-
-def _gap(s_k: float, s_next: float, acc: float) -> float:
-    accuracy(acc)
-    return spectrum_gap(s_k, s_next)

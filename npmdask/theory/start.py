@@ -11,8 +11,8 @@ from collections.abc import Callable
 import numpy as np
 from scipy.special import gammaincinv, gammaln
 
-from npmdask.errors import BadInputError, closest
-from npmdask.numerics.domains import counts, not_negative, positive, probability, ranks
+from npmdask.errors import require
+from npmdask.numerics.domains import counts, not_negative, one_of, positive, probability, ranks
 from npmdask.theory.result import Prediction
 
 TAIL = 10  # draws beyond a quantile below which it is a guess
@@ -171,8 +171,7 @@ def init_tan_quantile(d: int, k: int, p: int, prob: float = 0.9, draws: int = 20
     ranks(d, k, p)
     probability(prob=prob)
     counts(draws=draws)
-    if not isinstance(seed, int | np.integer) or seed < 0:
-        raise BadInputError(f"seed = {seed!r} must be a whole number from 0 on")
+    require(isinstance(seed, int | np.integer) and seed >= 0, f"seed = {seed!r} must be a whole number from 0 on")
     if d == p:
         return Prediction(0.0, {"draws": draws, "seed": seed}, {"enough_draws": True})
     rng = np.random.default_rng(seed)
@@ -305,6 +304,5 @@ NORMS: dict[str, Norm] = {"gaussian": gaussian_norm, "laplace": laplace_norm}
 
 def norm_of(mechanism: str) -> Norm:
     """:func:`gaussian_norm` or :func:`laplace_norm`, by the name of the mechanism."""
-    if mechanism not in NORMS:
-        raise BadInputError(f"mechanism = {mechanism!r}: {closest(mechanism, list(NORMS))}")
+    one_of(NORMS, mechanism=mechanism)
     return NORMS[mechanism]

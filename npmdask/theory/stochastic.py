@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, require
 from npmdask.numerics.domains import counts, exponent, not_negative, positive, probability
 from npmdask.numerics.subspaces import condition_number
 from npmdask.theory.composition import Share, lemma16_split
@@ -316,8 +316,7 @@ def privmean_min_batch(epsilon: float, delta: float, d: int, tau: float = 0.01, 
     """
     counts(d=d)
     probability(tau=tau)
-    if not 0 < share <= 1:
-        raise BadInputError(f"share = {share} must be a share of a batch, above 0 and at most 1")
+    require(0 < share <= 1, f"share = {share} must be a share of a batch, above 0 and at most 1")
     each = privmean_histogram(epsilon, delta, d).value
     value = (hist_threshold(*each).value + _slack(each.epsilon, d, tau)) / share
     return Prediction(float(math.ceil(value)), {"tau": tau, "share": share}, {"epsilon_below_0.9": epsilon < 0.9})
@@ -334,8 +333,7 @@ def _conditions(top: float, second: float, alpha: float, fail_prob: float) -> fl
     positive(fail_prob=fail_prob)
     exponent(alpha=alpha)
     positive(top=top)
-    if not top > second >= 0 or not alpha > 0.5:
-        raise BadInputError("the theorem needs eigenvalues top > second >= 0 and alpha > 1/2")
+    require(top > second >= 0 and alpha > 0.5, "the theorem needs eigenvalues top > second >= 0 and alpha > 1/2")
     return top - second
 
 
@@ -859,8 +857,7 @@ def dppca_learning_rate(
     if gap > lambda_1:
         raise BadInputError(f"gap = {gap} is lambda_1 - lambda_2: it is no larger than lambda_1 = {lambda_1}")
     alpha, steps = c * math.log(n), n // batch
-    if not 1 <= t <= steps:
-        raise BadInputError(f"step {t} is not one of 1 to floor(n / batch) = {steps}")
+    require(1 <= t <= steps, f"step {t} is not one of 1 to floor(n / batch) = {steps}")
     beta = dppca_noise_beta(model, lambda_1, n=n, batch=batch, d=d, epsilon=epsilon, delta=delta, tau=tau)
     log_d = math.log(d * steps / tau)
     bound = model.M * lambda_1 * log_d / batch + lambda_1 * math.sqrt(model.V * log_d / batch)
@@ -888,8 +885,7 @@ def _public(n: int, d: int, k: int, epsilon: float, delta: float) -> None:
     counts(n=n, d=d, k=k)
     positive(epsilon=epsilon)
     probability(delta=delta)
-    if k > d:
-        raise BadInputError(f"k = {k} vectors are wanted in d = {d} dimensions: ask for fewer")
+    require(k <= d, f"k = {k} vectors are wanted in d = {d} dimensions: ask for fewer")
 
 
 def _possible(model: AssumptionA) -> None:
@@ -897,5 +893,4 @@ def _possible(model: AssumptionA) -> None:
     positive(kappa=model.kappa, K=model.K)
     not_negative(V=model.V, gamma=model.gamma, M=model.M)
     exponent(a=model.a)
-    if model.kappa < 1:
-        raise BadInputError(f"kappa = {model.kappa} is lambda_1 over a gap of eigenvalues: it is at least 1")
+    require(model.kappa >= 1, f"kappa = {model.kappa} is lambda_1 over a gap of eigenvalues: it is at least 1")

@@ -15,8 +15,8 @@ import math
 
 import numpy as np
 
-from npmdask.errors import BadInputError, closest
-from npmdask.numerics.domains import counts, not_negative, positive, probability
+from npmdask.errors import require
+from npmdask.numerics.domains import counts, not_negative, one_of, positive, probability
 from npmdask.numerics.subspaces import Block
 from npmdask.theory.result import Prediction
 
@@ -86,8 +86,7 @@ def tolerated_noise(
     >>> found.value, found.flags
     (0.1, {'as_printed': False})
     """
-    if noise not in NOISES:
-        raise BadInputError(f"noise = {noise!r}: {closest(noise, list(NOISES))}")
+    one_of(NOISES, noise=noise)
     _components(d, k)
     c0, c1, c = constants
     positive(lambda_min=lambda_min, C_0=c0, C_1=c1, c=c)
@@ -164,8 +163,7 @@ def private_epsilon(
     _components(d, k)
     positive(lambda_min=lambda_min, mu=mu, lambda_max=lambda_max, constant=constant)
     probability(delta=delta)
-    if lambda_max < lambda_min:
-        raise BadInputError(f"lambda_max = {lambda_max} is below lambda_min = {lambda_min}: exchange them")
+    require(lambda_max >= lambda_min, f"lambda_max = {lambda_max} is below lambda_min = {lambda_min}: exchange them")
     return constant * mu * k**2 * math.log(max(lambda_max * d / delta, 1.0)) / lambda_min
 
 
@@ -332,5 +330,4 @@ def hiding_product(block: Block, v: np.ndarray, w: np.ndarray, size: float) -> B
 
 def _components(d: int, k: int) -> None:
     counts(d=d, k=k)
-    if k > d:
-        raise BadInputError(f"k = {k} orthonormal components do not fit into d = {d} dimensions")
+    require(k <= d, f"k = {k} orthonormal components do not fit into d = {d} dimensions")

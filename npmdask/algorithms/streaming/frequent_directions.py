@@ -10,20 +10,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import sqrt
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from npmdask.algorithms.base import (
-    RowsQuery,
+    OfAnyBatch,
     StreamInfo,
     StreamResult,
     checked_batch,
     require_memory,
     require_rank,
+    require_rows,
 )
 from npmdask.algorithms.streaming.low_rank_update import completed_basis, gram_of_sides, updated_eigen
-from npmdask.errors import BadInputError, require
+from npmdask.errors import require
 from npmdask.numerics.subspaces import Block, add_product, fix_signs
 
 
@@ -39,7 +40,7 @@ class SketchState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FrequentDirections:
+class FrequentDirections(OfAnyBatch[SketchState]):
     """Frequent Directions for the ``target_rank`` (k) leading directions.
 
     Parameters
@@ -57,6 +58,7 @@ class FrequentDirections:
     """
 
     name: ClassVar[str] = "frequent-directions"
+    kept: ClassVar[type[SketchState]] = SketchState
     moment: ClassVar[int] = 2
 
     target_rank: int
@@ -74,10 +76,6 @@ class FrequentDirections:
         """An empty sketch: nothing is random here."""
         require_rank(self.target_rank, d)
         return SketchState(step=0, rows=0, weight=0.0, shed=0.0, sketch=np.zeros((0, d)))
-
-    def query(self, state: SketchState) -> RowsQuery:
-        """Any batch."""
-        return RowsQuery(None)
 
     def update(
         self, state: SketchState, batch: np.ndarray, weights: np.ndarray | None = None
@@ -119,8 +117,7 @@ class FrequentDirections:
 
     def finalize(self, state: SketchState) -> StreamResult:
         """The k leading right singular vectors of B. Raises BadInputError before the first row."""
-        if not state.rows:
-            raise BadInputError("no rows were streamed yet, so there is no result: give rows first")
+        require_rows(state.rows)
         k, (j, d) = self.target_rank, state.sketch.shape
         found = updated_eigen(np.zeros((d, 0)), np.zeros(0), state.sketch, 1.0, np.zeros((j, 0)))
         count = min(k, len(found.values))
@@ -129,8 +126,3 @@ class FrequentDirections:
         values[:count] = found.values[:count] / state.weight
         vectors = completed_basis(vectors, k) if count < k else vectors
         return StreamResult(vectors=vectors, values=values, rows=state.rows)
-
-    def load(self, arrays: dict[str, np.ndarray], scalars: dict[str, Any]) -> SketchState:
-        """The state of a checkpoint."""
-        fields: dict[str, Any] = {**arrays, **scalars}
-        return SketchState(**fields)

@@ -197,8 +197,7 @@ def carried_moment(moment: Block, turn: Block, images: Block, weight: float) -> 
     out of sample. What lies outside of the old basis is not known and counts as zero.
     """
     mixed = (1 - weight) * moment + (weight / len(images)) * (images.T @ images)
-    turned: Block = turn @ mixed @ turn.T
-    return turned
+    return turn @ mixed @ turn.T
 
 
 def leading_eigenpairs(basis: Block, moment: Block, k: int) -> ThinEigen:

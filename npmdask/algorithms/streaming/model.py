@@ -19,6 +19,7 @@ from npmdask.errors import BadInputError, closest
 from npmdask.numerics.factor_model import grams_of_observed
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block
+from npmdask.numerics.units import attributes
 
 # Rows with missing values (NaN), completed by what was learnt of the rows before them.
 #
@@ -416,13 +417,7 @@ class Model:
 
     def facts(self) -> dict[str, Any]:
         """The configuration as plain numbers and strings."""
-        own: dict[str, Any] = {
-            "d": self.d,
-            "center": self.center,
-            "unit": self.unit,
-            "half_life": self.half_life,
-            "seed": self.seed,
-        }
+        own = attributes(self, "d", "center", "unit", "half_life", "seed")
         own |= {} if self.missing == REFUSE else {"missing": self.missing}
         own |= {"missing_values": list(self.missing_values)} if self.missing_values else {}
         return own | {"algorithm": {"name": self.algorithm.name, **asdict(self.algorithm)}}  # type: ignore[call-overload]

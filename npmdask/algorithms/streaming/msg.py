@@ -16,11 +16,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import ceil, sqrt
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
 from npmdask.algorithms.base import (
+    OfAnyBatch,
+    OfOneState,
     RowsQuery,
     StreamInfo,
     StreamResult,
@@ -28,6 +30,7 @@ from npmdask.algorithms.base import (
     effective_steps,
     require_memory,
     require_rank,
+    require_rows,
 )
 from npmdask.algorithms.streaming.low_rank_update import (
     SumEigen,
@@ -144,7 +147,7 @@ class ConvexState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MSG:
+class MSG(OfAnyBatch[ConvexState]):
     """Matrix stochastic gradient for the ``target_rank`` (k) leading directions, eta_t = eta0 / sqrt(t).
 
     Parameters
@@ -164,6 +167,7 @@ class MSG:
     """
 
     name: ClassVar[str] = "msg"
+    kept: ClassVar[type[ConvexState]] = ConvexState
     moment: ClassVar[int] = 2
 
     target_rank: int
@@ -191,10 +195,6 @@ class MSG:
         return ConvexState(
             step=0, rows=0, level=0.0, vectors=np.zeros((d, 0)), weights=np.zeros(0), moment=np.zeros((0, 0))
         )
-
-    def query(self, state: ConvexState) -> RowsQuery:
-        """Any batch; one batch is one step."""
-        return RowsQuery(None)
 
     def update(self, state: ConvexState, batch: np.ndarray) -> tuple[ConvexState, StreamInfo]:
         """One gradient step and its projection."""
@@ -230,16 +230,10 @@ class MSG:
 
     def finalize(self, state: ConvexState) -> StreamResult:
         """The k leading eigenvectors of P_t. Raises BadInputError before the first row."""
-        if not state.rows:
-            raise BadInputError("no rows were streamed yet, so there is no result: give rows first")
+        require_rows(state.rows)
         k = self.target_rank
         pairs = leading_eigenpairs(state.vectors[:, :k], state.moment[:k, :k], k)
         return StreamResult(vectors=pairs.vectors, values=pairs.values, rows=state.rows)
-
-    def load(self, arrays: dict[str, np.ndarray], scalars: dict[str, Any]) -> ConvexState:
-        """The state of a checkpoint."""
-        fields: dict[str, Any] = {**arrays, **scalars}
-        return ConvexState(**fields)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -326,7 +320,7 @@ class BatchState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MiniBatchMSG:
+class MiniBatchMSG(OfOneState[BatchState]):
     """MB-MSG (Algorithm 1): eta_t = eta0 / sqrt(t + shift), t the steps that are remembered.
 
     Parameters
@@ -347,6 +341,7 @@ class MiniBatchMSG:
     """
 
     name: ClassVar[str] = "mb-msg"
+    kept: ClassVar[type[BatchState]] = BatchState
     moment: ClassVar[int] = 2
 
     target_rank: int
@@ -484,11 +479,6 @@ class MiniBatchMSG:
             )
         pairs = leading_eigenpairs(state.vectors, state.moment, self.target_rank)
         return StreamResult(vectors=pairs.vectors, values=pairs.values, rows=state.rows)
-
-    def load(self, arrays: dict[str, np.ndarray], scalars: dict[str, Any]) -> BatchState:
-        """The state of a checkpoint."""
-        fields: dict[str, Any] = {**arrays, **scalars}
-        return BatchState(**fields)
 
 
 def _top_of(rows: Block, k: int) -> Block:

@@ -13,21 +13,22 @@ that the step size does not fall to zero and the directions follow a stream that
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from npmdask.algorithms.base import (
-    RowsQuery,
+    OfAnyBatch,
     StreamInfo,
     StreamResult,
     checked_batch,
     effective_steps,
     require_memory,
     require_rank,
+    require_rows,
 )
 from npmdask.algorithms.streaming.low_rank_update import carried_moment, leading_eigenpairs
-from npmdask.errors import BadInputError, require
+from npmdask.errors import require
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block, orth, random_orthonormal
 from npmdask.theory import oja_shift
@@ -45,7 +46,7 @@ class OjaState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Oja:
+class Oja(OfAnyBatch[OjaState]):
     """Block Oja for the ``target_rank`` (k) leading directions.
 
     Parameters
@@ -64,6 +65,7 @@ class Oja:
     """
 
     name: ClassVar[str] = "oja"
+    kept: ClassVar[type[OjaState]] = OjaState
     moment: ClassVar[int] = 2
 
     target_rank: int
@@ -120,10 +122,6 @@ class Oja:
             moment=np.zeros((k, k)),
         )
 
-    def query(self, state: OjaState) -> RowsQuery:
-        """Any batch; one batch is one step."""
-        return RowsQuery(None)
-
     def update(self, state: OjaState, batch: np.ndarray) -> tuple[OjaState, StreamInfo]:
         """One step along the mean of x x^T over the batch."""
         rows = checked_batch(batch, len(state.basis))
@@ -149,12 +147,6 @@ class Oja:
 
     def finalize(self, state: OjaState) -> StreamResult:
         """U_t turned to the eigenvectors of the moment along it. Raises BadInputError before the first row."""
-        if not state.rows:
-            raise BadInputError("no rows were streamed yet, so there is no result: give rows first")
+        require_rows(state.rows)
         pairs = leading_eigenpairs(state.basis, state.moment, self.target_rank)
         return StreamResult(vectors=pairs.vectors, values=pairs.values, rows=state.rows)
-
-    def load(self, arrays: dict[str, np.ndarray], scalars: dict[str, Any]) -> OjaState:
-        """The state of a checkpoint."""
-        fields: dict[str, Any] = {**arrays, **scalars}
-        return OjaState(**fields)

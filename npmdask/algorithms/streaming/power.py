@@ -21,18 +21,11 @@ held as X C X^T, the Nystrom approximation by what was last multiplied (f = 1 is
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from npmdask.algorithms.base import (
-    RowsQuery,
-    StreamInfo,
-    StreamResult,
-    checked_batch,
-    require_memory,
-    require_rank,
-)
+from npmdask.algorithms.base import OfAnyBatch, StreamInfo, StreamResult, checked_batch, require_memory, require_rank
 from npmdask.algorithms.streaming.low_rank_update import leading_eigenpairs
 from npmdask.errors import BadInputError, require
 from npmdask.numerics.random import generator
@@ -55,7 +48,7 @@ class StreamPowerState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StreamPower:
+class StreamPower(OfAnyBatch[StreamPowerState]):
     """The streaming power method for the ``target_rank`` (k) leading directions.
 
     Parameters
@@ -76,6 +69,7 @@ class StreamPower:
     """
 
     name: ClassVar[str] = "spm"
+    kept: ClassVar[type[StreamPowerState]] = StreamPowerState
     moment: ClassVar[int] = 2
 
     target_rank: int
@@ -104,10 +98,6 @@ class StreamPower:
             core=np.zeros((p, p)),
             partial=np.zeros((0, p)),
         )
-
-    def query(self, state: StreamPowerState) -> RowsQuery:
-        """Any batch: it is cut where a block ends."""
-        return RowsQuery(None)
 
     def update(
         self, state: StreamPowerState, batch: np.ndarray, weights: np.ndarray | None = None
@@ -173,8 +163,3 @@ class StreamPower:
             )
         pairs = leading_eigenpairs(state.basis, state.core / state.weight, self.target_rank)
         return StreamResult(vectors=pairs.vectors, values=pairs.values, rows=state.rows)
-
-    def load(self, arrays: dict[str, np.ndarray], scalars: dict[str, Any]) -> StreamPowerState:
-        """The state of a checkpoint."""
-        fields: dict[str, Any] = {**arrays, **scalars}
-        return StreamPowerState(**fields)

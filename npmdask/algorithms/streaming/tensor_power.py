@@ -33,11 +33,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import ceil, log
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from npmdask.algorithms.base import RowsQuery, StreamInfo, StreamResult, checked_batch, require_rank
+from npmdask.algorithms.base import OfAnyBatch, StreamInfo, StreamResult, checked_batch, require_rank
 from npmdask.algorithms.tensor.components import deflated, random_units, scores_of, unit_columns
 from npmdask.errors import BadInputError, require
 from npmdask.numerics.subspaces import Block
@@ -75,7 +75,7 @@ class OnlineTensorState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnlineTensorPower:
+class OnlineTensorPower(OfAnyBatch[OnlineTensorState]):
     """The online tensor power method for ``target_rank`` (k) components of the third moment of the rows.
 
     Parameters
@@ -96,6 +96,7 @@ class OnlineTensorPower:
     """
 
     name: ClassVar[str] = "online-tensor-power"
+    kept: ClassVar[type[OnlineTensorState]] = OnlineTensorState
     moment: ClassVar[int] = 3
 
     target_rank: int
@@ -139,10 +140,6 @@ class OnlineTensorPower:
             images=nothing,
         )
         return self._begun(state)
-
-    def query(self, state: OnlineTensorState) -> RowsQuery:
-        """Any batch: it is cut where a piece of a block ends."""
-        return RowsQuery(None)
 
     def update(self, state: OnlineTensorState, batch: np.ndarray) -> tuple[OnlineTensorState, StreamInfo]:
         """Lines 2 to 10 for all rows of the batch; rows that make no whole piece wait."""
@@ -273,24 +270,17 @@ class OnlineTensorPower:
         blocks = self._scored(state)
         within = state.variances / (self.block_rows - 1) / blocks
         between = np.maximum(state.squares - state.weights**2, 0.0) / np.maximum(blocks - 1, 1)
-        errors: np.ndarray = np.sqrt(np.maximum(within, between))
-        return errors
+        return np.sqrt(np.maximum(within, between))
 
     def _doubtful(self, state: OnlineTensorState, errors: np.ndarray) -> np.ndarray:
         """Weights within three standard errors of zero, and what the largest of L scores of noise, which the first
         block's is, adds to a mean."""
-        doubt: np.ndarray = state.weights <= (3 + np.sqrt(2 * log(self.restarts) / self._scored(state))) * errors
-        return doubt
+        return state.weights <= (3 + np.sqrt(2 * log(self.restarts) / self._scored(state))) * errors
 
     def _scored(self, state: OnlineTensorState) -> np.ndarray:
         """Blocks that the weight of each component is the mean of."""
         found = len(state.weights)
         return self._blocks(state.step, found) if self.refine else np.ones(found, dtype=int)
-
-    def load(self, arrays: dict[str, np.ndarray], scalars: dict[str, Any]) -> OnlineTensorState:
-        """The state of a checkpoint."""
-        fields: dict[str, Any] = {**arrays, **scalars}
-        return OnlineTensorState(**fields)
 
 
 def _moderate(rows: Block) -> Block:

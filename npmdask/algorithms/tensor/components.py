@@ -139,14 +139,12 @@ def deflated(product: Block, block: Block, vectors: Block, weights: np.ndarray, 
     """``T(I, u, ...) - sum_r weight_r (v_r^T u)^(order - 1) v_r`` for every column u of the block (d x L)."""
     if vectors.shape[1] == 0:
         return product
-    rest: Block = product - vectors @ (weights[:, None] * (vectors.T @ block) ** (order - 1))
-    return rest
+    return product - vectors @ (weights[:, None] * (vectors.T @ block) ** (order - 1))
 
 
 def scores_of(product: Block, block: Block) -> np.ndarray:
     """``T(u, ..., u)`` (L) from ``T(I, u, ...)``: free once the product is known."""
-    scores: np.ndarray = np.einsum("dl,dl->l", product, block)
-    return scores
+    return np.einsum("dl,dl->l", product, block)
 
 
 STALLED = 8  # products without a residual that is smaller by a tenth: the column oscillates, and is shifted
@@ -381,8 +379,7 @@ def rounding(d: int, scale: float) -> float:
 def converged(state: TensorState, tol: float) -> np.ndarray:
     """Which of the k components have a residual within ``tol`` of their weight, or of rounding."""
     floor = rounding(state.d, state.scale)
-    near: np.ndarray = state.components.norms <= np.maximum(tol * np.abs(state.components.weights), floor)
-    return near
+    return state.components.norms <= np.maximum(tol * np.abs(state.components.weights), floor)
 
 
 def errors_of(state: TensorState, norms: np.ndarray) -> float:
@@ -416,8 +413,7 @@ def _left_behind(sizes: np.ndarray, norms: np.ndarray, near: np.ndarray) -> np.n
     residuals are those of a product later, which are smaller: seen were 3.3 times the root of their sum of squares.
     """
     larger = sizes[None, :] > sizes[:, None]
-    left: np.ndarray = 4 * (larger * np.where(near, norms, 0.0)).sum(axis=1)
-    return left
+    return 4 * (larger * np.where(near, norms, 0.0)).sum(axis=1)
 
 
 def settled(state: TensorState, tol: float, order: int) -> bool:

@@ -65,7 +65,7 @@ from npmdask.algorithms.tensor.components import (
     with_columns,
     with_scale,
 )
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, require
 from npmdask.numerics.subspaces import Block
 
 # All components of a decomposition together: each a power step on the tensor without the others, and a measure.
@@ -307,9 +307,8 @@ class Harvest(Joint):
         probes = np.arange(len(into)) >= len(into) - (PROBES if self.squared_norm is None else 0)
         again = (into >= 0) | old | probes
         onward = replaced(advanced(columns, sight, self.order), again, self.starts(state)[:, : len(into)])
-        onward = selected_columns(
-            onward, np.argsort(again, kind="stable")
-        )  # cut off as components join: what has just begun
+        # cut off as components join: what has just begun
+        onward = selected_columns(onward, np.argsort(again, kind="stable"))
         if new:  # residuals of another tensor are not to be compared with the next
             onward = replace(onward, least=np.full(len(into), np.inf))
         landed = np.bincount(into[into >= 0], minlength=self.target_rank)
@@ -481,8 +480,7 @@ class TensorPower:
                 "iterations is the fixed length of the paper's rounds, which harvest does not have: leave one of "
                 "them out"
             )
-        if self.order not in (3, 4):
-            raise BadInputError(f"order = {self.order}: use order 3 (moments) or 4 (independent components)")
+        require(self.order in (3, 4), f"order = {self.order}: use order 3 (moments) or 4 (independent components)")
 
     @property
     def iteration_rank(self) -> int:
@@ -500,8 +498,7 @@ class TensorPower:
     ) -> TensorState:
         """Line 3 of the first round; ``rng`` is not used. Locked components and starts are refused before."""
         assert locked is None and start is None
-        if self.target_rank > d:
-            raise BadInputError(f"{self.target_rank} components of a tensor of side {d}: ask for at most {d}")
+        require(self.target_rank <= d, f"{self.target_rank} components of a tensor of side {d}: ask for at most {d}")
         return self._state(d)
 
     def _state(self, d: int) -> TensorState:
@@ -573,5 +570,4 @@ class TensorPower:
 
     def load(self, arrays: dict[str, np.ndarray], scalars: dict[str, Any]) -> TensorState:
         """The state of a checkpoint."""
-        state: TensorState = restored(self._state(1), arrays, scalars)
-        return state
+        return restored(self._state(1), arrays, scalars)

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
-from npmdask.algorithms.base import Info, Query, Result
+from npmdask.algorithms.base import Info, OfOneState, Query, Result
 from npmdask.algorithms.tensor.components import deflated, random_units, scores_of, unit_columns
 from npmdask.numerics.subspaces import Block
 
@@ -53,7 +53,7 @@ class PrivateTensorState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrivateTensorPower:
+class PrivateTensorPower(OfOneState[PrivateTensorState]):
     """The private tensor power method for ``target_rank`` (k) components.
 
     Parameters
@@ -74,6 +74,7 @@ class PrivateTensorPower:
     """
 
     name: ClassVar[str] = "tensor-power"
+    kept: ClassVar[type[PrivateTensorState]] = PrivateTensorState
     mixed_precision: ClassVar[bool] = False
 
     target_rank: int
@@ -184,11 +185,6 @@ class PrivateTensorPower:
             residual_norms=state.residuals[order],
             facts={"status": status.tolist(), "errors": errors.tolist(), "value_stddevs": stddevs.tolist()},
         )
-
-    def load(self, arrays: dict[str, np.ndarray], scalars: dict[str, Any]) -> PrivateTensorState:
-        """The state of a checkpoint."""
-        fields: dict[str, Any] = {**arrays, **scalars}
-        return PrivateTensorState(**fields)
 
 
 def _turned(state: PrivateTensorState) -> np.ndarray:

@@ -11,9 +11,8 @@ import numpy as np
 from npmdask.errors import BadInputError
 from npmdask.models.latent.fit import GaussianMixture, IndependentComponents, fit_independent_components, fit_mixture
 from npmdask.numerics.subspaces import Block
-from npmdask.numerics.units import parse_memory
 from npmdask.runs.progress import with_progress
-from npmdask.runs.solution import Resources
+from npmdask.runs.solution import asked_resources
 from npmdask.storage.containers import is_sparse
 from npmdask.storage.kinds import real_array
 from npmdask.streaming.estimator import DENSITY, TRANSFORMER, Estimator, in_memory, run_store, seed_of
@@ -66,7 +65,7 @@ class _OfSamples(Estimator):
         """
         held = self._dense(X, first=True, least=2)
         with run_store(self.store) as store, with_progress(None, self.progress) as told:
-            resources, seed = Resources(memory=parse_memory(self.memory)), seed_of(self.random_state)
+            resources, seed = asked_resources(self.memory), seed_of(self.random_state)
             asked = {"seed": seed, "refine": self.refine, "observer": told}
             self.model_ = self._fit(held, self.n_components, store=store, resources=resources, **asked)
         self.n_features_in_ = self._columns()
@@ -153,8 +152,7 @@ class Mixture(*DENSITY, _OfSamples):  # type: ignore[misc]
     @property
     def variances_(self) -> np.ndarray:
         """Variances of an entry, of each component (k); all the same where ``refine`` is 0."""
-        variances: np.ndarray = self._fitted().variances
-        return variances
+        return self._fitted().variances
 
     def predict_proba(self, X: Any) -> Block:
         """
@@ -259,8 +257,7 @@ class ICA(*TRANSFORMER, _OfSamples):  # type: ignore[misc]
     @property
     def mixing_(self) -> Block:
         """Return the matrix that mixes the sources into a row, d x k."""
-        mixing: Block = self._fitted().mixing
-        return mixing
+        return self._fitted().mixing
 
     @property
     def components_(self) -> Block:

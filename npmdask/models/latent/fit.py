@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.checkpoint.store import CHECKPOINT_FORMAT, RunStore
-from npmdask.errors import BadInputError, package_version
+from npmdask.errors import BadInputError, package_version, require
 from npmdask.models.third_moment import cube_of, polarising_block
 from npmdask.numerics.likelihood import (
     CONTRASTS,
@@ -205,9 +205,8 @@ def refinement_sentence(facts: dict[str, Any]) -> str:
 # Independent components.
 
 
-ORTHOGONAL = (
-    0.5  # the smallest singular value of the directions that the moments found, from which on they are so nearly
-)
+# the smallest singular value of the directions that the moments found, from which on they are nearly orthogonal
+ORTHOGONAL = 0.5
 
 
 def _refine_sources(
@@ -298,10 +297,8 @@ class SampleRequest:
                 f"refine = {self.refine!r} must be a whole number of passes: use 0 for the moments alone, or leave "
                 f"it out for at most {PASSES}"
             )
-        if self.components < 1:
-            raise BadInputError(f"components = {self.components} must be at least 1")
-        if self.seed < 0:
-            raise BadInputError(f"seed = {self.seed} must not be negative")
+        require(self.components >= 1, f"components = {self.components} must be at least 1")
+        require(self.seed >= 0, f"seed = {self.seed} must not be negative")
 
     def options(self) -> dict[str, Any]:
         """Of the tensor power method."""
@@ -407,8 +404,7 @@ def decomposition_history(run: RunStore) -> list[dict[str, Any]]:
     found = RunStore(run.path / "decomposition").read_part("result")
     if found is None:
         raise BadInputError(f"{run.path} holds no decomposition; `npmdask resume {run.path}` finishes the job")
-    history: list[dict[str, Any]] = found[1]["history"]
-    return history
+    return found[1]["history"]
 
 
 # Mixtures of spherical Gaussians by moments (Hsu and Kakade 2013; Anandkumar et al. 2014, theorem 3.2).
@@ -573,8 +569,7 @@ class IndependentComponents:
 
     def sources(self, rows: np.ndarray) -> Block:
         """(n x k) the sources of ``rows`` (n x d), of variance 1."""
-        found: Block = (rows - self.mean) @ self.unmixing
-        return found
+        return (rows - self.mean) @ self.unmixing
 
 
 def fit_independent_components(

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.sparse import csr_matrix, issparse
 
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, require
 from npmdask.storage.formats import open_file, tell_format
 from npmdask.storage.formats.common import SparseSource, guarded, open_binary
 from npmdask.storage.ingest import discarded_if_bad
@@ -50,8 +50,7 @@ def read_vocabulary(path: str | Path, columns: int | None = None) -> tuple[str, 
         No file, no text, a line without a word, a word that comes twice, or another number of words than ``columns``.
     """
     path = local_path(path, "a vocabulary")
-    if not path.is_file():
-        raise BadInputError(f"there is no vocabulary file at {path}; {ONE_A_LINE}")
+    require(path.is_file(), f"there is no vocabulary file at {path}; {ONE_A_LINE}")
     with open_binary(path) as file:
         data = file.read()
     try:
@@ -83,8 +82,7 @@ def require_words(words: Sequence[str], columns: int | None, where: str) -> tupl
                 f"{where} has the word {word!r} twice, on lines {first[word]} and {line}: give every column its own "
                 "word (if two columns count the same word, add them up first)"
             )
-    if not first:
-        raise BadInputError(f"{where} holds no words; {ONE_A_LINE}")
+    require(bool(first), f"{where} holds no words; {ONE_A_LINE}")
     return tuple(words)
 
 
@@ -371,8 +369,7 @@ def count_texts(
             before.add(whole)
             titles.append(title)
             found.append(Counter(words))
-    if not found:
-        raise BadInputError(f"no text has {least_words} words: give more texts, or lower least_words")
+    require(bool(found), f"no text has {least_words} words: give more texts, or lower least_words")
     vocabulary = sorted(set().union(*found))
     counts = _matrix(found, vocabulary)
     kept = kept_words(*document_frequencies(documents_of(counts)), min_df=min_df, max_df=max_df)

@@ -15,10 +15,9 @@ from npmdask.models.topics.quality import Coherence, Perplexity, held_out_perple
 from npmdask.models.topics.run import CorpusFilter, run_topics
 from npmdask.models.topics.transform import MAX_ITERATIONS, TOL, for_model, shares_of
 from npmdask.numerics.subspaces import Block
-from npmdask.numerics.units import parse_memory
 from npmdask.operators.word_moments import HALF_LENGTH
 from npmdask.runs.progress import with_progress
-from npmdask.runs.solution import Resources
+from npmdask.runs.solution import asked_resources
 from npmdask.storage.containers import values_of
 from npmdask.streaming.estimator import TRANSFORMER, Estimator, in_memory, run_store, seed_of
 
@@ -135,7 +134,7 @@ class Topics(*TRANSFORMER, Estimator):  # type: ignore[misc]
                 vocabulary,
                 store=store,
                 cut=CorpusFilter(held_out=0.0, min_df=self.min_df, max_df=self.max_df),
-                resources=Resources(memory=parse_memory(self.memory)),
+                resources=asked_resources(self.memory),
                 observer=told,
                 alpha0=self.alpha0,
                 half_length=self.half_length,
@@ -155,8 +154,7 @@ class Topics(*TRANSFORMER, Estimator):  # type: ignore[misc]
         return self._known().k
 
     def _known(self) -> TopicModel:
-        model: TopicModel = self._fitted()
-        return model
+        return self._fitted()
 
     @property
     def components_(self) -> Block:

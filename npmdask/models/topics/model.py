@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.checkpoint.store import RunStore, folder_of
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, require
 from npmdask.models.topics.documents import require_words, words_of_array, words_to_array
 from npmdask.numerics.subspaces import Block
 from npmdask.storage.bundle import Arrays, read_bundle, write_bundle
@@ -90,8 +90,7 @@ class TopicModel:
 
     def top_indices(self, n: int) -> np.ndarray:
         """k x n: the most probable words of each topic, the first in the vocabulary where two are equal."""
-        if not 1 <= n <= self.words:
-            raise BadInputError(f"n = {n} top words of {self.words}: ask for 1 to {self.words}")
+        require(1 <= n <= self.words, f"n = {n} top words of {self.words}: ask for 1 to {self.words}")
         return np.ascontiguousarray(np.argsort(-self.topics, axis=0, kind="stable")[:n].T)
 
     def top_words(self, n: int = 10) -> list[list[tuple[str, float]]]:
@@ -117,8 +116,7 @@ class TopicModel:
     @classmethod
     def of(cls, arrays: Arrays, meta: Mapping[str, Any]) -> TopicModel:
         """The inverse of :meth:`saved`."""
-        if meta.get("topic_model") != 1:
-            raise BadInputError("this is not a topic model, or was written by a later version of npmdask")
+        require(meta.get("topic_model") == 1, "this is not a topic model, or was written by a later version of npmdask")
         return cls(
             topics=arrays["topics"],
             alpha=arrays["alpha"],
@@ -138,8 +136,7 @@ class TopicModel:
         CommitError
             It cannot be written.
         """
-        if Path(path).exists():
-            raise BadInputError(f"{path} exists already: choose another name, or remove it first")
+        require(not Path(path).exists(), f"{path} exists already: choose another name, or remove it first")
         write_bundle(Path(path), *self.saved())
 
     @classmethod

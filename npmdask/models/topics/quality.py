@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, require
 from npmdask.models.topics.documents import Documents, require_whole
 from npmdask.models.topics.model import TopicModel
 from npmdask.models.topics.transform import shares_of
@@ -59,8 +59,7 @@ def cooccurrence(batches: Iterable[csr_matrix], words: np.ndarray) -> Cooccurren
         documents += int((np.diff(present.indptr) > 0).sum())
         some = present[:, which]
         together += (some.T @ some).toarray()
-    if not documents:
-        raise BadInputError("no document contains a word: coherence needs documents with words")
+    require(documents > 0, "no document contains a word: coherence needs documents with words")
     return Cooccurrence(documents=documents, words=which, together=together)
 
 
@@ -149,8 +148,7 @@ def held_out_perplexity(
     BadInputError
         Counts that are not whole, a share outside 0 to 1, a background of another length, or no word to score.
     """
-    if not 0 <= background_share <= 1:
-        raise BadInputError(f"background_share = {background_share}: it is a share, from 0 to 1")
+    require(0 <= background_share <= 1, f"background_share = {background_share}: it is a share, from 0 to 1")
     if np.shape(background) != (model.words,) or documents.columns != model.words:
         raise BadInputError(
             f"{documents.columns} columns, {np.size(background)} counts in the background, and {model.words} words in "
@@ -165,8 +163,7 @@ def held_out_perplexity(
         count += int(scored.data.sum())
         rows += int((np.diff(scored.indptr) > 0).sum())
         row += batch.shape[0]
-    if not count:
-        raise BadInputError(f"{documents.name} holds no word to score: give documents of at least two words")
+    require(count > 0, f"{documents.name} holds no word to score: give documents of at least two words")
     with np.errstate(over="ignore"):
         of_model, of_unigram = np.exp(-total / count)
     return Perplexity(

@@ -102,10 +102,8 @@ HIGH_CONDITION = 10.0  # above: the warning of SpectralLDA-Spark, the implementa
 SHOWN = 10
 STRONGEST = "Strongest documents"  # the title of a section
 DOCUMENTS, IN_TITLE = 5, 4  # documents of a topic, and words that it is named by beside them
-ON_MAP, RANKED = (
-    100,
-    30,
-)  # topics on the map, heaviest first, and words of each for every lambda: a page stays below 1 MB
+# topics on the map, heaviest first, and words of each for every lambda: a page stays below 1 MB
+ON_MAP, RANKED = 100, 30
 SEEN_IN = 0.005  # share of a word's occurrences from which on the map shows that a topic has it, too
 ALPHA0_TOLERANCE = 0.1
 TABLES = ("data", "algorithm", "stop", "run", "version", "environment")

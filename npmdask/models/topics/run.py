@@ -24,7 +24,7 @@ from scipy.sparse import csr_matrix, issparse
 
 from npmdask.algorithms.stopping import Outcome
 from npmdask.checkpoint.store import CHECKPOINT_FORMAT, RunStore, answer_of_job
-from npmdask.errors import BadInputError, RefusedError, package_version
+from npmdask.errors import BadInputError, RefusedError, package_version, require
 from npmdask.models.topics.documents import (
     Documents,
     document_frequencies,
@@ -87,14 +87,11 @@ class TopicRequest:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.topics < 1:
-            raise BadInputError(f"topics = {self.topics} must be at least 1")
+        require(self.topics >= 1, f"topics = {self.topics} must be at least 1")
         if not 0 <= self.alpha0 < np.inf:
             raise BadInputError(f"alpha0 = {self.alpha0} must be at least 0 (0: a single topic per document)")
-        if self.moments not in ("held", "implicit"):
-            raise BadInputError(f'moments = {self.moments!r}: "held" (k^3 numbers) or "implicit"')
-        if self.seed < 0:
-            raise BadInputError(f"seed = {self.seed} must not be negative")
+        require(self.moments in ("held", "implicit"), f'moments = {self.moments!r}: "held" (k^3 numbers) or "implicit"')
+        require(self.seed >= 0, f"seed = {self.seed} must not be negative")
 
     def options(self) -> dict[str, Any]:
         """Of the tensor power method. A product with a tensor that is held costs nothing, so that rounds can be
@@ -184,8 +181,7 @@ def _spec(source: Source, request: TopicRequest) -> dict[str, Any]:
 
 def _fitted(job: Stages, reader: CsrReader, request: TopicRequest) -> TopicModel:
     k, d = request.topics, reader.shape[1]
-    if k > d:
-        raise BadInputError(f"topics = {k} of {d} words: there can be at most as many topics as words")
+    require(k <= d, f"topics = {k} of {d} words: there can be at most as many topics as words")
     totals = WordTotals(reader=reader, half_length=request.half_length)
     sums = totals.sums_of(job.gather("totals", totals, np.zeros((d, 1))))
     pairs = job.leading_pairs(_pairs_operator(sums, request), k, MATRIX_TOL)
@@ -300,8 +296,7 @@ class CorpusFilter:
     max_df: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.held_out <= 0.5:
-            raise BadInputError(f"held_out = {self.held_out} is a share of the documents, from 0 to 0.5")
+        require(0 <= self.held_out <= 0.5, f"held_out = {self.held_out} is a share of the documents, from 0 to 0.5")
         require_bounds(self.min_df, self.max_df)
 
     @property

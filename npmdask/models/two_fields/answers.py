@@ -12,7 +12,6 @@ import numpy as np
 from npmdask.algorithms.stopping import Outcome
 from npmdask.checkpoint.store import RunStore, answer_of_job
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.execution.clusters import scheduler_of
 from npmdask.execution.reduction import COMMIT_SECONDS
 from npmdask.models.two_fields.fit import (
     AFTER_STAGES,
@@ -27,7 +26,6 @@ from npmdask.models.two_fields.fit import (
     run_coupled,
 )
 from npmdask.numerics.subspaces import Block
-from npmdask.numerics.units import parse_memory
 from npmdask.report import Report
 from npmdask.report.blocks import Text, parameters, section, spectrum_plot, table, tiles, warnings
 from npmdask.runs.components import StoredComponents
@@ -35,7 +33,7 @@ from npmdask.runs.missing import Missing, missing_of
 from npmdask.runs.observers import Observer
 from npmdask.runs.problem import DEFAULT_STEPS
 from npmdask.runs.progress import with_progress
-from npmdask.runs.solution import Resources
+from npmdask.runs.solution import Resources, asked_resources
 from npmdask.runs.weights import kept_weights
 from npmdask.storage.labels import Labels
 from npmdask.streaming.estimator import run_store
@@ -308,7 +306,7 @@ def mca(
     )
     weights = {"row_weights": row_weights, "left_weights": left_weights, "right_weights": right_weights}
     fields = open_fields(left, right, request.of_field(), dims=_dims(dim), **weights)
-    resources = _resources(memory, threads, workers, cluster, certificates, commit_seconds)
+    resources = asked_resources(memory, threads, workers, cluster, certificates, commit_seconds)
     with with_progress(observer, progress) as told:
         return _found(fields, request, store, resources, told)
 
@@ -439,26 +437,13 @@ def cca(
     )
     weights = {"row_weights": row_weights, "left_weights": left_weights, "right_weights": right_weights}
     fields = open_fields(left, right, request.of_field(), dims=_dims(dim), **weights)
-    resources = _resources(memory, threads, workers, cluster, certificates, commit_seconds)
+    resources = asked_resources(memory, threads, workers, cluster, certificates, commit_seconds)
     with with_progress(observer, progress) as told:
         return _found(fields, request, store, resources, told)
 
 
 def _dims(dim: Any) -> tuple[Any, Any]:
     return (dim[0], dim[1]) if isinstance(dim, tuple | list) else (dim, dim)
-
-
-def _resources(
-    memory: Any, threads: int | None, workers: int, cluster: Any, certificates: Any, commit_seconds: float
-) -> Resources:
-    return Resources(
-        memory=parse_memory(memory),
-        threads=threads,
-        workers=workers,
-        cluster=scheduler_of(cluster) or None,
-        certificates=None if certificates is None else str(Path(certificates).absolute()),
-        commit_seconds=commit_seconds,
-    )
 
 
 def _found(

@@ -8,8 +8,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from npmdask.errors import BadInputError, closest
 from npmdask.models.two_fields.answers import CoupledModes, cca, mca
+from npmdask.numerics.domains import one_of
 from npmdask.numerics.subspaces import Block
 from npmdask.storage.readers.gaps import MEAN, REFUSE
 from npmdask.streaming.estimator import REAL, TRANSFORMER, Estimator, seed_of
@@ -51,8 +51,7 @@ class _OfTwoFields(*TRANSFORMER, Estimator):  # type: ignore[misc]
         RefusedError
             The memory does not suffice, or ``store`` is of another run.
         """
-        if self.missing not in (REFUSE, MEAN):
-            raise BadInputError(f"missing = {self.missing!r}: {closest(str(self.missing), [REFUSE, MEAN])}")
+        one_of((REFUSE, MEAN), missing=self.missing)
         self._looked_at(X, first=True, least=2, dtype=REAL, gaps=self.missing == MEAN)
         found = self._found(
             X,
@@ -116,8 +115,7 @@ class _OfTwoFields(*TRANSFORMER, Estimator):  # type: ignore[misc]
         tuple of two numpy.ndarray, shapes (n, k) and (n, k)
             Scores of X and of Y.
         """
-        scores: tuple[Block, Block] = self.fit(X, Y, sample_weight).transform(X, Y)
-        return scores
+        return self.fit(X, Y, sample_weight).transform(X, Y)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -133,26 +131,22 @@ class _OfTwoFields(*TRANSFORMER, Estimator):  # type: ignore[misc]
     @property
     def x_weights_(self) -> Block:
         """Return what centred (and scaled) rows of X are multiplied by, p x k."""
-        weights: Block = self._fitted().left.basis
-        return weights
+        return self._fitted().left.basis
 
     @property
     def y_weights_(self) -> Block:
         """Return what centred (and scaled) rows of Y are multiplied by, q x k."""
-        weights: Block = self._fitted().right.basis
-        return weights
+        return self._fitted().right.basis
 
     @property
     def x_mean_(self) -> np.ndarray:
         """Return the means of the columns of X (p)."""
-        mean: np.ndarray = self._fitted().left.components.mean
-        return mean
+        return self._fitted().left.components.mean
 
     @property
     def y_mean_(self) -> np.ndarray:
         """Return the means of the columns of Y (q)."""
-        mean: np.ndarray = self._fitted().right.components.mean
-        return mean
+        return self._fitted().right.components.mean
 
     @property
     def x_std_(self) -> np.ndarray:
@@ -167,8 +161,7 @@ class _OfTwoFields(*TRANSFORMER, Estimator):  # type: ignore[misc]
     @property
     def correlations_(self) -> np.ndarray:
         """Return the correlation of the two scores of each pair (k)."""
-        found: np.ndarray = self._fitted().correlations
-        return found
+        return self._fitted().correlations
 
 
 def _divided_by(side: Any) -> np.ndarray:
@@ -264,8 +257,7 @@ class MCA(_OfTwoFields):
     @property
     def covariances_(self) -> np.ndarray:
         """Return the covariance of the two scores of each pair (k)."""
-        found: np.ndarray = self._fitted().values
-        return found
+        return self._fitted().values
 
 
 class CCA(_OfTwoFields):

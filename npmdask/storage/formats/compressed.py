@@ -59,9 +59,8 @@ def _checked_records(
         if wrong.any():
             at = int(np.argmax(wrong))
             raise BadInputError(
-                f"{path}: entry {seen + at} is at row {rows[at]}, column {columns[at]} (counted from 0), "
-                f"outside of {shape[0]} x {shape[1]}; the file is damaged or its shape is wrong: write "
-                "it again"
+                f"{path}: entry {seen + at} is at row {rows[at]}, column {columns[at]} (counted from 0), outside of "
+                f"{shape[0]} x {shape[1]}; the file is damaged or its shape is wrong: write it again"
             )
         entries = np.empty(len(rows), record)
         entries["row"], entries["column"], entries["value"] = rows, columns, values

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import zarr
 
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, require
 from npmdask.storage.chunk_access import stored_shape
 from npmdask.storage.conventions import convention_facts, decoded, member, refuse_marked
 from npmdask.storage.formats.common import (
@@ -145,8 +145,7 @@ def open_zarr_matrices(path: Path, dataset: str | None, missing: str, spool: Pat
     """The array ``dataset``, or the only one with three dimensions; or a store of kind matrices, checked."""
     node = member(open_node(path))
     if isinstance(node, zarr.Array):
-        if dataset is not None:
-            raise BadInputError(f"{path} is one array, not a group: leave out dataset={dataset!r}")
+        require(dataset is None, f"{path} is one array, not a group: leave out dataset={dataset!r}")
         return _chunked_matrices(path, decoded(node, gaps), missing, spool)
     record = node.attrs.get("npmdask")
     if record is not None and dataset is None:
@@ -256,8 +255,7 @@ def open_zarr_tensor(path: Path, dataset: str | None, missing: str, spool: Path)
     """The array ``dataset``, or the only one with three dimensions; or a store of kind tensor, checked."""
     node = member(open_node(path))
     if isinstance(node, zarr.Array):
-        if dataset is not None:
-            raise BadInputError(f"{path} is one array, not a group: leave out dataset={dataset!r}")
+        require(dataset is None, f"{path} is one array, not a group: leave out dataset={dataset!r}")
         return _chunked_tensor(path, decoded(node), missing, spool)
     record = node.attrs.get("npmdask")
     if record is not None and dataset is None:

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, cast
 
 import numpy as np
 
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, require
 from npmdask.storage.formats.common import (
     DenseSource,
     SparseSource,
@@ -151,8 +151,7 @@ def _open_npz_sparse(path: Path, spool: Path) -> SparseSource:
     dtype = require_numbers(dtype, str(path))
     compressed = ["indptr", "indices", "data"]
     names = {"csr": compressed, "csc": compressed, "coo": ["row", "col", "data"]}
-    if layout not in names:
-        raise BadInputError(f"{path} is stored as {layout}; save it with scipy.sparse.save_npz(path, matrix.tocsr())")
+    require(layout in names, f"{path} is stored as {layout}; save it with scipy.sparse.save_npz(path, matrix.tocsr())")
     slices = _npz_slices(path, names[layout])
     return compressed_source("npz", layout, slices, (rows, columns), dtype, count, spool, path)
 
@@ -160,8 +159,7 @@ def _open_npz_sparse(path: Path, spool: Path) -> SparseSource:
 def _npz_layout(path: Path) -> str:
     with zip_member(path, "format.npy") as file:
         _, _, dtype = raw_header(file)
-        if dtype.kind not in "SU":
-            raise BadInputError(f"{path}: its array 'format' is not text; save it with scipy.sparse.save_npz")
+        require(dtype.kind in "SU", f"{path}: its array 'format' is not text; save it with scipy.sparse.save_npz")
         text = str(np.frombuffer(file.read(dtype.itemsize), dtype)[0].astype("U"))
         file.read(1)  # compares the checksum
         return text

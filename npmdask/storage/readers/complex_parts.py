@@ -6,47 +6,19 @@ Nothing is copied. What products of the complex matrix are made of is in :mod:`n
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, ClassVar
+from dataclasses import dataclass
 
 import numpy as np
 
 from npmdask.errors import BadInputError
-from npmdask.storage.readers.dense import DenseReader, InTiles, ReadStats, Tile, position_where
+from npmdask.storage.readers.dense import AroundDense, DenseReader, ReadStats, Tile, position_where
 
 COMPLEX = (np.dtype(np.complex64), np.dtype(np.complex128))
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComplexReader(InTiles):
-    """A dense reader of complex rows (m x d), as operators read real ones (m x 2 d).
-
-    Parameters
-    ----------
-    inner : the reader of the stored rows.
-    checksums : as of :class:`DenseReader`.
-    """
-
-    inner: DenseReader
-    checksums: np.ndarray | None = None
-
-    layout: ClassVar[str] = "dense"
-    by_triangle: ClassVar[bool] = False
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name in self.__dataclass_fields__:  # unpickled before there is a reader inside
-            raise AttributeError(name)
-        return getattr(self.inner, name)
-
-    @property
-    def dense(self) -> DenseReader:
-        """The reader of what is stored."""
-        return self.inner
-
-    @cached_property
-    def _stored(self) -> DenseReader:
-        return replace(self.inner, checksums=self.checksums)
+class ComplexReader(AroundDense):
+    """A dense reader of complex rows (m x d), as operators read real ones (m x 2 d)."""
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from npmdask.errors import BadInputError, NpmdaskError
+from npmdask.errors import BadInputError, NpmdaskError, require
 from npmdask.storage.checksum import fingerprint
 from npmdask.storage.chunk_access import Access, scratch
 from npmdask.storage.readers.dense import DenseReader, Tile, said_of_gaps, shown
@@ -205,8 +205,7 @@ def open_rows(rows: Any, place: str) -> tuple[RowsReader, str]:
         raise BadInputError(f"the source of {place} describes itself wrongly: {error}") from error
     if len(shape) != 2 or min(shape) < 1:
         raise BadInputError(f"{place} has shape {shape}: rows and columns are needed, at least one of each")
-    if dtype.kind not in REAL:
-        raise BadInputError(f"{place} holds {dtype}; real numbers are needed")
+    require(dtype.kind in REAL, f"{place} holds {dtype}; real numbers are needed")
     if unit_rows < 1 or needs < 0:
         raise BadInputError(
             f"the source of {place} has unit_rows = {unit_rows} and needs = {needs}: give 1 or more, 0 or more"

@@ -476,6 +476,37 @@ def said_of_gaps(reader: Any, position: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AroundDense(InTiles):
+    """A reader of what another reads, seen in another way. What is not said of it is the other's own.
+
+    Parameters
+    ----------
+    inner : the reader of the stored rows.
+    checksums : as of :class:`DenseReader`.
+    """
+
+    inner: DenseReader
+    checksums: np.ndarray | None = None
+
+    layout: ClassVar[str] = "dense"
+    by_triangle: ClassVar[bool] = False
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name in self.__dataclass_fields__:  # unpickled before there is a reader inside
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+    @property
+    def dense(self) -> DenseReader:
+        """The reader of what is stored."""
+        return self.inner
+
+    @cached_property
+    def _stored(self) -> DenseReader:
+        return replace(self.inner, checksums=self.checksums)
+
+
+@dataclass(frozen=True, kw_only=True)
 class AsIfChunked(DenseReader):
     """A reader that says what it would need if a chunk had ``rows`` rows. For planning: it is never read from."""
 

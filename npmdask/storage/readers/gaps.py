@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from npmdask.errors import BadInputError
 from npmdask.storage.chunk_access import scratch
 from npmdask.storage.conventions import DecodedArray, promoted
 from npmdask.storage.labels import Axis
-from npmdask.storage.readers.dense import DenseReader, InTiles, ReadStats, Tile, impute, position_where, shown
+from npmdask.storage.readers.dense import AroundDense, DenseReader, ReadStats, Tile, impute, position_where, shown
 
 RULES = ("refuse", "drop-columns", "mean", "fill", "em", "pairwise")
 REFUSE, DROP, MEAN, FILL, EM, PAIRWISE = RULES
@@ -63,7 +62,7 @@ def unmarked(rows: np.ndarray, marks: Marks) -> np.ndarray:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GapReader(InTiles):
+class GapReader(AroundDense):
     """A dense reader of rows with missing values, as operators read rows without.
 
     Parameters
@@ -81,7 +80,6 @@ class GapReader(InTiles):
     checksums : as of :class:`DenseReader`.
     """
 
-    inner: DenseReader
     rule: str
     kept: np.ndarray | None = None
     lacking: np.ndarray | None = None
@@ -90,28 +88,10 @@ class GapReader(InTiles):
     axes: tuple[Axis, ...] = ()
     marks: Marks = ()
     held: bool = True
-    checksums: np.ndarray | None = None
-
-    layout: ClassVar[str] = "dense"
-    by_triangle: ClassVar[bool] = False
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name in self.__dataclass_fields__:  # unpickled before there is a reader inside
-            raise AttributeError(name)
-        return getattr(self.inner, name)
 
     def held_to(self, digests: Any) -> GapReader:
         """The same reader, every chunk compared with its SHA-256 as it is read."""
         return replace(self, inner=self.inner.held_to(digests))
-
-    @property
-    def dense(self) -> DenseReader:
-        """The reader of what is stored."""
-        return self.inner
-
-    @cached_property
-    def _stored(self) -> DenseReader:
-        return replace(self.inner, checksums=self.checksums)
 
     @property
     def dtype(self) -> np.dtype:

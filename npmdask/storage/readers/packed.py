@@ -45,13 +45,21 @@ def chunk_place(unit: int, n: int) -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
-class PackedArray:
-    """A packed array (T, side, side) as the ``size`` x ``size`` array whose upper chunks it holds.
+class _OfPacked:
+    """Something of a packed array, seen as that of an array of another shape. All else is its own."""
 
-    Everything that is not about the shape is the packed array's own.
-    """
+    packed: Any  # zarr.Array, or its metadata
 
-    packed: Any  # zarr.Array
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "packed":  # while it is unpickled there is no array to ask yet
+            raise AttributeError(name)
+        return getattr(self.packed, name)
+
+
+@dataclass(frozen=True)
+class PackedArray(_OfPacked):
+    """A packed array (T, side, side) as the ``size`` x ``size`` array whose upper chunks it holds."""
+
     size: int
 
     shards = None
@@ -69,11 +77,6 @@ class PackedArray:
     def metadata(self) -> _PackedMetadata:
         return _PackedMetadata(self.packed.metadata, -(-self.size // self.chunks[0]))
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "packed":  # while it is unpickled there is no array to ask yet
-            raise AttributeError(name)
-        return getattr(self.packed, name)
-
     def __getitem__(self, region: tuple[slice, slice]) -> np.ndarray:
         """The values of one chunk on or above the diagonal."""
         (i, j), n = (part.start // self.chunks[0] for part in region), -(-self.size // self.chunks[0])
@@ -82,16 +85,10 @@ class PackedArray:
 
 
 @dataclass(frozen=True)
-class _PackedMetadata:
+class _PackedMetadata(_OfPacked):
     """The metadata of a packed array, in which chunk (i, j) has the name of its position."""
 
-    packed: Any
     n: int
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "packed":
-            raise AttributeError(name)
-        return getattr(self.packed, name)
 
     def encode_chunk_key(self, place: tuple[int, int]) -> str:
         i, j = place
@@ -337,14 +334,8 @@ def choose_side(size: int, itemsize: int) -> int:
     return -(-size // blocks)
 
 
-@dataclass(frozen=True)
-class UnitRows:
-    """A packed array (T, b, b, b) as the (T b^2) x b array whose chunks, b^2 x b, are its blocks.
-
-    Everything that is not about the shape is the packed array's own.
-    """
-
-    packed: Any  # zarr.Array
+class UnitRows(_OfPacked):
+    """A packed array (T, b, b, b) as the (T b^2) x b array whose chunks, b^2 x b, are its blocks."""
 
     shards = None
     ndim = 2
@@ -362,26 +353,13 @@ class UnitRows:
     def metadata(self) -> _UnitMetadata:
         return _UnitMetadata(self.packed.metadata)
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "packed":  # while it is unpickled there is no array to ask yet
-            raise AttributeError(name)
-        return getattr(self.packed, name)
-
     def __getitem__(self, region: tuple[slice, slice]) -> np.ndarray:
         """The values of one block (b^2 x b)."""
         return np.asarray(self.packed[region[0].start // self.chunks[0]]).reshape(self.chunks)
 
 
-@dataclass(frozen=True)
-class _UnitMetadata:
+class _UnitMetadata(_OfPacked):
     """The metadata of a packed array, in which chunk (t, 0) has the name of block t."""
-
-    packed: Any
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "packed":
-            raise AttributeError(name)
-        return getattr(self.packed, name)
 
     def encode_chunk_key(self, place: tuple[int, int]) -> str:
         return str(self.packed.encode_chunk_key((place[0], 0, 0, 0)))

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from npmdask.errors import BadInputError, NpmdaskError
+from npmdask.errors import BadInputError, NpmdaskError, require
 from npmdask.storage.checksum import crc32c, digest_of
 from npmdask.storage.chunk_access import (
     RESTORE,
@@ -374,8 +374,7 @@ def open_csr(
     """
     arrays = {name: group[name] for name in ("data", "indices", "indptr")}
     reader = CsrReader(group=group, arrays=arrays, shape=shape, checksums=checksums, digests=digests)
-    if reader.entries == 0:
-        raise BadInputError(f"{reader.where} holds no entries: a matrix of zeros has no components")
+    require(reader.entries != 0, f"{reader.where} holds no entries: a matrix of zeros has no components")
     if arrays["indices"].chunks != arrays["data"].chunks or arrays["indices"].shape != arrays["data"].shape:
         raise BadInputError(f"{reader.where}: data and indices need the same length and chunks; ingest it again")
     if arrays["indptr"].shape != (shape[0] + 1,):
@@ -406,6 +405,20 @@ def open_csr(
 def cut_numbers(fragments: list[Fragment]) -> list[int]:
     """The numbers of the rows that the borders between runs cut, each once."""
     return list(dict.fromkeys(fragment.row for fragment in fragments))
+
+
+def whole_rows(
+    reader: CsrReader, slabs: range, record: ReadStats, fragments: list[Fragment]
+) -> Iterator[tuple[int, csr_matrix]]:
+    """The number of a row, and whole rows from there on; parts of rows that a border cuts go to ``fragments``."""
+    at = reader.rows_of(slabs)[0]  # the row that comes next; rows before it are empty
+    for piece in reader.blocks(slabs, record):
+        if isinstance(piece, Fragment):
+            fragments.append(piece)
+            at = piece.row + 1
+        else:
+            yield at, piece
+            at += piece.shape[0]
 
 
 def cut_rows(reader: CsrReader, fragments: list[Fragment]) -> csr_matrix:

@@ -13,7 +13,7 @@ from typing import IO, Any
 import numpy as np
 import zarr
 
-from npmdask.errors import BadInputError, CommitError, RefusedError, extra
+from npmdask.errors import BadInputError, CommitError, RefusedError, extra, require
 from npmdask.storage.checksum import crc32c, digest_of, fingerprint
 from npmdask.storage.kinds import KEPT, size_of_matrix, storage_dtype
 from npmdask.storage.paths import require_no_link
@@ -319,8 +319,7 @@ class DenseWriter(SlabWriter):
         """
         if self._filled:
             self._flush()
-        if self._rows == 0:
-            raise BadInputError(f"no rows in the source of {self.dest}")
+        require(self._rows != 0, f"no rows in the source of {self.dest}")
         if self._array.shape[0] != self._rows:
             raise BadInputError(
                 f"the source of {self.dest} ended after {self._rows} of {self._array.shape[0]} rows: it is "
@@ -437,8 +436,7 @@ class RowFile:
 
     def finish(self, facts: dict[str, Any]) -> str:
         """Make the file appear; returns the fingerprint of its numbers. ``facts`` of a store have no place in it."""
-        if not self.next_row:
-            raise BadInputError(f"no rows in the source of {self.dest}")
+        require(self.next_row > 0, f"no rows in the source of {self.dest}")
         digest = np.frombuffer(self._hash.digest(), np.uint8)
         try:
             if self.dest.suffix.lower() == ".parquet":

@@ -35,6 +35,7 @@ class JournalledWriter:
     """The part that dense and sparse writers share: the folder aside, its lock-step journal, the last rename."""
 
     dtype: np.dtype
+    compress: bool
 
     def __init__(self, dest: Path | str, kind: str, identity: dict[str, Any], overwrite: bool) -> None:
         self.kind = kind
@@ -97,6 +98,18 @@ class JournalledWriter:
 
     def _codecs(self, compress: bool) -> list[Any] | None:
         return [BloscCodec(cname="lz4", shuffle="bitshuffle", typesize=self.dtype.itemsize)] if compress else None
+
+    def _create_packed(self, count: int, shape: tuple[int, ...]) -> Any:
+        """The array of ``count`` blocks of a ``shape``, a chunk each."""
+        return zarr.open_group(self.partial, mode="a").create_array(
+            "data",
+            shape=(count, *shape),
+            dtype=self.dtype,
+            chunks=(1, *shape),
+            compressors=self._codecs(self.compress),
+            chunk_key_encoding={"name": "default", "separator": "."},  # one folder, not two or three for each chunk
+            config={"write_empty_chunks": True},  # a chunk that is not there is an error, not zeros
+        )
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import zarr
 
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, require
 from npmdask.storage.checksum import DIGEST_BYTES, crc32c, digest_of
 from npmdask.storage.kinds import (
     choose_layout,
@@ -101,24 +101,13 @@ class PackedWriter(SlabWriter):
         if found is None:
             self._gather(0)
             with self._writing():
-                self._array = self._create()
+                self._array = self._create_packed(triangle_number(self._n), self.chunks)
         else:
             arrays, meta = found
             self._gather(meta["rows"])
             self._array = reopen(zarr.open_array(self.partial / "data", mode="r+"))
             self._checksums, self._digests = arrays["checksums"], arrays["digests"]
             self._trace, self._squares = meta["trace"], meta["squares"]
-
-    def _create(self) -> Any:
-        return zarr.open_group(self.partial, mode="a").create_array(
-            "data",
-            shape=(triangle_number(self._n), *self.chunks),
-            dtype=self.dtype,
-            chunks=(1, *self.chunks),
-            compressors=self._codecs(self.compress),
-            chunk_key_encoding={"name": "default", "separator": "."},  # one folder, not two for each chunk
-            config={"write_empty_chunks": True},  # a chunk that is not there is an error, not zeros
-        )
 
     @property
     def next_row(self) -> int:
@@ -187,8 +176,7 @@ class PackedWriter(SlabWriter):
 
         ``extra`` goes into the record (attributes), ``arrays`` (names may contain ``/``) beside the data.
         """
-        if self.next_row == 0:
-            raise BadInputError(f"no rows in the source of {self.dest}")
+        require(self.next_row != 0, f"no rows in the source of {self.dest}")
         if self._expected is not None and self.next_row < self._expected:
             raise BadInputError(
                 f"the source of {self.dest} ended after {self.next_row} of {self._expected} rows: it is "
@@ -241,25 +229,13 @@ class TensorWriter(JournalledWriter):
             self._checksums, self._squares = np.zeros(self.units, np.uint32), np.zeros(self.units)
             self._digests = np.zeros((self.units, DIGEST_BYTES), np.uint8)
             with self._writing():
-                self._array, self.next_unit = self._create(), 0
+                self._array, self.next_unit = self._create_packed(self.units, (self.side,) * 3), 0
         else:
             arrays, meta = found
             self._checksums, self._squares = arrays["checksums"].copy(), arrays["squares"].copy()
             self._digests = arrays["digests"].copy()
             self._array, self.next_unit = reopen(zarr.open_array(self.partial / "data", mode="r+")), meta["units"]
         self._since_log = 0
-
-    def _create(self) -> Any:
-        cube = (self.side, self.side, self.side)
-        return zarr.open_group(self.partial, mode="a").create_array(
-            "data",
-            shape=(self.units, *cube),
-            dtype=self.dtype,
-            chunks=(1, *cube),
-            compressors=self._codecs(self.compress),
-            chunk_key_encoding={"name": "default", "separator": "."},  # one folder, not three for each chunk
-            config={"write_empty_chunks": True},  # a chunk that is not there is an error, not zeros
-        )
 
     def write(self, values: np.ndarray) -> None:
         """Write the block of ``next_unit``, (b_i, b_j, b_k) finite numbers; a continued write goes on exactly here."""

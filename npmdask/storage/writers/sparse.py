@@ -9,7 +9,7 @@ import numpy as np
 import zarr
 from zarr.codecs import BloscCodec
 
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, require
 from npmdask.storage.checksum import DIGEST_BYTES, crc32c, digest_of
 from npmdask.storage.kinds import storage_dtype
 from npmdask.storage.readers.sparse import add_by_column
@@ -155,8 +155,7 @@ class SparseWriter(JournalledWriter):
 
     def finish(self, extra: dict[str, Any] | None = None, arrays: dict[str, np.ndarray] | None = None) -> str:
         """Write the record and make ``DEST`` appear. Returns the fingerprint."""
-        if self._rows == 0 or self._entries == 0:
-            raise BadInputError(f"no entries in the source of {self.dest}")
+        require(self._rows > 0 and self._entries > 0, f"no entries in the source of {self.dest}")
         for name, dtype in self._dtypes().items():
             tail = np.concatenate([*self._tails[name], np.empty(0, dtype)])
             with self._writing():

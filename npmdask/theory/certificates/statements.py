@@ -102,8 +102,7 @@ def of_mixture(
     if not SUMS[0] <= total <= SUMS[1]:
         return Assurance(
             f"The result is not reliable: the weights sum to {total:.2g} instead of 1, so the rows are not a mixture "
-            "of "
-            f"{len(sizes)} round clouds of one size. Try another number of components, or check whether there are "
+            f"of {len(sizes)} round clouds of one size. Try another number of components, or check whether there are "
             "clouds at all.",
             numbers,
         )
@@ -130,8 +129,7 @@ def of_independent(kurtoses: np.ndarray, mixing: Block, n: int, *, asked: int) -
     if not told.any():
         return Assurance(
             f"The result is not reliable: in {n:,} rows {_none(len(kurtosis))} differs enough from a normal "
-            "distribution "
-            "to be distinguished from noise. Use more rows or fewer components.",
+            "distribution to be distinguished from noise. Use more rows or fewer components.",
             numbers,
         )
     count = int(told.sum())
@@ -161,8 +159,7 @@ def _sines(kurtosis: np.ndarray, norms: np.ndarray, n: int) -> np.ndarray:
     negative = 6 * (1 + np.maximum(kurtosis, -2.0) / 2) ** 2
     contrast = np.where(kurtosis > 0, positive, negative) / np.maximum(kurtosis**2, 1e-12)
     others = np.maximum(np.sum(norms**2) - norms**2, 0.0) / norms**2
-    sines: np.ndarray = np.minimum(LIKELY * np.sqrt((contrast + 1) / n * np.maximum(others, 1.0)), 1.0)
-    return sines
+    return np.minimum(LIKELY * np.sqrt((contrast + 1) / n * np.maximum(others, 1.0)), 1.0)
 
 
 def _none(count: int) -> str:
@@ -226,8 +223,7 @@ def _tensor_sentence(left: float, sines: Sequence[float], offs: Sequence[float],
     if worst >= LOST:
         return (
             f"{rest}; if that is noise, it is as strong as the weakest of them, whose direction may be anything: ask "
-            "for "
-            "fewer components, or use a tensor from more data."
+            "for fewer components, or use a tensor from more data."
         )
     return (
         f"{rest}; assuming that is noise, {which} {verb} likely less than {degrees(worst)} off, and "
@@ -299,8 +295,7 @@ def of_topics(
     if abs(found - given) > ALPHA0_TOLERANCE * given:
         said += (
             f"; this does not quite hold here (the alphas sum to {found:.2g} instead of {given:.2g}), so the error may "
-            "be "
-            "larger"
+            "be larger"
         )
     lost = int(facts.get("asked", len(errors))) - len(errors)
     more = f" Nothing is known about {lost} more that were asked for." if lost > 0 else ""
@@ -449,8 +444,7 @@ def _turned(
         half = math.sin(math.asin(min(sine, 1.0)) / 2)
         said += (
             f"; from {before:,} to {after:,} rows the answer turned by {degrees(sine)}, so one of the two was off by "
-            "at "
-            f"least half of that, possibly by much more"
+            "at least half of that, possibly by much more"
         )
         numbers["at_least"] = half
     said += (
@@ -694,9 +688,8 @@ def _of_records(arrays: Mapping[str, np.ndarray], statement: Mapping[str, Any]) 
     low = "Values are too low where much was clipped; how other records would differ is not included."
     if sine >= LOST:
         return Assurance(
-            f"The releases tell nothing reliable about the directions of {the_components(k)}: there were too "
-            f"few, or the last, including its noise, still turned away from them; {REMEDY}, and so may more steps. "
-            f"{low}",
+            f"The releases tell nothing reliable about the directions of {the_components(k)}: there were too few, or "
+            f"the last, including its noise, still turned away from them; {REMEDY}, and so may more steps. {low}",
             {"sine": sine},
         )
     what = "the component" if k == 1 else f"the subspace of the {k} components"

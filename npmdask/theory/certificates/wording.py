@@ -147,9 +147,8 @@ def _components(certificate: Certificate, level: Level, k: int) -> str:
     least = float(sizes.sum() / (sizes.sum() + level.lost)) if sizes.sum() + level.lost > 0 else 1.0
     what = "component itself" if k == 1 else "components themselves"
     return (
-        f"but the {what} cannot be distinguished from equally good ones, because the "
-        f"{_ordinal(k + 1)} value may be as large as the {_ordinal(k)}: "
-        f"what they capture is at least {_floor_percent(least)} of the most that {k} can"
+        f"but the {what} cannot be distinguished from equally good ones, because the {_ordinal(k + 1)} value may be as "
+        f"large as the {_ordinal(k)}: what they capture is at least {_floor_percent(least)} of the most that {k} can"
     )
 
 
