@@ -28,6 +28,7 @@ from npmdask.storage.formats.tables import is_header
 from npmdask.storage.ingest import ingest
 from npmdask.storage.source import open_source
 
+pytestmark = pytest.mark.filterwarnings("ignore::npmdask.errors.DataWarning")  # which say what was left out
 RNG = np.random.default_rng(7)
 X = RNG.standard_normal((60, 4)) * [7, 5, 3, 2]
 PLAIN = pd.DataFrame(X, columns=["a", "b", "c", "numeric"])
