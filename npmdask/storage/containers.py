@@ -19,7 +19,14 @@ from npmdask.storage.checksum import crc32c
 from npmdask.storage.columns import Choice, chosen, genotypes, listed, names_of_rows, without
 from npmdask.storage.conventions import conventions_left
 from npmdask.storage.labels import Axis, Labels, axis_of, of_columns, points_of
-from npmdask.storage.readers.lazy import BlockRows, graph_rows, mapped_rows, rows_of_a_block, stored_rows
+from npmdask.storage.readers.lazy import (
+    BlockRows,
+    array_of_parts,
+    graph_rows,
+    mapped_rows,
+    rows_of_a_block,
+    stored_rows,
+)
 from npmdask.storage.snapshots import is_of_icechunk, node_of
 
 ENTRIES = 2**18  # of a chunk of a sparse matrix in memory
@@ -207,18 +214,12 @@ def _computed_table(table: Any) -> Any:
     """The columns of a Dask DataFrame as an array, those of each partition in the order of the frame; its rows are
     counted, which computes them once.
     """
-    import dask
-    import dask.array as da
-
-    columns, made = list(table.columns), dask.delayed(_aligned, pure=True)
+    columns = list(table.columns)
     dtype = np.result_type(*(kind if isinstance(kind, np.dtype) else np.float64 for kind in table.dtypes))
-    parts = [made(part, columns, dtype) for part in table.to_delayed()]  # as Dask has put them together
-    heights = dask.compute(*(dask.delayed(len)(part) for part in parts))
-    blocks = [da.from_delayed(part, (rows, len(columns)), dtype) for part, rows in zip(parts, heights, strict=True)]
-    return da.concatenate(blocks)
+    return array_of_parts(table.to_delayed(), partial(_aligned, columns, dtype), len(columns), dtype)
 
 
-def _aligned(part: Any, columns: list[Any], dtype: np.dtype) -> np.ndarray:
+def _aligned(columns: list[Any], dtype: np.dtype, part: Any) -> np.ndarray:
     """The values of a partition, its columns in the order of the frame."""
     from npmdask.storage.names import matched
 

@@ -116,7 +116,7 @@ def _canonical(name: str) -> str:
 
 
 def is_counted(axes: Sequence[Axis]) -> bool:
-    """Whether the places have no names: there are none, or they are numbers that nobody chose."""
+    """Whether the places have no names: there are none, or they are the numbers of places."""
     if len(axes) != 1 or axes[0].values is None:
         return all(axis.values is None for axis in axes)
     values = axes[0].values

@@ -95,7 +95,7 @@ def mark_of(node: Any) -> Any:
 
 
 def of_budget(name: str | None) -> str:
-    """What is said of data that have a privacy budget where nothing protects what is made of them."""
+    """Say that data have a privacy budget, where nothing protects what is made of them."""
     return (
         f"these data have a privacy budget (as {name!r} in the ledger), and what is made of them here "
         "is not protected by it: it may tell of single records; to share an answer, run with a [privacy] table"

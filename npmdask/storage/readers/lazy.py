@@ -403,6 +403,20 @@ def _computed(graph: dict[Any, Any], keys: Sequence[Any], callbacks: Any = ()) -
     return tuple(get_sync(graph, list(keys), callbacks=callbacks))
 
 
+def array_of_parts(parts: Sequence[Any], values: Callable[[Any], np.ndarray], width: int, dtype: np.dtype) -> Any:
+    """The rows of ``values`` of some delayed parts, one below the other, as an array of Dask; all are computed once, to
+    count them.
+    """
+    import dask
+    import dask.array as da
+
+    made = [dask.delayed(values, pure=True)(part) for part in parts]
+    heights = dask.compute(*(dask.delayed(len)(part) for part in made))
+    return da.concatenate(
+        [da.from_delayed(part, (rows, width), dtype) for part, rows in zip(made, heights, strict=True)]
+    )
+
+
 def graph_rows(array: Any, where: str, meant: Conventions | None = None) -> GraphRows:
     """The rows of a Dask array of two dimensions or more, the first of which are rows.
 
