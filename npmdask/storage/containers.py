@@ -253,14 +253,10 @@ def rows_along(given: Any, dim: str | int | None) -> Any:
     if {"alleles", "ploidy"} & {str(name) for name in given.dims}:
         raise genotypes(f"the {type(given).__name__}")
     if type(given).__name__ == "Dataset":
-        from npmdask.storage.formats.common import beside, the_only  # which need what needs this
+        from npmdask.storage.formats.common import the_only  # which needs kinds of data, which need this
 
         shapes = {str(name): one.shape for name, one in given.data_vars.items() if dim is None or dim in one.dims}
-        if dim is None:
-            only, found = the_only(shapes, 2, given.variables)
-        else:
-            found = sorted(set(shapes) - beside(given.variables)) or sorted(shapes)
-            only = found[0] if len(found) == 1 and found[0] not in beside(given.variables) else None
+        only, found = the_only(shapes, 2 if dim is None else None, given.variables)
         if only is None:
             said = "of two dimensions" if dim is None else f"along {dim!r}"
             more = dim is None and any(given[name].ndim > 2 for name in found or given.data_vars)

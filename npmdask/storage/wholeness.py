@@ -11,6 +11,7 @@ from __future__ import annotations
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from types import CellType, FunctionType
 from typing import Any
@@ -18,7 +19,6 @@ from typing import Any
 import numpy as np
 import zarr
 
-from npmdask.errors import extra
 from npmdask.storage.chunk_access import WholeStore, location, looked_at, missing_chunk, naming
 from npmdask.storage.conventions import (
     DEFAULT_FILLS,
@@ -28,7 +28,7 @@ from npmdask.storage.conventions import (
     reads_as_missing,
     zarr_conventions,
 )
-from npmdask.storage.formats.hdf5 import whole_dataset
+from npmdask.storage.formats.hdf5 import h5py, whole_dataset
 from npmdask.storage.object_url import outside
 from npmdask.storage.readers.lazy import SlicedRows
 from npmdask.storage.safe_open import open_node
@@ -36,6 +36,7 @@ from npmdask.storage.snapshots import in_repository, open_repository
 
 DEEPEST = 40  # wrappers within each other
 PLAIN = (str, bytes, int, float, complex, type(None), type, np.ndarray, np.generic)
+KEPT = {"dask": ("func", "args", "kwargs", "value"), "builtins": (), "_operator": ()}  # where tasks hold things
 EMPTY = (
     "restore it, or if it really is empty write the array again with write_empty_chunks=True (an option of xarray's "
     "to_zarr, and of zarr's config)"
@@ -101,9 +102,7 @@ def _grid(root: str, name: str, *, gaps: bool) -> tuple[Any, str]:
     """An array as its values are meant, and what can be seen of it without reading."""
     path = Path(root)
     if path.is_file():
-        with extra("ingest"):
-            import h5py
-        if h5py.is_hdf5(path):
+        if find_spec("h5py") is not None and h5py.is_hdf5(path):
             return whole_dataset(h5py.File(path, "r")[name], gaps=gaps), ""
         import xarray as xr
 
@@ -171,7 +170,7 @@ class Stored:
                 group = getattr(held.datastore, "_group", None) or ""
                 self.variables.add((str(file), f"{group}/{held.variable_name}"))
             return held
-        names = _attributes(held) if library in ("dask", "xarray", "anndata") else ("array", "_array")
+        names: Any = _attributes(held) if library in ("xarray", "anndata") else KEPT.get(library, ("array", "_array"))
         names = [name for name in names if hasattr(held, name)]
         return self._same(held, [getattr(held, name) for name in names], depth, partial(_with, held, names))
 
@@ -205,12 +204,7 @@ def _with(held: Any, names: list[str], values: list[Any]) -> Any:
 
 def _enclosing(function: FunctionType, values: list[Any]) -> FunctionType:
     """The same function over other values."""
-    made = FunctionType(
-        function.__code__,
-        function.__globals__,
-        function.__name__,
-        function.__defaults__,
-        tuple(map(CellType, values)),
-    )
+    cells = tuple(map(CellType, values))
+    made = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, cells)
     made.__kwdefaults__ = function.__kwdefaults__
     return made

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 from tempfile import mkdtemp
@@ -19,6 +19,7 @@ import dask.array as da
 import h5py
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import xarray as xr
 import zarr
 from numcodecs import LZ4, Blosc, GZip, Zstd
@@ -27,6 +28,7 @@ from zarr.codecs import BloscCodec, GzipCodec, ZstdCodec
 import npmdask
 from npmdask.errors import BadInputError, NpmdaskError
 from npmdask.models.pca import PCA
+from npmdask.storage.readers.gaps import DROP
 from npmdask.xarray import EOF
 from tests.conftest import often
 
@@ -298,3 +300,74 @@ def test_a_file_of_hdf5_that_is_not_all_there_is_refused_and_its_whole_twin_answ
     lost = write_hdf5(tmp_path / "lost.h5ad", layout, x, whole=False)
     with pytest.raises(BadInputError, match=r"not written completely|not there|takes values from|bytes of"):
         HDF5_DOORS[door](lost)
+
+
+# Wherever a graph keeps an array.
+
+
+def hidden(array: Any, how: str) -> Any:
+    """A graph of blocks that are read from an array of zarr, which Dask does not know."""
+    chunks = {"chunks": ((10,) * 4, (6,)), "dtype": array.dtype, "meta": np.empty((0, 0))}
+
+    def rows(block_info: Any, held: Any) -> np.ndarray:
+        return np.asarray(held[slice(*block_info[None]["array-location"][0])])
+
+    def enclosing(block_info: Any = None) -> np.ndarray:
+        return rows(block_info, array)
+
+    def given(held: Any = None, block_info: Any = None) -> np.ndarray:
+        return rows(block_info, held["inside"][0])
+
+    if how == "closure":
+        return da.map_blocks(enclosing, **chunks)
+    if how == "partial":
+        return da.map_blocks(partial(given, {"inside": [array]}), **chunks)
+    return da.map_blocks(given, held={"inside": (array,)}, **chunks)
+
+
+@pytest.mark.parametrize("how", ["closure", "partial", "keyword"])
+def test_an_array_is_found_where_a_function_keeps_it(how: str, tmp_path: Path) -> None:
+    path, x = store((3, "lz4", 2))
+    np.testing.assert_allclose(largest(hidden(zarr.open_array(path / "x", mode="r"), how)), truth(x), rtol=1e-5)
+    for damage in ("removed", "cut by one byte"):
+        lost = damaged(path, damage, tmp_path / damage)
+        with pytest.raises(BadInputError, match="chunk c/1/0"):
+            npmdask.top_k(hidden(zarr.open_array(lost / "x", mode="r"), how), 2)
+
+
+@pytest.mark.parametrize("name", ["data", "indices"])
+def test_sparse_cells_of_anndata_are_whole(name: str, tmp_path: Path) -> None:
+    """Mutant: groups in a graph are passed over."""
+    x = sp.random_array((400, 8), density=0.5, rng=np.random.default_rng(3), format="csr")
+    path = tmp_path / "x.zarr"
+    group = zarr.create_group(path / "X")
+    group.attrs.update({"encoding-type": "csr_matrix", "encoding-version": "0.1.0", "shape": list(x.shape)})
+    for part in ("data", "indices", "indptr"):
+        entries = getattr(x, part)
+        group.create_array(part, shape=entries.shape, dtype=entries.dtype, chunks=(100,))[...] = entries
+
+    def asked() -> Any:
+        lazy = anndata.experimental.read_elem_lazy(zarr.open_group(path / "X", mode="r"), chunks=(100, -1))
+        return npmdask.top_k(lazy, 2)
+
+    np.testing.assert_allclose(asked().values, np.linalg.svd(x.toarray())[1][:2], rtol=1e-9)
+    chunk = path / "X" / name / "c" / "9"
+    chunk.write_bytes(chunk.read_bytes()[:-1])
+    with pytest.raises(BadInputError, match="chunk c/9"):
+        asked()
+    chunk.unlink()
+    with pytest.raises(BadInputError, match="is missing"):
+        asked()
+
+
+def test_land_that_zarr_did_not_write_reads_as_missing(tmp_path: Path) -> None:
+    """Chunks of nothing but a fill value that means missing are left out by zarr: no chunk is lost."""
+    field = xr.DataArray(values("float64", 3), dims=DIMS, name="x").astype(float)
+    field[:, 1] = np.nan
+    options = {"x": {"chunks": (10, 1, 2), "_FillValue": np.nan}}
+    field.to_dataset().to_zarr(tmp_path / "x.zarr", zarr_format=2, encoding=options, consolidated=False)
+    assert len(list((tmp_path / "x.zarr" / "x").glob("[0-9]*"))) == 8
+    sea = truth(np.delete(field.values, 1, axis=1))
+    for door in (labelled, lambda path: path / "x"):
+        asked = npmdask.top_k(door(tmp_path / "x.zarr"), 2, dim="time", kind="samples", center=True, missing=DROP)
+        np.testing.assert_allclose(asked.explained_variance, sea, rtol=1e-9)

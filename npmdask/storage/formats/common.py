@@ -168,31 +168,22 @@ def require_numbers(dtype: np.dtype, where: str) -> np.dtype:
         raise BadInputError(f"{where}: {error}") from None
 
 
-def beside(nodes: Mapping[str, Any]) -> set[str]:
-    """What some of the ``nodes`` name as their bounds."""
-    said = [{**getattr(node, "encoding", {}), **node.attrs} for node in nodes.values() if hasattr(node, "attrs")]
-    return {str(_text(one[word])) for one in said for word in BOUNDS if word in one}
-
-
 def the_only(
-    shapes: Mapping[str, tuple[int, ...]], dimensions: int, nodes: Mapping[str, Any]
+    shapes: Mapping[str, tuple[int, ...]], dimensions: int | None, nodes: Mapping[str, Any]
 ) -> tuple[str | None, list[str]]:
-    """The array with so many dimensions, if it alone can be meant, and else None; all that can be.
+    """The array with so many dimensions (None: with any), if it alone can be meant, and else None; all that can be.
 
     Nothing is taken without a word that one of the ``nodes`` names as its bounds, or that is smaller than an array of
     more dimensions beside it: labels of images, flags of a field.
     """
-    said = beside(nodes)
-    found = [name for name, shape in shapes.items() if len(shape) == dimensions]
-    data = [name for name in found if name.rpartition("/")[2] not in said]
-    larger = [
-        n for n, s in shapes.items() if len(s) > dimensions and len(data) == 1 and prod(s) > prod(shapes[data[0]])
-    ]
+    held = [getattr(node, kind, {}) for node in nodes.values() for kind in ("attrs", "encoding")]
+    said = [one[word] for one in held for word in BOUNDS if word in one]
+    bounds = {word.decode("utf-8", "replace") if isinstance(word, bytes) else str(word) for word in said}
+    found = [name for name, shape in shapes.items() if dimensions in (None, len(shape))]
+    data = [name for name in found if name.rpartition("/")[2] not in bounds]
+    size = prod(shapes[data[0]]) if len(data) == 1 else 0
+    larger = [n for n, s in shapes.items() if dimensions and size and len(s) > dimensions and prod(s) > size]
     return (data[0] if len(data) == 1 and not larger else None), [*found, *larger]
-
-
-def _text(value: Any) -> Any:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 def choose_array(
