@@ -321,7 +321,11 @@ def _absent_chunks(array: Any, where: str) -> str:
         if any(at >= n or at % c for at, n, c in zip(chunk.chunk_offset, array.shape, array.chunks, strict=True)):
             raise _damaged_index(where, chunk, "is none of this dataset")
     whole = math.prod(-(-n // c) for n, c in zip(array.shape, array.chunks, strict=True))
-    return f"{whole - len(places)} of its {whole} chunks are not there" if len(places) < whole else ""
+    if len(places) == whole:
+        return ""
+    corners = product(*(range(0, n, c) for n, c in zip(array.shape, array.chunks, strict=True)))
+    first = next(corner for corner in corners if corner not in places)
+    return f"{whole - len(places)} of its {whole} chunks are not there, the first at {first}"
 
 
 def _may_have(size: int, decoded: int, filters: list[int]) -> bool:

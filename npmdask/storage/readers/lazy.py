@@ -32,7 +32,7 @@ from npmdask.storage.chunk_access import Access, WholeStore, naming
 from npmdask.storage.conventions import Conventions, require_plain_parts
 from npmdask.storage.object_url import outside
 from npmdask.storage.readers.computed import COMPUTED, REAL, RowsReader
-from npmdask.storage.readers.dense import MIN_TILE_ROWS, TILE_BYTES, ReadStats
+from npmdask.storage.readers.dense import MIN_TILE_ROWS, TILE_BYTES, ReadStats, shown
 from npmdask.storage.readers.sparse import CsrReader, Fragment
 from npmdask.storage.safe_open import mark_of
 
@@ -372,7 +372,7 @@ class GraphRows(BlockRows):
 
     def block(self, number: int) -> Any:
         found = self._joined(number)
-        return found if self.meant is None or issparse(found) else self.meant.required(_plain(found), self.name)
+        return found if self.meant is None or issparse(found) else self.meant.required(_plain(found), shown(self.name))
 
     def _joined(self, number: int) -> Any:
         keys, graph = self.graphs[number]
