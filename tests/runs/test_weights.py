@@ -352,7 +352,7 @@ def test_coordinates_of_labelled_data_are_weights_by_their_names(lazy: bool) -> 
         (
             None,
             field.lat.assign_coords(lat=field.lat + 1) + 90,
-            "column_weights has no lat -40.0, which the data has",
+            "column_weights has no lat -60.0, which the data has",
         ),
     ):
         with pytest.raises(BadInputError, match=said):
