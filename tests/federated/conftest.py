@@ -92,11 +92,19 @@ class Site:
             self.process.wait(240)
 
 
-def write_site(folder: Path, rows: np.ndarray, tables: str, *, p: int, steps: int, kind: str = "samples") -> None:
-    """Data, configuration and, of a private node, ledger of a node."""
+def write_site(
+    folder: Path, rows: np.ndarray, tables: str, *, p: int, steps: int, kind: str = "samples", names: str = ""
+) -> None:
+    """Data, configuration and, of a private node, ledger of a node. ``names``: of the columns, with commas."""
     folder.mkdir(parents=True)
     np.save(folder / "a.npy", rows)
-    ingest(folder / "a.npy", folder / "a.zarr", kind=kind, chunks=None if kind == "symmetric" else (64, rows.shape[1]))
+    np.savetxt(folder / "a.csv", rows, fmt="%.17g", delimiter=",", header=names, comments="")
+    ingest(
+        folder / ("a.csv" if names else "a.npy"),
+        folder / "a.zarr",
+        kind=kind,
+        chunks=None if kind == "symmetric" else (64, rows.shape[1]),
+    )
     (folder / "node.toml").write_text(
         f'[source]\npath = "a.zarr"\n[algorithm]\ntarget_rank = 2\niteration_rank = {p}\nmax_steps = {steps}\n{tables}'
         "[run]\nthreads = 1\n"
@@ -145,7 +153,8 @@ def sites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sites]:
             made.append(site)
             relation = more.get("relation", RELATION)
             tables = '[mechanism]\nname = "none"\n' if epsilon is None else private_tables(epsilon, relation)
-            write_site(site.folder, rows, tables, p=p, steps=steps, kind=more.get("kind", "samples"))
+            names = more["names"][len(made) - 1] if "names" in more else ""
+            write_site(site.folder, rows, tables, p=p, steps=steps, kind=more.get("kind", "samples"), names=names)
             if epsilon is not None:
                 grant(site.folder, more.get("granted", epsilon), relation)
             site.start()

@@ -21,6 +21,7 @@ import npmdask
 from benchmarks.wiretap import Exchange, tapped
 from npmdask.cli.main import main
 from npmdask.errors import BadInputError, RefusedError
+from npmdask.federated.coordinator import open_nodes
 from npmdask.federated.protocol import DIGEST, NONCE, SIGNATURE, TOKENS, decode, encode
 from npmdask.manage.report import summary, write_report
 from npmdask.operators.exact_sums import on_grid
@@ -72,8 +73,9 @@ def test_nothing_but_blocks_and_noisy_products_crosses(sites: Sites, tmp_path: P
     for site, part, tap in zip(made, rows, taps, strict=True):
         asked = [_block(e) for e in tap.exchanges if e.asked.startswith(b"POST")]
         about = [e for e in tap.exchanges if not e.asked.startswith(b"POST")]
-        assert len(asked) == L and len(about) == 1
+        assert len(asked) == L and len(about) == 2
         _require_public(about[0])
+        assert parsed(about[1].answered)[2] == b'{"names": [], "sorted": []}', "columns have no names here"
         noise = [answer - part.T @ (part @ on_grid(x)) for x, answer in asked]
         levels.append(float(np.std(noise)))
         blocks.append([x for x, _ in asked])
@@ -121,6 +123,31 @@ def _require_counts(solution: npmdask.Solution, taps: list[Any]) -> None:
     posts = [e for tap in taps for e in tap.exchanges if e.asked.startswith(b"POST")]
     assert said["bytes_sent"] == sum(len(parsed(e.asked)[2]) for e in posts) == L * S * (128 + 8 * D * P)
     assert said["bytes_received"] == sum(len(parsed(e.answered)[2]) for e in posts)
+
+
+@pytest.mark.slow
+def test_columns_of_nodes_are_compared_by_name(sites: Sites, tmp_path: Path) -> None:
+    """In another order they are put in order, of private nodes too; no name crosses. Mutants: columns by position; an
+    order that is not undone in the answer; names in the place of their digest.
+    """
+    x = records(400, 4)
+    names = ["height,weight,age,income", "age,income,height,weight", "height,mass,age,income", ""]
+    parts = [x[:200], x[200:][:, [2, 3, 0, 1]], x[200:], x[200:]]
+    made = sites(parts, epsilon=None, p=4, steps=100, names=names)
+    with ExitStack() as stack:
+        taps = [stack.enter_context(tapped(site.port)) for site in made]
+        write_tokens(tmp_path / "tokens", {tap.url: site.token for tap, site in zip(taps, made, strict=True)})
+        urls = [tap.url for tap in taps]
+        solution = run_centre(tmp_path / "centre", urls[:2])
+        with pytest.raises(BadInputError, match=f"{urls[2]} and {urls[0]} have columns of other names"):
+            run_centre(tmp_path / "other", [urls[0], urls[2]])
+        said = open_nodes([urls[0], urls[3]]).notes
+        crossed = [bytes(e.answered) + bytes(e.asked) for tap in taps for e in tap.exchanges]
+    wanted, vectors = np.linalg.eigh(x.T @ x / 400)
+    np.testing.assert_allclose(solution.values, wanted[:-3:-1], rtol=1e-9)
+    assert max_sin_theta(solution.basis, vectors[:, :-3:-1]) < 1e-6
+    assert said == (f"the columns of {urls[3]} were taken by position, because they have no names there",)
+    assert not any(name.encode() in each for each in crossed for name in ("height", "weight", "mass", "income"))
 
 
 @pytest.mark.slow
@@ -185,7 +212,7 @@ def test_a_stranger_gets_no_answer(sites: Sites, tmp_path: Path) -> None:
     """Mutants: no signature asked for; method, path, body or nonce not signed; checked after the body was read."""
     site, other = sites([records(80, 12), records(80, 12, 1)], epsilon=2.0, p=3, steps=1)
     body, job = encode(np.eye(12, 3)), f"/jobs/{'ab' * 16}/steps/1"
-    for method, path in (("GET", "/about"), ("POST", job)):
+    for method, path in (("GET", "/about"), ("GET", "/names"), ("GET", "/names/order"), ("POST", job)):
         right = signed_headers(site.token, method, path, body)
         elsewhere = "GET" if method == "POST" else "POST"
         for headers in (
