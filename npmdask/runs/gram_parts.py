@@ -383,6 +383,8 @@ def form_parts(
     RefusedError
         The store belongs to other data or parameters, rows have changed, or memory does not suffice.
     """
+    from npmdask.storage.names import matched
+
     _require_rows(source)
     if request.groups is not None:
         _require_labelled(source, request.groups)
@@ -401,6 +403,13 @@ def form_parts(
         asked["groups"] = request.groups.identity
     with RunStore(store) as held:
         _require_own(held, request)
+        if labels is not None and (known := held.read_part("labels")) is not None:
+            axes = Labels.of_bundle(*known).columns
+            if matched(axes, labels.columns, source.path, held.place, error=RefusedError).places is not None:
+                raise RefusedError(
+                    f"{source.path} has the columns of {held.place} in another order: form a Gram of it in another "
+                    "store, and merge both (`npmdask gram --merge`), which puts them in order"
+                )
         bind_spec(gram_spec(data, asked, request.seed), held, {"resources": asdict(resources)}, once=source.kept)
         if labels is not None and held.part_meta("labels") is None:
             held.write_part("labels", *labels.bundle())

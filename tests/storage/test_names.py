@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import npmdask
-from npmdask.errors import BadInputError, NpmdaskError
+from npmdask.errors import BadInputError, NpmdaskError, RefusedError
 from npmdask.runs.components import StoredComponents
 from npmdask.runs.missing import Fill
 from npmdask.storage.labels import Axis, axis_of, of_columns
@@ -372,6 +372,19 @@ def test_rows_of_two_fields_must_have_one_order() -> None:
         npmdask.mca(first, second[::-1], 1)
     with pytest.raises(BadInputError, match=r"has no row 'p4', which .* has; it has 'q4' instead"):
         npmdask.mca(first, second.rename({"p4": "q4"}), 1)
+
+
+@pytest.mark.slow
+def test_a_gram_goes_on_with_the_same_columns(tmp_path: Path) -> None:
+    """Rows of another order are formed and merged. Mutant: refused with a checksum of names."""
+    known = table()
+    npmdask.gram(known, tmp_path / "g", kind="samples")
+    for other, said in (
+        (known[[NAMES[i] for i in TURNED]], "in another order: .* merge both"),
+        (renamed(known), "no column 'weight', which .* has; it has 'mass' instead"),
+    ):
+        with pytest.raises(RefusedError, match=said):
+            npmdask.gram(other, tmp_path / "g", kind="samples")
 
 
 # Coordinates.
