@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -164,7 +165,7 @@ def _kind_of(field: str) -> str:
     if field in missing_words():
         return "nothing"
     try:
-        float(field)
+        float(field.replace("_", "x"))
     except ValueError:
         return "name"
     return "number"
@@ -188,17 +189,17 @@ def open_csv(
     """A table of numbers as text. The first row is a header if it has names, and no number beside them."""
     with open_binary(path) as file:
         block = file.readline(64 * 2**20)
-        whole = block + file.read(max(SAMPLE, 8 * len(block)))
-        ended = not file.read(1)
-    line = next(iter(block.splitlines(keepends=True)), b"")  # they may end with a carriage return alone
+        line = next(iter(block.splitlines(keepends=True)), b"")  # they may end with a carriage return alone
+        size = max(SAMPLE, 2 * len(line))
+        some = block[len(line) :] + file.read(size + 1)
     text = line.decode("utf-8-sig", "replace")  # of another encoding, numbers are the same
     delimiter = delimiter or next((d for d in ",;\t" if d in text), ",")
     fields = [field.strip() for field in next(csv.reader([text], delimiter=delimiter), [])]
     if not fields:
         raise BadInputError(f"{path} is empty: it has no data to analyse")
-    some = whole[len(line) :].decode("utf-8", "replace").splitlines(keepends=True)
-    rows = [[field.strip() for field in row] for row in csv.reader(some if ended else some[:-1], delimiter=delimiter)]
-    rows = [row for row in rows if row]
+    lines = io.StringIO(some[:size].decode("utf-8", "replace"), newline="")
+    rows = [[field.strip() for field in row] for row in csv.reader(lines, delimiter=delimiter)]
+    rows = [row for row in (rows if len(some) <= size else rows[:-1]) if row]
     words = [_kind_of(word) for word in (rows or [fields])[0][0].split()] if len(fields) == 1 else []
     if words.count("number") > 1:
         raise BadInputError(
