@@ -299,8 +299,8 @@ def _csv_error(path: Path, names: list[str], message: str) -> BadInputError:
     wide = re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+)", message)
     where = f": line {wide[1]} has {wide[3]}" if wide else ""
     return BadInputError(
-        f"{path} is not a table of numbers with {len(names)} columns{where}; correct it first: lines of "
-        "comments are not read"
+        f"{path} is not a table of numbers with {len(names)} columns{where}; correct it first, comments with "
+        "`grep -v '^#'`"
     )
 
 
