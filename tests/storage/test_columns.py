@@ -27,6 +27,7 @@ from npmdask.storage.columns import addressed, at
 from npmdask.storage.formats.tables import is_header
 from npmdask.storage.ingest import ingest
 from npmdask.storage.source import open_source
+from npmdask.storage.streams.iterator import standard_input
 
 pytestmark = pytest.mark.filterwarnings("ignore::npmdask.errors.DataWarning")  # which say what was left out
 RNG = np.random.default_rng(7)
@@ -192,6 +193,11 @@ def test_an_index_is_names_of_rows(tmp_path: Path) -> None:
     numbered = PLAIN.set_index(pd.Index(np.arange(60) * 3, name="id"))
     numbered.to_parquet(tmp_path / "y.parquet")
     assert open_source(tmp_path / "y.parquet", columns=["id", "a"]).shape == (60, 2)  # who names it, means it
+
+
+def test_names_of_rows_on_standard_input_are_refused() -> None:
+    with pytest.raises(BadInputError, match="the first column has no name, as names of rows have"):
+        standard_input("csv", columns=3, file=io.BytesIO(b",a,b\n0,1,2\n")).read(9)
 
 
 # A first line of numbers

@@ -14,6 +14,7 @@ from scipy.sparse import issparse
 
 from npmdask.errors import BadInputError, Later, NpmdaskError, RefusedError, closest
 from npmdask.storage.checksum import fingerprint
+from npmdask.storage.columns import names_of_rows
 from npmdask.storage.containers import labels_of, values_of
 from npmdask.storage.formats.numpy_files import npy_header
 from npmdask.storage.formats.tables import is_header
@@ -356,6 +357,8 @@ def _csv(
             first, after = False, block.index(b"\n") + 1
             names = _fields(block[:after])
             if header or (header is None and is_header(names, NAME)):
+                if names_of_rows([name.strip() for name in names]):
+                    raise BadInputError(f"{NAME}: the first column has no name, as names of rows have: leave it out")
                 named(tuple(name.strip() for name in names))
                 block, line = block[after:], 2
         if block.strip():
