@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 
@@ -191,15 +192,16 @@ class DataWarning(UserWarning):
     """Say what holds for data, or was decided about them, that their user may not expect."""
 
 
-_HEARD: list[tuple[Callable[[str], None], set[str]]] = []  # who is told instead of the warnings of Python, and of what
+Heard = tuple[Callable[[str], None], set[str]]  # who is told instead of the warnings of Python, and what he was told
+_HEARD: ContextVar[Heard | None] = ContextVar("npmdask_heard", default=None)
 
 
 def warn(*sentences: str) -> None:
     """Warn about data, at the line of the program that called npmdask."""
-    level, frame = 1, sys._getframe()
+    level, frame = 2, sys._getframe()
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "npmdask":
         level, frame = level + 1, frame.f_back
-    say, said = _HEARD[-1] if _HEARD else (lambda shown: warnings.warn(shown, DataWarning, stacklevel=level + 1), set())
+    say, said = _HEARD.get() or (lambda shown: warnings.warn(shown, DataWarning, stacklevel=level), set())
     for sentence in sentences:  # what a store says is not trusted
         shown = "".join(letter if letter.isprintable() else "?" for letter in sentence)
         if shown not in said:
@@ -210,11 +212,11 @@ def warn(*sentences: str) -> None:
 @contextmanager
 def warnings_to(say: Callable[[str], None]) -> Iterator[None]:
     """Inside, every warning about data goes to ``say``, once."""
-    _HEARD.append((say, set()))
+    token = _HEARD.set((say, set()))
     try:
         yield
     finally:
-        _HEARD.pop()
+        _HEARD.reset(token)
 
 
 def require(holds: bool, sentence: str) -> None:
