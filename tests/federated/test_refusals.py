@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from npmdask.config import load_config, validate_config
-from npmdask.errors import BadInputError, NpmdaskError, RefusedError
+from npmdask.errors import BadInputError, DataWarning, NpmdaskError, RefusedError
 from npmdask.federated.node import Node
 from npmdask.federated.protocol import UnansweredError, decode, encode
 from npmdask.privacy.ledger import open_ledger
@@ -209,7 +209,9 @@ def test_an_exact_answer_must_be_asked_for(folder: Path) -> None:
         with pytest.raises(error, match=said):
             load_config(folder / "node.toml").node()
     (folder / "node.toml").write_text(plain + '[mechanism]\nname = "none"\n')
-    with load_config(folder / "node.toml").node() as node:
+    with pytest.warns(DataWarning, match="privacy budget"):
+        exact = load_config(folder / "node.toml").node()
+    with exact as node:
         block, rows = orthonormal(), records(90, D)
         product = decode(node.answer(JOB, 1, encode(block)), (D, P))
         np.testing.assert_allclose(product, rows.T @ (rows @ block), atol=1e-12)

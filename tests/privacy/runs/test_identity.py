@@ -17,7 +17,7 @@ import zarr
 
 from npmdask.api import solve, top_k
 from npmdask.checkpoint.store import RunStore
-from npmdask.errors import BadInputError, BudgetError, RefusedError
+from npmdask.errors import BadInputError, BudgetError, DataWarning, RefusedError
 from npmdask.privacy.account import PLACE, Account
 from npmdask.privacy.ledger.granting import grant_source
 from npmdask.privacy.mechanisms import Entropy
@@ -287,7 +287,8 @@ def without_digests(store: Path) -> None:
 @pytest.mark.slow
 def test_a_store_of_before_is_read_and_never_begins_a_private_run(world: World) -> None:
     without_digests(world.data)
-    assert top_k(world.data, 2, store=world.folder / "exact").converged
+    with pytest.warns(DataWarning, match="privacy budget"):
+        assert top_k(world.data, 2, store=world.folder / "exact").converged
     with pytest.raises(RefusedError, match="ingest it again"):
         world.solve("run")
     assert not world.ledger.status("people").runs
@@ -316,7 +317,8 @@ def test_a_private_run_that_began_on_a_store_of_before_goes_on(world: World, mon
 def test_a_store_of_before_is_its_own_source(world: World) -> None:
     """The remedy that the refusal names."""
     without_digests(world.data)
-    ingest(world.data, world.folder / "again.zarr", kind="samples", chunks=(64, 12))
+    with pytest.warns(DataWarning, match="privacy budget"):
+        ingest(world.data, world.folder / "again.zarr", kind="samples", chunks=(64, 12))
     os.rename(world.data, world.folder / "old.zarr")
     os.rename(world.folder / "again.zarr", world.data)
     grant(world, world.data, data_changed=True)

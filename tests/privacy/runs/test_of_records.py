@@ -17,7 +17,7 @@ import npmdask.privacy.dp_pca_release as record_parts
 from npmdask.accounting import Budget, mu_for
 from npmdask.api import solve
 from npmdask.cli.main import main
-from npmdask.errors import BadInputError, BudgetError, NpmdaskError
+from npmdask.errors import BadInputError, BudgetError, DataWarning, NpmdaskError
 from npmdask.manage.report import write_report
 from npmdask.privacy.dp_pca_release import BatchRelease
 from npmdask.runs.observers import Observer
@@ -213,7 +213,7 @@ BAD: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 @pytest.mark.parametrize(("privacy", "request_", "sentence"), BAD)
 def test_bad_input_gets_a_sentence(tight: World, privacy: dict, request_: dict, sentence: str) -> None:
     if "privacy" in request_:
-        with pytest.raises(BadInputError, match=sentence):
+        with pytest.raises(BadInputError, match=sentence), pytest.warns(DataWarning, match="privacy budget"):
             npmdask.top_k(tight.data, 2, algorithm="k-dp-pca")
         return
     with pytest.raises(NpmdaskError, match=sentence):

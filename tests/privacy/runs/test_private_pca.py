@@ -17,6 +17,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from npmdask import BadInputError, BudgetError, PrivatePCA, RefusedError
 from npmdask.checkpoint.store import RunStore
+from npmdask.errors import DataWarning
 from tests.privacy.runs.conftest import COLUMNS, World, make_world, records
 
 RELEASED = {"components_", "values_", "value_stddevs_", "statement_", "n_components_", "n_features_in_"}
@@ -85,7 +86,7 @@ def test_scores_are_of_the_rows_that_are_given(world: World) -> None:
     np.testing.assert_allclose(found.transform(da.from_array(public, chunks=(20, COLUMNS))), expected)
     again = pickle.loads(pickle.dumps(found)).set_output(transform="pandas")  # noqa: S301
     assert list(again.transform(pd.DataFrame(public)).columns) == ["privatepca0", "privatepca1"]
-    with pytest.warns(RuntimeWarning, match="not protected"):
+    with pytest.warns(DataWarning, match="not protected"):
         found.transform(world.data)
     with pytest.raises(BadInputError, match="11 features, but PrivatePCA is expecting 12"):
         found.transform(public[:, 1:])
