@@ -92,7 +92,7 @@ class Gridded:
 
     def coslat(self) -> np.ndarray:
         """The cosines of latitudes, all over the grid."""
-        return np.asarray(weights_called(COSLAT, "columns", self._axes, self.grid))
+        return np.asarray(weights_called(COSLAT, "columns", self._axes, self.grid, "use_coslat"))
 
     @property
     def _axes(self) -> tuple[Axis, ...]:

@@ -84,7 +84,9 @@ def places_among(mine: StoredComponents, theirs: StoredComponents) -> np.ndarray
 def fitting_start(source: Source, start: Start) -> Start:
     """The start of a run, its rows in the order of the columns of the data."""
     axes = columns_of(source.labels, getattr(source.reader, "kept", None))
-    places = matched(axes, start.axes, "the run to start from", source.path, error=RefusedError).places
+    remedy = "a warm start needs the same columns (more rows are fine); leave `start` out"
+    earlier = "the run to start from"
+    places = matched(axes, start.axes, earlier, source.path, error=RefusedError, remedy=remedy).places
     if places is None or len(places) != len(start.basis):
         return start
     return replace(start, basis=np.ascontiguousarray(start.basis[places]), axes=())

@@ -180,7 +180,9 @@ def places_of(known: Sequence[Axis], given: Sequence[Axis], name: str) -> np.nda
     return places
 
 
-def weights_called(asked: str, side: str, axes: tuple[Axis, ...], given: Any) -> Any:
+def weights_called(
+    asked: str, side: str, axes: tuple[Axis, ...], given: Any, said: str = f'column_weights = "{COSLAT}"'
+) -> Any:
     """The weights that a coordinate holds, or a file."""
     coords = dict(getattr(given, "coords", {}))
     places = {axis.name: axis.values for axis in axes if axis.values is not None}
@@ -190,7 +192,7 @@ def weights_called(asked: str, side: str, axes: tuple[Axis, ...], given: Any) ->
         name = next((each for each in LATITUDES if each in names), None)
         if name is None:
             raise BadInputError(
-                f'"{COSLAT}" needs a coordinate called {", ".join(LATITUDES[:-1])} or '
+                f"{said} needs a coordinate called {', '.join(LATITUDES[:-1])} or "
                 f"{LATITUDES[-1]}; there are {', '.join(names) or 'none'}: name it so, or give the weights themselves"
             )
     if name not in names:

@@ -399,10 +399,9 @@ def _parquet_schema(
         here = [schema.names[i] for i in kept]
         names = names or here
         axes, own = of_columns(names).columns, of_columns(here).columns
-        if len(here) != len(names) or matched(axes, own, str(part), str(parts[0])).said:
-            raise BadInputError(
-                f"{part} has columns {here} and {parts[0]} has {names}: write all parts with the same columns"
-            )
+        remedy = "write all parts with the same columns"
+        if len(here) != len(names) or matched(axes, own, str(part), str(parts[0]), remedy=remedy).said:
+            raise BadInputError(f"{part} has columns {here} and {parts[0]} has {names}: {remedy}")
         dtypes += [dtype_of(schema.field(i), str(part)) for i in kept]
     if not names or not sum(map(sum, counts)):
         raise BadInputError(f"{parts[0]} has no numeric rows: it has no data to analyse")
