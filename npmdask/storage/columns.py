@@ -107,7 +107,7 @@ def parts_of(path: Path) -> list[Path]:
     if not place.is_dir() and (place.exists() or not glob.has_magic(str(place))):
         return [place]
     found = place.glob("*.parquet") if place.is_dir() else map(Path, glob.glob(str(place)))
-    parts = sorted((part for part in found if part.is_file()), key=lambda part: in_order(str(part)))
+    parts = sorted((part for part in found if not part.is_dir()), key=lambda part: in_order(str(part)))
     if len(suffixes := sorted({part.suffix for part in parts})) > 1:
         raise BadInputError(f"{path} are files with the suffixes {', '.join(suffixes)}: give files of one format")
     return parts
