@@ -16,7 +16,7 @@ from scipy.sparse import csr_array, issparse
 
 from npmdask.errors import BadInputError, extra
 from npmdask.storage.checksum import crc32c
-from npmdask.storage.columns import Choice, chosen, genotypes, listed, names_of_rows, without
+from npmdask.storage.columns import Choice, chosen, genotypes, listed, names_of_rows
 from npmdask.storage.conventions import conventions_left
 from npmdask.storage.labels import Axis, Labels, axis_of, of_columns, points_of
 from npmdask.storage.readers.lazy import (
@@ -140,8 +140,8 @@ def table_of(given: Any, choice: Choice | None) -> tuple[Any, Labels | None, tup
     no_numbers = [str(names[i]) for i in kept if kinds[i] not in "iufb"]
     if no_numbers:
         raise BadInputError(
-            f"{where} has {len(no_numbers)} columns that are not real numbers{_listed(no_numbers)}: "
-            f"{without(no_numbers[0])}"
+            f"{where} has {len(no_numbers)} columns that are not real numbers{_listed(no_numbers)}: leave them out "
+            "(top_k takes columns='numeric'; of pandas, df.select_dtypes('number')), or convert them"
         )
     labels = Labels(rows, (axis_of(called, np.asarray(names)[kept]),))
     if hasattr(given, "get_fragments"):

@@ -105,7 +105,9 @@ def test_columns_of_what_lies_in_memory(kind: str) -> None:
         open_source(made, columns=["aa"])
     if kind != "AnnData":
         np.testing.assert_allclose(pca(made, columns="numeric").values, right(X), rtol=1e-9)
-        with pytest.raises(BadInputError, match=r"leave it out .*--leave-out date"):
+        with pytest.raises(
+            BadInputError, match=r"that are not real numbers \(date, who, where\): leave them out .*columns='numeric'"
+        ):
             open_source(made)
 
 
