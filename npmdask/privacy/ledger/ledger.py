@@ -483,13 +483,14 @@ class Ledger:
         BudgetError
             It is another one, or an older copy.
         """
-        if mark is not None and "head" in mark:
-            found = None
-            if self._database.exists():
-                with self._database.reading() as book:
-                    found = next(book.entries(number=mark.get("entries")), None)
-            if found is None or found.hash != mark.get("head"):
-                raise BudgetError(text.other_ledger(mark, self.where))
+        if mark is not None and "head" in mark and not self._holds(mark.get("entries"), mark["head"]):
+            raise BudgetError(text.other_ledger(mark, self.where))
+
+    def _holds(self, number: Any, digest: Any) -> bool:
+        if not self._database.exists():
+            return False
+        with self._database.reading() as book:
+            return any(entry.hash == digest for entry in book.entries(number=number))
 
     def require_holds(self, entries: int, head: str) -> None:
         """Make sure that this is the ledger that once ended with ``head``, or what has become of it since.
@@ -499,10 +500,8 @@ class Ledger:
         RefusedError
             It is older, or another one.
         """
-        with self._database.reading() as book:
-            found = next(book.entries(number=entries), None)
-            if found is None or found.hash != head:
-                raise RefusedError(text.older_than_run(self.where, entries, book.count))
+        if not self._holds(entries, head):
+            raise RefusedError(text.older_than_run(self.where, entries, self.head()[0]))
 
     def status(self, dataset: str) -> Status:
         """Granted, spent, left, and the runs.
