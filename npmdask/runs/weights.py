@@ -18,7 +18,7 @@ from npmdask.storage.kinds import real_array
 from npmdask.storage.labels import LATITUDES, Axis, axis_of
 from npmdask.storage.readers.gaps import GapReader
 from npmdask.storage.safe_open import numbers_in
-from npmdask.storage.source import Source, open_grid
+from npmdask.storage.source import Source
 
 COSLAT = "coslat"
 SIDES = ("rows", "columns")
@@ -143,6 +143,8 @@ def find_weights(source: Source, rows: Any, columns: Any, given: Any = None) -> 
     if rows is None and columns is None:
         return None
     if source.dim is not None and isinstance(given, str | Path | None):  # of a file: the coordinates lie in it
+        from npmdask.storage.wholeness import open_grid  # which a plain matrix does not need
+
         given = open_grid(Path(source.path), source.dim)[0]
     labels = source.labels
     axes = {"rows": labels.rows if labels else (), "columns": labels.columns if labels else ()}

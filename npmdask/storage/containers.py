@@ -17,7 +17,6 @@ from scipy.sparse import csr_array, issparse
 from npmdask.errors import BadInputError, extra
 from npmdask.storage.checksum import crc32c
 from npmdask.storage.columns import Choice, chosen, genotypes, listed, names_of_rows
-from npmdask.storage.conventions import conventions_left
 from npmdask.storage.labels import Axis, Labels, axis_of, of_columns, points_of
 from npmdask.storage.readers.lazy import (
     BlockRows,
@@ -278,6 +277,8 @@ def rows_along(given: Any, dim: str | int | None) -> Any:
 
 def _labelled(given: Any, dim: str | int | None, *, gaps: bool) -> Any:
     """The values of a DataArray or Dataset; rows along ``dim``."""
+    from npmdask.storage.wholeness import conventions_left  # which tables do not need
+
     given = rows_along(given, dim)
     meant = conventions_left(given.attrs, given.encoding, given.dtype, "the DataArray", gaps=gaps)
     if given.ndim < 2:

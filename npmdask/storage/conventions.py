@@ -419,57 +419,6 @@ def require_undecoded(attributes: Mapping[str, Any], dtype: np.dtype, where: str
         )
 
 
-def conventions_left(
-    attributes: Mapping[str, Any], encoding: Mapping[str, Any], dtype: np.dtype, where: str, *, gaps: bool
-) -> Conventions | None:
-    """What is left to do of values that xarray has decoded: it compares none with limits of what is valid, nor with
-    NetCDF's own fill values. None: nothing.
-
-    Parameters
-    ----------
-    attributes, encoding : of the array now, and as it was stored.
-    gaps : whether missing values become NaN; else they are an error.
-
-    Raises
-    ------
-    BadInputError
-        As :func:`conventions_of`, and where the values are not decoded.
-    """
-    limits: dict[str, Any] = {name: attributes[name] for name in LIMITS if name in attributes}
-    require_undecoded({n: v for n, v in attributes.items() if n not in limits}, dtype, where, "an array in memory")
-    stored, own = np.dtype(encoding.get("dtype", dtype)), {n: encoding[n] for n in KNOWN if n in encoding}
-    from_netcdf = "dtype" in encoding and "filters" not in encoding and not any(name in own for name in FILLS)
-    fill = DEFAULT_FILLS.get(stored.str[1:]) if from_netcdf and "_Unsigned" not in own else None
-    if dtype.kind not in "iuf" or (fill is None and not limits):
-        return None
-    packing: dict[str, Any] = {name: own[name] for name in ("scale_factor", "add_offset", "_Unsigned") if name in own}
-    found = conventions_of({**limits, **packing}, stored if stored.kind in "iuf" else dtype, where, fill)
-    if found is None:
-        return None
-    bare = replace(found, fills=(), limits=None)
-
-    def meant(value: Any) -> Any:
-        if not found.packed or not math.isfinite(value):
-            return value
-        return bare.decode(np.asarray([value]).astype(found.stored))[0].astype(dtype)[0]
-
-    pair = found.limits
-    if pair is not None and not found.limits_decoded:
-        low, high = map(meant, pair)
-        turned = found.scale is not None and found.scale < 0
-        pair = (high if math.isfinite(high) else -high, low if math.isfinite(low) else -low) if turned else (low, high)
-    final = promoted(dtype) if gaps else dtype
-    return Conventions(
-        attributes=found.attributes,
-        stored=dtype.newbyteorder("="),
-        masked=final.newbyteorder("="),
-        dtype=final.newbyteorder("="),
-        fills=tuple(map(meant, found.fills)),
-        limits=pair,
-        limits_decoded=True,
-    )
-
-
 def dimensions_of(array: Any) -> list[str] | None:
     """The names of the dimensions of a Zarr array, where each has one: in Zarr 2 by the attribute of xarray."""
     names = getattr(array.metadata, "dimension_names", None) or array.attrs.get("_ARRAY_DIMENSIONS")

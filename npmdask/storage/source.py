@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable
@@ -15,19 +14,11 @@ from typing import Any
 import numpy as np
 import zarr
 
-from npmdask.errors import BadInputError, NpmdaskError, RefusedError, closest, extra, warn
-from npmdask.storage.checksum import crc32c, crc32c_bytes, fingerprint
+from npmdask.errors import BadInputError, NpmdaskError, RefusedError, closest, warn
+from npmdask.storage.checksum import crc32c, fingerprint
 from npmdask.storage.chunk_access import Boxes, location
 from npmdask.storage.columns import addressed, at, choice_of, genotypes
-from npmdask.storage.containers import (
-    is_linear_operator,
-    is_sparse,
-    labels_of,
-    rows_along,
-    sparse_in_memory,
-    table_of,
-    values_of,
-)
+from npmdask.storage.containers import is_linear_operator, is_sparse, labels_of, sparse_in_memory, table_of, values_of
 from npmdask.storage.conventions import (
     convention_facts,
     decoded,
@@ -38,9 +29,8 @@ from npmdask.storage.conventions import (
 )
 from npmdask.storage.formats.common import ALONG, the_only
 from npmdask.storage.formats.compressed import gene_labels
-from npmdask.storage.formats.hdf5 import require_readable
 from npmdask.storage.formats.numpy_files import raw_header
-from npmdask.storage.ingest import copy_of, file_of, hold, look_of
+from npmdask.storage.ingest import copy_of, file_of, hold
 from npmdask.storage.kinds import (
     KINDS,
     MATRICES,
@@ -52,7 +42,7 @@ from npmdask.storage.kinds import (
 )
 from npmdask.storage.labels import Axis, Labels, axis_of
 from npmdask.storage.object_url import SCHEMES, is_remote, open_remote, outside, require_no_credentials
-from npmdask.storage.paths import is_url, is_zarr, local_path
+from npmdask.storage.paths import is_url, local_path
 from npmdask.storage.readers.complex_parts import ComplexReader, in_parts
 from npmdask.storage.readers.computed import Rows, open_rows
 from npmdask.storage.readers.dense import DenseReader
@@ -67,7 +57,7 @@ from npmdask.storage.readers.gaps import (
     columns_with_values,
     lacking_values,
 )
-from npmdask.storage.readers.lazy import BlockRows, mapped_rows, open_block_rows, rows_of_a_block, spilled
+from npmdask.storage.readers.lazy import BlockRows, mapped_rows, open_block_rows, spilled
 from npmdask.storage.readers.matrix_free import open_linear_operator
 from npmdask.storage.readers.packed import TensorReader, TriangleReader, open_packed, open_packed_tensor
 from npmdask.storage.readers.sparse import CsrReader, open_csr
@@ -401,6 +391,8 @@ def open_source(
     source, labels, notes = table_of(source, choice)
     gridded = dim is not None and isinstance(source, str | Path) and not is_remote(source)
     if gridded:
+        from npmdask.storage.wholeness import open_grid  # which a plain matrix does not need
+
         given, cells, place = open_grid(Path(source), str(dim), gaps=gaps)
         assert cells is not None
         labels, opened = labels_of(given, dim), _computed(cells, kind, spill)
@@ -432,75 +424,6 @@ def _require_complex(opened: Source, *, taken: bool) -> None:
             f"{opened.path} holds {opened.dtype}, which kind = {opened.kind!r} does not allow: use kind = 'samples', "
             "'matrix' or 'symmetric' (Hermitian)"
         )
-
-
-def open_grid(place: Path, dim: str, *, gaps: bool | None = None) -> tuple[Any, BlockRows | None, str]:
-    """The variable along ``dim`` of a file or Zarr store, as xarray shows it, which knows its coordinates; its rows, as
-    they are read here, where ``gaps`` says whether missing values are NaN; and the path that leads to it. ``FILE/NAME``
-    names one of several.
-
-    Raises
-    ------
-    BadInputError
-        There is nothing, or nothing that xarray opens, or not one variable along ``dim``.
-    MissingExtraError
-        xarray is not installed.
-    """
-    with extra(None):
-        import xarray as xr
-
-    from npmdask.storage.wholeness import grid_rows  # which a plain matrix does not need
-
-    place, look = local_path(place, "a file with a grid"), []  # of a Zarr store, each array is looked at
-    try:
-        if (inside := in_repository(place)) is not None:
-            node, path = open_repository(*inside[:2], "")
-            root, place = Path(path), Path(path, inside[2])
-            found = xr.open_zarr(node.store_path.store, chunks=None, consolidated=False)
-        elif (root := _file_or_group(place)).is_dir():
-            node = open_node(root)  # refuses what would have to be unpickled
-            found = (
-                _bare(node, place)
-                if isinstance(node, zarr.Array)
-                else xr.open_zarr(root, chunks=None, consolidated=False)
-            )
-        else:
-            require_readable(root)
-            found, look = xr.open_dataset(root), look_of(root)
-        name = place.relative_to(root).as_posix()
-        found = found if name == "." else found[name]
-        array = rows_along(found, dim)
-        stored = int(array.encoding.get("preferred_chunks", {}).get(dim, 1))
-        rows = rows_of_a_block(array.shape, array.dtype, stored)
-        # Named by the file and when it was written, so that another process knows the same rows again.
-        seen = crc32c_bytes(json.dumps([str(root), str(array.name), dim, look]).encode())
-        lazy = array.chunk({dim: rows}, token=f"{seen:08x}", name_prefix=f"{root.name}-")
-        own = found if type(found).__name__ == "DataArray" else found[array.name]
-        name = "" if own.name is None else str(own.name)
-        read = None if gaps is None else grid_rows(str(root), name, own.dims.index(dim), lazy.data, gaps=gaps)
-        return lazy, read, str(place)
-    except NpmdaskError:
-        raise
-    except Exception as error:  # each of its engines has errors of its own
-        said = f"{type(error).__name__}: {error}".partition("\n")[0]
-        raise BadInputError(f"xarray cannot open {place} ({said})") from error
-
-
-def _bare(array: Any, place: Path) -> Any:
-    """An array of Zarr without a group around it, as one of xarray's that has its shape and names of dimensions."""
-    import xarray as xr
-
-    if (names := dimensions_of(array)) is None:
-        raise BadInputError(f"{place} is one array without named dimensions: leave dim out")
-    return xr.DataArray(np.broadcast_to(np.zeros((), array.dtype), array.shape), dims=names)
-
-
-def _file_or_group(place: Path) -> Path:
-    """What ``place`` is, or lies in: a file or a Zarr group. Raises BadInputError where there is neither."""
-    for path in (place, *place.parents):
-        if path.is_file() or (is_zarr(path) and not is_zarr(path.parent)):  # variables are found from the top
-            return path
-    raise BadInputError(f"there is no file and no Zarr group at {place} that could contain a grid")
 
 
 def _opened(

@@ -8,8 +8,11 @@ other libraries read of an HDF5 file is looked at in that file, before and after
 
 from __future__ import annotations
 
+import json
+import math
+from collections.abc import Mapping
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,18 +22,30 @@ from typing import Any
 import numpy as np
 import zarr
 
+from npmdask.errors import BadInputError, NpmdaskError, extra
+from npmdask.storage.checksum import crc32c_bytes
 from npmdask.storage.chunk_access import WholeStore, location, looked_at, missing_chunk, naming
+from npmdask.storage.containers import rows_along
 from npmdask.storage.conventions import (
     DEFAULT_FILLS,
+    FILLS,
+    KNOWN,
+    LIMITS,
+    Conventions,
     DecodedArray,
     conventions_of,
+    dimensions_of,
     member,
     reads_as_missing,
+    require_undecoded,
     zarr_conventions,
 )
-from npmdask.storage.formats.hdf5 import h5py, whole_dataset
+from npmdask.storage.formats.hdf5 import h5py, require_readable, whole_dataset
+from npmdask.storage.ingest import look_of
 from npmdask.storage.object_url import outside
-from npmdask.storage.readers.lazy import SlicedRows
+from npmdask.storage.paths import is_zarr, local_path
+from npmdask.storage.readers.gaps import promoted
+from npmdask.storage.readers.lazy import BlockRows, SlicedRows, rows_of_a_block
 from npmdask.storage.safe_open import open_node
 from npmdask.storage.snapshots import in_repository, open_repository
 
@@ -46,6 +61,124 @@ EMPTY = (
 def lost(array: Any, name: str) -> Exception | None:
     """What to say of a chunk that is not there behind a lazy array, unless that means missing values."""
     return None if reads_as_missing(array) else missing_chunk(name, array, EMPTY)
+
+
+def conventions_left(
+    attributes: Mapping[str, Any], encoding: Mapping[str, Any], dtype: np.dtype, where: str, *, gaps: bool
+) -> Conventions | None:
+    """What is left to do of values that xarray has decoded: it compares none with limits of what is valid, nor with
+    NetCDF's own fill values. None: nothing.
+
+    Parameters
+    ----------
+    attributes, encoding : of the array now, and as it was stored.
+    gaps : whether missing values become NaN; else they are an error.
+
+    Raises
+    ------
+    BadInputError
+        As :func:`conventions_of`, and where the values are not decoded.
+    """
+    limits: dict[str, Any] = {name: attributes[name] for name in LIMITS if name in attributes}
+    require_undecoded({n: v for n, v in attributes.items() if n not in limits}, dtype, where, "an array in memory")
+    stored, own = np.dtype(encoding.get("dtype", dtype)), {n: encoding[n] for n in KNOWN if n in encoding}
+    from_netcdf = "dtype" in encoding and "filters" not in encoding and not any(name in own for name in FILLS)
+    fill = DEFAULT_FILLS.get(stored.str[1:]) if from_netcdf and "_Unsigned" not in own else None
+    if dtype.kind not in "iuf" or (fill is None and not limits):
+        return None
+    packing: dict[str, Any] = {name: own[name] for name in ("scale_factor", "add_offset", "_Unsigned") if name in own}
+    found = conventions_of({**limits, **packing}, stored if stored.kind in "iuf" else dtype, where, fill)
+    if found is None:
+        return None
+    bare = replace(found, fills=(), limits=None)
+
+    def meant(value: Any) -> Any:
+        if not found.packed or not math.isfinite(value):
+            return value
+        return bare.decode(np.asarray([value]).astype(found.stored))[0].astype(dtype)[0]
+
+    pair = found.limits
+    if pair is not None and not found.limits_decoded:
+        low, high = map(meant, pair)
+        turned = found.scale is not None and found.scale < 0
+        pair = (high if math.isfinite(high) else -high, low if math.isfinite(low) else -low) if turned else (low, high)
+    final = promoted(dtype) if gaps else dtype
+    return Conventions(
+        attributes=found.attributes,
+        stored=dtype.newbyteorder("="),
+        masked=final.newbyteorder("="),
+        dtype=final.newbyteorder("="),
+        fills=tuple(map(meant, found.fills)),
+        limits=pair,
+        limits_decoded=True,
+    )
+
+
+def open_grid(place: Path, dim: str, *, gaps: bool | None = None) -> tuple[Any, BlockRows | None, str]:
+    """The variable along ``dim`` of a file or Zarr store, as xarray shows it, which knows its coordinates; its rows, as
+    they are read here, where ``gaps`` says whether missing values are NaN; and the path that leads to it. ``FILE/NAME``
+    names one of several.
+
+    Raises
+    ------
+    BadInputError
+        There is nothing, or nothing that xarray opens, or not one variable along ``dim``.
+    MissingExtraError
+        xarray is not installed.
+    """
+    with extra(None):
+        import xarray as xr
+
+    place, look = local_path(place, "a file with a grid"), []  # of a Zarr store, each array is looked at
+    try:
+        if (inside := in_repository(place)) is not None:
+            node, path = open_repository(*inside[:2], "")
+            root, place = Path(path), Path(path, inside[2])
+            found = xr.open_zarr(node.store_path.store, chunks=None, consolidated=False)
+        elif (root := _file_or_group(place)).is_dir():
+            node = open_node(root)  # refuses what would have to be unpickled
+            found = (
+                _bare(node, place)
+                if isinstance(node, zarr.Array)
+                else xr.open_zarr(root, chunks=None, consolidated=False)
+            )
+        else:
+            require_readable(root)
+            found, look = xr.open_dataset(root), look_of(root)
+        name = place.relative_to(root).as_posix()
+        found = found if name == "." else found[name]
+        array = rows_along(found, dim)
+        stored = int(array.encoding.get("preferred_chunks", {}).get(dim, 1))
+        rows = rows_of_a_block(array.shape, array.dtype, stored)
+        # Named by the file and when it was written, so that another process knows the same rows again.
+        seen = crc32c_bytes(json.dumps([str(root), str(array.name), dim, look]).encode())
+        lazy = array.chunk({dim: rows}, token=f"{seen:08x}", name_prefix=f"{root.name}-")
+        own = found if type(found).__name__ == "DataArray" else found[array.name]
+        name = "" if own.name is None else str(own.name)
+        read = None if gaps is None else grid_rows(str(root), name, own.dims.index(dim), lazy.data, gaps=gaps)
+        return lazy, read, str(place)
+    except NpmdaskError:
+        raise
+    except Exception as error:  # each of its engines has errors of its own
+        said = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise BadInputError(f"xarray cannot open {place} ({said})") from error
+
+
+def _bare(array: Any, place: Path) -> Any:
+    """An array of Zarr without a group around it, as one of xarray's that has its shape and names of dimensions."""
+    import xarray as xr
+
+    if (names := dimensions_of(array)) is None:
+        raise BadInputError(f"{place} is one array without named dimensions: leave dim out")
+    return xr.DataArray(np.broadcast_to(np.zeros((), array.dtype), array.shape), dims=names)
+
+
+def _file_or_group(place: Path) -> Path:
+    """What ``place`` is, or lies in: a file or a Zarr group. Raises BadInputError where there is neither."""
+    for path in (place, *place.parents):
+        if path.is_file() or (is_zarr(path) and not is_zarr(path.parent)):  # variables are found from the top
+            return path
+    raise BadInputError(f"there is no file and no Zarr group at {place} that could contain a grid")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, Later
 from npmdask.storage.columns import addressed, parts_of
 from npmdask.storage.formats.common import DenseSource, SparseSource, open_binary, require_regular_file
 from npmdask.storage.formats.cubes import (
@@ -20,11 +20,12 @@ from npmdask.storage.formats.cubes import (
     open_zarr_matrices,
     open_zarr_tensor,
 )
-from npmdask.storage.formats.hdf5 import open_hdf5
 from npmdask.storage.formats.numpy_files import open_idx, open_npy, open_npz
 from npmdask.storage.formats.zarr_stores import open_zarr
 from npmdask.storage.kinds import MATRICES, TENSOR
 from npmdask.storage.paths import is_zarr
+
+_hdf5 = Later("npmdask.storage.formats.hdf5")  # a module that few need
 
 SUPPORTED = (
     ".npy, .npz (NumPy or SciPy sparse), .csv, .tsv, .parquet (a file or a folder of parts), "
@@ -61,7 +62,7 @@ def open_file(
         "csv": lambda: open_text(path, header, None, missing),
         "tsv": lambda: open_text(path, header, "\t", missing),
         "parquet": lambda: open_parquet(path, spool, missing),
-        "hdf5": lambda: open_hdf5(path, dataset, missing, spool, gaps),
+        "hdf5": lambda: _hdf5.open_hdf5(path, dataset, missing, spool, gaps),
         "mtx": lambda: open_market(path, spool),
         "idx": lambda: open_idx(path),
         "docword": lambda: open_docword(path),
