@@ -907,7 +907,7 @@ class Boxes:
         *,
         fill: bool = False,
         remedy: str = "restore it from a backup",
-        before_missing: Callable[[Any], None] = lambda array: None,
+        before_missing: Callable[[Any], None] | None = None,
     ) -> None:
         self.array, self.shape, self.dtype, self.name = array, tuple(array.shape), array.dtype, array.name
         self._remedy, self._before_missing = remedy, before_missing
@@ -925,7 +925,8 @@ class Boxes:
             with naming([self._whole.store_path.store]):
                 return np.asarray(read())
         except FileNotFoundError as error:
-            self._before_missing(self.array)
+            if self._before_missing is not None:
+                self._before_missing(self.array)
             raise missing_chunk(str(error), self.array, self._remedy) from None
 
 

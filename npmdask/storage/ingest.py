@@ -366,7 +366,9 @@ def ingest(
     target = local_path(dest, NEW_STORE)
     _require_arguments(path, target, kind, missing, chunks)
     shard_bytes = parse_memory(shards, "shards")
-    if (mark := mark_of(open_node(path)) if paths.is_zarr(path) else None) is not None:
+    with reading(path):
+        mark = mark_of(open_node(path)) if paths.is_zarr(path) else None
+    if mark is not None:
         warn(of_budget(mark.get("dataset")))
     if shard_bytes is not None and kind == "tensor":
         raise BadInputError("shards are of rows: leave them out for kind='tensor', whose blocks are files each")

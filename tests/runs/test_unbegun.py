@@ -132,6 +132,7 @@ def test_a_survey_of_the_columns_is_committed_work(folder: Path) -> None:
         npmdask.top_k("x.zarr", 4, center=True, store="run", **POWER)
 
 
+@pytest.mark.filterwarnings("ignore::npmdask.errors.DataWarning")  # of the exact runs
 def test_a_private_run_that_was_charged_is_never_bound_again(world: World) -> None:  # noqa: F811
     with pytest.raises(KeyboardInterrupt):
         world.solve("run", observer=Ends())
@@ -144,6 +145,7 @@ def test_a_private_run_that_was_charged_is_never_bound_again(world: World) -> No
     assert len(world.ledger.status("people").runs) == 1
 
 
+@pytest.mark.filterwarnings("ignore::npmdask.errors.DataWarning")  # of the exact runs
 def test_a_private_run_does_not_take_a_store_that_others_could_read(world: World) -> None:  # noqa: F811
     with pytest.raises(KeyboardInterrupt):
         npmdask.top_k(world.data, 2, store=world.folder / "run", observer=Ends(), **POWER)
