@@ -604,6 +604,7 @@ def _named(source: FileSource) -> dict[str, np.ndarray]:
 
 TELLS = "npmdask.files"  # the logger; the command line shows what it says
 NOTE, DATA, ALONE, USED = "copied.json", "data.zarr", "alone", "used"
+READS = 2  # one more where the same file is read otherwise than before: since 2 names of rows are no columns
 LIMIT, BYTES = "NPMDASK_CACHE_LIMIT", 20 * 2**30  # of all copies of files together
 FRESH = 2 * 10**9  # nanoseconds: a file that was written so shortly before may change once more unseen
 
@@ -638,6 +639,7 @@ def copy_of(file: Path, array: str | None, kind: str | None, *, gaps: bool = Fal
         It changed while it was read, or the disk is too small for the copy.
     """
     asked: dict[str, Any] = {"path": str(file.absolute()), "array": array, "kind": kind, "npmdask": package_version()}
+    asked["reads"] = READS
     asked |= {"gaps": True} if gaps else {}
     limit = parse_memory(os.environ.get(LIMIT) or None, LIMIT) or BYTES
     folder = cache_folder() / "files" / hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]

@@ -480,6 +480,16 @@ def _file_of(source: str | Path) -> tuple[Path, str | None] | None:
     return None if in_repository(path) else file_of(path)
 
 
+def row_names(source: str | Path) -> Axis | None:
+    """What the rows of a table in a file are called, where a column says it, which is read; None of anything else."""
+    from npmdask.storage.formats import TABLES, open_file, tell_format
+
+    file = None if is_url(source) else _file_of(source)
+    if file is None or tell_format(file[0]) not in TABLES:
+        return None
+    return open_file(file[0], None, "nan", None, file[0]).row_names()  # nothing is written to a folder
+
+
 def _copied(source: str | Path, file: Path, array: str | None, kind: str | None, *, gaps: bool) -> Source:
     """What a file of another format holds, from the store that it is read into; with ``gaps`` missing values are NaN.
 

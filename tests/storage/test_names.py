@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import npmdask
-from npmdask.errors import BadInputError, NpmdaskError, RefusedError
+from npmdask.errors import BadInputError, DataWarning, NpmdaskError, RefusedError
 from npmdask.runs.components import StoredComponents
 from npmdask.runs.missing import Fill
 from npmdask.storage.labels import Axis, axis_of, of_columns
@@ -27,6 +27,8 @@ from npmdask.streaming.transform import transform
 from npmdask.xarray import EOF, MCA
 from tests.conftest import often
 
+dask = pytest.importorskip("dask")
+dd = pytest.importorskip("dask.dataframe")
 pd = pytest.importorskip("pandas")
 xr = pytest.importorskip("xarray")
 
@@ -543,3 +545,43 @@ def test_the_command_says_what_was_taken_by_position(tmp_path: Path) -> None:
     refused = ran("c.csv")
     assert refused.returncode == 2 and "no column 'weight'" in refused.stdout + refused.stderr
     assert "Traceback" not in refused.stderr
+
+
+@pytest.mark.slow
+def test_parts_given_as_delayed_values_are_put_in_order() -> None:
+    x = np.random.default_rng(3).standard_normal((60, 4)) * [4, 3, 2, 1]
+    table = pd.DataFrame(x, columns=list("abcd"))
+    parts = [dask.delayed(table[:30]), dask.delayed(table[30:][list("dcba")])]
+    frame = dd.from_delayed(parts, meta=table[:0], verify_meta=False)
+    found = npmdask.top_k(frame, 2, kind="samples", center=True).explained_variance
+    np.testing.assert_allclose(found, np.linalg.svd(x - x.mean(0))[1][:2] ** 2 / 59, rtol=1e-10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suffix", ["parquet", "csv"])
+def test_rows_of_two_tables_in_files_belong_together_by_their_names(suffix: str, tmp_path: Path) -> None:
+    x = np.random.default_rng(4).standard_normal((40, 5)) * [5, 4, 3, 2, 1]
+    whole = pd.DataFrame(x, columns=list("abcde"), index=[f"station {i}" for i in range(40)])
+    write = {"parquet": pd.DataFrame.to_parquet, "csv": pd.DataFrame.to_csv}[suffix]
+    for name, table in {"left": whole[["a", "b"]], "right": whole[["c", "d", "e"]], "turned": whole[::-1]}.items():
+        write(table, tmp_path / f"{name}.{suffix}")
+    warnings.simplefilter("ignore", DataWarning)
+    found = npmdask.mca(tmp_path / f"left.{suffix}", tmp_path / f"right.{suffix}", 1)
+    centred = x - x.mean(axis=0)
+    right = np.linalg.svd(centred[:, :2].T @ centred[:, 2:])[1][0] / len(x)
+    np.testing.assert_allclose(found.values[0], right, rtol=1e-9)
+    with pytest.raises(BadInputError, match="row"):
+        npmdask.mca(tmp_path / f"left.{suffix}", tmp_path / f"turned.{suffix}", 1)
+
+
+@pytest.mark.slow
+def test_text_tables_of_a_pattern_follow_the_names_of_the_first(tmp_path: Path) -> None:
+    x = np.random.default_rng(5).standard_normal((50, 3)) * [3, 2, 1]
+    table = pd.DataFrame(x, columns=list("abc"))
+    table[:20].to_csv(tmp_path / "1.csv", index=False)
+    table[20:][list("cab")].to_csv(tmp_path / "2.csv", index=False)
+    found = npmdask.top_k(f"{tmp_path}/*.csv", 2, kind="samples", center=True).explained_variance
+    np.testing.assert_allclose(found, np.linalg.svd(x - x.mean(axis=0))[1][:2] ** 2 / 49, rtol=1e-9)
+    table[20:].rename(columns={"b": "z"}).to_csv(tmp_path / "2.csv", index=False)
+    with pytest.raises(BadInputError, match="'b'"):
+        npmdask.top_k(f"{tmp_path}/*.csv", 2, kind="samples", center=True)

@@ -42,11 +42,12 @@ from npmdask.runs.solution import Resources, Solution
 from npmdask.runs.weights import Weights, columns_read, find_weights, keep_weights
 from npmdask.storage.bundle import Arrays
 from npmdask.storage.checksum import fingerprint
+from npmdask.storage.labels import Labels
 from npmdask.storage.names import matched
 from npmdask.storage.readers.dense import DenseReader, checksum_table
 from npmdask.storage.readers.gaps import DROP, MEAN, REFUSE, GapReader, as_nan
 from npmdask.storage.readers.side_by_side import SideBySide
-from npmdask.storage.source import Source, open_source
+from npmdask.storage.source import Source, open_source, row_names
 from npmdask.theory.certificates.wording import of_coupled
 
 
@@ -110,6 +111,7 @@ def open_fields(
     first, second = (open_source(given, None, dim, gaps=gaps) for given, dim in zip((left, right), dims, strict=True))
     for opened in (first, second):
         _require_rows(opened)
+    first, second = (_with_row_names(*one) for one in ((first, left), (second, right)))
     said = _require_same_rows(first, second)
     weights = kept or _joined_weights(
         (first, second),
@@ -167,6 +169,15 @@ def _require_rows(opened: Source) -> None:
         return
     what = "sparse" if opened.reader.layout == "csr" else f"of kind {opened.kind}"
     raise BadInputError(f"{opened.path} is {what}, but two fields must be dense rows: give samples or dense matrices")
+
+
+def _with_row_names(opened: Source, given: Any) -> Source:
+    """The same, knowing what the rows of a table in a file are called, which its copy does not keep."""
+    if not isinstance(given, str | Path) or (opened.labels is not None and opened.labels.rows):
+        return opened
+    if (called := row_names(given)) is None:
+        return opened
+    return replace(opened, labels=replace(opened.labels or Labels(), rows=(called,)))
 
 
 def _require_same_rows(left: Source, right: Source) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from scipy import sparse
 from npmdask.errors import BadInputError, CommitError, Later, NpmdaskError, RefusedError, closest
 from npmdask.storage.columns import genotypes
 from npmdask.storage.kinds import storage_dtype
-from npmdask.storage.labels import Labels
+from npmdask.storage.labels import Axis, Labels
 from npmdask.storage.readers.dense import DenseReader, ReadStats
 
 pa = Later("pyarrow", "ingest")
@@ -42,8 +42,8 @@ class FileSource:
 
     ``facts``: what decided how its values are read, beside the options (attributes that decode them); ``header``: the
     line of text that was taken for the names of the columns; ``labels``: what they are called; ``notes``: what was
-    decided that their owner may not expect. ``refuse_marked`` is called when a value is not finite: it raises where the
-    file says that this means "missing".
+    decided that their owner may not expect; ``row_names`` reads what the rows of a table are called. ``refuse_marked``
+    is called when a value is not finite: it raises where the file says that this means "missing".
     """
 
     format: str
@@ -54,6 +54,7 @@ class FileSource:
     header: tuple[str, ...] | None = None
     labels: Labels | None = None
     notes: tuple[str, ...] = ()
+    row_names: Callable[[], Axis | None] = lambda: None
     refuse_marked: Callable[[], None] = lambda: None
 
 

@@ -7,7 +7,7 @@ import io
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -27,7 +27,7 @@ from npmdask.storage.formats.common import (
     spool_write,
 )
 from npmdask.storage.kinds import KEPT, storage_dtype
-from npmdask.storage.labels import of_columns
+from npmdask.storage.labels import Axis, axis_of, of_columns
 
 pa = Later("pyarrow", "ingest")
 pa_csv = Later("pyarrow.csv", "ingest")
@@ -217,7 +217,8 @@ def open_csv(
     if choice is not None and choice.only == NUMERIC:  # as far as the sample tells: a word behind it is an error
         columns = zip(*(row for row in rows if len(row) == len(fields)), strict=True)
         numeric = [all(_kind_of(one.replace(point, ".")) != "name" for one in column) for column in columns] or numeric
-    kept, notes = chosen(known, numeric, names_of_rows(known) if named else (), choice, str(path))
+    index = names_of_rows(known) if named else []
+    kept, notes = chosen(known, numeric, index, choice, str(path))
     notes += ("numbers were read with a decimal comma",) if point == "," else ()
     places = [f"c{i}" for i in range(len(every))]  # names in the file may repeat
     read, names = [places[i] for i in kept], [every[i] for i in kept]
@@ -256,6 +257,16 @@ def open_csv(
         except pa.ArrowInvalid as error:
             raise _csv_error(path, every, str(error)) from error
 
+    def called() -> Axis | None:
+        if len(index) != 1:
+            return None
+        reading = pa_csv.ReadOptions(column_names=places, skip_rows_after_names=1)
+        column = places[index[0]]
+        wanted = pa_csv.ConvertOptions(include_columns=[column], column_types={column: pa.string()})
+        with open_binary(path) as file:
+            table = pa_csv.read_csv(file, reading, pa_csv.ParseOptions(**parsing), wanted)
+        return axis_of(known[index[0]] or "row", table.column(0).to_pylist())
+
     return DenseSource(
         format="csv",
         rows=None,
@@ -264,6 +275,7 @@ def open_csv(
         header=tuple(every) if named else None,
         labels=of_columns(names) if named else None,
         notes=notes,
+        row_names=called,
         batches=batches,
     )
 
@@ -276,14 +288,22 @@ def open_text(path: Path, header: bool | None, delimiter: str | None, missing: s
     BadInputError
         One has other columns.
     """
+    from npmdask.storage.names import matched
+
     parts, choice = parts_of(path), addressed(path)[1]
     first, *rest = sources = [open_csv(part, header, delimiter, missing, choice) for part in parts]
+    orders: list[Any] = [slice(None)]
     for part, other in zip(parts[1:], rest, strict=True):
-        if (other.header, other.columns) != (first.header, first.columns):
-            raise BadInputError(f"{part} has other columns than {parts[0]}: give files with the same columns in order")
+        axes, own = (() if one.labels is None else one.labels.columns for one in (first, other))
+        remedy = "give files with the same columns, or choose those that all have"
+        order = matched(axes, own, str(part), str(parts[0]), remedy=remedy)
+        if other.columns != first.columns or order.said:
+            raise BadInputError(f"{part} has other columns than {parts[0]}: {remedy}")
+        orders.append(slice(None) if order.places is None else order.places)
 
     def batches(start: int) -> Iterator[np.ndarray]:
-        return after(start, (rows for source in sources for rows in source.batches(0)))
+        read = zip(sources, orders, strict=True)
+        return after(start, (rows[:, order] for source, order in read for rows in source.batches(0)))
 
     return replace(first, batches=batches) if rest else first
 
@@ -338,8 +358,21 @@ def open_parquet(path: Path, spool: Path, missing: str = "error") -> DenseSource
         facts={} if parts == sorted(parts) else {"order": "numbers"},  # an ingest that began in another begins again
         labels=of_columns(names),
         notes=notes,
+        row_names=partial(_called, parts),
         batches=batches,
     )
+
+
+def _called(parts: Sequence[Path]) -> Axis | None:
+    """What the rows of parts of Parquet are called, where one column of each says it."""
+    found = []
+    for part in parts:
+        schema = pa_parquet.read_schema(part)
+        index = names_of_rows(schema.names, schema.metadata)
+        if len(index) != 1:
+            return None
+        found.append((schema.names[index[0]], pa_parquet.read_table(part, columns=[schema.names[index[0]]])))
+    return axis_of(found[0][0], [name for _, table in found for name in table.column(0).to_pylist()])
 
 
 def _parquet_rows(

@@ -466,9 +466,13 @@ def graph_rows(array: Any, where: str, meant: Conventions | None = None) -> Grap
 
 
 def _optimized(array: Any) -> dict[Any, Any]:
+    from dask._task_spec import convert_legacy_graph
     from dask.core import flatten
 
-    return dict(array.__dask_optimize__(array.__dask_graph__(), list(flatten(array.__dask_keys__()))))
+    graph = array.__dask_graph__()
+    found = convert_legacy_graph(dict(array.__dask_optimize__(graph, list(flatten(array.__dask_keys__())))))
+    whole = all(task.dependencies <= found.keys() for task in found.values())
+    return dict(found if whole else graph)  # of parts given to dask.dataframe.from_delayed Dask loses some
 
 
 def _graphs(
