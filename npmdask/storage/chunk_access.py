@@ -19,7 +19,7 @@ import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -53,6 +53,9 @@ GAP_FAR = 2**18  # the same of an object store: a request more takes longer
 GAP_BYTES = 2**15  # between two inner chunks: reading so many in vain costs less than a second call
 
 _LOCAL = threading.local()
+
+
+PLAIN: dict[str, Any] = {"compressors": None, "config": {"write_empty_chunks": True}}  # how values stay as they are
 
 
 def scratch(name: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
@@ -101,7 +104,8 @@ class Access:
 
 def access_of(array: Any) -> Access:
     """How to read ``array`` (a ``zarr.Array``, or what shows one in another shape)."""
-    folder = array_folder(array)
+    store = array.store_path.store
+    folder = Path(str(store.root)) / array.path if isinstance(store, zarr.storage.LocalStore) else None
     if (conventions := getattr(array, "conventions", None)) is not None:
         decoded = ", ".join(conventions.attributes)
         return Access("zarr", f"through zarr: the stored values are decoded ({decoded})", folder)
@@ -111,17 +115,11 @@ def access_of(array: Any) -> Access:
     decode, name = understood
     if folder is None:
         encoded = f", encoded with {name}" if name else ""
-        store = type(array.store_path.store).__name__
-        return Access("decoded", f"decoded here: the chunks come from a {store}{encoded}", None, decode)
+        kind = type(store).__name__
+        return Access("decoded", f"decoded here: the chunks come from a {kind}{encoded}", None, decode)
     if not name:
         return Access("direct", "directly: the chunks are plain bytes in local files", folder)
     return Access("decoded", f"decoded here: the chunks are local files encoded with {name}", folder, decode)
-
-
-def array_folder(array: Any) -> Path | None:
-    """Where the files of an array lie; None if its store is no local folder."""
-    store = array.store_path.store
-    return Path(str(store.root)) / array.path if isinstance(store, zarr.storage.LocalStore) else None
 
 
 def stored_shape(array: Any) -> tuple[int, ...]:
@@ -297,12 +295,6 @@ class Shard:
 
         ShardRows(self, read, len(packed), whole.shape, whole.dtype)(whole.reshape(len(whole), -1), 0)
 
-    def read_index(self, read: ReadInto, counts: tuple[int, ...], size: int) -> np.ndarray:
-        """The index of a shard of ``size`` bytes (counts x 2), of which no other bytes are read."""
-        raw = np.empty(min(self.index_bytes(counts), size), np.uint8)
-        read(raw, 0 if self.at_start else size - len(raw))
-        return self.index(raw, counts, size)
-
     def index_bytes(self, counts: tuple[int, ...]) -> int:
         """Bytes of the index of a shard with so many inner chunks along each axis."""
         return 16 * int(np.prod(counts, dtype=np.int64)) + 4 * self.checked
@@ -377,7 +369,9 @@ class ShardRows:
         self._shard, self._read, self._dtype = shard, read, dtype
         (rows, self._width), (self._high, self._wide) = ((*shape, 1)[:2], (*shard.inner, 1)[:2])
         counts = (rows // self._high, self._width // self._wide)
-        self._index = shard.read_index(read, counts, size)
+        raw = np.empty(min(shard.index_bytes(counts), size), np.uint8)
+        read(raw, 0 if shard.at_start else size - len(raw))
+        self._index = shard.index(raw, counts, size)
         used = self._width if columns is None else columns
         self._across = range(-(-used // self._wide))
         self._plain = shard.plain
@@ -572,6 +566,16 @@ def open_chunk_file(path: Path) -> int:
     raise ValueError("it is a folder, a FIFO or a device; a chunk must be a plain file")
 
 
+@contextmanager
+def _opened_file(path: Path) -> Iterator[tuple[int, int]]:
+    """A file of chunks, and its size."""
+    file = open_chunk_file(path)
+    try:
+        yield file, os.fstat(file).st_size
+    finally:
+        os.close(file)
+
+
 def read_exactly(file: int, part: np.ndarray, offset: int) -> None:
     """Fill ``part`` from byte ``offset`` of an open file. Raises ValueError if the file ends before."""
     view, got = part.reshape(-1).view(np.uint8).data, 0
@@ -601,21 +605,14 @@ def opened_rows(
         yield FetchedShard(array, access, name, columns, some=some)
         return
     shape, dtype = stored_shape(array), np.dtype(array.dtype)
-    file = open_chunk_file(access.folder / name)
-    try:
-        size = os.fstat(file).st_size
-
-        def read(part: np.ndarray, offset: int) -> None:
-            read_exactly(file, part, offset)
-
+    with _opened_file(access.folder / name) as (file, size):
+        read = partial(read_exactly, file)
         if access.shard is not None:
             yield ShardRows(access.shard, read, size, shape, dtype, columns, partial(_ask, file))
         else:
             line = math.prod(shape[1:]) * dtype.itemsize
             require_bytes(size, shape[0] * line, "it has")
             yield lambda part, first: read(part, first * line)
-    finally:
-        os.close(file)
 
 
 class FetchedShard:
@@ -628,7 +625,7 @@ class FetchedShard:
     def __init__(self, array: Any, access: Access, name: str, columns: int | None, *, some: bool) -> None:
         self._array, self._name = array, name
         index = _index_piece(array, access, name, columns)
-        came = take_all(array, [index._replace(then=_nothing) if some else index])[0]
+        came = take_all(array, [index._replace(then=lambda _: []) if some else index])[0]
         self._tag = came.tag
         first = access.shard is not None and access.shard.at_start
         self._held = {(0 if first or _is_whole(came) else came.size - len(came.data)): came.data}
@@ -684,10 +681,6 @@ def _index_piece(array: Any, access: Access, name: str, columns: int | None, som
     return Piece(name, held, (0, nbytes) if shard.at_start else (-nbytes, 0), None, follow)
 
 
-def _nothing(_: Came) -> list[Piece]:
-    return []
-
-
 def _copied(data: np.ndarray, part: np.ndarray, _: int) -> None:
     part[:] = data
 
@@ -714,11 +707,9 @@ def read_chunk(array: Any, access: Access, name: str, whole: np.ndarray) -> None
     """
     if access.folder is None:
         assert access.decode is not None
-        access.decode(_fetch(array, name), whole)
+        access.decode(take(array, _piece_of(array, name)), whole)
         return
-    file = open_chunk_file(access.folder / name)
-    try:
-        size = os.fstat(file).st_size
+    with _opened_file(access.folder / name) as (file, size):
         if access.decode is None:
             require_bytes(size, whole.nbytes, "it has")
             read_exactly(file, whole, 0)
@@ -727,14 +718,7 @@ def read_chunk(array: Any, access: Access, name: str, whole: np.ndarray) -> None
             raise ValueError(f"it has {size} bytes, far more than a chunk that decodes to {whole.nbytes}")
         packed = scratch(("packed",), (max(size, whole.nbytes),), np.uint8)[:size]
         read_exactly(file, packed, 0)
-    finally:
-        os.close(file)
     access.decode(packed, whole)
-
-
-def _fetch(array: Any, name: str) -> np.ndarray:
-    """The bytes of an object of a store that is no local folder."""
-    return take(array, _piece_of(array, name))
 
 
 def _piece_of(array: Any, name: str) -> Piece:
@@ -976,13 +960,8 @@ def unreadable(chunk: str, where: str, error: Exception) -> NpmdaskError:
 
 
 DENIED = re.compile(r"status code: (40[0-6]|41\d|507)|169\.254\.169\.254|metadata\.google|[Cc]redential")
-ANSWERS = {  # of obstore, by name: without the extra `objects` there is none
-    "AlreadyExistsError",
-    "NotFoundError",
-    "PermissionDeniedError",
-    "PreconditionError",
-    "UnauthenticatedError",
-}
+# Of obstore, by name: without the extra `objects` there is none.
+ANSWERS = {"AlreadyExistsError", "NotFoundError", "PermissionDeniedError", "PreconditionError", "UnauthenticatedError"}
 
 
 def of_an_object_store(error: BaseException) -> bool:
@@ -1036,14 +1015,8 @@ def read_ahead(path: Path) -> None:
 
     A file that is not there, or is none, is found when it is read.
     """
-    try:
-        file = open_chunk_file(path)
-    except (OSError, ValueError):
-        return
-    try:
-        _ask(file, 0, os.fstat(file).st_size)
-    finally:
-        os.close(file)
+    with suppress(OSError, ValueError), _opened_file(path) as (file, size):
+        _ask(file, 0, size)
 
 
 def _ask(file: int, start: int, stop: int) -> None:

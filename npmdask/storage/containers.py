@@ -5,7 +5,7 @@ No library of tables is imported here to find out whether something is of it: wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -14,8 +14,9 @@ import numpy as np
 import zarr
 from scipy.sparse import csr_array, issparse
 
-from npmdask.errors import BadInputError, extra
+from npmdask.errors import BadInputError, extra, require
 from npmdask.storage.checksum import crc32c
+from npmdask.storage.chunk_access import PLAIN
 from npmdask.storage.columns import Choice, chosen, genotypes, listed, names_of_rows
 from npmdask.storage.labels import Axis, Labels, axis_of, of_columns, points_of
 from npmdask.storage.readers.lazy import (
@@ -173,8 +174,7 @@ def _dataset(dataset: Any, names: list[str]) -> BlockRows:
         raise BadInputError(f"the dataset cannot be read by files ({error}): give dataset.to_table()") from error
     groups = [one for file in files for one in getattr(file, "split_by_row_group", lambda: [file])()]  # noqa: B023
     parts = [(one, rows) for one in groups if (rows := one.count_rows())]
-    if not parts:
-        raise BadInputError("the dataset has no rows: it has no data to analyse")
+    require(bool(parts), "the dataset has no rows: it has no data to analyse")
     dtype = np.result_type(*[dtype_of(dataset.schema.field(name), "the dataset") for name in names])
     return _Fragments(
         name=f"the dataset of {len(files)} files",
@@ -267,7 +267,7 @@ def rows_along(given: Any, dim: str | int | None) -> Any:
         given = given[only]
     if dim is not None and dim not in given.dims:
         raise BadInputError(f"dim = {dim!r}: the dimensions of the DataArray are {', '.join(map(str, given.dims))}")
-    if given.ndim > 2 and dim is None and not _square(given.shape):
+    if given.ndim > 2 and dim is None and not (given.ndim == 3 and given.shape[1] == given.shape[2]):
         raise BadInputError(
             f"the DataArray has dimensions ({', '.join(map(str, given.dims))}); rows x columns are needed: name the "
             f"dimension along which rows lie, as dim={str(given.dims[0])!r}; all others then form a row"
@@ -281,8 +281,7 @@ def _labelled(given: Any, dim: str | int | None, *, gaps: bool) -> Any:
 
     given = rows_along(given, dim)
     meant = conventions_left(given.attrs, given.encoding, given.dtype, "the DataArray", gaps=gaps)
-    if given.ndim < 2:
-        raise BadInputError(f"the DataArray has {given.ndim} dimensions; 2 are needed (rows x columns)")
+    require(given.ndim >= 2, f"the DataArray has {given.ndim} dimensions; 2 are needed (rows x columns)")
     if given.chunks is None and not getattr(given.variable, "_in_memory", True):  # a file that was opened
         given = given.chunk({given.dims[0]: rows_of_a_block(given.shape, given.dtype)})
     if given.chunks is not None:
@@ -293,11 +292,6 @@ def _labelled(given: Any, dim: str | int | None, *, gaps: bool) -> Any:
         return graph_rows(given.data, "the DataArray", meant)
     values = given.values if meant is None else meant.required(given.values, "the DataArray")
     return values if dim is None else values.reshape(len(given), -1)
-
-
-def _square(shape: Sequence[int]) -> bool:
-    """Whether these are matrices or a tensor, which have three dimensions."""
-    return len(shape) == 3 and shape[1] == shape[2]
 
 
 def _annotated(given: Any, *, gaps: bool) -> Any:
@@ -347,10 +341,8 @@ def sparse_in_memory(given: Any) -> tuple[zarr.Group, str]:
     BadInputError
         Not two dimensions, or complex numbers.
     """
-    if len(given.shape) != 2:
-        raise BadInputError(f"the sparse array has {len(given.shape)} dimensions; 2 are needed (rows x columns)")
-    if np.dtype(given.dtype).kind not in "iufb":
-        raise BadInputError(f"the sparse matrix holds {given.dtype}; real numbers are needed")
+    require(len(given.shape) == 2, f"the sparse array has {len(given.shape)} dimensions; 2 are needed (rows x columns)")
+    require(np.dtype(given.dtype).kind in "iufb", f"the sparse matrix holds {given.dtype}; real numbers are needed")
     held = given.tocsr()
     # Whether entries are given twice is looked for again: SciPy remembers what was so before arrays were changed.
     matrix = csr_array((held.data, held.indices, held.indptr), shape=held.shape)
@@ -363,13 +355,6 @@ def sparse_in_memory(given: Any) -> tuple[zarr.Group, str]:
     for name in ("data", "indices", "indptr"):
         part = np.ascontiguousarray(getattr(matrix, name))
         content = crc32c(part, content)
-        stored = group.create_array(
-            name,
-            shape=part.shape,
-            dtype=part.dtype,
-            chunks=(max(1, min(ENTRIES, len(part))),),
-            compressors=None,
-            config={"write_empty_chunks": True},
-        )
-        stored[...] = part
+        chunks = (max(1, min(ENTRIES, len(part))),)
+        group.create_array(name, shape=part.shape, dtype=part.dtype, chunks=chunks, **PLAIN)[...] = part
     return group, f"memory, content {content:08x}"

@@ -147,11 +147,11 @@ def following(units: Iterable[Any], ask_for: Callable[[Any], None]) -> Iterator[
         yield
         return
     feed = _Feed(iter(units), ask_for)
-    mine.begin(feed)
+    sync(mine.begin(feed))
     try:
         yield
     finally:
-        mine.end(feed)
+        sync(mine.end(feed))
 
 
 def grant(name: str, nbytes: int) -> None:
@@ -238,10 +238,6 @@ class _Feed:
     ask_for: Callable[[Any], None]
 
 
-async def _running_loop() -> asyncio.AbstractEventLoop:
-    return asyncio.get_running_loop()
-
-
 @dataclass(eq=False)
 class Prefetcher:
     """All that is in flight in this process. Everything but ``bound`` is touched on the event loop only.
@@ -270,12 +266,6 @@ class Prefetcher:
         if nbytes or name in self._grants:
             sync(self._grant(name, nbytes))
 
-    def begin(self, feed: _Feed) -> None:
-        sync(self._begin(feed))
-
-    def end(self, feed: _Feed) -> None:
-        sync(self._end(feed))
-
     def ask(self, wanted: _Object) -> None:
         if self._feeding is not None and threading.get_ident() == self._thread:
             self._add(wanted)
@@ -302,12 +292,12 @@ class Prefetcher:
             self._sizes.clear()
         self._pump()
 
-    async def _begin(self, feed: _Feed) -> None:
+    async def begin(self, feed: _Feed) -> None:
         self._open.append(feed)
         self._feeds.append(feed)
         self._pump()
 
-    async def _end(self, feed: _Feed) -> None:
+    async def end(self, feed: _Feed) -> None:
         self._open.remove(feed)
         with suppress(ValueError):
             self._feeds.remove(feed)
@@ -426,12 +416,7 @@ class Prefetcher:
     async def _take_all(self, wanted: list[_Object]) -> list[tuple[np.ndarray, _Object]]:
         if len(wanted) == 1:
             return [await self._take(wanted[0])]
-        tasks = [asyncio.ensure_future(self._take(each)) for each in wanted]
-        try:
-            return await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
+        return await _together([self._take(each) for each in wanted])
 
     async def _take(self, wanted: _Object) -> tuple[np.ndarray, _Object]:
         found = self._objects.pop(wanted.key, None)
@@ -558,24 +543,25 @@ async def _in_pieces(wanted: _Object, admit: Admit, part: tuple[int, int | None]
 
     await _piece(wanted, span, wanted.tag, room)
     if span is not None and end > span[1] > 0:
-        tasks = [
-            asyncio.ensure_future(_piece(wanted, (start, min(start + PIECE, end)), tag, _into(held, start - first)))
-            for start in range(span[1], end, PIECE)
-        ]
-        try:
-            await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
+        starts = range(span[1], end, PIECE)
+        spans = [((start, min(start + PIECE, end)), partial(_into, held, start - first)) for start in starts]
+        await _together([_piece(wanted, one, tag, into) for one, into in spans])
     return held
 
 
-def _into(held: np.ndarray, at: int) -> Room:
-    def room(answer: Any) -> np.ndarray:
-        first, stop = answer.range
-        return held[at : at + stop - first]
+def _into(held: np.ndarray, at: int, answer: Any) -> np.ndarray:
+    first, stop = answer.range
+    return held[at : at + stop - first]
 
-    return room
+
+async def _together(waited: list[Any]) -> list[Any]:
+    """What all of them give; where one fails, the others are given up."""
+    tasks = [asyncio.ensure_future(each) for each in waited]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
 
 
 async def _piece(wanted: _Object, span: tuple[int, int] | None, tag: str | None, room: Room) -> None:

@@ -9,14 +9,15 @@ from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import zarr
 
-from npmdask.errors import BadInputError, NpmdaskError, RefusedError, closest, warn
+from npmdask.errors import BadInputError, NpmdaskError, RefusedError, closest, require, warn
+from npmdask.numerics.domains import one_of
 from npmdask.storage.checksum import crc32c, fingerprint
-from npmdask.storage.chunk_access import Boxes, location
+from npmdask.storage.chunk_access import PLAIN, Boxes, location
 from npmdask.storage.columns import addressed, at, choice_of, genotypes
 from npmdask.storage.containers import is_linear_operator, is_sparse, labels_of, sparse_in_memory, table_of, values_of
 from npmdask.storage.conventions import (
@@ -272,8 +273,7 @@ def with_missing(
     RefusedError
         Data that are not rows of a dense array.
     """
-    if rule not in RULES:
-        raise BadInputError(f"missing = {rule!r}: {closest(str(rule), list(RULES))}")
+    one_of(RULES, missing=rule)
     reader = source.reader
     if rule == REFUSE or isinstance(reader, GapReader):
         return source
@@ -283,13 +283,11 @@ def with_missing(
             "in missing values first"
         )
     if source.kind not in ("samples", "matrix") or not isinstance(reader, DenseReader):
-        others = {
-            "gram": "a stored Gram, which has no missing values",
-            "csr": "sparse, whose entries that are not stored are zeros",
-        }
-        what = others.get(reader.layout, f"of kind {source.kind}")
-        remedy = "leave it out, and fill missing values in before"
+        what, remedy = f"of kind {source.kind}", "leave it out, and fill missing values in before"
+        if reader.layout == "gram":
+            what = "a stored Gram, which has no missing values"
         if reader.layout == "csr":
+            what = "sparse, whose entries that are not stored are zeros"
             remedy = "leave it out; or, where they mean missing, give rows with NaN there (docs/missing.md: ratings)"
         raise RefusedError(f"missing = {rule!r} needs samples or a dense matrix, but {source.path} is {what}: {remedy}")
     if not marks and ((source.registered and not source.gaps) or reader.dtype.kind != "f"):
@@ -432,8 +430,7 @@ def _opened(
     if (opener := _opener_of(source)) is not None:
         return _given(source, opener, kind)
     if hasattr(type(source), "as_source"):  # it knows better what it is
-        made: Source = source.as_source(kind)
-        return made
+        return cast(Source, source.as_source(kind))
     if isinstance(source, str | os.PathLike) and (found := _of_folder(str(source), kind)) is not None:
         return found
     if is_linear_operator(source):
@@ -468,8 +465,7 @@ def _opened(
             raise
         said = f"{type(error).__name__}: {error}"
         raise BadInputError(f"the record of {path} is damaged ({said}); ingest the source again") from error
-    _require_consistent(opened)
-    return opened
+    return _consistent(opened)
 
 
 def _file_of(source: str | Path) -> tuple[Path, str | None] | None:
@@ -545,9 +541,7 @@ def _given(url: str, opener: Opener, kind: str | None) -> Source:
             f"{url} cannot be opened by its registered source ({type(error).__name__}: {error})"
         ) from error
     reader, printed = open_rows(rows, url)
-    opened = Source(path=url, kind=kind or "matrix", reader=reader, fingerprint=printed, registered=False)
-    _require_consistent(opened)
-    return opened
+    return _consistent(Source(path=url, kind=kind or "matrix", reader=reader, fingerprint=printed, registered=False))
 
 
 def _computed(rows: BlockRows, kind: str | None, spill: str | Path | None) -> Source:
@@ -563,8 +557,7 @@ def _computed(rows: BlockRows, kind: str | None, spill: str | Path | None) -> So
     kind, where = kind or ("sparse" if rows.sparse else "matrix"), f"{IN_MEMORY}{rows.name}"
     held = in_parts(reader) if isinstance(reader, DenseReader) else reader
     opened = Source(path=where, kind=kind, reader=held, fingerprint=printed, registered=False, mark=rows.mark)
-    _require_consistent(opened)
-    return opened
+    return _consistent(opened)
 
 
 def _matrix_free(operator: Any, kind: str | None, *, rows: bool) -> Source:
@@ -637,11 +630,8 @@ def _open_node(source: Any) -> tuple[Any, str]:
         raise BadInputError(f"columns are chosen of tables (CSV, Parquet, data frames), not of {path}: leave them out")
     if not path.exists():
         partial = path.with_name(path.name + ".partial")
-        hint = (
-            f"; {partial.name} beside it is an unfinished ingest: run that again"
-            if partial.exists()
-            else "; check the path"
-        )
+        begun = f"; {partial.name} beside it is an unfinished ingest: run that again"
+        hint = begun if partial.exists() else "; check the path"
         raise BadInputError(f"there is nothing at {path}{hint}")
     if path.name.endswith(".partial"):
         raise BadInputError(f"{path} is an unfinished ingest: run the same `npmdask ingest` or `generate` again")
@@ -658,14 +648,8 @@ def _open_node(source: Any) -> tuple[Any, str]:
 
 
 def _in_memory(array: np.ndarray) -> Any:
-    held = zarr.create_array(
-        {},
-        shape=array.shape,
-        dtype=array.dtype,
-        chunks=(max(1, min(1024, array.shape[0])), max(1, array.shape[1])),
-        compressors=None,
-        config={"write_empty_chunks": True},
-    )
+    chunks = (max(1, min(1024, array.shape[0])), max(1, array.shape[1]))
+    held = zarr.create_array({}, shape=array.shape, dtype=array.dtype, chunks=chunks, **PLAIN)
     held[...] = array
     return held
 
@@ -689,8 +673,7 @@ def _plain(array: Any, path: str, kind: str | None) -> Source:
         first = "matrices (n x d x d) and tensors (d x d x d) are ingested first, with `--kind matrices` or `tensor`"
         more = f"; {first}" if array.ndim == 3 else ""
         raise BadInputError(f"{path} has shape {array.shape}; a 2-D array that is not empty is needed{more}")
-    if array.dtype.kind not in "iufbc":
-        raise BadInputError(f"{path} holds {array.dtype}; real numbers are needed")
+    require(array.dtype.kind in "iufbc", f"{path} holds {array.dtype}; real numbers are needed")
     reader = DenseReader(array=decoded(array))
     names = dimensions_of(array)
     labels = None if names is None else Labels(*((Axis(*one),) for one in zip(names, array.shape, strict=True)))
@@ -746,8 +729,7 @@ def _registered(group: Any, path: str, kind: str, record: dict[str, Any]) -> Sou
             reader = DenseReader(array=group["data"], checksums=beside["checksums"])
             if reader.dtype.kind not in "iufb":
                 raise BadInputError(f"{path} holds {reader.dtype}, which npmdask never stores: ingest the source again")
-        if reader.shape != shape:
-            raise BadInputError(f"{path} holds {' x '.join(map(str, reader.shape))}, its record says {shape}")
+        require(reader.shape == shape, f"{path} holds {' x '.join(map(str, reader.shape))}, its record says {shape}")
     except (KeyError, OSError) as error:
         raise BadInputError(f"{path} is incomplete ({error} is missing); ingest the source again") from error
     digests = reader.recorded_digests(beside)
@@ -796,8 +778,7 @@ def _printed(record: dict[str, Any], reader: Reader, beside: dict[str, np.ndarra
 def _checked(group: Any, path: str, name: str, crc: int) -> np.ndarray:
     """A small array of the record: a lost chunk of it would silently read as zeros, too."""
     array = Boxes(group[name], fill=True)[...]
-    if crc32c(array) != crc:
-        raise BadInputError(f"{name} of {path} is damaged or incomplete; ingest the source again")
+    require(crc32c(array) == crc, f"{name} of {path} is damaged or incomplete; ingest the source again")
     return array
 
 
@@ -842,7 +823,7 @@ def _group(group: Any, path: str, kind: str | None) -> Source:
     )
 
 
-def _require_consistent(source: Source) -> None:
+def _consistent(source: Source) -> Source:
     layout = source.reader.layout
     if layout == "tensor" and source.kind != "tensor":
         raise BadInputError(
@@ -873,3 +854,4 @@ def _require_consistent(source: Source) -> None:
         raise BadInputError(
             f"{source.path} has shape {source.shape}: a symmetric matrix is square; use kind = 'matrix' or 'samples'"
         )
+    return source

@@ -22,8 +22,9 @@ from zarr.codecs import BloscCodec
 from zarr.core.sync import sync
 
 from npmdask.errors import BadInputError, CommitError, RefusedError
-from npmdask.storage.bundle import fsync_folder, read_bundle, write_bundle
+from npmdask.storage.bundle import fsync, fsync_folder, read_bundle, write_bundle
 from npmdask.storage.checksum import crc32c, fingerprint
+from npmdask.storage.chunk_access import PLAIN
 from npmdask.storage.paths import require_no_link, require_path
 from npmdask.storage.safe_open import BUDGET_MARK, carried
 
@@ -47,7 +48,10 @@ class JournalledWriter:
         require_no_link(self.partial)
         facts = {"format": FORMAT, "kind": kind, "digests": "sha256", **identity}  # begun without them: begin again
         self.identity = json.loads(json.dumps(facts, default=str))
-        self._mend_overwrite()
+        # After a kill between the two renames of an overwrite, the old store is put back, or cleared away.
+        if self._replaced.exists() and not self.dest.exists():
+            os.rename(self._replaced, self.dest)
+        shutil.rmtree(self._replaced, ignore_errors=True)
         if self.dest.exists() and not overwrite:
             raise RefusedError(f"{self.dest} exists already; choose another name or pass --overwrite")
         self._overwrite = overwrite
@@ -55,12 +59,6 @@ class JournalledWriter:
     @property
     def _replaced(self) -> Path:
         return self.dest.with_name(self.dest.name + ".replaced")
-
-    def _mend_overwrite(self) -> None:
-        """After a kill between the two renames of an overwrite: the old store is put back, or cleared away."""
-        if self._replaced.exists() and not self.dest.exists():
-            os.rename(self._replaced, self.dest)
-        shutil.rmtree(self._replaced, ignore_errors=True)
 
     def _resume(self) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
         """The last durable journal entry, or None after clearing the way for a fresh start."""
@@ -93,8 +91,7 @@ class JournalledWriter:
             shutil.rmtree(older, ignore_errors=True)
 
     def _sync_chunk(self, array: Any, position: tuple[int, ...]) -> None:
-        with open(self.partial / "data" / array.metadata.encode_chunk_key(position), "rb") as file:
-            os.fsync(file.fileno())
+        fsync(self.partial / "data" / array.metadata.encode_chunk_key(position))
 
     def _codecs(self, compress: bool) -> list[Any] | None:
         return [BloscCodec(cname="lz4", shuffle="bitshuffle", typesize=self.dtype.itemsize)] if compress else None
@@ -168,8 +165,7 @@ def sync_tree(root: Path) -> None:
     """Flush every file and folder below ``root``."""
     for folder, _, files in os.walk(root):
         for name in files:
-            with open(os.path.join(folder, name), "rb") as file:
-                os.fsync(file.fileno())
+            fsync(Path(folder, name))
         fsync_folder(Path(folder))
 
 
@@ -181,12 +177,5 @@ def reopen(array: Any) -> Any:
 def _write_array(group: Any, name: str, array: np.ndarray) -> None:
     """One small or medium array beside the data, whole, replacing what a killed run may have left."""
     chunks = tuple(max(1, min(n, 2**20)) for n in array.shape)
-    group.create_array(
-        name,
-        shape=array.shape,
-        dtype=array.dtype,
-        chunks=chunks,
-        compressors=None,
-        config={"write_empty_chunks": True},
-        overwrite=True,
-    )[...] = array
+    options: dict[str, Any] = {"chunks": chunks, "overwrite": True, **PLAIN}
+    group.create_array(name, shape=array.shape, dtype=array.dtype, **options)[...] = array

@@ -18,6 +18,7 @@ import zarr
 
 from npmdask.errors import BadInputError, require
 from npmdask.storage.checksum import DIGEST_BYTES, crc32c, digest_of
+from npmdask.storage.chunk_access import PLAIN
 from npmdask.storage.kinds import (
     choose_layout,
     not_square,
@@ -433,8 +434,7 @@ def packed_in_memory(array: np.ndarray) -> tuple[TensorReader, float | None]:
     units, cube = tetrahedral_number(grid), (side, side, side)
     chunks: dict[str, Any] = {}
     store = zarr.storage.MemoryStore(chunks)
-    options: dict[str, Any] = {"compressors": None, "config": {"write_empty_chunks": True}}
-    held = zarr.create_array(store, shape=(units, *cube), chunks=(1, *cube), dtype=dtype, **options)
+    held = zarr.create_array(store, shape=(units, *cube), chunks=(1, *cube), dtype=dtype, **PLAIN)
 
     def box(place: Place) -> np.ndarray:
         i, j, k = (slice(n * side, (n + 1) * side) for n in place)
