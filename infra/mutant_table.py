@@ -135,8 +135,8 @@ MUTANTS = (
         name="mapped array unchecked",
         kind="bundle",
         mistake="what is mapped and not read at once is not compared with its checksum",
-        found="    if found != crc:\n",
-        instead="    if crc and not found:\n",
+        found="found = _sum_of(file) if stays",
+        instead="found = crc if stays",
         tests=(f"{BUNDLE}::test_an_array_that_stays_on_disk_is_checked_to_its_last_byte",),
     ),
     Mutant(

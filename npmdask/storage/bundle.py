@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.errors import BadInputError, CommitError, NpmdaskError
+from npmdask.errors import BadInputError, CommitError, NpmdaskError, require
 from npmdask.storage.checksum import crc32c, crc32c_bytes
 from npmdask.storage.paths import JSON_BYTES, Facts, facts_in, open_plain, read_plain, require_below
 
@@ -105,34 +105,26 @@ def read_bundle(path: Path) -> tuple[Arrays, dict[str, Any]]:
         arrays = _from_text(small)
     mapped = list(manifest.get("mapped") or ())
     for name, crc in files.items():
-        if name.removesuffix(".npy") in mapped:
-            arrays[name.removesuffix(".npy")] = _mapped(path / name, crc)
-            continue
+        file, stem = path / name, name.removesuffix(".npy")
+        stays = stem in mapped  # on disk, after one look at all of its bytes
         try:
-            data = read_plain(path / name)
+            data = b"" if stays else read_plain(file)
+            found = _sum_of(file) if stays else crc32c_bytes(data)
         except OSError as error:
-            raise BadInputError(f"{path / name} cannot be read: {error.strerror}") from error
-        if crc32c_bytes(data) != crc:
-            raise BadInputError(f"{path / name} is corrupt: its checksum does not match the manifest")
-        with _decoding(path / name):
-            arrays[name.removesuffix(".npy")] = np.load(io.BytesIO(data), allow_pickle=False)
+            raise BadInputError(f"{file} cannot be read: {error.strerror}") from error
+        require(found == crc, f"{file} is corrupt: its checksum does not match the manifest")
+        with _decoding(file):
+            held: Any = file if stays else io.BytesIO(data)
+            arrays[stem] = np.load(held, mmap_mode="r" if stays else None, allow_pickle=False)
     return arrays, manifest["meta"]
 
 
-def _mapped(file: Path, crc: int) -> np.ndarray:
-    """An array that stays on disk, after one look at all of its bytes."""
+def _sum_of(file: Path) -> int:
     found = 0
-    try:
-        with open(open_plain(file, os.O_RDONLY), "rb") as held:
-            while piece := held.read(PIECE_BYTES):
-                found = crc32c_bytes(piece, found)
-    except OSError as error:
-        raise BadInputError(f"{file} cannot be read: {error.strerror}") from error
-    if found != crc:
-        raise BadInputError(f"{file} is corrupt: its checksum does not match the manifest")
-    with _decoding(file):
-        array: np.ndarray = np.load(file, mmap_mode="r", allow_pickle=False)
-    return array
+    with open(open_plain(file, os.O_RDONLY), "rb") as held:
+        while piece := held.read(PIECE_BYTES):
+            found = crc32c_bytes(piece, found)
+    return found
 
 
 def _require_plain_names(path: Path, names: list[str]) -> None:
@@ -219,24 +211,14 @@ def _write_array(path: Path, array: np.ndarray, mode: int) -> int:
 
     What has ``pieces`` (and a shape and a dtype) is never whole in memory.
     """
-    if hasattr(array, "pieces"):
-        return _write_pieces(path, array, mode)
-    array, header = np.asarray(array, order="C"), io.BytesIO()  # a number stays one
-    np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(array))
-    with open(path, "wb", opener=_opener(mode)) as file:
-        file.write(header.getvalue())
-        file.write(array.reshape(-1).view(np.uint8).data)
-    return crc32c(array, crc32c_bytes(header.getvalue()))
-
-
-def _write_pieces(path: Path, array: Any, mode: int) -> int:
+    pieces = getattr(array, "pieces", lambda: [np.asarray(array, order="C")])  # a number stays one
     header = io.BytesIO()
     facts = {"descr": np.lib.format.dtype_to_descr(array.dtype), "fortran_order": False, "shape": array.shape}
     np.lib.format.write_array_header_1_0(header, facts)
     crc = crc32c_bytes(header.getvalue())
     with open(path, "wb", opener=_opener(mode)) as file:
         file.write(header.getvalue())
-        for piece in array.pieces():
+        for piece in pieces():
             held = np.ascontiguousarray(piece)
             file.write(held.reshape(-1).view(np.uint8).data)
             crc = crc32c(held, crc)
@@ -247,15 +229,8 @@ def _opener(mode: int) -> Callable[[str, int], int]:
     return lambda name, flags: os.open(name, flags, mode)
 
 
-def _write_file(path: Path, data: bytes, mode: int) -> None:
-    with open(path, "wb", opener=_opener(mode)) as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
 def fsync(path: Path) -> None:
-    """Flush a file to disk."""
+    """Flush a file, or a folder, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -267,7 +242,9 @@ def write_file_atomically(path: Path, data: bytes, mode: int = 0o666) -> None:
     """Replace ``path`` by ``data``, with ``mode`` less the umask: readers see the old or the new, never a mixture."""
     aside = _aside(path)
     try:
-        _write_file(aside, data, mode)
+        with open(aside, "wb", opener=_opener(mode)) as file:
+            file.write(data)
+        fsync(aside)
         os.replace(aside, path)
         fsync_folder(path.parent)
     except OSError as error:
@@ -277,8 +254,4 @@ def write_file_atomically(path: Path, data: bytes, mode: int = 0o666) -> None:
 
 def fsync_folder(path: Path) -> None:
     """Flush a folder's entries: a rename is durable only after this."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    fsync(path)
