@@ -8,7 +8,9 @@ later one, also after a kill.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import tracemalloc
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -51,6 +53,21 @@ class Rows(Protocol):
     def tiles(self, unit: int) -> Iterable[np.ndarray]:
         """The rows of a unit from its first to its last, any number at a time; a tile is used up before the next."""
         ...
+
+
+@contextmanager
+def traced() -> Iterator[Callable[[], int]]:
+    """What tells the most memory that was allocated since then by what Python knows of."""
+    tracing = tracemalloc.is_tracing()
+    if not tracing:
+        tracemalloc.start(1)
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        tracemalloc.reset_peak()
+        yield lambda: tracemalloc.get_traced_memory()[1] - before
+    finally:
+        if not tracing:
+            tracemalloc.stop()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,10 +211,9 @@ def open_rows(rows: Any, place: str) -> tuple[RowsReader, str]:
         Something is missing or makes no sense.
     """
     missing = [n for n in ("shape", "dtype", "unit_rows", "identity", "needs", "tiles") if not hasattr(rows, n)]
-    if missing:
-        raise BadInputError(
-            f"the source of {place} has no {', '.join(missing)}: see npmdask.storage.readers.computed.Rows"
-        )
+    require(
+        not missing, f"the source of {place} has no {', '.join(missing)}: see npmdask.storage.readers.computed.Rows"
+    )
     try:
         shape, dtype = tuple(int(n) for n in rows.shape), np.dtype(rows.dtype)
         unit_rows, needs = int(rows.unit_rows), int(rows.needs)

@@ -131,31 +131,24 @@ class DenseReader(InTiles):
     # Looking them up in a Zarr array takes longer than it looks, and a run asks a thousand times.
 
     @cached_property
-    def _shape(self) -> tuple[int, int]:
+    def shape(self) -> tuple[int, int]:
         return (int(self.array.shape[0]), int(self.array.shape[1]))
 
     @cached_property
-    def _chunks(self) -> tuple[int, int]:
-        rows, columns = self._whole
+    def chunks(self) -> tuple[int, int]:
+        """Rows and columns of a stored object: the shard where there are shards, else the chunk."""
+        rows, columns = self.whole
         return (min(rows, self.shape[0]), min(columns, self.shape[1]))
 
     @cached_property
-    def _whole(self) -> tuple[int, int]:
+    def whole(self) -> tuple[int, int]:
+        """Rows and columns of a stored object as it is decoded: one at the edge is stored whole."""
         rows, columns = stored_shape(self.array)
         return (rows, columns)
 
     @property
-    def shape(self) -> tuple[int, int]:
-        return self._shape
-
-    @property
     def dtype(self) -> np.dtype:
         return np.dtype(self.array.dtype)
-
-    @property
-    def chunks(self) -> tuple[int, int]:
-        """Rows and columns of a stored object: the shard where there are shards, else the chunk."""
-        return self._chunks
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -190,11 +183,6 @@ class DenseReader(InTiles):
     def _looked_at(self) -> Any:
         """The array as zarr reads it, its chunks looked at."""
         return looked_at(self.array, lost_file)
-
-    @property
-    def whole(self) -> tuple[int, int]:
-        """Rows and columns of a stored object as it is decoded: one at the edge is stored whole."""
-        return self._whole
 
     @property
     def together(self) -> int:
@@ -389,13 +377,9 @@ class DenseReader(InTiles):
         held = scratch("chunk column", (self.shape[0], self.chunks[1]), self.dtype)
         values = held[:, : columns.stop - columns.start]
         for slab in range(self.grid[0]):
-            block, found = self.decode(slab, column), self.sums()
-            found.add(block)
-            self._verify(slab, column, found)
-            record.checksums[slab, column] = found.crc
-            record.bytes_read += block.nbytes
+            block = self.decode(slab, column)
+            self.verify(slab, column, block, record)
             values[self.slab_rows(slab)] = block
-        record.chunks += self.grid[0]
         return values
 
     def chunk_name(self, slab: int, column: int) -> str:
@@ -408,6 +392,21 @@ class DenseReader(InTiles):
     def sums(self) -> ChunkSums:
         """What is taken of a chunk on the way."""
         return ChunkSums(hashed=self.digests is not None)
+
+    def verify(self, slab: int, column: int, block: np.ndarray, record: ReadStats) -> None:
+        """Compare a whole chunk with what is known of it, and count it.
+
+        Raises
+        ------
+        BadInputError
+            It is another one.
+        """
+        found = self.sums()
+        found.add(block)
+        self._verify(slab, column, found)
+        record.checksums[slab, column] = found.crc
+        record.bytes_read += block.nbytes
+        record.chunks += 1
 
     def _verify(self, slab: int, column: int, found: ChunkSums) -> None:
         if self.checksums is not None and int(self.checksums[slab, column]) != found.crc:

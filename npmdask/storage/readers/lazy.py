@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import threading
-import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
@@ -25,13 +24,13 @@ import numpy as np
 from numcodecs.blosc import Blosc
 from scipy.sparse import csr_matrix, hstack, issparse, vstack
 
-from npmdask.errors import BadInputError, Later, NpmdaskError
+from npmdask.errors import BadInputError, Later, NpmdaskError, require
 from npmdask.numerics.subspaces import single_threaded_blas
 from npmdask.storage.checksum import crc32c, fingerprint
 from npmdask.storage.chunk_access import Access, WholeStore, naming
 from npmdask.storage.conventions import Conventions, require_plain_parts
 from npmdask.storage.object_url import outside
-from npmdask.storage.readers.computed import COMPUTED, REAL, RowsReader
+from npmdask.storage.readers.computed import COMPUTED, REAL, RowsReader, traced
 from npmdask.storage.readers.dense import MIN_TILE_ROWS, TILE_BYTES, ReadStats, shown
 from npmdask.storage.readers.sparse import CsrReader, Fragment
 from npmdask.storage.safe_open import mark_of
@@ -165,16 +164,12 @@ class BlockRows:
         BadInputError
             A block cannot be computed.
         """
-        highest, tracing = int(np.argmax(self.heights)), tracemalloc.is_tracing()
-        if not tracing:
-            tracemalloc.start(1)
+        highest = int(np.argmax(self.heights))
         try:
-            before = tracemalloc.get_traced_memory()[0]
-            tracemalloc.reset_peak()
-            with single_threaded_blas():  # as in every pass
+            with traced() as allocated, single_threaded_blas():  # as in every pass
                 block = self._taken(highest)
                 sparse = bool(issparse(block))
-                peak = MARGIN * (tracemalloc.get_traced_memory()[1] - before) * (2 if sparse else 1)
+                peak = MARGIN * allocated() * (2 if sparse else 1)
                 dtype = _rows(block[:1]).dtype
                 wide = _bytes_of(block) / self.heights[highest] if sparse else float(self.shape[1] * dtype.itemsize)
                 block = self._taken(0) if highest else block
@@ -187,9 +182,6 @@ class BlockRows:
             raise BadInputError(
                 f"the first rows of {self.name} cannot be computed ({type(error).__name__}: {error}); {self.remedy}"
             ) from error
-        finally:
-            if not tracing:
-                tracemalloc.stop()
         needs = int(peak) + self._step * self.shape[1] * dtype.itemsize
         return replace(self, dtype=dtype, needs=needs, sparse=sparse, row_bytes=wide, first=first)
 
@@ -233,18 +225,15 @@ def rows_of_a_block(shape: Sequence[int], dtype: Any, chunk: int = 1) -> int:
     return chunk * max(1, UNIT_BYTES // max(1, wide))
 
 
-def _sliced(
-    name: str, stamp: str, shape: Sequence[int], height: int, opened: Callable[[], Any], array: Any
-) -> SlicedRows:
+def _sliced(name: str, stamp: str, opened: Callable[[], Any], array: Any, chunk: int = 1) -> SlicedRows:
+    shape = array.shape
+    if len(shape) != 2 or 0 in shape:
+        raise BadInputError(f"{name} has shape {tuple(shape)}: rows and columns are needed, at least one of each")
+    height = rows_of_a_block(shape, array.dtype, chunk)
     full, rest = divmod(int(shape[0]), height)
     heights = (height,) * full + ((rest,) if rest else ())
     flat = (int(shape[0]), int(np.prod(shape[1:])))
     return SlicedRows(name=name, stamp=stamp, shape=flat, heights=heights, opened=opened, array=array).measured()
-
-
-def _require_rows(shape: Sequence[int], what: str) -> None:
-    if len(shape) != 2 or 0 in shape:
-        raise BadInputError(f"{what} has shape {tuple(shape)}: rows and columns are needed, at least one of each")
 
 
 def mapped_rows(array: np.memmap) -> Any:
@@ -259,20 +248,12 @@ def mapped_rows(array: np.memmap) -> Any:
     mapped, file = getattr(array, "_mmap", None), array.filename
     if mapped is None or file is None or array.mode == "c" or array.ndim != 2:
         return np.asarray(array)
-    _require_rows(array.shape, f"the memory map of {file}")
     array.flush()
     start = array.offset - array.offset % ALLOCATIONGRANULARITY  # of the map in the file; of a view, too
     inside = array.__array_interface__["data"][0] - np.frombuffer(mapped, np.uint8).ctypes.data
     again = partial(_mapped, str(file), array.dtype, start + inside, array.shape, array.strides)
     stamp = f"{_stamped(file)}, {start + inside}, {array.strides}, {array.dtype.str}"
-    return _sliced(
-        f"the memory map of {file}",
-        stamp,
-        array.shape,
-        rows_of_a_block(array.shape, array.dtype),
-        again,
-        np.asarray(array),
-    )
+    return _sliced(f"the memory map of {file}", stamp, again, np.asarray(array))
 
 
 def _mapped(file: str, dtype: np.dtype, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
@@ -309,16 +290,8 @@ def stored_rows(given: Any, *, gaps: bool = False) -> SlicedRows:
         array, chunk = hdf5.whole_dataset(given, gaps=gaps), given.chunks[0] if given.chunks else 1
     else:
         raise BadInputError(f"the {type(given).__name__} of h5py holds no rows: give a dataset of the file")
-    _require_rows(array.shape, where)
-    height = rows_of_a_block(array.shape, array.dtype, chunk)
-    return _sliced(
-        where,
-        _stamped(given.file.filename),
-        array.shape,
-        height,
-        partial(_reopened, given.file.filename, given.name, gaps),
-        array,
-    )
+    again = partial(_reopened, given.file.filename, given.name, gaps)
+    return _sliced(where, _stamped(given.file.filename), again, array, chunk)
 
 
 def _reopened(file: str, name: str, gaps: bool) -> Any:
@@ -332,10 +305,8 @@ class _CsrSlices:
     """A CSR matrix in a file, by slices of rows."""
 
     def __init__(self, group: Any) -> None:
-        self._group, self.dtype = (
-            {name: hdf5.whole_dataset(group[name]) for name in ("data", "indices", "indptr")},
-            group["data"].dtype,
-        )
+        self._group = {name: hdf5.whole_dataset(group[name]) for name in ("data", "indices", "indptr")}
+        self.dtype = group["data"].dtype
         self.shape = tuple(int(n) for n in group.attrs["shape"])
 
     def require_whole(self, where: str) -> None:
@@ -433,8 +404,7 @@ def graph_rows(array: Any, where: str, meant: Conventions | None = None) -> Grap
     """
     if any(np.isnan(n) for n in array.shape):
         raise BadInputError(f"{where} has blocks of unknown size: call x.compute_chunk_sizes() first")
-    if 0 in array.shape:
-        raise BadInputError(f"{where} has shape {array.shape}: rows and columns are needed, at least one of each")
+    require(0 not in array.shape, f"{where} has shape {array.shape}: rows and columns are needed, at least one of each")
     heights, *columns = array.chunks
     blocks = [
         tuple((array.name, row, *other) for other in product(*(range(len(c)) for c in columns)))

@@ -8,7 +8,6 @@ drawn without looking at A (Freivalds 1977); ``X^T (A^T Z) = Z^T Z`` shows that 
 
 from __future__ import annotations
 
-import tracemalloc
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
@@ -19,7 +18,7 @@ from npmdask.errors import BadInputError, NpmdaskError, RefusedError
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block, single_threaded_blas
 from npmdask.storage.checksum import crc32c, fingerprint
-from npmdask.storage.readers.computed import REAL
+from npmdask.storage.readers.computed import REAL, traced
 from npmdask.storage.readers.dense import ReadStats
 
 PROBES = 4  # random vectors; an error of a product is missed where all of them are nearly orthogonal to it
@@ -137,17 +136,9 @@ class MatrixFreeReader:
         probe, first, second = self.probe(), ReadStats(), ReadStats()
         with single_threaded_blas():  # as in every pass
             self.products(probe, first)
-            tracing = tracemalloc.is_tracing()
-            if not tracing:
-                tracemalloc.start(1)
-            try:
-                before = tracemalloc.get_traced_memory()[0]
-                tracemalloc.reset_peak()
+            with traced() as allocated:
                 self.products(probe, second)
-                peak = tracemalloc.get_traced_memory()[1] - before
-            finally:
-                if not tracing:
-                    tracemalloc.stop()
+                peak = allocated()
         seen = second.checksums[0, 0]
         if first.checksums[0, 0] != seen:
             raise self.changed()

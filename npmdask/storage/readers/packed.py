@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations_with_replacement, permutations
+from operator import attrgetter
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -122,26 +123,12 @@ class TriangleReader(InTiles):
     def packed(self) -> bool:
         return isinstance(self.array, PackedArray)
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.dense.shape
-
-    @property
-    def dtype(self) -> np.dtype:
-        return self.dense.dtype
-
-    @property
-    def chunks(self) -> tuple[int, int]:
-        return self.dense.chunks
-
-    @property
-    def grid(self) -> tuple[int, int]:
-        """Chunks down and across the matrix, those that are not read among them."""
-        return self.dense.grid
-
-    @property
-    def where(self) -> str:
-        return self.dense.where
+    shape = property(attrgetter("dense.shape"))
+    dtype = property(attrgetter("dense.dtype"))
+    chunks = property(attrgetter("dense.chunks"))
+    grid = property(attrgetter("dense.grid"))  # down and across the matrix, chunks that are not read among them
+    where = property(attrgetter("dense.where"))
+    remote = property(attrgetter("dense.remote"))
 
     @property
     def units(self) -> int:
@@ -167,11 +154,6 @@ class TriangleReader(InTiles):
             return self.tile_rows * wide + shard_bytes(access, self.dense.whole, self.dtype, 1)
         return {"decoded": 3, "zarr": 8}[access.way] * self.chunks[0] * wide
 
-    @property
-    def remote(self) -> Remote | None:
-        """What a pass fetches over a network; None of local files, and of what zarr reads itself."""
-        return self.dense.remote
-
     def ahead(self, units: range) -> Iterator[int]:
         """The units, one by one, the next one asked for while one is worked on."""
         for unit in units:
@@ -187,7 +169,7 @@ class TriangleReader(InTiles):
         """Yield (rows of the matrix, tile of one column of chunks). A tile's memory is reused by the next one."""
         (i, j), found = self.place(unit), self.dense.sums()
         columns = self.dense.slab_columns(j)
-        for rows, values in self._chunk_tiles(i, j):
+        for rows, values in self._tiles_by_rows(i, j) if self.dense.access.by_rows else self._decoded_tiles(i, j):
             found.add(values)
             record.bytes_read += values.nbytes
             yield rows, [(columns, values)]
@@ -203,9 +185,6 @@ class TriangleReader(InTiles):
     def bad_value(self, position: str) -> BadInputError:
         """What to say of a value that is not finite."""
         return self.dense.bad_value(position)
-
-    def _chunk_tiles(self, i: int, j: int) -> Iterator[tuple[slice, np.ndarray]]:
-        return self._tiles_by_rows(i, j) if self.dense.access.by_rows else self._decoded_tiles(i, j)
 
     def _tiles_by_rows(self, i: int, j: int) -> Iterator[tuple[slice, np.ndarray]]:
         dense, width = self.dense, self.dense.whole[1]  # an edge chunk is stored whole
@@ -226,9 +205,8 @@ class TriangleReader(InTiles):
 
     def chunk(self, i: int, j: int) -> np.ndarray:
         """One whole upper chunk in memory of its own, its checksum compared."""
-        block, found = np.array(self.dense.decode(i, j)), self.dense.sums()
-        found.add(block)
-        self.dense._verify(i, j, found)
+        block = np.array(self.dense.decode(i, j))
+        self.dense.verify(i, j, block, ReadStats())
         return block
 
     def slab(self, i: int) -> np.ndarray:
@@ -500,12 +478,7 @@ class TensorReader:
             values = flat.view(self.dtype).reshape(-1, self.side)
         else:
             values = self.dense.decode(unit, 0)
-        found = self.dense.sums()
-        found.add(values)
-        self.dense._verify(unit, 0, found)
-        record.checksums[unit, 0] = found.crc
-        record.bytes_read += values.nbytes
-        record.chunks += 1
+        self.dense.verify(unit, 0, values, record)
         return values
 
 
