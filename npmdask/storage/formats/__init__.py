@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from npmdask.errors import BadInputError, Later
+from npmdask.errors import BadInputError, Later, require
 from npmdask.storage.columns import addressed, parts_of
 from npmdask.storage.formats.common import DenseSource, SparseSource, open_binary, require_regular_file
 from npmdask.storage.formats.cubes import (
@@ -117,8 +117,7 @@ def tell_format(path: Path) -> str:
             f"rows lie: --dim time; or write one array of it as Zarr: xarray.open_dataset({path.name!r})[NAME].to_zarr"
             "('name.zarr')"
         )
-    if not found:
-        raise BadInputError(f"{path} has no known format; supported are {SUPPORTED}")
+    require(bool(found), f"{path} has no known format; supported are {SUPPORTED}")
     return found
 
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 from pathlib import Path
 from types import MappingProxyType
@@ -19,7 +20,7 @@ import numpy as np
 import zarr
 from scipy import sparse
 
-from npmdask.errors import BadInputError, CommitError, Later, NpmdaskError, RefusedError, closest
+from npmdask.errors import BadInputError, CommitError, Later, NpmdaskError, RefusedError, closest, require
 from npmdask.storage.columns import genotypes
 from npmdask.storage.kinds import storage_dtype
 from npmdask.storage.labels import Axis, Labels
@@ -151,8 +152,7 @@ def require_2d(shape: Sequence[int], where: str) -> tuple[int, int]:
             f"{where} has shape {tuple(shape)}: rows and columns are needed; reshape it to two dimensions "
             f"and save it again, for example with array.reshape(len(array), -1){more}"
         )
-    if 0 in shape:
-        raise BadInputError(f"{where} has shape {tuple(shape)}: it has no data to analyse")
+    require(0 not in shape, f"{where} has shape {tuple(shape)}: it has no data to analyse")
     return (int(shape[0]), int(shape[1]))
 
 
@@ -389,10 +389,12 @@ def grid_rows(
     """Rows of anything that slices like an array."""
     if too_wide(shape, chunks, dtype):
         with opener() as array:
-            reader = spool_grid(_block_of(array, chunks), shape, chunks, dtype, spool)
+            reader = spool_grid(partial(_block_of, array, chunks), shape, chunks, dtype, spool)
         yield from tile_rows(reader, start)
         return
-    step = _grid_step(shape, chunks[0], dtype)
+    wide = shape[1] * dtype.itemsize
+    height = chunks[0] if chunks[0] * wide <= SLAB_BYTES else 1
+    step = max(height, batch_rows(wide) // height * height)  # whole chunks if they fit into memory
     with opener() as array:
         while start < shape[0]:
             stop = min(shape[0], (start // step + 1) * step)
@@ -410,20 +412,9 @@ def that_fit(size: int) -> int:
     return max(1, SLAB_BYTES // size)
 
 
-def _grid_step(shape: tuple[int, int], height: int, dtype: np.dtype) -> int:
-    """Rows of a batch: whole chunks (of ``height`` rows) if they fit into memory."""
-    wide = shape[1] * dtype.itemsize
-    if height * wide > SLAB_BYTES:
-        height = 1
-    return max(height, batch_rows(wide) // height * height)
-
-
-def _block_of(array: Any, chunks: tuple[int, int]) -> Callable[[int, int], np.ndarray]:
-    def block(slab: int, column: int) -> np.ndarray:
-        top, left = slab * chunks[0], column * chunks[1]
-        return np.asarray(array[top : top + chunks[0], left : left + chunks[1]])
-
-    return block
+def _block_of(array: Any, chunks: tuple[int, int], slab: int, column: int) -> np.ndarray:
+    top, left = slab * chunks[0], column * chunks[1]
+    return np.asarray(array[top : top + chunks[0], left : left + chunks[1]])
 
 
 def tile_rows(reader: DenseReader, start: int) -> Iterator[np.ndarray]:

@@ -270,13 +270,9 @@ def array_shapes(nodes: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def exact_slices(array: Any, path: Path) -> Callable[[int, int], np.ndarray]:
-    """Slices of a 1-D array; libraries would silently return fewer values than asked for."""
-
-    def read(first: int, last: int) -> np.ndarray:
-        if last > array.shape[0]:
-            raise truncated(path, f"{array.name} has {array.shape[0]} values and {last} are needed")
-        values = np.asarray(array[first:last])
-        return values.astype(values.dtype.newbyteorder("="), copy=False)
-
-    return read
+def exact_slice(array: Any, path: Path, first: int, last: int) -> np.ndarray:
+    """A slice of a 1-D array; libraries would silently return fewer values than asked for."""
+    if last > array.shape[0]:
+        raise truncated(path, f"{array.name} has {array.shape[0]} values and {last} are needed")
+    values = np.asarray(array[first:last])
+    return values.astype(values.dtype.newbyteorder("="), copy=False)

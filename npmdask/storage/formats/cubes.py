@@ -28,7 +28,6 @@ from npmdask.storage.formats.common import (
     column_major,
     grid_rows,
     require_numbers,
-    require_size,
     row_major,
     spool_file,
     spool_write,
@@ -36,7 +35,7 @@ from npmdask.storage.formats.common import (
     truncated,
 )
 from npmdask.storage.formats.compressed import array_shapes
-from npmdask.storage.formats.numpy_files import npy_header
+from npmdask.storage.formats.numpy_files import npy_file
 from npmdask.storage.formats.zarr_stores import boxes_of, dense_array, for_tensor
 from npmdask.storage.kinds import TENSOR, require_cube, require_square_matrices
 from npmdask.storage.readers.dense import ReadStats
@@ -125,11 +124,7 @@ def moved(box: Box, origin: list[int]) -> Box:
 
 
 def open_npy_matrices(path: Path) -> DenseSource:
-    with open(path, "rb") as file:
-        shape, fortran, dtype = npy_header(file, str(path))
-        offset = file.tell()
-    n, d = require_square_matrices(shape, str(path))
-    require_size(path, offset, n * d * d * dtype.itemsize)
+    (n, d), fortran, dtype, offset = npy_file(path, require_square_matrices)
 
     def batches(start: int) -> Iterator[np.ndarray]:
         if not fortran:
@@ -227,17 +222,13 @@ class TensorSource:
 
 
 def open_npy_tensor(path: Path) -> TensorSource:
-    with open(path, "rb") as file:
-        shape, fortran, dtype = npy_header(file, str(path))
-        offset = file.tell()
-    size = require_cube(shape, str(path))
-    require_size(path, offset, size**3 * dtype.itemsize)
+    size, fortran, dtype, offset = npy_file(path, require_cube)
 
     @contextmanager
     def boxes(side: int) -> Iterator[Callable[[Place], np.ndarray]]:
         with open(path, "rb", buffering=0) as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # no more than is asked for
-            cube = PlainCube(path=path, file=file.fileno(), offset=offset, shape=shape, dtype=dtype)
+            cube = PlainCube(path=path, file=file.fileno(), offset=offset, shape=(size,) * 3, dtype=dtype)
 
             def box(place: Place) -> np.ndarray:
                 at = box_at(place, side, size)

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 from select import select
@@ -46,7 +46,7 @@ from npmdask.storage.formats.compressed import (
     array_shapes,
     compressed_source,
     encoding,
-    exact_slices,
+    exact_slice,
     gene_labels,
     group_shape,
     is_10x,
@@ -116,7 +116,7 @@ def open_hdf5(
         with h5py.File(path, "r") as opened:
             parts = [opened[name][part] for part in PARTS]
             require_whole(parts, missing)
-            yield {part: exact_slices(_sought(opened[name][part], missing), path) for part in PARTS}
+            yield {part: partial(exact_slice, _sought(opened[name][part], missing), path) for part in PARTS}
             require_whole(parts, missing)
 
     found = compressed_source("hdf5", layout, slices, shape, dtype, count, spool, path)
@@ -132,9 +132,9 @@ def _turned(file: Any, node: Any) -> str:
     """The format by which an array is stored transposed; "": none. Cells by genes, CSC of 10x Genomics is CSR."""
     if is_loom(file) and node.name.strip("/").partition("/")[0] in ("matrix", "layers"):
         return "loom"
-    return (
-        "10x Genomics" if hasattr(node, "keys") and is_10x(node) else "MATLAB" if "MATLAB_class" in node.attrs else ""
-    )
+    if hasattr(node, "keys") and is_10x(node):
+        return "10x Genomics"
+    return "MATLAB" if "MATLAB_class" in node.attrs else ""
 
 
 def _called(node: Any, *names: str) -> Labels | None:
@@ -443,15 +443,12 @@ def _open_ended(source: Any) -> bool:
     """Whether the number of parts is not fixed: names with a counter, or selections without an end."""
     name = (source.file_name + source.dset_name).replace("%%", "")
     spaces = [s for s in (source.vspace, source.src_space) if _regular(s)]
-    return "%b" in name or any(h5py.h5s.UNLIMITED in (*s[2], *s[3]) for s in map(_hyperslab, spaces))
+    found = [space.get_regular_hyperslab() for space in spaces]
+    return "%b" in name or any(h5py.h5s.UNLIMITED in (*s[2], *s[3]) for s in found)
 
 
 def _regular(space: Any) -> bool:
     return space.get_select_type() == h5py.h5s.SEL_HYPERSLABS and space.is_regular_hyperslab()
-
-
-def _hyperslab(space: Any) -> Any:
-    return space.get_regular_hyperslab()
 
 
 def _select(covered: Any, space: Any) -> None:
@@ -460,7 +457,7 @@ def _select(covered: Any, space: Any) -> None:
         covered.select_all()
         return
     if _regular(space):
-        start, stride, count, block = _hyperslab(space)
+        start, stride, count, block = space.get_regular_hyperslab()
         covered.select_hyperslab(start, count, stride, block, op=h5py.h5s.SELECT_OR)
         return
     for first, last in space.get_select_hyper_blocklist():

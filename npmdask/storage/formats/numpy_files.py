@@ -6,10 +6,12 @@ import io
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
+from math import prod
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, TypeVar, cast
 
 import numpy as np
 
@@ -30,8 +32,10 @@ from npmdask.storage.formats.common import (
     spool_write,
     truncated,
 )
-from npmdask.storage.formats.compressed import OpenSlices, Slices, compressed_source
+from npmdask.storage.formats.compressed import Slices, compressed_source
 from npmdask.storage.labels import Axis, Labels
+
+Found = TypeVar("Found")
 
 
 def raw_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype]:
@@ -48,12 +52,18 @@ def npy_header(file: BinaryIO, where: str) -> tuple[tuple[int, ...], bool, np.dt
     return shape, fortran, dtype
 
 
-def open_npy(path: Path) -> DenseSource:
+def npy_file(path: Path, checked: Callable[[tuple[int, ...], str], Found]) -> tuple[Found, bool, np.dtype, int]:
+    """What ``checked`` finds of the shape, whether it is column-major, dtype, and where the values begin."""
     with open(path, "rb") as file:
         shape, fortran, dtype = npy_header(file, str(path))
         offset = file.tell()
-    rows, columns = require_2d(shape, str(path))
-    require_size(path, offset, rows * columns * dtype.itemsize)
+    found = checked(shape, str(path))
+    require_size(path, offset, prod(shape) * dtype.itemsize)
+    return found, fortran, dtype, offset
+
+
+def open_npy(path: Path) -> DenseSource:
+    (rows, columns), fortran, dtype, offset = npy_file(path, require_2d)
 
     def batches(start: int) -> Iterator[np.ndarray]:
         if fortran:
@@ -152,7 +162,7 @@ def _open_npz_sparse(path: Path, spool: Path) -> SparseSource:
     compressed = ["indptr", "indices", "data"]
     names = {"csr": compressed, "csc": compressed, "coo": ["row", "col", "data"]}
     require(layout in names, f"{path} is stored as {layout}; save it with scipy.sparse.save_npz(path, matrix.tocsr())")
-    slices = _npz_slices(path, names[layout])
+    slices = partial(_npz_slices, path, names[layout])
     return compressed_source("npz", layout, slices, (rows, columns), dtype, count, spool, path)
 
 
@@ -195,13 +205,10 @@ class _MemberSlices:
         self._file.close()
 
 
-def _npz_slices(path: Path, names: list[str]) -> OpenSlices:
-    @contextmanager
-    def opened() -> Iterator[Slices]:
-        with ExitStack() as stack:
-            yield {name: stack.enter_context(closing(_MemberSlices(path, name))) for name in names}
-
-    return opened
+@contextmanager
+def _npz_slices(path: Path, names: list[str]) -> Iterator[Slices]:
+    with ExitStack() as stack:
+        yield {name: stack.enter_context(closing(_MemberSlices(path, name))) for name in names}
 
 
 # IDX, the format of MNIST.

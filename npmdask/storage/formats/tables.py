@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.errors import BadInputError, Later
+from npmdask.errors import BadInputError, Later, require
 from npmdask.storage.columns import NUMERIC, Choice, addressed, chosen, names_of_rows, parts_of, without
 from npmdask.storage.formats.common import (
     DenseSource,
@@ -195,8 +195,7 @@ def open_csv(
     text = line.decode("utf-8-sig", "replace")  # of another encoding, numbers are the same
     delimiter = delimiter or next((d for d in ",;\t" if d in text), ",")
     fields = [field.strip() for field in next(csv.reader([text], delimiter=delimiter), [])]
-    if not fields:
-        raise BadInputError(f"{path} is empty: it has no data to analyse")
+    require(bool(fields), f"{path} is empty: it has no data to analyse")
     lines = io.StringIO(some[:size].decode("utf-8", "replace"), newline="")
     rows = [[field.strip() for field in row] for row in csv.reader(lines, delimiter=delimiter)]
     rows = [row for row in (rows if len(some) <= size else rows[:-1]) if row]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +36,11 @@ from npmdask.storage.formats.common import (
 )
 from npmdask.storage.formats.compressed import (
     PARTS,
+    Slices,
     array_shapes,
     compressed_source,
     encoding,
-    exact_slices,
+    exact_slice,
     gene_labels,
     group_shape,
     main_array,
@@ -87,11 +89,8 @@ def _chosen(
     """The array ``name`` of a group; ``record``: of an npmdask store."""
     if isinstance(node[name], zarr.Group):
         return _sparse(path, node[name], missing, spool)
-    known = (
-        boxes_of(node["checksums"], "error")[...]
-        if record is not None and name == "data" and "checksums" in node
-        else None
-    )
+    stored = record is not None and name == "data" and "checksums" in node
+    known = boxes_of(node["checksums"], "error")[...] if stored else None
     if known is not None and record.get("layout") == "packed":
         return _packed(node[name], int(record["shape"][0]), known)
     if known is not None:
@@ -145,7 +144,7 @@ def _sparse(path: Path, group: Any, missing: str, spool: Path) -> SparseSource:
     where = f"{group.path or '/'} of {path}"
     shape, data = group_shape(group, where), group["data"]
     require_plain_parts(group)
-    parts = {name: exact_slices(boxes_of(group[name], missing), path) for name in PARTS}
+    parts: Slices = {name: partial(exact_slice, boxes_of(group[name], missing), path) for name in PARTS}
     dtype = require_numbers(data.dtype, where)
     layout = encoding(group)
     return compressed_source("zarr", layout, lambda: nullcontext(parts), shape, dtype, data.shape[0], spool, path)
