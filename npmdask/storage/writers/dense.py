@@ -6,7 +6,8 @@ import csv
 import hashlib
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -14,6 +15,7 @@ import numpy as np
 import zarr
 
 from npmdask.errors import BadInputError, CommitError, RefusedError, extra, require
+from npmdask.numerics.units import attributes
 from npmdask.storage.checksum import crc32c, digest_of, fingerprint
 from npmdask.storage.kinds import KEPT, size_of_matrix, storage_dtype
 from npmdask.storage.paths import require_no_link
@@ -296,14 +298,11 @@ class DenseWriter(SlabWriter):
         if self.on_slab is not None:
             self.on_slab(self._array, len(self._checksums))
 
+    def _tables(self) -> dict[str, np.ndarray]:
+        return {"checksums": self._checksums, "digests": np.stack(self._digests)}
+
     def _checkpoint(self) -> None:
-        arrays: dict[str, np.ndarray] = {
-            "checksums": self._checksums,
-            "digests": np.stack(self._digests),
-            "mean": self._moments.mean,
-            "m2": self._moments.m2,
-        }
-        self._log(self._rows, arrays, {"rows": self._rows})
+        self._log(self._rows, self._tables() | attributes(self._moments, "mean", "m2"), {"rows": self._rows})
         self._since_log = 0
 
     def finish(
@@ -329,11 +328,7 @@ class DenseWriter(SlabWriter):
             before_publish(self._array)
         facts = {"shape": list(self._array.shape), "dtype": self.dtype.str, "chunks": list(self.chunks)}
         moments = {} if self.gaps else {"column_mean": self._moments.mean, "column_m2": self._moments.m2}
-        beside: dict[str, np.ndarray] = {
-            **moments,
-            "checksums": self._checksums,
-            "digests": np.stack(self._digests),
-        }
+        beside = moments | self._tables()
         extra = {**(extra or {}), **(self._size_of_matrix() if self.kind == "symmetric" else {})}
         extra |= {"gaps": True} if self.gaps else {}
         return self._finish(facts, "dense", [beside["digests"]], {**beside, **(arrays or {})}, extra)
@@ -402,7 +397,7 @@ class RowFile:
                 import pyarrow as pa
                 import pyarrow.parquet as pa_parquet
             self._table: Any = pa.table
-        try:
+        with self._writing():
             text: dict[str, Any] = {"newline": "", "encoding": "utf-8"} if dest.suffix.lower() == ".csv" else {}
             opened: Any = open(self.partial, "w" if text else "wb", **text)
             self._file: IO[Any] = opened
@@ -415,13 +410,11 @@ class RowFile:
                     self._parquet = pa_parquet.ParquetWriter(self._file, schema)
                 case _:
                     self._begin_npy()
-        except OSError as error:
-            raise self._failed(error) from error
 
     def write(self, rows: np.ndarray) -> None:
         """Append rows (b x columns)."""
         rows = np.ascontiguousarray(rows, "<f8")
-        try:
+        with self._writing():
             match self.dest.suffix.lower():
                 case ".csv":
                     self._lines.writerows(rows.tolist())
@@ -429,8 +422,6 @@ class RowFile:
                     self._parquet.write_table(self._table(dict(zip(self._names, rows.T, strict=True))))
                 case _:
                     self._file.write(rows.data)
-        except OSError as error:
-            raise self._failed(error) from error
         self._hash.update(rows.data)
         self.next_row += len(rows)
 
@@ -438,7 +429,7 @@ class RowFile:
         """Make the file appear; returns the fingerprint of its numbers. ``facts`` of a store have no place in it."""
         require(self.next_row > 0, f"no rows in the source of {self.dest}")
         digest = np.frombuffer(self._hash.digest(), np.uint8)
-        try:
+        with self._writing():
             if self.dest.suffix.lower() == ".parquet":
                 self._parquet.close()
             elif self.dest.suffix.lower() == ".npy":
@@ -447,8 +438,6 @@ class RowFile:
             os.fsync(self._file.fileno())
             self._file.close()
             os.replace(self.partial, self.dest)
-        except OSError as error:
-            raise self._failed(error) from error
         return fingerprint({"shape": [self.next_row, len(self._names)], "dtype": "<f8"}, [digest])
 
     def drop(self) -> None:
@@ -462,5 +451,9 @@ class RowFile:
         shape = (self.next_row, len(self._names))
         np.lib.format.write_array_header_1_0(self._file, {"descr": "<f8", "fortran_order": False, "shape": shape})
 
-    def _failed(self, error: OSError) -> CommitError:
-        return CommitError(f"cannot write {self.dest}: {error.strerror or error}")
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise CommitError(f"cannot write {self.dest}: {error.strerror or error}") from error
