@@ -121,14 +121,8 @@ def advise_chunks(source: Source) -> LayoutAdvice:
         + _shape_reasons(reader, source.kind, better)
         + _packing_reasons(reader.array, by_rows=reader.access.by_rows)
     )
-    if not reasons:
-        return LayoutAdvice(chunk_bytes=size, reasons=())
-    return LayoutAdvice(
-        chunk_bytes=size,
-        reasons=tuple(reasons),
-        chunks=better,
-        command=_command(source, better),
-    )
+    advice: dict[str, Any] = {"chunks": better, "command": _command(source, better)} if reasons else {}
+    return LayoutAdvice(chunk_bytes=size, reasons=tuple(reasons), **advice)
 
 
 def _size_reasons(chunk: int, whole: int, held: int | None = None) -> list[str]:

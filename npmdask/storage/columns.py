@@ -16,7 +16,7 @@ from shlex import quote
 from typing import Any
 from urllib.parse import unquote
 
-from npmdask.errors import BadInputError, closest
+from npmdask.errors import BadInputError, closest, require
 from npmdask.storage.paths import in_order, is_zarr
 
 NUMERIC = "numeric"  # instead of names: columns of integers and floats
@@ -158,8 +158,7 @@ def chosen(
         kept = [i for i in range(len(names)) if i not in rows and (only is None or numeric[i])]
     gone = {i for name in out for i in places[name]}
     kept = [i for i in kept if i not in gone]
-    if not kept:
-        raise BadInputError(f"{where} has no columns to analyse{', with those that are chosen' if choice else ''}")
+    require(bool(kept), f"{where} has no columns to analyse{', with those that are chosen' if choice else ''}")
     used = {*kept, *rows}
     taken = [names[i] or "the first, without a name" for i in rows if i not in kept]
     left = [name for i, name in enumerate(names) if i not in used]

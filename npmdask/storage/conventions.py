@@ -149,8 +149,9 @@ def conventions_of(attributes: Mapping[str, Any], dtype: np.dtype, where: str, f
     BadInputError
         An attribute of this sort that is not understood, or is not in CF.
     """
-    if dtype.kind == "c":
-        _require_as_stored(attributes, where)
+    for name in (name for name in KNOWN if dtype.kind == "c" and name in attributes):
+        if not _is_nan(value := _plain(attributes[name])):
+            raise _not_understood(where, name, value, "of complex numbers")
     if dtype.kind not in "iufb":
         return None
     if SINCE.match(str(units := _plain(attributes.get("units", "")))) or "calendar" in attributes:
@@ -184,14 +185,6 @@ def conventions_of(attributes: Mapping[str, Any], dtype: np.dtype, where: str, f
         limits=limits,
         limits_decoded=decoded,
     )
-
-
-def _require_as_stored(attributes: Mapping[str, Any], where: str) -> None:
-    """Raise BadInputError of complex values that would have to be decoded, which CF knows nothing of."""
-    for name in (name for name in KNOWN if name in attributes):
-        value = _plain(attributes[name])
-        if not _is_nan(value):
-            raise _not_understood(where, name, value, "of complex numbers")
 
 
 def _types(stored: np.dtype, scale: Any, offset: Any, marks: list[Any]) -> tuple[np.dtype, np.dtype]:

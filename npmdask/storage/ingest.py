@@ -32,7 +32,7 @@ from npmdask.storage import paths
 from npmdask.storage.bundle import write_file_atomically
 from npmdask.storage.columns import addressed, at, parts_of
 from npmdask.storage.formats import open_file, open_matrices, open_tensor
-from npmdask.storage.formats.common import DenseSource, FileSource, SparseSource, batch_rows, guarded, reading
+from npmdask.storage.formats.common import DenseSource, FileSource, SparseSource, after, batch_rows, guarded, reading
 from npmdask.storage.formats.cubes import TensorSource
 from npmdask.storage.kinds import (
     KEPT,
@@ -148,11 +148,10 @@ def discarded_if_bad(target: Path) -> Iterator[None]:
     """A source that is wrong will be another one when it is mended: nothing written from it is of use."""
     try:
         yield
-    except BadInputError:
+    except (BadInputError, MemoryError) as error:
         shutil.rmtree(target.with_name(target.name + ".partial"), ignore_errors=True)
-        raise
-    except MemoryError as error:
-        shutil.rmtree(target.with_name(target.name + ".partial"), ignore_errors=True)
+        if isinstance(error, BadInputError):
+            raise
         raise BadInputError(
             f"the source of {target} declares more data than the memory of this machine can hold ({error}): correct "
             "its header, or ingest it on a larger machine"
@@ -380,10 +379,14 @@ def ingest(
         raise RefusedError(f"{target} exists already; choose another name or pass --overwrite")
     if kind == "tensor":
         require_tensor_options(layout, non_finite, header, chunks)
-        options = {"dataset": dataset, "missing": missing, "symmetrise": symmetrise, "overwrite": overwrite}
-        options |= {"rounding": rounding}
-        held = None if dtype is None else _dtype(dtype)
-        return ingest_tensor(path, target, **options, mark=mark, chunks=chunks, dtype=held, progress=progress)  # type: ignore[arg-type]
+        options: dict[str, Any] = {
+            "dataset": dataset,
+            "missing": missing,
+            "symmetrise": symmetrise,
+            "overwrite": overwrite,
+        }
+        options |= {"rounding": rounding, "mark": mark, "dtype": None if dtype is None else _dtype(dtype)}
+        return ingest_tensor(path, target, **options, chunks=chunks, progress=progress)
     gaps = "refuse" if non_finite == "error" else "nan"
     asked = "nan" if non_finite == "missing" and missing == "error" else missing
     with locked(target), scratch_folder(target) as spool:
@@ -501,11 +504,8 @@ def _densified(source: SparseSource) -> DenseSource:
 def _sparsified(source: DenseSource) -> SparseSource:
     def batches(start: int) -> Iterator[sparse.csr_matrix]:
         # From the first row on: the batches, and with them the order of sums, must not depend on `start`.
-        row = 0
-        for rows in source.batches(0):
-            if row >= start:
-                yield sparse.csr_matrix(np.ascontiguousarray(rows, storage_dtype(rows.dtype)))
-            row += len(rows)
+        for rows in after(start, source.batches(0)):
+            yield sparse.csr_matrix(np.ascontiguousarray(rows, storage_dtype(rows.dtype)))
 
     return SparseSource(**_facts(source), batches=batches)
 
@@ -644,7 +644,8 @@ def copy_of(file: Path, array: str | None, kind: str | None, *, gaps: bool = Fal
     limit = parse_memory(os.environ.get(LIMIT) or None, LIMIT) or BYTES
     folder = cache_folder() / "files" / hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]
     with _alone(folder):
-        seen, settled = look_of(file), _is_settled(file)
+        seen = look_of(file)
+        settled = all(time.time_ns() - part.stat().st_mtime_ns >= FRESH for part in parts_of(file))
         if settled and _noted(folder) == {**asked, "look": seen} and (folder / DATA).is_dir():
             yield folder / DATA
             return
@@ -737,11 +738,6 @@ def look_of(file: Path) -> list[list[Any]]:
     """Changes whenever the file does, or one of a folder of Parquet files."""
     stats = [(path.name, path.stat()) for path in parts_of(file)]
     return [[name, s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino] for name, s in stats]
-
-
-def _is_settled(file: Path) -> bool:
-    """Whether it is so old that it cannot change once more unseen."""
-    return all(time.time_ns() - part.stat().st_mtime_ns >= FRESH for part in parts_of(file))
 
 
 def _noted(folder: Path) -> Any:

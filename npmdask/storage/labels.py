@@ -87,8 +87,7 @@ class Labels:
     def bundle(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """The arrays, and what is to be known of them, as a part of a store keeps them."""
         sides = {"rows": self.rows, "columns": self.columns}
-        sides |= {"grid": self.grid} if self.grid else {}
-        sides |= {"points": self.points} if self.points else {}
+        sides |= {name: axes for name, axes in (("grid", self.grid), ("points", self.points)) if axes}
         named = {f"{side}-{i}": axis.values for side, axes in sides.items() for i, axis in enumerate(axes)}
         facts = {side: [[axis.name, axis.size] for axis in axes] for side, axes in sides.items()}
         return {name: values for name, values in named.items() if values is not None}, facts

@@ -20,7 +20,7 @@ from shlex import quote
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from npmdask.errors import BadInputError, CommitError, RefusedError
+from npmdask.errors import BadInputError, CommitError, RefusedError, require
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}"  # of a run
 LONGEST = 200  # bytes of the name of a store: file systems take 255, and what lies beside it has longer names
@@ -101,10 +101,10 @@ def require_path(path: str | Path) -> None:
     if not isinstance(path, str | os.PathLike):
         raise BadInputError(f"{path!r} is not a path: name the store by a path or a URL, as text or as a Path")
     text = str(path)
-    if not text.strip():
-        raise BadInputError(
-            "the name of a store is empty (a variable of the shell that is not set?): give a path or a URL"
-        )
+    require(
+        bool(text.strip()),
+        "the name of a store is empty (a variable of the shell that is not set?): give a path or a URL",
+    )
     if UNSEEN.search(text):
         raise BadInputError(f"{text!r} contains control characters, or bytes that are not text; choose another name")
     name = os.path.basename(text)

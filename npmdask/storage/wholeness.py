@@ -137,11 +137,8 @@ def open_grid(place: Path, dim: str, *, gaps: bool | None = None) -> tuple[Any, 
             found = xr.open_zarr(node.store_path.store, chunks=None, consolidated=False)
         elif (root := _file_or_group(place)).is_dir():
             node = open_node(root)  # refuses what would have to be unpickled
-            found = (
-                _bare(node, place)
-                if isinstance(node, zarr.Array)
-                else xr.open_zarr(root, chunks=None, consolidated=False)
-            )
+            alone = isinstance(node, zarr.Array)
+            found = _bare(node, place) if alone else xr.open_zarr(root, chunks=None, consolidated=False)
         else:
             require_readable(root)
             found, look = xr.open_dataset(root), look_of(root)

@@ -25,11 +25,8 @@ if TYPE_CHECKING:
 
 Position = dict[str, Any]
 NON_FINITE = ("refuse", "skip")
-GAPS = (
-    "refuse",
-    "give",
-    "give-some",
-)  # rows with missing values: not finite; given as they are; given if they have one
+# Rows with missing values: not finite; given as they are; given if they have one.
+GAPS = ("refuse", "give", "give-some")
 
 
 class Stream(Protocol):
@@ -86,13 +83,6 @@ def require_same(position: Position, facts: dict[str, int], source: str) -> None
             )
 
 
-def require_policy(non_finite: str) -> str:
-    """``non_finite``, if it is one of ``NON_FINITE``."""
-    if non_finite not in NON_FINITE:
-        raise BadInputError(f"unknown non_finite={non_finite!r}: {closest(str(non_finite), list(NON_FINITE))}")
-    return non_finite
-
-
 def require_count(value: Any, name: str) -> int:
     """``value``, if it is a whole number of at least 1."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
@@ -133,7 +123,9 @@ class BatchedStream(ABC):
         """``gaps``: what is done with missing values (NaN). Where rows with some are given, the policy is for those
         with infinities; rows without any value are given, too ("give"), or skipped and counted ("give-some").
         """
-        self._columns, self._non_finite, self._gaps = columns, require_policy(non_finite), gaps
+        if non_finite not in NON_FINITE:
+            raise BadInputError(f"unknown non_finite={non_finite!r}: {closest(str(non_finite), list(NON_FINITE))}")
+        self._columns, self._non_finite, self._gaps = columns, non_finite, gaps
         self._rows_read = self._skipped = 0
 
     @property

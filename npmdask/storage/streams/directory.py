@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from npmdask.errors import BadInputError, RefusedError
+from npmdask.errors import BadInputError, RefusedError, require
 from npmdask.storage.checksum import crc32c, fingerprint
 from npmdask.storage.columns import Choice, at
 from npmdask.storage.formats import open_file
@@ -294,8 +294,7 @@ class Directory(BatchedStream):
         at = self._cursor
         assert at.file is not None
         path = self._path / at.file
-        if at.row == 0:
-            raise BadInputError(f"{path} holds no rows: move it out of the directory")
+        require(at.row != 0, f"{path} holds no rows: move it out of the directory")
         now = mark_of(path)
         if now is not None and (what := difference(at.mark, now)):
             raise _begun(path, at.row, what)

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 from scipy.sparse import issparse
 
-from npmdask.errors import BadInputError, Later, NpmdaskError, RefusedError, closest
+from npmdask.errors import BadInputError, Later, NpmdaskError, RefusedError, closest, require
 from npmdask.storage.checksum import fingerprint
 from npmdask.storage.columns import names_of_rows
 from npmdask.storage.containers import labels_of, values_of
@@ -138,8 +138,7 @@ class IteratorRows(BatchedStream):
     @property
     def fingerprint(self) -> str:
         """Of the width: what an iterator will give cannot be known."""
-        facts = {"stream": "iterator", "columns": self._columns}
-        return fingerprint(facts, [])
+        return fingerprint({"stream": "iterator", "columns": self._columns}, [])
 
     @property
     def position(self) -> Position:
@@ -209,8 +208,7 @@ def _checked(values: Any, columns: int | None, where: str) -> Any:
         raise BadInputError(
             f"{where} gave an array of shape {values.shape}: give rows x columns, a single row as row.reshape(1, -1)"
         )
-    if 0 in values.shape:
-        raise BadInputError(f"{where} gave an empty batch of shape {values.shape}: leave empty batches out")
+    require(0 not in values.shape, f"{where} gave an empty batch of shape {values.shape}: leave empty batches out")
     if values.dtype.kind not in "iufb":
         raise BadInputError(f"{where} gave values of type {values.dtype}: give real numbers, as batch.astype(float)")
     if columns is not None and values.shape[1] != columns:

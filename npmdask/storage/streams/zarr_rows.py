@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.sparse import csr_matrix, vstack
@@ -27,25 +27,6 @@ from npmdask.storage.streams import BatchedStream, Position, RowBlock, count_of,
 
 
 RUN_BYTES = 16 * 2**20  # of CSR entries: the chunk that cuts the last row is read by two runs
-
-
-class Units(Protocol):
-    """``bounds[u]`` is the first row of unit u; its last element is the number of rows."""
-
-    bounds: np.ndarray
-
-    @property
-    def buffer_bytes(self) -> int:
-        """Memory that ``load`` takes."""
-        ...
-
-    def load(self, unit: int) -> Any:
-        """The rows of a unit; their memory may be reused by the next one."""
-        ...
-
-    def fetch(self, unit: int) -> None:
-        """Ask the kernel to read a unit meanwhile."""
-        ...
 
 
 def units_of(reader: DenseReader | ComplexReader | GapReader | TriangleReader | CsrReader) -> Units:
@@ -132,8 +113,8 @@ class SparseUnits:
         self._reader, self._chunks = reader, max(1, RUN_BYTES // (reader.chunk * width))
         starts = np.arange(0, reader.grid[0], self._chunks)
         head = reader.slab_first_row[starts]  # holds the first entry of the run
-        begins, ends = (reader.slices["indptr"].entries(rows).astype(np.int64) for rows in _unique(head))
-        begins, ends = begins[_place(head)], ends[_place(head)]
+        rows, at = np.unique(head, return_inverse=True)
+        begins, ends = (reader.slices["indptr"].entries(each).astype(np.int64)[at] for each in (rows, rows + 1))
         cut = begins < starts * reader.chunk
         first = np.where(cut, head + 1, head)
         stop = np.append(np.where(cut, ends, starts * reader.chunk)[1:], reader.entries)
@@ -159,15 +140,9 @@ class SparseUnits:
         self._reader.read_ahead(self._slabs[unit])
 
 
-def _unique(head: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    rows = np.unique(head)
-    return rows, rows + 1
-
-
-def _place(head: np.ndarray) -> np.ndarray:
-    return np.searchsorted(np.unique(head), head)
-
-
+# ``bounds[u]`` is the first row of unit u; its last element is the number of rows. ``load`` gives the rows of a unit,
+# in memory that the next one may reuse, and ``fetch`` asks the kernel to read one meanwhile.
+Units = DenseUnits | PackedUnits | ComputedUnits | SparseUnits
 ORDERS = ("sequential", "shuffled")
 
 
@@ -209,7 +184,7 @@ class ZarrRows(BatchedStream):
             raise BadInputError(f"unknown order={order!r}: {closest(str(order), list(ORDERS))}")
         if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
             raise BadInputError(f"seed is {seed!r}: pass a whole number that is not negative")
-        source = _leaving_gaps(source) if gaps != "refuse" or non_finite == "skip" else source
+        source = replace(source, reader=as_nan(source.reader)) if gaps != "refuse" or non_finite == "skip" else source
         assert not isinstance(source.reader, TensorReader)  # it has no rows: refused before
         self._source, self._shuffled, self._seed = source, order == "shuffled", seed
         self._weights = weights
@@ -354,8 +329,3 @@ class ZarrRows(BatchedStream):
                 permutation = generator(self._seed, "rows", at.epoch, unit).permutation(int(self._sizes[unit]))
             self._held = ((at.epoch, unit), values, permutation)
         return self._held[1], self._held[2]
-
-
-def _leaving_gaps(source: Source) -> Source:
-    """The same source, its missing values as NaN: of rows that are given so, or left out and counted."""
-    return replace(source, reader=as_nan(source.reader))
