@@ -18,7 +18,7 @@ from typing import Any, Self
 import numpy as np
 import zarr
 
-from npmdask.errors import BadInputError, closest
+from npmdask.errors import BadInputError, closest, require
 from npmdask.numerics.subspaces import Block
 from npmdask.runs.weights import Weights
 from npmdask.storage.containers import is_sparse, labels_of, values_of
@@ -183,8 +183,7 @@ class Estimator(*ESTIMATOR):  # type: ignore[misc]
         """
         known = list(signature(type(self)).parameters)
         for name, value in params.items():
-            if name not in known:
-                raise BadInputError(f"{type(self).__name__} has no parameter {name!r}: {closest(name, known)}")
+            require(name in known, f"{type(self).__name__} has no parameter {name!r}: {closest(name, known)}")
             setattr(self, name, value)
         return self
 

@@ -19,6 +19,7 @@ from npmdask.algorithms.streaming.model import REFUSE, ModelState
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, NpmdaskError, TooFewRowsError
 from npmdask.execution.memory import MemoryPlan, tree_rss
+from npmdask.numerics.units import attributes
 from npmdask.runs.components import labels_of_run
 from npmdask.runs.observers import Observer
 from npmdask.runs.restore import bind_spec
@@ -79,11 +80,9 @@ class StreamDriver:
             values=arrays["values"],
             mean=arrays.get("mean"),
             outcome=outcome,
-            rows=state.rows,
-            rows_used=state.rows_used,
+            **attributes(state, "rows", "rows_used", "steps"),
             skipped=self._skipped,
             new_rows=self._new,
-            steps=state.steps,
             last=self._measures.history[-1],
             history=self._measures.history,
             seconds=self.session.seconds,
@@ -246,9 +245,8 @@ class StreamDriver:
         if self.problem.opened.weights is not None:
             said.append("each counted by its weight")
         if self._skipped:
-            why = (
-                "they were not finite" if self.problem.request.missing == REFUSE else "they had no value or an infinity"
-            )
+            refused = self.problem.request.missing == REFUSE
+            why = "they were not finite" if refused else "they had no value or an infinity"
             why += "" if self.problem.opened.weights is None else ", or weigh nothing"
             said.append(f"{self._skipped} were left out because {why}")
         if self.problem.opened.grows:
@@ -275,7 +273,7 @@ class StreamDriver:
     def _keep(self, answer: StreamResult, arrays: dict[str, Any], state: ModelState) -> None:
         """The answer as a bundle for export and report, a function of the rows and not of the calls that took them."""
         history = [asdict(m) for m in self._measures.history]
-        facts = {"rows": state.rows, "rows_used": state.rows_used, "skipped": self._skipped, "steps": state.steps}
+        facts = {**attributes(state, "rows", "rows_used", "steps"), "skipped": self._skipped}
         meta = {"outcome": asdict(self._outcome(state, answer)), "history": history, **facts}
         meta |= {"facts": answer.facts} if answer.facts else {}
         meta["assurance"] = self._assurance(answer)

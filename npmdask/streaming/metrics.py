@@ -12,6 +12,7 @@ from npmdask.algorithms import StreamInfo
 from npmdask.algorithms.streaming.model import Model, ModelState
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import Block
+from npmdask.numerics.units import attributes
 from npmdask.theory.diagnostics import max_sin_theta
 
 MOST = 256  # measurements that are kept: then every second one goes, and they are made half as often
@@ -186,7 +187,7 @@ def last_step(before: StreamInfo, info: StreamInfo) -> StreamInfo:
     """``info``, with what is known of the last step taken from ``before`` where it made none."""
     if info.steps:
         return info
-    return replace(info, batch_rows=before.batch_rows, step_size=before.step_size, condition=before.condition)
+    return replace(info, **attributes(before, "batch_rows", "step_size", "condition"))
 
 
 def measure_model(
@@ -202,15 +203,9 @@ def measure_model(
     moment = model.algorithm.moment
     require_directions(moment, held_out)
     bare = Measurement(
-        rows=state.rows,
-        batches=state.batches,
-        steps=state.steps,
-        rows_used=state.rows_used,
-        rank=info.rank,
-        batch_rows=info.batch_rows,
+        **attributes(state, "rows", "batches", "steps", "rows_used"),
+        **attributes(info, "rank", "batch_rows", "step_size", "condition"),
         mean_batch_rows=state.rows_used / state.steps if state.steps else None,
-        step_size=info.step_size,
-        condition=info.condition,
         values=None,
         moment=moment,
     )

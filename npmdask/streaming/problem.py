@@ -114,12 +114,7 @@ def make_model(request: StreamRequest, d: int, rows: int | None = None) -> Model
     model = Model(
         algorithm=_algorithm(request, d, rows),
         d=d,
-        center=request.center,
-        unit=request.unit,
-        half_life=request.half_life,
-        seed=request.seed,
-        missing=request.missing,
-        missing_values=request.missing_values,
+        **attributes(request, "center", "unit", "half_life", "seed", "missing", "missing_values"),
     )
     model.init()  # says what does not fit
     return model
@@ -288,6 +283,7 @@ def make_stream_problem(
     model = make_model(request, d, opened.rows)
     require_directions(model.algorithm.moment, held_out)
     rows, name = (None, None) if held_out is None else _held_out(held_out)
+    truth = opened.truth if model.algorithm.moment == 2 else None  # the planted directions are of the second moment
     return StreamProblem(
         request=request,
         reading=reading,
@@ -296,13 +292,8 @@ def make_stream_problem(
         held_out=None if rows is None else HeldOut(rows, k, d, center=request.center),
         held_out_source=name,
         held_out_identity=None if rows is None else hashlib.sha256(rows.tobytes()).hexdigest(),
-        truth=_truth(opened, k) if model.algorithm.moment == 2 else None,
+        truth=None if truth is None or truth.shape[1] < k else truth[:, :k],
     )
-
-
-def _truth(opened: Opened, k: int) -> Block | None:
-    """The k leading of the planted directions, which are those of the second moment."""
-    return None if opened.truth is None or opened.truth.shape[1] < k else opened.truth[:, :k]
 
 
 def problem_of_store(spec: dict[str, Any], store: str) -> StreamProblem:

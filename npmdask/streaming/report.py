@@ -48,9 +48,8 @@ def stream_report(store: RunStore) -> Report:
     history, centred = found.history, found.spec["data"]["center"]
     values = np.array(next((m.values for m in reversed(history) if m.values is not None), []))
     name = _of_values(found.moment, centred)
-    sizes = (
-        spectrum_plot(values, name if found.moment == 3 else f"{name} of the rows along it") if len(values) else None
-    )
+    called = name if found.moment == 3 else f"{name} of the rows along it"
+    sizes = spectrum_plot(values, called) if len(values) else None
     head = section(
         "",
         *warnings(notes_in(found.spec)),

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import zarr
 
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, require
 from npmdask.numerics.subspaces import Block
+from npmdask.numerics.units import attributes
 from npmdask.runs.weights import Weights, find_weights
 from npmdask.storage.columns import Choice, addressed, at
 from npmdask.storage.containers import is_linear_operator, is_sparse, values_of
@@ -56,10 +57,9 @@ class Reading:
     def refuse_others(self, allowed: tuple[str, ...], source: str) -> None:
         """Raise BadInputError for an option that ``source`` does not know."""
         plain = Reading()
-        for name in self.__dataclass_fields__:
-            if name not in (*allowed, "non_finite", "gaps", "missing_values") and getattr(self, name) != getattr(
-                plain, name
-            ):
+        allowed = (*allowed, "non_finite", "gaps", "missing_values")
+        for name in (name for name in self.__dataclass_fields__ if name not in allowed):
+            if getattr(self, name) != getattr(plain, name):
                 raise BadInputError(f"{name} = {getattr(self, name)!r} does not apply to {source}: leave it out")
 
 
@@ -129,9 +129,8 @@ def _opened(source: Any, reading: Reading, seed: int, row_weights: Any) -> Opene
     in_hand = isinstance(source, np.ndarray | zarr.Array | zarr.Group | BlockRows) or is_sparse(source)
     if in_hand or is_remote(source) or _is_store(source):
         opened = open_source(source, columns=choice, gaps=reading.gaps != "refuse")
-        weights = row_weights
-        if not isinstance(weights, Weights):
-            weights = find_weights(opened, row_weights, None, given)
+        found = isinstance(row_weights, Weights)
+        weights = row_weights if found else find_weights(opened, row_weights, None, given)
         return _stored(opened, reading, seed, weights, named=not _in_memory(source))
     if row_weights is not None:
         raise BadInputError(
@@ -166,12 +165,8 @@ def said_of(stream: Stream) -> tuple[str, ...]:
 
 def _is_store(source: Any) -> bool:
     """Whether a path is one Zarr array or group, and not a directory of files."""
-    if not isinstance(source, str | Path):
-        return False
-    if str(source) == STANDARD_INPUT:
-        return False
-    folder = local_path(source, "a stream of files", SCHEMES)
-    return is_zarr(folder)
+    named = isinstance(source, str | Path) and str(source) != STANDARD_INPUT
+    return named and is_zarr(local_path(source, "a stream of files", SCHEMES))
 
 
 def _in_memory(source: Any) -> bool:
@@ -205,8 +200,7 @@ def _stored(source: Source, reading: Reading, seed: int, weights: Weights | None
 
 
 def _files(path: Path, reading: Reading, choice: Choice | None) -> Opened:
-    if not path.exists():
-        raise BadInputError(f"there is nothing at {path}: name a Zarr store, a directory of files, a file, or '-'")
+    require(path.exists(), f"there is nothing at {path}: name a Zarr store, a directory of files, a file, or '-'")
     whole = path.is_dir()
     if not whole and not is_complete(path.name):
         raise BadInputError(f"{path} has the name of a file that is still being written: rename it when it is complete")
@@ -214,11 +208,7 @@ def _files(path: Path, reading: Reading, choice: Choice | None) -> Opened:
     stream = Directory(
         path if whole else path.parent,
         reading.pattern if whole else glob.escape(path.name),
-        columns=reading.columns,
-        header=reading.header,
-        full_batches=reading.full_batches,
-        non_finite=reading.non_finite,
-        gaps=reading.gaps,
+        **attributes(reading, "columns", "header", "full_batches", "non_finite", "gaps"),
         choice=choice,
     )
     return Opened(stream=stream, name=str(at(path.absolute(), choice)), named=True, grows=whole)
@@ -231,11 +221,5 @@ def _input(reading: Reading) -> Opened:
         raise BadInputError(
             f"the width or the format of the rows on standard input is unknown: set {' and '.join(missing)}"
         )
-    stream = standard_input(
-        reading.format,
-        columns=reading.columns,
-        header=reading.header,
-        non_finite=reading.non_finite,
-        gaps=reading.gaps,
-    )
+    stream = standard_input(reading.format, **attributes(reading, "columns", "header", "non_finite", "gaps"))
     return Opened(stream=stream, name=STANDARD_INPUT, forwards=True)

@@ -15,6 +15,7 @@ from npmdask.algorithms.streaming.model import IMPUTE, REFUSE, Model, ModelState
 from npmdask.errors import BadInputError, require
 from npmdask.execution.executor import single_threaded_blas
 from npmdask.numerics.subspaces import Block
+from npmdask.numerics.units import attributes
 from npmdask.runs.components import AS_RUN, LEAST_SQUARES, StoredComponents, require_rule
 from npmdask.runs.progress import with_progress
 from npmdask.storage.bundle import write_bundle
@@ -193,15 +194,9 @@ class StreamingPCA(*TRANSFORMER, Estimator):  # type: ignore[misc]
     def _asked(self, batch_rows: int) -> StreamRequest:
         """The parameters, checked: not before they are used, as scikit-learn sets them one by one."""
         return StreamRequest(
-            target_rank=self.target_rank,
-            algorithm=self.algorithm,
+            **attributes(self, "target_rank", "algorithm", "half_life", "center", "unit", "seed", "missing"),
             options={} if self.options is None else self.options,
             batch_rows=batch_rows,
-            half_life=self.half_life,
-            center=self.center,
-            unit=self.unit,
-            seed=self.seed,
-            missing=self.missing,
             missing_values=checked_marks(self.missing_values),
         )
 
@@ -392,11 +387,7 @@ class StreamingPCA(*TRANSFORMER, Estimator):  # type: ignore[misc]
             target_rank=model.algorithm.target_rank,
             algorithm=model.algorithm.name,
             options=options,
-            half_life=model.half_life,
-            center=model.center,
-            unit=model.unit,
-            seed=model.seed,
-            missing=model.missing,
+            **attributes(model, "half_life", "center", "unit", "seed", "missing"),
             missing_values=list(model.missing_values) or None,
         )
         made._begin(model)

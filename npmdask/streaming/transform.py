@@ -16,7 +16,7 @@ import numpy as np
 import zarr
 
 from npmdask.checkpoint.store import RunStore, folder_of, not_finished
-from npmdask.errors import BadInputError, CommitError
+from npmdask.errors import BadInputError, CommitError, require
 from npmdask.execution.executor import single_threaded_blas
 from npmdask.numerics.subspaces import Block
 from npmdask.runs.columns import places_in
@@ -281,11 +281,8 @@ class _Scorer:
     def _refused(self, count: int, row: int) -> BadInputError:
         """What to say of a row of the batch of ``count`` rows that the stream has just given."""
         number = self._opened.stream.rows_read - count + row
-        why = (
-            "lacks too many values to determine its scores"
-            if self._fit
-            else f"has missing values, and missing = {LEAST_SQUARES!r} was not asked for"
-        )
+        why = f"has missing values, and missing = {LEAST_SQUARES!r} was not asked for"
+        why = "lacks too many values to determine its scores" if self._fit else why
         return BadInputError(
             f"row {number} of {self._opened.name} {why}: fill them in, or leave such rows out and count them with "
             "non_finite='skip'"
@@ -323,14 +320,13 @@ def writer_of_scores(
         )
         try:
             yield writer
-        except CommitError as error:
+        except BaseException as error:
             shutil.rmtree(writer.partial, ignore_errors=True)
+            if not isinstance(error, CommitError):
+                raise
             raise CommitError(
                 f"cannot write {target}: {error.__cause__}; free some space and run again from the first row"
             ) from error
-        except BaseException:
-            shutil.rmtree(writer.partial, ignore_errors=True)
-            raise
 
 
 def _write_all(
@@ -346,5 +342,4 @@ def _write_all(
             observer.on_rows(told, scorer.skipped, told / tell.total)
     if told != stream.rows_read:
         observer.on_rows(stream.rows_read, scorer.skipped, stream.rows_read / tell.total)
-    if not writer.next_row:
-        raise BadInputError(f"{opened.name} holds no rows to transform ({scorer.skipped} were left out)")
+    require(writer.next_row > 0, f"{opened.name} holds no rows to transform ({scorer.skipped} were left out)")
