@@ -149,6 +149,10 @@ class NodesRecipe:
     distributed: ClassVar[bool] = True
 
     @property
+    def _pairs(self) -> list[tuple[Announcement, Any]]:
+        return list(zip(self.group.announced, self.mechanisms, strict=True))
+
+    @property
     def private(self) -> bool:
         """Whether any of the nodes adds noise."""
         return any(mechanism is not None for mechanism in self.mechanisms)
@@ -181,7 +185,7 @@ class NodesRecipe:
         """The largest value that data within the bounds of all nodes can have; None where one of them has none."""
         each = [
             None if mechanism is None else largest_of(mechanism.relation, announced.shape)
-            for announced, mechanism in zip(self.group.announced, self.mechanisms, strict=True)
+            for announced, mechanism in self._pairs
         ]
         known = [value for value in each if value is not None]
         return self._as_released(sum(known), source) if len(known) == len(each) else None
@@ -194,7 +198,7 @@ class NodesRecipe:
     def promise_concerns(self, source: Source) -> list[str]:
         """What makes promises weak: each sentence once, with the nodes that it is about."""
         about: dict[str, list[str]] = {}
-        for number, (announced, mechanism) in enumerate(zip(self.group.announced, self.mechanisms, strict=True), 1):
+        for number, (announced, mechanism) in enumerate(self._pairs, 1):
             if mechanism is not None:
                 for said in weak_promise(mechanism.budget, mechanism.relation, announced.shape):
                     about.setdefault(said, []).append(str(number))
@@ -244,12 +248,7 @@ class NodesRecipe:
         d, p = self.group.block_shape
         count, traffic = len(self.mechanisms), asdict(self.group.link.traffic)
         return {
-            "nodes": [
-                _promise_of(url, announced, mechanism)
-                for url, announced, mechanism in zip(
-                    self.group.link.urls, self.group.announced, self.mechanisms, strict=True
-                )
-            ],
+            "nodes": [_promise_of(url, *pair) for url, pair in zip(self.group.link.urls, self._pairs, strict=True)],
             "communication": traffic
             | {
                 "numbers_by_theory": int(dist_comm(count, p, d, steps, "point_to_point").value),
@@ -262,12 +261,10 @@ class NodesRecipe:
     def promise(self) -> str:
         """What is promised, in a sentence."""
         said = []
-        for announced, mechanism in zip(self.group.announced, self.mechanisms, strict=True):
+        for announced, mechanism in self._pairs:
             fact = _promise_of("", announced, mechanism)
-            unit = (
-                f"epsilon = {fact['epsilon']:g}, delta = {fact['delta']:g}, for {fact['protects']}" if mechanism else ""
-            )
-            said.append(unit or "nothing (no noise)")
+            promised = "epsilon = {epsilon:g}, delta = {delta:g}, for {protects}" if mechanism else "nothing (no noise)"
+            said.append(promised.format(**fact))
         if len(set(said)) == 1:
             return f"each of {len(said)} nodes promises {said[0]}"
         return "; ".join(f"node {number} promises {what}" for number, what in enumerate(said, 1))
@@ -375,15 +372,10 @@ def open_nodes(urls: Sequence[str], patience: float = PATIENCE) -> Source:
         path=" ".join(link.urls),
         kind=kind,
         reader=reader,
-        fingerprint=_fingerprint(announced),
+        fingerprint=hashlib.sha256(json.dumps([a.as_dict() for a in announced], sort_keys=True).encode()).hexdigest(),
         registered=True,
         notes=said,
     )
-
-
-def _fingerprint(announced: tuple[Announcement, ...]) -> str:
-    """Of what is public: the same nodes, in the same order, with the same promises."""
-    return hashlib.sha256(json.dumps([a.as_dict() for a in announced], sort_keys=True).encode()).hexdigest()
 
 
 def _kind_of(announced: tuple[Announcement, ...]) -> str:

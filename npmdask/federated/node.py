@@ -137,7 +137,10 @@ class Node:
         with self._lock, single_threaded_blas():
             block = decode(body, self.shape)
             _require_orthonormal(block)
-            _require_step(job, step, self.announcement.max_steps)
+            if not JOB.fullmatch(job):
+                raise UnansweredError("the id of a run must have 32 hexadecimal digits")
+            if not 1 <= step <= (most := self.announcement.max_steps):
+                raise UnansweredError(f"step {step}: the owner of this node allows steps 1 to {most} of a run")
             if self.problem.private is None:
                 return encode(self._form(block))
             return encode(self._job(job, step).release(step, block, self._form))
@@ -172,13 +175,6 @@ def _require_orthonormal(block: Block) -> None:
         off = np.abs(gram - np.eye(len(gram))).max()
     if not off <= ORTHONORMAL:
         raise UnansweredError(f"the columns of the block are not orthonormal: X^T X differs from I by {off:.2g}")
-
-
-def _require_step(job: str, step: int, most: int) -> None:
-    if not JOB.fullmatch(job):
-        raise UnansweredError("the id of a run must have 32 hexadecimal digits")
-    if not 1 <= step <= most:
-        raise UnansweredError(f"step {step}: the owner of this node allows steps 1 to {most} of a run")
 
 
 def _require_next(step: int, released: int) -> None:

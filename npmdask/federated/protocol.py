@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.errors import BadInputError, RefusedError
+from npmdask.errors import BadInputError, RefusedError, require
 from npmdask.numerics.subspaces import Block
 
 FORMAT = 1
@@ -47,8 +47,7 @@ def node_token() -> str:
         It is not set, or short enough to be guessed.
     """
     token = os.environ.get(TOKEN, "")
-    if not _hard_to_guess(token):
-        raise BadInputError(f"the environment variable {TOKEN} must hold the token of this node: {_GOOD_TOKEN}")
+    require(_hard_to_guess(token), f"the environment variable {TOKEN} must hold the token of this node: {_GOOD_TOKEN}")
     return token
 
 
@@ -79,8 +78,7 @@ def tokens_for(urls: Iterable[str]) -> tuple[str, ...]:
         raise BadInputError(f"the file that {TOKENS} names has no token for {missing[0]}: add a line `ADDRESS TOKEN`")
     found = {url: known[url] for url in urls}
     for url, token in found.items():
-        if not _hard_to_guess(token):
-            raise BadInputError(f"the token for {url} in the file that {TOKENS} names must have {_GOOD_TOKEN}")
+        require(_hard_to_guess(token), f"the token for {url} in the file that {TOKENS} names must have {_GOOD_TOKEN}")
     if len(set(found.values())) < len(found):
         raise RefusedError(
             "two nodes have the same token, so the owner of one could answer for the other: give every node its own"
@@ -109,8 +107,7 @@ def _tokens_in(path: Path) -> dict[str, str]:
         raise BadInputError(f"the file that {TOKENS} names, {path}, cannot be read: {error}") from None
     pairs = [line.split() for line in lines if line.strip() and not line.lstrip().startswith("#")]
     for pair in pairs:
-        if len(pair) != 2:
-            raise BadInputError(f"{path}: every line must be `ADDRESS TOKEN`, with one space between them")
+        require(len(pair) == 2, f"{path}: every line must be `ADDRESS TOKEN`, with one space between them")
     return {url.rstrip("/"): token for url, token in pairs}
 
 
