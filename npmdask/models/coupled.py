@@ -11,6 +11,7 @@ from npmdask.errors import require
 from npmdask.models.eof import Gridded
 from npmdask.models.two_fields.answers import CoupledModes, FieldModes, cca, mca
 from npmdask.numerics.domains import less_one, one_of
+from npmdask.numerics.units import attributes
 from npmdask.storage.readers.gaps import DROP, MEAN
 
 
@@ -88,15 +89,11 @@ class _Coupled:
         self.modes_ = self._found(
             dim=dim,
             scale=self.standardize,
-            missing=self.missing,
             row_weights=sample_weights,
             left_weights=weights[0],
             right_weights=weights[1],
-            tol=self.tol,
             seed=self.random_state,
-            store=self.store,
-            memory=self.memory,
-            progress=self.progress,
+            **attributes(self, "missing", "tol", "store", "memory", "progress"),
         )
         return self
 

@@ -20,6 +20,7 @@ from npmdask.errors import BadInputError, require
 from npmdask.numerics.complex_parts import fix_phases
 from npmdask.numerics.domains import one_of
 from npmdask.numerics.subspaces import fix_signs
+from npmdask.numerics.units import attributes
 from npmdask.operators.view import column_scale
 from npmdask.planning.plan import posed
 from npmdask.planning.predicted_steps import drive
@@ -270,11 +271,9 @@ class EOF:
             target_rank=self.n_modes,
             center=True,
             scale=self.standardize,
-            missing=self.missing,
             missing_values=marks,
-            missing_limit=self.missing_limit,
-            tol=self.tol,
             seed=self.random_state,
+            **attributes(self, "missing", "missing_limit", "tol"),
             weights=weighted if weighted.spec() else None,
         )
         resources = asked_resources(self.memory, device=self.device, device_memory=self.device_memory)

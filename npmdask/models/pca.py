@@ -16,6 +16,7 @@ from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, require
 from npmdask.numerics.factor_model import FactorModel
 from npmdask.numerics.subspaces import Block, fix_signs
+from npmdask.numerics.units import attributes
 from npmdask.planning.plan import posed
 from npmdask.planning.predicted_steps import drive
 from npmdask.runs.components import AS_RUN, LEAST_SQUARES, StoredComponents, require_rule
@@ -225,10 +226,8 @@ class _OfRun(Components):
             request = Request(
                 target_rank=asked,
                 center=self.centred,
-                missing=self.missing,
                 missing_values=checked_marks(self.missing_values),
-                missing_limit=self.missing_limit,
-                tol=self.tol,
+                **attributes(self, "missing", "missing_limit", "tol"),
                 seed=seed_of(self.random_state),
                 weights=find_weights(opened, sample_weight, self.column_weights),
             )

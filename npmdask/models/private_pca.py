@@ -16,6 +16,7 @@ from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
 from npmdask.models.pca import Components
 from npmdask.numerics.subspaces import Block, fix_signs
+from npmdask.numerics.units import attributes
 from npmdask.planning.plan import posed
 from npmdask.planning.predicted_steps import drive
 from npmdask.privacy.matrix_release import require_store
@@ -208,12 +209,8 @@ class PrivatePCA(Components):
                 "can resume it"
             )
         promise = Privacy(
-            epsilon=self.epsilon,
-            delta=self.delta,
-            neighboring_relation=self.neighboring_relation,
             clip_norm=self.row_norm,
-            ledger=self.ledger,
-            dataset=self.dataset,
+            **attributes(self, "epsilon", "delta", "neighboring_relation", "ledger", "dataset"),
         )
         require_store(X)
         opened = open_source(X, exact=False)

@@ -173,11 +173,10 @@ def _maker(
     """The operator of a group of blocks."""
     reader: Any = source.reader
     if reader.layout == "csr":
-        if center:
-            raise BadInputError(
-                "center applies only to samples, because moments of words use different words of a document: leave "
-                "it out"
-            )
+        require(
+            not center,
+            "center applies only to samples, because moments of words use different words of a document: leave it out",
+        )
         totals = WordTotals(reader=reader, half_length=half_length)
         sums = totals.sums_of(collect("totals", totals))
         return lambda units: TripleBlocks(reader=reader, sums=sums, side=side, wanted=units, alpha0=alpha0)

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from npmdask.errors import BadInputError, RefusedError
+from npmdask.errors import BadInputError, RefusedError, require
 from npmdask.numerics.random import Rounding
 from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import (
@@ -177,11 +177,10 @@ class Records(BySlabs):
             raise BadInputError("images are clipped of products with a block, not of the whole matrix")
         if self.image_norm is not None and not 0 < self.image_norm < math.inf:
             raise BadInputError(f"image_norm = {self.image_norm} must be a positive number: images are clipped to it")
-        if self.view.centres or self.view.scale is not None:
-            raise BadInputError(
-                "private records are not centred or scaled, because means and deviations reveal information about "
-                "the data"
-            )
+        require(
+            not self.view.centres and self.view.scale is None,
+            "private records are not centred or scaled, because means and deviations reveal information about the data",
+        )
         if self.reader.shape[0] > MAX_RECORDS:
             raise RefusedError(
                 f"{self.reader.where} has more than 2^33 records: their exact sum needs more than 64 bits"

@@ -15,7 +15,7 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, require
 from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import BlockQuery, BySamples, Partial, Sums, least_run, own_rows
 from npmdask.operators.clipped_rows import gather_rows, sum_in_one_order
@@ -124,8 +124,7 @@ def images_of_matrices(matrices: np.ndarray, vector: np.ndarray, found: Block) -
 
 
 def _require(fits: bool, wanted: str, records: np.ndarray, vector: np.ndarray) -> None:
-    if not fits:
-        raise BadInputError(f"records of shape {records.shape} do not fit a vector of {len(vector)}: give {wanted}")
+    require(fits, f"records of shape {records.shape} do not fit a vector of {len(vector)}: give {wanted}")
 
 
 def pack_query(vector: np.ndarray, centre: np.ndarray, found: Block) -> Block:

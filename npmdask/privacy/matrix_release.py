@@ -31,6 +31,7 @@ from npmdask.algorithms import (
 from npmdask.algorithms import value_stddevs as stddevs_of_values
 from npmdask.algorithms.stopping import FixedSteps
 from npmdask.errors import BadInputError, RefusedError
+from npmdask.numerics.units import attributes
 from npmdask.operators import (
     BoundedProduct,
     BoundedSymmetric,
@@ -339,9 +340,8 @@ def make_power(source: Source, privacy: Privacy, k: int, p: int, releases: int |
         public_rule=rule.spec(),
     )
     records = not isinstance(relation, MatrixRelation)
-    clips = (
-        records and privacy.clip_images and privacy.calibration == "exact"
-    )  # the paper's formula has no less noise for it
+    # The paper's formula has no less noise for it.
+    clips = records and privacy.clip_images and privacy.calibration == "exact"
     if clips:
         replace(operator, image_norm=relation.clip_norm).rounding(p)  # refuses too many columns before the charge
     return PowerRecipe(
@@ -471,14 +471,8 @@ def _covariance_operator(source: Source, relation: Relation, rule: PublicRule) -
 def _made_of(matrix: np.ndarray, public: CovarianceFacts, k: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """The k leading pairs of a released matrix, and what the statement says of them."""
     d = len(matrix)
-    algorithm = PrivateCovariance(
-        target_rank=k,
-        columns=d,
-        stddev=public.stddev,
-        largest_trace=public.largest_trace,
-        definite=public.definite,
-    )
-    found = algorithm.spectrum(matrix)
+    known = attributes(public, "stddev", "largest_trace", "definite")
+    found = PrivateCovariance(target_rank=k, columns=d, **known).spectrum(matrix)
     values, spread = found.values, np.full(k, sqrt(2) * public.stddev)
     if public.root:
         values = np.sqrt(values)

@@ -22,7 +22,7 @@ from npmdask.algorithms import REGISTRY as ALGORITHMS
 from npmdask.algorithms.stopping import ResidualRule, UntilSettled, UntilStationary, default_tol
 from npmdask.errors import BadInputError, RefusedError, closest, require
 from npmdask.numerics.domains import less_one
-from npmdask.numerics.units import from_table
+from npmdask.numerics.units import attributes, from_table
 from npmdask.operators.view import AS_STORED, View
 from npmdask.privacy.dp_pca_release import RECORD_ORACLES, make_records
 from npmdask.privacy.matrix_release import COVARIANCE, make_covariance, make_power
@@ -458,12 +458,7 @@ def _private_problem(source: Source, request: Request, privacy: Privacy, earlier
     else:
         recipe = make_power(source, privacy, *ranks_of(source, request, 0), request.max_steps, rule)
     return Problem(
-        source=source,
-        request=request,
-        algorithm=recipe.algorithm,
-        mechanism=recipe.mechanism,
-        rule=recipe.rule,
-        recipe=recipe,
+        source=source, request=request, recipe=recipe, **attributes(recipe, "algorithm", "mechanism", "rule")
     )
 
 
@@ -765,8 +760,7 @@ def _require_options(source: Source, request: Request) -> None:
         raise BadInputError(f"unknown mechanism {request.mechanism!r}: {closest(request.mechanism, list(MECHANISMS))}")
     if request.tol is not None and not 0 < request.tol < 1:
         raise BadInputError(f"tol = {request.tol} must be between 0 and 1 (it is relative to each value)")
-    if request.max_steps is not None and request.max_steps < 1:
-        raise BadInputError(f"max_steps = {request.max_steps} must be at least 1")
+    require(request.max_steps is None or request.max_steps >= 1, f"max_steps = {request.max_steps} must be at least 1")
     require(0 <= request.stddev < np.inf, f"stddev = {request.stddev} must be a finite number that is not negative")
     if not isinstance(request.seed, int | np.integer) or request.seed < 0:
         raise BadInputError(f"seed = {request.seed!r} must be a whole number that is not negative")

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from npmdask.checkpoint.store import RunStore
-from npmdask.errors import BadInputError, closest
+from npmdask.errors import BadInputError, require
 from npmdask.numerics.complex_parts import as_complex, moduli
+from npmdask.numerics.domains import one_of
 from npmdask.numerics.factor_model import FactorModel, FittedScores, filled_by_model, least_squares_scores
 from npmdask.numerics.rotations import procrustes, promax, varimax
 from npmdask.numerics.subspaces import Block, fix_signs
@@ -44,8 +45,7 @@ UNCERTAIN = 10  # times as uncertain as those of complete rows: scores that are 
 
 def require_rule(missing: str) -> str:
     """``missing``, if it is one of ``RULES``. Raises BadInputError."""
-    if missing not in RULES:
-        raise BadInputError(f"missing = {missing!r}: {closest(str(missing), list(RULES))}")
+    one_of(RULES, missing=missing)
     return missing
 
 
@@ -567,8 +567,7 @@ def _earlier(mine: StoredComponents, to: Any) -> Block:
             "or its basis, columns x components, of the same columns in the same order"
         )
     lengths = np.linalg.norm(earlier, axis=0)
-    if not (lengths > 0).all():
-        raise BadInputError("an earlier component is zero, and nothing is like it: leave it out")
+    require((lengths > 0).all(), "an earlier component is zero, and nothing is like it: leave it out")
     theirs = getattr(getattr(to, "analysed", to), "components", None)
     return (earlier if theirs is None else earlier[places_among(mine, theirs)]) / lengths
 

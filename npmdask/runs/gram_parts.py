@@ -261,8 +261,7 @@ class RowGroups:
         """
         given = labels.to_numpy() if hasattr(labels, "to_numpy") else labels  # of pandas and Polars
         given = given if isinstance(given, np.ndarray) else np.array([*given, None], object)[:-1]
-        if given.ndim != 1 or not given.size:
-            raise BadInputError(f"groups have shape {given.shape}: give one label for each row")
+        require(given.ndim == 1 and given.size > 0, f"groups have shape {given.shape}: give one label for each row")
         if given.dtype.kind in "OU":
             missing = np.array([_is_missing(label) for label in given.tolist()])
             given = np.array([str(label) for label in given.tolist()])

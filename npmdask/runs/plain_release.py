@@ -23,6 +23,7 @@ from npmdask.numerics.complex_parts import moduli
 from npmdask.numerics.factor_model import ModelSums
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import BASES, Block, TurnedBlock, orth, rayleigh_ritz
+from npmdask.numerics.units import attributes
 from npmdask.operators import ColumnMoments, ColumnsByRange, GramReader, Operator, RowsByRange, columns_of
 from npmdask.operators.column_moments import OF_GAPS
 from npmdask.operators.pairwise_gram import FACTS
@@ -413,13 +414,7 @@ class PlainRelease:
             )
             converged = seen is not None and seen.converged
             outcome = seen if seen is not None and converged else Outcome(name="stagnated", sentence=sentence)
-        found = Result(
-            values=pairs.values,
-            vectors=pairs.vectors,
-            products=pairs.products,
-            residual_norms=pairs.residual_norms,
-            facts=result.facts,
-        )
+        found = Result(facts=result.facts, **attributes(pairs, "values", "vectors", "products", "residual_norms"))
         return found, view, outcome
 
     def _stated(self, view: StepView) -> dict[str, Any]:
@@ -606,9 +601,7 @@ class DiskRelease(PlainRelease):
             first = next(number for number, part in enumerate(tiles) if part.start == done["columns"])
             block = _seen(operator.view, basis, range(first, min(first + held, len(tiles))))
             half = RowsByRange(
-                reader=operator.reader,
-                weight=operator.weight,
-                view=operator.view,
+                **attributes(operator, "reader", "weight", "view"),
                 rows=space.rows(done["rows"] + 1, shape),
                 before=space.rows(done["rows"], shape) if first else None,
                 start=done["columns"],
@@ -625,9 +618,7 @@ class DiskRelease(PlainRelease):
         for number, part in enumerate(basis.tiles if mean is not None else []):
             along += mean[part] @ _seen(operator.view, basis, range(number, number + 1))
         half = ColumnsByRange(
-            reader=operator.reader,
-            weight=operator.weight,
-            view=operator.view,
+            **attributes(operator, "reader", "weight", "view"),
             rows=space.rows(done["rows"], (operator.reader.shape[0], basis.shape[1])),
             product=product,
             tiles_held=tiles_held(self._problem, memory.held, memory.threads),

@@ -24,6 +24,7 @@ from npmdask.errors import BadInputError, package_version
 from npmdask.execution.memory import ITERATION_RANK, Chosen
 from npmdask.numerics.complex_parts import moduli
 from npmdask.numerics.subspaces import Block
+from npmdask.numerics.units import attributes
 from npmdask.operators import (
     OF_LAYOUT,
     ComplexGram,
@@ -379,9 +380,7 @@ class Problem:
             },
             "mechanism": self.mechanism.event(),
             "stop": {
-                "tol": self.rule.tol,
-                "max_steps": self.rule.max_steps,
-                "until_share": self.rule.until_share,
+                **attributes(self.rule, "tol", "max_steps", "until_share"),
                 **({"low_rank_tol": self.request.low_rank_tol} if self.request.low_rank_tol else {}),
             },
             "run": {

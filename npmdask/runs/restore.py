@@ -21,7 +21,7 @@ from npmdask.algorithms import Result
 from npmdask.algorithms.stopping import Outcome
 from npmdask.checkpoint.rights import note_rights, what_is_withheld
 from npmdask.checkpoint.store import RunStore, folder_of, not_finished
-from npmdask.errors import BadInputError, RefusedError
+from npmdask.errors import BadInputError, RefusedError, require
 from npmdask.execution.executor import single_threaded_blas
 from npmdask.execution.threads import environment
 from npmdask.numerics.subspaces import Block
@@ -521,10 +521,7 @@ def _basis(earlier: RunStore) -> Block:
     result = earlier.read_part("result")
     if result is not None:
         return result[0].get("operator_vectors", result[0]["basis"])
-    if last is not None:
-        raise BadInputError(
-            f"{earlier.path} keeps its blocks on disk: a run can begin with its answer; finish it first"
-        )
+    require(last is None, f"{earlier.path} keeps its blocks on disk: a run can begin with its answer; finish it first")
     raise BadInputError(
         f"the run to start from, {earlier.path}, has no committed step yet: `npmdask resume {earlier.path}`"
     )

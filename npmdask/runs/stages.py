@@ -19,7 +19,7 @@ import numpy as np
 
 from npmdask.algorithms import BlockKrylov
 from npmdask.algorithms.stopping import ResidualRule
-from npmdask.errors import BadInputError
+from npmdask.errors import require
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import Operator
 from npmdask.runs.build import TENSOR, TensorQuestion, default_rank, make_problem, pose_tensor
@@ -95,10 +95,10 @@ class Decomposed:
             twice = kept and float(np.abs(vectors[:, kept].T @ vectors[:, i]).max()) > SAME
             if word != "surplus" and weights[i] != 0 and not (word == "open" and twice):
                 kept.append(i)
-        if not kept:
-            raise BadInputError(
-                f"the moments of {self.where} show no component at all: use more data, or ask for fewer components"
-            )
+        require(
+            bool(kept),
+            f"the moments of {self.where} show no component at all: use more data, or ask for fewer components",
+        )
         return kept
 
     def warnings(self, what: str) -> list[str]:

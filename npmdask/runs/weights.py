@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.checkpoint.store import RunStore
-from npmdask.errors import BadInputError, RefusedError, closest
+from npmdask.errors import BadInputError, RefusedError, closest, require
 from npmdask.numerics.subspaces import Block
 from npmdask.storage.kinds import real_array
 from npmdask.storage.labels import LATITUDES, Axis, axis_of
@@ -105,8 +105,7 @@ def _checked(given: Any, name: str) -> np.ndarray:
         raise BadInputError(
             f"{name} = {values} is one number: give one for each {side}, or leave {name} out where all count alike"
         )
-    if values.ndim != 1:
-        raise BadInputError(f"{name} have shape {values.shape}: give one number after the other, as weights.ravel()")
+    require(values.ndim == 1, f"{name} have shape {values.shape}: give one number after the other, as weights.ravel()")
     values = np.ascontiguousarray(values, np.float64)
     bad = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
     if len(bad):
@@ -114,8 +113,9 @@ def _checked(given: Any, name: str) -> np.ndarray:
             f"{name}: {len(bad)} of {len(values)} are negative, missing or infinite (number {bad[0]}, counted from 0, "
             f"is {values[bad[0]]}): give 0 to what is to be left out, and finite numbers to all others"
         )
-    if not (values > 0).any():
-        raise BadInputError(f"{name} are all zero: give positive weights to what is to count, of a size near 1")
+    require(
+        bool((values > 0).any()), f"{name} are all zero: give positive weights to what is to count, of a size near 1"
+    )
     if not SMALLEST < values.max() < LARGEST:
         raise BadInputError(
             f"{name}: the largest is {values.max():.3g}, and products of such weights are too small or too large for "

@@ -363,11 +363,10 @@ def with_means(job: Stages) -> np.ndarray:
 
 
 def _require_samples(source: Source, request: SampleRequest) -> Source:
-    if source.reader.layout == "gram":
-        raise BadInputError(
-            f"{source.path} is the store of a run or a Gram, but rows are needed here: give the data that it was "
-            "made from"
-        )
+    require(
+        source.reader.layout != "gram",
+        f"{source.path} is the store of a run or a Gram, but rows are needed here: give the data that it was made from",
+    )
     if source.reader.layout != "dense" or source.kind not in ("samples", "matrix"):
         raise BadInputError(
             f"{source.path} is of kind {source.kind}: mixtures and independent components are found in samples, dense "

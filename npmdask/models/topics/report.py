@@ -17,6 +17,7 @@ from npmdask.models.topics.quality import Coherence, Perplexity
 from npmdask.models.topics.run import NAMES, corpus_rows, document_names, read_topics
 from npmdask.models.topics.transform import StrongestDocuments
 from npmdask.numerics.subspaces import Block
+from npmdask.numerics.units import attributes
 from npmdask.report import Bars, Plot, Report, Rule, Section, Series, Table, Text, TopicMap
 from npmdask.report.blocks import section, series, spans_a_decade, table, tiles, warnings
 
@@ -156,12 +157,9 @@ def topics_report(run: RunStore, spec: dict[str, Any]) -> Report:
         TopicFacts(
             name=run.path.name,
             sentence=answer.outcome.sentence,
-            assurance=answer.assurance,
             good=answer.answered,
-            model=answer.model,
             store=run.place,
-            coherence=answer.coherence,
-            perplexity=answer.perplexity,
+            **attributes(answer, "assurance", "model", "coherence", "perplexity"),
             negative_mass=np.array(facts["negative_mass"]),
             spectrum=np.array(facts["spectrum"]),
             convergence=[step["worst_residual"] for step in history],

@@ -485,11 +485,8 @@ def resume_coupled(store: str | Path, resources: Resources, observer: Observer) 
     spec = held.read_spec() or {}
     data, algorithm, stop = spec["data"], spec["algorithm"], spec["stop"]
     request = CoupledRequest(
-        kind=data["kind"],
         k=algorithm["target_rank"],
-        center=data["center"],
-        scale=data["scale"],
-        missing=data["missing"],
+        **{name: data[name] for name in ("kind", "center", "scale", "missing")},
         pcs=tuple(algorithm["pcs"]) if algorithm.get("pcs") else None,
         ridge=algorithm.get("ridge", 0.0),
         tol=stop["tol"],
@@ -615,15 +612,13 @@ def _sides(
 
 def _missing_of(found: Missing, stored: slice, kept: np.ndarray) -> Missing:
     """What was missing of one field; how many of its rows had gaps is not known apart."""
-    return Missing(
-        rule=found.rule,
+    return replace(
+        found,
         counts=found.counts[stored],
-        rows=found.rows,
-        rows_with_gaps=found.rows_with_gaps,
         kept=kept,
         fill=None if found.fill is None else found.fill[stored],
         observed=None if found.observed is None else found.observed[stored],
-        values=found.values,
+        limit=None,
     )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from npmdask.models.two_fields.answers import CoupledModes, cca, mca
 from npmdask.numerics.domains import one_of
 from npmdask.numerics.subspaces import Block
+from npmdask.numerics.units import attributes
 from npmdask.storage.readers.gaps import MEAN, REFUSE
 from npmdask.streaming.estimator import REAL, TRANSFORMER, Estimator, seed_of
 
@@ -56,14 +57,9 @@ class _OfTwoFields(*TRANSFORMER, Estimator):  # type: ignore[misc]
         found = self._found(
             X,
             Y,
-            scale=self.scale,
-            missing=self.missing,
             row_weights=sample_weight,
-            tol=self.tol,
             seed=seed_of(self.random_state),
-            store=self.store,
-            memory=self.memory,
-            progress=self.progress,
+            **attributes(self, "scale", "missing", "tol", "store", "memory", "progress"),
         )
         if not found.answered:
             warnings.warn(found.outcome.sentence, RuntimeWarning, stacklevel=2)

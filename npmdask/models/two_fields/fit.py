@@ -20,12 +20,14 @@ import numpy as np
 from npmdask.algorithms import BlockKrylov
 from npmdask.algorithms.stopping import DOUBLE_EPS, ResidualRule, StepView, default_tol
 from npmdask.checkpoint.store import CHECKPOINT_FORMAT, RunStore
-from npmdask.errors import BadInputError, closest, package_version
+from npmdask.errors import BadInputError, package_version
 from npmdask.execution.memory import Chosen
 from npmdask.models.dilation import of_one_sign, triplets_of
 from npmdask.numerics.canonical import Canonical, canonical_pairs, chance_correlation, correlation_error
+from npmdask.numerics.domains import one_of
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block, fix_signs
+from npmdask.numerics.units import attributes
 from npmdask.operators import ColumnMoments, CrossCovariance, GramMatrix, Operator
 from npmdask.operators.column_moments import OF_GAPS
 from npmdask.operators.view import AS_STORED, View
@@ -243,8 +245,7 @@ class CoupledRequest:
             value, least = getattr(self, name), 0 if name == "seed" else 1
             if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
                 raise BadInputError(f"{name} = {value!r} must be a whole number of at least {least}")
-        if self.missing not in (REFUSE, DROP, MEAN):
-            raise BadInputError(f"missing = {self.missing!r}: {closest(str(self.missing), [REFUSE, DROP, MEAN])}")
+        one_of((REFUSE, DROP, MEAN), missing=self.missing)
         if self.tol is not None and not 0 < self.tol < 1:
             raise BadInputError(f"tol = {self.tol} must be between 0 and 1 (it is relative to each value)")
         if not 0 <= self.ridge < math.inf:
@@ -259,31 +260,20 @@ class CoupledRequest:
 
     def of_field(self, weights: Any = None) -> Request:
         """The request of a run on one field, or what passes over both must know."""
-        return Request(
-            target_rank=self.k,
-            center=self.center,
-            scale=self.scale,
-            missing=self.missing,
-            tol=self.tol,
-            max_steps=self.max_steps,
-            seed=self.seed,
-            weights=weights,
-        )
+        asked = attributes(self, "center", "scale", "missing", "tol", "max_steps", "seed")
+        return Request(target_rank=self.k, weights=weights, **asked)
 
 
 def spec_of_fields(fields: Fields, request: CoupledRequest) -> dict[str, Any]:
     """The parameters that a store is bound to, by name."""
-    asked = {name: getattr(request, name) for name in ("pcs", "ridge")} if request.kind == CCA else {}
+    asked = attributes(request, "pcs", "ridge") if request.kind == CCA else {}
     pcs = asked.get("pcs")
     return {
         "data": {
             "fingerprint": fields.joined.fingerprint,
             "shape": list(fields.joined.shape),
             "columns": [fields.left.shape[1], fields.right.shape[1]],
-            "kind": request.kind,
-            "center": request.center,
-            "scale": request.scale,
-            "missing": request.missing,
+            **attributes(request, "kind", "center", "scale", "missing"),
         },
         "algorithm": {
             "name": request.kind,

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.accounting import Budget, Charge, gaussian_charge, gaussian_multiplier
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, require
 from npmdask.numerics.subspaces import Block, project_out, unit
 from npmdask.privacy.dp_pca.base import (
     Answer,
@@ -290,8 +290,7 @@ class PowerOracle:
 
     def __post_init__(self) -> None:
         require_relation(self.relation)
-        if self.target_rank < 1 or self.steps < 1:
-            raise BadInputError("a power oracle needs target_rank and steps of at least 1")
+        require(self.target_rank >= 1 and self.steps >= 1, "a power oracle needs target_rank and steps of at least 1")
         object.__setattr__(self, "multiplier", gaussian_multiplier(self.budget, self.releases))
         self._mean()  # the range of its numbers
 

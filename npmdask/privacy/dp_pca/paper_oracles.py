@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.accounting import Budget, Charge, gaussian_charge, gaussian_multiplier, release_charge, shuffled_multiplier
-from npmdask.errors import BadInputError, RefusedError, closest
+from npmdask.errors import BadInputError, RefusedError, closest, require
 from npmdask.numerics.subspaces import Block, project_out, unit
 from npmdask.privacy.dp_pca.base import (
     Answer,
@@ -220,8 +220,7 @@ class DPOjas(OjaOracle):
             return gaussian_multiplier(self.budget, self.releases if self.noise == "reuse" else 1)
         if self.noise == "shuffle":
             return min(self._amplified(), gaussian_multiplier(self.budget, 1))
-        if self.budget.delta == 0:
-            raise BadInputError("the paper's noise needs delta > 0")
+        require(self.budget.delta != 0, "the paper's noise needs delta > 0")
         n = self.records // self.target_rank
         return math.log(n / self.budget.delta) / (self.budget.epsilon * math.sqrt(n))
 

@@ -20,7 +20,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from npmdask.accounting import Charge, gaussian_charge, pure_as_gaussian
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, require
 from npmdask.numerics.subspaces import present
 from npmdask.operators.clipped_rows import Clipping, clip_records
 from npmdask.operators.exact_sums import RECORD_GRID, grid_unit, round_to
@@ -111,8 +111,7 @@ class LaplaceHistogram:
     fail_prob: float = 0.01
 
     def __post_init__(self) -> None:
-        if not (0 < self.epsilon < math.inf):
-            raise BadInputError(f"a histogram without delta needs epsilon > 0, not {self.epsilon!r}")
+        require(0 < self.epsilon < math.inf, f"a histogram without delta needs epsilon > 0, not {self.epsilon!r}")
         _check_bins(self.bins, self.moved, self.fail_prob)
 
     @property
@@ -158,8 +157,7 @@ class GaussianHistogram:
     fail_prob: float = 0.01
 
     def __post_init__(self) -> None:
-        if not 0 < self.multiplier < math.inf:
-            raise BadInputError(f"a histogram needs a multiplier > 0, not {self.multiplier!r}")
+        require(0 < self.multiplier < math.inf, f"a histogram needs a multiplier > 0, not {self.multiplier!r}")
         _check_bins(self.bins, self.moved, self.fail_prob)
 
     @property
@@ -478,8 +476,7 @@ class DistanceRange:
 
     def __post_init__(self) -> None:
         require_relation(self.relation)
-        if not 0 < self.largest < math.inf:
-            raise BadInputError(f"the largest distance must be a positive number, not {self.largest!r}")
+        require(0 < self.largest < math.inf, f"the largest distance must be a positive number, not {self.largest!r}")
 
     @property
     def histogram(self) -> GaussianHistogram:

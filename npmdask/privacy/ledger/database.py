@@ -21,7 +21,7 @@ from typing import Any
 from urllib.parse import quote
 
 import npmdask.privacy.ledger.messages as text
-from npmdask.errors import BadInputError, LostError, RefusedError, extra
+from npmdask.errors import BadInputError, LostError, RefusedError, extra, require
 from npmdask.privacy.ledger.journal import Book, make_tables, open_book
 from npmdask.storage.bundle import fsync_folder
 from npmdask.storage.paths import is_url, require_not_withheld
@@ -141,8 +141,7 @@ class SqliteDatabase(Database):
 
     def _connect(self) -> sqlite3.Connection:
         mode = os.stat(self.path).st_mode
-        if not stat.S_ISREG(mode):
-            raise BadInputError(f"{self.path} is not a file; name the file of the ledger")
+        require(stat.S_ISREG(mode), f"{self.path} is not a file; name the file of the ledger")
         if mode & 0o077:
             raise RefusedError(text.readable_by_others(self.path))
         uri = f"file:{quote(str(self.path))}?mode=rw"  # never makes a file

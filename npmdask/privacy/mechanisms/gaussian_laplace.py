@@ -35,6 +35,7 @@ from npmdask.accounting import (
 from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.numerics.random import Rounding
 from npmdask.numerics.subspaces import Block
+from npmdask.numerics.units import attributes
 from npmdask.privacy.mechanisms.noise_key import Entropy, Keystream
 from npmdask.privacy.mechanisms.sampler import LARGEST_SCALE, rounded_gaussian, rounded_laplace, sampler_slack
 from npmdask.privacy.neighbors import Relation, TensorRelation, up
@@ -462,10 +463,8 @@ class TensorGaussian:
     def __post_init__(self) -> None:
         single = PrivateGaussian(
             relation=replace(self.relation, scores=self.scores),
-            budget=self.budget,
             releases=self.steps * self.columns,
-            rounding=self.rounding,
-            calibration=self.calibration,
+            **attributes(self, "budget", "rounding", "calibration"),
         )
         object.__setattr__(self, "single", single)
 
