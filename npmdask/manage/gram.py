@@ -31,11 +31,8 @@ SHARES = (0.5, 0.8, 0.9, 0.95, 0.99)
 class GramKind(RunKind):
     """A stored Gram."""
 
-    name = "gram"
+    name = STORED_GRAM
     may_change = frozenset({"memory", "workers", "threads", "cluster", "certificates"})
-
-    def matches(self, spec: Spec) -> bool:
-        return bool(spec.get("data", {}).get("kind") == STORED_GRAM)
 
     def gave(self, answer: Any) -> bool:
         return isinstance(answer, GramStore)

@@ -93,8 +93,8 @@ class RunKind:
     folders: tuple[str, ...] = ()
 
     def matches(self, spec: Spec) -> bool:
-        """Say whether a store whose run.json holds ``spec`` is of this kind."""
-        raise NotImplementedError
+        """Say whether a store whose run.json holds ``spec`` is of this kind: its data are."""
+        return bool(spec.get("data", {}).get("kind") == self.name)
 
     def gave(self, answer: Any) -> bool:
         """Say whether ``answer`` is what a run of this kind returns."""

@@ -45,9 +45,6 @@ class StagedKind(RunKind):
     may_change = frozenset({"memory", "workers", "threads"})
     staged = True
 
-    def matches(self, spec: Spec) -> bool:
-        return bool(spec.get("data", {}).get("kind") == self.name)
-
     def refusal(self, store: Path) -> str:
         return f"{store} is a job of several stages: only memory, workers and threads may be given"
 

@@ -48,9 +48,6 @@ class StreamKind(RunKind):
     name = "stream"
     may_change = frozenset({"memory"})
 
-    def matches(self, spec: Spec) -> bool:
-        return bool(spec.get("data", {}).get("kind") == "stream")
-
     def gave(self, answer: Any) -> bool:
         from npmdask.streaming import StreamSolution
 

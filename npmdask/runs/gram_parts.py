@@ -29,8 +29,8 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.checkpoint.store import CHECKPOINT_FORMAT, RunStore
-from npmdask.errors import BadInputError, RefusedError, package_version, require
+from npmdask.checkpoint.store import RunStore
+from npmdask.errors import BadInputError, RefusedError, require
 from npmdask.execution.reduction import TreeNode
 from npmdask.operators import GramOfGroups, GramOfSlabs, GramReader, Partial, View
 from npmdask.operators.stored_gram import GramSums, packed, probes_of, unpacked
@@ -40,6 +40,7 @@ from npmdask.runs.problem import STORED_GRAM
 from npmdask.runs.restore import bind_spec
 from npmdask.runs.session import GATHERED, Need, Session, keeper_of
 from npmdask.runs.solution import Resources
+from npmdask.runs.stages import job_spec
 from npmdask.storage.bundle import Arrays, read_bundle
 from npmdask.storage.checksum import crc32c, crc32c_bytes
 from npmdask.storage.labels import Labels
@@ -230,14 +231,7 @@ def _require_format(place: Path, facts: dict[str, Any]) -> None:
 
 def gram_spec(data: dict[str, Any], algorithm: dict[str, Any], seed: int) -> dict[str, Any]:
     """The parameters of a stored Gram, by name."""
-    return {
-        "data": {"kind": STORED_GRAM, **data},
-        "algorithm": {"name": STORED_GRAM, **algorithm},
-        "mechanism": {"mechanism": "none"},
-        "stop": {},
-        "run": {"seed": seed},
-        "version": {"npmdask": package_version(), "checkpoint_format": CHECKPOINT_FORMAT},
-    }
+    return job_spec({"kind": STORED_GRAM, **data}, {"name": STORED_GRAM, **algorithm}, {}, seed)
 
 
 # Forming them.

@@ -6,6 +6,7 @@ One of them writes what it learns as lines of the log (:mod:`npmdask.checkpoint.
 from __future__ import annotations
 
 import math
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from npmdask.checkpoint.logging import tell
@@ -73,53 +74,20 @@ class Observers(Observer):
     def __init__(self, *members: Observer) -> None:
         self._members = members
 
-    def on_plan(self, plan: MemoryPlan) -> None:
-        for member in self._members:
-            member.on_plan(plan)
 
-    def on_ready(self, problem: Problem, session: Session) -> None:
-        for member in self._members:
-            member.on_ready(problem, session)
+def _to_each(event: str) -> Any:
+    """The method of several observers that tells each of them of ``event``."""
 
-    def on_search(self, problem: Problem, stage: Problem, session: Session, store: RunStore) -> None:
+    @wraps(getattr(Observer, event))
+    def told(self: Observers, *said: Any, **named: Any) -> None:
         for member in self._members:
-            member.on_search(problem, stage, session, store)
+            getattr(member, event)(*said, **named)
 
-    def on_stage(self, label: str) -> None:
-        for member in self._members:
-            member.on_stage(label)
+    return told
 
-    def on_begin(self, done: int, expected: int | None, unit: str) -> None:
-        for member in self._members:
-            member.on_begin(done, expected, unit)
 
-    def on_pass(self, label: str, total_bytes: int, total_chunks: int) -> None:
-        for member in self._members:
-            member.on_pass(label, total_bytes, total_chunks)
-
-    def on_task(self, record: ReadStats) -> None:
-        for member in self._members:
-            member.on_task(record)
-
-    def on_step(self, step: Step) -> None:
-        for member in self._members:
-            member.on_step(step)
-
-    def on_rows(self, rows: int, skipped: int, rate: float) -> None:
-        for member in self._members:
-            member.on_rows(rows, skipped, rate)
-
-    def on_measurement(self, measurement: Measurement) -> None:
-        for member in self._members:
-            member.on_measurement(measurement)
-
-    def on_stream_end(self, solution: StreamSolution) -> None:
-        for member in self._members:
-            member.on_stream_end(solution)
-
-    def on_end(self, solution: Solution) -> None:
-        for member in self._members:
-            member.on_end(solution)
+for _event in filter(lambda name: name.startswith("on_"), vars(Observer)):
+    setattr(Observers, _event, _to_each(_event))
 
 
 class StageObserver(Observers):

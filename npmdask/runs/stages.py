@@ -19,18 +19,66 @@ import numpy as np
 
 from npmdask.algorithms import BlockKrylov
 from npmdask.algorithms.stopping import ResidualRule
-from npmdask.errors import require
+from npmdask.checkpoint.store import CHECKPOINT_FORMAT, RunStore
+from npmdask.errors import package_version, require
 from npmdask.numerics.subspaces import Block
+from npmdask.numerics.units import attributes
 from npmdask.operators import Operator
 from npmdask.runs.build import TENSOR, TensorQuestion, default_rank, make_problem, pose_tensor
 from npmdask.runs.loop import solve_in
+from npmdask.runs.observers import Observer
 from npmdask.runs.problem import DEFAULT_STEPS, DerivedOperator, Problem, Request
 from npmdask.runs.session import Session
-from npmdask.runs.solution import Solution
+from npmdask.runs.solution import Resources, Solution
+from npmdask.storage.bundle import Arrays
 from npmdask.storage.checksum import crc32c
 from npmdask.storage.readers.packed import place_of
 from npmdask.storage.source import Source, open_source
 from npmdask.storage.writers.packed import TensorWriter
+
+Facts = dict[str, Any]
+Found = tuple[Arrays, Facts]
+
+# What the jobs share: what their stores are bound to, and an answer that is found once.
+
+
+def job_spec(data: Facts, algorithm: Facts, stop: Facts, seed: int) -> dict[str, Any]:
+    """The parameters of a job without noise, by name."""
+    return {
+        "data": data,
+        "algorithm": algorithm,
+        "mechanism": {"mechanism": "none"},
+        "stop": stop,
+        "run": {"seed": seed},
+        "version": {"npmdask": package_version(), "checkpoint_format": CHECKPOINT_FORMAT},
+    }
+
+
+def answered(
+    held: RunStore, name: str, resources: Resources, observer: Observer, solved: Callable[[Session], Found]
+) -> Found:
+    """The part ``name`` of a job, which ``solved`` makes in a session where it is not there yet."""
+    found = held.read_part(name)
+    if found is None:
+        resources.require_possible()
+        with Session(held, resources, observer) as session:
+            arrays, meta = solved(session)
+        held.write_part(name, arrays, meta)
+        found = held.read_part(name)
+    assert found is not None
+    return found
+
+
+def said_of(answer: Any, kind: str) -> dict[str, Any]:
+    """What the summary of the answer of a job begins with."""
+    return {
+        "outcome": answer.outcome.name,
+        "sentence": answer.outcome.sentence,
+        **attributes(answer, "assurance", "store"),
+        "warnings": list(answer.warnings),
+        "kind": kind,
+    }
+
 
 # Moments: the data of a source seen as a matrix or a tensor that is never formed.
 

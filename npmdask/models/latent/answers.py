@@ -24,6 +24,7 @@ from npmdask.report import Plot, Report
 from npmdask.report.blocks import Section, Text, parameters, section, series, spectrum_plot, table, tiles, warnings
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Resources
+from npmdask.runs.stages import said_of
 from npmdask.theory.certificates.statements import of_independent, of_mixture
 from npmdask.theory.certificates.wording import Assurance
 
@@ -110,12 +111,7 @@ def read_latent(store: str | Path) -> LatentAnswer:
 def latent_summary(answer: LatentAnswer) -> dict[str, Any]:
     """List the facts of an answer as plain numbers and strings."""
     return {
-        "outcome": answer.outcome.name,
-        "sentence": answer.outcome.sentence,
-        "assurance": answer.assurance,
-        "store": answer.store,
-        "warnings": list(answer.warnings),
-        "kind": answer.kind,
+        **said_of(answer, answer.kind),
         "weights": answer.weights.tolist(),
         **answer.facts,
     }

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.checkpoint.store import CHECKPOINT_FORMAT, RunStore
-from npmdask.errors import BadInputError, package_version, require
+from npmdask.checkpoint.store import RunStore
+from npmdask.errors import BadInputError, require
 from npmdask.models.third_moment import cube_of, polarising_block
 from npmdask.numerics.likelihood import (
     CONTRASTS,
@@ -41,7 +41,7 @@ from npmdask.runs.observers import Observer, Observers
 from npmdask.runs.restore import bind_spec
 from npmdask.runs.session import Session
 from npmdask.runs.solution import Resources
-from npmdask.runs.stages import Decomposed, MomentOperator, Stages
+from npmdask.runs.stages import Decomposed, MomentOperator, Stages, answered, job_spec
 from npmdask.storage.bundle import Arrays
 from npmdask.storage.readers.dense import checksum_table
 from npmdask.storage.source import Source, open_source
@@ -336,17 +336,14 @@ def run_job(
         if begun is not None and request.refine == 0 and "refine" not in begun["algorithm"]:
             del spec["algorithm"]["refine"]  # of a version that knew no refinement
         bind_spec(spec, held, {"resources": asdict(resources)}, once=opened.kept)
-        found = held.read_part(ANSWER)
-        if found is None:
-            resources.require_possible()
-            with Session(held, resources, Observers(Predictor(), observer)) as session:
-                job = Stages(session, opened, request.seed)
-                arrays, meta = solve(job, with_means(job), request)
+
+        def solved(session: Session) -> tuple[Arrays, dict[str, Any]]:
+            job = Stages(session, opened, request.seed)
+            arrays, meta = solve(job, with_means(job), request)
             meta["facts"]["warnings"] = [*opened.notes, *meta["facts"]["warnings"]]
-            held.write_part(ANSWER, arrays, meta)
-            found = held.read_part(ANSWER)
-    assert found is not None
-    return found
+            return arrays, meta
+
+        return answered(held, ANSWER, resources, Observers(Predictor(), observer), solved)
 
 
 def with_means(job: Stages) -> np.ndarray:
@@ -382,14 +379,9 @@ def _require_samples(source: Source, request: SampleRequest) -> Source:
 
 
 def _spec(name: str, source: Source, request: SampleRequest) -> dict[str, Any]:
-    return {
-        "data": {"fingerprint": source.fingerprint, "shape": list(source.shape), "kind": name},
-        "algorithm": {"name": name, **asdict(request)},
-        "mechanism": {"mechanism": "none"},
-        "stop": {"pairs_tol": PAIRS_TOL, "tensor_tol": TENSOR_TOL},
-        "run": {"seed": request.seed},
-        "version": {"npmdask": package_version(), "checkpoint_format": CHECKPOINT_FORMAT},
-    }
+    data = {"fingerprint": source.fingerprint, "shape": list(source.shape), "kind": name}
+    stop = {"pairs_tol": PAIRS_TOL, "tensor_tol": TENSOR_TOL}
+    return job_spec(data, {"name": name, **asdict(request)}, stop, request.seed)
 
 
 def decomposition_history(run: RunStore) -> list[dict[str, Any]]:

@@ -23,8 +23,8 @@ import numpy as np
 from scipy.sparse import csr_matrix, issparse
 
 from npmdask.algorithms.stopping import Outcome
-from npmdask.checkpoint.store import CHECKPOINT_FORMAT, RunStore, answer_of_job
-from npmdask.errors import BadInputError, RefusedError, package_version, require
+from npmdask.checkpoint.store import RunStore, answer_of_job
+from npmdask.errors import BadInputError, RefusedError, require
 from npmdask.models.topics.documents import (
     Documents,
     document_frequencies,
@@ -46,7 +46,8 @@ from npmdask.runs.observers import Observer, Observers
 from npmdask.runs.restore import bind_spec
 from npmdask.runs.session import Session
 from npmdask.runs.solution import Resources, Solution
-from npmdask.runs.stages import Decomposed, MomentOperator, Stages
+from npmdask.runs.stages import Decomposed, MomentOperator, Stages, answered, job_spec, said_of
+from npmdask.storage.bundle import Arrays
 from npmdask.storage.checksum import crc32c
 from npmdask.storage.labels import Labels
 from npmdask.storage.object_url import is_remote
@@ -134,16 +135,13 @@ def _fit_in(
     """
     reader = require_documents(source)
     bind_spec(_spec(source, request), held, {"resources": asdict(resources)}, once=source.kept)
-    found = held.read_part(PART)
-    if found is None:
-        resources.require_possible()
-        with Session(held, resources, Observers(Predictor(), observer)) as session:
-            model = _fitted(Stages(session, source, request.seed), reader, request)
-        words = words or KeptWords()
-        held.write_part(PART, *replace(model, kept=words.kept, source_columns=words.columns).saved())
-        found = held.read_part(PART)
-    assert found is not None
-    return TopicModel.of(*found)
+    kept = words or KeptWords()
+
+    def solved(session: Session) -> tuple[Arrays, dict[str, Any]]:
+        model = _fitted(Stages(session, source, request.seed), reader, request)
+        return replace(model, kept=kept.kept, source_columns=kept.columns).saved()
+
+    return TopicModel.of(*answered(held, PART, resources, Observers(Predictor(), observer), solved))
 
 
 def require_documents(source: Source) -> CsrReader:
@@ -169,14 +167,9 @@ def tensor_tol(source: Source, request: TopicRequest) -> float:
 
 
 def _spec(source: Source, request: TopicRequest) -> dict[str, Any]:
-    return {
-        "data": {"fingerprint": source.fingerprint, "shape": list(source.shape), "kind": KIND},
-        "algorithm": {"name": KIND, **asdict(request)},
-        "mechanism": {"mechanism": "none"},
-        "stop": {"matrix_tol": MATRIX_TOL, "tensor_tol": tensor_tol(source, request)},
-        "run": {"seed": request.seed},
-        "version": {"npmdask": package_version(), "checkpoint_format": CHECKPOINT_FORMAT},
-    }
+    data = {"fingerprint": source.fingerprint, "shape": list(source.shape), "kind": KIND}
+    stop = {"matrix_tol": MATRIX_TOL, "tensor_tol": tensor_tol(source, request)}
+    return job_spec(data, {"name": KIND, **asdict(request)}, stop, request.seed)
 
 
 def _fitted(job: Stages, reader: CsrReader, request: TopicRequest) -> TopicModel:
@@ -541,12 +534,7 @@ def topics_summary(answer: TopicAnswer) -> dict[str, Any]:
     held = answer.perplexity
     more = {} if held is None else {"perplexity": held.model, "unigram_perplexity": held.unigram}
     return {
-        "outcome": answer.outcome.name,
-        "sentence": answer.outcome.sentence,
-        "assurance": answer.assurance,
-        "store": answer.store,
-        "warnings": list(answer.warnings),
-        "kind": "topics",
+        **said_of(answer, "topics"),
         "c_npmi": c_npmi,
         "u_mass": u_mass,
         **more,

@@ -34,6 +34,7 @@ from npmdask.runs.observers import Observer
 from npmdask.runs.problem import DEFAULT_STEPS
 from npmdask.runs.progress import with_progress
 from npmdask.runs.solution import Resources, asked_resources
+from npmdask.runs.stages import said_of
 from npmdask.runs.weights import kept_weights
 from npmdask.storage.labels import Labels
 from npmdask.streaming.estimator import run_store
@@ -625,12 +626,7 @@ def _missing_of(found: Missing, stored: slice, kept: np.ndarray) -> Missing:
 def coupled_summary(answer: CoupledModes) -> dict[str, Any]:
     """List the facts of an answer as plain numbers and strings."""
     facts: dict[str, Any] = {
-        "outcome": answer.outcome.name,
-        "sentence": answer.outcome.sentence,
-        "assurance": answer.assurance,
-        "store": answer.store,
-        "warnings": list(answer.warnings),
-        "kind": answer.kind,
+        **said_of(answer, answer.kind),
         "values": answer.values.tolist(),
         "correlations": [None if np.isnan(value) else float(value) for value in answer.correlations],
         "left_explained_variance_ratio": answer.left.explained_variance_ratio.tolist(),

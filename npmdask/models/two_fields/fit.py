@@ -19,8 +19,8 @@ import numpy as np
 
 from npmdask.algorithms import BlockKrylov
 from npmdask.algorithms.stopping import DOUBLE_EPS, ResidualRule, StepView, default_tol
-from npmdask.checkpoint.store import CHECKPOINT_FORMAT, RunStore
-from npmdask.errors import BadInputError, package_version
+from npmdask.checkpoint.store import RunStore
+from npmdask.errors import BadInputError
 from npmdask.execution.memory import Chosen
 from npmdask.models.dilation import of_one_sign, triplets_of
 from npmdask.numerics.canonical import Canonical, canonical_pairs, chance_correlation, correlation_error
@@ -41,6 +41,7 @@ from npmdask.runs.problem import DEFAULT_STEPS, Problem, Request
 from npmdask.runs.restore import bind_spec
 from npmdask.runs.session import Session
 from npmdask.runs.solution import Resources, Solution
+from npmdask.runs.stages import answered, job_spec
 from npmdask.runs.weights import Weights, columns_read, find_weights, keep_weights
 from npmdask.storage.bundle import Arrays
 from npmdask.storage.checksum import fingerprint
@@ -268,25 +269,16 @@ def spec_of_fields(fields: Fields, request: CoupledRequest) -> dict[str, Any]:
     """The parameters that a store is bound to, by name."""
     asked = attributes(request, "pcs", "ridge") if request.kind == CCA else {}
     pcs = asked.get("pcs")
-    return {
-        "data": {
-            "fingerprint": fields.joined.fingerprint,
-            "shape": list(fields.joined.shape),
-            "columns": [fields.left.shape[1], fields.right.shape[1]],
-            **attributes(request, "kind", "center", "scale", "missing"),
-        },
-        "algorithm": {
-            "name": request.kind,
-            "target_rank": int(request.k),
-            **asked,
-            **({} if pcs is None else {"pcs": list(pcs)}),
-        },
-        "mechanism": {"mechanism": "none"},
-        "stop": {"tol": request.tol, "max_steps": request.max_steps},
-        "run": {"seed": int(request.seed)},
-        "version": {"npmdask": package_version(), "checkpoint_format": CHECKPOINT_FORMAT},
-        **({} if fields.weights is None else {"weights": fields.weights.spec()}),
+    data = {
+        "fingerprint": fields.joined.fingerprint,
+        "shape": list(fields.joined.shape),
+        "columns": [fields.left.shape[1], fields.right.shape[1]],
+        **attributes(request, "kind", "center", "scale", "missing"),
     }
+    algorithm = {"name": request.kind, "target_rank": int(request.k), **asked}
+    algorithm |= {} if pcs is None else {"pcs": list(pcs)}
+    weights = {} if fields.weights is None else {"weights": fields.weights.spec()}
+    return job_spec(data, algorithm, attributes(request, "tol", "max_steps"), int(request.seed)) | weights
 
 
 def run_coupled(
@@ -313,11 +305,8 @@ def run_coupled(
         keep, here = partial(keep_weights, held, fields.weights), {"resources": asdict(resources)}
         bind_spec(spec_of_fields(fields, request), held, here, once=once, keep=keep)
         _keep_labels(held, fields)
-        if held.read_part(ANSWER) is None:
-            resources.require_possible()
-            with Session(held, resources, Observers(Predictor(), observer)) as session:
-                arrays, meta = _Job(session, fields, request).solved()
-            held.write_part(ANSWER, arrays, meta)
+        told = Observers(Predictor(), observer)
+        answered(held, ANSWER, resources, told, lambda session: _Job(session, fields, request).solved())
 
 
 def _keep_labels(held: RunStore, fields: Fields) -> None:
