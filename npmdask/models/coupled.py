@@ -353,17 +353,8 @@ class CCA(_Coupled):
         random_state: int = 0,
         progress: bool = False,
     ) -> None:
-        super().__init__(
-            n_modes,
-            standardize=standardize,
-            use_coslat=use_coslat,
-            missing=missing,
-            memory=memory,
-            store=store,
-            tol=tol,
-            random_state=random_state,
-            progress=progress,
-        )
+        how: dict[str, Any] = {"standardize": standardize, "use_coslat": use_coslat, "missing": missing, "tol": tol}
+        super().__init__(n_modes, memory=memory, store=store, random_state=random_state, progress=progress, **how)
         self.n_pca_modes = n_pca_modes
 
     def _found(self, **asked: Any) -> CoupledModes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol, Self
 
@@ -310,6 +311,14 @@ def require_finite(sums: Sums, reader: Any, units: range) -> None:
     raise BadInputError(
         f"a product with {reader.where} overflows although the data are finite: divide the data by a constant"
     )
+
+
+def finite_partial(
+    sums: Sums, reader: Any, units: range, record: ReadStats, fragments: Sequence[Fragment] = ()
+) -> Partial:
+    """What some units give, once :func:`require_finite` has looked at it."""
+    require_finite(sums, reader, units)
+    return Partial(sums, record, list(fragments))
 
 
 # Operators on some rows of a stored array: the units of a pass are the slabs that these rows lie in.

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.numerics.subspaces import Block
-from npmdask.operators._protocol import BySlabs, Partial, Sums, require_finite
+from npmdask.operators._protocol import BySlabs, Partial, Sums, finite_partial
 from npmdask.operators.view import AS_STORED, View
 from npmdask.storage.readers.dense import ReadStats
 from npmdask.storage.readers.gaps import COUNTED, GapReader
@@ -68,9 +68,7 @@ class ColumnMoments(BySlabs):
         record = ReadStats()
         of_dense = self._of_gappy_tiles if self._with_gaps else self._of_tiles
         table = (self._of_entries if self._of_csr else of_dense)(slabs, record)
-        sums = self.unstacked(table, slabs)
-        require_finite(sums, self.reader, slabs)
-        return Partial(sums, record)
+        return finite_partial(self.unstacked(table, slabs), self.reader, slabs, record)
 
     def _of_tiles(self, slabs: range, record: ReadStats) -> np.ndarray:
         columns = [self.reader.slab_columns(c) for c in range(self.reader.grid[1])]

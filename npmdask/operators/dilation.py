@@ -22,9 +22,9 @@ from npmdask.operators._protocol import (
     add_back,
     add_buffered,
     as_dtype,
+    finite_partial,
     own_rows,
     pending_sums,
-    require_finite,
     split_rows,
     strip_rows,
     strips,
@@ -83,8 +83,7 @@ class Dilation(Dilated):
                         add_buffered(product[here.start - first : here.stop - first], some, right[columns])
                         add_back(back[columns], some, left[here])
         sums = {"back": np.ascontiguousarray(back), own_rows(slabs): product}
-        require_finite(sums, self.reader, slabs)
-        return Partial(sums, record)
+        return finite_partial(sums, self.reader, slabs, record)
 
     def task_bytes(self, p: int, runs: list[range]) -> int:
         """Memory of one running task (the largest of ``runs``) beyond the block, with p columns."""
@@ -106,9 +105,7 @@ class SparseDilation(Dilated):
             some, here = piece.astype(block.dtype, copy=False), slice(at, at + piece.shape[0])
             product[here.start - rows.start : here.stop - rows.start] = some @ right
             back += some.T @ left[here]
-        sums = {"back": back, own_rows(slabs): product}
-        require_finite(sums, self.reader, slabs)
-        return Partial(sums, record, fragments)
+        return finite_partial({"back": back, own_rows(slabs): product}, self.reader, slabs, record, fragments)
 
     def _rows(self, slabs: range) -> range:
         """The rows that a run represents: to that which the next run begins in, itself left out."""
@@ -177,8 +174,7 @@ class CrossCovariance(BySlabs):
         sums = {"product": np.ascontiguousarray(product)}
         if self.moments:
             sums["moments"] = moments.reshape(4 * m, m)
-        require_finite(sums, self.reader, slabs)
-        return Partial(sums, record)
+        return finite_partial(sums, self.reader, slabs, record)
 
     def _images(self, slabs: range, block: Block, record: ReadStats) -> Iterator[tuple[Strip, Block, Block]]:
         """For each strip its values as the view has them, by columns, and ``A U`` and ``B V`` of its rows."""

@@ -22,6 +22,7 @@ from npmdask.operators._protocol import (
     Partial,
     Sums,
     add_back,
+    finite_partial,
     own_rows,
     require_finite,
     split_rows,
@@ -178,9 +179,7 @@ class LeftProduct(Gram):
             record.written[slab] = crc32c(left)
             if self.expected is None or record.written[slab] == int(self.expected[slab]):
                 self.target[self.reader.slab_rows(slab)] = left
-        sums = {"back": back, "gram": gram}
-        require_finite(sums, self.reader, slabs)
-        return Partial(sums, record)
+        return finite_partial({"back": back, "gram": gram}, self.reader, slabs, record)
 
     def unstacked(self, stacked: np.ndarray, units: range) -> Sums:
         return split_rows(stacked, {"back": self.block_rows, "gram": stacked.shape[1]})
@@ -231,9 +230,7 @@ class SparseGram(BySlabs):
         product, fragments = np.zeros(block.shape), list[Fragment]()
         for at, piece in whole_rows(self.reader, slabs, record, fragments):
             product += _sparse_gram(self.view.weighted(piece, range(at, at + piece.shape[0])), block)
-        sums = {"product": product}
-        require_finite(sums, self.reader, slabs)
-        return Partial(sums, record, fragments)
+        return finite_partial({"product": product}, self.reader, slabs, record, fragments)
 
     def finish(self, total: Partial, block: Block) -> Block:
         seen, mean = self.view.on_columns(block), self.view.shift
@@ -283,9 +280,7 @@ class MatrixFree(Gram):
 
     def partial(self, slabs: range, block: Block) -> Partial:
         record = ReadStats()
-        sums = {"product": self.reader.products(block, record)[1]}
-        require_finite(sums, self.reader, slabs)
-        return Partial(sums, record)
+        return finite_partial({"product": self.reader.products(block, record)[1]}, self.reader, slabs, record)
 
     def left_product(self, target: Any, expected: np.ndarray | None) -> LeftProduct:
         """The pass that keeps ``A @ block``."""

@@ -27,9 +27,9 @@ from npmdask.operators._protocol import (
     Partial,
     Sums,
     add_back,
+    finite_partial,
     least_run,
     pending_sums,
-    require_finite,
     split_rows,
 )
 from npmdask.operators.gram import Gram
@@ -87,8 +87,7 @@ class MixtureExpectations(Gram):
                 z[:, at] = shares
             for columns, values in tile:
                 add_back(sums["sums"][columns], values, z)
-        require_finite(sums, self.reader, slabs)
-        return Partial(sums, record)
+        return finite_partial(sums, self.reader, slabs, record)
 
     def _strips(self, rows: slice, block: Block) -> list[slice]:
         return _in_cache(rows, len(block) + 6 * block.shape[1])
@@ -152,8 +151,7 @@ class SourceContrasts(Gram):
                 of_contrast += images.T @ g
                 mean += np.stack([slope.sum(axis=0), np.einsum("nr,nr->r", g, g), value.sum(axis=0)])
         sums = {"product": np.concatenate([back, means], axis=1).reshape(-1, r)}
-        require_finite(sums, self.reader, slabs)
-        return Partial(sums, record)
+        return finite_partial(sums, self.reader, slabs, record)
 
     def _strips(self, rows: slice, block: Block) -> list[slice]:
         return _in_cache(rows, len(block) + 16 * block.shape[1])
@@ -219,9 +217,7 @@ class FactorExpectations(BySlabs):
                 for part in _in_cache(rows, self._beside(layout)):
                     here = slice(rows.start + part.start, rows.start + part.stop)
                     self._add(model, here, [(c, values[part]) for c, values in tile], times, table)
-        sums = {"table": table}
-        require_finite(sums, self.reader, slabs)
-        return Partial(sums, record)
+        return finite_partial({"table": table}, self.reader, slabs, record)
 
     def _add(self, model: FactorModel, rows: slice, tile: Any, times: np.ndarray, table: np.ndarray) -> None:
         assert self.view.shift is not None

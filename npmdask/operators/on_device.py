@@ -22,7 +22,7 @@ from scipy.sparse import csr_matrix
 from npmdask.errors import MemoryRefusedError
 from npmdask.numerics.devices import PANEL, Device, Slot
 from npmdask.numerics.subspaces import Block
-from npmdask.operators._protocol import SUMS_READ, Partial, Sums, require_finite
+from npmdask.operators._protocol import SUMS_READ, Partial, Sums, finite_partial, require_finite
 from npmdask.operators.column_moments import ColumnMoments
 from npmdask.operators.gram import MOST_ROUNDED, SMALLEST, Gram, SparseGram
 from npmdask.operators.gram_matrix import EXACT, GramMatrix, largest_integer
@@ -596,9 +596,7 @@ def _moments_partial(op: OnDevice, slabs: range, block: Block) -> Partial:
             mean, count = mean + share * away, count + here
             strip.done()
     found = np.stack([np.full(of.block_rows, count), *backend.download(mean, spread)])
-    sums = of.unstacked(found, slabs)
-    require_finite(sums, of.reader, slabs)
-    return Partial(sums, record)
+    return finite_partial(of.unstacked(found, slabs), of.reader, slabs, record)
 
 
 Summing = Callable[[OnDevice, range, Block], Partial]

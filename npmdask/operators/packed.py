@@ -20,9 +20,9 @@ from npmdask.operators._protocol import (
     add_back,
     add_buffered,
     as_dtype,
+    finite_partial,
     least_run,
     own_rows,
-    require_finite,
     strips,
     tile_bytes,
     zeros_for_sum,
@@ -54,8 +54,7 @@ class Triangle(ByBlocks):
     def partial(self, slabs: range, block: Block) -> Partial:
         record = ReadStats()
         sums = {"product": np.ascontiguousarray(self._sum(slabs, block, record))}
-        require_finite(sums, self.reader, slabs)
-        return Partial(sums, record)
+        return finite_partial(sums, self.reader, slabs, record)
 
     def _sum(self, slabs: range, block: Block, record: ReadStats) -> Block:
         product = zeros_for_sum(len(block), block)
@@ -111,9 +110,7 @@ class Symmetric(BySlabs):
                     for part in strips(len(values), values.shape[1], block.dtype):
                         here = slice(rows.start - first + part.start, rows.start - first + part.stop)
                         add_buffered(product[here], as_dtype(values[part], block.dtype), block[columns])
-        sums = {own_rows(slabs): product}
-        require_finite(sums, self.reader, slabs)
-        return Partial(sums, record)
+        return finite_partial({own_rows(slabs): product}, self.reader, slabs, record)
 
     def unstacked(self, stacked: np.ndarray, units: range) -> Sums:
         return {own_rows(units): stacked}
@@ -312,9 +309,7 @@ class PackedTensor(OfTensor):
         record, contraction = ReadStats(), Contraction(block, self.reader.side)
         for place, values in self.reader.blocks(slabs, record):
             contraction.add(place, values)
-        sums = {"product": contraction.product}
-        require_finite(sums, self.reader, slabs)
-        return Partial(sums, record)
+        return finite_partial({"product": contraction.product}, self.reader, slabs, record)
 
     def finish(self, total: Partial, block: Block) -> Block:
         product = total.sums["product"]
@@ -350,9 +345,7 @@ class PackedMultilinear(OfTensor):
         strips, form = Strips(self.reader.side, m, block.dtype), np.zeros((m, m, m))
         for place, values in self.reader.blocks(slabs, record):
             self._add(form, place, values, block, strips)
-        sums = {"product": form.reshape(m, m * m)}
-        require_finite(sums, self.reader, slabs)
-        return Partial(sums, record)
+        return finite_partial({"product": form.reshape(m, m * m)}, self.reader, slabs, record)
 
     def _add(self, form: np.ndarray, place: Place, values: np.ndarray, block: Block, strips: Strips) -> None:
         """Add the form of one block, the contracted index first."""

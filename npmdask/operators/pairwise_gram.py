@@ -15,9 +15,9 @@ from npmdask.operators._protocol import (
     BySlabs,
     Partial,
     Sums,
+    finite_partial,
     least_run,
     pending_sums,
-    require_finite,
     split_rows,
     strip_rows,
 )
@@ -84,8 +84,7 @@ class PairwiseGram(BySlabs):
                 height, count = strip_rows(2 * d, np.float64), rows.stop - rows.start
                 for start in range(0, count, height):
                     self._add(sums, tile, slice(start, min(start + height, count)), height)
-        require_finite(sums, self.reader, slabs)
-        return Partial(sums, record)
+        return finite_partial(sums, self.reader, slabs, record)
 
     def _add(self, sums: Sums, tile: Any, part: slice, height: int) -> None:
         assert self.view.shift is not None

@@ -25,9 +25,9 @@ from npmdask.operators._protocol import (
     Sums,
     add_back,
     as_dtype,
+    finite_partial,
     least_run,
     pending_sums,
-    require_finite,
     split_rows,
 )
 from npmdask.operators.gram import Gram
@@ -78,9 +78,7 @@ class SampleTriples(BySamples, Gram):
             white = self.view.on_columns(self.whitening).astype(block.dtype, copy=False)
             for _, _, images in self._products(self.slabs_of(slabs), white, record):
                 add_back(product, images, self._powers(images @ block))
-        sums = {"product": np.ascontiguousarray(product)}
-        require_finite(sums, self.reader, self.slabs_of(slabs))
-        return Partial(sums, record)
+        return finite_partial({"product": np.ascontiguousarray(product)}, self.reader, self.slabs_of(slabs), record)
 
     def _powers(self, along: Block) -> Block:
         """What the rows are multiplied by and summed, of ``along`` = x^T u."""
@@ -193,9 +191,7 @@ class MixtureSpread(Gram):
             for columns, values in tile:
                 weighted[columns, 0] += as_dtype(values, np.float64, ("squares", columns.start)).T @ squares
             total += squares.sum()
-        sums = {"weighted": weighted, "squares": total}
-        require_finite(sums, self.reader, slabs)
-        return Partial(sums, record)
+        return finite_partial({"weighted": weighted, "squares": total}, self.reader, slabs, record)
 
     def unstacked(self, stacked: np.ndarray, units: range) -> Sums:
         return split_rows(stacked, {"weighted": self.block_rows, "squares": 1})
@@ -269,9 +265,7 @@ class SampleBlocks(Gram):
                         if self.view.shift is not None:
                             whole[:, columns] -= self.view.shift[columns]
                     self._add(sums, whole)
-        product = {"product": sums.reshape(-1, b)}
-        require_finite(product, self.reader, slabs)
-        return Partial(product, record)
+        return finite_partial({"product": sums.reshape(-1, b)}, self.reader, slabs, record)
 
     def _add(self, sums: np.ndarray, rows: np.ndarray) -> None:
         b, pairs, held = self.side, None, None

@@ -19,13 +19,28 @@ from npmdask.streaming.estimator import REAL, TRANSFORMER, Estimator, seed_of
 class _OfTwoFields(*TRANSFORMER, Estimator):  # type: ignore[misc]
     """What both share: a run of :func:`npmdask.mca` or :func:`npmdask.cca`, by the names of scikit-learn."""
 
-    n_components: int
-    scale: bool
-    missing: str
-    tol: float | None
-    memory: str | int | None
-    random_state: Any
     model_: CoupledModes
+
+    def __init__(
+        self,
+        n_components: int = 2,
+        *,
+        scale: bool = False,
+        missing: str = REFUSE,
+        tol: float | None = None,
+        memory: str | int | None = None,
+        store: str | Path | None = None,
+        random_state: Any = None,
+        progress: bool = False,
+    ) -> None:
+        self.n_components = n_components
+        self.scale = scale
+        self.missing = missing
+        self.tol = tol
+        self.memory = memory
+        self.store = store
+        self.random_state = random_state
+        self.progress = progress
 
     def fit(self, X: Any, Y: Any, sample_weight: Any = None) -> Self:
         """
@@ -226,27 +241,6 @@ class MCA(_OfTwoFields):
     True
     """
 
-    def __init__(
-        self,
-        n_components: int = 2,
-        *,
-        scale: bool = False,
-        missing: str = REFUSE,
-        tol: float | None = None,
-        memory: str | int | None = None,
-        store: str | Path | None = None,
-        random_state: Any = None,
-        progress: bool = False,
-    ) -> None:
-        self.n_components = n_components
-        self.scale = scale
-        self.missing = missing
-        self.tol = tol
-        self.memory = memory
-        self.store = store
-        self.random_state = random_state
-        self.progress = progress
-
     def _found(self, X: Any, Y: Any, **asked: Any) -> CoupledModes:
         return mca(X, Y, self.n_components, **asked)
 
@@ -333,16 +327,10 @@ class CCA(_OfTwoFields):
         random_state: Any = None,
         progress: bool = False,
     ) -> None:
-        self.n_components = n_components
+        how: dict[str, Any] = {"scale": scale, "missing": missing, "tol": tol, "memory": memory, "store": store}
+        super().__init__(n_components, random_state=random_state, progress=progress, **how)
         self.pcs = pcs
         self.ridge = ridge
-        self.scale = scale
-        self.missing = missing
-        self.tol = tol
-        self.memory = memory
-        self.store = store
-        self.random_state = random_state
-        self.progress = progress
 
     def _found(self, X: Any, Y: Any, **asked: Any) -> CoupledModes:
         return cca(X, Y, self.n_components, pcs=self.pcs, ridge=self.ridge, **asked)
