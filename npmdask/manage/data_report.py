@@ -19,6 +19,7 @@ from npmdask.numerics.sampling_errors import Groups
 from npmdask.report import Bars, Map, Plot, Rule, Section, Series
 from npmdask.report.blocks import Text, section, series, spectrum_plot, table, warnings
 from npmdask.report.plots import COLOURS
+from npmdask.runs.components import labels_of_run
 from npmdask.runs.presentation import PART, require_independent
 from npmdask.runs.restore import OF_ROWS, solution_of
 from npmdask.storage.labels import Axis, Labels
@@ -142,8 +143,7 @@ def data_sections(run: RunStore, spec: dict[str, Any], result: Any, page: PageOp
     BadInputError
         A grid or a colour was asked for that does not fit.
     """
-    part, missing = run.read_part("labels"), run.read_part("missing")
-    labels = Labels() if part is None else Labels.of_bundle(*part)
+    labels, missing = labels_of_run(run) or Labels(), run.read_part("missing")
     kept = None if missing is None else missing[0]["kept"]
     arrays, meta = result
     found = [explained(spec, arrays["values"], meta.get("explained_share"))]

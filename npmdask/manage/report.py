@@ -339,14 +339,22 @@ def _require_unturned(target: Path, rotate: str | None, align_to: str | None) ->
         raise BadInputError(f"{target}: topics are not rotated or aligned; leave rotate and align_to out")
 
 
-class Archive:
-    """The ``.npz`` at ``target``, which appears whole (:meth:`publish`) or not at all; ``names``: what is in it."""
+class _WholeFile:
+    """The file at ``target``, which appears whole (:meth:`publish`) or not at all; ``names``: what is in it."""
 
     def __init__(self, target: Path) -> None:
         self.names: list[str] = []
         self._target = target
         self._aside = target.with_name(f".writing-{target.name}-{os.getpid()}")
-        self._zip: zipfile.ZipFile | None = None
+
+    def about(self, facts: Mapping[str, Any]) -> None:
+        """Leave it out: there is no place for it."""
+
+
+class Archive(_WholeFile):
+    """The ``.npz`` at ``target``, whole (:meth:`publish`) or not at all."""
+
+    _zip: zipfile.ZipFile | None = None
 
     def array(self, name: str, array: np.ndarray) -> None:
         """Write an array that is in memory."""
@@ -362,9 +370,6 @@ class Archive:
             np.lib.format.write_array_header_2_0(file, {"descr": dtype, "fortran_order": False, "shape": shape})
             for block in chain([first], parts):
                 file.write(np.ascontiguousarray(block, dtype).tobytes())
-
-    def about(self, facts: Mapping[str, Any]) -> None:
-        """Leave it out: there is no place for it."""
 
     def publish(self) -> None:
         """Put the file in its place."""
@@ -389,17 +394,13 @@ class Archive:
         self.names.append(name)
 
 
-class JsonFile:
+class JsonFile(_WholeFile):
     """The JSON object at ``target``, whole (:meth:`publish`) or not at all; a matrix is a list of its rows.
 
     Numbers have all their digits. ``names``: what is in it.
     """
 
-    def __init__(self, target: Path) -> None:
-        self.names: list[str] = []
-        self._target = target
-        self._aside = target.with_name(f".writing-{target.name}-{os.getpid()}")
-        self._file: IO[str] | None = None
+    _file: IO[str] | None = None
 
     def array(self, name: str, array: np.ndarray) -> None:
         """Write an array that is in memory."""
@@ -408,9 +409,6 @@ class JsonFile:
     def rows(self, name: str, shape: tuple[int, int], blocks: Iterable[np.ndarray]) -> None:
         """Write a matrix from its rows, a block after the other."""
         self._member(name, blocks)
-
-    def about(self, facts: Mapping[str, Any]) -> None:
-        """Leave it out: there is no place for it."""
 
     def publish(self) -> None:
         """Put the file in its place."""

@@ -78,6 +78,12 @@ class RowScores:
         return arrays, {"colour": colour, "count": self.count, "skipped": self.skipped, "widths": widths}
 
     @classmethod
+    def of(cls, rows: np.ndarray, scores: np.ndarray, colour: np.ndarray | None, **known: Any) -> RowScores:
+        """The rows among these whose scores are finite; ``colour``: of all of them."""
+        good = np.isfinite(scores).all(axis=1)
+        return cls(rows=rows[good], scores=scores[good], colour=None if colour is None else colour[good], **known)
+
+    @classmethod
     def of_bundle(cls, arrays: dict[str, np.ndarray], facts: dict[str, Any]) -> RowScores:
         """The inverse of :meth:`bundle`."""
         densities = {}
@@ -195,16 +201,8 @@ def _found(solution: Solution, spec: dict[str, Any], page: PageOptions) -> RowSc
             density.add(found[good, i], found[good, j])
 
     scores, taken = scores_at(rows, components, opened, k, column, count)
-    good = np.isfinite(scores).all(axis=1)
     colour = taken if column is not None else None if colour is None else colour[rows]
-    return RowScores(
-        rows=rows[good],
-        scores=scores[good],
-        densities=densities,
-        count=opened.shape[0],
-        colour=None if colour is None else colour[good],
-        skipped=skipped,
-    )
+    return RowScores.of(rows, scores, colour, densities=densities, count=opened.shape[0], skipped=skipped)
 
 
 def require_same_data(fingerprint: str, spec: dict[str, Any], path: str) -> None:

@@ -35,6 +35,7 @@ from npmdask.models.two_fields.answers import CoupledModes, FieldModes
 from npmdask.models.two_fields.fit import LABELS, MCA, joined_fingerprint
 from npmdask.report import Bars, Map, Plot, Section
 from npmdask.report.blocks import Text, section, series
+from npmdask.runs.components import labels_of_run
 from npmdask.storage.labels import Labels, colour_of
 
 SIDES = ("left", "right")
@@ -76,8 +77,7 @@ def _sides(run: RunStore, answer: CoupledModes, page: PageOptions) -> tuple[Side
     parts = (None, None) if std is None else (std[:split], std[split:])
     made, refused = [], []
     for name, kept_as, modes, of_columns in zip(SIDES, LABELS, (answer.left, answer.right), parts, strict=True):
-        found = run.read_part(kept_as)
-        labels = Labels() if found is None else Labels.of_bundle(*found)
+        labels = labels_of_run(run, kept_as) or Labels()
         kept = None if modes.missing is None else modes.missing.kept
         d = len(modes.basis)
         try:
@@ -194,16 +194,9 @@ def _scores(spec: dict[str, Any], sides: tuple[Side, Side], page: PageOptions) -
         taken = values if side is sides[0] else taken
         parts.append(scores)
     both = np.concatenate(parts, axis=1)
-    good = np.isfinite(both).all(axis=1)
+    skipped = int((~np.isfinite(both).all(axis=1)).sum())
     colour = taken if column is not None else None if colour is None else colour[rows]
-    return RowScores(
-        rows=rows[good],
-        scores=both[good],
-        densities={},
-        count=opened[0].shape[0],
-        colour=None if colour is None else colour[good],
-        skipped=int((~good).sum()),
-    )
+    return RowScores.of(rows, both, colour, densities={}, count=opened[0].shape[0], skipped=skipped)
 
 
 def _scores_section(found: RowScores, sides: tuple[Side, Side], answer: CoupledModes, page: PageOptions) -> Section:

@@ -28,6 +28,7 @@ from npmdask.operators.stored_gram import GramSums, probes_of
 from npmdask.runs import build
 from npmdask.runs.build import ranks_of
 from npmdask.runs.component_counts import CountAdvice, KnownSpectrum, advise
+from npmdask.runs.components import labels_of_run
 from npmdask.runs.gram_parts import (
     PREFIX,
     Begun,
@@ -106,10 +107,9 @@ class GramStore:
         self.parts, self._history = listed_parts(run)
         if not self.parts:
             raise BadInputError(f"the Gram in {store} is not finished: go on with `npmdask resume {quote(str(store))}`")
-        labels = run.read_part("labels")
         self.rows_read = self.bytes_read = 0
         self._spec, self._folder = spec, run.path
-        self._labels = None if labels is None else Labels.of_bundle(*labels)
+        self._labels = labels_of_run(run)
         self._chosen: np.ndarray | None = None
         self._order: np.ndarray | None = None  # of the columns of another Gram among those that are stored
         self._whole = True

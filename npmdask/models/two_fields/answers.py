@@ -28,7 +28,7 @@ from npmdask.models.two_fields.fit import (
 from npmdask.numerics.subspaces import Block
 from npmdask.report import Report
 from npmdask.report.blocks import Text, parameters, section, spectrum_plot, table, tiles, warnings
-from npmdask.runs.components import StoredComponents
+from npmdask.runs.components import StoredComponents, labels_of_run
 from npmdask.runs.missing import Missing, missing_of
 from npmdask.runs.observers import Observer
 from npmdask.runs.problem import DEFAULT_STEPS
@@ -539,7 +539,7 @@ def read_coupled(store: str | Path) -> CoupledModes:
     held = RunStore(store)
     arrays, meta, spec = answer_of_job(held, ANSWER)
     weights = kept_weights(held, spec)
-    named = [None if (part := held.read_part(name)) is None else Labels.of_bundle(*part) for name in LABELS]
+    named = [labels_of_run(held, name) for name in LABELS]
     sides = _sides(arrays, meta, spec["data"], missing_of(held), None if weights is None else weights.columns, named)
     fraction = error = None
     if "rest" in meta:
