@@ -11,7 +11,7 @@ import numpy as np
 
 from npmdask.checkpoint.schema import TABLES
 from npmdask.checkpoint.store import RunStore
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, Later
 from npmdask.manage.kinds import PageOptions, RunKind, Sink, Spec, named
 from npmdask.manage.matrix import changed_resources, progress, under_way
 from npmdask.report import Report, Section, Text
@@ -33,7 +33,11 @@ TABLES["algorithm"] |= {
     "moments": str,
 }
 
-# Imports inside of functions: other runs save the time that models take to load.
+# Imported when they are used: other runs save the time that models take to load.
+_topics = Later("npmdask.models.topics.run")
+_topics_report = Later("npmdask.models.topics.report")
+_latent = Later("npmdask.models.latent.answers")
+_coupled = Later("npmdask.models.two_fields.answers")
 
 
 STOP = ("max_steps", "tol")  # of coupled modes: decide when a stage stops, not what its steps are
@@ -91,20 +95,17 @@ class TopicsKind(StagedKind):
     name = "topics"
 
     def gave(self, answer: Any) -> bool:
-        from npmdask.models.topics.run import TopicAnswer
 
-        return isinstance(answer, TopicAnswer)
+        return isinstance(answer, _topics.TopicAnswer)
 
     def go_on(self, store: Path, resources: Resources, observer: Observer) -> Any:
-        from npmdask.models.topics.run import resume_topics
 
         with RunStore(store) as held:
-            return resume_topics(held, resources, observer)
+            return _topics.resume_topics(held, resources, observer)
 
     def read(self, store: Path) -> Any:
-        from npmdask.models.topics.run import read_topics
 
-        return read_topics(store)
+        return _topics.read_topics(store)
 
     def answer(self, store: Path) -> dict[str, np.ndarray]:
         """Read topics, alphas and words."""
@@ -119,11 +120,10 @@ class TopicsKind(StagedKind):
     def export_pyldavis(self, store: Path, sink: Sink) -> None:
         """Write topics, heaviest first, and from one pass over the documents their lengths, shares and words."""
         from npmdask.models.topics.model import TopicModel
-        from npmdask.models.topics.run import TRAINING
         from npmdask.models.topics.transform import DocumentShares
 
         model = TopicModel.load(store)
-        documents = DocumentShares(store / TRAINING, model)
+        documents = DocumentShares(store / _topics.TRAINING, model)
         sink.array("topic_term_dists", model.topics[:, model.by_weight].T)
         sink.rows("doc_topic_dists", (documents.rows, model.k), documents.shares())
         sink.array("doc_lengths", documents.lengths)
@@ -131,15 +131,13 @@ class TopicsKind(StagedKind):
         sink.array("term_frequency", documents.word_counts)
 
     def summary(self, answer: Any) -> dict[str, Any]:
-        from npmdask.models.topics.run import topics_summary
 
-        return topics_summary(answer)
+        return dict(_topics.topics_summary(answer))
 
     def lines(self, answer: Any, words: int = 10) -> str:
         """Show a line for each topic, with its first words."""
-        from npmdask.models.topics.report import text_of
 
-        return text_of(answer.model, words, coherence=answer.coherence)
+        return str(_topics_report.text_of(answer.model, words, coherence=answer.coherence))
 
     def found(self, answer: Any) -> str:
         """Name the heaviest topic by its first words."""
@@ -157,13 +155,11 @@ class TopicsKind(StagedKind):
         """Report the topics, and the documents in which each is strongest: kept in the store, or from one pass over
         the documents that the job holds.
         """
-        from npmdask.models.topics.report import topics_report
-        from npmdask.models.topics.run import corpus_of
 
         if page != PageOptions(scores=page.scores) or page.data is not None:
             raise BadInputError(f"{run.place} holds topics: only --scores is for their report, no grid and no colour")
-        made = topics_report(run, dict(spec))
-        made = _titled(made, run, spec, self.read(run.path).model.k, corpus_of(run))
+        made = _topics_report.topics_report(run, dict(spec))
+        made = _titled(made, run, spec, self.read(run.path).model.k, _topics.corpus_of(run))
         head, topics, *rest = made.sections
         return replace(made, sections=(head, topics, self._documents(run, page), *rest))
 
@@ -171,20 +167,18 @@ class TopicsKind(StagedKind):
         from npmdask.manage.row_scores import kept_or_found
         from npmdask.models.topics.documents import documents_of
         from npmdask.models.topics.model import TopicModel
-        from npmdask.models.topics.report import DOCUMENTS, STRONGEST, documents_section
-        from npmdask.models.topics.run import TRAINING
         from npmdask.models.topics.transform import DocumentShares, StrongestDocuments, strongest_documents
 
-        model, place = TopicModel.load(run.path), run.path / TRAINING
+        model, place = TopicModel.load(run.path), run.path / _topics.TRAINING
         there = place.is_dir()
         budget = documents_of(place).mark if there else None
         refusal = "" if budget is None else "these documents have a privacy budget: a report names none of them"
-        find = lambda: strongest_documents(DocumentShares(place, model), DOCUMENTS)  # noqa: E731
+        find = lambda: strongest_documents(DocumentShares(place, model), _topics_report.DOCUMENTS)  # noqa: E731
         work = model.k * open_source(place, exact=False).reader.nbytes if there else 0
         said = kept_or_found(run, page, refusal, find, of=StrongestDocuments, work=work, what="Strongest documents are")
         if isinstance(said, str):
-            return section(STRONGEST, Text(text=said[0].upper() + said[1:]))
-        return documents_section(run, model, said)
+            return section(_topics_report.STRONGEST, Text(text=said[0].upper() + said[1:]))
+        return _topics_report.documents_section(run, model, said)
 
 
 class LatentKind(StagedKind):
@@ -194,19 +188,16 @@ class LatentKind(StagedKind):
         self.name = name
 
     def gave(self, answer: Any) -> bool:
-        from npmdask.models.latent.answers import LatentAnswer
 
-        return isinstance(answer, LatentAnswer) and answer.kind == self.name
+        return isinstance(answer, _latent.LatentAnswer) and answer.kind == self.name
 
     def go_on(self, store: Path, resources: Resources, observer: Observer) -> Any:
-        from npmdask.models.latent.answers import resume_latent
 
-        return resume_latent(store, resources, observer)
+        return _latent.resume_latent(store, resources, observer)
 
     def read(self, store: Path) -> Any:
-        from npmdask.models.latent.answers import read_latent
 
-        return read_latent(store)
+        return _latent.read_latent(store)
 
     def answer(self, store: Path) -> dict[str, np.ndarray]:
         """Read all that was found."""
@@ -215,9 +206,8 @@ class LatentKind(StagedKind):
         return _part(store, ANSWER)
 
     def summary(self, answer: Any) -> dict[str, Any]:
-        from npmdask.models.latent.answers import latent_summary
 
-        return latent_summary(answer)
+        return dict(_latent.latent_summary(answer))
 
     def ending(self, answer: Any) -> str:
         return f"{answer.refinement}; {super().ending(answer)}" if answer.refinement else super().ending(answer)
@@ -235,9 +225,8 @@ class LatentKind(StagedKind):
     def report(self, run: RunStore, spec: Spec) -> Report:
         """Report what was found; of independent components also the columns in which each is strongest."""
         from npmdask.manage.data_report import components, names_in_source
-        from npmdask.models.latent.answers import latent_report
 
-        found, mixing = latent_report(run, dict(spec)), self.answer(run.path).get("mixing")
+        found, mixing = _latent.latent_report(run, dict(spec)), self.answer(run.path).get("mixing")
         found = _titled(found, run, spec, len(self.read(run.path).weights))
         if mixing is None or not mixing.size:
             return found
@@ -258,29 +247,25 @@ class CoupledKind(StagedKind):
         return f"{store} is a job of several stages: only memory, workers, threads, max_steps and tol may be given"
 
     def gave(self, answer: Any) -> bool:
-        from npmdask.models.two_fields.answers import CoupledModes
 
-        return isinstance(answer, CoupledModes) and answer.kind == self.name
+        return isinstance(answer, _coupled.CoupledModes) and answer.kind == self.name
 
     def go_on(self, store: Path, resources: Resources, observer: Observer) -> Any:
-        from npmdask.models.two_fields.answers import resume_coupled
 
-        return resume_coupled(store, resources, observer)
+        return _coupled.resume_coupled(store, resources, observer)
 
     def resume(self, store: Path, changes: Mapping[str, Any], observer: Observer | None) -> Any:
         """Go on with the job; of its stopping rule what is given takes the place of what was."""
-        from npmdask.models.two_fields.answers import restop_coupled
 
         stop = {name: changes[name] for name in STOP if name in changes}
         if stop:
-            restop_coupled(store, stop)
+            _coupled.restop_coupled(store, stop)
         rest = {name: value for name, value in changes.items() if name not in stop}
         return super().resume(store, rest, observer)
 
     def read(self, store: Path) -> Any:
-        from npmdask.models.two_fields.answers import read_coupled
 
-        return read_coupled(store)
+        return _coupled.read_coupled(store)
 
     def answer(self, store: Path) -> dict[str, np.ndarray]:
         """Read the modes of both fields, and their patterns in the units of the data."""
@@ -290,22 +275,19 @@ class CoupledKind(StagedKind):
         return _part(store, "result") | patterns
 
     def summary(self, answer: Any) -> dict[str, Any]:
-        from npmdask.models.two_fields.answers import coupled_summary
 
-        return coupled_summary(answer)
+        return dict(_coupled.coupled_summary(answer))
 
     def lines(self, answer: Any, words: int = 10) -> str:
         """Show a line for each mode."""
-        from npmdask.models.two_fields.answers import lines_of
 
-        return lines_of(answer)
+        return str(_coupled.lines_of(answer))
 
     def found(self, answer: Any) -> str:
-        from npmdask.models.two_fields.answers import VALUES
 
         count, shown = len(answer.values), ", ".join(f"{value:.4g}" for value in answer.values[:WEIGHTS])
         more = f" and {count - WEIGHTS} more" if count > WEIGHTS else ""
-        return f"{count} mode{'s'[: count != 1]}; {VALUES[answer.kind]} {shown}{more}"
+        return f"{count} mode{'s'[: count != 1]}; {_coupled.VALUES[answer.kind]} {shown}{more}"
 
     def explained(self, answer: Any) -> list[tuple[str, str]]:
         """Say what share of either field its patterns explain; of covariance what share of all of it."""
@@ -321,9 +303,8 @@ class CoupledKind(StagedKind):
     def report_with(self, run: RunStore, spec: Spec, page: PageOptions) -> Report:
         """Report the job: its modes, then patterns and scores of both fields."""
         from npmdask.manage.two_field_sections import two_field_sections
-        from npmdask.models.two_fields.answers import coupled_report
 
-        answer, made = self.read(run.path), coupled_report(run, dict(spec))
+        answer, made = self.read(run.path), _coupled.coupled_report(run, dict(spec))
         head, modes, *rest = made.sections
         of_data = two_field_sections(run, dict(spec), answer, page)
         made = _titled(made, run, spec, len(answer.values))

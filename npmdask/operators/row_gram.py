@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.numerics.subspaces import Block
-from npmdask.operators._protocol import OnePass, Partial, Sums, own_rows, require_finite
+from npmdask.operators._protocol import BySlabs, Partial, Sums, own_rows, require_finite
 from npmdask.operators.gram_matrix import FINISHING, SIDE, UpperBlocks
 from npmdask.operators.view import AS_STORED, View
 from npmdask.storage.readers.dense import DenseReader, ReadStats, scratch
@@ -24,7 +24,7 @@ RUN_BYTES = 4 * 2**20  # least of a task: each entry is multiplied by as many nu
 
 
 @dataclass(frozen=True, kw_only=True)
-class _ByColumns(OnePass):
+class _ByColumns(BySlabs):
     """A pass over all rows of some columns at a time."""
 
     reader: DenseReader
@@ -49,14 +49,6 @@ class _ByColumns(OnePass):
     @property
     def units(self) -> int:
         return int(self.reader.grid[1])
-
-    @property
-    def pass_bytes(self) -> int:
-        return int(self.reader.nbytes)
-
-    @property
-    def pass_chunks(self) -> int:
-        return int(self.reader.grid[0] * self.reader.grid[1])
 
     @property
     def run_bytes(self) -> int:

@@ -300,12 +300,7 @@ def relation_of(source: Source, privacy: Privacy) -> Relation:
         Otherwise.
     """
     require_registered(source)
-    relation = make_relation(
-        privacy.neighboring_relation,
-        clip_norm=privacy.clip_norm,
-        change=privacy.change,
-        coherence=privacy.coherence,
-    )
+    relation = make_relation(privacy.neighboring_relation, **attributes(privacy, "clip_norm", "change", "coherence"))
     if source.kind not in relation.kinds:
         raise BadInputError(
             f"neighboring_relation = {relation.name!r} needs data of kind {' or '.join(relation.kinds)}, but "

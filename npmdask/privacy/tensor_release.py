@@ -16,7 +16,7 @@ from npmdask.accounting import Budget, mu_for
 from npmdask.algorithms import PrivateTensorPower, PrivateTensorState, Query, Result
 from npmdask.algorithms.stopping import FixedSteps
 from npmdask.errors import BadInputError, RefusedError, closest
-from npmdask.numerics.units import from_table
+from npmdask.numerics.units import attributes, from_table
 from npmdask.operators import BoundedTensor
 from npmdask.privacy.concerns import Asked, ReleaseNoise, first_query
 from npmdask.privacy.matrix_release import public_statement, require_registered
@@ -152,9 +152,7 @@ def tensor_relation(source: Source, privacy: Privacy) -> TensorRelation:
         raise BadInputError(
             f"neighboring_relation = {privacy.neighboring_relation!r} is not for {source.path}, a tensor: {known}"
         )
-    relation = make_relation(
-        privacy.neighboring_relation, clip_norm=privacy.clip_norm, change=privacy.change, coherence=privacy.coherence
-    )
+    relation = make_relation(privacy.neighboring_relation, **attributes(privacy, "clip_norm", "change", "coherence"))
     if privacy.mechanism != "gaussian":
         raise RefusedError(no_laplace())
     assert isinstance(relation, TensorRelation)

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from npmdask.errors import extra
+from npmdask.errors import Later, extra
 from npmdask.report.blocks import Bars, Block, Image, Map, Plot, Report, Section, Table, Text, TopicMap
 from npmdask.report.plots import ALONE, draw, draw_for_page, draw_topics, largest_magnitude
 
@@ -37,6 +37,7 @@ SIDE_BY_SIDE = {
     Bars: "cards",
     TopicMap: "topics",
 }  # blocks that share a row
+markupsafe = Later("markupsafe", "report")  # of Jinja2
 MOST_ROWS = 200  # of numbers behind a picture
 QUESTION = "How wrong can it be?"
 SIGNS = ":/?#@!$&*+,;=%~"  # that stay as they are in an address
@@ -100,18 +101,14 @@ def _template() -> Any:
 @lru_cache
 def _script() -> Any:
     """The script of a page: uPlot with its licence, and what uses it."""
-    from markupsafe import Markup  # of Jinja2
-
     licence = (HERE / "uplot" / "LICENSE").read_text()
     parts = ((HERE / "uplot" / "uPlot.iife.min.js").read_text(), *((HERE / name).read_text() for name in SCRIPTS))
-    return Markup("\n".join((f"/* uPlot\n{licence}*/", *parts)))
+    return markupsafe.Markup("\n".join((f"/* uPlot\n{licence}*/", *parts)))
 
 
 @lru_cache
 def _style() -> Any:
-    from markupsafe import Markup
-
-    return Markup((HERE / "uplot" / "uPlot.min.css").read_text() + (HERE / "page.css").read_text())
+    return markupsafe.Markup((HERE / "uplot" / "uPlot.min.css").read_text() + (HERE / "page.css").read_text())
 
 
 def _groups(section: Section) -> Iterator[tuple[str, list[Block]]]:
@@ -173,18 +170,14 @@ def _number(value: float | None) -> str:
 
 def _picture(block: Plot | Map | Image) -> Any:
     """Markup of a picture: an SVG that is drawn here, or an image whose content is in its address."""
-    from markupsafe import Markup, escape
-
     if isinstance(block, Image):
-        return Markup('<img alt="{}" src="{}">').format(block.about, _address(block))
-    named = f'<svg role="img" aria-label="{escape(described(block))}"'
-    return Markup(draw_for_page(block).replace("<svg", named, 1))
+        return markupsafe.Markup('<img alt="{}" src="{}">').format(block.about, _address(block))
+    named = f'<svg role="img" aria-label="{markupsafe.escape(described(block))}"'
+    return markupsafe.Markup(draw_for_page(block).replace("<svg", named, 1))
 
 
 def _live(block: Plot | Map | Image) -> Any:
     """The numbers of a picture for the script, as JSON that ends no tag; "" of an image, which has none."""
-    from markupsafe import Markup
-
     if isinstance(block, Image) or (isinstance(block, Plot) and not any(one.x for one in block.series)):
         return ""
     facts = {"block": type(block).__name__.lower()} | asdict(block)
@@ -198,19 +191,15 @@ def _live(block: Plot | Map | Image) -> Any:
             {name: _short(held, whole=name == "x") for name, held in one.items() if held not in (None, (), "", False)}
             for one in facts["series"]
         ]
-    return Markup(json.dumps(facts, separators=(",", ":")).replace("<", "\\u003c"))
+    return markupsafe.Markup(json.dumps(facts, separators=(",", ":")).replace("<", "\\u003c"))
 
 
 def _topic_map(block: TopicMap) -> Any:
-    from markupsafe import Markup
-
-    return Markup(draw_topics(block))
+    return markupsafe.Markup(draw_topics(block))
 
 
 def _topic_words(block: TopicMap) -> Any:
-    from markupsafe import Markup
-
-    return Markup(topic_numbers(block))
+    return markupsafe.Markup(topic_numbers(block))
 
 
 def topic_numbers(block: TopicMap) -> str:
