@@ -142,8 +142,10 @@ class Account:
         self._require_digests()
         self._run_id, self._ledger = release_id_of(self._store), _ledger_of(self._privacy)
         self._require_current(self._ledger)
+        begun = self._path.exists()  # and held to its own place in the ledger, whatever other runs noted since
         try:
-            self._ledger.require_noted(self._source.mark)
+            if not begun:
+                self._ledger.require_noted(self._source.mark)
             run = self._ledger.reserve(
                 self._dataset,
                 run_id=self._run_id,
@@ -157,7 +159,9 @@ class Account:
             self._unbind_if_new()
             raise
         self._keep_place()
-        if self._source.mark is not None:  # where it can be written, an older copy of the ledger will be noticed
+        if (
+            self._source.mark is not None and not begun
+        ):  # where it can be written, an older copy of the ledger will be noticed
             self._ledger.mark(self._source, self._dataset)
         return run
 

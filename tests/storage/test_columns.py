@@ -174,8 +174,8 @@ def test_patterns_and_datasets_are_sources(tmp_path: Path) -> None:
     np.testing.assert_allclose(pca(files, columns="numeric").values, right(X), rtol=1e-9)
     with pytest.raises(BadInputError, match=r"the dataset cannot be read by files .*filter"):
         open_source(files.filter(pa.dataset.field("a") > 0), columns="numeric")
-    PLAIN.to_csv(tmp_path / "part3.csv", index=False)
-    with pytest.raises(BadInputError, match="has other columns than"):
+    PLAIN.drop(columns="b").to_csv(tmp_path / "part3.csv", index=False)
+    with pytest.raises(BadInputError, match="no column 'b'"):
         open_source(tmp_path / "*.csv", columns=["a", "b"])
     with pytest.raises(BadInputError, match=r"suffixes \.csv, \.parquet"):
         open_source(tmp_path / "part*")
