@@ -426,8 +426,7 @@ def run_report(run: RunStore, spec: dict[str, Any], page: PageOptions) -> Report
         Nothing was committed yet.
     """
     history = run.history()
-    if not history:
-        raise BadInputError(f"there is no run with a committed step in {run.place}")
+    require(bool(history), f"there is no run with a committed step in {run.place}")
     result = run.read_part("result")
     if "privacy" in spec:
         if page.colour is not None or page.scores or page.data is not None:

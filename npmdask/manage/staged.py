@@ -49,6 +49,9 @@ class StagedKind(RunKind):
     may_change = frozenset({"memory", "workers", "threads"})
     staged = True
 
+    def __init__(self, name: str | None = None) -> None:
+        self.name = name or self.name
+
     def refusal(self, store: Path) -> str:
         return f"{store} is a job of several stages: only memory, workers and threads may be given"
 
@@ -184,9 +187,6 @@ class TopicsKind(StagedKind):
 class LatentKind(StagedKind):
     """Latent variables of samples, found by moments; ``name`` says of which model."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-
     def gave(self, answer: Any) -> bool:
 
         return isinstance(answer, _latent.LatentAnswer) and answer.kind == self.name
@@ -239,9 +239,6 @@ class CoupledKind(StagedKind):
     """Coupled modes of two fields; ``name`` says by which criterion."""
 
     may_change = StagedKind.may_change | {*STOP}
-
-    def __init__(self, name: str) -> None:
-        self.name = name
 
     def refusal(self, store: Path) -> str:
         return f"{store} is a job of several stages: only memory, workers, threads, max_steps and tol may be given"

@@ -11,7 +11,7 @@ import numpy as np
 
 from npmdask.checkpoint.schema import TABLES
 from npmdask.checkpoint.store import RunStore
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, Later
 from npmdask.manage.kinds import Keeps, RunKind, Spec, memory_text, named
 from npmdask.numerics.units import attributes, parse_memory
 from npmdask.report import Report
@@ -39,7 +39,9 @@ MEASURED = {
     3: ("rank", "mean_batch_rows", "change"),
 }
 
-# Imports inside of functions: with streams come the readers of every format, a tenth of a second that other runs save.
+# Imported when they are used: with streams come the readers of every format, a tenth of a second that other runs save.
+_streaming = Later("npmdask.streaming")
+_solution = Later("npmdask.streaming.solution")
 
 
 class StreamKind(RunKind):
@@ -49,29 +51,25 @@ class StreamKind(RunKind):
     may_change = frozenset({"memory"})
 
     def gave(self, answer: Any) -> bool:
-        from npmdask.streaming import StreamSolution
 
-        return isinstance(answer, StreamSolution)
+        return isinstance(answer, _streaming.StreamSolution)
 
     def refusal(self, store: Path) -> str:
         return f"{store} is of a stream, whose rows are used once, in their order: only memory may be given"
 
     def resume(self, store: Path, changes: Mapping[str, Any], observer: Observer | None) -> Any:
         """Take the rows after the last commit, and what is new."""
-        from npmdask.streaming import resume_stream
 
-        return resume_stream(store, memory=parse_memory(changes.get("memory")), observer=observer)
+        return _streaming.resume_stream(store, memory=parse_memory(changes.get("memory")), observer=observer)
 
     def answer(self, store: Path) -> dict[str, np.ndarray]:
         """Read what was learnt up to the last commit, whether the stream is running, was killed, or ended."""
-        from npmdask.streaming.solution import answer_of
 
-        return answer_of(store)
+        return dict(_solution.answer_of(store))
 
     def summary(self, answer: Any) -> dict[str, Any]:
-        from npmdask.streaming import stream_summary
 
-        return stream_summary(answer)
+        return dict(_streaming.stream_summary(answer))
 
     def found(self, answer: Any) -> str:
         k, d = answer.basis.shape[1], answer.basis.shape[0]
@@ -93,9 +91,8 @@ class StreamKind(RunKind):
 
     def inspect(self, run: RunStore, spec: Spec) -> dict[str, Any]:
         """Say what the last commit holds, and the last measurement before that."""
-        from npmdask.streaming.solution import stream_status
 
-        found = stream_status(run)
+        found = _solution.stream_status(run)
         if found is None:
             facts: dict[str, Any] = {"state": "unfinished", "outcome": "nothing is committed yet: run it again"}
             facts["rows"] = 0
@@ -124,13 +121,12 @@ class StreamKind(RunKind):
     def report(self, run: RunStore, spec: Spec) -> Report:
         from npmdask.manage.data_report import about, components, headline
         from npmdask.streaming.report import stream_report
-        from npmdask.streaming.solution import answer_of
 
         found = stream_report(run)
         k = int(spec["algorithm"]["target_rank"])
         found = replace(found, title=headline(run, spec, k), about=about(run, spec))
         try:
-            basis = answer_of(run.path)["basis"]
+            basis = _solution.answer_of(run.path)["basis"]
         except BadInputError:  # too few rows so far
             return found
         if not basis.size:

@@ -174,8 +174,29 @@ class _OfRun(Components):
     missing_values: Any = None
     missing_limit: float | None = None
     column_weights: Any = None
-    device: str
-    device_memory: str | int | None
+
+    def __init__(
+        self,
+        n_components: int = 2,
+        *,
+        column_weights: Any = None,
+        tol: float | None = None,
+        memory: str | int | None = None,
+        device: str = "cpu",
+        device_memory: str | int | None = None,
+        store: str | Path | None = None,
+        random_state: Any = None,
+        progress: bool = False,
+    ) -> None:
+        self.n_components = n_components
+        self.column_weights = column_weights
+        self.tol = tol
+        self.memory = memory
+        self.device = device
+        self.device_memory = device_memory
+        self.store = store
+        self.random_state = random_state
+        self.progress = progress
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """
@@ -362,19 +383,14 @@ class PCA(CentredComponents, _OfRun):
         random_state: Any = None,
         progress: bool = False,
     ) -> None:
+        how: dict[str, Any] = {"memory": memory, "device": device, "device_memory": device_memory, "store": store}
+        how |= {"random_state": random_state, "progress": progress}
+        super().__init__(column_weights=column_weights, tol=tol, **how)
         self.n_components = n_components
         self.whiten = whiten
-        self.column_weights = column_weights
         self.missing = missing
         self.missing_values = missing_values
         self.missing_limit = missing_limit
-        self.tol = tol
-        self.memory = memory
-        self.device = device
-        self.device_memory = device_memory
-        self.store = store
-        self.random_state = random_state
-        self.progress = progress
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -447,29 +463,6 @@ class TruncatedSVD(_OfRun):
     >>> npmdask.TruncatedSVD(3).fit_transform(counts).shape
     (300, 3)
     """
-
-    def __init__(
-        self,
-        n_components: int = 2,
-        *,
-        column_weights: Any = None,
-        tol: float | None = None,
-        memory: str | int | None = None,
-        device: str = "cpu",
-        device_memory: str | int | None = None,
-        store: str | Path | None = None,
-        random_state: Any = None,
-        progress: bool = False,
-    ) -> None:
-        self.n_components = n_components
-        self.column_weights = column_weights
-        self.tol = tol
-        self.memory = memory
-        self.device = device
-        self.device_memory = device_memory
-        self.store = store
-        self.random_state = random_state
-        self.progress = progress
 
     def _finish(self, held: Any, solution: Solution, row_weight: np.ndarray | None) -> None:
         """One look at all rows: the variance of scores and of columns, about means that the fit had no need of."""

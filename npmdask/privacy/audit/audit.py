@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from npmdask.accounting.budget import Budget, Charge
 from npmdask.accounting.gdp import mu_for
-from npmdask.errors import BadInputError, closest
+from npmdask.errors import BadInputError, closest, require
 from npmdask.operators import BoundedProduct, BoundedSymmetric, BoundedTensor, ClippedGram
 from npmdask.privacy.audit.attacks import (
     Transcript,
@@ -279,8 +279,7 @@ def audit(
     BadInputError
         An unknown relation or mechanism, a mechanism that knows none of the relations, too few runs.
     """
-    if runs < LEAST_RUNS:
-        raise BadInputError(f"{runs} runs are too few: use at least {LEAST_RUNS}, preferably 10000")
+    require(runs >= LEAST_RUNS, f"{runs} runs are too few: use at least {LEAST_RUNS}, preferably 10000")
     _require_known(mechanisms)
     chosen = [_relation(relation) for relation in relations]
     _require_offered(mechanisms, chosen)
