@@ -12,7 +12,6 @@ import numpy as np
 
 from npmdask.accounting import Budget
 from npmdask.experiments.baselines import (
-    ExactNoise,
     PaperNoise,
     clip_diagonal,
     clip_trace,
@@ -172,7 +171,8 @@ def baselines(relation: str) -> dict[str, Method]:
     def power(stream: MatrixStream, k: int, epsilon: float, delta: float, seed: int) -> Block:
         beta, releases = clip_trace(stream), power_releases(stream, k)
         noise = exact_noise(beta, relation, Budget(epsilon, delta), releases)
-        return _power(stream, k, releases, noise, seed, beta=beta)
+        rng = generator(seed, "dp-power", type(noise).__name__)
+        return dp_power(stream, k, 2 * k, releases, noise, rng, beta=beta)
 
     return {
         "dp-gauss-1": Method("DP-Gauss-1", EXACT, BLUE, "o-", gauss_1("tight")),
@@ -196,19 +196,6 @@ def power_as_printed(stream: MatrixStream, k: int, epsilon: float, delta: float,
     """DP-Power-Method of appendix G, with both clippings."""
     alpha, beta, releases = clip_diagonal(stream), clip_trace(stream), power_releases(stream, k)
     noise = PaperNoise(alpha=alpha, beta=beta, budget=Budget(epsilon, delta), releases=releases)
-    return _power(stream, k, releases, noise, seed, beta=beta, alpha=alpha)
-
-
-def _power(
-    stream: MatrixStream,
-    k: int,
-    releases: int,
-    noise: ExactNoise | PaperNoise,
-    seed: int,
-    *,
-    beta: float,
-    alpha: float = math.inf,
-) -> Block:
     rng = generator(seed, "dp-power", type(noise).__name__)
     return dp_power(stream, k, 2 * k, releases, noise, rng, beta=beta, alpha=alpha)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -335,7 +335,7 @@ def signal_and_noise(n: int, d: int, lambdas: ArrayLike, sigma: float, seed: int
     values = common + sigma**2
     ratio = sigma**2 / values[0]
     spread = {"V": ratio**2 * (d + 1), "gamma": math.sqrt(2) * ratio, "M": ratio * d}
-    return _stream(n, d, values, sigma**2, seed, common, lambda _: _noise(d, sigma), spread)
+    return _stream(n, d, values, sigma**2, seed, common, lambda _, *asked: _noise(d, sigma, *asked), spread)
 
 
 def spiked(n: int, d: int, amplitude: float, sigma: float, seed: int) -> MatrixStream:
@@ -381,14 +381,11 @@ def spiked(n: int, d: int, amplitude: float, sigma: float, seed: int) -> MatrixS
         "M": (2 * amplitude * sigma * math.sqrt(d) + noise * d) / value,
     }
 
-    def draws(vectors: Block) -> Callable[[np.random.Generator, int], np.ndarray]:
-        def draw(rng: np.random.Generator, count: int) -> np.ndarray:
-            signs = rng.choice([-amplitude, amplitude], size=(count, 1))
-            return signs * vectors[:, 0] + _noise(d, sigma)(rng, count)
+    def draw(vectors: Block, rng: np.random.Generator, count: int) -> np.ndarray:
+        signs = rng.choice([-amplitude, amplitude], size=(count, 1))
+        return signs * vectors[:, 0] + _noise(d, sigma, rng, count)
 
-        return draw
-
-    return _stream(n, d, np.array([value]), noise, seed, np.zeros(1), draws, spread)
+    return _stream(n, d, np.array([value]), noise, seed, np.zeros(1), draw, spread)
 
 
 def gaussian(n: int, d: int, lambdas: ArrayLike, sigma: float, seed: int) -> MatrixStream:
@@ -434,15 +431,11 @@ def gaussian(n: int, d: int, lambdas: ArrayLike, sigma: float, seed: int) -> Mat
     trace = float(signal.sum()) + d * sigma**2
     spread = {"V": trace / values[0] + 1, "gamma": math.sqrt(2), "M": trace / values[0], "K": 4.0}
 
-    def draws(vectors: Block) -> Callable[[np.random.Generator, int], np.ndarray]:
+    def draw(vectors: Block, rng: np.random.Generator, count: int) -> np.ndarray:
         factor = vectors * np.sqrt(signal)
+        return rng.standard_normal((count, len(signal))) @ factor.T + _noise(d, sigma, rng, count)
 
-        def draw(rng: np.random.Generator, count: int) -> np.ndarray:
-            return rng.standard_normal((count, len(signal))) @ factor.T + _noise(d, sigma)(rng, count)
-
-        return draw
-
-    return _stream(n, d, values, sigma**2, seed, np.zeros(len(signal)), draws, spread)
+    return _stream(n, d, values, sigma**2, seed, np.zeros(len(signal)), draw, spread)
 
 
 def violation(n: int, d: int, share: float, seed: int) -> MatrixStream:
@@ -492,24 +485,18 @@ def violation(n: int, d: int, share: float, seed: int) -> MatrixStream:
     largest = max(1 / math.sqrt(share), d) / value
     spread = {"V": max(parts) / value**2, "gamma": math.sqrt(max(along, across)) / value, "M": largest, "K": math.inf}
 
-    def draws(vectors: Block) -> Callable[[np.random.Generator, int], np.ndarray]:
-        def draw(rng: np.random.Generator, count: int) -> np.ndarray:
-            signs = rng.choice([-1.0, 1.0], size=(count, 1)) * share**-0.25
-            chosen = rng.random((count, 1)) < share
-            return np.where(chosen, signs * vectors[:, 0], rng.standard_normal((count, d)))
+    def draw(vectors: Block, rng: np.random.Generator, count: int) -> np.ndarray:
+        signs = rng.choice([-1.0, 1.0], size=(count, 1)) * share**-0.25
+        chosen = rng.random((count, 1)) < share
+        return np.where(chosen, signs * vectors[:, 0], rng.standard_normal((count, d)))
 
-        return draw
-
-    return _stream(n, d, np.array([value]), floor, seed, np.zeros(1), draws, spread)
+    return _stream(n, d, np.array([value]), floor, seed, np.zeros(1), draw, spread)
 
 
-def _noise(d: int, sigma: float) -> Callable[[np.random.Generator, int], np.ndarray]:
-    def draw(rng: np.random.Generator, count: int) -> np.ndarray:
-        rows = rng.standard_normal((count, d))
-        rows *= sigma
-        return rows
-
-    return draw
+def _noise(d: int, sigma: float, rng: np.random.Generator, count: int) -> np.ndarray:
+    rows = rng.standard_normal((count, d))
+    rows *= sigma
+    return rows
 
 
 def _stream(
@@ -519,11 +506,11 @@ def _stream(
     floor: float,
     seed: int,
     common: np.ndarray,
-    draws: Callable[[Block], Callable[[np.random.Generator, int], np.ndarray]],
+    draw: Callable[[Block, np.random.Generator, int], np.ndarray],
     spread: dict[str, float],
 ) -> MatrixStream:
     """With its own random V."""
     k = len(values)
     vectors = random_orthonormal(d, k, generator(seed, "signal"))
     model = AssumptionA(kappa=condition_number(np.append(values, floor), k), **spread)
-    return MatrixStream(n, seed, vectors, values, floor, common, draws(vectors), model)
+    return MatrixStream(n, seed, vectors, values, floor, common, partial(draw, vectors), model)

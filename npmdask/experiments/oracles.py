@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -167,16 +168,14 @@ def k_dp_pca(stream: MatrixStream, k: int, budget: Budget, relation: str, seed: 
     >>> oracle.batch, oracle.steps, oracle.releases, round(oracle.promise().epsilon, 2)
     (63, 31, 124, 0.58)
     """
-    return ModifiedDPPCA(
-        records=stream.n,
-        target_rank=k,
-        batch=math.isqrt(stream.n),
-        rates=paper_rates(stream, k),
-        seed=seed,
-        budget=budget,
-        relation=require_by_index(relation),
-        fail_prob=FAIL_PROB,
-    )
+    rates = paper_rates(stream, k)
+    asked = _asked(stream, k, budget, relation, seed)
+    return ModifiedDPPCA(batch=math.isqrt(stream.n), rates=rates, fail_prob=FAIL_PROB, **asked)
+
+
+def _asked(stream: MatrixStream, k: int, budget: Budget, relation: str, seed: int) -> dict[str, Any]:
+    by_index = require_by_index(relation)
+    return {"records": stream.n, "target_rank": k, "seed": seed, "budget": budget, "relation": by_index}
 
 
 def k_dp_pca_large(stream: MatrixStream, k: int, budget: Budget, relation: str, seed: int) -> ModifiedDPPCA:
@@ -275,14 +274,10 @@ def k_dp_ojas(stream: MatrixStream, k: int, budget: Budget, relation: str, seed:
     (400, 5, 1.0)
     """
     return DPOjas(
-        records=stream.n,
-        target_rank=k,
         batch=stream.n // k // steps(stream.d),
         rates=(OJAS_RATE,) * k,
-        seed=seed,
-        budget=budget,
-        relation=require_by_index(relation),
         radius=largest_image(stream),
+        **_asked(stream, k, budget, relation, seed),
     )
 
 
@@ -331,13 +326,9 @@ def k_dp_ojas_as_printed(stream: MatrixStream, k: int, budget: Budget, relation:
     """
     spread = stream.model.gamma * math.log(stream.n * stream.d / FAIL_PROB)
     return DPOjas(
-        records=stream.n,
-        target_rank=k,
         batch=math.isqrt(stream.n),
         rates=(OJAS_RATE,) * k,
-        seed=seed,
-        budget=budget,
-        relation=require_by_index(relation),
+        **_asked(stream, k, budget, relation, seed),
         radius=float(stream.values[0]) * math.sqrt(stream.d) * (spread + 1),
         noise="paper",
     )
