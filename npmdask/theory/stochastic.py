@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from npmdask.errors import BadInputError, require
+from npmdask.errors import require
 from npmdask.numerics.domains import counts, exponent, not_negative, positive, probability
 from npmdask.numerics.subspaces import condition_number
 from npmdask.theory.composition import Share, lemma16_split
@@ -434,11 +434,8 @@ def dppca_zeta(
     positive(constant=constant)
     privacy = model.gamma * d * k * math.sqrt(math.log(1 / delta)) / (epsilon * n)
     enough = n >= dppca_min_n(model, d=d, k=k, epsilon=epsilon, delta=delta, constant=c_n).value
-    return _zeta_bound(
-        constant * model.kappa * (math.sqrt(model.V * k / n) + privacy),
-        {"constant": constant, "c_n": c_n},
-        {"n_large_enough": enough, "k_below_d": k < d, **_promised(epsilon, delta, n)},
-    )
+    flags = {"n_large_enough": enough, "k_below_d": k < d, **_promised(epsilon, delta, n)}
+    return _zeta_bound(model, n, k, privacy, {"constant": constant, "c_n": c_n}, flags)
 
 
 def dpojas_zeta(
@@ -506,11 +503,8 @@ def dpojas_zeta(
     positive(constant=constant, c_epsilon=c_epsilon)
     privacy = (model.gamma + 1) * d * k * math.log(1 / delta) / (epsilon * n)
     small = epsilon <= c_epsilon * math.sqrt(math.log(n / delta) / n)
-    return _zeta_bound(
-        constant * model.kappa * (math.sqrt(model.V * k / n) + privacy),
-        {"constant": constant, "c_epsilon": c_epsilon},
-        {"epsilon_small_enough_for_shuffling": small, "k_below_d": k < d, **_promised(epsilon, delta, n)},
-    )
+    flags = {"epsilon_small_enough_for_shuffling": small, "k_below_d": k < d, **_promised(epsilon, delta, n)}
+    return _zeta_bound(model, n, k, privacy, {"constant": constant, "c_epsilon": c_epsilon}, flags)
 
 
 def dppca_min_n(
@@ -854,8 +848,7 @@ def dppca_learning_rate(
     counts(t=t, n=n, batch=batch)
     positive(c=c, c2=c2, gap=gap)
     probability(fail_prob=fail_prob)
-    if gap > lambda_1:
-        raise BadInputError(f"gap = {gap} is lambda_1 - lambda_2: it is no larger than lambda_1 = {lambda_1}")
+    require(not gap > lambda_1, f"gap = {gap} is lambda_1 - lambda_2: it is no larger than lambda_1 = {lambda_1}")
     alpha, steps = c * math.log(n), n // batch
     require(1 <= t <= steps, f"step {t} is not one of 1 to floor(n / batch) = {steps}")
     beta = dppca_noise_beta(model, lambda_1, n=n, batch=batch, d=d, epsilon=epsilon, delta=delta, tau=tau)
@@ -871,8 +864,11 @@ def dppca_learning_rate(
     )
 
 
-def _zeta_bound(value: float, constants: dict[str, float], flags: dict[str, bool]) -> Prediction:
+def _zeta_bound(
+    model: AssumptionA, n: int, k: int, privacy: float, constants: dict[str, float], flags: dict[str, bool]
+) -> Prediction:
     """No zeta is above 1: a bound that is says nothing."""
+    value = constants["constant"] * model.kappa * (math.sqrt(model.V * k / n) + privacy)
     return Prediction(min(value, 1.0), constants, {"says_something": value < 1, **flags})
 
 

@@ -474,11 +474,9 @@ def _capitalised(parts: Sequence[str]) -> str:
 
 
 def _not_covered(half_life: float | None) -> str:
-    drift = (
-        ""
-        if half_life is None
-        else f" Older rows fade (half_life {half_life:g}): this refers to the current directions."
-    )
+    drift = ""
+    if half_life is not None:
+        drift = f" Older rows fade (half_life {half_life:g}): this refers to the current directions."
     return f"{drift} Changes in the data are not covered."
 
 
