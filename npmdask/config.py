@@ -33,7 +33,7 @@ from npmdask.execution.clusters import is_scheduler_file, scheduler_of
 from npmdask.execution.memory import tree_rss
 from npmdask.federated.coordinator import open_nodes
 from npmdask.numerics.spectra import asked_spectrum
-from npmdask.numerics.units import parse_memory
+from npmdask.numerics.units import attributes, parse_memory
 from npmdask.planning.plan import Plan, TensorPlan, plan_run, plan_tensor, posed
 from npmdask.planning.private import PrivatePlan, plan_private
 from npmdask.privacy.concerns import concerns
@@ -144,8 +144,7 @@ class SourceTable(ConfigTable):
         """The data, as :func:`open_source` opens them, or the nodes that hold them; nothing is read."""
         if self.nodes is None:
             return open_source(self.place, self.kind, self.dim, gaps=self.missing != "refuse", **how)
-        if self.kind is not None:
-            raise BadInputError("the nodes determine source.kind: leave it out of the coordinator's configuration")
+        require(self.kind is None, "the nodes determine source.kind: leave it out of the coordinator's configuration")
         return open_nodes(self.nodes, self.patience)
 
 
@@ -404,19 +403,11 @@ class RunConfig(ConfigTable):
     def request(self) -> Request:
         """The public parameters."""
         return Request(
-            target_rank=self.algorithm.target_rank,
-            iteration_rank=self.algorithm.iteration_rank,
+            **attributes(self.algorithm, "target_rank", "iteration_rank", "options", "max_steps"),
+            **attributes(self.stop, "tol", "low_rank_tol"),
+            **attributes(self.source, "center", "scale", "missing", "missing_limit", "operator"),
             algorithm=self.algorithm.name,
-            options=self.algorithm.options,
-            max_steps=self.algorithm.max_steps,
-            tol=self.stop.tol,
-            low_rank_tol=self.stop.low_rank_tol,
-            center=self.source.center,
-            scale=self.source.scale,
-            missing=self.source.missing,
             missing_values=checked_marks(self.source.missing_values),
-            missing_limit=self.source.missing_limit,
-            operator=self.source.operator,
             seed=self.run.seed,
             mechanism=self.mechanism.name,
             stddev=self.mechanism.stddev,
@@ -443,13 +434,9 @@ class RunConfig(ConfigTable):
             target_rank=asked.target_rank,  # type: ignore[arg-type]
             algorithm="spm" if asked.name == "auto" else asked.name,
             options=options,
-            batch_rows=how.batch_rows,
-            half_life=how.half_life,
-            center=self.source.center,
-            unit=how.unit,
+            **attributes(how, "batch_rows", "half_life", "unit", "measure_rows"),
+            **attributes(self.source, "center", "missing"),
             seed=self.run.seed,
-            measure_rows=how.measure_rows,
-            missing=self.source.missing,
             missing_values=checked_marks(self.source.missing_values),
         )
         reading = Reading(**how.model_dump(include=set(Reading.__dataclass_fields__)))
@@ -481,10 +468,9 @@ class RunConfig(ConfigTable):
             "run.threads": self.run.threads,
             "run.device": self.run.device != "cpu",
             "report": self.report.model_dump(exclude_none=True),
+            "mechanism.name": self.mechanism.name != "none",
         }
         wrong = [name for name, value in said.items() if value]
-        if self.mechanism.name != "none":
-            wrong.append("mechanism.name")
         require(not wrong, f"a stream, whose rows are used once, takes no {', '.join(wrong)}: leave it out")
 
     def check(self) -> Problem:
@@ -626,13 +612,9 @@ class RunConfig(ConfigTable):
         return Resources(
             memory=parse_memory(self.run.memory),
             threads=self.run.threads or (None if self.source.nodes is None else len(self.source.nodes)),  # all at once
-            workers=self.run.workers,
             cluster=scheduler_of(self.run.cluster) or None,
-            certificates=self.run.certificates,
-            commit_seconds=self.run.commit_seconds,
-            device=self.run.device,
             device_memory=parse_memory(self.run.device_memory, "device_memory"),
-            request_price=self.run.request_price,
+            **attributes(self.run, "workers", "certificates", "commit_seconds", "device", "request_price"),
         )
 
     def solve(self, observer: Observer | None = None) -> Solution | StreamSolution:
@@ -695,11 +677,8 @@ def parse_toml(text: str, name: str, more: str = "") -> dict[str, Any]:
         number = min(int(place[1]), len(lines)) if place else len(lines)
         line = lines[number - 1].strip()[:LONGEST_VALUE] if lines else ""
         twice = "overwrite" in str(error) or "twice" in str(error)
-        wrong = (
-            "says again what was said"
-            if twice
-            else "is neither [TABLE] nor KEY = VALUE, with quotation marks around text"
-        )
+        wrong = "is neither [TABLE] nor KEY = VALUE, with quotation marks around text"
+        wrong = "says again what was said" if twice else wrong
         raise BadInputError(f"{name} is not a TOML file: line {number} ({line}) {wrong}{more}") from None
 
 
@@ -715,8 +694,7 @@ def config_of_source(
     BadInputError
         No target_rank, a value out of range, or a source that names nothing.
     """
-    if not source:
-        raise BadInputError("the source is empty: give a path or a URL of data (an unset variable of the shell?)")
+    require(bool(source), "the source is empty: give a path or a URL of data (an unset variable of the shell?)")
     if "algorithm.target_rank" not in changes:
         if source != "-" and not (is_remote(source) or is_registered(source)):
             local_path(source, "an array that is analysed", SCHEMES)  # refuses a place that nothing can be at
@@ -728,16 +706,7 @@ def config_of_source(
     whole = source.rstrip("/") if source == STANDARD_INPUT or is_url(source) else os.path.abspath(source)
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(whole).stem).strip("-.")[:LONGEST_NAME]
     name = name or ("standard-input" if source == STANDARD_INPUT else "data")
-    content = {"source": {"path": source}}
-    return _placed(
-        content,
-        "the options",
-        Path.cwd(),
-        name,
-        store,
-        start,
-        changes,
-    )
+    return _placed({"source": {"path": source}}, "the options", Path.cwd(), name, store, start, changes)
 
 
 def config_of_tables(config: RunConfig, *, store: str | None = None, changes: Mapping[str, Any]) -> RunConfig:

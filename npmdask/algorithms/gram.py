@@ -32,6 +32,7 @@ from npmdask.algorithms.krylov import BlockKrylov, KrylovState
 from npmdask.errors import NpmdaskError, RefusedError
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block, orth, starting_block, tall_qr
+from npmdask.numerics.units import attributes
 from npmdask.theory.certificates.bounds import rounding_of, tangents
 
 Pairs = Callable[[np.ndarray, int], tuple[np.ndarray, Block]]
@@ -80,9 +81,7 @@ class GramKrylov(BlockKrylov):
         if question.random_columns:
             raise RefusedError('a run that starts from an earlier one cannot form A^T A: use "krylov"')
         single = question.single and question.d > SINGLE_COLUMNS and question.tol >= SINGLE_TOL
-        return cls(
-            target_rank=question.target_rank, iteration_rank=question.iteration_rank, tol=question.tol, single=single
-        )
+        return cls(**attributes(question, "target_rank", "iteration_rank", "tol"), single=single)
 
     @property
     def usual_steps(self) -> int:
@@ -276,12 +275,7 @@ class RowGramKrylov(GramKrylov):
         """For a question about rows."""
         if question.random_columns:
             raise RefusedError('a run that starts from an earlier one cannot form A A^T: use "krylov"')
-        return cls(
-            target_rank=question.target_rank,
-            iteration_rank=question.iteration_rank,
-            tol=question.tol,
-            rows=question.rows,
-        )
+        return cls(**attributes(question, "target_rank", "iteration_rank", "tol", "rows"))
 
     @property
     def usual_steps(self) -> int:

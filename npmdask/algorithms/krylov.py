@@ -41,6 +41,7 @@ from npmdask.algorithms.base import Info, Query, Question, Result, Seen, empty_g
 from npmdask.errors import BadInputError, RefusedError, closest, require
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block, asymmetry, fix_signs, orth, rayleigh_ritz_seen, starting_block
+from npmdask.numerics.units import attributes
 
 SINGLE_EPS = float(np.finfo(np.float32).eps)
 FLOOR = 16  # residuals in float32 arithmetic cannot be trusted below so many times its eps (times the largest value)
@@ -136,16 +137,12 @@ class BlockKrylov:
         if precision == "mixed" and not question.rounded:
             raise RefusedError(
                 'precision = "mixed" is only for dense samples and matrices in float32, without noise, weights of '
-                "rows, "
-                'deflation or an earlier run to start from: use "float64"'
+                'rows, deflation or an earlier run to start from: use "float64"'
             )
         return cls(
-            target_rank=question.target_rank,
-            iteration_rank=question.iteration_rank,
+            **attributes(question, "target_rank", "iteration_rank", "tol", "random_columns"),
             basis_blocks=blocks,
             mixed_precision=precision == "mixed",
-            tol=question.tol,
-            random_columns=question.random_columns,
         )
 
     @staticmethod
@@ -223,10 +220,8 @@ class BlockKrylov:
             reached=reached,
             stalled=stalled,
             block=self._renew(state, kept, chained.chain) if renewed else self._expand(state, kept, chained.chain),
-            basis=kept.basis,
-            products=kept.products,
-            ritz_values=info.ritz_values,
-            residual_norms=info.residual_norms,
+            **attributes(kept, "basis", "products"),
+            **attributes(info, "ritz_values", "residual_norms"),
             **chained._asdict(),
             **more,
         )

@@ -37,6 +37,7 @@ from npmdask.numerics.subspaces import (
     tiled_random,
     tiled_rayleigh_ritz,
 )
+from npmdask.numerics.units import attributes
 
 SINGLE_EPS = float(np.finfo(np.float32).eps)
 SINGLE_RANGE = (1e-18, 1e18)  # of the largest value: sums over 10^12 rows and their parts stay inside float32
@@ -108,11 +109,8 @@ class PowerMethod:
     def make(cls, question: Question, options: Mapping[str, Any]) -> PowerMethod:
         """The power method for a question; of float32 data it multiplies in float32 as long as that can do no harm."""
         return cls(
-            target_rank=question.target_rank,
-            iteration_rank=question.iteration_rank,
+            **attributes(question, "target_rank", "iteration_rank", "tol", "random_columns"),
             mixed_precision=question.single and not question.noise,
-            tol=question.tol,
-            random_columns=question.random_columns,
         )
 
     @staticmethod

@@ -314,9 +314,8 @@ class ResidualRule:
                 "direction that the start does not contain; continue with `npmdask resume STORE --max-steps N` or "
                 "leave `start` out"
             )
-        said = (
+        return (
             f"not converged: max_steps = {self.max_steps} reached with {self._open(now).size} of "
             f"{len(now.ritz_values)} pairs not converged, worst relative residual {worst:.1e} (tol {self.tol:.1e}); "
             "continue with `npmdask resume STORE --max-steps N` or raise iteration_rank"
         )
-        return said

@@ -15,7 +15,7 @@ from npmdask.algorithms import Algorithm, GramKrylov, Result
 from npmdask.algorithms.stopping import ResidualRule, StepView, view_of
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block, orth
-from npmdask.numerics.units import time_text
+from npmdask.numerics.units import attributes, time_text
 from npmdask.runs.build import default_rank
 from npmdask.runs.problem import Problem
 from npmdask.runs.stopping_rules import LowRankRule
@@ -373,10 +373,7 @@ def look_ahead(
     gap, rank, for_tol = _noise(sizes, k, p, problem.d, problem.rule.tol)
     return Forecast(
         source=source,
-        steps=predicted.steps,
-        reached=predicted.reached,
-        how=predicted.how,
-        residual=predicted.residual,
+        **attributes(predicted, "steps", "reached", "how", "residual"),
         gap_steps=by_rank[0],
         rank_steps=min(by_rank),
         best_rank=k + int(np.argmin(by_rank)),

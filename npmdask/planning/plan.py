@@ -22,7 +22,7 @@ from npmdask.execution.executor import single_threaded_blas
 from npmdask.execution.memory import MemoryPlan, give_back, largest_rank, link_to, tree_rss
 from npmdask.execution.reduction import runs_of
 from npmdask.numerics.spectra import Spectrum
-from npmdask.numerics.units import time_text
+from npmdask.numerics.units import attributes, time_text
 from npmdask.planning.device_choice import OF_MATRIX, USUAL, DeviceChoice, choice_said, choose_device
 from npmdask.planning.forecast import Forecast, look_ahead, predict_steps
 from npmdask.planning.predicted_steps import GRAM_FLOPS, MEMORY, PLACES, REHEARSAL_FLOPS, SIDE
@@ -256,10 +256,8 @@ def _why(routes: tuple[Route, ...], *, few: bool) -> str:
 def _route_of(plan: Plan) -> Route:
     assert plan.passes is not None and plan.total_bytes is not None and plan.seconds is not None
     return Route(
-        algorithm=plan.algorithm,
-        passes=plan.passes,
+        **attributes(plan, "algorithm", "passes", "seconds"),
         bytes=plan.total_bytes,
-        seconds=plan.seconds,
         memory=plan.memory.predicted_peak,
     )
 
@@ -286,13 +284,11 @@ def make_plan(
     more = None if values is None else predict_steps(problem, values, free).steps
     return Plan(
         source=source.path,
-        kind=source.kind,
-        shape=source.shape,
+        **attributes(source, "kind", "shape"),
         dtype=str(source.dtype),
         target_rank=problem.ranks[0],
         iteration_rank=problem.ranks[1],
-        tol=problem.rule.tol,
-        max_steps=problem.rule.max_steps,
+        **attributes(problem.rule, "tol", "max_steps"),
         steps=steps,
         other_passes=other,
         sample_rows=measured.sample.rows if measured.sample else 0,
@@ -326,13 +322,11 @@ def _network(operator: Any, memory: MemoryPlan) -> Network | None:
     if link is None:
         return None
     return Network(
-        rate=link.rate,
+        **attributes(link, "rate", "seconds"),
+        **attributes(memory, "in_flight", "limit"),
         allowed=link.bounded(memory.in_flight * processes, memory.threads * processes),
-        seconds=link.seconds,
-        in_flight=memory.in_flight,
         wanted=link.in_flight,
         memory=memory.least + link.in_flight,
-        limit=memory.limit,
         least=not link.full,
     )
 

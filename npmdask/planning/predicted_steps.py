@@ -93,14 +93,12 @@ def log_prediction(tell: Callable[[], dict[str, Any]], telemetry: list[dict[str,
 def _foretold(problem: Problem, plan: MemoryPlan, executor: Executor) -> dict[str, Any]:
     if isinstance(problem.algorithm, TensorPower):
         return _of_tensor(problem.algorithm)
-    why = _why_not(problem)
-    if why:
+    if why := _why_not(problem):
         return {"steps": None, "why": why}
     sample = sample_for(problem, plan, executor, max(SIDE, 4 * _columns(problem)))
     if sample is None or not np.isfinite(sample.spectrum).all():
         return {"steps": None, "why": "no sample could be drawn"}
-    why = why_too_small(sample, 4 * _columns(problem), f"{_columns(problem)} columns")
-    if why:
+    if why := why_too_small(sample, 4 * _columns(problem), f"{_columns(problem)} columns"):
         return {"steps": None, "why": why}
     values = with_locked(problem, sample.eigenvalues)
     found = predict_steps(problem, values, problem.algorithm.iteration_rank, flops=REHEARSAL_FLOPS)
@@ -254,8 +252,7 @@ def foresee_search(
 
 
 def _search_prediction(problem: Problem, stage: Problem, plan: MemoryPlan, executor: Executor) -> dict[str, Any]:
-    why = too_large(stage.source.reader)
-    if why:
+    if why := too_large(stage.source.reader):
         return {"steps": None, "why": why}
     sample = sample_for(stage, plan, executor, LARGEST_SIDE)
     if sample is None or not np.isfinite(sample.spectrum).all():
@@ -264,8 +261,7 @@ def _search_prediction(problem: Problem, stage: Problem, plan: MemoryPlan, execu
     found = rehearse_search(problem, sample.eigenvalues, stage.rule.trace)
     if found is None:
         return {"steps": None, "why": f"a sample of {sample.rows} rows does not show how many components are needed"}
-    why = why_too_small(sample, 2 * found.components, f"{found.components} components")
-    if why:
+    if why := why_too_small(sample, 2 * found.components, f"{found.components} components"):
         return {"steps": None, "why": why}
     return asdict(found) | {"residual": None, "how": "rehearsed", "rows": sample.rows, "places": sample.places}
 
@@ -288,7 +284,9 @@ def rehearse_search(
     columns, steps = min(FIRST_STAGE, most, len(values)), 0
     basis: Block = np.zeros((len(values), 0))
     while True:
-        run = _stage(values, counts, columns, basis, rule, flops)
+        algorithm = PowerMethod(target_rank=columns, iteration_rank=columns)
+        state = algorithm.init(len(values), rng=generator(0, "rehearsal"), start=_start(counts, columns, basis))
+        run = play(algorithm, state, values, rule, spare=rule, noise=np.zeros((len(values), 1)), flops=flops)
         if run is None:
             return None
         flops, steps, basis = run.flops, steps + len(run.views), _basis(run.state)
@@ -302,14 +300,6 @@ def rehearse_search(
     if last is None:
         return None
     return SimulatedSearch(components=rank, steps=steps + len(last.views), reached=last.converged)
-
-
-def _stage(
-    values: np.ndarray, counts: np.ndarray, columns: int, basis: Block, rule: ShareRule, flops: float
-) -> Simulation | None:
-    algorithm = PowerMethod(target_rank=columns, iteration_rank=columns)
-    state = algorithm.init(len(values), rng=generator(0, "rehearsal"), start=_start(counts, columns, basis))
-    return play(algorithm, state, values, rule, spare=rule, noise=np.zeros((len(values), 1)), flops=flops)
 
 
 def _answer(

@@ -23,6 +23,7 @@ from npmdask.execution.memory import MemoryPlan
 from npmdask.numerics.random import generator
 from npmdask.numerics.spectra import Spectrum, read_spectrum
 from npmdask.numerics.subspaces import Block
+from npmdask.numerics.units import attributes
 from npmdask.planning.forecast import rehearse_releases
 from npmdask.privacy.concerns import concerns
 from npmdask.privacy.dp_pca_release import RECORD_ORACLES
@@ -115,8 +116,7 @@ def plan_private(
         promise=problem.rule.promise,  # type: ignore[attr-defined]
         mu=sqrt(charge.mu_squared),
         releases=parts.releases,
-        target_rank=algorithm.target_rank,
-        iteration_rank=algorithm.iteration_rank,
+        **attributes(algorithm, "target_rank", "iteration_rank"),
         algorithm=algorithm.name,
         first_noise_stddev=noise.first,
         noise_stddev=noise.later,

@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from npmdask.config import RunConfig, load_config, parse_toml, sentences
 from npmdask.errors import BadInputError, closest, require
-from npmdask.numerics.units import time_text
+from npmdask.numerics.units import attributes, time_text
 from npmdask.prefect.benchmark import benchmark
 from npmdask.prefect.parameters import at_store, checked, run_folder
 from npmdask.prefect.power_method import distributed_private_pca, npm, npm_deflation
@@ -241,13 +241,11 @@ def _planned(entry: ScheduleEntry, folder: Path) -> Planned:
     if path := (parameters.get("changes") or {}).get("source.path"):
         data = _absolute(str(path), folder)
     return Planned(
-        name=entry.name,
+        **attributes(entry, "name", "paused", "at_once"),
         flow=flow,
         when=when,
-        paused=entry.paused,
         parameters=parameters,
         data=_one_spelling(data),
-        at_once=entry.at_once,
         folder=folder,
         begins=entry.every is not None and not entry.paused,
         version=sha256(json.dumps([entry.model_dump(), parameters], sort_keys=True).encode()).hexdigest()[:12],

@@ -328,9 +328,7 @@ class Model:
         inner, info = self._steps(state.inner, rows, weights)
         after = ModelState(
             inner=inner,
-            mean=running.mean,
-            rest=running.rest,
-            weight=running.weight,
+            **attributes(running, "mean", "rest", "weight"),
             unit=unit,
             rows=state.rows + count,
             batches=state.batches + 1,

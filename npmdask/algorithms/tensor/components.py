@@ -457,9 +457,8 @@ def ending_of(state: TensorState, tol: float, order: int, *, measured: bool = Tr
         level = _noise_of(state, order)
         said += (
             f"; the other {surplus} asked for are surplus (spurious): their weights are what noise as large as what "
-            "is left "
+            f"is left would give alone (up to {level:.2g}), or rounding{_perhaps(status)}"
         )
-        said += f"would give alone (up to {level:.2g}), or rounding{_perhaps(status)}"
     return said
 
 

@@ -67,6 +67,7 @@ from npmdask.algorithms.tensor.components import (
 )
 from npmdask.errors import BadInputError, require
 from npmdask.numerics.subspaces import Block
+from npmdask.numerics.units import attributes
 
 # All components of a decomposition together: each a power step on the tensor without the others, and a measure.
 #
@@ -139,8 +140,7 @@ class Joint:
             vectors=vectors,
             products=products,
             trial=power_step(vectors, signs * (fit.rest + vectors * fit.weights)),
-            weights=fit.weights,
-            norms=fit.norms,
+            **attributes(fit, "weights", "norms"),
             sharpest=np.minimum(ratio, old.sharpest[:m]),
             landed=old.landed[:m],
             found_at=np.where(np.arange(m) < before, old.found_at[:m], state.step),
@@ -522,16 +522,8 @@ class TensorPower:
     @property
     def _schedule(self) -> Rounds | Harvest:
         kind = Harvest if self.harvest else Rounds
-        return kind(
-            target_rank=self.target_rank,
-            width=self.iteration_rank,
-            seed=self.seed,
-            iterations=self.iterations,
-            tol=self.tol,
-            order=self.order,
-            squared_norm=self.squared_norm,
-            most_iterations=self.most_iterations,
-        )
+        given = attributes(self, "target_rank", "seed", "iterations", "tol", "order", "squared_norm", "most_iterations")
+        return kind(width=self.iteration_rank, **given)
 
     def _block(self, state: TensorState) -> Block:
         held = self._schedule.held(state)
