@@ -66,14 +66,11 @@ def tended(function: Made) -> Made:
             try:
                 with _noted(kwargs.get("run_id"), private=private):
                     return function(*args, **kwargs)
-            except (LostError, CommitError) as error:
+            except (LostError, CommitError, HTTPError) as error:
                 if _alone():
                     raise
-                return Crashed(message=str(error))
-            except HTTPError as error:
-                if _alone():
-                    raise
-                return Crashed(message=f"the Prefect server failed ({type(error).__name__}): its log says why")
+                gone = f"the Prefect server failed ({type(error).__name__}): its log says why"
+                return Crashed(message=gone if isinstance(error, HTTPError) else str(error))
             except (FencedOutError, HeldError) as error:
                 same = isinstance(error, FencedOutError) or error.owner == flow_run.get_id()
                 if same and isinstance(error, HeldError) and error.stuck and not _alone():

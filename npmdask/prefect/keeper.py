@@ -19,7 +19,7 @@ that is started twice finds its store held and leaves (:mod:`npmdask.checkpoint.
 import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -190,25 +190,19 @@ _POOL_FILTER = WorkPoolFilter(name=WorkPoolFilterName(any_=[POOL]))
 
 def _deployments(client: SyncPrefectClient) -> list[DeploymentResponse]:
     """All of the pool; the server gives out so many at a time."""
-    found: list[DeploymentResponse] = []
-    while page := client.read_deployments(
-        work_pool_filter=_POOL_FILTER, sort=DeploymentSort.NAME_ASC, limit=200, offset=len(found)
-    ):
-        found += page
-    return found
+    return _every(client.read_deployments, sort=DeploymentSort.NAME_ASC)
 
 
 def _in_states(client: SyncPrefectClient, *types: StateType) -> list[FlowRun]:
     """All flow runs of the pool in one of these states, the oldest first."""
     wanted = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=list(types))))
-    found: list[FlowRun] = []
-    while page := client.read_flow_runs(
-        flow_run_filter=wanted,
-        work_pool_filter=_POOL_FILTER,
-        sort=FlowRunSort.EXPECTED_START_TIME_ASC,
-        limit=200,
-        offset=len(found),
-    ):
+    return _every(client.read_flow_runs, flow_run_filter=wanted, sort=FlowRunSort.EXPECTED_START_TIME_ASC)
+
+
+def _every(read: Callable[..., list[Any]], **asked: Any) -> list[Any]:
+    """All that a question about the pool finds, page after page."""
+    found: list[Any] = []
+    while page := read(work_pool_filter=_POOL_FILTER, limit=200, offset=len(found), **asked):
         found += page
     return found
 

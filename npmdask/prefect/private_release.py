@@ -48,11 +48,8 @@ def said_discreetly(function: Made) -> Made:
             return function(*args, **kwargs)
         except (BudgetError, WithheldError) as error:
             return Failed(message=str(error), data=error)
-        except NpmdaskError as error:
-            say(str(error))
-            held_back = withheld(error)
         except Exception as error:
-            traceback.print_exc()
+            say(str(error)) if isinstance(error, NpmdaskError) else traceback.print_exc()
             held_back = withheld(error)
         return Failed(message=str(held_back), data=held_back)  # Prefect logs the data of a failed task too
 

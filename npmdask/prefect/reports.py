@@ -118,11 +118,8 @@ def runs_report(
     ``prefect`` : the address of its pages; "" where it does not answer.
     """
     busy, lost = sum(one.state in BUSY for one in found), [one.name for one in found if one.state in LOST]
-    look = (
-        f", {len(lost)} of them need a look ({', '.join(lost[:NAMED])}{', ...' if lost[NAMED:] else ''})"
-        if lost
-        else ""
-    )
+    named = f"{', '.join(lost[:NAMED])}{', ...' if lost[NAMED:] else ''}"
+    look = f", {len(lost)} of them need a look ({named})" if lost else ""
     said = f"{counted(len(found), 'run')}, {busy} running{look}"
     failed = [one.name for one in schedules if one.last in FAILED]
     failures = f"; the last run failed of: {', '.join(failed)}" if failed else ""

@@ -360,19 +360,11 @@ class StagePublisher(LivePublisher):
         self._advance(ending_text(said, ""), 100.0)
 
 
-def _to_its_end(
-    job: Callable[..., Any],
-    stages: int,
-    store: str,
-    run_id: str | None,
-    memory: str | None,
-    threads: int | None,
-    workers: int,
-) -> dict[str, Any]:
+def _to_its_end(job: Callable[..., Any], stages: int, store: str, run_id: str | None, *means: Any) -> dict[str, Any]:
     """Run a job of so many ``stages``, from wherever its store is, with the resources that it is given here."""
     shown = StagePublisher(run_id or last_part(store), stages)
     require_progress(store)
-    resources = asked_resources(memory, threads, workers)
+    resources = asked_resources(*means)
     with with_progress(shown, True) as told:
         answer = job(store=store, resources=resources, observer=told)
     shown.close(answer.outcome.sentence)
