@@ -72,9 +72,7 @@ class JsonFormatter(logging.Formatter):
         line = {
             "time": None if told.get("timeless") else at,
             "level": record.levelname,
-            "run": told.get("run"),
-            "stage": told.get("stage"),
-            "step": told.get("step"),
+            **{name: told.get(name) for name in ("run", "stage", "step")},
             "event": told.get("event", record.name),
             "message": record.getMessage(),
             "process": record.process,

@@ -174,12 +174,10 @@ class StoreReader:
     def read_pass(self, key: dict[str, Any]) -> tuple[Arrays, list[dict[str, Any]]] | None:
         """What was kept of the pass that ``key`` describes, or None. Parts of another pass are of no use."""
         for path in reversed(self._kept_parts()):
-            try:
+            with suppress(BadInputError):
                 arrays, meta = read_bundle(path)
-            except BadInputError:
-                continue
-            if meta["key"] == key:
-                return arrays, meta["parts"]
+                if meta["key"] == key:
+                    return arrays, meta["parts"]
         return None
 
     def pass_meta(self) -> dict[str, Any] | None:

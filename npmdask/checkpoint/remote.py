@@ -40,6 +40,7 @@ from npmdask.errors import (
     MissingExtraError,
     NpmdaskError,
     RefusedError,
+    require,
 )
 from npmdask.storage import paths
 from npmdask.storage.bundle import write_file_atomically
@@ -92,14 +93,10 @@ class Objects:
 
     def read(self, key: str) -> tuple[bytes, Version, datetime] | None:
         """Content, version and time of the last change by the server's clock; None if there is no such object."""
-        try:
-            with _told():
-                found = obstore.get(self._store, key)
-                return bytes(found.bytes()), _version(found.meta), found.meta["last_modified"]
-        except ObjectError as error:
-            if error.kind == "missing":
-                return None
-            raise
+        with _only("missing"), _told():
+            found = obstore.get(self._store, key)
+            return bytes(found.bytes()), _version(found.meta), found.meta["last_modified"]
+        return None
 
     def replace(self, key: str, data: bytes, before: Version | None) -> Version:
         """Write an object if it is still at the version ``before``, or is not there (None); the new version.
@@ -139,12 +136,8 @@ class Objects:
     def delete(self, keys: list[str]) -> None:
         """Take objects away; some may be gone."""
         if keys:
-            try:
-                with _told():
-                    obstore.delete(self._store, keys)
-            except ObjectError as error:
-                if error.kind != "missing":
-                    raise
+            with _only("missing"), _told():
+                obstore.delete(self._store, keys)
 
     def keys(self, prefix: str, before: datetime | None = None) -> list[str]:
         """The keys that begin with the folder ``prefix``, of objects written before a time."""
@@ -164,17 +157,24 @@ class Objects:
         return kept, found[2]
 
     def _replaces(self, key: str, data: bytes, before: Version | None) -> bool:
-        try:
+        with _only("changed"):
             self.replace(key, data, before)
-        except ObjectError as error:
-            if error.kind != "changed":
-                raise
-            return False
-        return True
+            return True
+        return False
 
 
 def _version(meta: Any) -> Version:
     return {name: meta[name] for name in ("e_tag", "version") if meta[name] is not None}
+
+
+@contextmanager
+def _only(kind: Kind) -> Iterator[None]:
+    """Inside, an error of this kind ends what is done, and no more."""
+    try:
+        yield
+    except ObjectError as error:
+        if error.kind != kind:
+            raise
 
 
 @contextmanager
@@ -442,8 +442,7 @@ def fetch_files(copy: LocalCopy, objects: Objects, pointer: Pointer) -> Signatur
         One is damaged, or is none that is ever carried: a lock, a key.
     """
     for path in pointer.files:
-        if not is_carried(path):
-            raise BadInputError(f"{copy.url} names {path!r}, which is not a file of a run: do not trust the bucket")
+        require(is_carried(path), f"{copy.url} names {path!r}, which is not a file of a run: do not trust the bucket")
     here = copy.files()
     for path in here.keys() - pointer.files.keys():
         here.pop(path).unlink()
@@ -452,10 +451,8 @@ def fetch_files(copy: LocalCopy, objects: Objects, pointer: Pointer) -> Signatur
         list(pool.map(lambda item: _fetch(copy, objects, *item), wanted.items()))
     _drop_empty(copy.folder)
     (copy.folder / "steps").mkdir(parents=True, exist_ok=True)
-    for path in (
-        "run.json",
-        *pointer.files,
-    ):  # the store, and those of its stages: folders with a lock are no strangers'
+    # the store, and those of its stages: folders with a lock are no strangers'
+    for path in ("run.json", *pointer.files):
         if path.rpartition("/")[2] == "run.json":
             (copy.folder / path).with_name("lock").touch()
     return {path: signature_of(copy.folder / path) for path in pointer.files}

@@ -12,6 +12,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import TimeoutError as NoAnswerError
+from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
@@ -287,10 +288,8 @@ class DistributedPass:
 
     def _until_done(self) -> None:
         while self._root not in self._done:
-            try:
+            with suppress(Empty):
                 self._arrived(*self._events.get(timeout=min(LOOK, 0.5)))
-            except Empty:
-                pass
             now = time.monotonic()
             if now - self._polled > 0.5:
                 self._polled = now

@@ -6,6 +6,7 @@ import ctypes
 import os
 import threading
 from bisect import bisect_left
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
@@ -48,10 +49,8 @@ def tree_rss() -> int:
     """Resident bytes of this process and of all processes below it (worker processes, a Prefect server)."""
     total = int(psutil.Process().memory_info().rss)
     for child in below():
-        try:
+        with suppress(psutil.Error):  # it ended between the two calls
             total += int(child.memory_info().rss)
-        except psutil.Error:
-            continue  # it ended between the two calls
     return total
 
 
@@ -61,10 +60,8 @@ def below() -> list[psutil.Process]:
     while open_:
         for pid in _children(open_.pop()):
             open_.append(pid)
-            try:
+            with suppress(psutil.Error):  # it ended between the two calls
                 found.append(psutil.Process(pid))
-            except psutil.Error:
-                continue  # it ended between the two calls
     return found
 
 
@@ -118,13 +115,11 @@ class PeakMeter:
     def _sample(self) -> None:
         total = int(psutil.Process().memory_info().rss)
         for child in below():
-            try:
+            with suppress(psutil.Error, OSError):  # it ended between the two calls
                 rss = int(child.memory_info().rss)
                 mark = 0 if child.pid in self._before else high_water(child.pid)
                 if self._keep(child, max(rss, mark), whole=mark > 0):
                     total += rss
-            except (psutil.Error, OSError):
-                continue  # it ended between the two calls
         self._peak = max(self._peak, total)
 
     def _keep(self, child: psutil.Process, rss: int, *, whole: bool) -> bool:
@@ -357,11 +352,8 @@ def _too_little(
         if isinstance(operator, GramOfGroups) and (groups := int(operator.groups * max(share, 0.0))):
             remedies.append(f"or about {groups} groups of rows in place of {operator.groups}")
     elif formed:
-        side = (
-            "rows x rows, and reads no column of chunks at once"
-            if isinstance(operator, RowGram)
-            else "columns x columns"
-        )
+        of_rows = "rows x rows, and reads no column of chunks at once"
+        side = of_rows if isinstance(operator, RowGram) else "columns x columns"
         remedies.append(f'or algorithm = "krylov", which forms no matrix of {side}')
     elif isinstance(operator, PairwiseGram):
         remedies.append('or missing = "em" or "mean", which sum no pairs of columns')

@@ -194,12 +194,11 @@ def parallel_analysis(
     for values in drawn:
         if n <= d:
             factor = rng.standard_normal((n, d)) * scales
-            gram = factor @ factor.T
         else:  # Bartlett's factor of a Wishart matrix has d columns instead of n
             factor = np.tril(rng.standard_normal((d, d)), -1)
             np.fill_diagonal(factor, np.sqrt(rng.chisquare(n - np.arange(d))))
             factor *= scales[:, None]
-            gram = factor @ factor.T
+        gram = factor @ factor.T
         values[: len(gram)] = np.linalg.eigvalsh(gram)[::-1] / n
     return np.asarray(np.quantile(drawn, quantile, axis=0))
 
