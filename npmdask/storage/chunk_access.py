@@ -813,8 +813,6 @@ class WholeStore(zarr.storage.WrapperStore[Any]):
                 size = len(came) if byte_range is None else 0 if span and span[0] else await self._store.getsize(key)
                 require_sound(array, np.asarray(came.as_numpy_array()).view(np.uint8), size, span)
                 return came
-        except NpmdaskError:
-            raise
         except Exception as error:  # of any store
             raise unreadable(name, location(array), error) from error
         if (gone := self.lost(array, name)) is not None:

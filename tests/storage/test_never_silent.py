@@ -100,13 +100,14 @@ def test_streams_and_scores_say_it_too(
     (tmp_path / "both").mkdir()
     for name in ("named", "plain"):
         shutil.copy(tmp_path / f"{name}.csv", tmp_path / "both")
-    for name, wanted in (("named.csv", (said,)), ("plain.csv", ()), ("both", (said,))):
+    place = f"the columns of {tmp_path / 'both' / 'plain.csv'} were taken by position, because it has no names"
+    for name, wanted in (("named.csv", (said,)), ("plain.csv", ()), ("both", (said, place))):
         assert stream_pca(tmp_path / name, 1, batch_rows=4, store=tmp_path / f"{name} store").warnings == wanted
         scores = ["transform", str(tmp_path / f"{name} store"), str(tmp_path / name), str(tmp_path / f"{name}.zarr")]
         assert main([*scores, "--quiet", "--json"]) == 0
         out, err = capsys.readouterr()
-        assert json.loads(out)["warnings"] == list(wanted)
-        assert err.splitlines() == [f"npmdask: warning: {said}" for said in wanted]
+        assert set(json.loads(out)["warnings"]) == set(wanted)
+        assert sorted(err.splitlines()) == sorted(f"npmdask: warning: {said}" for said in wanted)
     for name, wanted in (("named", (said,)), ("plain", ())):
         data = (tmp_path / f"{name}.csv").read_bytes()
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
@@ -341,7 +342,7 @@ def test_what_was_never_written(tmp_path: Path, layout: dict[str, Any]) -> None:
         array = file.create_dataset("a", (30, 4), "f8", fillvalue=0.5, **layout)
         if layout:
             array[:20] = ROWS[:20]
-    said = "1 of its 3 chunks are not there" if layout else "960 of its 960 bytes are not there"
+    said = "1 of its 3 chunks are not there, the first at .20, 0." if layout else "960 of its 960 bytes are not there"
     refused(tmp_path / "a.h5", rf"was not written completely: {said} \(HDF5 would silently read them as 0.5\)")
     ingest(tmp_path / "a.h5", tmp_path / "f.zarr", missing="fill")
     np.testing.assert_array_equal(stored(tmp_path / "f.zarr")[20:], 0.5)

@@ -207,8 +207,9 @@ def choose_array(
         return only
     shown = {name: shapes[name] for name in sorted(found or shapes)[:20]}
     listed = ", ".join(f"{name} {shape}" for name, shape in shown.items()) or "nothing"
-    several = f"several arrays that may be meant, or one that belongs to another ({dimensions}-D, or larger): choose "
-    reason = f"{several}one with dataset=, or as {path}/NAME" if found else f"no {dimensions}-D array; there is"
+    alike = len(found) > 1 and all(len(shapes[name]) == dimensions for name in found)
+    several = f"several {dimensions}-D arrays" if alike else "an array that belongs to another, or to a larger one"
+    reason = f"{several}: choose one with dataset=" if found else f"no {dimensions}-D array; there is"
     remedy = f"; {ALONG}" if any(len(shape) > dimensions for shape in shown.values()) else ""
     raise BadInputError(f"{path} has {reason} ({listed}){remedy}")
 
