@@ -192,7 +192,7 @@ class DataWarning(UserWarning):
     """Say what holds for data, or was decided about them, that their user may not expect."""
 
 
-Heard = tuple[Callable[[str], None], set[str]]  # who is told instead of the warnings of Python, and what he was told
+Heard = tuple[Callable[[str], None], set[str]]  # what hears warnings in place of Python's, and what it has heard
 _HEARD: ContextVar[Heard | None] = ContextVar("npmdask_heard", default=None)
 
 

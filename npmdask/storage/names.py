@@ -15,7 +15,7 @@ import numpy as np
 from npmdask.errors import BadInputError, NpmdaskError
 from npmdask.storage.labels import LATITUDES, LONGITUDES, Axis, Labels
 
-COUNTED = ("column", "row", "var", "obs")  # axes whose places are called 0, 1, 2 where nobody named them
+COUNTED = ("column", "row", "var", "obs")  # axes whose places are called 0, 1, 2 without names
 ROUNDING = 1e-6  # of the largest coordinate: several times what float32 rounds off
 REMEDY = "give the same ones, in any order, or numbers without names, which are taken by position"
 
