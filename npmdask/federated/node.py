@@ -139,7 +139,8 @@ class Node:
             _require_orthonormal(block)
             if not JOB.fullmatch(job):
                 raise UnansweredError("the id of a run must have 32 hexadecimal digits")
-            if not 1 <= step <= (most := self.announcement.max_steps):
+            most = self.announcement.max_steps
+            if not 1 <= step <= most:
                 raise UnansweredError(f"step {step}: the owner of this node allows steps 1 to {most} of a run")
             if self.problem.private is None:
                 return encode(self._form(block))
