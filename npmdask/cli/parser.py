@@ -48,7 +48,7 @@ def add_columns(p: Any) -> None:
 def columns_of(a: argparse.Namespace) -> dict[str, Any] | None:
     """What the options of a command choose; None: all columns."""
     only = "numeric" if a.only == ["numeric"] else a.only
-    return {"only": only, "leave_out": a.leave_out} if only or a.leave_out else None
+    return {"only": only, "leave_out": a.leave_out} if a.only is not None or a.leave_out else None
 
 
 class NoColor(argparse.Action):

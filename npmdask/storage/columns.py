@@ -163,7 +163,8 @@ def chosen(
     taken = [names[i] or "the first, without a name" for i in rows if i not in kept]
     left = [name for i, name in enumerate(names) if i not in used]
     notes = [f"columns taken for the names of rows, and not analysed: {listed(taken)}"] if taken else []
-    return kept, (*notes, *([f"{len(left)} columns were left out as chosen: {listed(left)}"] if left else []))
+    count = "1 column was" if len(left) == 1 else f"{len(left)} columns were"
+    return kept, (*notes, *([f"{count} left out as chosen: {listed(left)}"] if left else []))
 
 
 def without(name: str) -> str:

@@ -93,12 +93,13 @@ def labels_of(given: Any, dim: str | int | None = None) -> Labels | None:
     library, kind = type(given).__module__.partition(".")[0], type(given).__name__
     if library == "xarray" and kind in ("DataArray", "Dataset"):
         array = rows_along(given, dim)
-        axes = tuple(axis_of(name, _coordinate(array, name), size) for name, size in array.sizes.items())
+        held = array.indexes
+        axes = tuple(axis_of(n, held[n].to_numpy() if n in held else None, size) for n, size in array.sizes.items())
         if len(axes) != 2 and dim is None:
             return None
         along = array.dims[1:]  # of one dimension, every column may have a place: stations, a mesh, a stacked grid
-        held = {str(name): one for name, one in array.coords.items() if one.dims == along} if len(along) == 1 else {}
-        return Labels(axes[:1], axes[1:], points=points_of(held, axes[1].size))
+        beside = {str(name): one for name, one in array.coords.items() if one.dims == along} if len(along) == 1 else {}
+        return Labels(axes[:1], axes[1:], points=points_of(beside, axes[1].size))
     return table_of(given, None)[1]
 
 
@@ -146,10 +147,11 @@ def table_of(given: Any, choice: Choice | None) -> tuple[Any, Labels | None, tup
     labels = Labels(rows, (axis_of(called, np.asarray(names)[kept]),))
     if hasattr(given, "get_fragments"):
         return _dataset(given, [names[i] for i in kept]), labels, notes
-    if len(kept) < len(names) or choice is not None:
-        given = given.iloc[:, kept] if library in ("pandas", "dask") else (
-            given[:, kept] if library != "pyarrow" else given.select(kept).replace_schema_metadata())  # fmt: skip
-    return given, labels, notes
+    if len(kept) == len(names) and choice is None:
+        return given, labels, notes
+    if library == "pyarrow":  # whose metadata would still name an index
+        return given.select(kept).replace_schema_metadata(), labels, notes
+    return (given.iloc if hasattr(given, "iloc") else given)[:, kept], labels, notes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,11 +186,6 @@ def _dataset(dataset: Any, names: list[str]) -> BlockRows:
         parts=tuple(one for one, _ in parts),
         read=partial(block_of, schema=dataset.schema, names=names, dtype=dtype),
     ).measured()
-
-
-def _coordinate(array: Any, name: Any) -> Any:
-    """The values along a dimension of a DataArray; None where it has none."""
-    return array.indexes[name].to_numpy() if name in array.indexes else None
 
 
 def _rows_first(array: Any, dim: str | int | None, what: str) -> Any:

@@ -22,6 +22,7 @@ from npmdask.storage.prefetch import Piece, fetches_ahead, take
 
 SUMMED = re.compile("crc32|adler32|fletcher32|gzip|zlib|lzma|bz2")  # codecs that compare what they decode with a sum
 # Of an array whether the tags of its objects are the MD5 of their bytes, with the store, so that no other has its id.
+MOST_TAGS = 64  # stores that a long-lived process holds for this
 _TAGS: dict[tuple[int, str], tuple[Any, bool]] = {}
 
 
@@ -38,6 +39,8 @@ async def as_tagged(wanted: Any, data: np.ndarray, seen: set[str]) -> bool:
     taken = found == tag or (found in seen and not known)
     if taken:
         _TAGS[wanted.family] = wanted.store, found == tag
+        if len(_TAGS) > MOST_TAGS:  # a store that is forgotten is asked again
+            _TAGS.pop(next(iter(_TAGS)), None)
     seen.add(found)
     return taken
 

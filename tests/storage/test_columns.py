@@ -350,3 +350,12 @@ def test_by_columns_and_genotypes_in_zarr_are_refused_by_name(tmp_path: Path) ->
     ):
         with pytest.raises(BadInputError, match=r"genotypes \(VCF Zarr\), whose alleles are no columns"):
             refused()
+
+
+def test_no_name_at_all_is_no_choice_of_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    PLAIN.to_csv(tmp_path / "x.csv", index=False)
+    with pytest.raises(BadInputError, match="give names in a list"):
+        pca(tmp_path / "x.csv", columns=[])
+    assert main(["run", str(tmp_path / "x.csv"), "-k", "1", "--store", str(tmp_path / "run"), "--only", ""]) == 2
+    assert "give names in a list" in capsys.readouterr().err
+    assert main(["ingest", str(tmp_path / "x.csv"), str(tmp_path / "x.zarr"), "--only", "a,b", "--quiet"]) == 0

@@ -134,8 +134,8 @@ class BatchedStream(ABC):
         return self._columns
 
     def follow(self, compare: Callable[[Sequence[Axis], str], Order]) -> None:
-        """Give columns in the order that ``compare`` finds among those of every part of the stream, which it is told
-        with what the part is called; without it, in that of the first part.
+        """Give columns in the order that ``compare`` finds among those of every part of the stream; without it, in that
+        of the first part.
         """
         self._compare = compare
 
