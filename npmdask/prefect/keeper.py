@@ -41,7 +41,6 @@ from prefect.client.schemas.filters import (
     WorkPoolFilterName,
 )
 from prefect.client.schemas.objects import FlowRun, StateType
-from prefect.client.schemas.responses import DeploymentResponse
 from prefect.client.schemas.sorting import DeploymentSort, FlowRunSort
 from prefect.deployments.runner import DeploymentApplyError
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound, PrefectHTTPStatusError
@@ -146,7 +145,8 @@ def apply(client: SyncPrefectClient, planned: Sequence[Planned]) -> None:
     One that is there already in the same version stays as it is: made again, an interval would start again. Only where
     its flow lies, and its environment, may have changed, with the version of this package.
     """
-    there = {one.name: one for one in _deployments(client) if TAG in one.tags}
+    known = _every(client.read_deployments, sort=DeploymentSort.NAME_ASC)
+    there = {one.name: one for one in known if TAG in one.tags}
     for one in planned:
         start = {"entrypoint": f"{one.flow.fn.__module__}.{one.flow.fn.__name__}", "job_variables": _variables(one)}
         if one.name not in there or there[one.name].version != one.version:
@@ -186,11 +186,6 @@ def _deploy(client: SyncPrefectClient, one: Planned) -> UUID:
 
 
 _POOL_FILTER = WorkPoolFilter(name=WorkPoolFilterName(any_=[POOL]))
-
-
-def _deployments(client: SyncPrefectClient) -> list[DeploymentResponse]:
-    """All of the pool; the server gives out so many at a time."""
-    return _every(client.read_deployments, sort=DeploymentSort.NAME_ASC)
 
 
 def _in_states(client: SyncPrefectClient, *types: StateType) -> list[FlowRun]:

@@ -130,7 +130,7 @@ def _plot(plot: Plot, title: str) -> Any:
 def _add(axis: Any, series: Series, number: int, x_is: str, *, many: bool) -> Any:
     """Draw a series; returns its entry in the legend."""
     colour, mark = COLOURS[number % len(COLOURS)], MARKS[number % len(MARKS)]
-    x, y = [_instant(at) for at in series.x] if x_is == "time" else list(series.x), list(series.y)
+    x, y = [datetime.fromtimestamp(at, UTC) for at in series.x] if x_is == "time" else list(series.x), list(series.y)
     match series.style:
         case "bars":
             return axis.bar(x, y, color=colour)
@@ -146,10 +146,6 @@ def _add(axis: Any, series: Series, number: int, x_is: str, *, many: bool) -> An
         case "dashed":
             return axis.plot(x, y, f"{mark}--", color=colour)[0]
     return axis.plot(x, y, ".-" if series.right else f"{mark}-", color=colour)[0]
-
-
-def _instant(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, UTC)
 
 
 def _finish_right(axis: Any, plot: Plot) -> None:

@@ -63,6 +63,11 @@ def lost(array: Any, name: str) -> Exception | None:
     return None if reads_as_missing(array) else missing_chunk(name, array, EMPTY)
 
 
+def lost_raw(array: Any, name: str) -> Exception | None:
+    """The same of values that are not decoded, among which only NaN means missing."""
+    return None if array.fill_value != array.fill_value else missing_chunk(name, array, EMPTY)
+
+
 def conventions_left(
     attributes: Mapping[str, Any], encoding: Mapping[str, Any], dtype: np.dtype, where: str, *, gaps: bool
 ) -> Conventions | None:
@@ -264,16 +269,21 @@ class Stored:
         self.arrays: list[zarr.Array] = []
         self.stores: list[WholeStore] = []
         self.variables: set[tuple[str, str]] = set()
-        self._known: dict[int, tuple[Any, Any]] = {}
+        self._known: dict[tuple[int, bool], tuple[Any, Any]] = {}
+        self._masked = False  # inside what replaces fill values by NaN
 
     def __call__(self, held: Any, depth: int = 0) -> Any:
         """``held``, or where something stored is in it a copy, with that replaced."""
         if isinstance(held, PLAIN) or depth > DEEPEST:
             return held
-        if id(held) not in self._known:
-            self._known[id(held)] = held, held  # kept, so that its id is not given again; and it may hold itself
-            self._known[id(held)] = held, self._found(held, depth + 1)
-        return self._known[id(held)][1]
+        before, key = self._masked, (id(held), self._masked)
+        if key not in self._known:
+            self._known[key] = held, held  # kept, so that its id is not given again; and it may hold itself
+            masks = getattr(getattr(held, "func", None), "keywords", ()) if hasattr(held, "array") else ()
+            self._masked = before or "encoded_fill_values" in masks  # of xarray
+            self._known[key] = held, self._found(held, depth + 1)
+            self._masked = before
+        return self._known[key][1]
 
     def _found(self, held: Any, depth: int) -> Any:
         library = type(held).__module__.partition(".")[0]
@@ -316,7 +326,7 @@ class Stored:
             arrays = {node.path: node}
         else:
             arrays = {one.path: one for _, one in node.members(max_depth=None) if isinstance(one, zarr.Array)}
-        self.stores.append(WholeStore(node.store_path.store, arrays, lost))
+        self.stores.append(WholeStore(node.store_path.store, arrays, lost if self._masked else lost_raw))
         return self.stores[-1].over(node)
 
 

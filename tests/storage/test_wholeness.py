@@ -371,3 +371,21 @@ def test_land_that_zarr_did_not_write_reads_as_missing(tmp_path: Path) -> None:
     for door in (labelled, lambda path: path / "x"):
         asked = npmdask.top_k(door(tmp_path / "x.zarr"), 2, dim="time", kind="samples", center=True, missing=DROP)
         np.testing.assert_allclose(asked.explained_variance, sea, rtol=1e-9)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("dtype", ["i4", "f4", "f8"])
+def test_zeros_of_a_lost_chunk_are_no_gaps_where_nothing_decodes_them(version: int, dtype: str, tmp_path: Path) -> None:
+    """Mutant: what an attribute calls missing is taken for missing of values that Dask hands on as they are stored."""
+    x = np.random.default_rng(8).integers(1, 90, (40, 6)).astype(dtype)
+    marks = {"_ARRAY_DIMENSIONS": ["time", "place"]} if version == 2 else {"_FillValue": 0}
+    options = {"shape": x.shape, "dtype": dtype, "chunks": (10, 3), "fill_value": 0, "attributes": marks}
+    zarr.create_array(tmp_path / "x.zarr", zarr_format=version, **options)[:] = x
+    wanted = np.linalg.svd(x - x.mean(axis=0))[1][0] ** 2 / 39
+    assert npmdask.top_k(da.from_zarr(tmp_path / "x.zarr"), 1, kind="samples", center=True).explained_variance == (
+        pytest.approx(wanted, rel=1e-5)
+    )
+    (tmp_path / "x.zarr" / ("1.0" if version == 2 else "c/1/0")).unlink()
+    for ask in (largest, streamed):
+        with pytest.raises(BadInputError, match=r"chunk (c/1/0|1\.0) of .* is missing"):
+            ask(da.from_zarr(tmp_path / "x.zarr"))
