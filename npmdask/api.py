@@ -164,8 +164,9 @@ def top_k(
         direction). This can take a few passes where, without a gap, the components themselves take hundreds. By default
         the components must converge.
     max_steps : int, optional
-        Maximum number of passes, by default 200; then the run stops as not converged. For a private run: the number of
-        releases of the private power method; by default the method and this number are chosen from public numbers.
+        Maximum number of passes, by default 200; then the run stops as not converged ("row-gram" takes two, whatever it
+        is). For a private run: the number of releases of the private power method; by default the method and this
+        number are chosen from public numbers.
     store : str or Path, optional
         Folder of the run, or a URL in an object store (``s3://bucket/name``). A killed run resumes from it, and a
         finished one returns its result without a pass. By default a temporary folder, which for a matrix holds the left

@@ -207,6 +207,7 @@ class ResidualRule:
     d: int
     noise_stddev: float = 0.0
     squared: bool = False  # theta is the square of the value that is asked for (singular values)
+    least_steps: int = 1  # until the algorithm has vectors that its values are of, whatever ``max_steps``
 
     @property
     def until_share(self) -> float | None:
@@ -222,7 +223,7 @@ class ResidualRule:
             return Outcome(name="converged", sentence=self._converged(now))
         if self._stagnated(history):
             return Outcome(name="stagnated", sentence=self._floor(now))
-        if now.step >= self.max_steps:
+        if now.step >= max(self.max_steps, self.least_steps):
             return Outcome(name="max_steps", sentence=self._too_short(history))
         return None
 

@@ -19,7 +19,6 @@ from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, require
 from npmdask.numerics.complex_parts import fix_phases
 from npmdask.numerics.domains import one_of
-from npmdask.numerics.subspaces import fix_signs
 from npmdask.numerics.units import attributes
 from npmdask.operators.view import column_scale
 from npmdask.planning.plan import posed
@@ -281,7 +280,6 @@ class EOF:
             problem = posed(request, source, resources, store)
             with RunStore(store) as run, with_progress(None, self.progress) as told:
                 self.solution_ = drive(problem, run, resources, told)
-        self._signs = fix_signs(self.solution_.basis)
         return self
 
     def components(self) -> Any:
@@ -400,11 +398,11 @@ class EOF:
         return self._field.by_mode(values, name)
 
     def _maps(self, columns: np.ndarray, name: str) -> Any:
-        """Vectors over the grid points that have data, as maps with the signs of the modes."""
-        return self._field.maps(columns * self._signs, self.solution_.missing, name)
+        """Vectors over the grid points that have data, as maps."""
+        return self._field.maps(columns, self.solution_.missing, name)
 
     def _scored(self, rows: Any, missing: str) -> Any:
-        values = self._solved.scores(rows, dim=self._field.sample, missing=missing) * self._signs
+        values = self._solved.scores(rows, dim=self._field.sample, missing=missing)
         return self._field.series(values, rows)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, require
 from npmdask.numerics.factor_model import FactorModel
-from npmdask.numerics.subspaces import Block, fix_signs
+from npmdask.numerics.subspaces import Block
 from npmdask.numerics.units import attributes
 from npmdask.planning.plan import posed
 from npmdask.planning.predicted_steps import drive
@@ -260,7 +260,7 @@ class _OfRun(Components):
             warnings.warn(solution.outcome.sentence, RuntimeWarning, stacklevel=2)
         found = solution.missing
         self._kept = None if found is None or len(found.kept) == d else found.kept
-        self.components_ = self._whole((solution.basis * fix_signs(solution.basis)).T, 0.0)
+        self.components_ = self._whole(solution.basis.T, 0.0)
         self.singular_values_, self.n_samples_, self.missing_ = solution.singular_values, n, found
         assert solution.analysed.components is not None
         self._column_weight = solution.analysed.components.column_weight
@@ -398,7 +398,8 @@ class PCA(CentredComponents, _OfRun):
         return tags
 
     def _finish(self, held: Any, solution: Solution, row_weight: np.ndarray | None) -> None:
-        k, most = len(self.singular_values_), min(self.n_samples_, len(solution.basis))
+        rows = self.n_samples_ if row_weight is None else float(row_weight.sum())  # a weight is a number of rows
+        k, most = len(self.singular_values_), min(rows, len(solution.basis))
         assert solution.mean is not None
         self.mean_, self.n_components_ = self._whole(solution.mean, np.nan), k
         self.explained_variance_ = solution.explained_variance

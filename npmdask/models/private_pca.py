@@ -15,7 +15,7 @@ import numpy as np
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
 from npmdask.models.pca import Components
-from npmdask.numerics.subspaces import Block, fix_signs
+from npmdask.numerics.subspaces import Block
 from npmdask.numerics.units import attributes
 from npmdask.planning.plan import posed
 from npmdask.planning.predicted_steps import drive
@@ -231,7 +231,7 @@ class PrivatePCA(Components):
         for said in released.warnings:
             warnings.warn(said, RuntimeWarning, stacklevel=2)
         # Functions of the release alone, from here on.
-        self.components_ = np.ascontiguousarray((released.basis * fix_signs(released.basis)).T)
+        self.components_ = np.ascontiguousarray(released.basis.T)
         self.values_, self.value_stddevs_ = released.values, released.value_stddevs
         self.statement_ = released.statement
         self._column_weight = None if request.weights is None else request.weights.columns

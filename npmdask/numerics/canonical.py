@@ -107,13 +107,13 @@ def _whitened(moments: np.ndarray, ridge: float) -> _Whitened:
 
 
 def correlation_error(found: Canonical, d: int) -> float:
-    """How far rounding of second moments can move a canonical correlation, of directions that count.
+    """How far rounding of second moments can move a canonical correlation; infinite where directions are left out.
 
     Moments of variables of variance 1 are off by e in norm, by their rounding: then whitened ones by eta = e / lambda,
     and correlations, as eigenvalues of a pencil, by 2 eta / (1 - eta) at most (Stewart and Sun 1990, VI.3). Means that
     are off by m, of variables of deviation s, add m_i m_j / (s_i s_j) to moments, whose norm is the sum of (m / s)^2.
     """
-    if found.least <= 0:
+    if found.least <= 0 or any(found.left_out):  # a larger correlation may lie in what was left out
         return math.inf
     eta = (_rounding(d) + found.rounded) / found.least
     return 2 * eta / (1 - eta) if eta < 1 else math.inf

@@ -226,6 +226,7 @@ def make_problem(
         d=source.reader.shape[1],
         noise_stddev=mechanism.stddev,
         squared=source.kind in ("matrix", "sparse"),
+        least_steps=getattr(algorithm, "pairs_of_formed", 1),
     )
     rule = low_rank_rule(rule, request.low_rank_tol, source.kind, k, p)
     return Problem(

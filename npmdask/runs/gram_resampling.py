@@ -22,6 +22,7 @@ from npmdask.errors import BadInputError, require
 from npmdask.numerics.domains import whole_seed
 from npmdask.numerics.random import generator
 from npmdask.numerics.sampling_errors import Groups, jackknifed, mixed_groups, student_factor
+from npmdask.numerics.subspaces import fix_signs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -416,8 +417,9 @@ def _judged(
     share = np.clip(values / total, 1e-15, 1 - 1e-15)
     ends = np.exp(_ends(np.log(values), np.log(of_values), wide))
     odds = _ends(np.log(share / (1 - share)), np.log(shares / (1 - shares)), wide)
-    entries = np.einsum("dj,rji->rdi", basis, drawn.vectors[:, :, :k], optimize=True)
-    vectors = basis[:, :k]
+    signs = fix_signs(basis[:, :k])
+    entries = np.einsum("dj,rji->rdi", basis, drawn.vectors[:, :, :k], optimize=True) * signs
+    vectors = basis[:, :k] * signs
     of_entries = _ends(vectors, entries, wide)
     for interval in (ends, odds, of_entries):
         interval[..., among] = np.nan

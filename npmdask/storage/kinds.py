@@ -184,7 +184,8 @@ def number_array(given: Any, what: str, form: str = "rows x columns") -> np.ndar
             )
         array = array.data
     require(array.dtype.kind in "iufbc", f"{what} of type {array.dtype}: give real numbers, as numpy.asarray(x, float)")
-    return np.asarray(array)
+    widest = {"f": np.float64, "c": np.complex128}.get(array.dtype.kind)  # no store holds numpy.longdouble
+    return np.asarray(array, widest if widest and array.dtype.itemsize > np.dtype(widest).itemsize else None)
 
 
 # Whether a stored matrix is its own mirror image: one tolerance and one sentence for every layout.

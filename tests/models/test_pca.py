@@ -231,3 +231,12 @@ def test_weighted_rows_and_columns_are_scored_and_given_back_in_units_of_the_dat
     np.testing.assert_allclose(plain.explained_variance_[:3], few.explained_variance_, rtol=1e-8)
     with pytest.raises(BadInputError, match="row weights add up to 1, and variances"):
         npmdask.PCA(2).fit(rows, sample_weight=u / u.sum())
+
+
+@pytest.mark.parametrize("shape", [(9, 19), (40, 6), (12, 12)])
+def test_the_noise_of_weighted_rows_is_that_of_rows_that_are_repeated(shape: tuple[int, int]) -> None:
+    rows = np.random.default_rng(3).standard_normal(shape)
+    weights = np.resize([0, 1, 2, 3, 1], shape[0])
+    found = npmdask.PCA(2).fit(rows, sample_weight=weights)
+    again = theirs.PCA(2, svd_solver="full").fit(np.repeat(rows, weights, axis=0))
+    np.testing.assert_allclose(found.noise_variance_, again.noise_variance_, rtol=1e-9)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import signal
 from fractions import Fraction
@@ -313,6 +314,11 @@ def test_correlations_that_say_nothing_are_said_so() -> None:
     assert not npmdask.cca(a, b, 1).warnings
     a[:, 1] = a[:, 0] + 1e-5 * b[:, 0]
     assert any("1 direction of the left field" in said for said in npmdask.cca(a, b, 1).warnings)
+    warm = 20 + rng.standard_normal((150, 1))
+    left_out = npmdask.cca(np.c_[warm, warm + 1e-5 * b[:, :1]], b, 1)
+    assert left_out.values[0] < 0.9, "the largest correlation, of 1, lies in the direction that is left out"
+    assert left_out.certificate["correlation_error"] == math.inf and "cannot be bounded" in left_out.assurance
+    assert not any("say no more" in said for said in left_out.warnings)
     a[:, 1] = a[:, 0]
     same = npmdask.cca(a, b, 1)
     assert not same.warnings and same.certificate["ranks"] == [19, 12]

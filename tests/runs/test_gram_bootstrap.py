@@ -361,3 +361,18 @@ def test_values_of_a_replicate_that_nearly_tie_are_decomposed() -> None:
     true, basis = np.linalg.eigh(np.block([[inner, outer.T], [outer, np.diag(rest[:, 0])]]))
     np.testing.assert_allclose(values, true[::-1][:3], rtol=1e-5)
     assert (np.abs((vectors * basis[:, ::-1][:, :3]).sum(axis=0)) > 1 - 1e-4).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+def test_components_have_the_signs_of_the_answer(tmp_path: Path, seed: int) -> None:
+    """Half of them were turned round, so that the answer lay outside of its own intervals."""
+    x = (
+        planted(seed)[0]
+        @ np.linalg.qr(np.random.default_rng(seed).standard_normal((planted(seed)[0].shape[1],) * 2))[0]
+    )
+    store = stored(tmp_path, x)
+    found, answer = store.bootstrap(3), npmdask.top_k(store, 3, center=True)
+    np.testing.assert_allclose(found.vectors, answer.basis, atol=1e-9)
+    low, high = found.vector_intervals
+    assert ((answer.basis < low) | (answer.basis > high)).mean() < 0.2

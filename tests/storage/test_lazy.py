@@ -881,3 +881,27 @@ def test_memory_is_that_of_a_few_blocks() -> None:
 def test_a_limit_that_no_block_fits_into_is_refused() -> None:
     with pytest.raises(npmdask.RefusedError, match="memory"):
         npmdask.top_k(partial(graph)(), 3, memory="1MiB")
+
+
+@pytest.mark.parametrize("kind", ["samples", "matrix"])
+@pytest.mark.parametrize("algorithm", ["gram", "krylov"])
+def test_what_a_graph_draws_at_random_is_no_data(kind: str, algorithm: str) -> None:
+    """One pass over other numbers than those seen at opening, which nobody can read again, was certified."""
+
+    def drawn(block: np.ndarray) -> np.ndarray:
+        return RNG.standard_normal(block.shape)
+
+    empty = da.zeros((90, 7), chunks=(30, 7))
+    with pytest.raises(BadInputError, match="others than when it was opened"):
+        npmdask.top_k(da.map_blocks(drawn, empty, dtype=float), 2, kind=kind, algorithm=algorithm)
+    kept = da.random.default_rng(3).standard_normal((90, 7), chunks=(30, 7))
+    found = npmdask.top_k(kept, 2, kind=kind, algorithm=algorithm)
+    assert found.converged and found.assurance.startswith("For these data")
+
+
+@pytest.mark.parametrize("dtype", [np.longdouble, np.clongdouble])
+def test_wider_numbers_than_a_store_holds_are_read_as_float64(dtype: Any) -> None:
+    rows = RNG.standard_normal((30, 5)) * 0.5 ** np.arange(5)
+    wide = rows.astype(dtype) * (1 if dtype is np.longdouble else 1j)
+    found, plain = npmdask.top_k(wide, 2), npmdask.top_k(rows * (1 if dtype is np.longdouble else 1j), 2)
+    np.testing.assert_array_equal(found.values, plain.values)

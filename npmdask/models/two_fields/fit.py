@@ -649,7 +649,7 @@ def _of_correlations(found: Canonical, request: CoupledRequest, rows: int, chanc
             f"the fields have {both} directions and {rows} rows: {both - rows + 1} correlations or more are 1 whatever "
             "the data say. Ask for correlations of a few leading components (pcs), or for regularised ones (ridge)"
         )
-    elif not request.ridge and len(found.values) and found.values[0] <= 1.05 * chance:
+    elif not (request.ridge or any(found.left_out)) and len(found.values) and found.values[0] <= 1.05 * chance:
         said.append(
             f"fields that have nothing to do with each other, of so many directions ({found.ranks[0]} and "
             f"{found.ranks[1]}) in {rows} rows, would have a largest correlation of {chance:.2f}: these say no more"

@@ -133,6 +133,11 @@ class BlockRows:
             number = int(np.searchsorted(self.edges, row, side="right")) - 1
             first, end = int(self.edges[number]), int(self.edges[number + 1])
             block, until = self._taken(number), min(end, stop)
+            if number == 0 and self.first and not known and self._sum(block) != self.first:
+                raise BadInputError(
+                    f"the first rows of {self.name} are others than when it was opened: keep the data as they are, or "
+                    "store what a graph draws at random (npmdask.ingest) and give the path"
+                )
             yield block if (row, until) == (first, end) else block[row - first : until - first]
             if end > stop:
                 _last.held = (self.opening, number, block)
@@ -156,6 +161,13 @@ class BlockRows:
             )
         return block
 
+    def _sum(self, block: Any) -> int:
+        """The checksum of the first block."""
+        found = 0
+        for at in range(0, self.heights[0], MIN_TILE_ROWS):
+            found = crc32c(np.ascontiguousarray(_rows(block[at : at + MIN_TILE_ROWS])), found)
+        return found
+
     def measured(self) -> Self:
         """The same rows, knowing what the highest block is and takes, and the checksum of the first.
 
@@ -173,9 +185,7 @@ class BlockRows:
                 dtype = _rows(block[:1]).dtype
                 wide = _bytes_of(block) / self.heights[highest] if sparse else float(self.shape[1] * dtype.itemsize)
                 block = self._taken(0) if highest else block
-            first = 0
-            for at in range(0, self.heights[0], MIN_TILE_ROWS):
-                first = crc32c(np.ascontiguousarray(_rows(block[at : at + MIN_TILE_ROWS])), first)
+            first = self._sum(block)
         except NpmdaskError:
             raise
         except Exception as error:  # whatever a graph or a file raises

@@ -245,14 +245,15 @@ def _from_residuals(evidence: Evidence) -> np.ndarray:
     columns = max(1, evidence.columns) if evidence.known else iterated  # random ones: what luck and ties are counted by
     p = min(iterated + evidence.locked, len(a))
     kept = np.append(a[:p], np.full(len(a) - p, a[p - 1]))
-    reach = norms_of_leading(evidence.gram)
     spread = evidence.d / smallest_singular_value(1, columns, BLIND) ** 2
-    low, high = a, a + reach * math.sqrt(1 + spread)
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        shrunk = np.minimum(kept / np.maximum(middle, np.finfo(float).tiny), 1.0) ** (2 * evidence.multiplied)
-        seen = middle - a > reach * np.sqrt(1 + spread * shrunk)
-        low, high = np.where(seen, low, middle), np.where(seen, middle, high)
+    high = _hidden(a, kept, evidence.gram, spread, evidence.multiplied)
+    if len(np.unique(evidence.values < 0)) > 1:  # pairs of one sign do not show what is hidden from those of the other
+        own = np.empty(len(a))
+        for side in (evidence.values < 0, evidence.values >= 0):
+            gram = evidence.gram[np.ix_(side, side)]
+            own[side] = _hidden(a[side], kept[side], gram, spread, evidence.multiplied)
+        own = np.sort(own)[::-1]
+        high = np.where(own - a > SHARP * (high - a) + evidence.rounding, own, high)  # less is luck, of mirrored pairs
     if evidence.locked:  # a direction that they do not hold is seen by the random columns beside them alone
         high[: evidence.locked] = np.maximum(high[: evidence.locked], high[evidence.locked])
     tau = np.append(high, np.inf)
@@ -262,6 +263,18 @@ def _from_residuals(evidence: Evidence) -> np.ndarray:
     if p <= evidence.k:
         tau[p:] = np.inf
     return np.minimum.accumulate(tau)
+
+
+def _hidden(a: np.ndarray, kept: np.ndarray, gram: np.ndarray, spread: float, multiplied: int) -> np.ndarray:
+    """What the residuals of the leading pairs up to each would show."""
+    reach = norms_of_leading(gram)
+    low, high = a, a + reach * math.sqrt(1 + spread)
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        shrunk = np.minimum(kept / np.maximum(middle, np.finfo(float).tiny), 1.0) ** (2 * multiplied)
+        seen = middle - a > reach * np.sqrt(1 + spread * shrunk)
+        low, high = np.where(seen, low, middle), np.where(seen, middle, high)
+    return high
 
 
 def _told_apart(a: np.ndarray, high: np.ndarray, many: int) -> int:
@@ -602,7 +615,8 @@ def norms_of_leading(gram: np.ndarray) -> np.ndarray:
 def spaces(values: np.ndarray, gram: np.ndarray, tau: np.ndarray) -> list[Space]:
     """Every m for which the gap after m is open. ``tau[m]`` >= |lambda_{m+1}|, m = 0..len(values)."""
     a = np.abs(values)
-    gaps = np.array([a[m - 1] - tau[m] for m in range(1, len(a) + 1)])
+    least = np.minimum.accumulate(a)  # eigenvalues of 0 are rounded to either side of it, so |.| need not fall
+    gaps = np.array([least[m - 1] - tau[m] for m in range(1, len(a) + 1)])
     open_ = np.flatnonzero(gaps > 0)
     if len(open_) > TRIED:
         open_ = np.sort(open_[np.argsort(-gaps[open_] / a[open_], kind="stable")[:TRIED]])

@@ -181,3 +181,21 @@ def test_no_angle_without_a_column_more_than_components() -> None:
 
 def test_pairs_of_an_older_checkpoint_are_fewer_than_columns() -> None:
     assert seen([1.0, 0.5], k=2, iterated=3).following >= 0.5
+
+
+def test_a_gap_is_counted_from_the_smallest_pair_above_it() -> None:
+    """Eigenvalues of 0 are rounded to either side of it: the last had a gap to tau, and one before it had none."""
+    values = np.array([4.0, 0.0, -5e-17])
+    whole = Evidence(values=values, gram=1e-34 * np.eye(3), k=2, d=3, nonnegative=True, trace=4.0, rounding=1e-15)
+    for evidence in (whole, replace(whole, nonnegative=False)):
+        assert certify(evidence).best.upper[1] < 1e-14
+
+
+def test_pairs_of_one_sign_say_nothing_of_the_other() -> None:
+    """Converged negative values were taken for proof that no positive one, seen with a residual of 1e-5, is larger."""
+    values, norms = np.array([-1.0, -1 + 2e-7, 1 - 3e-7, 0.5]), np.array([1e-15, 1e-15, 1e-5, 1e-15])
+    evidence = Evidence(values=values, gram=np.diag(norms**2), k=2, d=40, nonnegative=False, iterated=8, multiplied=4)
+    found = level(certify(evidence), SEEN)
+    assert found.upper[0] > 1 + 1e-6 and found.upper[1] >= 1
+    alike = level(certify(replace(evidence, values=np.abs(values))), SEEN)
+    np.testing.assert_allclose(alike.upper, abs(values[:2]), rtol=1e-12)
