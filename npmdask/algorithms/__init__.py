@@ -23,6 +23,7 @@ from npmdask.algorithms.missing_em import MissingEM, MissingState
 from npmdask.algorithms.power import DiskPowerState, PowerMethod, PowerOnDisk, PowerState
 from npmdask.algorithms.private_power import (
     AlternatingState,
+    PowerOptions,
     PrivateAlternating,
     PrivatePower,
     PrivateState,
@@ -123,6 +124,7 @@ __all__ = [
     "OnlineTensorState",
     "PowerMethod",
     "PowerOnDisk",
+    "PowerOptions",
     "PowerState",
     "PrivateAlternating",
     "PrivateCovariance",

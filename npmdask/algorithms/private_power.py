@@ -6,11 +6,10 @@ Figure 3, line by line::
     2. For l = 1 to L:  Y_l = A X_{l-1} + G_l,  X_l = orth(Y_l)        query, the mechanism, update
     Output: X_L                                                        finalize
 
-All Y_l are released, so what is made of them costs no privacy. The answer uses all of them, weighted by the noise of
-each (:mod:`npmdask.algorithms.private_power`): the noise of L products averages out in directions that all X_l share,
-where the last product alone has sqrt(L) times as much. It needs about a third fewer records for the same captured
-variance. It can be worse than the last product alone where both are bad: measured (docs/decisions/0026), by 7 % where
-half of the variance is lost.
+All Y_l are released, so what is made of them costs no privacy. The answer begins with X_L and uses all of them,
+weighted by the noise of each: the noise of L products averages out in directions that all X_l share, where the last
+product alone has sqrt(L) times as much. It loses as much variance as X_L at most, but for a fifth of that where noise
+leaves little to find (docs/decisions/0026). ``answer = "last"`` is X_L itself, as in the paper.
 
 Where A is a sum over records a, the images X^T a are clipped too (``clip_norm``). A record moves A X by at most
 |a| |X^T a|: the paper's bound takes |a|^2, but the image in a random X of p of d dimensions is sqrt(p / d) as long,
@@ -23,7 +22,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
@@ -39,7 +38,7 @@ from npmdask.numerics.subspaces import Block, asymmetry, fix_signs, orth, random
 #
 #     B = argmin ||B R - Y||^2 / s^2 + tr(B T^-1 B^T) = Y Z^T (Z Z^T + s^2)^-1 T^(1/2),   Z = T^(1/2) R,
 #
-# and its leading left singular vectors are the answer. Twice:
+# which is asked twice:
 #
 # 1. T = t^2 I (ridge regression): all directions alike. t^2, the variance of an entry of A, from the first release.
 # 2. T = Q^T (W diag(theta^2) W^T + tau^2 (I - W W^T)) Q / d from p vectors W and values theta of 1: A u is as long as
@@ -50,35 +49,69 @@ from npmdask.numerics.subspaces import Block, asymmetry, fix_signs, orth, random
 # |difference|. 1 takes A u to be as long as A v of any v and lets in noise of nearly that length. u lies beyond W: in
 # 2 little is let in.
 #
+# Little, however small s is: differences shrink from release to release, and there is always one of about s / tau. The
+# left singular vectors of B, at the norm of what was let in, keep it. So B is a matrix to multiply by, as A is: its
+# products with X_L carry that only as far as X_L has a part in u, which shrinks, too. Each is a step of the power
+# method without new noise.
+#
 # Not in the papers. What was measured: docs/decisions/0026.
 
 
 MOST = 3.0  # ridge in units of the prior variance of an entry: more would only shrink
 LEAST = 1e-12  # the same without noise, where B is A on the range of all X_l
-TAIL = 4.0  # times the mean square of the eigenvalues beyond W: they are not all alike. Of 1, 2 and 4 the safest
+TAIL = 16.0  # times the mean square of the eigenvalues beyond W: they are not all alike
+TAIL_OF_FIT = 4.0
+PRODUCTS = 40  # with B at most
 
 
-def fitted_vectors(blocks: Block, products: Block, stddevs: np.ndarray, p: int, k: int) -> Block:
-    """The k leading left singular vectors of B (d x k), orthonormal.
+@dataclass(frozen=True, kw_only=True)
+class PowerOptions:
+    """``algorithm.options`` of the private power method.
+
+    ``answer``: of "all" releases, of the "last" alone (X_L, the paper's), or the "fit" that runs ended in before.
+    """
+
+    answer: Literal["all", "last", "fit"] = "all"
+
+
+def vectors_of(answer: str, blocks: Block, products: Block, stddevs: np.ndarray, p: int, k: int) -> Block:
+    """The k vectors that ``answer`` makes of releases (d x k), orthonormal.
 
     ``blocks`` and ``products`` (d x p L): X_l and Y_l side by side; ``stddevs`` (L): their noise. X_1 is random.
     One release has nothing to be weighed against: with p = d its vectors are those of the noisy covariance matrix.
     """
+    if answer == "last":
+        return _leading(products[:, -p:], k)[0]
+    steps = len(stddevs)
+    basis, images, small = _posterior(blocks, products, stddevs, p, TAIL_OF_FIT if answer == "fit" else TAIL)
+    if answer == "fit" or steps == 1:
+        return np.asarray(images @ _leading(small, k)[0])
+    found, _ = _leading(products[:, -p:], k)
+    for _ in range(min(4 * steps - 7, PRODUCTS)):
+        found, _ = tall_qr(images @ (small @ (basis.T @ found)))
+    inner = (found.T @ images) @ (small @ (basis.T @ found))
+    values, turn = np.linalg.eigh((inner + inner.T) / 2)
+    return np.asarray(found @ turn[:, np.argsort(-np.abs(values), kind="stable")])
+
+
+def _posterior(blocks: Block, products: Block, stddevs: np.ndarray, p: int, wide: float) -> tuple[Block, Block, Block]:
+    """B, as ``images @ small @ basis.T``: ``basis``, ``images`` and ``small``."""
     d, least, first = len(blocks), float(stddevs.min()), products[:, :p]
     entry = _entry_variance(first, float(stddevs[0]), least)
     variance = max(least**2, LEAST * entry)
     weights = np.repeat(least / stddevs, p) if least > 0 else np.ones(len(stddevs) * p)
     basis, seen = tall_qr(blocks * weights)
     images, made = tall_qr(_symmetric(blocks, products, p, weights))
-    turned, squares = _leading(made @ posterior_weights(seen, variance, entry * np.eye(len(seen))), p)
+    small = made @ posterior_weights(seen, variance, entry * np.eye(len(seen)))
     if len(stddevs) > 1:
+        turned, squares = _leading(small, p)
         vectors = images @ turned
-        tail = max(TAIL * _tail(first, vectors, float(stddevs[0])), variance * d / MOST)
+        tail = max(wide * _tail(first, vectors, float(stddevs[0])), variance * d / MOST)
         tail = min(tail, float(squares.min()))
         inside = basis.T @ vectors
         prior = tail * np.eye(len(seen)) + inside * (squares - tail) @ inside.T
-        turned, _ = _leading(made @ posterior_weights(seen, variance, prior / d), k)
-    return np.asarray(images @ turned[:, :k])
+        small = made @ posterior_weights(seen, variance, prior / d)
+    return basis, images, small
 
 
 def posterior_weights(seen: np.ndarray, variance: float, prior: np.ndarray) -> np.ndarray:
@@ -165,6 +198,7 @@ class PrivatePower(OfOneState[PrivateState]):
     releases : L, fixed in advance: how many products are released. A function of the data would leak.
     noise : tells how much noise each release carries (the mechanism).
     clip_norm : of records, where A is a sum over them and images are to be clipped too.
+    answer : what is made of the releases: see :class:`PowerOptions`.
 
     Notes
     -----
@@ -182,8 +216,14 @@ class PrivatePower(OfOneState[PrivateState]):
     releases: int
     noise: NoiseLevel
     clip_norm: float | None = None
+    answer: str = "all"
 
     mixed_precision: ClassVar[bool] = False
+
+    @property
+    def options(self) -> dict[str, Any] | None:
+        """What run.json says of these; nothing, as runs did that were begun before there was a choice, is "fit"."""
+        return None if self.answer == "fit" else {"answer": self.answer}
 
     @property
     def state_blocks(self) -> int:
@@ -270,19 +310,18 @@ class PrivatePower(OfOneState[PrivateState]):
         return self._useful(LATER * self.clip_norm * math.sqrt(min(1.0, max(share, p / d))), block)
 
     def finalize(self, state: PrivateState) -> Result:
-        """The k leading pairs of B, from everything that was released."""
-        return leading_pairs(state, self.iteration_rank, self.target_rank)
+        """The k leading pairs, from everything that was released."""
+        return leading_pairs(state, self.iteration_rank, self.target_rank, self.answer)
 
 
-def leading_pairs(state: PrivateState, p: int, k: int) -> Result:
-    """The k leading pairs: vectors from all releases, values from the last one, whose images are never clipped.
+def leading_pairs(state: PrivateState, p: int, k: int, answer: str) -> Result:
+    """The k leading pairs: vectors as of :func:`vectors_of`, values of the last release: no image in it is clipped.
 
-    The vectors are the leading left singular vectors of the posterior mean B; the value of v is
-    ``v^T Y_L c / |c|^2`` with ``c = X_{L-1}^T v``. ``products`` are ``A v`` as far as the last release tells it,
-    ``residual_norms`` those of the release: noise, mostly. Nothing here has seen the data.
+    The value of v is ``v^T Y_L c / |c|^2`` with ``c = X_{L-1}^T v``. ``products`` are ``A v`` as far as the last
+    release tells it, ``residual_norms`` those of the release: noise, mostly. Nothing here has seen the data.
     """
     made = slice(0, state.step * p)
-    vectors = fitted_vectors(state.blocks[:, made], state.products[:, made], state.stddevs[: state.step], p, k)
+    vectors = vectors_of(answer, state.blocks[:, made], state.products[:, made], state.stddevs[: state.step], p, k)
     vectors = vectors * fix_signs(vectors)
     block, product = _last(state, p)
     seen = block.T @ vectors

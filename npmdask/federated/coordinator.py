@@ -31,7 +31,7 @@ from npmdask.privacy.matrix_release import MECHANISMS, likely_sine_of_release, r
 from npmdask.privacy.neighbors import make_relation
 from npmdask.privacy.release import Answer, Disclosure, Released, released_answer, stated, warn_before_charge
 from npmdask.runs import build, restore
-from npmdask.runs.build import make_problem, ranks_of
+from npmdask.runs.build import begun_options, make_problem, ranks_of, with_options
 from npmdask.runs.plain_release import PlainRelease
 from npmdask.runs.problem import DEFAULT_STEPS, Problem, Request
 from npmdask.runs.session import Session
@@ -477,8 +477,11 @@ def problem_of_nodes(source: Source, request: Request, earlier: object) -> Probl
                 "private nodes release a fixed number of products: leave tol out, it would have no effect"
             )
         algorithm = PrivatePower(target_rank=k, iteration_rank=p, releases=nodes.releases, noise=nodes)
+        algorithm = with_options(algorithm, request)
         rule = FixedSteps(max_steps=nodes.releases, promise=nodes.promise)
     else:
+        if request.options is not None:
+            raise RefusedError("nodes without noise have the power method as it is: leave algorithm.options out")
         tol = default_tol(np.dtype(np.float64)) if request.tol is None else request.tol
         steps = min(DEFAULT_STEPS, nodes.most_steps) if request.max_steps is None else request.max_steps
         algorithm = PowerMethod(target_rank=k, iteration_rank=p, tol=tol)
@@ -517,6 +520,8 @@ def problem_of_spec(spec: dict[str, Any]) -> Problem:
     private = any(node["mechanism"].get("private") for node in spec["nodes"].values())
     request = Request(
         target_rank=spec["algorithm"]["target_rank"],
+        algorithm="power",
+        options=begun_options(spec["algorithm"]),
         max_steps=spec["stop"]["max_steps"],
         tol=None if private else spec["stop"]["tol"],
         low_rank_tol=spec["stop"].get("low_rank_tol"),

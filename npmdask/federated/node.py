@@ -23,7 +23,7 @@ import numpy as np
 
 from npmdask.algorithms import PrivateAlternating
 from npmdask.checkpoint.store import RunStore
-from npmdask.errors import BudgetError, RefusedError
+from npmdask.errors import BudgetError, RefusedError, require
 from npmdask.execution.executor import make_executor, single_threaded_blas
 from npmdask.execution.memory import tree_rss
 from npmdask.federated.protocol import Announcement, UnansweredError, block_digest, decode, encode, encoded_size
@@ -31,7 +31,7 @@ from npmdask.numerics.subspaces import Block
 from npmdask.operators import Gram
 from npmdask.privacy.account import Account, require_room
 from npmdask.privacy.concerns import concerns_of_node
-from npmdask.runs.build import default_rank, make_problem
+from npmdask.runs.build import UNSAID, default_rank, make_problem
 from npmdask.runs.problem import Problem, Request
 from npmdask.runs.restore import bind
 from npmdask.runs.session import memory_for, needs_of
@@ -60,8 +60,12 @@ def make_node(source: Source, request: Request, store: Path, resources: Resource
         )
     k, rank = int(request.target_rank), request.iteration_rank
     p = default_rank(k, source.shape[1]) if rank is None else int(rank)
-    # How many components the coordinator makes of the releases is its business: a node may have fewer rows than that.
-    problem = make_problem(source, replace(request, target_rank=1, iteration_rank=p))
+    # What the coordinator makes of the releases is its business: of how many components a node may have too few rows.
+    request = replace(request, target_rank=1, iteration_rank=p)
+    if request.privacy is not None and request.algorithm in ("auto", "power"):
+        require(request.options is None, "the coordinator chooses algorithm.options: leave them out at its nodes")
+        request = replace(request, algorithm="power", options=UNSAID)
+    problem = make_problem(source, request)
     if isinstance(problem.algorithm, PrivateAlternating):
         raise RefusedError(
             "a node multiplies by A or by A^T A; private entries of a matrix are not supported for nodes yet: use a "

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from npmdask.algorithms import BlockKrylov, GramKrylov, PowerOnDisk, TensorPower
+from npmdask.algorithms import BlockKrylov, GramKrylov, PowerOnDisk, PrivatePower, TensorPower
 from npmdask.algorithms.gram import SINGLE_TOL
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, MemoryRefusedError
@@ -29,7 +29,7 @@ from npmdask.planning.predicted_steps import GRAM_FLOPS, MEMORY, PLACES, REHEARS
 from npmdask.planning.private import chosen
 from npmdask.planning.row_sample import SampleBudget, ShareError, sample_said, shares_said, why_too_small
 from npmdask.planning.throughput import MOST_COLUMNS, Throughput, measure_on_disk, measure_throughput
-from npmdask.runs.build import ELSEWHERE, ON_DISK, default_rank, make_problem, prepared, why_not_on_disk
+from npmdask.runs.build import ELSEWHERE, ON_DISK, begun_options, default_rank, make_problem, prepared, why_not_on_disk
 from npmdask.runs.plain_release import MOSTLY, disk_said, mean_of_rows, mean_said, readings_of
 from npmdask.runs.problem import DEFAULT_STEPS, Problem, Request, Start
 from npmdask.runs.session import memory_for, needs_of, require_device
@@ -417,6 +417,8 @@ def posed(
         As :func:`npmdask.runs.build.make_problem`.
     """
     source = prepared(source, request)
+    if request.options is None and (request.privacy is not None or type(source.reader) in ELSEWHERE):
+        request = _as_begun(request, store)
     if request.missing in (EM, PAIRWISE):
         return make_problem(source, request, start=start)
     if request.privacy is not None and start is None and type(source.reader) not in ELSEWHERE:
@@ -631,13 +633,21 @@ def _may_keep(problem: Problem, resources: Resources) -> bool:
     return many.threads == few.threads
 
 
+def _as_begun(request: Request, store: str | Path | None) -> Request:
+    """``request`` with the answer of a private power method that was begun in ``store`` before there were others."""
+    held = _held_run(store)
+    if held is None or held["name"] != PrivatePower.name or request.algorithm not in ("auto", "power"):
+        return request
+    return request if "options" in held else replace(request, algorithm="power", options=begun_options(held))
+
+
 def _held_run(store: str | Path | None) -> dict[str, Any] | None:
     """What the run in ``store`` is done by, if there is one; opening the store reports what is wrong with it."""
     try:
         spec = RunStore(store).read_spec() if store is not None else None
     except BadInputError:
         return None
-    return None if spec is None else spec["algorithm"]
+    return None if spec is None else spec.get("algorithm")
 
 
 # What the decomposition of a stored tensor will read and need, said before it starts; nothing is measured.

@@ -383,7 +383,7 @@ def both_of(problem: Problem) -> tuple[Problem, Problem | None]:
     if isinstance(problem.recipe, CovarianceRecipe):
         power = make_problem(source, replace(request, algorithm=POWER, max_steps=FEW))
     else:
-        asked = replace(request, algorithm=COVARIANCE, max_steps=None, iteration_rank=None)
+        asked = replace(request, algorithm=COVARIANCE, max_steps=None, iteration_rank=None, options=None)
         try:
             whole = make_problem(source, asked)
         except NpmdaskError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,8 @@ from npmdask.algorithms import (
     GramKrylov,
     MissingEM,
     PowerOnDisk,
+    PowerOptions,
+    PrivatePower,
     Question,
     TensorPower,
     restarts_for,
@@ -117,6 +119,32 @@ def pose_tensor(
         **({} if asked.margin is None else {"margin": asked.margin}),
     )
     return algorithm, UntilSettled(tol=question.tol, max_steps=question.max_steps or MOST_STEPS)
+
+
+def with_options(algorithm: Algorithm[Any], request: Request) -> Algorithm[Any]:
+    """A private power method with the ``algorithm.options`` that are asked for.
+
+    Raises
+    ------
+    BadInputError
+        An unknown option, or one of alternating products, which have none.
+    """
+    if request.options is None:
+        return algorithm
+    if not isinstance(algorithm, PrivatePower):
+        raise BadInputError(
+            f'algorithm.options of "power" in a private run are for records and symmetric matrices: leave them out, '
+            f"{algorithm.name} answers by its last two products"
+        )
+    return replace(algorithm, **asdict(_options_of("power", PowerOptions, request.options)))
+
+
+UNSAID = {"answer": "fit"}  # options of a private power method of which run.json says nothing: begun before others
+
+
+def begun_options(algorithm: Mapping[str, Any]) -> dict[str, Any] | None:
+    """``algorithm.options`` as run.json says, or means."""
+    return algorithm.get("options", UNSAID if algorithm["name"] == PrivatePower.name else None)
 
 
 def _options_of(name: str, kind: type[Any], options: Mapping[str, Any] | None) -> Any:
@@ -458,6 +486,7 @@ def _private_problem(source: Source, request: Request, privacy: Privacy, earlier
         recipe = make_covariance(source, privacy, ranks_of(source, request, 0)[0], rule)
     else:
         recipe = make_power(source, privacy, *ranks_of(source, request, 0), request.max_steps, rule)
+        recipe = replace(recipe, algorithm=with_options(recipe.algorithm, request))
     return Problem(
         source=source, request=request, recipe=recipe, **attributes(recipe, "algorithm", "mechanism", "rule")
     )
@@ -618,6 +647,8 @@ def why_not_on_disk(request: Request, source: Source, others: bool) -> str:
 def _require_blocks(request: Request, source: Source, others: bool) -> None:
     """What the option ``blocks`` of the power method may say, and of which data."""
     if request.algorithm != "power" or request.options is None:
+        return
+    if request.privacy is not None or getattr(source.reader, "layout", "") == "nodes":  # which have others
         return
     if request.options != ON_DISK:
         raise BadInputError(

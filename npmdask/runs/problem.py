@@ -13,6 +13,7 @@ from npmdask.algorithms import (
     GramKrylov,
     PowerOnDisk,
     PrivateAlternating,
+    PrivatePower,
     Query,
     Result,
     RowGramKrylov,
@@ -79,7 +80,7 @@ class Request:
     target_rank: int | float | str  # k; a share of the variance that k is to explain, in (0, 1); or "auto", of "em"
     iteration_rank: int | Literal["auto"] | None = None  # auto: see planning.resolve_rank
     algorithm: str = "auto"  # auto: see planning.posed; or an oracle of records
-    options: dict[str, Any] | None = None  # of an oracle of records, or of the tensor power method
+    options: dict[str, Any] | None = None  # of the algorithm
     max_steps: int | None = None  # 200; of a private power method chosen in planning.private
     tol: float | None = None
     low_rank_tol: float | None = None  # see low_rank.py
@@ -353,6 +354,7 @@ class Problem:
     def spec(self) -> dict[str, Any]:
         """The parameters that a checkpoint is bound to, by name."""
         more: dict[str, Any] = {} if self.recipe is None else self.recipe.tables()
+        options = self.algorithm.options if isinstance(self.algorithm, PrivatePower) else self.request.options
         if self.derived is not None:
             name, spec = self.request.operator, self.derived.spec()
             more |= {"lens": spec} if name is None else {"operator": {"registered": name, **spec}}
@@ -376,7 +378,7 @@ class Problem:
                 "target_rank": self.request.target_rank if self.searches or self.chooses else self.ranks[0],
                 "iteration_rank": None if self.searches or self.chooses else self.ranks[1],
                 "share": self.share,
-                **({} if self.request.options is None else {"options": self.request.options}),
+                **({} if options is None else {"options": options}),
             },
             "mechanism": self.mechanism.event(),
             "stop": {

@@ -31,7 +31,7 @@ from npmdask.privacy.matrix_release import COVARIANCE
 from npmdask.privacy.mechanisms import EntriesGaussian
 from npmdask.privacy.request import Privacy
 from npmdask.privacy.tensor_release import TENSOR_POWER
-from npmdask.runs.build import JOBS, make_problem
+from npmdask.runs.build import JOBS, begun_options, make_problem
 from npmdask.runs.components import StoredComponents, components_of_run, labels_of_run
 from npmdask.runs.missing import keep_fill, kept_fill, missing_of
 from npmdask.runs.problem import (
@@ -332,8 +332,8 @@ def _private_of(held: RunStore, spec: dict[str, Any]) -> Problem:
     named = algorithm["name"] in (COVARIANCE, TENSOR_POWER, *RECORD_ORACLES)  # which count their steps themselves
     request = Request(
         target_rank=algorithm["target_rank"],
-        algorithm=algorithm["name"] if named else "auto",
-        options=algorithm.get("options"),
+        algorithm=algorithm["name"] if named else "power",
+        options=begun_options(algorithm),
         iteration_rank=None if named else algorithm["iteration_rank"],
         max_steps=None if named else spec["stop"]["max_steps"],
         seed=spec["run"]["seed"],

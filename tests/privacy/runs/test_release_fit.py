@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from npmdask.algorithms import PrivateAlternating, PrivatePower, PrivateState, Result, value_stddevs
-from npmdask.algorithms.private_power import fitted_vectors, posterior_weights
+from npmdask.algorithms.private_power import posterior_weights, vectors_of
 from npmdask.numerics.subspaces import Block, random_orthonormal
 from npmdask.privacy.matrix_release import released_arrays
 
@@ -105,17 +105,18 @@ def test_without_noise_the_vectors_are_exact(spectrum: tuple[float, ...]) -> Non
     """The blocks span everything. Mutant: a ridge that is left where there is no noise."""
     rng = np.random.default_rng(1)
     blocks = np.concatenate([random_orthonormal(20, 10, rng) for _ in range(3)], axis=1)
-    vectors = fitted_vectors(blocks, np.array(spectrum)[:, None] * blocks, np.zeros(3), 10, 3)
+    vectors = vectors_of("fit", blocks, np.array(spectrum)[:, None] * blocks, np.zeros(3), 10, 3)
     np.testing.assert_allclose(np.abs(vectors), np.eye(20)[:, :3], atol=1e-5)
 
 
+@pytest.mark.parametrize("answer", ["all", "last", "fit"])
 @pytest.mark.parametrize("stddev", [0.0, 1.0])
 @pytest.mark.parametrize("scale", [0.0, 1e-100, 1e100])
-def test_whatever_is_released_the_vectors_are_orthonormal(scale: float, stddev: float) -> None:
+def test_whatever_is_released_the_vectors_are_orthonormal(scale: float, stddev: float, answer: str) -> None:
     """Also if all blocks are the same, and nothing was released but zeros."""
     block = random_orthonormal(20, 4, np.random.default_rng(2))
     blocks, products = np.tile(block, 3), scale * np.random.default_rng(3).standard_normal((20, 12))
-    vectors = fitted_vectors(blocks, products, np.full(3, scale * stddev), 4, 3)
+    vectors = vectors_of(answer, blocks, products, np.full(3, scale * stddev), 4, 3)
     np.testing.assert_allclose(vectors.T @ vectors, np.eye(3), atol=1e-12)
 
 
