@@ -5,14 +5,13 @@ python -m benchmarks.kdppca_page
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
 from benchmarks import kdppca_allocation
 from benchmarks.docs import RESULTS, ROOT
-from benchmarks.kdppca_claims import Curve
 from benchmarks.kdppca_figures import draw
 from benchmarks.paper_kdppca import Point, claims, curves_of, read_csv
 from benchmarks.paper_page import Rows, save, write
@@ -60,10 +59,16 @@ def target(points: Sequence[Point]) -> Rows:
     rows = [["figure", "x", "trials", *names, "a random basis", "k-DP-PCA as printed / ours, by their bands"]]
     for ours in (point for point in points if point.method == "tight-matched"):
         beside = {p.method: p for p in points if (p.figure, p.setting) == (ours.figure, ours.setting)}
-        public = [ours.figure, f"{ours.vary} = {_number(ours.x)}", str(ours.trials)]
+        public = [ours.figure, f"{ours.vary} = {_number(ours.x)}", _trials(beside[name] for name in names.values())]
         least = f"{beside['k-dp-pca'].zeta_low / ours.zeta_high:.2g} or more"
         rows.append([*public, *(_with_band(beside[name]) for name in names.values()), _random(ours.setting), least])
     return rows
+
+
+def _trials(points: Iterable[Point]) -> str:
+    """How many the columns of a line have: the least and the most."""
+    counts = sorted({point.trials for point in points})
+    return "-".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
 
 
 def _number(x: float) -> str:
@@ -84,20 +89,15 @@ def _random(setting: Setting) -> str:
 def errors(points: Sequence[Point]) -> Rows:
     """Mean zeta of the sound methods, and of what is possible without privacy."""
     names = [name for name in COLUMNS if any(point.method == name for point in points)]
-    rows = [["k", points[0].vary, "trials", *(COLUMNS[name] for name in names), "k-DP-PCA / ours"]]
+    rows = [["k", points[0].vary, "trials", *(COLUMNS[name] for name in names)]]
     for k in dict.fromkeys(point.k for point in points):
         own = [point for point in points if point.k == k]
-        curves, trials = curves_of(own), [point.trials for point in own if point.method == "tight"]
+        curves = curves_of(own)
         for i, x in enumerate(curves["tight"].x):
             zetas = [f"{curves[name].zeta[i]:.2g}" for name in names]
-            rows.append([str(k), _number(x), str(trials[i]), *zetas, f"{_ratio(curves, i):.2g}"])
+            trials = _trials(point for point in own if point.x == x and point.method in names)
+            rows.append([str(k), _number(x), trials, *zetas])
     return rows
-
-
-def _ratio(curves: dict[str, Curve], i: int) -> float:
-    """At the same true epsilon where that was measured."""
-    ours = curves.get("tight-matched", curves["tight"])
-    return curves["k-dp-pca"].zeta[i] / ours.zeta[i]
 
 
 def plots(found: dict[str, list[Point]], folder: Path) -> None:

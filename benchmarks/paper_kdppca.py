@@ -1,12 +1,14 @@
 """The figures of Duengler and Sanyal 2025, one command each: error or utility against n, d, eigengap, sigma and k.
 
     python -m benchmarks.paper_kdppca --figure 1a|1b|1c|2a|2b|2c|3|4|all [--quick] [--trials N] [--jobs N]
+        [--methods NAME ...]
 
 Writes ``FOLDER/figure-1a.csv`` and ``.svg`` and prints, as a table, what the paper says must be seen and whether it is.
 Every trial is a line of ``FOLDER/trials.csv`` as soon as it is made: a run that was stopped goes on from there.
 k = 2, d = 200, lambda_1 = 10, epsilon = 1, delta = 0.01 are the paper's; its grids, lambda_2 (5 here), the n of Figures
 1c, 2a, 2b, 3 and 4 (100,000 here), the k and d of Figure 3 and the sigma of the Gaussian data (1 here) are not printed.
 ``--quick``: 5 trials on smaller grids, minutes on two cores; in full 50 trials up to n = 10^6 (2 GB a process), hours.
+``--methods``: these alone, whose lines then replace those of the CSV that is there.
 """
 
 from __future__ import annotations
@@ -67,22 +69,26 @@ class Point:
         return Setting(n=self.n, d=self.d, k=self.k, gap=self.gap, sigma=self.sigma, data=self.data)
 
 
-def measure(name: str, trials: Trials, relation: str, *, quick: bool, count: int, jobs: int, most: int) -> None:
+def measure(
+    name: str, trials: Trials, relation: str, *, quick: bool, count: int, jobs: int, most: int, chosen: Sequence[str]
+) -> None:
     """Make the trials of a figure that are not there yet: ``count`` of every point of at most ``most`` matrices."""
     figure = FIGURES[name]
     settings = [setting for setting in figure.settings(quick) if setting.n <= most]
-    work = [one for setting in settings for one in trials.missing(relation, setting, figure.methods, count)]
+    work = [one for setting in settings for one in trials.missing(relation, setting, chosen, count)]
     message(f"{figure.title}: {len(work)} trials to make")
     for i, (one, found) in enumerate(done(work, jobs), 1):
         trials.add(one, found)
         message(f"{i} of {len(work)}: {figure.vary} = {getattr(one.setting, figure.vary):g}, k = {one.setting.k}")
 
 
-def points_of(name: str, trials: Trials, relation: str, *, quick: bool) -> Iterator[Point]:
-    """The points of a figure that have trials, however many."""
+def points_of(
+    name: str, trials: Trials, relation: str, *, quick: bool, chosen: Sequence[str] | None = None
+) -> Iterator[Point]:
+    """The points of a figure that have trials, however many; of all its methods or those of ``chosen``."""
     figure, known = FIGURES[name], methods(relation)
     for setting in figure.settings(quick):
-        for method, zetas in trials.of(relation, setting, figure.methods).items():
+        for method, zetas in trials.of(relation, setting, chosen or figure.methods).items():
             promise = known[method].promise
             public: dict[str, Any] = {"figure": name, "vary": figure.vary, "method": method, "promise": promise}
             yield Point(**public, **asdict(setting), **summary(zetas))
@@ -138,6 +144,14 @@ def curves_of(points: Sequence[Point]) -> dict[str, Curve]:
     }
 
 
+def laid_in(points: Sequence[Point], kept: Sequence[Point]) -> list[Point]:
+    """``points`` in the place of those of ``kept`` that have their methods, each beside the others of its setting."""
+    new, names = {point.method for point in points}, FIGURES[points[0].figure].methods
+    settings = list(dict.fromkeys(point.setting for point in (*kept, *points)))
+    both = [*points, *(point for point in kept if point.method not in new)]
+    return sorted(both, key=lambda point: (settings.index(point.setting), names.index(point.method)))
+
+
 def write_csv(points: Sequence[Point], path: Path) -> None:
     """One line for each method and x."""
     with path.open("w", newline="") as file:
@@ -163,6 +177,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--trials", type=int, help="other than 50, or 5; points that have more keep them")
     parser.add_argument("--largest", type=int, default=sys.maxsize, help="make no trial of more matrices than this")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--methods", nargs="+", choices=tuple(methods("record_replace")), help="measure these alone")
     parser.add_argument("--relation", default="record_replace", choices=("record_replace", "record_zero_out"))
     parser.add_argument("--folder", type=Path, default=ROOT / "runs" / "kdppca", help="where the files go")
     parser.add_argument("--draw", action="store_true", help="from the CSV that is there, without measuring")
@@ -176,7 +191,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not asked.draw:
         make(names, asked)
     for name in names:
-        path = asked.folder / f"figure-{name}.csv"
+        path = _csv(asked, name)
         if not path.exists():
             parser.error(f"there is no {path} to draw from: measure first, without --draw")
         points = read_csv(path)
@@ -190,8 +205,18 @@ def make(names: Sequence[str], asked: argparse.Namespace) -> None:
     trials = Trials(asked.folder / "trials.csv")
     how: dict[str, Any] = {"quick": asked.quick, "count": count, "jobs": asked.jobs, "most": asked.largest}
     for name in names:
-        measure(name, trials, asked.relation, **how)
-        write_csv(list(points_of(name, trials, asked.relation, quick=asked.quick)), asked.folder / f"figure-{name}.csv")
+        chosen = [one for one in FIGURES[name].methods if one in (asked.methods or FIGURES[name].methods)]
+        measure(name, trials, asked.relation, chosen=chosen, **how)
+        points, path = (
+            list(points_of(name, trials, asked.relation, quick=asked.quick, chosen=chosen)),
+            _csv(asked, name),
+        )
+        write_csv(laid_in(points, read_csv(path)) if asked.methods and path.exists() else points, path)
+
+
+def _csv(asked: argparse.Namespace, name: str) -> Path:
+    path: Path = asked.folder / f"figure-{name}.csv"
+    return path
 
 
 if __name__ == "__main__":

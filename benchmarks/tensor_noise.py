@@ -12,8 +12,8 @@ from functools import lru_cache
 import numpy as np
 
 from benchmarks.tensor_revealed import RevealedTensor, symmetric_gaussian
-from npmdask.algorithms.tensor.components import unit_columns
-from npmdask.algorithms.tensor.power import TensorPower
+from npmdask.algorithms.tensor.components import random_units, unit_columns
+from npmdask.experiments.as_printed import robust_tensor_power
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block
 
@@ -96,12 +96,12 @@ def noise(model: str, d: int, k: int, size: float, rng: np.random.Generator) -> 
 
 
 def components(contraction: Contraction, d: int, k: int, *, seed: int, restarts: int = RESTARTS) -> Block:
-    """Algorithm 1 as printed, by this project's class: d x k."""
-    algorithm = TensorPower(target_rank=k, restarts=restarts, iterations=ITERATIONS, seed=seed)
-    state = algorithm.init(d, rng=generator(seed))
-    while state.count < k:
-        state, _ = algorithm.update(state, contraction(algorithm.query(state).block))
-    return algorithm.finalize(state).vectors
+    """Algorithm 1 as printed: d x k."""
+
+    def starts(place: int) -> Block:
+        return random_units(d, restarts, seed=seed, place=place)
+
+    return robust_tensor_power(contraction, k, ITERATIONS, starts)
 
 
 def recovered(vectors: Block, k: int) -> bool:

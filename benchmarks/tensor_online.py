@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from npmdask.algorithms.streaming.tensor_power import OnlineTensorPower, OnlineTensorState
-from npmdask.algorithms.tensor.components import random_units, scores_of, unit_columns
+from npmdask.algorithms.tensor.components import random_units
+from npmdask.experiments.as_printed import online_tensor_power
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block
 
@@ -82,26 +83,11 @@ def state_bytes(d: int) -> int:
 
 def deflated_online(rows: Rows, d: int, n: int, k: int, *, printed: bool, seed: int) -> Block:
     """Algorithm 2, with line 7 as it is printed (xi = v^T u~_{t+1}, the sum) or as it must be (v^T u_t): d x k."""
-    vectors, weights = np.zeros((d, 0)), np.zeros(0)
-    for i in range(k):
-        block = random_units(d, RESTARTS, seed=seed, place=i)
-        for _ in range(ITERATIONS):
-            sums = _sums(rows, block, n)
-            along = vectors.T @ (sums if printed else block)
-            scores = scores_of(sums, block) - weights @ along**3
-            block = unit_columns(sums - vectors @ (weights[:, None] * along**2))
-        best = int(np.argmax(scores))
-        vectors, weights = np.hstack([vectors, block[:, best : best + 1]]), np.append(weights, scores[best])
-    return vectors
 
+    def starts(place: int) -> Block:
+        return random_units(d, RESTARTS, seed=seed, place=place)
 
-def _sums(rows: Rows, block: Block, n: int) -> Block:
-    """Line 6: the mean of (x^T u)^2 x over the next n rows."""
-    sums = np.zeros_like(block)
-    for first in range(0, n, BATCH):
-        x = rows(min(BATCH, n - first))
-        sums += x.T @ (x @ block) ** 2
-    return sums / n
+    return online_tensor_power(rows, k, ITERATIONS, n, starts, xi="sum" if printed else "iterate")
 
 
 def distinct_found(n: int, seed: int, *, printed: bool, d: int = 10) -> int:

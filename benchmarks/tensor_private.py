@@ -16,6 +16,7 @@ from benchmarks.tensor_noise import NEAR
 from benchmarks.tensor_revealed import RevealedTensor
 from npmdask.accounting.gdp import epsilon_for
 from npmdask.algorithms.tensor.components import scores_of, unit_columns
+from npmdask.experiments.as_printed import private_tensor_power
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block
 
@@ -37,13 +38,9 @@ def private_trial(d: int, level: float, seed: int) -> bool:
     """Whether round 1 of Algorithm 3 ends near v_1; weights 1, noise of ``level`` per sensitivity."""
     rng = generator(seed, "private tensor trial", d)
     vectors = flat(d)
-    block = unit_columns(rng.standard_normal((d, RESTARTS)))
-    for _ in range(ITERATIONS):
-        scale = level * SENSITIVITY * np.abs(block).max(axis=0) ** 2
-        block = unit_columns(_image(vectors, block) + scale * rng.standard_normal(block.shape))
-    scale = level * SENSITIVITY * np.abs(block).max(axis=0) ** 3
-    scores = scores_of(_image(vectors, block), block) + scale * rng.standard_normal(RESTARTS)
-    return bool(vectors[:, 0] @ block[:, int(np.argmax(scores))] >= NEAR)
+    start, nu = unit_columns(rng.standard_normal((d, RESTARTS))), level * SENSITIVITY
+    found = private_tensor_power(lambda u: _image(vectors, u), 1, ITERATIONS, lambda _: start, nu, rng)
+    return bool(vectors[:, 0] @ found[:, 0] >= NEAR)
 
 
 def input_trial(d: int, level: float, seed: int) -> bool:

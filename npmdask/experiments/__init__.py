@@ -1,8 +1,9 @@
 """Experiments of the papers: data generators, baselines and figures of Duengler and Sanyal 2025, to be run again.
 
 * :mod:`~npmdask.experiments.matrix_streams`: random matrices A_i with a known mean (Example 1, Example 3, appendix G).
-* :mod:`~npmdask.experiments.baselines`: DP-Gauss-1, DP-Gauss-2 and DP-Power-Method, sound and as printed (appendix G).
-* :mod:`~npmdask.experiments.oracles`: BlackBoxPCA (Algorithm 4) with k-DP-PCA, k-DP-Ojas, Oja and ours as oracles.
+* :mod:`~npmdask.experiments.as_printed`: the papers' algorithms, line by line; what is drawn as "as printed".
+* :mod:`~npmdask.experiments.baselines`: DP-Gauss-1 and DP-Gauss-2 (appendix G), made sound.
+* :mod:`~npmdask.experiments.oracles`: BlackBoxPCA (Algorithm 4) with Oja, sounder k-DP-PCA and k-DP-Ojas, and ours.
 * :mod:`~npmdask.experiments.figures`: what Figures 1 to 4 vary, and the methods they draw, with what each promises.
 
 Noise is drawn from public seeds: right in size, private in no way. Private releases of data are those of
@@ -10,18 +11,13 @@ Noise is drawn from public seeds: right in size, private in no way. Private rele
 found with it.
 """
 
+from npmdask.experiments.as_printed import clip_diagonal, clip_factors, clip_trace, clipped_sum
 from npmdask.experiments.baselines import (
     ExactNoise,
-    PaperNoise,
-    clip_diagonal,
-    clip_factors,
-    clip_trace,
-    clipped_sum,
     dp_gauss_1,
     dp_gauss_2,
-    dp_gauss_2_not_private,
-    dp_power,
     exact_noise,
+    power_answer,
     symmetric_noise,
 )
 from npmdask.experiments.figures import FIGURES, Figure, Method, Setting, methods
@@ -36,8 +32,6 @@ from npmdask.experiments.matrix_streams import (
 from npmdask.experiments.oracles import (
     black_box_pca,
     k_dp_ojas,
-    k_dp_ojas_as_printed,
-    k_dp_pca,
     k_dp_pca_large,
     plain_oja,
     tight,
@@ -51,7 +45,6 @@ __all__ = [
     "MatrixBatch",
     "MatrixStream",
     "Method",
-    "PaperNoise",
     "Setting",
     "black_box_pca",
     "clip_diagonal",
@@ -60,16 +53,13 @@ __all__ = [
     "clipped_sum",
     "dp_gauss_1",
     "dp_gauss_2",
-    "dp_gauss_2_not_private",
-    "dp_power",
     "exact_noise",
     "gaussian",
     "k_dp_ojas",
-    "k_dp_ojas_as_printed",
-    "k_dp_pca",
     "k_dp_pca_large",
     "methods",
     "plain_oja",
+    "power_answer",
     "signal_and_noise",
     "spiked",
     "symmetric_noise",

@@ -1,8 +1,8 @@
-"""The baselines of Duengler and Sanyal 2025 (appendix G): DP-Gauss-1, DP-Gauss-2, DP-Power-Method, made sound.
+"""The baselines of Duengler and Sanyal 2025 (appendix G), made sound: DP-Gauss-1, DP-Gauss-2, noise of DP-Power-Method.
 
-To compare with, not to use: the first two hold d^2 numbers and are Analyze Gauss (Dwork, Talwar, Thakurta and Zhang
-2014), the third is the library's private power method with a worse bound of the sensitivity. Their noise is that of a
-seeded generator: right in size, for experiments only.
+As the paper prints them they are in :mod:`~npmdask.experiments.as_printed`. To compare with, not to use: the first two
+hold d^2 numbers and are Analyze Gauss (Dwork, Talwar, Thakurta and Zhang 2014). Their noise is that of a seeded
+generator: right in size, for experiments only.
 
 Relations (``record_replace``, ``record_zero_out``, ``record_add_remove``; a "record" is a positive semidefinite A_i,
 clipped to trace beta^2). Their sensitivities are those of records of norm beta: the distance of two sums is convex in
@@ -20,136 +20,19 @@ from scipy.special import ndtri
 
 from npmdask.accounting import Budget, gaussian_multiplier, mu_for
 from npmdask.algorithms import PrivatePower
-from npmdask.experiments.matrix_streams import MatrixBatch, MatrixStream
-from npmdask.numerics.domains import one_of, probability
+from npmdask.experiments.as_printed import clip_factors, leading_eigenvectors
+from npmdask.experiments.matrix_streams import MatrixStream
+from npmdask.numerics.domains import probability
 from npmdask.numerics.subspaces import Block, random_orthonormal
 from npmdask.privacy.neighbors import Relation, make_relation
 
 GAP_SHARE = 0.1  # of mu^2, for the gap: it needs few digits, the projector many
-VARIANTS = ("tight", "paper")
 FAIL_SHARE = 0.1  # of delta, for a released gap that is above the true one
-FAIL_PROB = 0.01  # zeta of the paper: that some record is clipped
-
-
-def clip_trace(stream: MatrixStream, c: float = 1.0, fail_prob: float = FAIL_PROB) -> float:
-    """
-    Compute the norm to which appendix G clips records, from the true lambda_1 and sigma.
-
-    beta = C sqrt(lambda_1) + sigma sqrt(d ln(n / zeta)); matrices A_i are clipped to trace beta^2.
-
-    Parameters
-    ----------
-    stream : MatrixStream
-        The data; only what is known of their distribution is used, no matrix.
-    c : float, default 1.0
-        The constant C; the paper does not give it.
-    fail_prob : float, default 0.01
-        Zeta of the formula: probability that some record is clipped.
-
-    Returns
-    -------
-    float
-        The norm beta.
-
-    Examples
-    --------
-    Gaussian records have no bound, but even the longest of 2000 is not clipped:
-
-    >>> from npmdask.experiments import clip_trace, gaussian
-    >>> stream = gaussian(2000, 10, [10.0, 5.0], sigma=1.0, seed=0)
-    >>> longest = max(batch.traces().max() for batch in stream.batches())
-    >>> round(float(longest), 1), round(clip_trace(stream) ** 2, 1)
-    (153.6, 206.3)
-    """
-    sigma = math.sqrt(stream.floor)
-    return c * math.sqrt(stream.values[0]) + sigma * math.sqrt(stream.d * math.log(stream.n / fail_prob))
-
-
-def clip_factors(batch: MatrixBatch, beta: float, alpha: float = math.inf) -> np.ndarray:
-    """
-    Compute by how much each matrix of a batch is scaled down to bound its trace and its diagonal.
-
-    c_i = min(1, beta^2 / tr A_i, (alpha / sum_j sqrt(A_jj))^2), so c_i A_i has trace at most beta^2, and sum_j sqrt of
-    its diagonal at most alpha (for a record: its 1-norm). Appendix G.
-
-    Parameters
-    ----------
-    batch : MatrixBatch
-        The matrices A_i.
-    beta : float
-        Bound of the 2-norm of a record: its square bounds the trace.
-    alpha : float, default inf
-        Bound of the 1-norm of a record; by default there is none.
-
-    Returns
-    -------
-    array, shape (b,)
-        The factors c_i, above 0 and at most 1.
-
-    Examples
-    --------
-    Of two records, of norm 1 and of norm 4, the second is scaled to norm 2:
-
-    >>> import numpy as np
-    >>> from npmdask.experiments import MatrixBatch, clip_factors
-    >>> batch = MatrixBatch(np.array([[1.0, 0.0], [0.0, 4.0]]), np.array([[1.0], [0.0]]), np.zeros(1))
-    >>> clip_factors(batch, beta=2.0)
-    array([1.  , 0.25])
-    """
-    factors = np.minimum(1.0, beta**2 / np.maximum(batch.traces(), np.finfo(float).tiny))
-    if alpha == math.inf:
-        return factors
-    lengths = np.sqrt(batch.diagonals()).sum(axis=1)
-    return np.minimum(factors, (alpha / np.maximum(lengths, np.finfo(float).tiny)) ** 2)
-
-
-def clipped_sum(stream: MatrixStream, beta: float) -> np.ndarray:
-    """
-    Compute X, the sum of all matrices of a stream, each clipped to trace beta^2, as a d x d matrix.
-
-    Parameters
-    ----------
-    stream : MatrixStream
-        The matrices A_i.
-    beta : float
-        Square root of the largest trace (:func:`clip_factors`); inf clips nothing.
-
-    Returns
-    -------
-    array, shape (d, d)
-        The sum of c_i A_i, as it is: no noise, not private.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from npmdask.experiments import clipped_sum, gaussian
-    >>> stream = gaussian(2000, 10, [10.0, 5.0], sigma=1.0, seed=0)
-    >>> [round(float(np.trace(clipped_sum(stream, beta))) / stream.n, 1) for beta in (np.inf, 4.0)]
-    [25.0, 14.0]
-    """
-    total = np.zeros((stream.d, stream.d))
-    for batch in stream.batches():
-        total += batch.total(clip_factors(batch, beta))
-    return total
 
 
 def frobenius_sensitivity(relation: Relation, d: int) -> float:
     """Return how far X moves in Frobenius norm: beta^2, with a record replaced sqrt(2) beta^2."""
     return relation.sensitivity(np.eye(d))
-
-
-def leading_eigenvectors(matrix: np.ndarray, k: int) -> Block:
-    """Return the k leading eigenvectors (d x k) of a symmetric matrix, the largest first."""
-    return np.ascontiguousarray(np.linalg.eigh(matrix)[1][:, : -k - 1 : -1])
-
-
-def printed_noise(d: int, rng: np.random.Generator) -> np.ndarray:
-    """Draw a symmetric matrix, entries on and above the diagonal N(0, 1), as printed.
-
-    Sound for the same sensitivity as :func:`symmetric_noise`, and more than is needed.
-    """
-    upper = np.triu(rng.standard_normal((d, d)))
-    return np.asarray(upper + np.triu(upper, 1).T)
 
 
 def symmetric_noise(d: int, rng: np.random.Generator) -> np.ndarray:
@@ -184,14 +67,12 @@ def symmetric_noise(d: int, rng: np.random.Generator) -> np.ndarray:
     return np.asarray(upper + upper.T + np.diag(np.diag(drawn)))
 
 
-def dp_gauss_1(
-    total: np.ndarray, k: int, relation: Relation, budget: Budget, rng: np.random.Generator, *, variant: str = "tight"
-) -> Block:
+def dp_gauss_1(total: np.ndarray, k: int, relation: Relation, budget: Budget, rng: np.random.Generator) -> Block:
     """
     Find the k leading eigenvectors of X + E: input perturbation (Algorithm 1 of Dwork et al. 2014).
 
-    DP-Gauss-1 of appendix G: Analyze Gauss. "tight" keeps the budget for every relation of records; the noise comes
-    from ``rng``, so for experiments only.
+    DP-Gauss-1 of appendix G (Analyze Gauss) with the exact Gaussian mechanism, and noise of variance 1/2 off the
+    diagonal. It keeps the budget for every relation of records; the noise comes from ``rng``, so for experiments only.
 
     Parameters
     ----------
@@ -205,9 +86,6 @@ def dp_gauss_1(
         The promise; delta > 0.
     rng : numpy.random.Generator
         The source of the noise.
-    variant : {"tight", "paper"}, default "tight"
-        "tight": the exact Gaussian mechanism and noise of variance 1/2 off the diagonal; "paper": beta^2 sqrt(2
-        ln(1.25/delta)) / epsilon on every entry, proved for epsilon < 1 and made for one record more or less.
 
     Returns
     -------
@@ -217,7 +95,7 @@ def dp_gauss_1(
     Raises
     ------
     BadInputError
-        A budget with delta = 0 ("tight").
+        A budget with delta = 0.
 
     Examples
     --------
@@ -232,12 +110,7 @@ def dp_gauss_1(
     >>> basis.shape, stream.zeta(basis) < 0.05
     ((20, 2), True)
     """
-    one_of(VARIANTS, variant=variant)
     d = len(total)
-    if variant == "paper":
-        probability(delta=budget.delta)
-        stddev = relation.unit * math.sqrt(2 * math.log(1.25 / budget.delta)) / budget.epsilon
-        return leading_eigenvectors(total + stddev * printed_noise(d, rng), k)
     stddev = frobenius_sensitivity(relation, d) * gaussian_multiplier(budget, 1)
     return leading_eigenvectors(total + stddev * symmetric_noise(d, rng), k)
 
@@ -345,53 +218,6 @@ def dp_gauss_2(total: np.ndarray, k: int, relation: Relation, budget: Budget, rn
     return leading_eigenvectors(vectors[:, -k:] @ vectors[:, -k:].T + noise, k)
 
 
-def dp_gauss_2_not_private(total: np.ndarray, k: int, beta: float, budget: Budget, rng: np.random.Generator) -> Block:
-    """
-    Find what DP-Gauss-2 finds as the paper prints it. NOT private: to be drawn beside the sound one, never used.
-
-    The Laplace noise of the gap lacks the factor beta^2, the gap is drawn again until it is positive, and the absolute
-    value lets noise shrink where the gap is far too small. (V_k + E with a d x d matrix E is read V_k V_k^T + E.)
-    :func:`dp_gauss_2` is the sound one.
-
-    Parameters
-    ----------
-    total : array, shape (d, d)
-        The sum X, from :func:`clipped_sum`.
-    k : int
-        How many directions, below d.
-    beta : float
-        Norm that records are clipped to.
-    budget : Budget
-        The promise that is claimed, and not kept; delta > 0.
-    rng : numpy.random.Generator
-        The source of the noise.
-
-    Returns
-    -------
-    array, shape (d, k)
-        An orthonormal basis, the leading direction first.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from npmdask.accounting import Budget
-    >>> from npmdask.experiments import clip_trace, clipped_sum, dp_gauss_2_not_private, signal_and_noise
-    >>> stream = signal_and_noise(4000, 20, [10.0, 5.0], sigma=0.1, seed=0)
-    >>> beta, rng = clip_trace(stream), np.random.default_rng(0)
-    >>> basis = dp_gauss_2_not_private(clipped_sum(stream, beta), 2, beta, Budget(1.0, 0.01), rng)
-    >>> basis.shape, stream.zeta(basis) < 0.05
-    ((20, 2), True)
-    """
-    probability(delta=budget.delta)
-    values, vectors = np.linalg.eigh(total)
-    epsilon, logarithm = budget.epsilon, math.log(1 / budget.delta)
-    released = 0.0
-    while released <= 0:
-        released = float(values[-k] - values[-k - 1]) + rng.laplace(scale=2 / epsilon)
-    stddev = beta**2 * (1 + math.sqrt(2 * logarithm) / epsilon) / abs(released - 2 * (1 + logarithm / epsilon))
-    return leading_eigenvectors(vectors[:, -k:] @ vectors[:, -k:].T + stddev * printed_noise(len(total), rng), k)
-
-
 @dataclass(frozen=True, kw_only=True)
 class ExactNoise:
     """
@@ -438,109 +264,21 @@ class ExactNoise:
         return self.multiplier * self.relation.sensitivity(block)
 
 
-@dataclass(frozen=True, kw_only=True)
-class PaperNoise:
-    """
-    Noise of Nicolas et al. 2024: sqrt(4 L ln(1/delta)) / epsilon times the largest row norm, times alpha beta.
-
-    As of appendix G. alpha beta bounds sqrt(sum_i ||A_i,:||_1^2) of a clipped matrix A, hence one matrix more or less.
-    mu of all releases is at most epsilon / (2 sqrt(ln(1/delta))) for that relation, whatever the blocks.
-
-    Parameters
-    ----------
-    alpha : float
-        Largest 1-norm of a record, from :func:`clip_diagonal`.
-    beta : float
-        Largest 2-norm of a record, from :func:`clip_trace`.
-    budget : Budget
-        The promise that the formula is made for; delta > 0.
-    releases : int
-        How many products are released, L.
-
-    Examples
-    --------
-    For one record more or less, the exact noise is an eighth of it (for a block whose longest row has norm 1):
-
-    >>> import numpy as np
-    >>> from npmdask.accounting import Budget
-    >>> from npmdask.experiments import PaperNoise, clip_diagonal, clip_trace, exact_noise, signal_and_noise
-    >>> stream, budget = signal_and_noise(4000, 20, [10.0, 5.0], sigma=0.1, seed=0), Budget(1.0, 0.01)
-    >>> alpha, beta, block = clip_diagonal(stream), clip_trace(stream), np.eye(20)[:, :4]
-    >>> paper = PaperNoise(alpha=alpha, beta=beta, budget=budget, releases=4)
-    >>> exact = exact_noise(beta, "record_add_remove", budget, releases=4)
-    >>> round(paper.noise_stddev(block)), round(exact.noise_stddev(block))
-    (727, 85)
-    """
-
-    alpha: float
-    beta: float
-    budget: Budget
-    releases: int
-
-    def noise_stddev(self, block: Block) -> float:
-        """
-        Compute the standard deviation of the noise on every entry of a product.
-
-        Parameters
-        ----------
-        block : array, shape (d, p)
-            The public block X that the clipped sum is multiplied with.
-
-        Returns
-        -------
-        float
-            In units of the product.
-        """
-        probability(delta=self.budget.delta)
-        sigma = math.sqrt(4 * self.releases * math.log(1 / self.budget.delta)) / self.budget.epsilon
-        return sigma * self.alpha * self.beta * float(np.linalg.norm(block, axis=1).max())
-
-
-def clip_diagonal(stream: MatrixStream, fail_prob: float = FAIL_PROB) -> float:
-    """
-    Compute the 1-norm to which appendix G clips records for DP-Power-Method, from the true lambda_1 and sigma.
-
-    alpha = sigma d + sqrt(lambda_1 d) + sigma sqrt(d ln(n / zeta)).
-
-    Parameters
-    ----------
-    stream : MatrixStream
-        The data; only what is known of their distribution is used, no matrix.
-    fail_prob : float, default 0.01
-        Zeta of the formula: probability that some record is clipped.
-
-    Returns
-    -------
-    float
-        The bound alpha of sum_j sqrt(A_jj), which is the 1-norm of a record.
-
-    Examples
-    --------
-    >>> from npmdask.experiments import clip_diagonal, clip_trace, signal_and_noise
-    >>> stream = signal_and_noise(4000, 20, [10.0, 5.0], sigma=0.1, seed=0)
-    >>> round(clip_diagonal(stream), 2), round(clip_trace(stream), 2)
-    (17.76, 4.77)
-    """
-    sigma, d = math.sqrt(stream.floor), stream.d
-    return sigma * d + math.sqrt(stream.values[0] * d) + sigma * math.sqrt(d * math.log(stream.n / fail_prob))
-
-
-def dp_power(
+def power_answer(
     stream: MatrixStream,
     k: int,
     columns: int,
     releases: int,
-    noise: ExactNoise | PaperNoise,
+    noise: ExactNoise,
     rng: np.random.Generator,
     *,
     beta: float,
-    alpha: float = math.inf,
 ) -> Block:
     """
     Find the k leading directions by the library's private power method on the clipped matrices: L passes, never d x d.
 
-    DP-Power-Method of appendix G. The noise comes from ``rng``, so for experiments only; private releases of data are
-    those of :func:`npmdask.top_k`.
+    The releases are those of DP-Power-Method of appendix G, the answer is this project's and not X_L. The noise comes
+    from ``rng``, so for experiments only; private releases of data are those of :func:`npmdask.top_k`.
 
     Parameters
     ----------
@@ -552,14 +290,12 @@ def dp_power(
         Columns p of the block that is iterated, at least k.
     releases : int
         How many products are released, L: passes over the stream.
-    noise : ExactNoise or PaperNoise
-        From :func:`exact_noise`, or :class:`PaperNoise` for the method as printed.
+    noise : ExactNoise
+        From :func:`exact_noise`.
     rng : numpy.random.Generator
         The source of the start and of the noise.
     beta : float
         Largest 2-norm of a record: what matrices are clipped to (:func:`clip_factors`).
-    alpha : float, default inf
-        Largest 1-norm of a record: as printed they are clipped to both; with exact noise to beta alone.
 
     Returns
     -------
@@ -570,23 +306,22 @@ def dp_power(
     --------
     >>> import numpy as np
     >>> from npmdask.accounting import Budget
-    >>> from npmdask.experiments import clip_trace, dp_power, exact_noise, signal_and_noise
+    >>> from npmdask.experiments import clip_trace, exact_noise, power_answer, signal_and_noise
     >>> stream = signal_and_noise(4000, 20, [10.0, 5.0], sigma=0.1, seed=0)
     >>> beta = clip_trace(stream)
     >>> noise = exact_noise(beta, "record_replace", Budget(1.0, 0.01), releases=4)
-    >>> basis = dp_power(stream, 2, 4, 4, noise, np.random.default_rng(0), beta=beta)
+    >>> basis = power_answer(stream, 2, 4, 4, noise, np.random.default_rng(0), beta=beta)
     >>> basis.shape, stream.zeta(basis) < 0.05
     ((20, 2), True)
     """
-    factors = [clip_factors(batch, beta, alpha) for batch in stream.batches()]
+    factors = [clip_factors(batch, beta) for batch in stream.batches()]
     method = PrivatePower(target_rank=k, iteration_rank=columns, releases=releases, noise=noise)
     state = method.init(stream.d, rng=rng)
     for _ in range(releases):
         block = method.query(state).block
-        product = np.zeros(block.shape)
+        product = noise.noise_stddev(block) * rng.standard_normal(block.shape)
         for batch, own in zip(stream.batches(), factors, strict=True):
             product += batch.product(own, block)
-        product += noise.noise_stddev(block) * rng.standard_normal(block.shape)
         state, _ = method.update(state, product)
     return method.finalize(state).vectors
 
@@ -609,7 +344,7 @@ def exact_noise(beta: float, relation: str, budget: Budget, releases: int) -> Ex
     Returns
     -------
     ExactNoise
-        The noise for :func:`dp_power`.
+        The noise for :func:`power_answer`, and for DP-Power-Method as the paper prints it.
 
     Raises
     ------

@@ -11,24 +11,13 @@ from typing import Any
 import numpy as np
 
 from npmdask.accounting import Budget
-from npmdask.experiments.baselines import (
-    PaperNoise,
-    clip_diagonal,
-    clip_trace,
-    clipped_sum,
-    dp_gauss_1,
-    dp_gauss_2,
-    dp_gauss_2_not_private,
-    dp_power,
-    exact_noise,
-    leading_eigenvectors,
-)
+from npmdask.experiments import as_printed
+from npmdask.experiments.as_printed import clip_diagonal, clip_trace, clipped_sum, leading_eigenvectors
+from npmdask.experiments.baselines import dp_gauss_1, dp_gauss_2, exact_noise, power_answer
 from npmdask.experiments.matrix_streams import MatrixStream, gaussian, signal_and_noise, spiked
 from npmdask.experiments.oracles import (
     black_box_pca,
     k_dp_ojas,
-    k_dp_ojas_as_printed,
-    k_dp_pca,
     k_dp_pca_large,
     plain_oja,
     tight,
@@ -100,15 +89,17 @@ def methods(relation: str) -> dict[str, Method]:
     Parameters
     ----------
     relation : {"record_replace", "record_zero_out", "record_add_remove"}
-        What the sound ones protect. The last only where no batch is cut by index: with it, k-DP-PCA and k-DP-Ojas raise
-        RefusedError when they are run.
+        What the sound ones protect. The last only where no batch is cut by index: with it, "k-dp-pca-large" and
+        "k-dp-ojas" raise RefusedError when they are run.
 
     Returns
     -------
     dict of str to Method
         By name: "exact" and "oja" (references, not private), "dp-gauss-1", "dp-gauss-2", "dp-power" (sound, and with
-        "-paper" as appendix G prints them), "k-dp-pca", "k-dp-ojas" and what improves on them. Their noise is that of a
-        seeded generator: right in size, for experiments only.
+        "-paper" as appendix G prints them), "power-answer" (what this project makes of such releases), "k-dp-pca" and
+        "k-dp-ojas-paper" as printed, and what improves on them. What is as printed comes from
+        :mod:`npmdask.experiments.as_printed` and does not depend on the relation. Their noise is that of a seeded
+        generator: right in size, for experiments only.
 
     Examples
     --------
@@ -121,11 +112,11 @@ def methods(relation: str) -> dict[str, Method]:
     >>> basis.shape, stream.zeta(basis) < 1e-3
     ((10, 2), True)
     """
-    return {**references(), **baselines(relation), **oracles(relation)}
+    return {**references(), **baselines(relation), **oracles(relation), **printed()}
 
 
 def oracles(relation: str) -> dict[str, Method]:
-    """k-DP-PCA, k-DP-Ojas and what improves on them, from npmdask.privacy.dp_pca."""
+    """What improves on k-DP-PCA and k-DP-Ojas, from npmdask.privacy.dp_pca."""
 
     def run(make: Callable[[MatrixStream, int, Budget, str, int], Oracle[Any]]) -> Run:
         def deflation(stream: MatrixStream, k: int, epsilon: float, delta: float, seed: int) -> Block:
@@ -134,12 +125,8 @@ def oracles(relation: str) -> dict[str, Method]:
         return deflation
 
     return {
-        "k-dp-pca": Method("k-DP-PCA, as printed", CHECKED, PURPLE, "D--", run(k_dp_pca)),
         "k-dp-pca-large": Method("k-DP-PCA, batches of n / 20", CHECKED, PURPLE, "D-", run(k_dp_pca_large)),
         "k-dp-ojas": Method("k-DP-Ojas, exact noise, large batches", EXACT, BROWN, "v-", run(k_dp_ojas)),
-        "k-dp-ojas-paper": Method(
-            "k-DP-Ojas, as printed: NOT private", NOT_PRIVATE, BROWN, "v--", run(k_dp_ojas_as_printed)
-        ),
         "tight": Method("tight oracle (ours)", EXACT, RED, "*-", run(tight)),
         "tight-matched": Method("tight at the proven epsilon of k-DP-PCA", EXACT, RED, "*--", run(tight_matched)),
     }
@@ -154,58 +141,72 @@ def references() -> dict[str, Method]:
 
 
 def baselines(relation: str) -> dict[str, Method]:
-    """The paper's three, each sound and as it prints them."""
+    """The paper's three, each sound, and this project's answer from the releases of the third."""
 
-    def gauss_1(variant: str) -> Run:
-        def run(stream: MatrixStream, k: int, epsilon: float, delta: float, seed: int) -> Block:
-            made = make_relation(relation, clip_norm=clip_trace(stream))
-            rng = generator(seed, "dp-gauss-1", variant)
-            return dp_gauss_1(_total(stream), k, made, Budget(epsilon, delta), rng, variant=variant)
-
-        return run
+    def gauss_1(stream: MatrixStream, k: int, epsilon: float, delta: float, seed: int) -> Block:
+        made = make_relation(relation, clip_norm=clip_trace(stream))
+        return dp_gauss_1(_total(stream), k, made, Budget(epsilon, delta), generator(seed, "dp-gauss-1", "tight"))
 
     def gauss_2(stream: MatrixStream, k: int, epsilon: float, delta: float, seed: int) -> Block:
         made = make_relation(relation, clip_norm=clip_trace(stream))
         return dp_gauss_2(_total(stream), k, made, Budget(epsilon, delta), generator(seed, "dp-gauss-2"))
 
     def power(stream: MatrixStream, k: int, epsilon: float, delta: float, seed: int) -> Block:
-        beta, releases = clip_trace(stream), power_releases(stream, k)
+        beta, releases = clip_trace(stream), power_releases(stream, k, k)
+        stddev = exact_noise(beta, relation, Budget(epsilon, delta), releases).noise_stddev
+        return as_printed.dp_power_method(stream, k, releases, stddev, generator(seed, "X_L"), beta=beta)
+
+    def answer(stream: MatrixStream, k: int, epsilon: float, delta: float, seed: int) -> Block:
+        beta, releases = clip_trace(stream), power_releases(stream, k, 2 * k)
         noise = exact_noise(beta, relation, Budget(epsilon, delta), releases)
-        rng = generator(seed, "dp-power", type(noise).__name__)
-        return dp_power(stream, k, 2 * k, releases, noise, rng, beta=beta)
+        return power_answer(stream, k, 2 * k, releases, noise, generator(seed, "dp-power", "ExactNoise"), beta=beta)
 
     return {
-        "dp-gauss-1": Method("DP-Gauss-1", EXACT, BLUE, "o-", gauss_1("tight")),
-        "dp-gauss-1-paper": Method("DP-Gauss-1, as printed", AS_PRINTED, BLUE, "o--", gauss_1("paper")),
+        "dp-gauss-1": Method("DP-Gauss-1", EXACT, BLUE, "o-", gauss_1),
         "dp-gauss-2": Method("DP-Gauss-2 (propose-test-release)", EXACT, ORANGE, "s-", gauss_2),
-        "dp-gauss-2-paper": Method(
-            "DP-Gauss-2, as printed: NOT private", NOT_PRIVATE, ORANGE, "s--", gauss_2_not_private
-        ),
-        "dp-power": Method("DP-Power-Method, exact sensitivity", EXACT, GREEN, "^-", power),
-        "dp-power-paper": Method("DP-Power-Method, as printed", AS_PRINTED, GREEN, "^--", power_as_printed),
+        "dp-power": Method("DP-Power-Method (X_L), exact sensitivity", EXACT, GREEN, "^-", power),
+        "power-answer": Method("private power method, this project's answer", EXACT, GREEN, "x:", answer),
     }
 
 
-def gauss_2_not_private(stream: MatrixStream, k: int, epsilon: float, delta: float, seed: int) -> Block:
-    """DP-Gauss-2 of appendix G."""
-    rng = generator(seed, "dp-gauss-2-paper")
-    return dp_gauss_2_not_private(_total(stream), k, clip_trace(stream), Budget(epsilon, delta), rng)
+def printed() -> dict[str, Method]:
+    """What Duengler and Sanyal print, from :mod:`npmdask.experiments.as_printed` and nowhere else."""
+
+    def gauss_1(stream: MatrixStream, k: int, epsilon: float, delta: float, seed: int) -> Block:
+        rng = generator(seed, "dp-gauss-1", "paper")
+        return as_printed.dp_gauss_1(_total(stream), k, clip_trace(stream), epsilon, delta, rng)
+
+    def gauss_2(stream: MatrixStream, k: int, epsilon: float, delta: float, seed: int) -> Block:
+        rng = generator(seed, "dp-gauss-2-paper")
+        return as_printed.dp_gauss_2(_total(stream), k, clip_trace(stream), epsilon, delta, rng)
+
+    def power(stream: MatrixStream, k: int, epsilon: float, delta: float, seed: int) -> Block:
+        alpha, beta, releases = clip_diagonal(stream), clip_trace(stream), power_releases(stream, k, k)
+        stddev = as_printed.nicolas_noise(alpha, beta, releases, epsilon, delta)
+        rng = generator(seed, "X_L", "paper")
+        return as_printed.dp_power_method(stream, k, releases, stddev, rng, beta=beta, alpha=alpha)
+
+    def pca(stream: MatrixStream, k: int, epsilon: float, delta: float, seed: int) -> Block:
+        return as_printed.k_dp_pca(stream, k, epsilon, delta, generator(seed, "k-dp-pca"))
+
+    def ojas(stream: MatrixStream, k: int, epsilon: float, delta: float, seed: int) -> Block:
+        return as_printed.k_dp_ojas(stream, k, epsilon, delta, stream.model.gamma, generator(seed, "k-dp-ojas"))
+
+    return {
+        "dp-gauss-1-paper": Method("DP-Gauss-1, as printed", AS_PRINTED, BLUE, "o--", gauss_1),
+        "dp-gauss-2-paper": Method("DP-Gauss-2, as printed: NOT private", NOT_PRIVATE, ORANGE, "s--", gauss_2),
+        "dp-power-paper": Method("DP-Power-Method, as printed", AS_PRINTED, GREEN, "^--", power),
+        "k-dp-pca": Method("k-DP-PCA, as printed", CHECKED, PURPLE, "D--", pca),
+        "k-dp-ojas-paper": Method("k-DP-Ojas, as printed: NOT private", NOT_PRIVATE, BROWN, "v--", ojas),
+    }
 
 
-def power_as_printed(stream: MatrixStream, k: int, epsilon: float, delta: float, seed: int) -> Block:
-    """DP-Power-Method of appendix G, with both clippings."""
-    alpha, beta, releases = clip_diagonal(stream), clip_trace(stream), power_releases(stream, k)
-    noise = PaperNoise(alpha=alpha, beta=beta, budget=Budget(epsilon, delta), releases=releases)
-    rng = generator(seed, "dp-power", type(noise).__name__)
-    return dp_power(stream, k, 2 * k, releases, noise, rng, beta=beta, alpha=alpha)
-
-
-def power_releases(stream: MatrixStream, k: int) -> int:
-    """L, which the paper does not give, with p = 2 k: iterations of Hardt and Price's Theorem 2.3 to POWER_TARGET.
+def power_releases(stream: MatrixStream, k: int, columns: int) -> int:
+    """L, which the paper does not give: iterations of Hardt and Price's Theorem 2.4 to POWER_TARGET.
 
     From the true eigenvalues, as all that the paper gives to its baselines.
     """
-    start = math.sqrt(stream.d) / (math.sqrt(2 * k) - math.sqrt(k - 1))
+    start = math.sqrt(stream.d) / (math.sqrt(columns) - math.sqrt(k - 1))
     ratio = (stream.floor / stream.values[-1]) ** 0.25
     return math.ceil(math.log(start / POWER_TARGET) / -math.log(max(POWER_TARGET, ratio)))
 
@@ -234,8 +235,8 @@ def deflated_oja(stream: MatrixStream, k: int, epsilon: float, delta: float, see
 
 LAMBDA_1 = 10.0
 BESIDE = ("exact", "oja", "tight")  # drawn into every figure
-GAUSS_AND_POWER = ("dp-gauss-1", "dp-gauss-2", "dp-power", "dp-gauss-1-paper", "dp-gauss-2-paper", "dp-power-paper")
-FOUR = ("k-dp-pca", "k-dp-pca-large", *GAUSS_AND_POWER)
+SOUND = ("dp-gauss-1", "dp-gauss-2", "dp-power", "power-answer")
+FOUR = ("k-dp-pca", "k-dp-pca-large", *SOUND, "dp-gauss-1-paper", "dp-gauss-2-paper", "dp-power-paper")
 FOUR_MATCHED = (*FOUR, "tight-matched")
 FIVE = ("k-dp-ojas", "k-dp-ojas-paper", *FOUR)
 

@@ -57,6 +57,26 @@ class MatrixBatch:
     def __len__(self) -> int:
         return len(self.rows)
 
+    def image(self, number: int, vector: np.ndarray) -> np.ndarray:
+        """
+        Compute the image A_i w of one matrix.
+
+        Parameters
+        ----------
+        number : int
+            Which of the matrices, from 0.
+        vector : array, shape (d,)
+            The vector w.
+
+        Returns
+        -------
+        array, shape (d,)
+            Its image.
+        """
+        row = self.rows[number]
+        image: np.ndarray = row * (row @ vector) + self.vectors @ (self.common * (vector @ self.vectors))
+        return image
+
     def images(self, vector: np.ndarray) -> np.ndarray:
         """
         Compute the images A_i w of a vector.

@@ -1,6 +1,7 @@
 """BlackBoxPCA (Duengler and Sanyal 2025, Algorithm 4) on a stream of matrices, and its oracles with their parameters.
 
-The oracles are k-DP-PCA (Algorithm 2), k-DP-Ojas (Algorithm 3), Oja's method (Algorithm 5) and what improves on them.
+The oracles are k-DP-PCA (Algorithm 2) and k-DP-Ojas (Algorithm 3) in other layouts than are printed (those are in
+:mod:`~npmdask.experiments.as_printed`), Oja's method (Algorithm 5) and what improves on them.
 What is "public" is what appendix G gives to its baselines: n, d, k, the true eigenvalues and sigma. Noise is that of a
 seeded generator: right in size, for experiments only.
 """
@@ -9,13 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from npmdask.accounting import Budget, gaussian_charge
-from npmdask.experiments.baselines import FAIL_PROB, clip_trace
+from npmdask.experiments.as_printed import FAIL_PROB, clip_trace, paper_rates
 from npmdask.experiments.matrix_streams import ROWS, MatrixStream
 from npmdask.numerics.subspaces import Block, project_out
 from npmdask.privacy.dp_pca.base import (
@@ -44,7 +44,7 @@ def black_box_pca(oracle: Oracle[State], stream: MatrixStream, seed: int) -> Blo
     Parameters
     ----------
     oracle : Oracle
-        What finds a direction of P A_i P in a round; :func:`k_dp_pca` and others make one, and so can you: any
+        What finds a direction of P A_i P in a round; :func:`k_dp_ojas` and others make one, and so can you: any
         :class:`npmdask.privacy.dp_pca.base.Oracle`.
     stream : MatrixStream
         The matrices A_i; no d x d matrix is formed.
@@ -125,54 +125,6 @@ def plain_oja(stream: MatrixStream, k: int, seed: int) -> PlainOja:
     return PlainOja(records=stream.n, target_rank=k, batch=math.isqrt(stream.n), rates=rates, seed=seed)
 
 
-def k_dp_pca(stream: MatrixStream, k: int, budget: Budget, relation: str, seed: int) -> ModifiedDPPCA:
-    """
-    Make ModifiedDP-PCA (Algorithm 2) as printed: batches of floor(sqrt(n)), of which one half is used twice.
-
-    The other half is never used. C_1 = 3, which the paper does not give: hardly any bin of PrivRange could survive
-    with 1. It keeps the budget (checked by exact accounting); with :func:`black_box_pca` noise is simulated.
-
-    Parameters
-    ----------
-    stream : MatrixStream
-        The data; rates come from the true eigenvalues.
-    k : int
-        How many directions: rounds of floor(n / k) matrices.
-    budget : Budget
-        Of the run, as batches are disjoint; delta > 0.
-    relation : {"record_replace", "record_zero_out"}
-        What is protected; the number of records is public.
-    seed : int
-        Of the public random starts.
-
-    Returns
-    -------
-    ModifiedDPPCA
-        The oracle for :func:`black_box_pca`.
-
-    Raises
-    ------
-    BadInputError
-        Too few matrices for k rounds of a batch of two or more, delta = 0, or an unknown relation.
-    RefusedError
-        Adding and removing records: batches are cut by index.
-
-    Examples
-    --------
-    Exact accounting needs less than the budget of 1; range and mean are two releases a step:
-
-    >>> from npmdask.accounting import Budget
-    >>> from npmdask.experiments import k_dp_pca, signal_and_noise
-    >>> stream = signal_and_noise(4000, 20, [10.0, 5.0], sigma=0.1, seed=0)
-    >>> oracle = k_dp_pca(stream, 2, Budget(1.0, 0.01), "record_replace", seed=0)
-    >>> oracle.batch, oracle.steps, oracle.releases, round(oracle.promise().epsilon, 2)
-    (63, 31, 124, 0.58)
-    """
-    rates = paper_rates(stream, k)
-    asked = _asked(stream, k, budget, relation, seed)
-    return ModifiedDPPCA(batch=math.isqrt(stream.n), rates=rates, fail_prob=FAIL_PROB, **asked)
-
-
 def _asked(stream: MatrixStream, k: int, budget: Budget, relation: str, seed: int) -> dict[str, Any]:
     by_index = require_by_index(relation)
     return {"records": stream.n, "target_rank": k, "seed": seed, "budget": budget, "relation": by_index}
@@ -180,9 +132,10 @@ def _asked(stream: MatrixStream, k: int, budget: Budget, relation: str, seed: in
 
 def k_dp_pca_large(stream: MatrixStream, k: int, budget: Budget, relation: str, seed: int) -> ModifiedDPPCA:
     """
-    Make :func:`k_dp_pca` with a fairer layout: batches of n / 20, each half used once, with the whole budget.
+    Make ModifiedDP-PCA (Algorithm 2) with a fairer layout: batches of n / 20, each half used once, the whole budget.
 
-    It keeps the budget (checked by exact accounting); with :func:`black_box_pca` noise is simulated.
+    C_1 = 3, which the paper does not give: hardly any bin of PrivRange could survive with 1. It keeps the budget
+    (checked by exact accounting); with :func:`black_box_pca` noise is simulated.
 
     Parameters
     ----------
@@ -218,18 +171,13 @@ def k_dp_pca_large(stream: MatrixStream, k: int, budget: Budget, relation: str, 
     >>> oracle.batch, oracle.steps, oracle.releases, round(oracle.promise().epsilon, 2)
     (200, 10, 40, 1.0)
     """
-    printed = k_dp_pca(stream, k, budget, relation, seed)
-    return replace(printed, batch=max(stream.n // BATCHES, 2), halves="disjoint")
-
-
-def paper_rates(stream: MatrixStream, k: int) -> tuple[tuple[float, float], ...]:
-    """Return the rates of appendix G, from the true eigenvalues.
-
-    Round i has 1 / (20 sigma lambda_i + (lambda_i - lambda_{i+1}) t / ln n) in step t.
-    """
-    values, sigma = stream.eigenvalues, math.sqrt(stream.floor)
-    gaps = (values[:-1] - values[1:]) / math.log(stream.n)
-    return tuple((float(20 * sigma * values[i]), float(gaps[i])) for i in range(k))
+    return ModifiedDPPCA(
+        batch=max(stream.n // BATCHES, 2),
+        rates=paper_rates(stream, k),
+        fail_prob=FAIL_PROB,
+        halves="disjoint",
+        **_asked(stream, k, budget, relation, seed),
+    )
 
 
 def k_dp_ojas(stream: MatrixStream, k: int, budget: Budget, relation: str, seed: int) -> DPOjas:
@@ -278,59 +226,6 @@ def k_dp_ojas(stream: MatrixStream, k: int, budget: Budget, relation: str, seed:
         rates=(OJAS_RATE,) * k,
         radius=largest_image(stream),
         **_asked(stream, k, budget, relation, seed),
-    )
-
-
-def k_dp_ojas_as_printed(stream: MatrixStream, k: int, budget: Budget, relation: str, seed: int) -> DPOjas:
-    """
-    Make DP-Ojas (Algorithm 3) as printed. Not private: see its promise.
-
-    alpha with C' = 1, beta = lambda_1 sqrt(d) (K gamma ln(n d / zeta) + 1) with C = K = a = 1, B = floor(sqrt(n)).
-    :func:`k_dp_ojas` is the sound one.
-
-    Parameters
-    ----------
-    stream : MatrixStream
-        The data; their true lambda_1 and gamma give the bound of images.
-    k : int
-        How many directions: rounds of floor(n / k) matrices.
-    budget : Budget
-        The promise that is claimed, and not kept; delta > 0.
-    relation : {"record_replace", "record_zero_out"}
-        What its true cost is computed for; the number of records is public.
-    seed : int
-        Of the public random starts.
-
-    Returns
-    -------
-    DPOjas
-        The oracle for :func:`black_box_pca`; its ``promise()`` says what it really gives.
-
-    Raises
-    ------
-    BadInputError
-        Too few matrices for k rounds of a batch each, delta = 0, or an unknown relation.
-    RefusedError
-        Adding and removing records: batches are cut by index.
-
-    Examples
-    --------
-    It claims epsilon = 1:
-
-    >>> from npmdask.accounting import Budget
-    >>> from npmdask.experiments import k_dp_ojas_as_printed, signal_and_noise
-    >>> stream = signal_and_noise(4000, 20, [10.0, 5.0], sigma=0.1, seed=0)
-    >>> promise = k_dp_ojas_as_printed(stream, 2, Budget(1.0, 0.01), "record_replace", seed=0).promise()
-    >>> promise.verified, round(promise.epsilon, 1)
-    (False, 14.5)
-    """
-    spread = stream.model.gamma * math.log(stream.n * stream.d / FAIL_PROB)
-    return DPOjas(
-        batch=math.isqrt(stream.n),
-        rates=(OJAS_RATE,) * k,
-        **_asked(stream, k, budget, relation, seed),
-        radius=float(stream.values[0]) * math.sqrt(stream.d) * (spread + 1),
-        noise="paper",
     )
 
 
@@ -386,7 +281,7 @@ def tight(stream: MatrixStream, k: int, budget: Budget, relation: str, seed: int
 
 def tight_matched(stream: MatrixStream, k: int, budget: Budget, relation: str, seed: int) -> TightOracle:
     """
-    Make :func:`tight` with the part of the budget that :func:`k_dp_pca` spends, as its proof adds the parts up.
+    Make :func:`tight` with the part of the budget that k-DP-PCA as printed spends, as its proof adds the parts up.
 
     By exact accounting k-DP-PCA spends less still. This one is private by exact accounting; with :func:`black_box_pca`
     noise is simulated.
@@ -398,7 +293,7 @@ def tight_matched(stream: MatrixStream, k: int, budget: Budget, relation: str, s
     k : int
         How many directions: rounds.
     budget : Budget
-        What :func:`k_dp_pca` is given; delta > 0.
+        What k-DP-PCA is given; delta > 0.
     relation : {"record_replace", "record_zero_out", "record_add_remove"}
         What is protected; with the last, n is the public guess that sums are divided by.
     seed : int
@@ -417,12 +312,11 @@ def tight_matched(stream: MatrixStream, k: int, budget: Budget, relation: str, s
     Examples
     --------
     >>> from npmdask.accounting import Budget
-    >>> from npmdask.experiments import k_dp_pca, signal_and_noise, tight_matched
+    >>> from npmdask.experiments import signal_and_noise, tight_matched
     >>> stream = signal_and_noise(4000, 20, [10.0, 5.0], sigma=0.1, seed=0)
-    >>> for make in (tight_matched, k_dp_pca):
-    ...     print(round(make(stream, 2, Budget(1.0, 0.01), "record_replace", 0).charge().epsilon_at(0.01), 2))
+    >>> oracle = tight_matched(stream, 2, Budget(1.0, 0.01), "record_replace", 0)
+    >>> round(oracle.charge().epsilon_at(0.01), 2)
     0.73
-    0.58
     """
     return tight(stream, k, Budget(epsilon_of_k_dp_pca(budget, stream.d), budget.delta), relation, seed)
 

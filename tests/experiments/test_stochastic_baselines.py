@@ -10,22 +10,23 @@ import pytest
 from scipy.special import ndtr
 
 from npmdask.accounting import Budget, delta_for, gaussian_multiplier, mu_for
-from npmdask.experiments.baselines import (
-    FAIL_SHARE,
-    PaperNoise,
+from npmdask.experiments import as_printed
+from npmdask.experiments.as_printed import (
     clip_diagonal,
     clip_factors,
     clip_trace,
     clipped_sum,
+    leading_eigenvectors,
+    upper_triangle_noise,
+)
+from npmdask.experiments.baselines import (
+    FAIL_SHARE,
     dp_gauss_1,
     dp_gauss_2,
-    dp_gauss_2_not_private,
-    dp_power,
     exact_noise,
     frobenius_sensitivity,
     gap_sensitivity,
-    leading_eigenvectors,
-    printed_noise,
+    power_answer,
     projector_sensitivity,
     split_budget,
 )
@@ -162,8 +163,8 @@ def test_dp_gauss_1_adds_the_noise_that_it_promises(name: str) -> None:
 
 def test_dp_gauss_1_as_printed() -> None:
     stddev = BETA**2 * math.sqrt(2 * math.log(125))
-    run = lambda rng: dp_gauss_1(LARGE, 1, relation("record_zero_out"), BUDGET, rng, variant="paper")  # noqa: E731
-    assert mean_sine(run, TOP) == pytest.approx(stddev * math.sqrt(D - 1) / 2e4, rel=0.1)
+    found = mean_sine(lambda rng: as_printed.dp_gauss_1(LARGE, 1, BETA, 1.0, 0.01, rng), TOP)
+    assert found == pytest.approx(stddev * math.sqrt(D - 1) / 2e4, rel=0.1)
 
 
 @pytest.mark.parametrize("budget", [BUDGET, Budget(0.4, 1e-5)])
@@ -171,13 +172,13 @@ def test_dp_gauss_1_as_printed_to_the_last_digit(budget: Budget) -> None:
     """beta^2 sqrt(2 ln(1.25 / delta)) / epsilon: no average over runs sees 1.25 turned into 1.3 or 1 (1 % of noise)."""
     total = np.diag(np.linspace(100.0, 1.0, D))
     stddev = BETA**2 * math.sqrt(2 * (math.log(5 / 4) - math.log(budget.delta))) / budget.epsilon
-    exact = leading_eigenvectors(total + stddev * printed_noise(D, np.random.default_rng(3)), 2)
-    found = dp_gauss_1(total, 2, relation("record_zero_out"), budget, np.random.default_rng(3), variant="paper")
+    exact = leading_eigenvectors(total + stddev * upper_triangle_noise(D, np.random.default_rng(3)), 2)
+    found = as_printed.dp_gauss_1(total, 2, BETA, budget.epsilon, budget.delta, np.random.default_rng(3))
     np.testing.assert_allclose(found, exact, atol=1e-10)
 
 
 def test_printed_noise_is_symmetric_with_unit_variance() -> None:
-    noise = printed_noise(400, np.random.default_rng(0))
+    noise = upper_triangle_noise(400, np.random.default_rng(0))
     np.testing.assert_array_equal(noise, noise.T)
     assert np.var(noise) == pytest.approx(1, rel=0.02) and np.var(np.diag(noise)) == pytest.approx(1, rel=0.25)
 
@@ -232,9 +233,9 @@ def test_dp_gauss_2_without_a_gap_has_not_seen_the_data() -> None:
 def test_dp_gauss_2_as_printed() -> None:
     """Its noise, and that it ends where the gap is 0."""
     stddev = BETA**2 * (1 + math.sqrt(2 * math.log(100))) / (2e4 - 2 * (1 + math.log(100)))
-    found = mean_sine(lambda rng: dp_gauss_2_not_private(LARGE, 1, BETA, BUDGET, rng), TOP)
+    found = mean_sine(lambda rng: as_printed.dp_gauss_2(LARGE, 1, BETA, 1.0, 0.01, rng), TOP)
     assert found == pytest.approx(stddev * math.sqrt(D - 1), rel=0.1)
-    assert dp_gauss_2_not_private(np.eye(5), 2, BETA, BUDGET, np.random.default_rng(0)).shape == (5, 2)
+    assert as_printed.dp_gauss_2(np.eye(5), 2, BETA, 1.0, 0.01, np.random.default_rng(0)).shape == (5, 2)
 
 
 @pytest.mark.parametrize("name", RELATIONS)
@@ -268,20 +269,23 @@ def test_the_printed_power_method_promises_what_is_said() -> None:
     row = int(np.argmax(np.linalg.norm(block, axis=1)))
     change = np.zeros((6, 6))
     change[row, row] = BETA**2  # trace beta^2, and sum of roots of the diagonal beta: alpha = beta
-    noise = PaperNoise(alpha=BETA, beta=BETA, budget=BUDGET, releases=releases)
-    mu = math.sqrt(releases) * np.linalg.norm(change @ block) / noise.noise_stddev(block)
+    stddev = as_printed.nicolas_noise(BETA, BETA, releases, 1.0, 0.01)
+    mu = math.sqrt(releases) * np.linalg.norm(change @ block) / stddev(block)
     assert mu == pytest.approx(1 / (2 * math.sqrt(math.log(100)))) and mu < mu_for(1.0, 0.01)
 
 
 @pytest.mark.slow
-def test_dp_power_finds_the_vectors_where_noise_is_small() -> None:
+def test_x_l_and_this_projects_answer_find_the_vectors_where_noise_is_small() -> None:
     """And its error is that of the noise: twenty times the matrices, a twentieth of it."""
     errors = []
     for n in (2000, 40_000):
         stream = signal_and_noise(n, 100, np.array([10.0, 5.0]), 0.02, 1)
         beta = clip_trace(stream)
         noise = exact_noise(beta, "record_replace", BUDGET, 3)
-        found = [dp_power(stream, 2, 4, 3, noise, np.random.default_rng(seed), beta=beta) for seed in range(4)]
-        errors.append(np.mean([stream.zeta(basis) for basis in found]))
-    assert 12 < errors[0] / errors[1] < 32
+        for seed in range(4):
+            first, second = (np.random.default_rng(seed) for _ in range(2))
+            last = as_printed.dp_power_method(stream, 2, 3, noise.noise_stddev, first, beta=beta)
+            errors.append([stream.zeta(last), stream.zeta(power_answer(stream, 2, 4, 3, noise, second, beta=beta))])
+    few, many = np.mean(errors[:4], axis=0), np.mean(errors[4:], axis=0)
+    assert np.all(few > 12 * many) and np.all(few < 32 * many)
     assert gaussian_multiplier(BUDGET, 3) == noise.multiplier

@@ -86,3 +86,20 @@ def test_figures_share_trials_and_a_part_of_a_grid_can_be_made(tmp_path: Path) -
     text = (tmp_path / "trials.csv").read_text()
     added = text.removeprefix(before).splitlines()
     assert text.startswith(before) and len(added) == 8 and all("k-dp-ojas" in line for line in added)
+
+
+@pytest.mark.slow
+def test_methods_that_are_measured_again_replace_their_lines_alone(tmp_path: Path) -> None:
+    """Their trials may be more or fewer. Fails where lines of others go, are made again, or move."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(FIGURES, "1a", replace(FIGURES["1a"], quick=(300, 400), quick_base=Setting(n=300, d=8)))
+        command = ["--quick", "--folder", str(tmp_path), "--figure", "1a"]
+        paper_kdppca.main([*command, "--trials", "2"])
+        before = paper_kdppca.read_csv(tmp_path / "figure-1a.csv")
+        (tmp_path / "trials.csv").unlink()
+        paper_kdppca.main([*command, "--trials", "3", "--methods", "k-dp-pca", "dp-power"])
+    after = paper_kdppca.read_csv(tmp_path / "figure-1a.csv")
+    assert [(point.n, point.method) for point in after] == [(point.n, point.method) for point in before]
+    for old, new in zip(before, after, strict=True):
+        assert (new.trials == 3) if new.method in ("k-dp-pca", "dp-power") else new == old
+    assert len((tmp_path / "trials.csv").read_text().splitlines()) == 1 + 2 * 3 * 2
