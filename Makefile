@@ -64,8 +64,9 @@ papers: env         ## the papers' experiments, fifty minutes; docs/papers.md, d
 	@$(BIN)/python -m benchmarks.paper_tensor --figure all
 	@$(BIN)/python -m benchmarks.paper_theory all
 
-certificates: env   ## certificates of 3,000 random problems against their answers
+certificates: env   ## 3,000 random certificates, then 12 minutes of random families; nightly: SEED is the day's, or yours
 	@$(BIN)/python -m pytest tests/theory/certificates
+	@$(call module,tests.theory.families)
 
 mutants: env        ## mistakes in what runs are trusted for, and the tests that must fail with them, the private ones last; ONLY=kind
 	@$(call module,infra.mutants $(ONLY))

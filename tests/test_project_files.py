@@ -36,7 +36,11 @@ STEPS = [step for job in WORKFLOW["jobs"].values() for step in job["steps"]]
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("schema", "file"),
-    [("vendor.citation-file-format", "CITATION.cff"), ("vendor.github-workflows", ".github/workflows/ci.yml")],
+    [
+        ("vendor.citation-file-format", "CITATION.cff"),
+        ("vendor.github-workflows", ".github/workflows/ci.yml"),
+        ("vendor.github-workflows", ".github/workflows/nightly.yml"),
+    ],
 )
 def test_files_follow_their_schema(schema: str, file: str) -> None:
     command = (sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, str(ROOT / file))

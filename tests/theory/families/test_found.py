@@ -1,0 +1,190 @@
+"""The smallest inputs of faults that random families found: what is stated is so, and is stated.
+
+A fault that is still there is marked; its test begins to pass, and fails as marked, where it is mended.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import npmdask
+from npmdask.errors import NpmdaskError
+from tests.theory.families.judging import largest_bound
+
+pytestmark = pytest.mark.slow
+LINALG = (np.linalg.LinAlgError, RuntimeWarning)  # a root that divides is 0; warnings are errors here
+
+
+def known(name: str, fault: str, raises: type[Exception] | tuple[type[Exception], ...] = AssertionError) -> Any:
+    """The mark of a test that must fail until the fault is mended."""
+    return pytest.mark.xfail(strict=True, raises=raises, reason=f"{name}: {fault}")
+
+
+def bound_of(solution: Any) -> float:
+    """What the answer states about its values: silence would be no answer."""
+    bound = largest_bound(solution.certificate)
+    assert bound is not None
+    return bound
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        pytest.param("f2", marks=known("A1", "the scale is that of columns filled with rounded means")),
+        pytest.param("f4", marks=known("A1", "the scale is that of columns filled with rounded means")),
+        "f8",
+    ],
+)
+def test_correlations_of_pairs(dtype: str) -> None:
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((400, 6)) * 3 + 3e3
+    x[rng.random(x.shape) < 0.3] = np.nan
+    stored = x.astype(dtype)
+    x, there = stored.astype(float), ~np.isnan(stored)
+    solution = npmdask.top_k(stored, 2, kind="samples", center=True, scale=True, missing="pairwise")
+    covariance = np.zeros((6, 6))
+    for i in range(6):
+        for j in range(6):
+            both = there[:, i] & there[:, j]
+            covariance[i, j] = np.cov(x[both, i], x[both, j], bias=True)[0, 1]
+    size = np.sqrt(np.diag(covariance))
+    values = np.linalg.eigvalsh(covariance / np.outer(size, size))[::-1][:2]
+    assert np.abs(solution.values - values).max() <= bound_of(solution) + 1e-13
+
+
+@pytest.mark.parametrize(
+    "offset",
+    [pytest.param(offset, marks=known("A6", "deviations from sums of squares about 0")) for offset in (1e2, 1e4, 1e6)],
+)
+def test_sparse_columns_divided_by_their_deviations(offset: float) -> None:
+    rng = np.random.default_rng(1)
+    x = np.where(rng.random((200, 10)) < 0.2, rng.standard_normal((200, 10)), 0)
+    x[:, 0] = offset + rng.standard_normal(200)
+    value = np.linalg.svd(x / x.std(axis=0), compute_uv=False)[0]
+    dense = npmdask.top_k(x, 1, scale=True)
+    assert abs(dense.values[0] - value) <= bound_of(dense) + 1e-14 * value
+    sparse = npmdask.top_k(sp.csr_matrix(x), 1, scale=True)
+    assert abs(sparse.values[0] - value) <= bound_of(sparse) + 1e-14 * value
+
+
+@known("A2", "the bound knows nothing of a direction that was left out")
+def test_canonical_correlations_of_nearly_equal_columns() -> None:
+    rng = np.random.default_rng(1)
+    t, d = 20 + 5 * rng.standard_normal(500), 1e-4 * rng.standard_normal(500)
+    left, right = np.c_[t, t + d], np.c_[1e4 * d + 0.3 * rng.standard_normal(500), rng.standard_normal(500)]
+    orthonormal = [np.linalg.qr(field - field.mean(axis=0))[0] for field in (left, right)]
+    truth = np.linalg.svd(orthonormal[0].T @ orthonormal[1], compute_uv=False)[0]
+    solution = npmdask.cca(left, right, 1)
+    stated = solution.certificate.get("correlation_error")
+    assert stated is None or abs(solution.values[0] - truth) <= stated + 1e-9
+    apart = npmdask.cca(np.c_[t, 1e4 * d], right, 1)  # the same directions, apart
+    assert abs(apart.values[0] - truth) <= apart.certificate["correlation_error"] + 1e-9
+
+
+@known("A3", "values and shares of the best k beside the vectors of the start")
+@pytest.mark.parametrize("kind", ["samples", "matrix"])
+def test_one_step_of_the_row_gram(kind: str) -> None:
+    x = np.random.default_rng(1).standard_normal((40, 200)) * np.geomspace(5, 0.1, 200)
+    solution = npmdask.top_k(x, 20, kind=kind, center=True, algorithm="row-gram", max_steps=1)
+    away = x - x.mean(axis=0)
+    captured = np.linalg.norm(away @ solution.basis) ** 2 / np.linalg.norm(away) ** 2
+    assert solution.explained_share == pytest.approx(captured, abs=1e-6)
+    ratio = np.asarray(solution.explained_variance_ratio).sum()
+    assert ratio == pytest.approx(captured, abs=1e-6)
+
+
+@pytest.mark.parametrize("header", ["1100,1102,1104,1106,1108,1110", "a,b,c,d,e,f"])
+def test_a_header_of_numbers(header: str, tmp_path: Path) -> None:
+    rows = np.random.default_rng(1).random((50, 6))
+    path = tmp_path / "spectra.csv"
+    path.write_text("\n".join([header, *(",".join(repr(float(v)) for v in row) for row in rows)]) + "\n")
+    value = np.linalg.eigvalsh(np.cov(rows.T, bias=True))[-1]
+    try:
+        solution = npmdask.top_k(path, 1, kind="samples", center=True)
+    except NpmdaskError as refusal:
+        assert "1100" in str(refusal) or "name" in str(refusal)
+        return
+    assert abs(solution.values[0] / value - 1) <= 1e-9
+
+
+@known("A5", "signs of the bootstrap are arbitrary")
+def test_the_answer_lies_in_the_intervals_of_its_bootstrap(tmp_path: Path) -> None:
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        x = rng.standard_normal((600, 12)) * np.sqrt(np.r_[21, 10, 5, np.ones(9)])
+        x = x @ np.linalg.qr(rng.standard_normal((12, 12)))[0]
+        gram = npmdask.gram(x, tmp_path / str(seed), kind="samples", groups=np.arange(600) // 30)
+        low, high = gram.bootstrap(3).vector_intervals
+        basis = npmdask.top_k(gram, 3, center=True).basis
+        assert ((basis < low) | (basis > high)).sum() <= 6
+
+
+@known("A7", "LinAlgError where k + 10 passes the rank", raises=LINALG)
+def test_grams_with_columns_of_zeros(tmp_path: Path) -> None:
+    answered = 0
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        x = rng.standard_normal((60, 12))
+        x[:, rng.random(12) < 0.3] = 0
+        try:
+            solution = npmdask.top_k(npmdask.gram(x, tmp_path / str(seed), kind="samples"), 10)
+        except NpmdaskError:
+            continue
+        values = np.linalg.svd(x, compute_uv=False)[:10] ** 2 / 60
+        assert np.abs(solution.values - values).max() <= bound_of(solution) + 1e-14 * values[0]
+        answered += 1
+    assert answered >= 20
+
+
+@known("A7", "LinAlgError where k + 10 passes the rank", raises=LINALG)
+def test_a_gram_of_a_row_with_three_values() -> None:
+    x = np.zeros((5, 19), np.float32)
+    x[0, 3], x[2, 7], x[2, 17] = 4, 100, 170
+    solution = npmdask.top_k(x, 5, algorithm="gram")
+    values = np.linalg.svd(x.astype(float), compute_uv=False)[:5]
+    assert np.abs(solution.values - values).max() <= bound_of(solution) + 1e-13 * values[0]
+
+
+@known("A8", "the noise variance counts rows that weigh nothing")
+def test_weights_count_as_repeated_rows() -> None:
+    x = np.random.default_rng(1).standard_normal((9, 19))
+    repeats = np.array([0, 1, 2, 3, 1, 1, 2, 2, 3])
+    weighted = npmdask.PCA(2).fit(x, sample_weight=repeats.astype(float))
+    repeated = npmdask.PCA(2).fit(np.repeat(x, repeats, axis=0))
+    assert weighted.explained_variance_ == pytest.approx(repeated.explained_variance_, rel=1e-6)
+    assert weighted.noise_variance_ == pytest.approx(repeated.noise_variance_, rel=1e-6)
+
+
+@known("A8", "numbers of one pass over a graph that gives others each time", raises=pytest.fail.Exception)
+def test_a_graph_that_changes_in_one_pass() -> None:
+    def drawn(block: Any) -> Any:
+        return np.random.default_rng().standard_normal(block.shape)
+
+    rows = da.map_blocks(drawn, da.zeros((60, 8), chunks=(20, 8)), dtype=float)
+    with pytest.raises(NpmdaskError):
+        npmdask.top_k(rows, 3, kind="samples", algorithm="gram")
+    fixed = npmdask.top_k(da.ones((60, 8), chunks=(20, 8)) * np.arange(8), 1, kind="samples", algorithm="gram")
+    assert fixed.values[0] == pytest.approx((np.arange(8) ** 2).sum(), rel=1e-12)
+
+
+@known("A8", "zarr's ValueError as a traceback", raises=ValueError)
+def test_longdouble_is_read_or_refused() -> None:
+    x = np.random.default_rng(1).standard_normal((30, 5))
+    try:
+        values = npmdask.top_k(x.astype(np.longdouble), 2).values
+    except NpmdaskError as refusal:
+        assert "float64" in str(refusal)
+        return
+    assert values == pytest.approx(np.linalg.svd(x, compute_uv=False)[:2], rel=1e-12)
+
+
+@known("A8", "rounding of constant data is stated as all of their variance")
+def test_constant_data_explain_nothing() -> None:
+    solution = npmdask.top_k(np.full((30, 5), 0.1), 0.5, kind="samples", center=True)
+    assert solution.explained_share is None or np.isnan(solution.explained_share)
