@@ -18,13 +18,13 @@ from tests.theory.families.judging import Findings, Problem, Unasked
 
 # Problems of a night, by module: twelve minutes on two cores in all.
 NIGHTLY = {
-    "samples": 2600,
-    "sources": 1400,
+    "samples": 2400,
+    "sources": 1300,
     "sparse": 1200,
     "complex_matrices": 1000,
-    "stored_grams": 900,
+    "stored_grams": 800,
     "estimators": 900,
-    "ties": 600,
+    "ties": 500,
     "two_fields": 600,
     "held_out": 600,
     "small_values": 500,

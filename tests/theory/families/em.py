@@ -10,7 +10,7 @@ import numpy as np
 
 import npmdask
 from tests.theory.families.drawing import Rng, chance, one_of, orthonormal, power_of_ten, whole
-from tests.theory.families.judging import EPS, Findings, Problem, Unasked
+from tests.theory.families.judging import EPS, Findings, Problem, Unasked, moments
 
 
 @dataclass(frozen=True)
@@ -114,13 +114,11 @@ def check(problem: Gappy, folder: Path) -> Findings:
 
 
 def deviations(x: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Over what is observed."""
+    """Over what is observed; 1 of a constant column."""
     seen = ~np.isnan(x)
-    u = weights[:, None] * seen
-    first = np.nanmax(x, axis=0)
-    away = np.where(seen, x - first, 0)
-    mean = (u * away).sum(axis=0) / u.sum(axis=0)
-    return np.asarray(np.sqrt((u * np.where(seen, away - mean, 0) ** 2).sum(axis=0) / u.sum(axis=0)))
+    values = np.where(seen, x, 0).astype(np.longdouble)
+    mean, deviation = moments(values, weights.astype(np.longdouble), seen)
+    return np.where(deviation > 1e-14 * np.abs(mean), deviation, 1).astype(float)
 
 
 def expected_scores(y: np.ndarray, model: Model, basis: np.ndarray) -> np.ndarray:

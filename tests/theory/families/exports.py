@@ -33,7 +33,7 @@ NAMES: dict[str, Callable[[int], str]] = {  # of columns
     "numbers": lambda j: f"{j}.5",
     "formulas": lambda j: f"=SUM({j})",
 }
-INGESTED = ("csv", "h5ad", "nc")
+INGESTED = ("csv", "h5ad")
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def problem(rng: Rng) -> Exported:
     x = rng.standard_normal((n, d)) * np.geomspace(3, 0.1, d) + rng.standard_normal(d) * power_of_ten(rng, 0, 5)
     x = (x * 10.0 ** one_of(rng, (0, 0, 0, -20, 20))).astype(np.float32 if chance(rng, 0.2) else float)
     k, center = whole(rng, 1, min(n - 1, d)), chance(rng, 0.75)
-    storage = one_of(rng, ("csv", "parquet", "npy", "zarr", "h5ad", "nc"))
+    storage = one_of(rng, ("csv", "parquet", "npy", "zarr", "h5ad"))
     missing = "none"
     if center and storage not in INGESTED and chance(rng, 0.3):
         missing = one_of(rng, ("mean", "drop-columns", "limit"))
@@ -110,9 +110,6 @@ def written(problem: Exported, folder: Path, names: list[str]) -> str:
         case "h5ad":
             cells = pd.DataFrame(index=[f"c{i}" for i in range(len(x))])
             anndata.AnnData(x, var=pd.DataFrame(index=names), obs=cells).write_h5ad(path)
-        case "nc":
-            places = {"x": np.arange(len(names)) * 2.5}
-            xr.DataArray(x, dims=("time", "x"), name="t", coords=places).to_netcdf(path, engine="h5netcdf")
     if problem.format in INGESTED:
         required("ingest", str(path), str(folder / "ingested.zarr"), "--quiet")
         return str(folder / "ingested.zarr")
@@ -142,8 +139,6 @@ def check(problem: Exported, folder: Path) -> Findings:
     solution = npmdask.resume(folder / "run")
     compare_values(found, stated, truth)
     labels = None if problem.format in ("npy", "zarr") else [names[j] for j in kept]
-    if problem.format == "nc":
-        labels = [str(2.5 * j) for j in kept]
     exported(found, problem, solution, labels, folder)
     scores = truth.rows_before @ np.asarray(solution.basis)
     transformed(found, source, scores, truth, folder, problem)
@@ -198,8 +193,7 @@ def exported(found: Findings, problem: Exported, solution: Any, labels: list[str
         components, seen = read_back(path)
         found.expect(np.array_equal(components, basis), f"{suffix}: components are not those of the run to the bit")
         if labels is not None and seen is not None and suffix in ("csv", "parquet"):
-            same = seen == labels or (problem.format == "nc" and [float(v) for v in seen] == [float(v) for v in labels])
-            found.expect(same, f"{suffix}: names", seen[:4], labels[:4])
+            found.expect(seen == labels, f"{suffix}: names", seen[:4], labels[:4])
         if suffix == "nc" and turned is solution and problem.center:
             with xr.open_dataset(path) as dataset:
                 found.expect(np.array_equal(dataset["values"].values, solution.values), "nc: values")

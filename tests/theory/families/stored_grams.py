@@ -164,12 +164,11 @@ def check(problem: Grams, folder: Path) -> Findings:
         variances = np.asarray(solution.values) ** (1 if problem.kind == "samples" else 2)
         found.close("share", solution.explained_share, variances.sum() / question.total, 1e-6, 1.0)
     if problem.way not in LOSSY and problem.precision == "float64":
-        # A Gram holds squares: an eigenvalue is off by eps times the largest square that was summed, a singular value
-        # by the root of that.
-        squares = (
-            np.linalg.norm(rows / truth.deviation) ** 2 / np.linalg.norm(truth.matrix / truth.matrix.max(), 2) ** 2
-        )
-        own = 64 * np.finfo(float).eps * squares / truth.matrix.max() ** 2
+        # A Gram holds squares: its eigenvalues are off by eps times all that was summed, singular values by its root.
+        # A deviation is known to the rounding of the data about the mean.
+        factor = np.abs(truth.matrix).max()
+        summed = np.linalg.norm(rows / truth.deviation / factor) / np.linalg.norm(truth.matrix / factor, 2)
+        own = 16 * np.finfo(float).eps * summed**2 + 16 * truth.rounding * problem.scale
         spectrum = np.asarray(result.gram.spectrum(**asked))
         within = own if problem.kind == "samples" else np.sqrt(own)
         found.close("spectrum", spectrum, question.values, within + 1e-13, question.largest)
