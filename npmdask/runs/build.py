@@ -129,14 +129,14 @@ def with_options(algorithm: Algorithm[Any], request: Request) -> Algorithm[Any]:
     BadInputError
         An unknown option, or one of alternating products, which have none.
     """
-    if request.options is None:
-        return algorithm
-    if not isinstance(algorithm, PrivatePower):
-        raise BadInputError(
-            f'algorithm.options of "power" in a private run are for records and symmetric matrices: leave them out, '
-            f"{algorithm.name} answers by its last two products"
-        )
-    return replace(algorithm, **asdict(_options_of("power", PowerOptions, request.options)))
+    if isinstance(algorithm, PrivatePower) and request.options is not None:
+        return replace(algorithm, **asdict(_options_of("power", PowerOptions, request.options)))
+    require(
+        request.options in (None, UNSAID),
+        f'algorithm.options of "power" in a private run are for records and symmetric matrices: leave them out, '
+        f"{algorithm.name} answers by its last two products",
+    )
+    return algorithm
 
 
 UNSAID = {"answer": "fit"}  # options of a private power method of which run.json says nothing: begun before others
