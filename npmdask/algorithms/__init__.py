@@ -22,12 +22,15 @@ from npmdask.algorithms.krylov import BlockKrylov, KrylovState
 from npmdask.algorithms.missing_em import MissingEM, MissingState
 from npmdask.algorithms.power import DiskPowerState, PowerMethod, PowerOnDisk, PowerState
 from npmdask.algorithms.private_power import (
+    UNSAID,
     AlternatingState,
     PowerOptions,
     PrivateAlternating,
     PrivatePower,
     PrivateState,
+    begun_options,
     value_stddevs,
+    with_options,
 )
 from npmdask.algorithms.streaming.frequent_directions import FrequentDirections, SketchState
 from npmdask.algorithms.streaming.msg import MSG, RMSG, BatchState, ConvexState, MiniBatchMSG, MiniBatchRMSG
@@ -103,6 +106,7 @@ __all__ = [
     "REGISTRY",
     "RMSG",
     "STREAM_REGISTRY",
+    "UNSAID",
     "Algorithm",
     "AlternatingState",
     "BatchState",
@@ -146,9 +150,11 @@ __all__ = [
     "StreamPowerState",
     "StreamResult",
     "TensorPower",
+    "begun_options",
     "register_algorithm",
     "restarts_for",
     "restored",
     "state_fields",
     "value_stddevs",
+    "with_options",
 ]

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from npmdask.accounting import Budget
-from npmdask.algorithms import Algorithm, PowerMethod, PrivatePower, Query, Result
+from npmdask.algorithms import Algorithm, PowerMethod, PrivatePower, Query, Result, begun_options, with_options
 from npmdask.algorithms.stopping import FixedSteps, Outcome, ResidualRule, StepView, StoppingRule, default_tol
 from npmdask.checkpoint.schema import TABLES
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
@@ -31,7 +31,7 @@ from npmdask.privacy.matrix_release import MECHANISMS, likely_sine_of_release, r
 from npmdask.privacy.neighbors import make_relation
 from npmdask.privacy.release import Answer, Disclosure, Released, released_answer, stated, warn_before_charge
 from npmdask.runs import build, restore
-from npmdask.runs.build import begun_options, make_problem, ranks_of, with_options
+from npmdask.runs.build import make_problem, ranks_of
 from npmdask.runs.plain_release import PlainRelease
 from npmdask.runs.problem import DEFAULT_STEPS, Problem, Request
 from npmdask.runs.session import Session
@@ -477,7 +477,7 @@ def problem_of_nodes(source: Source, request: Request, earlier: object) -> Probl
                 "private nodes release a fixed number of products: leave tol out, it would have no effect"
             )
         algorithm = PrivatePower(target_rank=k, iteration_rank=p, releases=nodes.releases, noise=nodes)
-        algorithm = with_options(algorithm, request)
+        algorithm = with_options(algorithm, request.options)
         rule = FixedSteps(max_steps=nodes.releases, promise=nodes.promise)
     else:
         if request.options is not None:

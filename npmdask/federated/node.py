@@ -21,7 +21,7 @@ from uuid import uuid4
 
 import numpy as np
 
-from npmdask.algorithms import PrivateAlternating
+from npmdask.algorithms import UNSAID, PrivateAlternating
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BudgetError, RefusedError, require
 from npmdask.execution.executor import make_executor, single_threaded_blas
@@ -31,7 +31,7 @@ from npmdask.numerics.subspaces import Block
 from npmdask.operators import Gram
 from npmdask.privacy.account import Account, require_room
 from npmdask.privacy.concerns import concerns_of_node
-from npmdask.runs.build import UNSAID, default_rank, make_problem
+from npmdask.runs.build import default_rank, make_problem
 from npmdask.runs.problem import Problem, Request
 from npmdask.runs.restore import bind
 from npmdask.runs.session import memory_for, needs_of

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from npmdask.errors import BadInputError, require, wrong_value
+from npmdask.errors import BadInputError, closest, require, wrong_value
 
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
@@ -87,3 +87,12 @@ def from_table(name: str, kind: type[Any], values: Mapping[str, Any]) -> Any:
             raise BadInputError(f"{name}: {wrong_value(first)}") from None
         at = ".".join(str(part) for part in first["loc"])
         raise BadInputError(f"{name} option {at} = {first['input']!r}: {wrong_value(first)}") from None
+
+
+def options_from(name: str, kind: type[Any], options: Mapping[str, Any] | None) -> Any:
+    """The ``options`` of ``name`` as what they are for; one that there is not is refused, too."""
+    known = list(kind.__dataclass_fields__)
+    for option in options or {}:
+        if option not in known:
+            raise BadInputError(f"unknown option {option!r} of {name}: {closest(option, known)}")
+    return from_table(name, kind, options or {})

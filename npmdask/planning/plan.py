@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from npmdask.algorithms import BlockKrylov, GramKrylov, PowerOnDisk, PrivatePower, TensorPower
+from npmdask.algorithms import BlockKrylov, GramKrylov, PowerOnDisk, PrivatePower, TensorPower, begun_options
 from npmdask.algorithms.gram import SINGLE_TOL
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, MemoryRefusedError
@@ -29,7 +29,7 @@ from npmdask.planning.predicted_steps import GRAM_FLOPS, MEMORY, PLACES, REHEARS
 from npmdask.planning.private import chosen
 from npmdask.planning.row_sample import SampleBudget, ShareError, sample_said, shares_said, why_too_small
 from npmdask.planning.throughput import MOST_COLUMNS, Throughput, measure_on_disk, measure_throughput
-from npmdask.runs.build import ELSEWHERE, ON_DISK, begun_options, default_rank, make_problem, prepared, why_not_on_disk
+from npmdask.runs.build import ELSEWHERE, ON_DISK, default_rank, make_problem, prepared, why_not_on_disk
 from npmdask.runs.plain_release import MOSTLY, disk_said, mean_of_rows, mean_said, readings_of
 from npmdask.runs.problem import DEFAULT_STEPS, Problem, Request, Start
 from npmdask.runs.session import memory_for, needs_of, require_device

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,17 +14,16 @@ from npmdask.algorithms import (
     GramKrylov,
     MissingEM,
     PowerOnDisk,
-    PowerOptions,
-    PrivatePower,
     Question,
     TensorPower,
     restarts_for,
+    with_options,
 )
 from npmdask.algorithms import REGISTRY as ALGORITHMS
 from npmdask.algorithms.stopping import ResidualRule, UntilSettled, UntilStationary, default_tol
 from npmdask.errors import BadInputError, RefusedError, closest, require
 from npmdask.numerics.domains import less_one
-from npmdask.numerics.units import attributes, from_table
+from npmdask.numerics.units import attributes, options_from
 from npmdask.operators.view import AS_STORED, View
 from npmdask.privacy.dp_pca_release import RECORD_ORACLES, make_records
 from npmdask.privacy.matrix_release import COVARIANCE, make_covariance, make_power
@@ -100,7 +99,7 @@ def pose_tensor(
     BadInputError
         More components than the tensor has rows, or an option that is unknown or out of range.
     """
-    asked: TensorOptions = _options_of(TENSOR, TensorOptions, options)
+    asked: TensorOptions = options_from(TENSOR, TensorOptions, options)
     k, d = question.target_rank, question.side
     if not 1 <= k <= d:
         raise BadInputError(
@@ -119,41 +118,6 @@ def pose_tensor(
         **({} if asked.margin is None else {"margin": asked.margin}),
     )
     return algorithm, UntilSettled(tol=question.tol, max_steps=question.max_steps or MOST_STEPS)
-
-
-def with_options(algorithm: Algorithm[Any], request: Request) -> Algorithm[Any]:
-    """A private power method with the ``algorithm.options`` that are asked for.
-
-    Raises
-    ------
-    BadInputError
-        An unknown option, or one of alternating products, which have none.
-    """
-    if isinstance(algorithm, PrivatePower) and request.options is not None:
-        return replace(algorithm, **asdict(_options_of("power", PowerOptions, request.options)))
-    require(
-        request.options in (None, UNSAID),
-        f'algorithm.options of "power" in a private run are for records and symmetric matrices: leave them out, '
-        f"{algorithm.name} answers by its last two products",
-    )
-    return algorithm
-
-
-UNSAID = {"answer": "fit"}  # options of a private power method of which run.json says nothing: begun before others
-
-
-def begun_options(algorithm: Mapping[str, Any]) -> dict[str, Any] | None:
-    """``algorithm.options`` as run.json says, or means."""
-    return algorithm.get("options", UNSAID if algorithm["name"] == PrivatePower.name else None)
-
-
-def _options_of(name: str, kind: type[Any], options: Mapping[str, Any] | None) -> Any:
-    """The ``options`` of ``name`` as what they are for."""
-    known = list(kind.__dataclass_fields__)
-    for option in options or {}:
-        if option not in known:
-            raise BadInputError(f"unknown option {option!r} of {name}: {closest(option, known)}")
-    return from_table(name, kind, options or {})
 
 
 # By the type of reader, for data that lie elsewhere: what makes the problem of a run on them. A room above this one
@@ -432,7 +396,7 @@ def _factor_problem(source: Source, request: Request, other: object, share: floa
             f"target_rank = {k} is not possible with missing = {EM!r}: the data are {rows} x {d}, and the model needs "
             f"a direction for noise alone, so at most {min(rows, d) - 1}"
         )
-    options: FactorOptions = _options_of(EM, FactorOptions, request.options)
+    options: FactorOptions = options_from(EM, FactorOptions, request.options)
     if auto and "held_out" not in (request.options or {}):
         options = FactorOptions(held_out=CHOOSING)
     if auto and not options.held_out:
@@ -486,7 +450,7 @@ def _private_problem(source: Source, request: Request, privacy: Privacy, earlier
         recipe = make_covariance(source, privacy, ranks_of(source, request, 0)[0], rule)
     else:
         recipe = make_power(source, privacy, *ranks_of(source, request, 0), request.max_steps, rule)
-        recipe = replace(recipe, algorithm=with_options(recipe.algorithm, request))
+        recipe = replace(recipe, algorithm=with_options(recipe.algorithm, request.options))
     return Problem(
         source=source, request=request, recipe=recipe, **attributes(recipe, "algorithm", "mechanism", "rule")
     )

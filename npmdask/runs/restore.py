@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.algorithms import REGISTRY as ALGORITHMS
-from npmdask.algorithms import Result
+from npmdask.algorithms import Result, begun_options
 from npmdask.algorithms.stopping import Outcome
 from npmdask.checkpoint.rights import note_rights, what_is_withheld
 from npmdask.checkpoint.store import RunStore, folder_of, not_finished
@@ -31,7 +31,7 @@ from npmdask.privacy.matrix_release import COVARIANCE
 from npmdask.privacy.mechanisms import EntriesGaussian
 from npmdask.privacy.request import Privacy
 from npmdask.privacy.tensor_release import TENSOR_POWER
-from npmdask.runs.build import JOBS, begun_options, make_problem
+from npmdask.runs.build import JOBS, make_problem
 from npmdask.runs.components import StoredComponents, components_of_run, labels_of_run
 from npmdask.runs.missing import keep_fill, kept_fill, missing_of
 from npmdask.runs.problem import (

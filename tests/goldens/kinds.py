@@ -300,6 +300,11 @@ SECOND: dict[str, Kind] = {
     "gaps-em-auto": stored("factored", "auto", step="search/0002/steps/000002", source=CENTRED | {"missing": "em"}),
     "gaps-pairwise-weighted": stored("gappy", 3, step=1, source=SCALED | COLUMN_WEIGHTS | {"missing": "pairwise"}),
     "private-filled": private("gappy_records", **RELEASES, source=FILLED),
+    "private-all": private("records", **RELEASES),
+    "private-last": private("pairs", **RELEASES, name="power", options={"answer": "last"}),
+    "federated-all": federated(
+        {"east": node("records", rank=4, steps=4), "west": node("more_records", rank=4, steps=4)}, private=True
+    ),
     "complex": stored("waves", 3, **POWER, source=SCALED | WEIGHTS | {"kind": "samples"}),
     "hermitian": stored("hermitian", 3, **POWER, source={"kind": "symmetric"}),
     "whole-numbers": stored("bytes", 3, **KRYLOV, source=SCALED),
