@@ -131,8 +131,8 @@ def check(problem: Exported, folder: Path) -> Findings:
         kept = np.flatnonzero((~observed).mean(axis=0) <= 0.5)
     x, observed = x[:, kept], observed[:, kept]
     columns = None if problem.columns is None else problem.columns[kept]
-    filled = {"observed": observed, "fill": problem.x.dtype} if problem.missing in ("mean", "limit") else {}
-    truth = prepared(x, center=problem.center, scale=problem.scale, rows=problem.rows, columns=columns, **filled)
+    gaps = observed if problem.missing in ("mean", "limit") else None
+    truth = prepared(x, center=problem.center, scale=problem.scale, rows=problem.rows, columns=columns, observed=gaps)
     if truth.is_noise:
         raise Unasked("constant data: nothing is left but the rounding of means")
     stated = json.loads(required(*run_arguments(problem, source, folder)))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 EPS = float(np.finfo(float).eps)
-LAPACK = 8.0  # times eps sqrt(n + d): the error of its singular values, as a share of the largest
+LAPACK = 4.0  # times eps sqrt(n + d): the error of its singular values, as a share of the largest
 
 
 class Unasked(Exception):
@@ -103,12 +103,10 @@ def prepared(
     rows: np.ndarray | None = None,
     columns: np.ndarray | None = None,
     observed: np.ndarray | None = None,
-    fill: Any = None,
 ) -> Prepared:
     """What is asked of X (n x d), with weights of rows and columns.
 
-    Where ``observed`` is False a gap holds the mean over what is observed as ``fill``, the dtype of the data, holds it:
-    the question is about the filled data, but for the deviations, which are over what is observed.
+    Where ``observed`` is False there is a gap: it is at the mean, which is over what is observed, as deviations are.
     """
     exact = np.clongdouble if np.iscomplexobj(x) else np.longdouble
     there = np.ones(x.shape, bool) if observed is None else observed
@@ -117,10 +115,7 @@ def prepared(
     v = np.ones(x.shape[1], np.longdouble) if columns is None else np.asarray(columns, np.longdouble)
     mean, deviation = moments(values, u, there)
     divisor = np.where(deviation > 1e-14 * np.abs(mean), deviation, 1) if scale else np.ones(x.shape[1])
-    if observed is not None:
-        held = mean if fill is None else mean.astype(fill).astype(exact)
-        values = np.where(there, values, held)
-        mean = moments(values, u, np.ones(x.shape, bool))[0]
+    values = np.where(there, values, mean)
     away = (values - mean if center else values) / divisor * np.sqrt(v)
     largest = np.maximum(np.abs(values).max(axis=0, initial=0), np.abs(mean) if center else 0)
     return Prepared(

@@ -72,21 +72,14 @@ def problem(rng: Rng) -> Large:
 
 
 def of_filled(x: np.ndarray, weights: np.ndarray, *, scale: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Deviations from the mean of the filled data, and their divisors; float64, less the first row: twice refined."""
+    """Deviations from the mean, 0 in gaps, and their divisors: in float64, less a row, and refined once."""
     there, values = ~np.isnan(x), x.astype(float)
     first = np.where(there.any(axis=0), np.nan_to_num(values[there.argmax(axis=0), np.arange(x.shape[1])]), 0)
     away = np.where(there, values - first, 0)
     total = (weights[:, None] * there).sum(axis=0)
-    mean = (weights[:, None] * away).sum(axis=0) / total
-    about = np.where(there, away - mean, 0)
-    correction = (weights[:, None] * about).sum(axis=0) / total
-    about = np.where(there, about - correction, 0)
-    deviation = np.sqrt((weights[:, None] * about**2).sum(axis=0) / total)
-    held = (first + mean + correction).astype(x.dtype).astype(float) if not there.all() else first
-    away = np.where(there, away, held - first)
-    mean = weights @ away / weights.sum()
-    away -= mean
-    away -= weights @ away / weights.sum()
+    for _ in range(2):
+        away = np.where(there, away - (weights[:, None] * away).sum(axis=0) / total, 0)
+    deviation = np.sqrt((weights[:, None] * away**2).sum(axis=0) / total)
     return away, np.where(deviation > 0, deviation, 1) if scale else np.ones(x.shape[1])
 
 

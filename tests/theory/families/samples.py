@@ -207,8 +207,8 @@ def check(problem: Asked, folder: Path) -> Findings:
     if how["missing"] == "pairwise":
         covariances_of_pairs(found, solution, x, observed, columns, scale=how["scale"])
         return found
-    filled = {"observed": observed, "fill": problem.x.dtype} if how["missing"] == "mean" else {}
-    truth = prepared(x, center=how["center"], scale=how["scale"], rows=problem.rows, columns=columns, **filled)
+    gaps = observed if how["missing"] == "mean" else None
+    truth = prepared(x, center=how["center"], scale=how["scale"], rows=problem.rows, columns=columns, observed=gaps)
     if truth.is_noise:
         raise Unasked("constant data: nothing is left but the rounding of means")
     question = Question(truth.matrix, how["kind"], truth.weight)

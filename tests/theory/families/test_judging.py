@@ -61,13 +61,12 @@ def test_bounds_that_are_moved(answer: Any, name: str, moved: Any, said: str) ->
     assert any(said in fault for fault in faults(replace(answer, certificate=certificate)))
 
 
-def test_gaps_hold_the_mean_as_the_dtype_of_the_data_does() -> None:
-    x = np.array([[1000.1], [1000.3], [np.nan]]).astype(np.float16)
-    observed = ~np.isnan(x)
-    truth = prepared(x.astype(float), center=True, scale=True, observed=observed, fill=x.dtype)
-    seen = x[observed].astype(float)
-    assert truth.mean == pytest.approx(np.append(seen, float(np.float16(seen.mean()))).mean(), rel=4 * EPS)
-    assert truth.deviation == pytest.approx(seen.std() or 1, rel=1e-12)
+def test_gaps_are_at_the_mean_of_what_is_observed() -> None:
+    x = np.array([[1000.0, 1], [1002.0, 5], [np.nan, 0]])
+    truth = prepared(x, center=True, scale=True, rows=np.array([1, 3, 1]), observed=~np.isnan(x))
+    assert truth.mean == pytest.approx([1001.5, 16 / 5], rel=4 * EPS)
+    assert truth.deviation[0] == pytest.approx(np.sqrt(3) / 2, rel=1e-12)
+    assert truth.matrix[2, 0] == 0 and truth.weight == 5
 
 
 def test_a_report_names_the_smallest_problem_and_counts_what_is_likely() -> None:
