@@ -15,7 +15,7 @@ from npmdask.storage.source import open_source
 
 def operator_of(store: Path, kind: str | None = None) -> Any:
     """The operator that a run on ``store`` would apply, whatever the layout of the store."""
-    return make_problem(open_source(store, kind), Request(target_rank=10)).operator(None, None)
+    return make_problem(open_source(store, kind), Request(target_rank=10)).operator()
 
 
 def start_block(rows: int, p: int, dtype: str = "f4") -> np.ndarray:

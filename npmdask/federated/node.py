@@ -169,7 +169,7 @@ def _told_nobody(record: ReadStats) -> None:
 
 def _summing(problem: Problem) -> Any:
     """The operator of the sum over rows, not of their mean: the coordinator divides by all of them."""
-    operator = problem.operator(None, None)
+    operator = problem.operator()
     weighted = problem.private is None and problem.source.kind == "samples"
     return replace(operator, weight=1.0) if weighted and isinstance(operator, Gram) else operator
 
@@ -255,7 +255,7 @@ class NodeRun:
         return self._make(step, block, form, asked)
 
     def _make(self, step: int, block: Block, form: Form, asked: str) -> Block:
-        prepared = self._problem.operator(None, None).prepare(block)
+        prepared = self._problem.operator().prepare(block)
         self._account.begin(step)
         product = form(prepared)
         self._store.require_turn()

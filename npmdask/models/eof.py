@@ -20,7 +20,6 @@ from npmdask.errors import BadInputError, require
 from npmdask.numerics.complex_parts import fix_phases
 from npmdask.numerics.domains import one_of
 from npmdask.numerics.units import attributes
-from npmdask.operators.view import column_scale
 from npmdask.planning.plan import posed
 from npmdask.planning.predicted_steps import drive
 from npmdask.runs.components import AS_RUN
@@ -29,6 +28,7 @@ from npmdask.runs.problem import Request
 from npmdask.runs.progress import with_progress
 from npmdask.runs.solution import Solution, asked_resources
 from npmdask.runs.weights import COSLAT, Weights, find_weights, over, weights_called
+from npmdask.storage.column_statistics import ColumnStatistics
 from npmdask.storage.labels import DESCRIBED, Axis, axis_of
 from npmdask.storage.readers.dense import ReadStats
 from npmdask.storage.readers.gaps import COUNTED, DROP, REFUSE, checked_marks, unmarked
@@ -725,7 +725,7 @@ def analytic(rows: np.ndarray, *, padding: str, decay: float, scale: bool) -> np
     n, mean = series.shape[1], series.mean(axis=1, keepdims=True)
     series -= mean
     if scale:
-        series /= column_scale(mean[:, 0], series.std(axis=1), sparse=False)[:, None]
+        series /= ColumnStatistics(mean=mean[:, 0], std=series.std(axis=1), rows=n).scale[:, None]
     padded = _continued(series, decay) if padding == "exp" else series
     half = padded.shape[1] // 2
     spectrum = np.fft.fft(padded, axis=1)

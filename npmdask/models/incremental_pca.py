@@ -26,10 +26,10 @@ from npmdask.models.pca import CentredComponents, shares_of_variance
 from npmdask.numerics.domains import one_of
 from npmdask.numerics.subspaces import Block, fix_signs
 from npmdask.runs.progress import with_progress
+from npmdask.storage.column_statistics import ColumnSums
 from npmdask.storage.containers import is_sparse
 from npmdask.storage.kinds import real_array
 from npmdask.storage.readers.gaps import Marks, checked_marks, unmarked
-from npmdask.storage.writers.dense import Moments
 from npmdask.streaming.estimator import BATCH_BYTES, REAL, weighed, weighted_batches
 from npmdask.streaming.source import Reading, open_stream
 
@@ -104,7 +104,7 @@ class IncrementalPCA(CentredComponents):
     _basis: Block
     _squares: np.ndarray
     _running: RunningMean
-    _moments: Moments
+    _moments: ColumnSums
     _levels: Levels
     _rows: int
 
@@ -260,7 +260,7 @@ class IncrementalPCA(CentredComponents):
             )
         self.n_components_, self.n_features_in_ = asked, d
         self._basis, self._squares = np.zeros((d, 0)), np.zeros(0)
-        self._running, self._moments = RunningMean(np.zeros(d), np.zeros(d), 0.0), Moments(d)
+        self._running, self._moments = RunningMean(np.zeros(d), np.zeros(d), 0.0), ColumnSums(d)
         self._levels, self._rows = no_levels(d), 0
 
     def _require_weight(self, rows: np.ndarray, weights: np.ndarray | None) -> None:

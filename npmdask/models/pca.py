@@ -25,11 +25,11 @@ from npmdask.runs.problem import AUTO, Request
 from npmdask.runs.progress import with_progress
 from npmdask.runs.solution import Solution, asked_resources
 from npmdask.runs.weights import find_weights, in_units_of_data, total_of
+from npmdask.storage.column_statistics import ColumnSums
 from npmdask.storage.containers import is_sparse
 from npmdask.storage.kinds import real_array
 from npmdask.storage.readers.gaps import COUNTED, EM, REFUSE, Marks, checked_marks
 from npmdask.storage.source import open_source
-from npmdask.storage.writers.dense import Moments
 from npmdask.streaming.estimator import REAL, TRANSFORMER, Estimator, batches, in_memory, run_store, seed_of
 from npmdask.streaming.source import Reading, open_stream
 
@@ -467,7 +467,7 @@ class TruncatedSVD(_OfRun):
 
     def _finish(self, held: Any, solution: Solution, row_weight: np.ndarray | None) -> None:
         """One look at all rows: the variance of scores and of columns, about means that the fit had no need of."""
-        moments, start = Moments(self.n_features_in_), 0
+        moments, start = ColumnSums(self.n_features_in_), 0
         roots = None if self._column_weight is None else np.sqrt(self._column_weight)
         for rows in batches(open_stream(held, Reading()).stream):
             here = slice(start, start + len(rows))

@@ -3,49 +3,52 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import BySlabs, Partial, Sums, finite_partial
 from npmdask.operators.view import AS_STORED, View
+from npmdask.storage.column_statistics import MOMENTS, ColumnStatistics, ColumnSums, EntrySums, merged, of_moments
 from npmdask.storage.readers.dense import ReadStats
 from npmdask.storage.readers.gaps import COUNTED, GapReader
-from npmdask.storage.readers.sparse import Fragment, add_by_column
-from npmdask.storage.writers.dense import Moments, ObservedMoments
+from npmdask.storage.readers.sparse import Fragment
 
-OF_GAPS = ("column_mean", "column_std", "column_fill", "column_missing", "column_observed", "rows_missing")
+OF_COLUMNS = ("column_mean", "column_std", "column_error")
+OF_GAPS = (
+    "column_mean",
+    "column_std",
+    "column_fill",
+    "column_missing",
+    "column_observed",
+    "rows_missing",
+    "column_error",
+)
 
 
-def filled_moments(sums: Sums, weight: float, dtype: Any) -> np.ndarray:
-    """``OF_GAPS`` (6 x d) of columns whose gaps count as means, in the ``dtype`` of the data.
-
-    ``sums``: of what is observed, by column (d): ``count``, ``mean``, ``m2`` (squares about it), ``absent``; and
-    ``rows_with`` gaps, the same in every place. ``weight``: of all rows.
+def of_gaps(found: ColumnStatistics, sums: Sums) -> np.ndarray:
+    """``OF_GAPS`` (6 x d) of columns whose gaps count as means. ``sums``: how many are ``absent`` of each, and how many
+    ``rows_with`` gaps there are, the same in every place.
     """
-    observed = np.where(sums["absent"] > 0, sums["count"] / weight, 1.0)
-    fill = sums["mean"].astype(dtype).astype(np.float64)  # what a tile of the data can hold
-    # Gaps hold that rounded number: mean and deviation of a filled column are beside those over what is observed.
-    away = fill - sums["mean"]
-    mean = sums["mean"] + (1 - observed) * away
-    std = np.sqrt(sums["m2"] / weight + observed * (1 - observed) * away**2)
-    return np.stack([mean, std, fill, sums["absent"], observed, sums["rows_with"]])
+    return np.stack([found.mean, found.std, found.mean, sums["absent"], found.observed, sums["rows_with"]])  # type: ignore[list-item]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnMoments(BySlabs):
-    """One pass for the column means and deviations of a source that was never ingested (Chan et al. 1983).
+    """One pass for the column means and deviations of a source that was never ingested.
 
-    The block is not used. ``finish`` gives 2 x d: mean and population standard deviation of the stored columns, with
-    the weights that the ``view`` gives to rows. Where the ``reader`` has gaps, these are what it may be to
-    fill them with: 6 x d, mean and deviation of the filled columns, what fills them, how many entries of each are
+    The block is not used. ``finish`` gives the ``OF_COLUMNS`` of the stored columns, with the weights that the ``view``
+    gives to rows: without an error, where it is that of sums of their kind. Where the ``reader`` has gaps, it gives
+    ``OF_GAPS``: mean and deviation of columns whose gaps are at the mean, what fills them, how many entries of each are
     missing, the share of the (weight of the) rows that have a value in it, and (in every column) how many rows have a
     gap.
     """
 
     reader: Any  # DenseReader or CsrReader
     view: View = AS_STORED
+
+    arithmetic: ClassVar[str] = "with errors"  # before: without, and of entries about zero alone
 
     @property
     def _of_csr(self) -> bool:
@@ -66,80 +69,66 @@ class ColumnMoments(BySlabs):
 
     def partial(self, slabs: range, block: Block) -> Partial:
         record = ReadStats()
-        of_dense = self._of_gappy_tiles if self._with_gaps else self._of_tiles
-        table = (self._of_entries if self._of_csr else of_dense)(slabs, record)
+        table = (self._of_entries if self._of_csr else self._of_tiles)(slabs, record)
         return finite_partial(self.unstacked(table, slabs), self.reader, slabs, record)
 
     def _of_tiles(self, slabs: range, record: ReadStats) -> np.ndarray:
         columns = [self.reader.slab_columns(c) for c in range(self.reader.grid[1])]
-        parts, weights = [Moments(c.stop - c.start) for c in columns], self.view.row_weight
+        parts, weights, rows_with = [ColumnSums(c.stop - c.start) for c in columns], self.view.row_weight, 0
+        absent = np.zeros(self.block_rows)
         for slab in self.reader.ahead(slabs):
             for rows, tile in self.reader.tiles(slab, record):
-                for part, (_, values) in zip(parts, tile, strict=True):
-                    part.add(values, None if weights is None else weights[rows])
-        return np.concatenate([part.table() for part in parts], axis=1)
-
-    def _of_gappy_tiles(self, slabs: range, record: ReadStats) -> np.ndarray:
-        columns = [self.reader.slab_columns(c) for c in range(self.reader.grid[1])]
-        parts, rows_with = [ObservedMoments(c.stop - c.start) for c in columns], 0
-        weights = self.view.row_weight
-        for slab in self.reader.ahead(slabs):
-            for rows, tile in self.reader.tiles(slab, record):
-                here = np.zeros(rows.stop - rows.start, bool)
-                for part, (_, values) in zip(parts, tile, strict=True):
-                    here |= part.add(values, None if weights is None else weights[rows])
+                own, here = None if weights is None else weights[rows], np.zeros(rows.stop - rows.start, bool)
+                for part, (at, values) in zip(parts, tile, strict=True):
+                    gaps = np.isnan(values) if self._with_gaps else None
+                    part.add(values, own, gaps)
+                    if gaps is not None:  # counted as entries, whatever their row weighs
+                        here |= gaps.any(axis=1)
+                        absent[at] += gaps.sum(axis=0)
                 rows_with += int(here.sum())
         table = np.concatenate([part.table() for part in parts], axis=1)
-        return np.concatenate([table, np.full((1, self.block_rows), float(rows_with))])
+        beside = [absent, np.full(self.block_rows, float(rows_with))]
+        return np.concatenate([table, beside]) if self._with_gaps else table
 
     def _of_entries(self, slabs: range, record: ReadStats) -> np.ndarray:
-        table, weights, at = np.zeros((3, self.block_rows)), self.view.row_weight, self.reader.rows_of(slabs)[0]
+        sums, weights, at = EntrySums(self.block_rows), self.view.row_weight, self.reader.rows_of(slabs)[0]
         for piece in self.reader.blocks(slabs, record):
-            values, lengths = piece.data.astype(np.float64), [len(piece.data)]
+            lengths: Any = [len(piece.data)]
             if isinstance(piece, Fragment):
                 numbers = range(piece.row, piece.row + 1)
             else:
                 numbers, lengths = range(at, at + piece.shape[0]), np.diff(piece.indptr)
             at = numbers.stop
-            of_entries = 1.0 if weights is None else np.repeat(weights[numbers.start : numbers.stop], lengths)
-            add_by_column([table[1], table[2]], piece.indices, [values * of_entries, values**2 * of_entries])
-        return table
+            own = None if weights is None else np.repeat(weights[numbers.start : numbers.stop], lengths)
+            sums.add(piece.indices, piece.data, own)
+        return np.stack(list(sums.sums.values()))
 
     def unstacked(self, stacked: np.ndarray, units: range) -> Sums:
-        """Of CSR plain sums of values and squares (their count is not used), of dense data means and deviations."""
-        names = ["count", *(("total", "squares") if self._of_csr else ("mean", "m2"))]
-        names += ["absent", "rows_with"] if self._with_gaps else []
-        return dict(zip(names, stacked, strict=True))
+        names = EntrySums.PLAIN if self._of_csr else ()
+        more = ("absent", "rows_with") if self._with_gaps else ()
+        return dict(zip((*names, *MOMENTS, *more), stacked, strict=True))
 
     def join(self, left: Partial, right: Partial) -> Partial:
-        if self._of_csr:
-            return super().join(left, right)
-        if self._with_gaps:
-            return Partial(self._joined_with_gaps(left.sums, right.sums), left.record.add(right.record))
-        merged = Moments(self.block_rows)
-        for counts, mean, m2 in (left.sums.values(), right.sums.values()):
-            merged.merge(float(counts[0]) if self.view.row_weight is not None else int(counts[0]), mean, m2)
-        return Partial(self.unstacked(merged.table(), range(0)), left.record.add(right.record))
-
-    def _joined_with_gaps(self, *both: Sums) -> Sums:
-        merged = ObservedMoments(self.block_rows)
-        for sums in both:
-            merged.merge_observed(sums["count"], sums["mean"], sums["m2"], sums["absent"])
-        rows_with = both[0]["rows_with"] + both[1]["rows_with"]
-        return self.unstacked(np.concatenate([merged.table(), rows_with[None]]), range(0))
-
-    def _finish_with_gaps(self, sums: Sums) -> Block:
-        return filled_moments(sums, self.view.weight_of_rows(self.reader.shape[0]), self.reader.dtype)
+        both: Any = [part.sums for part in (left, right)]
+        if self.sums_plain_rows:  # of all columns alike
+            both = [{**sums, "count": float(sums["count"][0])} for sums in both]
+        made: Sums = merged(*both) | {name: both[0][name] + both[1][name] for name in both[0] if name not in MOMENTS}
+        made["count"] = np.broadcast_to(made["count"], made["mean"].shape)
+        return Partial({name: made[name] for name in both[0]}, left.record.add(right.record))
 
     def finish(self, total: Partial, block: Block) -> Block:
-        if self._with_gaps:
-            return self._finish_with_gaps(total.sums)
-        _, mean, spread = total.sums.values()
-        rows = self.view.weight_of_rows(self.reader.shape[0])
+        sums, rows = total.sums, self.reader.shape[0]
+        weight = self.view.weight_of_rows(rows)
         if self._of_csr:
-            mean = mean / rows
-            spread = np.maximum(spread - rows * mean**2, 0.0)
-        return np.stack([mean, np.sqrt(spread / rows)])
+            return np.stack(list(EntrySums(self.block_rows, sums).statistics(rows, weight).kept().values()))
+        observed = np.where(sums["absent"] > 0, sums["count"] / weight, 1.0) if self._with_gaps else None
+        found = of_moments(sums, rows, weight, observed)
+        kept = list(found.kept().values())
+        return np.stack([*of_gaps(found, sums), *kept[2:]] if self._with_gaps else kept)
+
+    def named(self, found: np.ndarray) -> dict[str, np.ndarray]:
+        """What ``finish`` has made, by name."""
+        return dict(zip(OF_GAPS if self._with_gaps else OF_COLUMNS, found, strict=False))
 
     def task_bytes(self, p: int, runs: list[range]) -> int:
         """Memory of one running task beyond the block."""

@@ -24,6 +24,7 @@ from npmdask.operators._protocol import (
     tile_bytes,
 )
 from npmdask.operators.view import AS_STORED, View
+from npmdask.storage.column_statistics import ColumnStatistics
 from npmdask.storage.readers.dense import ReadStats, Tile, scratch
 from npmdask.storage.readers.sparse import Fragment, cut_numbers, cut_rows, whole_rows
 
@@ -428,10 +429,9 @@ class GramMatrix(BySlabs):
         matrix *= self.weight
         # Of what is exact the product can only be that of the matrix.
         out[:, d:-2] = matrix @ block if exact else self.view.on_columns(image) * self.weight
-        out[:, -2], out[:, -1] = (
-            mean,
-            np.sqrt(np.maximum(squares, 0.0) / self.view.weight_of_rows(self.reader.shape[0])),
-        )
+        rows, found = self.reader.shape[0], {"column_mean": mean, "column_m2": squares}
+        columns = ColumnStatistics.of(found, rows, sparse=self.of_csr, weight=self.view.weight_of_rows(rows))
+        out[:, -2], out[:, -1] = columns.mean, columns.std
         return out
 
     def apart(self, product: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:

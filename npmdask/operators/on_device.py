@@ -595,7 +595,9 @@ def _moments_partial(op: OnDevice, slabs: range, block: Block) -> Partial:
             spread = spread + xp.matmul(there, rows * rows) + away * away * (count * share)
             mean, count = mean + share * away, count + here
             strip.done()
-    found = np.stack([np.full(of.block_rows, count), *backend.download(mean, spread)])
+    means, squares = backend.download(mean, spread)
+    lost = 2 * np.abs(means) * np.sqrt(squares * count)  # at most
+    found = np.stack([np.full(of.block_rows, count), means, squares, lost])
     return finite_partial(of.unstacked(found, slabs), of.reader, slabs, record)
 
 

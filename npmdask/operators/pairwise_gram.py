@@ -21,11 +21,12 @@ from npmdask.operators._protocol import (
     split_rows,
     strip_rows,
 )
-from npmdask.operators.column_moments import OF_GAPS, filled_moments
-from npmdask.operators.view import View, column_scale
+from npmdask.operators.column_moments import OF_GAPS, of_gaps
+from npmdask.operators.view import View
 from npmdask.storage.checksum import crc32c
+from npmdask.storage.column_statistics import ColumnStatistics, relative
 from npmdask.storage.readers.dense import ReadStats, scratch
-from npmdask.storage.readers.gaps import nothing_there, over_observed
+from npmdask.storage.readers.gaps import nothing_there
 
 LEAST_PAIRS = 2  # rows that a covariance is of, at least: a single one has none
 SUMS = ("products", "totals", "counts")
@@ -43,7 +44,7 @@ class PairwiseGram(BySlabs):
     denominator. Such a matrix can have negative eigenvalues. ``finish`` gives its product with the block, after these
     are set to 0; where the ``whole`` is asked for also the matrix before it, and behind it a column of ``FACTS`` (how
     much was taken off: the sum and the largest negative eigenvalue; the trace; the least number of rows of a pair) and
-    the moments of the columns: d x (d + p + 7).
+    the moments of the columns and their error: d x (d + p + 8).
 
     Parameters
     ----------
@@ -107,12 +108,11 @@ class PairwiseGram(BySlabs):
 
     def finish(self, total: Partial, block: Block) -> Block:
         products, totals, counts = (total.sums[name] for name in SUMS)
-        moments, used = self._moments(total.sums), np.ones(self.block_rows)
+        columns, used = self._columns(total.sums), np.ones(self.block_rows)
         if self.view.column_weight is not None:
             used = np.sqrt(self.view.column_weight)
         if self.scaled:
-            mean, std, observed = moments[0], moments[1], moments[4]
-            used = used / column_scale(mean, over_observed(std, observed), sparse=False)
+            used = used / columns.scale
         used = np.where(np.diagonal(counts) > 0, used, 0.0)  # a column without any value counts as constant
         if not used.any():
             raise nothing_there(self.reader.where)
@@ -132,21 +132,27 @@ class PairwiseGram(BySlabs):
             return image
         facts = np.zeros(self.block_rows)
         facts[: len(FACTS)] = [negative.sum(), negative[0], np.trace(matrix), least][: len(facts)]
-        return np.concatenate([matrix, image, facts[:, None], moments.T], axis=1)
+        absent = {"absent": self.reader.shape[0] - np.diagonal(total.sums["counts"]), "rows_with": total.sums[GAPPY][0]}
+        moments = [
+            *of_gaps(columns, absent),
+            np.broadcast_to(-1.0 if columns.error is None else columns.error, len(used)),
+        ]
+        return np.concatenate([matrix, image, facts[:, None], np.transpose(moments)], axis=1)
 
-    def _moments(self, sums: Sums) -> np.ndarray:
-        """``OF_GAPS`` (6 x d), of the sums of each column with itself."""
+    def _columns(self, sums: Sums) -> ColumnStatistics:
+        """Of the sums of each column with itself."""
         assert self.view.shift is not None
-        squares, totals, counts = (np.diagonal(sums[name]) for name in SUMS)
+        (squares, totals, counts), rows = (np.diagonal(sums[name]) for name in SUMS), self.reader.shape[0]
         away = totals / np.maximum(counts, 1.0)
-        found = {"count": counts, "mean": self.view.shift + away, "m2": np.maximum(squares - totals * away, 0.0)}
-        found |= {"absent": self.reader.shape[0] - counts, "rows_with": sums[GAPPY][0]}
-        return filled_moments(found, float(self.reader.shape[0]), self.reader.dtype)
+        found = {"column_mean": self.view.shift + away, "column_m2": squares - totals * away}
+        found["column_observed"] = np.where(counts < rows, counts / rows, 1.0)
+        return ColumnStatistics.of(found, rows, sparse=False, lost=relative(rows) * counts * away**2)
 
     def apart(self, product: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """The matrix, its product and the column of facts; and the moments of columns by name."""
-        last = len(OF_GAPS)
-        return product[:, :-last], dict(zip(OF_GAPS, product[:, -last:].T.copy(), strict=True))
+        moments = dict(zip(OF_GAPS, product[:, -len(OF_GAPS) :].T.copy(), strict=True))
+        known = {name: values for name, values in moments.items() if name != "column_error" or values[0] >= 0}
+        return product[:, : -len(OF_GAPS)], known
 
     def _require_pairs(self, counts: np.ndarray, used: np.ndarray) -> int:
         """The least number of rows of a pair of columns; raises BadInputError where that is none."""

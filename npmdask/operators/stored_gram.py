@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,6 +13,7 @@ from npmdask.numerics.subspaces import Block, starting_block
 from npmdask.operators._protocol import OnePass, Partial, Sums, require_finite, tile_bytes
 from npmdask.operators.gram_matrix import FINISHING, DenseRows, GramMatrix
 from npmdask.operators.view import AS_STORED, View
+from npmdask.storage.column_statistics import ColumnStatistics
 from npmdask.storage.readers.dense import ReadStats
 from npmdask.theory.certificates.bounds import rounding_of
 
@@ -48,10 +48,10 @@ class GramSums:
     image: Block
     slack: float = 0.0
 
-    @cached_property
-    def deviation(self) -> np.ndarray:
-        """Standard deviations of the columns, of the population."""
-        return np.asarray(np.sqrt(np.maximum(np.diagonal(self.matrix), 0.0) / self.count))
+    def columns(self, *, of_csr: bool) -> ColumnStatistics:
+        """Means and deviations of the columns; what these are off is part of what the matrix is off."""
+        found = {"column_mean": self.mean, "column_m2": np.diagonal(self.matrix)}
+        return replace(ColumnStatistics.of(found, self.count, sparse=of_csr), error=0.0)
 
     def joined(self, other: GramSums, probes: Block) -> GramSums:
         """The sums of both."""
@@ -403,7 +403,7 @@ class StoredGram(OnePass):
         if not self.view.centres or self.reader.of_csr:  # what the mean adds, or has taken off, and its rounding
             slack += rounding_of(d, rows * float(np.square(sums.mean * scale).sum()))
         out[:, -3] = slack * self.weight
-        out[:, -2], out[:, -1] = sums.mean, sums.deviation
+        out[:, -2], out[:, -1] = sums.mean, sums.columns(of_csr=self.reader.of_csr).std
         return out
 
     def apart(self, product: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:

@@ -13,16 +13,7 @@ from scipy.sparse import csr_matrix
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import as_dtype, like
-
-
-def column_scale(mean: np.ndarray, std: np.ndarray, *, sparse: bool) -> np.ndarray:
-    """What columns of these means and deviations (d) are divided by.
-
-    The deviation of a constant column is rounding noise, not 0: dividing by it would blow up nothing into something.
-    From sums of squares (CSR) only half the digits of a deviation are real.
-    """
-    noise = np.abs(mean) * (1e-7 if sparse else 1e-13)
-    return np.where(std > noise, std, 1.0)
+from npmdask.storage.column_statistics import ColumnStatistics
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -36,6 +27,7 @@ class View:
     row_weight, column_weight : u (m) and v (d), not negative: ``A^T A`` is the sum of ``u_i a_i a_i^T``, and the inner
         product of two rows that of their entries times v.
     to_centre : rows are less their mean, which is to be found: by :class:`npmdask.operators.GramMatrix`, and no other.
+    scale_error : the largest relative error of what columns are divided by.
 
     Raises
     ------
@@ -48,6 +40,7 @@ class View:
     row_weight: np.ndarray | None = None
     column_weight: np.ndarray | None = None
     to_centre: bool = False
+    scale_error: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("row_weight", "column_weight"):
@@ -56,16 +49,12 @@ class View:
                 raise BadInputError(f"{name} must be finite and not negative: it multiplies squares")
 
     @classmethod
-    def of_columns(
-        cls, mean: np.ndarray | None, std: np.ndarray | None, *, center: bool, scale: bool, sparse: bool
-    ) -> View:
-        """The view of centred and scaled columns, of these means and deviations (None where they are not known)."""
-        known = scale and mean is not None and std is not None
-        return cls(
-            shift=mean if center else None,
-            to_centre=center and mean is None,
-            scale=column_scale(mean, std, sparse=sparse) if known else None,  # type: ignore[arg-type]
-        )
+    def of_columns(cls, columns: ColumnStatistics | None, *, center: bool, scale: bool) -> View:
+        """The view of centred and scaled columns, of these means and deviations (None: they are not known)."""
+        if columns is None:
+            return cls(to_centre=center)
+        by, error = (columns.scale, columns.scale_error) if scale else (None, 0.0)
+        return cls(shift=columns.mean if center else None, scale=by, scale_error=error)
 
     def on_columns(self, block: Block) -> Block:
         """``diag(1 / scale) diag(v)^(1/2) block``: what X is multiplied by, and what sums over its rows are."""

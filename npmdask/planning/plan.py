@@ -339,7 +339,7 @@ def _mean_cosine(problem: Problem, values: np.ndarray) -> float | None:
     """
     source, mean = problem.source, None
     if source.column_mean is not None:
-        mean = mean_of_rows(problem, problem.operator(source.column_mean, source.column_std), source.column_mean)
+        mean = mean_of_rows(problem, problem.operator(source.statistics), source.column_mean)
     if mean is None or not len(values) or not values[0] > 0 or problem.locked is not None:
         return None
     first, second = float(values[0]), float(values[1]) if len(values) > 1 else 0.0
@@ -703,7 +703,7 @@ def plan_tensor(problem: Problem, resources: Resources) -> TensorPlan:
     RefusedError
         The memory limit is too small, as for the run itself.
     """
-    algorithm, operator = problem.algorithm, problem.operator(None, None)
+    algorithm, operator = problem.algorithm, problem.operator()
     assert isinstance(algorithm, TensorPower)
     reader: Any = operator.reader
     k, width, d = algorithm.target_rank, algorithm.iteration_rank, problem.d

@@ -223,8 +223,8 @@ def _drawn_there(source: Source, request: Request, seconds: float, allowed: Samp
 def _light(problem: Problem) -> tuple[Source, Request]:
     """What a sample is made of and no more, to be sent."""
     source, asked = problem.source, problem.request.center or problem.request.scale
-    mean, std = (source.column_mean, source.column_std) if asked else (None, None)
-    return replace(source, truth=None, words=None, column_mean=mean, column_std=std), problem.request
+    known = source.statistics if asked else None
+    return replace(source, truth=None, words=None, statistics=known), problem.request
 
 
 # The prediction for a search for a share of the variance: its stages and the run that answers, one after the other.

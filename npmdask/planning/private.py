@@ -552,7 +552,7 @@ class PowerNoise:
             rng = generator(self.problem.request.seed, "start")
             algorithm: Any = replace(self.problem.algorithm, iteration_rank=columns)  # type: ignore[type-var]
             query = algorithm.query(algorithm.init(self.problem.d, rng=rng))
-            operator: Any = self.problem.operator(None, None)
+            operator: Any = self.problem.operator()
             mechanism = self.recipe.mechanism_of(operator, columns, Query(query.block))
             self._blocks[columns] = (mechanism, operator.prepare(query.block))
         return self._blocks[columns]

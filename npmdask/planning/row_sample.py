@@ -14,9 +14,9 @@ from npmdask.execution.memory import MemoryPlan
 from npmdask.numerics.complex_parts import as_complex, moduli
 from npmdask.numerics.random import generator
 from npmdask.numerics.spectra import evenly
-from npmdask.operators.view import column_scale
 from npmdask.runs.problem import Problem, Request
 from npmdask.runs.weights import columns_read
+from npmdask.storage.column_statistics import ColumnStatistics, ColumnSums, EntrySums, of_moments
 from npmdask.storage.readers.complex_parts import ComplexReader
 from npmdask.storage.readers.dense import DenseReader, ReadStats
 from npmdask.storage.readers.gaps import GapReader
@@ -179,10 +179,10 @@ def _errors(
 def _missed(source: Source, request: Request, rows: Any, spectrum: np.ndarray, rank: int) -> str:
     """That the sample misses rows that matter, where the variances of all rows, known from ingest, show it."""
     weighted = request.weights is not None
-    if source.column_mean is None or source.column_std is None or weighted or np.isnan(rows.sum()):
+    if source.statistics is None or weighted or np.isnan(rows.sum()):
         return ""
-    mean, std, sparse = source.column_mean, source.column_std, issparse(rows)
-    unit = column_scale(mean, std, sparse=sparse) if request.scale else np.ones(len(std))
+    mean, std, sparse = source.statistics.mean, source.statistics.std, issparse(rows)
+    unit = source.statistics.scale if request.scale else np.ones(len(std))
     away = sparse or not request.center
     expected = (std**2 + mean**2 if away else std**2) / unit**2
     squares = rows.multiply(1 / unit).power(2).tocsr() if sparse else np.square((rows if away else rows - mean) / unit)
@@ -322,6 +322,18 @@ def _sparse_rows(
     return parts
 
 
+def _statistics(rows: Any, times: np.ndarray | None) -> ColumnStatistics:
+    """Of the columns of the sample alone, whose rows count so many ``times``."""
+    count, weight = rows.shape[0], float(rows.shape[0] if times is None else times.sum())
+    if isinstance(rows, csr_matrix):
+        entries = EntrySums(rows.shape[1])
+        entries.add(rows.indices, rows.data, None if times is None else np.repeat(times, np.diff(rows.indptr)))
+        return entries.statistics(count, weight)
+    sums = ColumnSums(rows.shape[1])
+    sums.add(rows, times)
+    return of_moments(vars(sums), count, weight)
+
+
 def _seen(
     source: Source, request: Request, rows: Any, numbers: list[np.ndarray]
 ) -> tuple[Any, np.ndarray | None, np.ndarray | None]:
@@ -336,18 +348,12 @@ def _seen(
         times = None
     columns, mean = np.ones(rows.shape[1]), None
     if request.center or request.scale:
-        mean, std = source.column_mean, source.column_std
-        if mean is None or std is None:
-            share = np.full(rows.shape[0], 1 / rows.shape[0]) if times is None else times / times.sum()
-            mean = rows.T @ share
-            square = rows.multiply(rows).T @ share - mean**2 if sparse else (rows - mean).T ** 2 @ share
-            std = np.sqrt(np.maximum(square, 0.0))
+        known = source.statistics or _statistics(rows, times)
+        mean = known.mean
         if request.center and not sparse:
             rows = rows - mean
-        if request.scale and source.parts == 2:
-            columns = columns / column_scale(moduli(mean), moduli(std), sparse=False)
-        elif request.scale:
-            columns = columns / column_scale(mean, std, sparse=sparse)
+        if request.scale:
+            columns = columns / (known.of_moduli(moduli) if source.parts == 2 else known).scale
     weights = None if asked is None else columns_read(asked, source)
     if weights is not None:
         columns = columns * np.sqrt(weights)

@@ -32,6 +32,7 @@ from npmdask.operators.view import AS_STORED
 from npmdask.planning.row_sample import Sample, SampleBudget, draw_sample
 from npmdask.runs.problem import Problem
 from npmdask.storage.block_files import BlockFile
+from npmdask.storage.column_statistics import ColumnStatistics
 from npmdask.storage.prefetch import granted
 
 SECONDS = 5.0  # for everything
@@ -104,7 +105,7 @@ def measure_throughput(
     start = time.perf_counter()
     until = start + (FRESH + WARM + SAMPLE) * budget
     nothing = np.zeros(problem.d)
-    operator = problem.operator(nothing, nothing + 1)
+    operator = problem.operator(ColumnStatistics(mean=nothing, std=nothing + 1, rows=1))
     workers = max(1, plan.workers)
     threads = min(plan.threads * workers, len(runs_of(operator)))
     flying = granted("measurement", plan.in_flight)

@@ -264,7 +264,7 @@ def _weighted(source: Source, request: Request, weights: Weights) -> Source:
     stored = source.reader.inner if isinstance(source.reader, GapReader) else source
     weights.require_fit(stored.shape, source.path)
     Weights(columns=columns_read(weights, source))  # positive ones are among those that are read
-    return source if weights.rows is None else replace(source, column_mean=None, column_std=None)
+    return source if weights.rows is None else replace(source, statistics=None)
 
 
 def prepared(source: Source, request: Request) -> Source:

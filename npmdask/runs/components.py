@@ -23,14 +23,14 @@ from npmdask.numerics.domains import one_of
 from npmdask.numerics.factor_model import FactorModel, FittedScores, filled_by_model, least_squares_scores
 from npmdask.numerics.rotations import procrustes, promax, varimax
 from npmdask.numerics.subspaces import Block, fix_signs
-from npmdask.operators.view import column_scale
 from npmdask.runs.missing import Fill, Missing, kept_fill, missing_of
 from npmdask.runs.weights import Weights, in_units_of_data, kept_weights
+from npmdask.storage.column_statistics import ColumnStatistics
 from npmdask.storage.columns import Choice, addressed, at, choosable
 from npmdask.storage.containers import is_sparse, table_of
 from npmdask.storage.labels import Labels
 from npmdask.storage.readers.dense import DenseReader
-from npmdask.storage.readers.gaps import DROP, EM, FILL, MEAN, GapReader, Marks, as_nan, over_observed
+from npmdask.storage.readers.gaps import DROP, EM, FILL, MEAN, GapReader, Marks, as_nan, held_fill
 from npmdask.storage.source import Source, open_source, with_missing
 from npmdask.storage.streams.zarr_rows import units_of
 
@@ -185,7 +185,7 @@ class StoredComponents:
         if found.rule in (DROP, EM) or missing == LEAST_SQUARES or inner.dtype.kind != "f":
             return replace(opened, reader=inner)
         assert found.fill is not None
-        return replace(opened, reader=replace(inner, fill=found.fill.astype(inner.dtype)))
+        return replace(opened, reader=replace(inner, fill=held_fill(found.fill, inner)))
 
     def all_scores(
         self, source: Any, dim: str | int | None = None, dtype: Any = np.float64, missing: str = AS_RUN
@@ -295,20 +295,18 @@ def components_of_run(
         fill = kept_fill(held, data)
         known: dict[str, Any] = {"column_weight": columns, "marks": marks, "labels": labels, "choice": choice}
         return StoredComponents(basis=basis, missing=missing, fill=fill, **known)
-    mean, std = _statistics(held, spec, source)
-    model = None
+    surveyed, model = _statistics(held, spec, source), None
+    mean, scale = surveyed.mean, surveyed.scale
     if data.get("missing") == EM:
         mean, model = _of_model(held, basis)
-    if missing is not None and missing.observed is not None:
-        std = over_observed(std, missing.observed)
     if np.dtype(data["dtype"]).kind == "c":  # parts of columns
-        std, mean = moduli(std)[::2], as_complex(mean[:, None])[:, 0]
+        scale, mean = surveyed.of_moduli(moduli).scale[::2], as_complex(mean[:, None])[:, 0]
     return StoredComponents(
         basis=basis,
         choice=choice,
         missing=missing,
         mean=mean if data["center"] else None,
-        scale=column_scale(np.abs(mean), std, sparse=data["kind"] == "sparse") if data["scale"] else None,
+        scale=scale if data["scale"] else None,
         column_weight=columns,
         model=model,
         labels=labels,
@@ -328,8 +326,8 @@ def keep_statistics(held: RunStore, spec: dict[str, Any], source: Source) -> Non
     if not (data["center"] or data["scale"]) or data["kind"] == "tensor" or held.is_stage:
         return
     if survey is None and held.part_meta(COLUMNS) is None:
-        if source.column_mean is not None and source.column_std is not None:
-            held.write_part(COLUMNS, {"column_mean": source.column_mean, "column_std": source.column_std}, {})
+        if source.statistics is not None:
+            held.write_part(COLUMNS, source.statistics.kept(), {})
 
 
 def _of_model(held: RunStore, basis: Block) -> tuple[np.ndarray, FactorModel]:
@@ -341,22 +339,23 @@ def _of_model(held: RunStore, basis: Block) -> tuple[np.ndarray, FactorModel]:
     return part[0]["model_mean"], FactorModel(axes=basis, lengths=lengths, mean=np.zeros(len(basis)), noise=noise)
 
 
-def _statistics(held: RunStore, spec: dict[str, Any], source: Source | None) -> tuple[np.ndarray, np.ndarray]:
+def _statistics(held: RunStore, spec: dict[str, Any], source: Source | None) -> ColumnStatistics:
     """Means and deviations of the columns of a run: of its survey, or recorded with its source."""
     for name in ("survey", COLUMNS):
         part = held.read_part(name)
         if part is not None and "column_mean" in part[0]:
-            return part[0]["column_mean"], part[0]["column_std"]
+            about = spec["data"]
+            return ColumnStatistics.of(part[0], about["shape"][0], sparse=about["kind"] == "sparse")
     where = f"{held.path} was centred or scaled with statistics that are stored with its source"
     try:
         source = source or open_source(spec["source"], spec["data"]["kind"], spec.get("dim"))
     except BadInputError as error:
         raise BadInputError(f"{where}: {error}") from error
-    if source.fingerprint != spec["data"]["fingerprint"] or source.column_mean is None or source.column_std is None:
+    if source.fingerprint != spec["data"]["fingerprint"] or source.statistics is None:
         raise BadInputError(
             f"{where} {spec['source']}, which has changed since: put it back, or run again on what it is"
         )
-    return source.column_mean, source.column_std
+    return source.statistics
 
 
 # Components that are turned: to simple structure, or onto those of an earlier run. No pass over the data.

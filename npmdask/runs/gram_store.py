@@ -164,7 +164,7 @@ class GramStore:
     @property
     def deviation(self) -> np.ndarray:
         """Standard deviations of the columns (d), of the population."""
-        return self._reader.sums.deviation
+        return self._reader.sums.columns(of_csr=self._reader.of_csr).std
 
     @property
     def fingerprint(self) -> str:
@@ -536,8 +536,7 @@ class GramStore:
             reader=reader,  # type: ignore[arg-type]
             fingerprint=self.fingerprint,
             registered=True,
-            column_mean=reader.sums.mean,
-            column_std=reader.sums.deviation,
+            statistics=reader.sums.columns(of_csr=reader.of_csr),
             labels=labels if labels.columns else None,
         )
 
@@ -699,7 +698,7 @@ class GramStore:
     ) -> StoredGram:
         reader = reader or self._reader
         sums = reader.sums
-        view = View.of_columns(sums.mean, sums.deviation, center=center, scale=scale, sparse=reader.of_csr)
+        view = View.of_columns(sums.columns(of_csr=reader.of_csr), center=center, scale=scale)
         own = 1.0 / sums.count if self.kind == "samples" else 1.0
         return StoredGram(reader=reader, view=view, weight=own if weight is None else weight)
 
@@ -957,7 +956,7 @@ def _rank_of(source: Source, request: Request, share: float) -> int:
         algorithm=StoredGramPairs(target_rank=1, iteration_rank=1, probed=1),
         rule=StoredGramRule(tol=1.0, max_steps=1, d=source.shape[1]),
     )
-    operator: Any = posed.operator(source.column_mean, source.column_std)
+    operator: Any = posed.operator(source.statistics)
     trace = trace_of(source, operator, whatever_it_takes=False) or 0.0
     values = np.linalg.eigvalsh(operator.matrix())[::-1]
     return min(smallest_rank(values, share * trace) or len(values), *source.shape)

@@ -14,12 +14,11 @@ import numpy as np
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.storage.kinds import real_array
-from npmdask.storage.readers.gaps import DROP, EM, FILL, MEAN, PAIRWISE, GapReader, nothing_there
+from npmdask.storage.readers.gaps import DROP, EM, FILL, MEAN, PAIRWISE, GapReader, held_fill, nothing_there
 from npmdask.storage.safe_open import numbers_in
 from npmdask.storage.source import Source
 
 LARGE = 0.05  # of the entries, or of what a column should have, is missing: then the mean changes what is found
-COARSE = 1e-3  # of the deviation: by less the rounding of a fill changes variances by a millionth at most
 ROUNDING = 1e-13  # of a share of weights
 NAMED = 5  # columns that a warning names
 CLIPPED = 1e-3  # of the variance: by more it is worth a word that eigenvalues were set to 0
@@ -202,9 +201,8 @@ def filled(source: Source, survey: dict[str, np.ndarray]) -> Source:
         return source
     if not survey["column_observed"].any():
         raise nothing_there(source.path)
-    fill = survey["column_fill"].astype(source.reader.dtype)
-    reader = replace(source.reader, observed=survey["column_observed"])
-    return replace(source, reader=replace(reader, fill=fill) if reader.rule == MEAN else reader)
+    reader, fill = replace(source.reader, observed=survey["column_observed"]), survey["column_fill"]
+    return replace(source, reader=replace(reader, fill=held_fill(fill, reader)) if reader.rule == MEAN else reader)
 
 
 def keep_missing(store: RunStore, source: Source, survey: Any, limit: float | None = None) -> None:
@@ -277,7 +275,7 @@ def missing_warnings(store: RunStore, facts: Mapping[str, Any]) -> list[str]:
             "is missing, and components turn away from columns with gaps. Where values are missing because of what "
             "they are, or in blocks of rows, the answer follows the pattern of the gaps"
         )
-    return said + _empty_columns(found) + _coarse_fill(store, found)
+    return said + _empty_columns(found)
 
 
 def _empty_columns(found: Missing) -> list[str]:
@@ -314,24 +312,6 @@ def _without_fill(found: Missing, facts: Mapping[str, Any]) -> list[str]:
     if found.rule == PAIRWISE and facts.get("least_pairs", FEW_PAIRS) < FEW_PAIRS:
         said.append(f"a covariance is of {facts['least_pairs']:.0f} rows only that have both columns: it is unreliable")
     return said
-
-
-def _coarse_fill(store: RunStore, found: Missing) -> list[str]:
-    """Where the mean, as the dtype of the data holds it, is far from the mean, as deviations go."""
-    survey = store.read_part("survey")
-    if survey is None or found.fill is None or found.observed is None:
-        return []
-    mean, std = survey[0]["column_mean"], survey[0]["column_std"]
-    # the mean is that with the fill
-    away = np.abs(found.fill - mean) / np.maximum(found.observed, np.finfo(float).tiny)
-    coarse = found.kept[(found.counts[found.kept] > 0) & (found.observed > 0) & (away > COARSE * std)]
-    if not len(coarse):
-        return []
-    return [
-        f"the mean of {len(coarse)} column{'s' if len(coarse) > 1 else ''} with gaps (number {coarse[0]}, from 0) is "
-        "so large beside the deviation that the dtype of the data rounds it too much: gaps are not quite at the mean. "
-        "Subtract an offset when the data are written, or write them as float64"
-    ]
 
 
 def filled_entries(reader: Any) -> str:

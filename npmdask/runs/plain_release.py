@@ -25,9 +25,8 @@ from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import BASES, Block, TurnedBlock, orth, rayleigh_ritz
 from npmdask.numerics.units import attributes
 from npmdask.operators import ColumnMoments, ColumnsByRange, GramReader, Operator, RowsByRange, columns_of
-from npmdask.operators.column_moments import OF_GAPS
 from npmdask.operators.pairwise_gram import FACTS
-from npmdask.operators.view import AS_STORED, View, column_scale
+from npmdask.operators.view import AS_STORED, View
 from npmdask.privacy.release import Answer, Released
 from npmdask.runs.left_vectors import left_chunks, rebuild_left
 from npmdask.runs.missing import filled, keep_missing, missing_warnings
@@ -36,9 +35,10 @@ from npmdask.runs.results import answer_arrays, assure, closed, of_pairs, outcom
 from npmdask.runs.session import Session
 from npmdask.runs.stopping_rules import leading_view, settle, trace_of
 from npmdask.storage.block_files import FOLDER, BlockFile, Workspace
+from npmdask.storage.column_statistics import ColumnStatistics
 from npmdask.storage.paths import is_url
 from npmdask.storage.readers.dense import DenseReader, ReadStats, checksum_table, checksums_of
-from npmdask.storage.readers.gaps import EM, PAIRWISE, GapReader, over_observed
+from npmdask.storage.readers.gaps import EM, PAIRWISE, GapReader
 from npmdask.storage.source import Source
 from npmdask.theory.certificates.statements import of_factor_model, with_assurance
 from npmdask.theory.diagnostics import max_sin_theta
@@ -91,17 +91,12 @@ def constant_columns(problem: Problem, source: Source) -> np.ndarray:
 
     Deviations of exactly 0 are left out: those columns are constant (unless they are too small to be squared).
     """
-    mean, std = source.column_mean, source.column_std
-    plain = problem.recipe is None and problem.derived is None
-    if not problem.request.scale or not plain or mean is None or std is None:
+    columns, plain = source.statistics, problem.recipe is None and problem.derived is None
+    if not problem.request.scale or not plain or columns is None:
         return np.empty(0, np.int64)
-    if isinstance(source.reader, GapReader):
-        std = source.reader.deviations(std)
-    if source.parts == 2:
-        mean, std = moduli(mean)[::2], moduli(std)[::2]
-    scale = column_scale(mean, std, sparse=source.of_csr)
-    small = (mean != 0) & (np.abs(mean) < SMALLEST)
-    return np.flatnonzero((scale == 1) & (std != 1) & ((std > 0) | small))
+    columns = columns.of_moduli(moduli) if source.parts == 2 else columns
+    small = (columns.mean != 0) & (np.abs(columns.mean) < SMALLEST)
+    return np.flatnonzero(~columns.varies & ((columns.deviation > 0) | small))[:: source.parts] // source.parts
 
 
 def constant_columns_warning(constant: np.ndarray, *, centred: bool) -> list[str]:
@@ -457,23 +452,23 @@ class PlainRelease:
     def _survey(self, step: int) -> None:
         """The source with column statistics and checksums, from ingest, an earlier pass, or one now; its operator."""
         source, store = self._problem.source, self._session.store
-        mean, std = source.column_mean, source.column_std
-        part = store.read_part("survey")
+        known, part = source.statistics, store.read_part("survey")
         if part is None and self._problem.needs_moments:
             weights = self._problem.request.weights
             view = AS_STORED if weights is None else View(row_weight=weights.rows)
             moments: Any = ColumnMoments(reader=source.reader, view=view)
             found, record, _ = self._session.one_pass("survey of the columns", moments, np.zeros((1, 1)))
-            self._keep_survey(record, dict(zip(OF_GAPS, found, strict=False)))
+            self._keep_survey(record, moments.named(found))
             part = store.read_part("survey")
         if part is not None:
             arrays = part[0]
-            mean, std = arrays.get("column_mean", mean), arrays.get("column_std", std)
+            if "column_mean" in arrays:
+                known = ColumnStatistics.of(arrays, source.shape[0], sparse=source.of_csr)
             table = checksum_table(arrays)  # None of a store that records its own
             source = source if table is None else source.with_checksums(table)
             source = filled(source, arrays)
-        self._source = replace(source, column_mean=mean, column_std=std)
-        self._operator = replace(self._problem, source=self._source).operator(mean, std, first=step == 0)
+        self._source = replace(source, statistics=known)
+        self._operator = replace(self._problem, source=self._source).operator(known, first=step == 0)
         keep_missing(store, self._source, part, self._problem.request.missing_limit)
         if self._problem.derived is None:
             whatever_it_takes = isinstance(self._problem.share, float)
@@ -779,9 +774,8 @@ class PairwiseRelease(PlainRelease):
 
     def _is_far(self) -> bool:
         """Say whether the sums of a column have lost digits, which sums about means do not."""
-        found = self._moments
-        away = np.abs(found["column_mean"] - self._operator.view.shift)
-        return bool((away > FAR * over_observed(found["column_std"], found["column_observed"])).any())
+        found = ColumnStatistics.of(self._moments, self._source.shape[0], sparse=False)
+        return bool((np.abs(found.mean - self._operator.view.shift) > FAR * found.deviation).any())
 
     def _survey(self, step: int) -> None:
         super()._survey(step)

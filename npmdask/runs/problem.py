@@ -38,12 +38,12 @@ from npmdask.operators import (
     Triangle,
     View,
 )
-from npmdask.operators.view import column_scale
 from npmdask.privacy.mechanisms import Mechanism, NoNoise
 from npmdask.privacy.release import EVERYTHING, Disclosure, Recipe
 from npmdask.privacy.request import Privacy
 from npmdask.runs.missing import Fill
 from npmdask.runs.weights import Weights, columns_read
+from npmdask.storage.column_statistics import ColumnStatistics
 from npmdask.storage.labels import Axis
 from npmdask.storage.readers.gaps import COUNTED, EM, PAIRWISE, REFUSE, GapReader
 from npmdask.storage.readers.packed import TriangleReader
@@ -273,8 +273,8 @@ class Problem:
             return False
         return self.of_matrix or (self.derived is not None and self.derived.certified)
 
-    def operator(self, mean: np.ndarray | None, std: np.ndarray | None, *, first: bool = False) -> Operator:
-        """The operator, with the column means and deviations that centring and scaling need.
+    def operator(self, columns: ColumnStatistics | None = None, *, first: bool = False) -> Operator:
+        """The operator, with the means and deviations of columns that centring and scaling need.
 
         ``first``: of the first step, in which a matrix that is only said to be symmetric is read whole, so that
         X^T (A X) shows whether it is; after that, as from the start if it was stored as symmetric, by its triangle.
@@ -286,7 +286,7 @@ class Problem:
         if self.derived is not None:
             return self.derived.operator(self.source)
         if self.source.parts == 2:
-            return self._of_complex(mean, std)
+            return self._of_complex(columns)
         if kind == "symmetric" and reader.layout == "dense":
             if reader.by_triangle and (self.source.mirrored or not first):
                 return Triangle(reader=TriangleReader(array=reader.array, checksums=reader.checksums))
@@ -294,7 +294,7 @@ class Problem:
         made = OF_LAYOUT[reader.layout]
         if kind in ("symmetric", "tensor"):
             return made(reader=reader)
-        view = self.view(mean, std)
+        view = self.view(columns)
         if self.request.missing == EM:
             return FactorExpectations(reader=reader, view=view, seed=self.request.seed)
         if self.request.missing == PAIRWISE:
@@ -302,24 +302,21 @@ class Problem:
         weight = 1.0 / view.weight_of_rows(self.source.shape[0]) if kind == "samples" else 1.0
         return made(reader=reader, weight=weight, view=view)
 
-    def _of_complex(self, mean: np.ndarray | None, std: np.ndarray | None) -> Operator:
+    def _of_complex(self, columns: ColumnStatistics | None) -> Operator:
         """The operator on real vectors of twice as many entries: npmdask.operators.complex_parts."""
         reader: Any = self.source.reader
         if self.source.kind == "symmetric":
             return ComplexSymmetric(reader=reader)
-        view = self.view(mean, std)
+        view = self.view(columns)
         weight = 1.0 / view.weight_of_rows(self.source.shape[0]) if self.source.kind == "samples" else 1.0
         return ComplexGram(reader=reader, weight=weight, view=view)
 
-    def view(self, mean: np.ndarray | None, std: np.ndarray | None) -> View:
+    def view(self, columns: ColumnStatistics | None) -> View:
         """How the question sees the stored columns, of these means and deviations."""
-        asked, sparse = self.request, self.source.of_csr
-        if std is not None and isinstance(self.source.reader, GapReader):
-            std = self.source.reader.deviations(std)
-        view = View.of_columns(mean, std, center=asked.center, scale=asked.scale, sparse=sparse)
-        if self.source.parts == 2 and view.scale is not None:
-            assert mean is not None and std is not None
-            view = replace(view, scale=column_scale(moduli(mean), moduli(std), sparse=False))
+        asked = self.request
+        view = View.of_columns(columns, center=asked.center, scale=asked.scale)
+        if self.source.parts == 2 and asked.scale and columns is not None:
+            view = replace(View.of_columns(columns.of_moduli(moduli), center=False, scale=True), shift=view.shift)
         if asked.weights is None:
             return view
         return replace(view, row_weight=asked.weights.rows, column_weight=columns_read(asked.weights, self.source))
@@ -327,7 +324,8 @@ class Problem:
     def sides(self) -> list[Any]:
         """Every operator that a run of this problem may ask, with made-up column statistics: enough for their sizes."""
         nothing, one = (np.broadcast_to(value, self.d) for value in (0.0, 1.0))  # of many columns two arrays count
-        first, later = (self.operator(nothing, one, first=first) for first in (True, False))
+        known = ColumnStatistics(mean=nothing, std=one, rows=self.source.shape[0])
+        first, later = (self.operator(known, first=first) for first in (True, False))
         if isinstance(self.algorithm, PowerOnDisk):
             plain: Any = later  # SparseGram
             return [TiledGram(reader=plain.reader, weight=plain.weight, view=plain.view)]

@@ -32,6 +32,7 @@ from npmdask.theory.certificates.bounds import (
     carried_over,
     certify,
     noisy_recursion,
+    of_scale,
     rounding_of,
 )
 from npmdask.theory.certificates.wording import health, sentence
@@ -223,7 +224,8 @@ def _rounding(precisions: list[str], d: int, size: float, operator: Any) -> floa
         moved *= float(np.linalg.norm(view.on_columns(view.shift[:, None])))
     # A sparse matrix is centred by taking n m m^T off its product; a dense one row by row, before it is multiplied.
     from_centring = moved**2 if getattr(operator, "centred_by_algebra", False) else moved * math.sqrt(size)
-    return rounding_of(d, size, single=single) + 8 * DOUBLE_EPS * from_centring
+    rounding = rounding_of(d, size, single=single) + 8 * DOUBLE_EPS * from_centring
+    return rounding + of_scale(view.scale_error, size)
 
 
 def _rate(evidence: Evidence, problem: Problem) -> float | None:

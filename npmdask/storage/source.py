@@ -18,6 +18,7 @@ from npmdask.errors import BadInputError, NpmdaskError, RefusedError, closest, r
 from npmdask.numerics.domains import one_of
 from npmdask.storage.checksum import crc32c, fingerprint
 from npmdask.storage.chunk_access import PLAIN, Boxes, location
+from npmdask.storage.column_statistics import ColumnStatistics
 from npmdask.storage.columns import addressed, at, choice_of, genotypes
 from npmdask.storage.containers import is_linear_operator, is_sparse, labels_of, sparse_in_memory, table_of, values_of
 from npmdask.storage.conventions import (
@@ -148,7 +149,7 @@ class Source:
     reader takes; None of a store of an older version, whose fingerprint is made of checksums and can be forged.
     ``mark``: what ``npmdask ledger grant`` noted in a store whose data have a privacy budget, and who copies rows of it
     notes again; ``budget``: the name of that budget.
-    ``column_mean``, ``column_std`` (d, or None): recorded at ingest, population convention (divide by n).
+    ``statistics``: of the columns: their means and deviations, where these are known: recorded at ingest, or surveyed.
     ``mirrored``: that the matrix is symmetric was found when it was stored. ``trace``, ``squared_frobenius``: of
     such a matrix, recorded at ingest; of a tensor the latter. ``side``: d, of kind matrices, whose rows are d x d
     matrices, flattened.
@@ -168,8 +169,7 @@ class Source:
     mirrored: bool = False
     trace: float | None = None
     squared_frobenius: float | None = None
-    column_mean: np.ndarray | None = None
-    column_std: np.ndarray | None = None
+    statistics: ColumnStatistics | None = None
     truth: Truth | None = None
     side: int | None = None
     words: np.ndarray | None = None
@@ -185,6 +185,16 @@ class Source:
     def shape(self) -> tuple[int, ...]:
         """Rows and columns; (d, d, d) of a tensor."""
         return self.reader.inner.shape if isinstance(self.reader, ComplexReader) else self.reader.shape
+
+    @property
+    def column_mean(self) -> np.ndarray | None:
+        """Means of the columns (d), where they are known."""
+        return None if self.statistics is None else self.statistics.mean
+
+    @property
+    def column_std(self) -> np.ndarray | None:
+        """Deviations of the columns (d), of the population; as if gaps were at the mean."""
+        return None if self.statistics is None else self.statistics.std
 
     @property
     def dtype(self) -> np.dtype:
@@ -293,7 +303,7 @@ def with_missing(
     if not marks and ((source.registered and not source.gaps) or reader.dtype.kind != "f"):
         return source
     if marks:  # means that were recorded took them for values
-        source = replace(source, column_mean=None, column_std=None)
+        source = replace(source, statistics=None)
     reader, axes = as_nan(reader), () if source.labels is None else source.labels.columns
     known: dict[str, Any] = {"axes": axes, "checksums": reader.checksums, "marks": marks}
     if rule == FILL:
@@ -713,7 +723,6 @@ def _registered(group: Any, path: str, kind: str, record: dict[str, Any]) -> Sou
         require_undecoded(dict(array.attrs), array.dtype, location(array), "an npmdask store")
     try:
         beside = {name: _checked(group, path, name, crc) for name, crc in record["beside"].items()}
-        mean, m2 = beside.get("column_mean"), beside.get("column_m2")
         truth = None
         if "truth/basis" in beside:
             truth = Truth(basis=beside["truth/basis"], values=beside["truth/values"])
@@ -735,7 +744,7 @@ def _registered(group: Any, path: str, kind: str, record: dict[str, Any]) -> Sou
     digests = reader.recorded_digests(beside)
     if digests is not None and _printed(record, reader, beside) != record["fingerprint"]:
         raise BadInputError(f"the fingerprint of {path} is not that of its chunks; ingest the source again")
-    std = None if m2 is None else np.sqrt(np.maximum(m2, 0) / shape[0])
+    known = {"column_mean", "column_m2"} <= beside.keys()
     return Source(
         path=path,
         kind=kind,
@@ -747,8 +756,7 @@ def _registered(group: Any, path: str, kind: str, record: dict[str, Any]) -> Sou
         mirrored=record["kind"] in ("symmetric", "tensor"),
         trace=record.get("trace"),
         squared_frobenius=record.get("squared_frobenius"),
-        column_mean=mean,
-        column_std=std,
+        statistics=ColumnStatistics.of(beside, shape[0], sparse=reader.layout == "csr") if known else None,
         truth=truth,
         side=record.get("side"),
         words=beside.get("words"),

@@ -237,7 +237,7 @@ def test_means_that_a_store_does_not_have_are_kept(tmp_path: Path, monkeypatch: 
     x = (normal(np.random.default_rng(4), 2000, 40) + 3.0).astype(np.float32)
     np.save(tmp_path / "x.npy", x)
     ingest(tmp_path / "x.npy", tmp_path / "x.zarr", kind="samples")
-    source = replace(open_source(tmp_path / "x.zarr"), column_mean=None, column_std=None)
+    source = replace(open_source(tmp_path / "x.zarr"), statistics=None)
     problem = make_problem(source, Request(target_rank=3, center=True, tol=1e-7, algorithm="gram"))
     found = api.solve(problem, tmp_path / "run", Resources(), Observer())
     a = x.astype(float) - x.mean(axis=0, dtype=float)

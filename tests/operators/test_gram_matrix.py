@@ -20,8 +20,8 @@ from npmdask.errors import BadInputError
 from npmdask.execution.executor import Processes, Threads
 from npmdask.execution.reduction import TreeNode, pack, runs_of, unpack
 from npmdask.operators import Gram, GramMatrix, View
-from npmdask.operators.view import column_scale
 from npmdask.runs.session import keeper_of
+from npmdask.storage.column_statistics import ColumnStatistics
 from npmdask.storage.source import open_source
 from tests.conftest import write_zarr
 from tests.operators.test_operators import ignore, write_csr
@@ -47,7 +47,8 @@ def require_close(found: np.ndarray, wanted: np.ndarray, tol: float) -> None:
 
 
 def view_of(x: np.ndarray, center: bool, scale: bool, sparse: bool, weighted: np.random.Generator | None) -> View:
-    std = column_scale(x.mean(0), x.std(0), sparse=sparse) if scale else None
+    columns = ColumnStatistics(mean=x.mean(0), std=x.std(0), rows=len(x), about_zero=sparse)
+    std = columns.scale if scale else None
     if weighted is None:
         return View(to_centre=center, scale=std)
     m, d = x.shape

@@ -30,7 +30,7 @@ from npmdask.operators import (
 )
 from npmdask.storage.chunk_access import first_line
 from npmdask.storage.chunk_advice import how_read
-from npmdask.storage.readers.sparse import add_by_column
+from npmdask.storage.column_statistics import EntrySums
 from npmdask.storage.source import open_source
 from npmdask.storage.writers.dense import DenseWriter
 from npmdask.storage.writers.sparse import SparseWriter
@@ -357,14 +357,14 @@ def test_sums_by_column_have_the_same_bits_in_either_way(columns: int) -> None:
     """Mutant: values of a column that comes twice are added once."""
     rng = np.random.default_rng(0)
     indices = rng.integers(0, columns, 1000) // 7 * 7
-    values = [rng.standard_normal(1000), rng.standard_normal(1000) ** 2]
-    totals = [rng.standard_normal(columns) for _ in values]
-    expected = [total + np.bincount(indices, each, columns) for total, each in zip(totals, values, strict=True)]
+    values, sums = rng.standard_normal(1000), EntrySums(columns)
+    sums.add(indices, values)  # so that there is something to add to
+    expected = [sums.sums[n] + np.bincount(indices, values**i, columns) for n, i in (("total", 1), ("squares", 2))]
     tracemalloc.start()
-    add_by_column(totals, indices, values)
+    sums.add(indices, values)
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert all((total == each).all() for total, each in zip(totals, expected, strict=True))
+    assert all((sums.sums[name] == each).all() for name, each in zip(("total", "squares"), expected, strict=True))
     assert columns == 50 or most < columns * 8, "a sum as wide as the matrix is made"
 
 

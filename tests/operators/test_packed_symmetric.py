@@ -342,7 +342,7 @@ def test_chunks_that_are_not_square_are_read_whole(tmp_path: Path) -> None:
     a = falling(200)
     path = write_zarr(tmp_path / "a.zarr", a, (64, 50))
     problem = make_problem(open_source(path, "symmetric"), Request(target_rank=3))
-    assert isinstance(problem.operator(None, None), Symmetric)
+    assert isinstance(problem.operator(), Symmetric)
     solution = npmdask.top_k(path, 3, kind="symmetric")
     assert solution.bytes_read == solution.steps * a.nbytes
 

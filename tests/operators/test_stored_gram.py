@@ -120,9 +120,7 @@ def test_the_bound_holds_in_every_view(scales: tuple[float, float], view: str, c
         true = true / std
     true = true - (true.mean(axis=0) if center else 0)
     reader = reader_of(sums, columns)
-    seen = View.of_columns(
-        reader.sums.mean, reader.sums.deviation, center=center, scale=view.startswith("scaled"), sparse=False
-    )
+    seen = View.of_columns(reader.sums.columns(of_csr=False), center=center, scale=view.startswith("scaled"))
     operator = StoredGram(reader=reader, view=seen, weight=0.5)
     error = norm(operator.matrix() - true.T @ true / 2)
     assert error <= bound_of(operator) <= 1e6 * error

@@ -43,6 +43,7 @@ from npmdask.runs.session import Session
 from npmdask.runs.solution import Resources
 from npmdask.runs.stages import Decomposed, MomentOperator, Stages, answered, job_spec
 from npmdask.storage.bundle import Arrays
+from npmdask.storage.column_statistics import ColumnStatistics
 from npmdask.storage.readers.dense import checksum_table
 from npmdask.storage.source import Source, open_source
 
@@ -350,11 +351,12 @@ def with_means(job: Stages) -> np.ndarray:
     """The means of the columns, as recorded at ingest or from one pass; later passes see them recorded, and the same
     bytes."""
     if job.source.column_mean is None:
-        mean, std = job.gather("means", ColumnMoments(reader=job.source.reader), np.zeros((1, 1)))
+        moments = ColumnMoments(reader=job.source.reader)
+        surveyed = moments.named(job.gather("means", moments, np.zeros((1, 1))))
         found = job.session.store.read_part("means")
         assert found is not None
         known = job.source.with_checksums(checksum_table(found[0]))
-        job.source = replace(known, column_mean=mean, column_std=std)
+        job.source = replace(known, statistics=ColumnStatistics.of(surveyed, known.shape[0], sparse=known.of_csr))
     assert job.source.column_mean is not None
     return job.source.column_mean
 

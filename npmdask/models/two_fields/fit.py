@@ -29,7 +29,6 @@ from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block, fix_signs
 from npmdask.numerics.units import attributes
 from npmdask.operators import ColumnMoments, CrossCovariance, GramMatrix, Operator
-from npmdask.operators.column_moments import OF_GAPS
 from npmdask.operators.view import AS_STORED, View
 from npmdask.planning.predicted_steps import Predictor
 from npmdask.privacy.mechanisms import REGISTRY as MECHANISMS
@@ -45,6 +44,7 @@ from npmdask.runs.stages import answered, job_spec
 from npmdask.runs.weights import Weights, columns_read, find_weights, keep_weights
 from npmdask.storage.bundle import Arrays
 from npmdask.storage.checksum import fingerprint
+from npmdask.storage.column_statistics import ColumnStatistics
 from npmdask.storage.labels import Labels
 from npmdask.storage.names import matched
 from npmdask.storage.readers.dense import DenseReader, checksum_table
@@ -134,7 +134,7 @@ def open_fields(
         notes=tuple(dict.fromkeys((*first.notes, *second.notes, *said))),
     )
     if (weights is None or weights.rows is None) and not joined.gaps:
-        joined = replace(joined, column_mean=_both("column_mean", both), column_std=_both("column_std", both))
+        joined = replace(joined, statistics=_both(both))
     return Fields(left=first, right=second, joined=prepared(joined, request), weights=weights)
 
 
@@ -147,10 +147,13 @@ def joined_fingerprint(left: Source, right: Source) -> str:
     return fingerprint({"side by side": facts}, [])
 
 
-def _both(name: str, sources: tuple[Source, Source]) -> np.ndarray | None:
+def _both(sources: tuple[Source, Source]) -> ColumnStatistics | None:
     """What is recorded of the columns of both, if it is."""
-    parts = [getattr(source, name) for source in sources]
-    return None if any(part is None for part in parts) else np.concatenate(parts)
+    parts = [source.statistics for source in sources if source.statistics is not None]
+    if len(parts) < 2:
+        return None
+    mean, std, off = (np.concatenate([getattr(part, name) for part in parts]) for name in ("mean", "std", "off"))
+    return ColumnStatistics(mean=mean, std=std, error=off, rows=sources[0].shape[0])
 
 
 def _joined_weights(sources: tuple[Source, Source], first: Weights | None, second: Weights | None) -> Weights | None:
@@ -395,14 +398,13 @@ class _Job:
         self._survey()
         solve = self._covariances if self._request.kind == MCA else self._correlations
         arrays, meta = solve()
-        mean, std = self._source.column_mean, self._std
-        assert mean is not None and self._source.column_std is not None
-        arrays |= {"column_mean": mean} if self._request.center else {}
-        arrays["column_std"] = self._source.column_std  # what turns covariances with scores into correlations
+        columns = self._columns
+        arrays |= {"column_mean": columns.mean} if self._request.center else {}
+        arrays["column_std"] = columns.std  # what turns covariances with scores into correlations
         arrays |= {} if self._view.scale is None else {"column_scale": self._view.scale}
         of_gaps = missing_warnings(self._session.store, {})
         of_gaps = [f"both fields side by side, columns of the right one counted on: {said}" for said in of_gaps]
-        said = [*self._source.notes, *meta["warnings"], *of_gaps, *self._constant(std)]
+        said = [*self._source.notes, *meta["warnings"], *of_gaps, *self._constant()]
         return arrays, meta | {"warnings": said, "total_data_passes": meta["total_data_passes"] + self._surveyed}
 
     # What is known of the columns before anything is multiplied.
@@ -416,23 +418,24 @@ class _Job:
         self._surveyed = int(source.column_mean is None)
         if self._surveyed:
             seen = AS_STORED if rows is None else View(row_weight=rows)
-            found = session.gather("moments", source, ColumnMoments(reader=source.reader, view=seen), np.zeros((1, 1)))
+            moments = ColumnMoments(reader=source.reader, view=seen)
+            survey = moments.named(session.gather("moments", source, moments, np.zeros((1, 1))))
             part = session.store.read_part("moments")
             assert part is not None
-            survey = dict(zip(OF_GAPS, found, strict=False))
             table = checksum_table(part[0])
             source = source if table is None else source.with_checksums(table)
-            source = filled(source, survey)
-            source = replace(source, column_mean=survey["column_mean"], column_std=survey["column_std"])
+            source = replace(
+                filled(source, survey), statistics=ColumnStatistics.of(survey, source.shape[0], sparse=False)
+            )
             if gappy:
-                if session.store.part_meta("survey") is None:  # where warnings of coarse fills look
+                if session.store.part_meta("survey") is None:
                     session.store.write_part("survey", survey, {})
                 keep_missing(session.store, source, (survey, {}))
         self._source = source
-        mean, std, reader = source.column_mean, source.column_std, source.reader
-        assert mean is not None and std is not None
-        self._std = reader.deviations(std) if isinstance(reader, GapReader) else std
-        view = View.of_columns(mean, self._std, center=request.center, scale=request.scale, sparse=False)
+        columns = source.statistics
+        assert columns is not None
+        mean, std, self._columns = columns.mean, columns.std, columns
+        view = View.of_columns(columns, center=request.center, scale=request.scale)
         if weights is not None:
             view = replace(view, row_weight=weights.rows, column_weight=columns_read(weights, source))
         self._view, self._weight = view, 1.0 / view.weight_of_rows(source.shape[0])
@@ -460,11 +463,11 @@ class _Job:
         seen = self._seen(squares)
         return float(seen[: self._split].sum()), float(seen[self._split :].sum())
 
-    def _constant(self, std: np.ndarray) -> list[str]:
+    def _constant(self) -> list[str]:
         """A warning of columns that were to be scaled and are constant up to rounding."""
         if self._view.scale is None:
             return []
-        count = int(((self._view.scale == 1) & (std != 1) & (std > 0)).sum())
+        count = int((~self._columns.varies & (self._columns.deviation > 0)).sum())
         if not count:
             return []
         what = "1 column counts" if count == 1 else f"{count} columns count"
@@ -541,8 +544,7 @@ class _Job:
     def _correlations(self) -> tuple[Arrays, dict[str, Any]]:
         request, p, d = self._request, self._split, int(self._source.shape[1])
         warnings: list[str] = []
-        assert self._source.column_mean is not None
-        off = self._off(self._source.column_mean)
+        off = self._off(self._columns.mean)
         if request.pcs is None:
             self._session.told.on_stage("moments of all columns of both fields")
             formed: Operator = GramMatrix(reader=self._source.reader, weight=self._weight, view=self._view)

@@ -71,7 +71,7 @@ class GapReader(AroundDense):
     rule : "drop-columns", "mean", "fill", or one whose operator sees gaps as NaN: "em" or "pairwise".
     kept : numbers of the columns that are read, ascending. Of "drop-columns" all others must have no value at all.
     lacking : of "mean", where columns are left out: missing values of all stored columns.
-    fill : what a missing entry is read as (d), in the dtype of the data: of "fill" given, of "mean" None until a survey
+    fill : what a missing entry is read as (d), in a dtype that holds it: of "fill" given, of "mean" None until a survey
         knows it, and until then gaps are read as NaN.
     observed : of what is counted: the share of the (weight of the) rows that have a value in each column (d).
     axes : what the columns of ``inner`` are called, for errors.
@@ -95,8 +95,9 @@ class GapReader(AroundDense):
 
     @property
     def dtype(self) -> np.dtype:
-        """That of the data, or of floats that hold them where marked ones become NaN."""
-        return promoted(self.inner.dtype) if self.marks else self.inner.dtype
+        """That of the data, or of floats that hold them where marked ones become NaN, and what gaps are filled with."""
+        own = promoted(self.inner.dtype) if self.marks else self.inner.dtype
+        return own if self.fill is None else np.promote_types(own, self.fill.dtype)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -152,7 +153,7 @@ class GapReader(AroundDense):
         if self.fill is None:
             return here, values
         gaps = np.isnan(values)
-        if not gaps.any():
+        if not gaps.any() and values.dtype == self.dtype:
             return here, values
         out = self._scratch(("without gaps", columns.start), values.shape[1], len(values))
         np.copyto(out, values)
@@ -214,18 +215,15 @@ class GapReader(AroundDense):
         places = np.unravel_index(column, [axis.size for axis in named])
         return f"column {column} ({', '.join(f'{a.name} {a.places[i]}' for a, i in zip(named, places, strict=True))})"
 
-    def deviations(self, std: np.ndarray) -> np.ndarray:
-        """Deviations over what is observed, which columns are scaled by, from those ``std`` (d) of filled columns."""
-        return std if self.observed is None else over_observed(std, self.observed)
-
     def of_kept(self, values: np.ndarray) -> np.ndarray:
         """Numbers of all stored columns, for the columns that are read."""
         return values if self.kept is None else values[self.kept]
 
 
-def over_observed(std: np.ndarray, observed: np.ndarray) -> np.ndarray:
-    """Deviations over what is observed (d), of which this is the share, from those of columns whose gaps are means."""
-    return std / np.sqrt(np.where(observed > 0, observed, 1.0))
+def held_fill(fill: np.ndarray, reader: GapReader) -> np.ndarray:
+    """What gaps are filled with in the dtype of the data, if that holds it, else in float64."""
+    own = fill.astype(reader.dtype)
+    return own if (own == fill).all() else fill
 
 
 def _not_finite(values: np.ndarray) -> np.ndarray:

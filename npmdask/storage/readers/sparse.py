@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -33,7 +33,6 @@ from npmdask.storage.prefetch import SAMPLED, Remote, fetches_ahead
 from npmdask.storage.readers.dense import ReadStats, changed_content, impute
 
 INDPTR_BATCH = 2**22
-FEW_COLUMNS = 32  # for each entry: sorting the entries takes about as long as two sums over so many columns
 
 
 class Fragment(NamedTuple):
@@ -295,22 +294,6 @@ class CsrReader:
         record.checksums[slab, int(name == "data")] = crc
         record.bytes_read += values.nbytes
         return values
-
-
-def add_by_column(totals: Sequence[np.ndarray], indices: np.ndarray, values: Sequence[np.ndarray]) -> None:
-    """Add values of entries to totals (d,), each to that of its column; ``values[i]`` to ``totals[i]``.
-
-    Where entries are few beside the columns, only columns that they have are touched: a sum over all 10^8 columns for
-    each block of rows would be most of the work. The bits are the same.
-    """
-    columns = len(totals[0])
-    if columns <= FEW_COLUMNS * len(indices):
-        for total, each in zip(totals, values, strict=True):
-            total += np.bincount(indices, each, columns)
-        return
-    met, places = np.unique(indices, return_inverse=True)
-    for total, each in zip(totals, values, strict=True):
-        total[met] += np.bincount(places, each, len(met))
 
 
 def _outside(indices: np.ndarray, columns: int) -> bool:

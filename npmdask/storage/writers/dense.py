@@ -17,94 +17,10 @@ import zarr
 from npmdask.errors import BadInputError, CommitError, RefusedError, extra, require
 from npmdask.numerics.units import attributes
 from npmdask.storage.checksum import crc32c, digest_of, fingerprint
+from npmdask.storage.column_statistics import ColumnSums, of_moments
 from npmdask.storage.kinds import KEPT, size_of_matrix, storage_dtype
 from npmdask.storage.paths import require_no_link
 from npmdask.storage.writers.journal import JournalledWriter, reopen
-
-# Means and squared deviations of columns, a few rows at a time.
-
-
-class Moments:
-    """Column means and sums of squared deviations, merged slab by slab (Chan, Golub and LeVeque 1983)."""
-
-    def __init__(self, columns: int) -> None:
-        self.count: float = 0  # an int where rows are not weighted
-        self.mean, self.m2 = np.zeros(columns), np.zeros(columns)
-
-    def add(self, rows: np.ndarray, weights: np.ndarray | None = None) -> None:
-        """Add rows (b x columns), each as often as its weight (b) says; a few at a time: the float64 copy stays small.
-
-        Rows that all weigh nothing add nothing.
-        """
-        few = max(1, 2**18 // max(1, rows.shape[1]))
-        for start in range(0, rows.shape[0], few):
-            part = rows[start : start + few]
-            if weights is not None:
-                self._add_weighted(part.astype(np.float64), weights[start : start + few])
-                continue
-            mean = part.mean(axis=0, dtype=np.float64)
-            deviation = part - mean
-            self.merge(part.shape[0], mean, np.einsum("ij,ij->j", deviation, deviation))
-
-    def _add_weighted(self, rows: np.ndarray, weights: np.ndarray) -> None:
-        weight = float(weights.sum())
-        if weight:
-            mean = weights @ rows / weight
-            self.merge(weight, mean, weights @ (rows - mean) ** 2)
-
-    def table(self) -> np.ndarray:
-        """Count, mean and sum of squared deviations (3 x columns)."""
-        return np.stack([np.full(len(self.mean), float(self.count)), self.mean, self.m2])
-
-    def merge(self, count: float, mean: np.ndarray, m2: np.ndarray) -> None:
-        """Add the moments of other rows."""
-        total, delta = self.count + count, mean - self.mean
-        if not total:
-            return
-        self.mean = self.mean + delta * (count / total)
-        self.m2 = self.m2 + m2 + delta**2 * (self.count * count / total)
-        self.count = total
-
-
-class ObservedMoments:
-    """The same over what is observed: entries that are NaN are left out, and every column has a count of its own."""
-
-    def __init__(self, columns: int) -> None:
-        self.count, self.mean, self.m2, self.absent = (np.zeros(columns) for _ in range(4))
-
-    def add(self, rows: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
-        """Add rows (b x columns), each as often as its weight (b) says, a few at a time; which of them have a gap (b).
-
-        Gaps are counted as entries, whatever their row weighs.
-        """
-        few, gappy = max(1, 2**18 // max(1, rows.shape[1])), np.zeros(len(rows), bool)
-        for start in range(0, len(rows), few):
-            part = rows[start : start + few].astype(np.float64)
-            gaps = np.isnan(part)
-            part[gaps] = 0.0
-            times = (~gaps).astype(np.float64)
-            if weights is not None:
-                times *= weights[start : start + few, None]
-            count = times.sum(axis=0)
-            mean = np.einsum("ij,ij->j", times, part) / np.where(count > 0, count, 1.0)
-            part -= mean
-            part *= part
-            self.merge_observed(count, mean, np.einsum("ij,ij->j", times, part), gaps.sum(axis=0, dtype=np.float64))
-            gappy[start : start + few] = gaps.any(axis=1)
-        return gappy
-
-    def table(self) -> np.ndarray:
-        """Count, mean, sum of squared deviations, and how many entries are missing (4 x columns)."""
-        return np.stack([self.count, self.mean, self.m2, self.absent])
-
-    def merge_observed(self, count: np.ndarray, mean: np.ndarray, m2: np.ndarray, absent: np.ndarray) -> None:
-        """Add the moments of other rows."""
-        total, delta = self.count + count, mean - self.mean
-        share = count / np.where(total > 0, total, 1.0)
-        self.m2 = self.m2 + m2 + delta**2 * self.count * share
-        self.mean = self.mean + delta * share
-        self.count, self.absent = total, self.absent + absent
-
 
 CHUNK_BYTES = 16 * 2**20  # measured: 16 MiB chunks beat 64 MiB (docs/decisions/0002)
 INNER_BYTES = 2**20  # of a chunk inside a shard
@@ -248,7 +164,7 @@ class DenseWriter(SlabWriter):
         facts = {"columns": columns, "dtype": self.dtype.str, "chunks": self.chunks, "rows": rows}
         facts |= {} if self._inner is None else {"inner": self._inner}
         super().__init__(dest, kind, {**facts, "compress": self.compress, **identity}, overwrite)
-        self._moments = Moments(columns)
+        self._moments = ColumnSums(columns)
         self._checksums = np.empty((0, -(-columns // self.chunks[1])), np.uint32)
         self._digests: list[np.ndarray] = []  # of each row of chunks
         found = self._resume()
@@ -262,7 +178,7 @@ class DenseWriter(SlabWriter):
             self._array = reopen(zarr.open_array(self.partial / "data", mode="r+"))
             self._checksums, self._digests = arrays["checksums"], list(arrays["digests"])
             self._moments.count = meta["rows"]
-            self._moments.mean, self._moments.m2 = arrays["mean"], arrays["m2"]
+            vars(self._moments).update({name: arrays[name] for name in ("mean", "m2", "lost") if name in arrays})
 
     def _create(self, rows: int | None) -> Any:
         group = zarr.open_group(self.partial, mode="a")
@@ -302,7 +218,7 @@ class DenseWriter(SlabWriter):
         return {"checksums": self._checksums, "digests": np.stack(self._digests)}
 
     def _checkpoint(self) -> None:
-        self._log(self._rows, self._tables() | attributes(self._moments, "mean", "m2"), {"rows": self._rows})
+        self._log(self._rows, self._tables() | attributes(self._moments, "mean", "m2", "lost"), {"rows": self._rows})
         self._since_log = 0
 
     def finish(
@@ -327,7 +243,7 @@ class DenseWriter(SlabWriter):
         if before_publish:
             before_publish(self._array)
         facts = {"shape": list(self._array.shape), "dtype": self.dtype.str, "chunks": list(self.chunks)}
-        moments = {} if self.gaps else {"column_mean": self._moments.mean, "column_m2": self._moments.m2}
+        moments = {} if self.gaps else of_moments(vars(self._moments), self._rows).kept("column_m2")
         beside = moments | self._tables()
         extra = {**(extra or {}), **(self._size_of_matrix() if self.kind == "symmetric" else {})}
         extra |= {"gaps": True} if self.gaps else {}

@@ -11,8 +11,8 @@ from zarr.codecs import BloscCodec
 
 from npmdask.errors import BadInputError, require
 from npmdask.storage.checksum import DIGEST_BYTES, crc32c, digest_of
+from npmdask.storage.column_statistics import EntrySums
 from npmdask.storage.kinds import storage_dtype
-from npmdask.storage.readers.sparse import add_by_column
 from npmdask.storage.writers.journal import JournalledWriter, reopen, sync_tree
 
 
@@ -47,7 +47,7 @@ class SparseWriter(JournalledWriter):
         self._sums: dict[str, list[int]] = {name: [] for name in self._tails}
         self._digests: dict[str, list[np.ndarray]] = {name: [] for name in self._tails}
         self._rows = self._entries = self._logged = 0
-        self._sum, self._squares = np.zeros(columns), np.zeros(columns)
+        self._columns = EntrySums(columns)
         found = self._resume()
         if found is None:
             with self._writing():
@@ -76,7 +76,7 @@ class SparseWriter(JournalledWriter):
     def _restore(self, arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
         self._open()
         self._rows, self._entries, self._logged = meta["rows"], meta["entries"], meta["entries"]
-        self._sum, self._squares = arrays["sum"], arrays["squares"]
+        self._columns = EntrySums(self.columns, {"total": arrays["sum"], **arrays})
         for name in self._tails:
             self._tails[name] = [arrays[f"tail_{name}"]]
             self._sums[name] = [int(c) for c in arrays[f"checksums_{name}"]]
@@ -104,8 +104,7 @@ class SparseWriter(JournalledWriter):
         self._append("data", data.astype(self.dtype, copy=False))
         self._append("indices", indices.astype(self._index, copy=False))
         self._append("indptr", self._entries + indptr[1:].astype(np.int64))
-        values = data.astype(np.float64, copy=False)
-        add_by_column([self._sum, self._squares], indices, [values, values**2])
+        self._columns.add(indices, data)
         self._rows += len(indptr) - 1
         self._entries += len(data)
         if self._due(4 * (self._entries - self._logged) * self.dtype.itemsize):
@@ -142,7 +141,7 @@ class SparseWriter(JournalledWriter):
             self._digests[name].append(digest_of(chunk))
 
     def _checkpoint(self) -> None:
-        arrays: dict[str, np.ndarray] = {"sum": self._sum, "squares": self._squares}
+        arrays: dict[str, np.ndarray] = {"sum": self._columns.sums["total"], **self._columns.sums}
         for name in self._tails:
             self._tails[name] = [np.concatenate(self._tails[name])]
             arrays[f"tail_{name}"] = self._tails[name][0]
@@ -167,8 +166,7 @@ class SparseWriter(JournalledWriter):
             self._group.attrs.update({"encoding-type": "csr_matrix", "encoding-version": "0.1.0", "shape": shape})
         facts = {"shape": shape, "dtype": self.dtype.str, "chunks": [self.CHUNK], "entries": self._entries}
         sums = {name: np.array(self._sums[name], np.uint32) for name in self._sums}
-        mean = self._sum / self._rows
-        beside: dict[str, np.ndarray] = {"column_mean": mean, "column_m2": self._squares - self._rows * mean**2}
+        beside = self._columns.statistics(self._rows, self._rows).kept("column_m2")
         digests = {name: _table(self._digests[name]) for name in sorted(sums)}
         beside |= {f"checksums/{name}": table for name, table in sums.items()}
         beside |= {f"digests/{name}": table for name, table in digests.items()}

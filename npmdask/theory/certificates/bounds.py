@@ -27,6 +27,7 @@ SINGLE_FLOOR = 16  # of npmdask.algorithms: what float32 products can be trusted
 BLIND = 0.01  # share of random starts that hold less of one direction than is taken for granted where none was missed
 ALIKE = 0.8  # of p: so many pairs that are not told apart may be more, as p columns hold the p-th direction badly
 HALVINGS = 40  # of an interval that holds a bound
+ROOM = 64 * DOUBLE_EPS  # of an eigenvalue: what the deviations of ordinary columns make it off by
 SHARP = 2.0  # a stricter ground is preferred as long as its bounds are not so many times as wide
 
 
@@ -81,6 +82,16 @@ def rounding_of(d: int, size: float, *, single: bool = False) -> float:
     if single:
         return SINGLE_FLOOR * SINGLE_EPS * math.sqrt(d) * size
     return 8 * DOUBLE_EPS * (math.sqrt(d) + 10) * size
+
+
+def of_scale(error: float, size: float) -> float:
+    """What an eigenvalue of size ``size`` may be off because columns are divided by numbers that are off by ``error``.
+
+    Of their size, at most: then ``A`` is off by a diagonal factor, from 1 - x to 1 + x with x = error / (1 - error),
+    and so is every singular value (Ostrowski). For :data:`ROOM` of it :func:`rounding_of` has room.
+    """
+    x = error / max(1 - error, DOUBLE_EPS)
+    return max(x * (2 + x) - ROOM, 0.0) * size
 
 
 @dataclass(frozen=True, kw_only=True)

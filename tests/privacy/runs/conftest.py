@@ -156,7 +156,7 @@ def planted(d: int = 20, size: float = 4000.0, seed: int = 0) -> np.ndarray:
 def sine_of_run(problem: Problem, truth: np.ndarray, seed: int) -> float:
     """Of the largest angle between the answer and ``truth`` (d x k), of a run as the driver makes it, but in memory and
     with noise from a seed."""
-    rng, algorithm, base = np.random.default_rng(seed), problem.algorithm, problem.operator(None, None)
+    rng, algorithm, base = np.random.default_rng(seed), problem.algorithm, problem.operator()
     state: Any = algorithm.init(problem.d, rng=rng)
     for _ in range(problem.rule.max_steps):
         query = algorithm.query(state)

@@ -47,7 +47,7 @@ def whole(tmp_path: Path) -> World:
 
 def exact_sum(problem: Any) -> np.ndarray:
     """What the operator hands to the mechanism, unit by unit in this process."""
-    operator: Any = problem.operator(None, None)
+    operator: Any = problem.operator()
     block = operator.prepare(np.eye(problem.d))
     parts = (operator.partial(range(i, i + 1), block) for i in range(operator.units))
     return np.asarray(operator.finish(reduce(operator.join, parts), block))
@@ -94,9 +94,9 @@ def test_the_sum_is_the_same_in_any_order_and_of_sparse_rows(tmp_path: Path) -> 
 def test_a_strip_of_the_longest_records_is_summed_without_an_error(tmp_path: Path) -> None:
     """Against Python's integers, where every bit is needed. Mutant: the grid of products with blocks, 2^-24."""
     rng = np.random.default_rng(2)
-    operator: Any = problem_on(CLIP * (1 - 1e-3 * rng.random((1500, 2)) * [1, 0]) * [1, 0.01], tmp_path / "a").operator(
-        None, None
-    )
+    operator: Any = problem_on(
+        CLIP * (1 - 1e-3 * rng.random((1500, 2)) * [1, 0]) * [1, 0.01], tmp_path / "a"
+    ).operator()
     block = np.eye(2)
     total = reduce(operator.join, (operator.partial(range(i, i + 1), block) for i in range(operator.units))).sums
     found = [[Fraction(total["upper"][i, j]) + Fraction(total["lower"][i, j]) for j in range(2)] for i in range(2)]

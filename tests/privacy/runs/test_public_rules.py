@@ -57,7 +57,7 @@ def asked(store: Path, relation: str, **request: Any) -> Any:
 
 def exact(problem: Any, block: np.ndarray) -> np.ndarray:
     """What is released of the data before its noise, in units of the grid."""
-    operator = problem.operator(None, None)
+    operator = problem.operator()
     parts = (operator.partial(range(i, i + 1), operator.prepare(block)) for i in range(operator.units))
     found: np.ndarray = operator.finish(reduce(operator.join, parts), operator.prepare(block))
     return found
@@ -145,7 +145,7 @@ def test_an_entry_may_be_missing_where_it_may_change_as_far(tmp_path: Path) -> N
         there = asked(tmp_path / "y.zarr", "entry", kind="matrix", max_steps=2, privacy=allowed)
         grid = there.mechanism.rounding.grid
         moved.append(np.linalg.norm((exact(there, block) - exact(problem, block)) * grid))
-    allowed_move = problem.mechanism.sensitivity(problem.operator(None, None).prepare(block), rows=20)
+    allowed_move = problem.mechanism.sensitivity(problem.operator().prepare(block), rows=20)
     row = np.linalg.norm(block[2])
     np.testing.assert_allclose(moved, np.array([1.5, 0.5, 1.5]) * row, rtol=1e-6)
     assert max(moved) <= allowed_move
