@@ -28,7 +28,7 @@ from typing import Any, ClassVar, Literal, Protocol
 import numpy as np
 
 from npmdask.algorithms.base import Info, OfOneState, Query, Result
-from npmdask.errors import BadInputError
+from npmdask.errors import require
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block, asymmetry, fix_signs, orth, random_orthonormal, rayleigh_ritz
 from npmdask.numerics.units import options_from
@@ -60,14 +60,14 @@ def with_options(algorithm: Any, options: Mapping[str, Any] | None) -> Any:
     BadInputError
         An unknown option, or one of alternating products, which have none.
     """
-    if options is None:
-        return algorithm
-    if not isinstance(algorithm, PrivatePower):
-        raise BadInputError(
-            f'algorithm.options of "power" in a private run are for records and symmetric matrices: leave them out, '
-            f"{algorithm.name} answers by its last two products"
-        )
-    return replace(algorithm, **asdict(options_from("power", PowerOptions, options)))
+    if isinstance(algorithm, PrivatePower) and options is not None:
+        return replace(algorithm, **asdict(options_from("power", PowerOptions, options)))
+    require(
+        options in (None, UNSAID),
+        'algorithm.options of "power" in a private run are for records and symmetric matrices: leave them out, '
+        f"{algorithm.name} answers by its last two products",
+    )
+    return algorithm
 
 
 FIRST = 1.25  # times the root mean square of the image in a random block: with p = 20, 3 % of them are longer
