@@ -16,15 +16,7 @@ from npmdask.storage.readers.gaps import COUNTED, GapReader
 from npmdask.storage.readers.sparse import Fragment
 
 OF_COLUMNS = ("column_mean", "column_std", "column_error")
-OF_GAPS = (
-    "column_mean",
-    "column_std",
-    "column_fill",
-    "column_missing",
-    "column_observed",
-    "rows_missing",
-    "column_error",
-)
+OF_GAPS = (*OF_COLUMNS[:2], "column_fill", "column_missing", "column_observed", "rows_missing", "column_error")
 
 
 def of_gaps(found: ColumnStatistics, sums: Sums) -> np.ndarray:
@@ -104,16 +96,18 @@ class ColumnMoments(BySlabs):
         return np.stack(list(sums.sums.values()))
 
     def unstacked(self, stacked: np.ndarray, units: range) -> Sums:
-        names = EntrySums.PLAIN if self._of_csr else ()
-        more = ("absent", "rows_with") if self._with_gaps else ()
-        return dict(zip((*names, *MOMENTS, *more), stacked, strict=True))
+        names = EntrySums.NAMES if self._of_csr else (*MOMENTS, "absent", "rows_with")
+        return dict(zip(names, stacked, strict=False))  # as many as there are
 
     def join(self, left: Partial, right: Partial) -> Partial:
         both: Any = [part.sums for part in (left, right)]
         if self.sums_plain_rows:  # of all columns alike
-            both = [{**sums, "count": float(sums["count"][0])} for sums in both]
-        made: Sums = merged(*both) | {name: both[0][name] + both[1][name] for name in both[0] if name not in MOMENTS}
-        made["count"] = np.broadcast_to(made["count"], made["mean"].shape)
+            number = int if self.view.row_weight is None else float
+            both = [sums | {"count": number(sums["count"][0])} for sums in both]
+        made = {name: both[0][name] + both[1][name] for name in both[0] if name not in MOMENTS}
+        if "m2" in both[0]:
+            made |= merged(*both)
+            made["count"] = np.broadcast_to(np.float64(made["count"]), made["mean"].shape)
         return Partial({name: made[name] for name in both[0]}, left.record.add(right.record))
 
     def finish(self, total: Partial, block: Block) -> Block:
@@ -132,4 +126,4 @@ class ColumnMoments(BySlabs):
 
     def task_bytes(self, p: int, runs: list[range]) -> int:
         """Memory of one running task beyond the block."""
-        return self.reader.buffer_bytes + 8 * self.block_rows * 8
+        return self.reader.buffer_bytes + (24 if self._of_csr else 8) * self.block_rows * 8

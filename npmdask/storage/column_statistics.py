@@ -17,6 +17,7 @@ UNIT = float(np.finfo(np.float64).eps) / 2  # of one rounding
 AT_ONCE = 2**18  # entries that are added at once: their float64 copy stays small
 LONGEST = 2**20  # terms that are added up one after the other, at most
 FEW_COLUMNS = 32  # for each entry: sorting the entries takes about as long as two sums over so many columns
+MOST_COLUMNS = 2**24  # whose entries are summed about their mean, too: of more it would take gigabytes
 CANCELS = 16.0  # variances that a squared mean may be of: beyond, sums of squares about zero lose more than a digit
 LEAST = 64 * UNIT  # relative error of a deviation: of less nothing is kept
 NOISE, NOISE_ABOUT_ZERO = 1e-13, 1e-7  # of a mean: a deviation of less is rounding, also of sums of squares about zero
@@ -85,12 +86,13 @@ class EntrySums:
     """
 
     PLAIN = ("total", "squares", "entries")
+    NAMES = (*PLAIN, *MOMENTS)
 
     def __init__(self, columns: int, found: Mapping[str, np.ndarray] | None = None) -> None:
-        """``found``: sums to go on with; those of an earlier version were plain alone, and stay so."""
-        nothing = {name: np.zeros(columns) for name in (*self.PLAIN, *MOMENTS)}
-        known = {} if found is None else {name: found.get(name, np.full(columns, np.nan)) for name in nothing}
-        self.sums = nothing | known
+        """``found``: sums to go on with; those of an earlier version, and of many columns, are plain alone."""
+        names = self.NAMES if columns <= MOST_COLUMNS else self.NAMES[:2]
+        found = {name: np.zeros(columns) for name in names} if found is None else found
+        self.sums = {name: found[name] for name in self.NAMES if name in found}
 
     def add(self, indices: np.ndarray, values: np.ndarray, weights: np.ndarray | None = None) -> None:
         """Add entries of columns ``indices``, each as often as its weight says.
@@ -113,20 +115,27 @@ class EntrySums:
         off, about = (np.bincount(places, each, width) for each in (away * times, away**2 * times))
         mean, m2 = total / over + off / over, np.maximum(about - off**2 / over, 0.0)  # less what was off of the mean
         for name, more in zip(self.PLAIN, (total, squares, entries), strict=True):
-            self.sums[name][at] += more
+            if name in self.sums:
+                self.sums[name][at] += more
+        if "m2" not in self.sums:
+            return
         known = {name: self.sums[name][at] for name in MOMENTS}
         for name, found in merged(known, {"count": count, "mean": mean, "m2": m2, "lost": 0.0}).items():
             self.sums[name][at] = found
 
     def statistics(self, rows: int, weight: float) -> ColumnStatistics:
         """Of so many rows that weigh so much together: from plain sums, but where these lose digits."""
-        total, squares, entries, count, own, m2, lost = (self.sums[name] for name in (*self.PLAIN, *MOMENTS))
-        mean = total / weight
+        mean = self.sums["total"] / weight
+        plain = self.sums["squares"] - weight * mean**2
+        found = {"column_mean": mean, "column_m2": plain}
+        if "m2" not in self.sums:
+            return ColumnStatistics.of(found, rows, sparse=True, weight=weight)
+        entries, count, own, m2, lost = (self.sums[name] for name in self.NAMES[2:])
         full = own**2 * count * np.where(entries < rows, weight - count, 0.0) / weight  # of zeros
         cancels = CANCELS * (m2 + full) < weight * mean**2
-        found = {"column_mean": mean, "column_m2": np.where(cancels, m2 + full, squares - weight * mean**2)}
         if not cancels.any():
             return ColumnStatistics.of(found, rows, sparse=True, weight=weight)
+        found["column_m2"] = np.where(cancels, m2 + full, plain)
         rounded = np.where(count != entries, own**2 * count * (entries < rows), 0.0)  # weights that were added up
         lost = np.where(cancels, UNIT * lost + relative(rows) * rounded, relative(rows) * weight * mean**2)
         return ColumnStatistics.of(found, rows, sparse=True, weight=weight, lost=lost)

@@ -691,8 +691,9 @@ def main(path: Path, names: list[str]) -> None:
             found["refused"] = {name: sentences.index(sentence) for name, sentence in found["refused"].items()}
     lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(found, sort_keys=True)}" for name, found in cases.items())
     above = {"simd": simd(), "question": common, "sentences": sentences}
+    corrected = json.dumps(json.loads(BITS.read_text())["corrected"], sort_keys=True)
     head = ",\n".join(f"{json.dumps(name)}: {json.dumps(value, indent=0)}" for name, value in above.items())
-    path.write_text(f'{{{head},\n"cases": {{\n{lines}\n}}}}\n')
+    path.write_text(f'{{{head},\n"cases": {{\n{lines}\n}},\n"corrected": {corrected}}}\n')
 
 
 if __name__ == "__main__":
