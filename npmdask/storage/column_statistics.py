@@ -54,7 +54,7 @@ class ColumnSums:
 
     def table(self) -> np.ndarray:
         """The sums one below the other (4 x columns)."""
-        return np.stack([np.broadcast_to(vars(self)[name], self.mean.shape).astype(np.float64) for name in MOMENTS])
+        return np.stack([np.full(self.mean.shape, vars(self)[name], np.float64) for name in MOMENTS])
 
 
 def _moments(rows: np.ndarray, weights: np.ndarray | None) -> tuple[Any, np.ndarray, np.ndarray]:

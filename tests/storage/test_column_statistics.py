@@ -281,3 +281,17 @@ def test_one_place_computes_the_statistics_of_columns() -> None:
         for gone in ("column_scale(", "over_observed", "filled_moments", "add_by_column", "ObservedMoments"):
             assert gone not in text, name
     assert list(found) == ["storage/column_statistics.py"], found
+
+
+@pytest.mark.slow
+def test_rounding_has_no_share_of_the_variance() -> None:
+    """Before: 100 % of it were explained by a value of 1e-16."""
+    x = np.full((50, 4), 0.1)
+    for rows in (x, sp.csr_matrix(x)):
+        found = npmdask.top_k(rows, 1, center=True)
+        assert found.explained_share is None and np.isnan(found.explained_variance_ratio).all()
+        assert "cannot be distinguished from zero" in found.assurance
+    with pytest.raises(npmdask.BadInputError, match="no variance to explain"):
+        npmdask.top_k(x, 0.5, center=True)
+    x[:, 1] += np.arange(50) * 1e-9
+    assert npmdask.top_k(x, 1, center=True).explained_share == pytest.approx(1)

@@ -36,6 +36,7 @@ from npmdask.runs.build import make_problem, prepared
 from npmdask.runs.loop import solve_in
 from npmdask.runs.missing import filled, filled_entries, keep_missing, missing_warnings
 from npmdask.runs.observers import Observer, Observers
+from npmdask.runs.plain_release import constant_columns_warning
 from npmdask.runs.problem import DEFAULT_STEPS, Problem, Request
 from npmdask.runs.restore import bind_spec
 from npmdask.runs.session import Session
@@ -404,7 +405,10 @@ class _Job:
         arrays |= {} if self._view.scale is None else {"column_scale": self._view.scale}
         of_gaps = missing_warnings(self._session.store, {})
         of_gaps = [f"both fields side by side, columns of the right one counted on: {said}" for said in of_gaps]
-        said = [*self._source.notes, *meta["warnings"], *of_gaps, *self._constant()]
+        said = [*self._source.notes, *meta["warnings"], *of_gaps]
+        if self._request.scale:
+            constant = np.flatnonzero(~columns.varies & (columns.deviation > 0))
+            said += constant_columns_warning(constant, centred=self._request.center)
         return arrays, meta | {"warnings": said, "total_data_passes": meta["total_data_passes"] + self._surveyed}
 
     # What is known of the columns before anything is multiplied.
@@ -462,16 +466,6 @@ class _Job:
         """Sums of squares of columns as they are seen, of either field."""
         seen = self._seen(squares)
         return float(seen[: self._split].sum()), float(seen[self._split :].sum())
-
-    def _constant(self) -> list[str]:
-        """A warning of columns that were to be scaled and are constant up to rounding."""
-        if self._view.scale is None:
-            return []
-        count = int((~self._columns.varies & (self._columns.deviation > 0)).sum())
-        if not count:
-            return []
-        what = "1 column counts" if count == 1 else f"{count} columns count"
-        return [f"{what} as constant, up to rounding, and are not scaled"]
 
     # Maximum covariance.
 
