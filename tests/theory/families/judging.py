@@ -65,9 +65,10 @@ class Findings:
             self.expect(off <= within * size, what, "off by", off, "of", size, "allowed share", within)
 
     def answer(self, bound: float | None, error: float, largest: float) -> None:
-        """Count an answer: what it states about its values (None: nothing), and the truth."""
+        """Count an answer: what it states about its values (None or infinite: nothing), and the truth."""
         share = 1 / largest if largest > 0 else 1.0
-        self.bounds.append((math.nan if bound is None else bound * share, error * share))
+        bound = math.nan if bound is None or math.isinf(bound) else bound
+        self.bounds.append((bound * share, error * share))
 
 
 def _short(fact: Any) -> str:
