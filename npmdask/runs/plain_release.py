@@ -170,11 +170,12 @@ def column_notes(problem: Problem, source: Source) -> list[str]:
 
     Only numbers in equal steps have the mean and the deviation that first value, step and number of rows give.
     """
-    mean, std, rows, notes = source.column_mean, source.column_std, source.shape[0], list[str]()
+    columns, rows, notes = source.statistics, source.shape[0], list[str]()
     names = None if source.labels is None or not source.labels.columns else source.labels.columns[0].values
     plain = problem.request.weights is None and problem.recipe is None and source.parts == 1
-    if mean is None or std is None or names is None or len(names) != len(std) or names.dtype.kind != "U" or not plain:
+    if columns is None or names is None or len(names) != len(columns.std) or names.dtype.kind != "U" or not plain:
         return []
+    mean, std = columns.mean, columns.std
     variances = std**2 + (0 if problem.request.center else mean**2)
     top, total = int(np.argmax(variances)), variances.sum()
     if not problem.request.scale and len(names) > 2 and variances[top] > NEARLY_ALL * total:

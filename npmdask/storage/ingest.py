@@ -48,7 +48,6 @@ from npmdask.storage.readers.packed import Place, place_of
 from npmdask.storage.safe_open import carried, mark_of, of_budget, open_node
 from npmdask.storage.writers.dense import DenseWriter, OnSlab
 from npmdask.storage.writers.packed import Box, PackedWriter, TensorWriter, comparing, in_order, mean_block
-from npmdask.storage.writers.sparse import SparseWriter
 
 # What every ingest shares: its summary, the stamp of its source, values in the stored dtype, what a failure leaves.
 
@@ -427,6 +426,8 @@ def ingest(
                     raise BadInputError(
                         "chunks of sparse data are defined by entries: leave out chunks, or pass kind='samples'"
                     )
+                from npmdask.storage.writers.sparse import SparseWriter
+
                 writer = SparseWriter(target, shards=shard_bytes, **common)
                 rows, print_ = _fill_sparse(path, source, writer, record, progress, rounding)
             else:
@@ -559,7 +560,7 @@ def _fill_dense(
 def _fill_sparse(
     path: Path,
     source: SparseSource,
-    writer: SparseWriter,
+    writer: Any,
     record: dict[str, Any],
     progress: Progress | None,
     rounding: str,

@@ -192,11 +192,6 @@ class Source:
         return None if self.statistics is None else self.statistics.mean
 
     @property
-    def column_std(self) -> np.ndarray | None:
-        """Deviations of the columns (d), of the population; as if gaps were at the mean."""
-        return None if self.statistics is None else self.statistics.std
-
-    @property
     def dtype(self) -> np.dtype:
         """Of the entries."""
         return self.reader.inner.dtype if isinstance(self.reader, ComplexReader) else self.reader.dtype

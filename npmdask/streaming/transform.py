@@ -35,8 +35,9 @@ from npmdask.storage.paths import is_zarr, local_path, locked
 from npmdask.storage.readers.gaps import unmarked
 from npmdask.storage.safe_open import carried, open_node
 from npmdask.storage.streams import BatchedStream
-from npmdask.storage.writers.dense import DenseWriter, RowFile, is_row_file
+from npmdask.storage.writers.dense import DenseWriter
 from npmdask.streaming.loop import TELL_SECONDS, Stopwatch
+from npmdask.streaming.row_files import RowFile, is_row_file
 from npmdask.streaming.solution import answer_of, is_stream, read_model
 from npmdask.streaming.source import STANDARD_INPUT, Opened, Reading, open_stream, said_of
 

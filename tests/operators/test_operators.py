@@ -162,7 +162,7 @@ def test_sparse_of_any_layout(
     np.testing.assert_allclose(product, a.T @ (a @ block), atol=1e-12 * m * n)
     np.testing.assert_allclose(moments, [dense.mean(0), dense.std(0)], atol=1e-9)
     assert record.chunks == source.reader.grid[0] * source.reader.grid[1], "every chunk of data and indices once"
-    np.testing.assert_allclose(source.column_std, dense.std(0), atol=1e-9)
+    np.testing.assert_allclose(source.statistics.std, dense.std(0), atol=1e-9)
 
 
 def test_anndata_csr_group_is_read_as_it_is(tmp_path: Path) -> None:

@@ -21,8 +21,9 @@ from npmdask.runs.observers import Observer
 from npmdask.storage.labels import of_columns
 from npmdask.storage.names import matched
 from npmdask.storage.paths import local_path
-from npmdask.storage.writers.dense import DenseWriter, RowFile, is_row_file
+from npmdask.storage.writers.dense import DenseWriter
 from npmdask.streaming.loop import TELL_SECONDS, Stopwatch
+from npmdask.streaming.row_files import RowFile, is_row_file
 from npmdask.streaming.transform import writer_of_scores
 
 # Which topics a document has, given the topics: the variational E-step, for many documents at once. Pure.

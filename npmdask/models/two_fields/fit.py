@@ -399,15 +399,14 @@ class _Job:
         self._survey()
         solve = self._covariances if self._request.kind == MCA else self._correlations
         arrays, meta = solve()
-        columns = self._columns
-        arrays |= {"column_mean": columns.mean} if self._request.center else {}
-        arrays["column_std"] = columns.std  # what turns covariances with scores into correlations
+        arrays |= {"column_mean": self._columns.mean} if self._request.center else {}
+        arrays["column_std"] = self._columns.std  # what turns covariances with scores into correlations
         arrays |= {} if self._view.scale is None else {"column_scale": self._view.scale}
         of_gaps = missing_warnings(self._session.store, {})
         of_gaps = [f"both fields side by side, columns of the right one counted on: {said}" for said in of_gaps]
         said = [*self._source.notes, *meta["warnings"], *of_gaps]
         if self._request.scale:
-            constant = np.flatnonzero(~columns.varies & (columns.deviation > 0))
+            constant = np.flatnonzero(~self._columns.varies & (self._columns.deviation > 0))
             said += constant_columns_warning(constant, centred=self._request.center)
         return arrays, meta | {"warnings": said, "total_data_passes": meta["total_data_passes"] + self._surveyed}
 

@@ -141,7 +141,7 @@ class SparseWriter(JournalledWriter):
             self._digests[name].append(digest_of(chunk))
 
     def _checkpoint(self) -> None:
-        arrays: dict[str, np.ndarray] = {"sum": self._columns.sums["total"], **self._columns.sums}
+        arrays = {name.replace("total", "sum"): values for name, values in self._columns.sums.items()}
         for name in self._tails:
             self._tails[name] = [np.concatenate(self._tails[name])]
             arrays[f"tail_{name}"] = self._tails[name][0]

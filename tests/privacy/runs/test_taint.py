@@ -132,7 +132,7 @@ def leak_rows(self: Any, source: Any, *rest: Any) -> Any:
 
 
 def leak_trace(self: Any, source: Any, *rest: Any) -> Any:
-    return {**REAL_STATEMENT(self, source, *rest), "trace": float((source.column_std**2).sum())}
+    return {**REAL_STATEMENT(self, source, *rest), "trace": float((source.statistics.std**2).sum())}
 
 
 REAL_STATEMENT = private_parts.PowerRecipe.statement
