@@ -183,7 +183,7 @@ class PowerMethod:
             precision="float64" if state.fine else "float32",
             missed=hidden,
         )
-        following = orth(released, generator(0, "completion", state.step), against=locked)
+        following = orth(self.following(state, released), generator(0, "completion", state.step), against=locked)
         growth, log_growth = self._grown(state, following, released)
         after = replace(
             state,
@@ -201,6 +201,10 @@ class PowerMethod:
             missed=hidden,
         )
         return after, info
+
+    def following(self, state: PowerState, released: Block) -> Block:
+        """What the next block comes from."""
+        return released
 
     def _missed(self, state: PowerState, released: Block, pairs: RitzPairs) -> float:
         """What the random columns show of eigenvalues that the known ones hide (0: all were random)."""

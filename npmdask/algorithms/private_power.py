@@ -39,9 +39,17 @@ class PowerOptions:
     """``algorithm.options`` of the private power method.
 
     ``answer``: of "all" releases, of the "last" alone (X_L, the paper's), or the "fit" that runs ended in before.
+    ``momentum``: a share of the k-th value, or "auto": values below are damped alike, so that where they fall slowly
+    the square root of the releases is enough (:func:`npmdask.numerics.noisy_products.accelerated`).
     """
 
     answer: Literal["all", "last", "fit"] = "all"
+    momentum: float | str | None = None
+
+    def __post_init__(self) -> None:
+        from npmdask.numerics.noisy_products import require_momentum
+
+        require_momentum(self.momentum)
 
 
 UNSAID = {"answer": "fit"}  # options of a run of which run.json says nothing: it was begun before there was a choice
@@ -110,7 +118,7 @@ class PrivatePower(OfOneState[PrivateState]):
     releases : L, fixed in advance: how many products are released. A function of the data would leak.
     noise : tells how much noise each release carries (the mechanism).
     clip_norm : of records, where A is a sum over them and images are to be clipped too.
-    answer : what is made of the releases: see :class:`PowerOptions`.
+    answer, momentum : see :class:`PowerOptions`.
 
     Notes
     -----
@@ -129,13 +137,15 @@ class PrivatePower(OfOneState[PrivateState]):
     noise: NoiseLevel
     clip_norm: float | None = None
     answer: str = "all"
+    momentum: float | str | None = None
 
     mixed_precision: ClassVar[bool] = False
 
     @property
     def options(self) -> dict[str, Any] | None:
         """What run.json says of these; nothing, as runs did that were begun before there was a choice, is "fit"."""
-        return None if self.answer == "fit" else {"answer": self.answer}
+        said = {} if self.momentum is None else {"momentum": self.momentum}
+        return ({"answer": self.answer} | said) if said or self.answer != "fit" else None
 
     @property
     def state_blocks(self) -> int:
@@ -178,7 +188,7 @@ class PrivatePower(OfOneState[PrivateState]):
         trace = (
             state.trace if state.step else len(released) / self.iteration_rank * float(np.vdot(state.basis, released))
         )
-        basis = orth(released, generator(0, "completion", state.step))
+        basis = orth(self._accelerated(state, blocks, products, released), generator(0, "completion", state.step))
         after = PrivateState(
             step=state.step + 1,
             basis=basis,
@@ -189,6 +199,15 @@ class PrivatePower(OfOneState[PrivateState]):
             image_norm=self._next_image_norm(released, trace, float(stddevs[state.step]), basis, state.step + 2),
         )
         return after, info
+
+    def _accelerated(self, state: PrivateState, blocks: Block, products: Block, released: Block) -> Block:
+        """What the next block comes from: without momentum what is ``released``."""
+        if self.momentum is None:
+            return released
+        from npmdask.numerics.noisy_products import accelerated
+
+        made, p = slice(0, (state.step + 1) * self.iteration_rank), self.iteration_rank
+        return accelerated(blocks[:, made], products[:, made], p, self.target_rank, self.momentum)
 
     def _stddev(self, block: Block, image_norm: float) -> float:
         if not image_norm:
@@ -223,10 +242,10 @@ class PrivatePower(OfOneState[PrivateState]):
 
     def finalize(self, state: PrivateState) -> Result:
         """The k leading pairs, from everything that was released."""
-        return leading_pairs(state, self.iteration_rank, self.target_rank, self.answer)
+        return leading_pairs(state, self.iteration_rank, self.target_rank, self.answer, self.momentum)
 
 
-def leading_pairs(state: PrivateState, p: int, k: int, answer: str) -> Result:
+def leading_pairs(state: PrivateState, p: int, k: int, answer: str, momentum: float | str | None = None) -> Result:
     """The k leading pairs: vectors of the ``answer``, values of the last release, in which no image is clipped.
 
     The value of v is ``v^T Y_L c / |c|^2`` with ``c = X_{L-1}^T v``. ``products`` are ``A v`` as far as the last
@@ -235,7 +254,8 @@ def leading_pairs(state: PrivateState, p: int, k: int, answer: str) -> Result:
     from npmdask.numerics.noisy_products import vectors_of  # which most runs do not need
 
     made = slice(0, state.step * p)
-    vectors = vectors_of(answer, state.blocks[:, made], state.products[:, made], state.stddevs[: state.step], p, k)
+    blocks, products, stddevs = state.blocks[:, made], state.products[:, made], state.stddevs[: state.step]
+    vectors = vectors_of(answer, blocks, products, stddevs, p, k, momentum)
     vectors = vectors * fix_signs(vectors)
     block, product = _last(state, p)
     seen = block.T @ vectors

@@ -24,6 +24,7 @@ from npmdask.federated.client import PATIENCE, NodeConnections, Traffic, require
 from npmdask.federated.protocol import Announcement, encoded_size, tokens_for
 from npmdask.numerics.random import Rounding
 from npmdask.numerics.subspaces import Block
+from npmdask.numerics.units import options_from
 from npmdask.operators._protocol import OnePass, Partial, pending_sums
 from npmdask.privacy.account import release_id_of
 from npmdask.privacy.concerns import Asked, ReleaseNoise, concerns, first_query, largest_of, weak_promise
@@ -480,11 +481,14 @@ def problem_of_nodes(source: Source, request: Request, earlier: object) -> Probl
         algorithm = with_options(algorithm, request.options)
         rule = FixedSteps(max_steps=nodes.releases, promise=nodes.promise)
     else:
-        if request.options is not None:
-            raise RefusedError("nodes without noise have the power method as it is: leave algorithm.options out")
         tol = default_tol(np.dtype(np.float64)) if request.tol is None else request.tol
         steps = min(DEFAULT_STEPS, nodes.most_steps) if request.max_steps is None else request.max_steps
         algorithm = PowerMethod(target_rank=k, iteration_rank=p, tol=tol)
+        if request.options is not None:
+            from npmdask.algorithms.momentum import MomentumOptions, MomentumPower
+
+            asked = options_from("power", MomentumOptions, request.options)
+            algorithm = MomentumPower(target_rank=k, iteration_rank=p, tol=tol, momentum=asked.momentum)
         rule = ResidualRule(tol=tol, max_steps=steps, d=source.shape[1], squared=source.kind == "sparse")
         rule = low_rank_rule(rule, request.low_rank_tol, source.kind, k, p)
     return Problem(source=source, request=request, algorithm=algorithm, mechanism=nodes, rule=rule, recipe=nodes)

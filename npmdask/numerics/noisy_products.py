@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from npmdask.errors import require
 from npmdask.numerics.subspaces import Block, tall_qr
 
 # A (d x d) is symmetric and never formed. Given are ``Y_l = A X_l + G_l`` with the X_l, and s_l, the standard deviation
@@ -38,19 +39,68 @@ TAIL_OF_FIT = 4.0
 PRODUCTS = 40  # with B at most
 
 
-def vectors_of(answer: str, blocks: Block, products: Block, stddevs: np.ndarray, p: int, k: int) -> Block:
+AUTO = "auto"
+CLEARLY = 0.95  # of value k: what is damped lies below it, also where no further value shows how far
+
+
+def momentum_of(block: Block, product: Block, k: int, momentum: float | str) -> float:
+    """beta = (w / 2)^2, of which all values up to w are damped alike, from the Ritz values that a product shows.
+
+    "auto": w is the last of p values, which lies below the p-th of A, and at most ``CLEARLY`` times the k-th. A number:
+    so many times the k-th.
+    """
+    inner = block.T @ product
+    values = np.sort(np.abs(np.linalg.eigvalsh((inner + inner.T) / 2)))[::-1]
+    damped = min(values[-1], CLEARLY * values[k - 1]) if momentum == AUTO else float(momentum) * values[k - 1]
+    return float(damped / 2) ** 2
+
+
+def accelerated(blocks: Block, products: Block, p: int, k: int, momentum: float | str | None) -> Block:
+    """Z_L, from whose range the next block comes: of the power method with momentum (arXiv 2602.03682)
+
+    ``Z_l = Y_l - beta X_{l-2} R_{l-1}^-1``, ``X_l R_l = Z_l``; Y_L where there is none. All of it is released, so that
+    nothing else needs to be kept.
+    """
+    made = products[:, :p]
+    if momentum is None:
+        return products[:, -p:]
+    for at in range(p, blocks.shape[1], p):
+        before, block, product = blocks[:, at - p : at], blocks[:, at : at + p], products[:, at : at + p]
+        back = before @ np.linalg.pinv(block.T @ made, rcond=LEAST)  # columns that were drawn again have no past
+        made = product - momentum_of(block, product, k, momentum) * back
+    return made
+
+
+def require_momentum(momentum: float | str | None) -> None:
+    """Refuse what is neither "auto" nor a share of value k."""
+    require(
+        momentum is None or momentum == AUTO or (not isinstance(momentum, str) and 0 < momentum < 1),
+        f'momentum = {momentum!r} must be "auto" or a number between 0 and 1: the share of the k-th value below which '
+        "values are damped",
+    )
+
+
+def vectors_of(
+    answer: str,
+    blocks: Block,
+    products: Block,
+    stddevs: np.ndarray,
+    p: int,
+    k: int,
+    momentum: float | str | None = None,
+) -> Block:
     """The k vectors that ``answer`` makes of releases (d x k), orthonormal.
 
     ``blocks`` and ``products`` (d x p L): X_l and Y_l side by side; ``stddevs`` (L): their noise. X_1 is random.
     One release has nothing to be weighed against: with p = d its vectors are those of the noisy covariance matrix.
     """
-    if answer == "last":
-        return _leading(products[:, -p:], k)[0]
     steps = len(stddevs)
+    if answer == "last":
+        return _leading(accelerated(blocks, products, p, k, momentum), k)[0]
     basis, images, small = _posterior(blocks, products, stddevs, p, TAIL_OF_FIT if answer == "fit" else TAIL)
     if answer == "fit" or steps == 1:
         return np.asarray(images @ _leading(small, k)[0])
-    found, _ = _leading(products[:, -p:], k)
+    found, _ = _leading(accelerated(blocks, products, p, k, momentum), k)
     for _ in range(min(4 * steps - 7, PRODUCTS)):
         found, _ = tall_qr(images @ (small @ (basis.T @ found)))
     inner = (found.T @ images) @ (small @ (basis.T @ found))

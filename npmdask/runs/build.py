@@ -580,12 +580,15 @@ def _require_own_steps(request: Request, algorithm: str) -> None:
 def _algorithm(request: Request, question: Question) -> Algorithm[Any]:
     """The algorithm that is asked for; of "auto" block Krylov, which keeps its products, unless they have noise."""
     name = ("power" if question.noise else "krylov") if request.algorithm == "auto" else request.algorithm
-    kind = PowerOnDisk if on_disk(request) else ALGORITHMS[name]
+    kind, options = ALGORITHMS[name], request.options or {}
+    if name == "power" and on_disk(request):
+        kind, options = PowerOnDisk, {}
+    elif name == "power" and options:
+        from npmdask.algorithms.momentum import MomentumPower as kind
     if question.noise and not getattr(kind, "takes_noise", False):
         raise RefusedError(
             f"algorithm = {name!r} reuses its products, and their noise too: use 'power' with a noise mechanism"
         )
-    options = {} if name == "power" else request.options or {}
     return kind.make(question, options)
 
 
@@ -614,10 +617,14 @@ def _require_blocks(request: Request, source: Source, others: bool) -> None:
         return
     if request.privacy is not None or getattr(source.reader, "layout", "") == "nodes":  # which have others
         return
+    if "momentum" in request.options:  # MomentumPower says what may be wrong with it
+        if others or not isinstance(request.target_rank, int):
+            raise RefusedError("momentum needs a random start and a number of components: leave it out here")
+        return
     if request.options != ON_DISK:
         raise BadInputError(
-            f'algorithm.options = {dict(request.options)} of "power": the only one is blocks = "disk", which keeps '
-            "blocks in files of the run; leave it out to have them in memory"
+            f'algorithm.options = {dict(request.options)} of "power": there are blocks = "disk", which keeps '
+            'blocks in files of the run, and momentum = "auto"; leave both out for the plain power method in memory'
         )
     if why := why_not_on_disk(request, source, others):
         raise RefusedError(f'blocks = "disk": {why}; leave the option out')

@@ -45,6 +45,8 @@ from npmdask.theory.intermediate import (
 from npmdask.theory.power import (
     NoiseBound,
     NoisePrediction,
+    momentum_beta,
+    momentum_iterations,
     npm_basin,
     npm_error_recursion,
     npm_iterations,
@@ -144,6 +146,8 @@ __all__ = [
     "mbrmsg_bound",
     "mbrmsg_expected",
     "mbrmsg_params",
+    "momentum_beta",
+    "momentum_iterations",
     "mu_for",
     "npm_basin",
     "npm_error_recursion",

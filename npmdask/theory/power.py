@@ -9,6 +9,7 @@ Lemma 2.3), which is never exceeded and much nearer to what happens.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -90,6 +91,104 @@ def npm_iterations(tan0: float, acc: float, s_k: float, s_k1: float) -> Predicti
     rate = -math.log(max(acc, (s_k1 / s_k) ** 0.25))
     steps = math.ceil(math.log(tan0 / acc) / rate * EXACTLY) if rate > 0 else math.inf
     return Prediction(steps, {}, flags)
+
+
+def momentum_beta(s_k: float, s_q1: float) -> Prediction:
+    """
+    Compute the momentum with which the power method takes fewest steps.
+
+    beta = (s_q1 / 2)^2, at which all smaller values are damped alike (Xu 2023; arXiv 2602.03682).
+
+    Parameters
+    ----------
+    s_k : float
+        The k-th largest eigenvalue (its size).
+    s_q1 : float
+        Eigenvalue number q + 1, k <= q <= p, no larger than ``s_k``.
+
+    Returns
+    -------
+    Prediction
+        ``value``: beta; ``flags``: ``gap``. A larger one is admissible below (s_k / 2)^2, a smaller one always.
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> theory.momentum_beta(s_k=1.0, s_q1=0.5).value
+    0.0625
+    """
+    gap = spectrum_gap(s_k, s_q1)
+    return Prediction(s_q1**2 / 4, {}, {"gap": gap > 0})
+
+
+def momentum_iterations(tan0: float, acc: float, s_k: float, s_q1: float, beta: float | None = None) -> Prediction:
+    """
+    Bound how many steps the power method with momentum takes to an accuracy, without noise.
+
+    The least L with C_L(s_q1) tan0 <= acc C_L(s_k), C_L(s) = U_L(max(1, s / (2 sqrt(beta)))), U_L the Chebyshev
+    polynomials of the second kind: about sqrt(s_k / (s_k - s_q1)) log(tan0 / acc), where the power method has no root.
+
+    Parameters
+    ----------
+    tan0 : float
+        The tangent tan theta_q(U, X_0) of the start; not negative.
+    acc : float
+        The tangent to be reached; above 0 and below 1.
+    s_k : float
+        The k-th largest eigenvalue (its size).
+    s_q1 : float
+        Eigenvalue number q + 1, k <= q <= p, no larger than ``s_k``.
+    beta : float, optional
+        The same in all steps; by default :func:`momentum_beta`.
+
+    Returns
+    -------
+    Prediction
+        ``value``: L, a whole number or inf; ``flags``: ``gap``, and ``admissible`` (beta < (s_k / 2)^2).
+
+    Raises
+    ------
+    BadInputError
+        Numbers outside of their ranges.
+
+    Examples
+    --------
+    >>> from npmdask import theory
+    >>> [theory.momentum_iterations(30.0, 1e-3, 1.0, 0.95, beta).value for beta in (0.0, 0.95**2 / 4)]
+    [201, 42]
+    """
+    not_negative(tan0=tan0)
+    flags = {"gap": spectrum_gap(s_k, s_q1, acc) > 0}
+    if beta is not None:
+        not_negative(beta=beta)
+    width = s_q1 if beta is None else 2 * math.sqrt(beta)
+    flags["admissible"] = width < s_k
+    if tan0 <= acc or not all(flags.values()):
+        return Prediction(0.0 if tan0 <= acc else math.inf, {}, flags)
+
+    def reached(steps: int) -> bool:
+        if not width:
+            return tan0 * (s_q1 / s_k) ** steps <= acc / EXACTLY
+        loss = _log_second_kind(s_q1 / width, steps) - _log_second_kind(s_k / width, steps)
+        return math.log(tan0 / acc) + loss <= 1 - EXACTLY
+
+    most = 1
+    while not reached(most):
+        most *= 2
+    return Prediction(bisect_left(range(1, most), True, key=reached) + 1, {}, flags)
+
+
+def _log_second_kind(at: float, degree: int) -> float:
+    """log U_degree(at), of the second kind; of at < 1 its largest value there, U(1)."""
+    if at <= 1:
+        return math.log(degree + 1)
+    phi = math.acosh(at)
+    return degree * phi + math.log(math.expm1(-2 * (degree + 1) * phi) / math.expm1(-2 * phi))
 
 
 def npm_max_noise(s_k: float, s_k1: float, acc: float, cos0: float) -> NoisePrediction:

@@ -248,7 +248,7 @@ def test_what_blocks_on_disk_are_not_for(matrix: Any, stored: str, tmp_path: Pat
     asked: dict[str, Any] = {"algorithm": "power", "options": ON_DISK}
     with pytest.raises(RefusedError, match="is not a sparse matrix"):
         npmdask.top_k(matrix.toarray(), 2, **asked)
-    with pytest.raises(BadInputError, match='the only one is blocks = "disk"'):
+    with pytest.raises(BadInputError, match='there are blocks = "disk"'):
         npmdask.top_k(stored, 2, kind="sparse", algorithm="power", options={"blocks": "tape"})
     with pytest.raises(RefusedError, match="private runs, noise"):
         npmdask.top_k(stored, 2, kind="sparse", mechanism="gaussian", stddev=0.1, **asked)

@@ -39,6 +39,8 @@ GIVEN: dict[str, dict[str, Any]] = {
     "init_tan_explicit": START | {"fail_prob": 0.1},
     "init_tan_quantile": START | {"prob": 0.9, "draws": 50, "seed": 0},
     "npm_iterations": GAP | {"tan0": 20.0, "acc": 0.01},
+    "momentum_beta": {"s_k": 1.0, "s_q1": 0.5},
+    "momentum_iterations": {"s_k": 1.0, "s_q1": 0.5, "tan0": 20.0, "acc": 0.01, "beta": 0.05},
     "npm_max_noise": GAP | {"acc": 0.1, "cos0": 0.1},
     "npm_error_recursion": GAP | {"t": 5.0, "g": 0.02, "g_u": 0.02},
     "npm_plateau": GAP | {"g": 0.02, "g_u": 0.02},
