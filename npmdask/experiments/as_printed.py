@@ -2,8 +2,8 @@
 
 NumPy and nothing of this project, so that no part of it can improve them. The number at the end of a line is that of
 the paper's listing. "erratum N" (docs/theory.md) marks what cannot be run as written, or is a parameter whose default
-is what is printed. What a paper leaves open is a parameter without a default. Noise is that of a seeded generator: for
-experiments only, private in no way.
+is what is printed. What a paper leaves open is a parameter, too (docs/kdppca.md names the values of the figures). Noise
+is that of a seeded generator: for experiments only, private in no way.
 
 Hardt and Price 2014 (HP), Nicolas et al. 2024, Duengler and Sanyal 2025 (DS), Wang and Anandkumar 2016 (WA).
 """
@@ -365,7 +365,7 @@ def dp_ojas(
 
 
 def one_by_one(stream: Stream, rows: range) -> Iterator[tuple[Batch, int]]:
-    """Yield the matrices in turn, each as its number in a batch."""
+    """Yield the matrices in turn, each as a batch and its number in that."""
     for start in (rows.start, *range((rows.start // DRAWN + 1) * DRAWN, rows.stop, DRAWN)):
         batch = stream.batch(start, min((start // DRAWN + 1) * DRAWN, rows.stop))
         yield from ((batch, j) for j in range(len(batch)))

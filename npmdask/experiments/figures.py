@@ -164,8 +164,8 @@ def baselines(relation: str) -> dict[str, Method]:
     return {
         "dp-gauss-1": Method("DP-Gauss-1", EXACT, BLUE, "o-", gauss_1),
         "dp-gauss-2": Method("DP-Gauss-2 (propose-test-release)", EXACT, ORANGE, "s-", gauss_2),
-        "dp-power": Method("DP-Power-Method (X_L), exact sensitivity", EXACT, GREEN, "^-", power),
-        "power-answer": Method("private power method, this project's answer", EXACT, GREEN, "x:", answer),
+        "dp-power": Method("DP-Power-Method (X_L), exact noise", EXACT, GREEN, "^-", power),
+        "power-answer": Method("noisy power, this project's answer", EXACT, GREEN, "x:", answer),
     }
 
 
