@@ -181,7 +181,7 @@ class AlgorithmTable(ConfigTable):
         None,
         description="further parameters of the algorithm: streams, e.g. { gap = 0.1 }; k-dp-pca, e.g. "
         '{ variant = "tight" }; tensor-power, e.g. { restarts = 40 }; krylov, e.g. { precision = "float64" }; '
-        'power of sparse data, { blocks = "disk" }; private power, { answer = "last" }',
+        'power of sparse data, { blocks = "disk" }; private power, { answer = "last" }; power, { momentum = "auto" }',
     )
 
     @field_validator("name")

@@ -301,6 +301,8 @@ SECOND: dict[str, Kind] = {
     "gaps-pairwise-weighted": stored("gappy", 3, step=1, source=SCALED | COLUMN_WEIGHTS | {"missing": "pairwise"}),
     "private-filled": private("gappy_records", **RELEASES, source=FILLED),
     "private-all": private("records", **RELEASES),
+    "power-momentum": stored("samples", 3, **POWER, options={"momentum": 0.9}),
+    "private-momentum": private("records", **RELEASES, name="power", options={"momentum": "auto"}),
     "private-last": private("pairs", **RELEASES, name="power", options={"answer": "last"}),
     "federated-all": federated(
         {"east": node("records", rank=4, steps=4), "west": node("more_records", rank=4, steps=4)}, private=True

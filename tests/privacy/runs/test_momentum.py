@@ -50,7 +50,7 @@ def test_at_a_gap_of_5_percent_the_sine_is_a_third() -> None:
             states = [chain(GAP, 5e-4 * 24**0.5, P, 24, seed, momentum) for seed in range(2)]
             found = [sine(leading_pairs(s, P, K, answer, momentum).vectors) for s in states]
             best[momentum, answer] = np.mean(found)
-    assert best["auto", "all"] < 0.09 and best["auto", "last"] < 0.135, best
+    assert best["auto", "all"] < 0.12 and best["auto", "last"] < 0.135, best
     assert best[None, "last"] > 0.3 and best[None, "all"] > 0.15, best
 
 
@@ -75,7 +75,7 @@ def test_the_steps_are_those_of_the_theory() -> None:
     """With one beta for all steps, by the recurrence itself. Mutants: (L + 1) left out; beta of s instead of s / 2."""
     for seed in range(5):
         rng = np.random.default_rng(seed)
-        spectrum = np.r_[1.0, 0.95, 0.9 * np.linspace(1, -1, 28)]
+        spectrum = np.r_[1.0, 0.95, 0.9, -0.88, 0.85 * np.linspace(1, -1, 26)]
         start = random_orthonormal(30, 4, rng)
         tan0 = np.linalg.norm(start[4:] @ np.linalg.pinv(start[:4]), 2)
         for share in (0.0, 0.5, 1.0):
