@@ -97,7 +97,7 @@ def test_rooms_keep_their_secrets() -> None:
 def test_algorithms_never_import_each_other() -> None:
     """What they share has a name of its own below; the tables of all of them are in the packages' ``__init__``."""
     shared = {"base", "stopping", "low_rank_update", "components"}  # the last: of the tensor power methods
-    known = {("gram", "krylov")}  # a formed matrix goes on as blocks do
+    known = {("gram", "krylov"), ("momentum", "power")}  # a formed matrix goes on as blocks do; the same steps
     for path in (PACKAGE / "algorithms").rglob("[a-z]*.py"):
         name = module_name(path).removeprefix("algorithms.")
         for imported in imports(path):

@@ -22,15 +22,11 @@ from npmdask.algorithms.krylov import BlockKrylov, KrylovState
 from npmdask.algorithms.missing_em import MissingEM, MissingState
 from npmdask.algorithms.power import DiskPowerState, PowerMethod, PowerOnDisk, PowerState
 from npmdask.algorithms.private_power import (
-    UNSAID,
     AlternatingState,
-    PowerOptions,
     PrivateAlternating,
     PrivatePower,
     PrivateState,
-    begun_options,
     value_stddevs,
-    with_options,
 )
 from npmdask.algorithms.streaming.frequent_directions import FrequentDirections, SketchState
 from npmdask.algorithms.streaming.msg import MSG, RMSG, BatchState, ConvexState, MiniBatchMSG, MiniBatchRMSG
@@ -106,7 +102,6 @@ __all__ = [
     "REGISTRY",
     "RMSG",
     "STREAM_REGISTRY",
-    "UNSAID",
     "Algorithm",
     "AlternatingState",
     "BatchState",
@@ -128,7 +123,6 @@ __all__ = [
     "OnlineTensorState",
     "PowerMethod",
     "PowerOnDisk",
-    "PowerOptions",
     "PowerState",
     "PrivateAlternating",
     "PrivateCovariance",
@@ -150,11 +144,9 @@ __all__ = [
     "StreamPowerState",
     "StreamResult",
     "TensorPower",
-    "begun_options",
     "register_algorithm",
     "restarts_for",
     "restored",
     "state_fields",
     "value_stddevs",
-    "with_options",
 ]

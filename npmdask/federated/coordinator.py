@@ -16,7 +16,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from npmdask.accounting import Budget
-from npmdask.algorithms import Algorithm, PowerMethod, PrivatePower, Query, Result, begun_options, with_options
+from npmdask.algorithms import Algorithm, PowerMethod, PrivatePower, Query, Result
+from npmdask.algorithms.private_power import begun_options, with_options
 from npmdask.algorithms.stopping import FixedSteps, Outcome, ResidualRule, StepView, StoppingRule, default_tol
 from npmdask.checkpoint.schema import TABLES
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError

@@ -21,7 +21,8 @@ from uuid import uuid4
 
 import numpy as np
 
-from npmdask.algorithms import UNSAID, PrivateAlternating
+from npmdask.algorithms import PrivateAlternating
+from npmdask.algorithms.private_power import UNSAID
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BudgetError, RefusedError, require
 from npmdask.execution.executor import make_executor, single_threaded_blas

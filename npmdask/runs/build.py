@@ -17,9 +17,9 @@ from npmdask.algorithms import (
     Question,
     TensorPower,
     restarts_for,
-    with_options,
 )
 from npmdask.algorithms import REGISTRY as ALGORITHMS
+from npmdask.algorithms.private_power import with_options
 from npmdask.algorithms.stopping import ResidualRule, UntilSettled, UntilStationary, default_tol
 from npmdask.errors import BadInputError, RefusedError, closest, require
 from npmdask.numerics.domains import less_one

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from npmdask.algorithms import REGISTRY as ALGORITHMS
-from npmdask.algorithms import Result, begun_options
+from npmdask.algorithms import Result
+from npmdask.algorithms.private_power import begun_options
 from npmdask.algorithms.stopping import Outcome
 from npmdask.checkpoint.rights import note_rights, what_is_withheld
 from npmdask.checkpoint.store import RunStore, folder_of, not_finished
