@@ -47,6 +47,13 @@ REGISTRY: dict[str, type[Any]] = {
 OURS = frozenset(
     {PowerMethod, PowerOnDisk, BlockKrylov, GramKrylov, RowGramKrylov, StoredGramPairs, MissingEM, TensorPower}
 )
+
+
+def is_ours(algorithm: Any) -> bool:
+    """Whether an answer needs no further pass that holds it to the data: that of a plugin does."""
+    return type(algorithm) in OURS or type(algorithm).__module__ == "npmdask.algorithms.momentum"  # loaded where asked
+
+
 STREAM_REGISTRY: dict[str, type[Any]] = {
     "spm": StreamPower,
     "oja": Oja,
@@ -144,6 +151,7 @@ __all__ = [
     "StreamPowerState",
     "StreamResult",
     "TensorPower",
+    "is_ours",
     "register_algorithm",
     "restarts_for",
     "restored",

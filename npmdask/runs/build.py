@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 
+from npmdask.algorithms import REGISTRY as ALGORITHMS
 from npmdask.algorithms import (
-    OURS,
     Algorithm,
     GramKrylov,
     MissingEM,
     PowerOnDisk,
     Question,
     TensorPower,
+    is_ours,
     restarts_for,
 )
-from npmdask.algorithms import REGISTRY as ALGORITHMS
 from npmdask.algorithms.private_power import with_options
 from npmdask.algorithms.stopping import ResidualRule, UntilSettled, UntilStationary, default_tol
 from npmdask.errors import BadInputError, RefusedError, closest, require
@@ -203,12 +203,12 @@ def make_problem(
     algorithm = _algorithm(request, question)
     if isinstance(algorithm, GramKrylov):
         _require_gram(algorithm.name, source, share, locked, start)
-    if type(algorithm) not in OURS and source.parts == 2:
+    if not is_ours(algorithm) and source.parts == 2:
         raise RefusedError(
             f"{algorithm.name} is not an algorithm of npmdask, and {source.path} holds {source.dtype}, for which each "
             'eigenvalue comes twice: use "krylov", "power" or "gram"'
         )
-    if type(algorithm) not in OURS:
+    if not is_ours(algorithm):
         refuse_low_rank(
             request.low_rank_tol, f"{algorithm.name} is not an algorithm of npmdask, and nothing is known of its steps"
         )

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.algorithms import OURS, PowerOnDisk, Query, Result
+from npmdask.algorithms import PowerOnDisk, Query, Result, is_ours
 from npmdask.algorithms.stopping import Outcome, StepView
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.numerics.complex_parts import moduli
@@ -352,7 +352,7 @@ class PlainRelease:
         problem = self._problem
         passes = self._data_passes(history)
         passes += problem.needs_moments + (problem.start.passes if problem.start else 0)
-        if type(problem.algorithm) not in OURS:
+        if not is_ours(problem.algorithm):
             result, view, outcome = self._verified(result, view, outcome)
             passes += 1
         share = problem.share if isinstance(problem.share, float) else None
