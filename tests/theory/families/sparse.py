@@ -13,7 +13,7 @@ import scipy.sparse as sp
 
 import npmdask
 from tests.theory.families.drawing import Rng, chance, one_of, power_of_ten, weights, whole
-from tests.theory.families.judging import Findings, Problem, Question, Unasked, judge, prepared
+from tests.theory.families.judging import Findings, Problem, Question, Unasked, judge, largest_bound, prepared
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,9 @@ def check(problem: Sparse, folder: Path) -> Findings:
     if solution.answered and solution.explained_share is not None:
         found.close("share", solution.explained_share, (values**2).sum() / question.total, 1e-6, 1.0)
     if problem.container != "Gram":
+        scores = truth.rows_before @ np.asarray(solution.basis)
         rounding = 16 * truth.rounding * (1 + np.sqrt(len(x)) * how["scale"])
-        scores = np.asarray(solution.scores(source))
-        found.close("scores", scores, truth.rows_before @ np.asarray(solution.basis), rounding, 1.0)
+        # What is stated of the largest value holds the error of deviations, by which scores are off as well.
+        error = (largest_bound(solution.certificate) or 0.0) / (values[0] or 1) * np.abs(scores).max()
+        found.close("scores", solution.scores(source), scores, rounding + error * how["scale"], 1.0)
     return found
