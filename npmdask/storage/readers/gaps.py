@@ -147,7 +147,8 @@ class GapReader(AroundDense):
             if self.rule == DROP and self.held and (self.checksums is None or self.inner.checksums is not None):
                 self._require_empty(rows, columns, values)
             if here.stop - here.start != values.shape[1]:
-                out = self._scratch(("kept", columns.start), here.stop - here.start, len(values))
+                shape = (self.inner.tile_rows, here.stop - here.start)  # in its own dtype: `take` casts nothing
+                out = scratch(("kept", columns.start), shape, values.dtype)[: len(values)]
                 np.take(values, self.kept[here] - columns.start, axis=1, out=out)
                 values = out
         if self.fill is None:

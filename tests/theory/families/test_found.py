@@ -1,7 +1,4 @@
-"""The smallest inputs of faults that random families found: what is stated is so, and is stated.
-
-A fault that is still there is marked; its test begins to pass, and fails as marked, where it is mended.
-"""
+"""The smallest inputs of faults that random families found: what is stated is so, and is stated."""
 
 from __future__ import annotations
 
@@ -18,11 +15,6 @@ from npmdask.errors import NpmdaskError
 from tests.theory.families.judging import largest_bound
 
 pytestmark = pytest.mark.slow
-
-
-def known(name: str, fault: str, raises: type[Exception] | tuple[type[Exception], ...] = AssertionError) -> Any:
-    """The mark of a test that must fail until the fault is mended."""
-    return pytest.mark.xfail(strict=True, raises=raises, reason=f"{name}: {fault}")
 
 
 def bound_of(solution: Any) -> float:
@@ -172,7 +164,20 @@ def test_longdouble_is_read_or_refused() -> None:
     assert values == pytest.approx(np.linalg.svd(x, compute_uv=False)[:2], rel=1e-12)
 
 
-@known("A8", "rounding of constant data is stated as all of their variance")
 def test_constant_data_explain_nothing() -> None:
-    solution = npmdask.top_k(np.full((30, 5), 0.1), 0.5, kind="samples", center=True)
-    assert solution.explained_share is None or np.isnan(solution.explained_share)
+    constant = np.full((30, 5), 0.1)
+    with pytest.raises(NpmdaskError, match="no variance"):
+        npmdask.top_k(constant, 0.5, kind="samples", center=True)
+    share = npmdask.top_k(constant, 1, kind="samples", center=True).explained_share
+    assert share is None or np.isnan(share)
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
+def test_a_column_of_gaps_is_left_out_and_others_are_filled(dtype: str) -> None:
+    x = np.random.default_rng(1).standard_normal((40, 4)).astype(dtype)
+    x[3, 1], x[1:, 2] = np.nan, np.nan
+    solution = npmdask.top_k(x, 1, kind="samples", center=True, missing="mean", missing_limit=0.5)
+    kept = x[:, [0, 1, 3]].astype(float)
+    away = np.nan_to_num(kept - np.nanmean(kept, axis=0))
+    value = np.linalg.svd(away, compute_uv=False)[0] ** 2 / 40
+    assert abs(solution.values[0] - value) <= bound_of(solution) + 1e-14 * value
