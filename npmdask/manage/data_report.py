@@ -13,10 +13,10 @@ import numpy as np
 
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, NpmdaskError
-from npmdask.manage.kinds import PageOptions
+from npmdask.manage.kinds import PageOptions, Spec
 from npmdask.manage.row_scores import SAMPLED, RowScores, row_scores
 from npmdask.numerics.sampling_errors import Groups
-from npmdask.report import Bars, Map, Plot, Rule, Section, Series
+from npmdask.report import Bars, Map, Plot, Report, Rule, Section, Series
 from npmdask.report.blocks import Text, section, series, spectrum_plot, table, warnings
 from npmdask.report.plots import COLOURS
 from npmdask.runs.components import labels_of_run
@@ -79,6 +79,14 @@ def _name_of_data(run: RunStore, spec: Mapping[str, Any], source: str | None) ->
     if len(names) == len(places):
         return " and ".join(names)
     return run.path.name if len(places) == 1 else f"two fields, {run.path.name}"
+
+
+def over_data(
+    made: Report, run: RunStore, spec: Spec, k: int, *more: Section, after: int = 1, source: str | None = None
+) -> Report:
+    """Put a title on a report that says what was found in which data, and ``more`` behind its first sections."""
+    sections = (*made.sections[:after], *more, *made.sections[after:])
+    return replace(made, title=headline(run, spec, k, source), about=about(run, spec), sections=sections)
 
 
 def about(run: RunStore, spec: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ something is. Private and federated runs are no kinds: they are ordinary runs wh
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shlex import quote
@@ -302,9 +302,13 @@ def short_store_path(answer: Any) -> str:
 
 def shares_text(shares: Iterable[float], most: int = 5) -> str:
     """Format decreasing shares as one text: ``22.1, 10.4, 8 % and 7 more``."""
-    known = [float(share) for share in shares]
-    more = f" and {len(known) - most} more" if len(known) > most else ""
-    return f"{', '.join(f'{100 * share:.3g}' for share in known[:most])} %{more}"
+    return values_text([100 * float(share) for share in shares], most, ".3g", " %")
+
+
+def values_text(values: Sequence[float] | np.ndarray, most: int = 5, form: str = ".4g", unit: str = "") -> str:
+    """Format values as one text: ``22.1, 10.4, 8 and 7 more``."""
+    more = f" and {len(values) - most} more" if len(values) > most else ""
+    return f"{', '.join(format(value, form) for value in values[:most])}{unit}{more}"
 
 
 def memory_text(peak: int | None, limit: int | None) -> str:

@@ -34,6 +34,7 @@ from npmdask.manage.kinds import (
     network_text,
     shares_text,
     short_store_path,
+    values_text,
 )
 from npmdask.numerics.units import attributes, parse_memory
 from npmdask.planning.forecast import seconds_left
@@ -69,7 +70,6 @@ STOP = ("max_steps", "tol", "low_rank_tol")  # decide when a run stops, not what
 RELEASED = ("value_stddevs", "factor_left", "factor_right", "left_basis", "covariance")
 ROWS = ("samples", "matrix", "sparse")  # kinds whose data have rows that are not columns
 NOUNS = {"symmetric": "eigenpair", "matrix": "singular triplet", "sparse": "singular pair"}
-SHOWN = 5  # values
 STATES = {True: "finished", False: "unfinished"}
 
 
@@ -169,11 +169,8 @@ class MatrixKind(RunKind):
         k, kind = len(answer.values), answer.analysed.kind
         noun = NOUNS.get(kind, "component")
         rows = f" and {answer.analysed.rows:,} rows" if answer.analysed.rows is not None and kind in ROWS else ""
-        values = ", ".join(f"{value:.4g}" for value in answer.values[:SHOWN])
-        more = f" and {k - SHOWN} more" if k > SHOWN else ""
-        return (
-            f"{k} {noun}{'s'[: k != 1]} of {answer.basis.shape[0]:,} columns{rows}; {answer.values_are} {values}{more}"
-        )
+        values = values_text(answer.values)
+        return f"{k} {noun}{'s'[: k != 1]} of {answer.basis.shape[0]:,} columns{rows}; {answer.values_are} {values}"
 
     def outcome(self, answer: Solution) -> str:
         """Say how it ended, and where ``tol`` was chosen by the type of the data."""

@@ -668,7 +668,6 @@ def _memory(telemetry: list[dict[str, Any]]) -> list[Section]:
         limit = plans[-1]["limit"]
         facts.append(("predicted before the first pass", bytes_text(plans[-1]["predicted_peak"])))
         facts.append(("limit", bytes_text(limit) if limit else "none"))
-    if device := ends[-1].get("device"):
-        said = device_text(DeviceUse(**device))
-        return [section("Memory", table(facts, ("process", "peak resident memory")), Text(text=f"On {said}."))]
-    return [section("Memory", table(facts, ("process", "peak resident memory")))]
+    device = ends[-1].get("device")
+    said = Text(text=f"On {device_text(DeviceUse(**device))}.") if device else None
+    return [section("Memory", table(facts, ("process", "peak resident memory")), said)]

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from npmdask.checkpoint.schema import TABLES
-from npmdask.checkpoint.store import RunStore
+from npmdask.checkpoint.store import RunStore, answer_of_job
 from npmdask.errors import BadInputError, Later
-from npmdask.manage.kinds import PageOptions, RunKind, Sink, Spec, named
+from npmdask.manage.kinds import PageOptions, RunKind, Sink, Spec, named, values_text
 from npmdask.manage.matrix import changed_resources, progress, under_way
 from npmdask.report import Report, Section, Text
 from npmdask.report.blocks import section
 from npmdask.runs.observers import Observer
 from npmdask.runs.restore import resources_of
-from npmdask.runs.solution import Resources
 from npmdask.storage.source import open_source
 
 WORDS = 8  # of a topic
-WEIGHTS = 5
 TABLES["algorithm"] |= {
     **dict.fromkeys(("topics", "components"), int),
     **dict.fromkeys(("restarts", "iterations"), int | None),
@@ -48,9 +45,13 @@ class StagedKind(RunKind):
 
     may_change = frozenset({"memory", "workers", "threads"})
     staged = True
+    models: Later  # the module whose JOB it is
 
     def __init__(self, name: str | None = None) -> None:
         self.name = name or self.name
+
+    def gave(self, answer: Any) -> bool:
+        return isinstance(answer, self.models.JOB.answer) and answer.kind == self.name
 
     def refusal(self, store: Path) -> str:
         return f"{store} is a job of several stages: only memory, workers and threads may be given"
@@ -58,32 +59,24 @@ class StagedKind(RunKind):
     def resume(self, store: Path, changes: Mapping[str, Any], observer: Observer | None) -> Any:
         """Go on with the stage that is under way, as the job was asked for."""
         resources = resources_of(RunStore(store), **changed_resources(changes))
-        return self.go_on(store, resources, observer or Observer())
+        return self.models.JOB.resume(store, resources, observer or Observer())
 
-    def go_on(self, store: Path, resources: Resources, observer: Observer) -> Any:
-        """Run all stages that are not finished."""
-        raise NotImplementedError
-
-    def read(self, store: Path) -> Any:
-        """Read the answer of a finished job.
-
-        Raises
-        ------
-        BadInputError
-            There is none yet.
-        """
-        raise NotImplementedError
+    def summary(self, answer: Any) -> dict[str, Any]:
+        return dict(self.models.JOB.summary(answer))
 
     def ending(self, answer: Any) -> str:
         return f"{answer.outcome.sentence}; `npmdask report {answer.store}` makes its page"
 
     def inspect(self, run: RunStore, spec: Spec) -> dict[str, Any]:
         try:
-            answer = self.read(run.path)
+            answer = self.models.JOB.read(run.path)
             facts: dict[str, Any] = {"state": "finished", "answered": answer.answered} | self.summary(answer)
         except BadInputError:
             facts = {"state": "unfinished", "outcome": "go on with `npmdask resume`"}
         return facts | {"source": spec.get("source")} | named(spec, ("data", "algorithm", "run", "version"))
+
+    def report(self, run: RunStore, spec: Spec) -> Report:
+        return self.report_with(run, spec, PageOptions())
 
     def status(self, run: RunStore, spec: Spec, state: str) -> dict[str, Any]:
         """Say how far the stage under way came."""
@@ -95,27 +88,14 @@ class StagedKind(RunKind):
 class TopicsKind(StagedKind):
     """Topics of documents."""
 
-    name = "topics"
-
-    def gave(self, answer: Any) -> bool:
-
-        return isinstance(answer, _topics.TopicAnswer)
-
-    def go_on(self, store: Path, resources: Resources, observer: Observer) -> Any:
-
-        with RunStore(store) as held:
-            return _topics.resume_topics(held, resources, observer)
-
-    def read(self, store: Path) -> Any:
-
-        return _topics.read_topics(store)
+    name, models = "topics", _topics
 
     def answer(self, store: Path) -> dict[str, np.ndarray]:
         """Read topics, alphas and words."""
         from npmdask.models.topics.documents import words_of_array
         from npmdask.models.topics.model import PART
 
-        arrays = _part(store, PART)
+        arrays = answer_of_job(RunStore(store), PART)[0]
         if "words" in arrays:
             arrays["vocabulary"] = np.array(words_of_array(arrays.pop("words")))
         return arrays
@@ -133,10 +113,6 @@ class TopicsKind(StagedKind):
         sink.array("vocab", np.array(model.vocabulary))
         sink.array("term_frequency", documents.word_counts)
 
-    def summary(self, answer: Any) -> dict[str, Any]:
-
-        return dict(_topics.topics_summary(answer))
-
     def lines(self, answer: Any, words: int = 10) -> str:
         """Show a line for each topic, with its first words."""
 
@@ -151,20 +127,17 @@ class TopicsKind(StagedKind):
         more = f"; {others} more with -v" if others else ""
         return f"the heaviest topic: {' '.join(word for word, _ in first)}{more}"
 
-    def report(self, run: RunStore, spec: Spec) -> Report:
-        return self.report_with(run, spec, PageOptions())
-
     def report_with(self, run: RunStore, spec: Spec, page: PageOptions) -> Report:
         """Report the topics, and the documents in which each is strongest: kept in the store, or from one pass over
         the documents that the job holds.
         """
+        from npmdask.manage.data_report import over_data
 
         if page != PageOptions(scores=page.scores) or page.data is not None:
             raise BadInputError(f"{run.place} holds topics: only --scores is for their report, no grid and no colour")
         made = _topics_report.topics_report(run, dict(spec))
-        made = _titled(made, run, spec, self.read(run.path).model.k, _topics.corpus_of(run))
-        head, topics, *rest = made.sections
-        return replace(made, sections=(head, topics, self._documents(run, page), *rest))
+        k, documents = _topics.read_topics(run.path).model.k, self._documents(run, page)
+        return over_data(made, run, spec, k, documents, after=2, source=_topics.corpus_of(run))
 
     def _documents(self, run: RunStore, page: PageOptions) -> Section:
         from npmdask.manage.row_scores import kept_or_found
@@ -187,27 +160,13 @@ class TopicsKind(StagedKind):
 class LatentKind(StagedKind):
     """Latent variables of samples, found by moments; ``name`` says of which model."""
 
-    def gave(self, answer: Any) -> bool:
-
-        return isinstance(answer, _latent.LatentAnswer) and answer.kind == self.name
-
-    def go_on(self, store: Path, resources: Resources, observer: Observer) -> Any:
-
-        return _latent.resume_latent(store, resources, observer)
-
-    def read(self, store: Path) -> Any:
-
-        return _latent.read_latent(store)
+    models = _latent
 
     def answer(self, store: Path) -> dict[str, np.ndarray]:
         """Read all that was found."""
         from npmdask.models.latent.fit import ANSWER
 
-        return _part(store, ANSWER)
-
-    def summary(self, answer: Any) -> dict[str, Any]:
-
-        return dict(_latent.latent_summary(answer))
+        return answer_of_job(RunStore(store), ANSWER)[0]
 
     def ending(self, answer: Any) -> str:
         return f"{answer.refinement}; {super().ending(answer)}" if answer.refinement else super().ending(answer)
@@ -217,39 +176,29 @@ class LatentKind(StagedKind):
         return "\n".join(f"{i:4} {weight:.6g}" for i, weight in enumerate(answer.weights, 1))
 
     def found(self, answer: Any) -> str:
-        count, shown = len(answer.weights), ", ".join(f"{weight:.4g}" for weight in answer.weights[:WEIGHTS])
-        more = f" and {count - WEIGHTS} more" if count > WEIGHTS else ""
-        refined = f"; {answer.refinement}" if answer.refinement else ""
-        return f"{count} component{'s'[: count != 1]}; {answer.weight_name} {shown}{more}{refined}"
+        count, refined = len(answer.weights), f"; {answer.refinement}" if answer.refinement else ""
+        return f"{count} component{'s'[: count != 1]}; {answer.weight_name} {values_text(answer.weights)}{refined}"
 
     def report(self, run: RunStore, spec: Spec) -> Report:
         """Report what was found; of independent components also the columns in which each is strongest."""
-        from npmdask.manage.data_report import components, names_in_source
+        from npmdask.manage.data_report import components, names_in_source, over_data
 
         found, mixing = _latent.latent_report(run, dict(spec)), self.answer(run.path).get("mixing")
-        found = _titled(found, run, spec, len(self.read(run.path).weights))
-        if mixing is None or not mixing.size:
-            return found
-        names = names_in_source(spec, lambda place: open_source(place, exact=False).fingerprint)
-        loadings = components(mixing / np.linalg.norm(mixing, axis=0), names, None, None)
-        return replace(found, sections=(found.sections[0], loadings, *found.sections[1:]))
+        more = []
+        if mixing is not None and mixing.size:
+            names = names_in_source(spec, lambda place: open_source(place, exact=False).fingerprint)
+            more = [components(mixing / np.linalg.norm(mixing, axis=0), names, None, None)]
+        return over_data(found, run, spec, len(_latent.read_latent(run.path).weights), *more)
 
 
 class CoupledKind(StagedKind):
     """Coupled modes of two fields; ``name`` says by which criterion."""
 
+    models = _coupled
     may_change = StagedKind.may_change | {*STOP}
 
     def refusal(self, store: Path) -> str:
         return f"{store} is a job of several stages: only memory, workers, threads, max_steps and tol may be given"
-
-    def gave(self, answer: Any) -> bool:
-
-        return isinstance(answer, _coupled.CoupledModes) and answer.kind == self.name
-
-    def go_on(self, store: Path, resources: Resources, observer: Observer) -> Any:
-
-        return _coupled.resume_coupled(store, resources, observer)
 
     def resume(self, store: Path, changes: Mapping[str, Any], observer: Observer | None) -> Any:
         """Go on with the job; of its stopping rule what is given takes the place of what was."""
@@ -260,20 +209,12 @@ class CoupledKind(StagedKind):
         rest = {name: value for name, value in changes.items() if name not in stop}
         return super().resume(store, rest, observer)
 
-    def read(self, store: Path) -> Any:
-
-        return _coupled.read_coupled(store)
-
     def answer(self, store: Path) -> dict[str, np.ndarray]:
         """Read the modes of both fields, and their patterns in the units of the data."""
-        found = self.read(store)
+        found = _coupled.read_coupled(store)
         sides = {"left": found.left, "right": found.right}
         patterns = {f"{side}_patterns": modes.patterns for side, modes in sides.items()}
-        return _part(store, "result") | patterns
-
-    def summary(self, answer: Any) -> dict[str, Any]:
-
-        return dict(_coupled.coupled_summary(answer))
+        return answer_of_job(RunStore(store), "result")[0] | patterns
 
     def lines(self, answer: Any, words: int = 10) -> str:
         """Show a line for each mode."""
@@ -281,10 +222,8 @@ class CoupledKind(StagedKind):
         return str(_coupled.lines_of(answer))
 
     def found(self, answer: Any) -> str:
-
-        count, shown = len(answer.values), ", ".join(f"{value:.4g}" for value in answer.values[:WEIGHTS])
-        more = f" and {count - WEIGHTS} more" if count > WEIGHTS else ""
-        return f"{count} mode{'s'[: count != 1]}; {_coupled.VALUES[answer.kind]} {shown}{more}"
+        count = len(answer.values)
+        return f"{count} mode{'s'[: count != 1]}; {_coupled.VALUES[answer.kind]} {values_text(answer.values)}"
 
     def explained(self, answer: Any) -> list[tuple[str, str]]:
         """Say what share of either field its patterns explain; of covariance what share of all of it."""
@@ -294,30 +233,11 @@ class CoupledKind(StagedKind):
             said = f"{100 * answer.squared_covariance_fraction.sum():.3g} % of the squared covariance; {said}"
         return [("explained", said)]
 
-    def report(self, run: RunStore, spec: Spec) -> Report:
-        return self.report_with(run, spec, PageOptions())
-
     def report_with(self, run: RunStore, spec: Spec, page: PageOptions) -> Report:
         """Report the job: its modes, then patterns and scores of both fields."""
+        from npmdask.manage.data_report import over_data
         from npmdask.manage.two_field_sections import two_field_sections
 
-        answer, made = self.read(run.path), _coupled.coupled_report(run, dict(spec))
-        head, modes, *rest = made.sections
+        answer, made = _coupled.read_coupled(run.path), _coupled.coupled_report(run, dict(spec))
         of_data = two_field_sections(run, dict(spec), answer, page)
-        made = _titled(made, run, spec, len(answer.values))
-        return replace(made, sections=(head, modes, *of_data, *rest))
-
-
-def _titled(made: Report, run: RunStore, spec: Spec, k: int, source: str | None = None) -> Report:
-    """The report under a title that says what was found in which data."""
-    from npmdask.manage.data_report import about, headline
-
-    return replace(made, title=headline(run, spec, k, source), about=about(run, spec))
-
-
-def _part(store: Path, name: str) -> dict[str, np.ndarray]:
-    """The arrays of the part of a job that holds its answer."""
-    found = RunStore(store).read_part(name)
-    if found is None:
-        raise BadInputError(f"{store} holds no answer yet; `npmdask resume {store}` finishes the job")
-    return dict(found[0])
+        return over_data(made, run, spec, len(answer.values), *of_data, after=2)

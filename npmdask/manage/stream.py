@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from npmdask.checkpoint.schema import TABLES
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, Later
-from npmdask.manage.kinds import Keeps, RunKind, Spec, memory_text, named
+from npmdask.manage.kinds import Keeps, RunKind, Spec, memory_text, named, values_text
 from npmdask.numerics.units import attributes, parse_memory
 from npmdask.report import Report
 from npmdask.runs.components import labels_of_run
@@ -20,7 +20,6 @@ from npmdask.runs.observers import Observer
 from npmdask.runs.progress import duration
 from npmdask.storage.labels import Labels
 
-SHOWN = 5  # values
 TABLES["run"] |= {
     **dict.fromkeys(("batch_rows", "measure_rows"), int),
     **dict.fromkeys(("half_life", "unit"), float | None),
@@ -73,9 +72,8 @@ class StreamKind(RunKind):
 
     def found(self, answer: Any) -> str:
         k, d = answer.basis.shape[1], answer.basis.shape[0]
-        values = ", ".join(f"{value:.4g}" for value in answer.values[:SHOWN])
-        more = f" and {k - SHOWN} more" if k > SHOWN else ""
-        return f"{k} component{'s'[: k != 1]} of {d:,} columns and {answer.rows:,} rows; values {values}{more}"
+        values = values_text(answer.values)
+        return f"{k} component{'s'[: k != 1]} of {d:,} columns and {answer.rows:,} rows; values {values}"
 
     def explained(self, answer: Any) -> list[tuple[str, str]]:
         share = answer.last.explained
@@ -119,20 +117,14 @@ class StreamKind(RunKind):
         return {"what": what, "state": state, "assurance": facts.get("assurance", ""), "step": facts.get("steps")}
 
     def report(self, run: RunStore, spec: Spec) -> Report:
-        from npmdask.manage.data_report import about, components, headline
+        from npmdask.manage.data_report import components, over_data
         from npmdask.streaming.report import stream_report
 
-        found = stream_report(run)
-        k = int(spec["algorithm"]["target_rank"])
-        found = replace(found, title=headline(run, spec, k), about=about(run, spec))
-        try:
+        found, more = stream_report(run), []
+        with suppress(BadInputError):  # too few rows so far
             basis = _solution.answer_of(run.path)["basis"]
-        except BadInputError:  # too few rows so far
-            return found
-        if not basis.size:
-            return found
-        loadings = components(basis, labels_of_run(run) or Labels(), None, None)
-        return replace(found, sections=(found.sections[0], loadings, *found.sections[1:]))
+            more = [components(basis, labels_of_run(run) or Labels(), None, None)] if basis.size else []
+        return over_data(found, run, spec, int(spec["algorithm"]["target_rank"]), *more)
 
     def keeps(self, run: RunStore, spec: Spec) -> Keeps:
         """Keep everything: a stream goes on from its steps."""

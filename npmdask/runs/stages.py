@@ -19,27 +19,21 @@ import numpy as np
 
 from npmdask.algorithms import BlockKrylov
 from npmdask.algorithms.stopping import ResidualRule
-from npmdask.checkpoint.store import CHECKPOINT_FORMAT, RunStore
+from npmdask.checkpoint.store import CHECKPOINT_FORMAT
 from npmdask.errors import package_version, require
 from npmdask.numerics.subspaces import Block
-from npmdask.numerics.units import attributes
 from npmdask.operators import Operator
 from npmdask.runs.build import TENSOR, TensorQuestion, default_rank, make_problem, pose_tensor
 from npmdask.runs.loop import solve_in
-from npmdask.runs.observers import Observer
 from npmdask.runs.problem import DEFAULT_STEPS, DerivedOperator, Problem, Request
 from npmdask.runs.session import Session
-from npmdask.runs.solution import Resources, Solution
-from npmdask.storage.bundle import Arrays
+from npmdask.runs.solution import Solution
 from npmdask.storage.checksum import crc32c
 from npmdask.storage.readers.packed import place_of
 from npmdask.storage.source import Source, open_source
 from npmdask.storage.writers.packed import TensorWriter
 
 Facts = dict[str, Any]
-Found = tuple[Arrays, Facts]
-
-# What the jobs share: what their stores are bound to, and an answer that is found once.
 
 
 def job_spec(data: Facts, algorithm: Facts, stop: Facts, seed: int) -> dict[str, Any]:
@@ -51,32 +45,6 @@ def job_spec(data: Facts, algorithm: Facts, stop: Facts, seed: int) -> dict[str,
         "stop": stop,
         "run": {"seed": seed},
         "version": {"npmdask": package_version(), "checkpoint_format": CHECKPOINT_FORMAT},
-    }
-
-
-def answered(
-    held: RunStore, name: str, resources: Resources, observer: Observer, solved: Callable[[Session], Found]
-) -> Found:
-    """The part ``name`` of a job, which ``solved`` makes in a session where it is not there yet."""
-    found = held.read_part(name)
-    if found is None:
-        resources.require_possible()
-        with Session(held, resources, observer) as session:
-            arrays, meta = solved(session)
-        held.write_part(name, arrays, meta)
-        found = held.read_part(name)
-    assert found is not None
-    return found
-
-
-def said_of(answer: Any, kind: str) -> dict[str, Any]:
-    """What the summary of the answer of a job begins with."""
-    return {
-        "outcome": answer.outcome.name,
-        "sentence": answer.outcome.sentence,
-        **attributes(answer, "assurance", "store"),
-        "warnings": list(answer.warnings),
-        "kind": kind,
     }
 
 
@@ -158,6 +126,13 @@ class Decomposed:
         return said
 
 
+def run_stage(session: Session, name: str, said: str, problem: Problem) -> Solution:
+    """Solve a problem in the folder ``name`` below the store of a job, or go on there; ``said``: what observers see."""
+    session.told.on_stage(said)
+    with session.stage(name) as stage:
+        return solve_in(problem, stage)
+
+
 @dataclass
 class Stages:
     """The stages of a job on ``source``, below the store of its ``session``; ``seed`` of all starts."""
@@ -178,7 +153,6 @@ class Stages:
 
     def leading_pairs(self, derived: DerivedOperator, k: int, tol: float) -> Solution:
         """The k leading eigenpairs, by size, of a second moment: the stage "whitening"."""
-        self.session.told.on_stage("whitening: leading pairs of the second moment")
         d = derived.dimension(self.source)
         rank = min(k, d)
         algorithm = BlockKrylov(target_rank=rank, iteration_rank=default_rank(rank, d), tol=tol)
@@ -190,13 +164,13 @@ class Stages:
             derived=derived,
             chosen=None,
         )
-        return self._run("whitening", problem)
+        return run_stage(self.session, "whitening", "whitening: leading pairs of the second moment", problem)
 
     def leading_rows(self, name: str, k: int, tol: float, *, center: bool) -> Solution:
         """The k leading eigenpairs of ``E[x x^T]`` of samples, or of their covariance: the stage ``name``."""
-        self.session.told.on_stage(f"{name}: leading pairs of the second moment")
         request = Request(target_rank=k, tol=tol, seed=self.seed, center=center)
-        return self._run(name, make_problem(self.source, request))
+        said = f"{name}: leading pairs of the second moment"
+        return run_stage(self.session, name, said, make_problem(self.source, request))
 
     def components_of_held(self, tensor: np.ndarray, k: int, tol: float, options: Mapping[str, Any]) -> Decomposed:
         """The components of a tensor in memory (m x m x m), stored beside the job: the stage "decomposition"."""
@@ -226,13 +200,9 @@ class Stages:
         return self._decomposed(problem)
 
     def _decomposed(self, problem: Problem) -> Decomposed:
-        self.session.told.on_stage("decomposition: components of the tensor of moments")
-        solution = self._run("decomposition", problem)
+        said = "decomposition: components of the tensor of moments"
+        solution = run_stage(self.session, "decomposition", said, problem)
         return Decomposed(solution=solution, where=self.source.path)
-
-    def _run(self, name: str, problem: Problem) -> Solution:
-        with self.session.stage(name) as stage:
-            return solve_in(problem, stage)
 
 
 def write_cube(dest: Path, cube: np.ndarray) -> None:

@@ -15,16 +15,15 @@ from npmdask.models.latent.fit import (
     ANSWER,
     INDEPENDENT,
     MIXTURE,
-    decomposition_history,
     fit_independent_components,
     fit_mixture,
     refinement_sentence,
 )
+from npmdask.models.staged_job import TABLES, StagedJob, decomposition_history, job_report
 from npmdask.report import Plot, Report
 from npmdask.report.blocks import Section, Text, parameters, section, series, spectrum_plot, table, tiles, warnings
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Resources
-from npmdask.runs.stages import said_of
 from npmdask.theory.certificates.statements import of_independent, of_mixture
 from npmdask.theory.certificates.wording import Assurance
 
@@ -108,15 +107,6 @@ def read_latent(store: str | Path) -> LatentAnswer:
     )
 
 
-def latent_summary(answer: LatentAnswer) -> dict[str, Any]:
-    """List the facts of an answer as plain numbers and strings."""
-    return {
-        **said_of(answer, answer.kind),
-        "weights": answer.weights.tolist(),
-        **answer.facts,
-    }
-
-
 def fit_latent(
     kind: str,
     source: Any,
@@ -140,10 +130,13 @@ def resume_latent(store: str | Path, resources: Resources, observer: Observer) -
     return fit_latent(kind, spec["source"], components, store=store, resources=resources, observer=observer, **asked)
 
 
+JOB = StagedJob(
+    LatentAnswer, resume_latent, read_latent, lambda answer: {"weights": answer.weights.tolist(), **answer.facts}
+)
+
 # The report of latent variables of samples: what was found, how the decomposition converged, and its spectrum.
 
 
-TABLES = ("data", "algorithm", "stop", "run", "version", "environment")
 NAMES = {  # of facts, on a page
     "condition": "condition number of the second moment",
     "weights_sum": "sum of the weights of the moments",
@@ -179,19 +172,8 @@ def latent_report(run: RunStore, spec: dict[str, Any]) -> Report:
         _convergence(decomposition_history(run)),
         spectrum_plot(np.array(answer.facts["spectrum"]), "eigenvalue of the second moment"),
     )
-    return Report(
-        title=run.path.name,
-        outcome=answer.outcome.sentence,
-        good=answer.answered,
-        error_statement=answer.assurance,
-        sections=(
-            head,
-            section("Components", table(rows, ("component", answer.weight_name))),
-            *_means(run),
-            *_refined(answer),
-            parameters(spec, TABLES),
-        ),
-    )
+    components = section("Components", table(rows, ("component", answer.weight_name)))
+    return job_report(run, answer, head, components, *_means(run), *_refined(answer), parameters(spec, TABLES))
 
 
 def _means(run: RunStore) -> list[Section]:

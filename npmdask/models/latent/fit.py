@@ -16,6 +16,7 @@ import numpy as np
 
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, require
+from npmdask.models.staged_job import answered
 from npmdask.models.third_moment import cube_of, polarising_block
 from npmdask.numerics.likelihood import (
     CONTRASTS,
@@ -36,12 +37,10 @@ from npmdask.operators import ColumnMoments
 from npmdask.operators.likelihood_sums import MixtureExpectations, SourceContrasts
 from npmdask.operators.sample_moments import MixtureSpread, MixtureTriples, SampleFourth
 from npmdask.operators.view import View
-from npmdask.planning.predicted_steps import Predictor
-from npmdask.runs.observers import Observer, Observers
-from npmdask.runs.restore import bind_spec
+from npmdask.runs.observers import Observer
 from npmdask.runs.session import Session
 from npmdask.runs.solution import Resources
-from npmdask.runs.stages import Decomposed, MomentOperator, Stages, answered, job_spec
+from npmdask.runs.stages import Decomposed, MomentOperator, Stages, job_spec
 from npmdask.storage.bundle import Arrays
 from npmdask.storage.column_statistics import ColumnStatistics
 from npmdask.storage.readers.dense import checksum_table
@@ -327,7 +326,6 @@ def run_job(
         The store belongs to other data or parameters; the memory does not suffice.
     """
     request = SampleRequest(components=components, **asked)
-    resources, observer = resources or Resources(), observer or Observer()
     opened = _require_samples(open_source(source, None if isinstance(source, str | Path) else "samples"), request)
     with RunStore(store) as held:
         begun = held.read_spec()
@@ -336,7 +334,6 @@ def run_job(
         spec = _spec(name, opened, request)
         if begun is not None and request.refine == 0 and "refine" not in begun["algorithm"]:
             del spec["algorithm"]["refine"]  # of a version that knew no refinement
-        bind_spec(spec, held, {"resources": asdict(resources)}, once=opened.kept)
 
         def solved(session: Session) -> tuple[Arrays, dict[str, Any]]:
             job = Stages(session, opened, request.seed)
@@ -344,7 +341,7 @@ def run_job(
             meta["facts"]["warnings"] = [*opened.notes, *meta["facts"]["warnings"]]
             return arrays, meta
 
-        return answered(held, ANSWER, resources, Observers(Predictor(), observer), solved)
+        return answered(held, spec, ANSWER, solved, resources or Resources(), observer or Observer(), once=opened.kept)
 
 
 def with_means(job: Stages) -> np.ndarray:
@@ -384,20 +381,6 @@ def _spec(name: str, source: Source, request: SampleRequest) -> dict[str, Any]:
     data = {"fingerprint": source.fingerprint, "shape": list(source.shape), "kind": name}
     stop = {"pairs_tol": PAIRS_TOL, "tensor_tol": TENSOR_TOL}
     return job_spec(data, {"name": name, **asdict(request)}, stop, request.seed)
-
-
-def decomposition_history(run: RunStore) -> list[dict[str, Any]]:
-    """The steps of the decomposition of a job, which is the last of its stages.
-
-    Raises
-    ------
-    BadInputError
-        It is not finished.
-    """
-    found = RunStore(run.path / "decomposition").read_part("result")
-    if found is None:
-        raise BadInputError(f"{run.path} holds no decomposition; `npmdask resume {run.path}` finishes the job")
-    return found[1]["history"]
 
 
 # Mixtures of spherical Gaussians by moments (Hsu and Kakade 2013; Anandkumar et al. 2014, theorem 3.2).

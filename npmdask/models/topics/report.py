@@ -11,7 +11,7 @@ import numpy as np
 from scipy.special import xlogy
 
 from npmdask.checkpoint.store import RunStore
-from npmdask.models.latent.fit import decomposition_history
+from npmdask.models.staged_job import TABLES, decomposition_history, job_report
 from npmdask.models.topics.model import TopicModel
 from npmdask.models.topics.quality import Coherence, Perplexity
 from npmdask.models.topics.run import NAMES, corpus_rows, document_names, read_topics
@@ -107,7 +107,6 @@ DOCUMENTS, IN_TITLE = 5, 4  # documents of a topic, and words that it is named b
 ON_MAP, RANKED = 100, 30
 SEEN_IN = 0.005  # share of a word's occurrences from which on the map shows that a topic has it, too
 ALPHA0_TOLERANCE = 0.1
-TABLES = ("data", "algorithm", "stop", "run", "version", "environment")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,11 +121,7 @@ class TopicFacts:
     run, by name; ``store``: folder of the run.
     """
 
-    name: str
-    sentence: str
     model: TopicModel
-    assurance: str = ""
-    good: bool = True
     store: str = "RUN"
     coherence: Coherence | None = None
     perplexity: Perplexity | None = None
@@ -153,13 +148,10 @@ def topics_report(run: RunStore, spec: dict[str, Any]) -> Report:
     """
     answer = read_topics(run.path)
     facts, history = answer.model.facts, decomposition_history(run)
-    return report_from_facts(
+    sections = topic_sections(
         TopicFacts(
-            name=run.path.name,
-            sentence=answer.outcome.sentence,
-            good=answer.answered,
             store=run.place,
-            **attributes(answer, "assurance", "model", "coherence", "perplexity"),
+            **attributes(answer, "model", "coherence", "perplexity"),
             negative_mass=np.array(facts["negative_mass"]),
             spectrum=np.array(facts["spectrum"]),
             convergence=[step["worst_residual"] for step in history],
@@ -176,10 +168,11 @@ def topics_report(run: RunStore, spec: dict[str, Any]) -> Report:
             parameters={f"{name}.{key}": value for name in TABLES for key, value in spec.get(name, {}).items()},
         )
     )
+    return job_report(run, answer, *sections)
 
 
-def report_from_facts(facts: TopicFacts) -> Report:
-    """Build the report from what is known."""
+def topic_sections(facts: TopicFacts) -> list[Section]:
+    """Show what is known."""
     sections = [
         section("", *warnings([*facts.warnings, *_doubts(facts)]), tiles(_tiles(facts))),
         section("Topics", _map(facts.model), *_cards(facts), *_plots(facts)),
@@ -190,13 +183,7 @@ def report_from_facts(facts: TopicFacts) -> Report:
     sections.append(_usage(facts))
     if facts.parameters:
         sections.append(section("Parameters", table(facts.parameters.items())))
-    return Report(
-        title=facts.name,
-        outcome=facts.sentence,
-        good=facts.good,
-        error_statement=facts.assurance,
-        sections=tuple(sections),
-    )
+    return sections
 
 
 def condition(facts: TopicFacts) -> float | None:
@@ -410,21 +397,13 @@ def _of_more(model: TopicModel) -> str:
 # Topics as text for a terminal: a line for each.
 
 
-def text_of(
-    model: TopicModel,
-    n: int = 10,
-    *,
-    coherence: Coherence | None = None,
-    negative_mass: np.ndarray | None = None,
-) -> str:
-    """A table of the topics, heaviest first: weight, coherence and negative mass where they are known, top words."""
+def text_of(model: TopicModel, n: int = 10, *, coherence: Coherence | None = None) -> str:
+    """A table of the topics, heaviest first: weight, coherence where it is known, top words."""
     columns: dict[str, list[str]] = {"topic": [str(number) for number in range(1, model.k + 1)]}
     columns["weight"] = [f"{model.weights[t]:.3f}" for t in model.by_weight]
     if coherence is not None:
         columns["c_npmi"] = [f"{coherence.c_npmi[t]:.3f}" for t in model.by_weight]
         columns["u_mass"] = [f"{coherence.u_mass[t]:.2f}" for t in model.by_weight]
-    if negative_mass is not None:
-        columns["negative"] = [f"{negative_mass[t]:.1%}" for t in model.by_weight]
     tops = model.top_words(n)
     rows = zip(*columns.values(), (" ".join(word for word, _ in tops[t]) for t in model.by_weight), strict=True)
     widths = [max(len(name), *map(len, column)) for name, column in columns.items()]

@@ -17,7 +17,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from scipy.sparse import csr_matrix, issparse
@@ -25,6 +25,7 @@ from scipy.sparse import csr_matrix, issparse
 from npmdask.algorithms.stopping import Outcome
 from npmdask.checkpoint.store import RunStore, answer_of_job
 from npmdask.errors import BadInputError, RefusedError, require
+from npmdask.models.staged_job import StagedJob, answered
 from npmdask.models.topics.documents import (
     Documents,
     document_frequencies,
@@ -41,12 +42,10 @@ from npmdask.models.topics.model import PART, TopicModel
 from npmdask.models.topics.quality import Coherence, Perplexity, held_out_perplexity, topic_coherence, word_counts
 from npmdask.numerics.moments import LDA, SingleTopic, Whitening, on_simplex, whiten
 from npmdask.operators.word_moments import HALF_LENGTH, WhitenedTriples, WordPairs, WordSums, WordTotals, WordTriples
-from npmdask.planning.predicted_steps import Predictor
-from npmdask.runs.observers import Observer, Observers
-from npmdask.runs.restore import bind_spec
+from npmdask.runs.observers import Observer
 from npmdask.runs.session import Session
 from npmdask.runs.solution import Resources, Solution
-from npmdask.runs.stages import Decomposed, MomentOperator, Stages, answered, job_spec, said_of
+from npmdask.runs.stages import Decomposed, MomentOperator, Stages, job_spec
 from npmdask.storage.bundle import Arrays
 from npmdask.storage.checksum import crc32c
 from npmdask.storage.labels import Labels
@@ -133,15 +132,14 @@ def _fit_in(
     RefusedError
         The store belongs to other data or parameters; the memory does not suffice.
     """
-    reader = require_documents(source)
-    bind_spec(_spec(source, request), held, {"resources": asdict(resources)}, once=source.kept)
-    kept = words or KeptWords()
+    reader, kept = require_documents(source), words or KeptWords()
 
     def solved(session: Session) -> tuple[Arrays, dict[str, Any]]:
         model = _fitted(Stages(session, source, request.seed), reader, request)
         return replace(model, kept=kept.kept, source_columns=kept.columns).saved()
 
-    return TopicModel.of(*answered(held, PART, resources, Observers(Predictor(), observer), solved))
+    spec = _spec(source, request)
+    return TopicModel.of(*answered(held, spec, PART, solved, resources, observer, once=source.kept))
 
 
 def require_documents(source: Source) -> CsrReader:
@@ -427,6 +425,8 @@ TOP = 10  # words of a topic that coherence is measured of
 class TopicAnswer:
     """The topics of a corpus and what they are worth; ``perplexity`` where documents were held out."""
 
+    kind: ClassVar[str] = KIND
+
     model: TopicModel
     coherence: Coherence
     perplexity: Perplexity | None
@@ -497,11 +497,12 @@ def run_topics(
         return _answer(held, request, resources or Resources(), observer or Observer())
 
 
-def resume_topics(held: RunStore, resources: Resources, observer: Observer) -> TopicAnswer:
+def resume_topics(store: str | Path, resources: Resources, observer: Observer) -> TopicAnswer:
     """Go on with the job of a store, as it was asked for."""
-    spec = held.read_spec() or {}
-    fields = {name: value for name, value in spec["algorithm"].items() if name != "name"}
-    return _answer(held, TopicRequest(**fields), resources, observer)
+    with RunStore(store) as held:
+        spec = held.read_spec() or {}
+        fields = {name: value for name, value in spec["algorithm"].items() if name != "name"}
+        return _answer(held, TopicRequest(**fields), resources, observer)
 
 
 def read_topics(store: str | Path) -> TopicAnswer:
@@ -512,12 +513,11 @@ def read_topics(store: str | Path) -> TopicAnswer:
     BadInputError
         There is none yet.
     """
-    held = RunStore(store)
-    return _read(held, answer_of_job(held, QUALITY)[:2])
+    return _read(RunStore(store))
 
 
-def topics_summary(answer: TopicAnswer) -> dict[str, Any]:
-    """List the facts of an answer as plain numbers and strings, the heaviest topic first."""
+def _facts(answer: TopicAnswer) -> dict[str, Any]:
+    """List what is known of topics, the heaviest first."""
     model, measured = answer.model, answer.coherence
     top = model.top_words(measured.top)
     topics = [
@@ -534,7 +534,6 @@ def topics_summary(answer: TopicAnswer) -> dict[str, Any]:
     held = answer.perplexity
     more = {} if held is None else {"perplexity": held.model, "unigram_perplexity": held.unigram}
     return {
-        **said_of(answer, "topics"),
         "c_npmi": c_npmi,
         "u_mass": u_mass,
         **more,
@@ -544,15 +543,12 @@ def topics_summary(answer: TopicAnswer) -> dict[str, Any]:
 
 
 def _answer(held: RunStore, request: TopicRequest, resources: Resources, observer: Observer) -> TopicAnswer:
-    if held.read_part(QUALITY) is None or held.read_part("topics") is None:
-        model = _fit_in(held, open_source(held.path / TRAINING), request, resources, observer, of_words(held))
+    measured = held.read_part(QUALITY) is not None and held.read_part(PART) is not None
+    model = _fit_in(held, open_source(held.path / TRAINING), request, resources, observer, of_words(held))
+    if not measured:
         observer.on_stage("quality: coherence and perplexity of the topics")
         held.write_part(QUALITY, *_measured(held, model))
-    else:
-        _fit_in(held, open_source(held.path / TRAINING), request, resources, observer)  # which refuses another request
-    found = held.read_part(QUALITY)
-    assert found is not None
-    return _read(held, found)
+    return _read(held)
 
 
 def of_words(held: RunStore) -> KeptWords:
@@ -574,8 +570,8 @@ def _measured(held: RunStore, model: TopicModel) -> tuple[dict[str, np.ndarray],
     return arrays, facts
 
 
-def _read(held: RunStore, found: tuple[dict[str, np.ndarray], dict[str, Any]]) -> TopicAnswer:
-    arrays, facts = found
+def _read(held: RunStore) -> TopicAnswer:
+    arrays, facts, _ = answer_of_job(held, QUALITY)
     model, origin = TopicModel.load(held.path), held.read_part(ORIGIN)
     assert origin is not None
     measured = Coherence(
@@ -590,3 +586,6 @@ def _read(held: RunStore, found: tuple[dict[str, np.ndarray], dict[str, Any]]) -
         warnings=tuple(model.facts["warnings"]),
         facts={"diversity": facts["diversity"], **origin[1]},
     )
+
+
+JOB = StagedJob(TopicAnswer, resume_topics, read_topics, _facts)

@@ -13,6 +13,7 @@ from npmdask.algorithms.stopping import Outcome
 from npmdask.checkpoint.store import RunStore, answer_of_job
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.execution.reduction import COMMIT_SECONDS
+from npmdask.models.staged_job import TABLES, StagedJob, job_report
 from npmdask.models.two_fields.fit import (
     AFTER_STAGES,
     ANSWER,
@@ -34,7 +35,6 @@ from npmdask.runs.observers import Observer
 from npmdask.runs.problem import DEFAULT_STEPS
 from npmdask.runs.progress import with_progress
 from npmdask.runs.solution import Resources, asked_resources
-from npmdask.runs.stages import said_of
 from npmdask.runs.weights import kept_weights
 from npmdask.storage.labels import Labels
 from npmdask.streaming.estimator import run_store
@@ -302,14 +302,12 @@ def mca(
     >>> np.allclose(modes.values, np.linalg.svd(centred[0].T @ centred[1] / 300)[1][:2])
     True
     """
-    request = CoupledRequest(
-        kind=MCA, k=k, center=center, scale=scale, missing=missing, tol=tol, max_steps=max_steps, seed=seed
-    )
-    weights = {"row_weights": row_weights, "left_weights": left_weights, "right_weights": right_weights}
-    fields = open_fields(left, right, request.of_field(), dims=_dims(dim), **weights)
+    asked = {"dim": dim, "row_weights": row_weights, "left_weights": left_weights, "right_weights": right_weights}
+    asked |= {"center": center, "scale": scale, "missing": missing, "tol": tol, "max_steps": max_steps, "seed": seed}
+    posed = _posed(MCA, left, right, k, **asked)
     resources = asked_resources(memory, threads, workers, cluster, certificates, commit_seconds)
     with with_progress(observer, progress) as told:
-        return _found(fields, request, store, resources, told)
+        return _found(*posed, store, resources, told)
 
 
 def cca(
@@ -423,32 +421,37 @@ def cca(
     >>> bool(npmdask.cca(A, B, 1, pcs=3).values[0] > 0.7)
     True
     """
-    pair = (pcs, pcs) if isinstance(pcs, int | np.integer) else pcs
-    request = CoupledRequest(
-        kind=CCA,
-        k=k,
-        center=center,
-        scale=scale,
-        missing=missing,
-        pcs=None if pair is None else tuple(pair),  # type: ignore[arg-type]
-        ridge=float(ridge),
-        tol=tol,
-        max_steps=max_steps,
-        seed=seed,
-    )
-    weights = {"row_weights": row_weights, "left_weights": left_weights, "right_weights": right_weights}
-    fields = open_fields(left, right, request.of_field(), dims=_dims(dim), **weights)
+    asked = {"dim": dim, "row_weights": row_weights, "left_weights": left_weights, "right_weights": right_weights}
+    asked |= {"center": center, "scale": scale, "missing": missing, "tol": tol, "max_steps": max_steps, "seed": seed}
+    asked |= {"pcs": (pcs, pcs) if isinstance(pcs, int | np.integer) else pcs, "ridge": float(ridge)}
+    posed = _posed(CCA, left, right, k, **asked)
     resources = asked_resources(memory, threads, workers, cluster, certificates, commit_seconds)
     with with_progress(observer, progress) as told:
-        return _found(fields, request, store, resources, told)
+        return _found(*posed, store, resources, told)
 
 
-def _dims(dim: Any) -> tuple[Any, Any]:
-    return (dim[0], dim[1]) if isinstance(dim, tuple | list) else (dim, dim)
+def _posed(
+    kind: str,
+    left: Any,
+    right: Any,
+    k: int,
+    *,
+    dim: Any = None,
+    row_weights: Any = None,
+    left_weights: Any = None,
+    right_weights: Any = None,
+    pcs: Any = None,
+    **asked: Any,
+) -> tuple[Fields, CoupledRequest]:
+    """Check what is asked of two fields, and open them; ``asked``: fields of :class:`CoupledRequest`."""
+    request = CoupledRequest(kind=kind, k=k, pcs=None if pcs is None else tuple(pcs), **asked)
+    weights = {"row_weights": row_weights, "left_weights": left_weights, "right_weights": right_weights}
+    dims = (dim[0], dim[1]) if isinstance(dim, tuple | list) else (dim, dim)
+    return open_fields(left, right, request.of_field(), dims=dims, **weights), request
 
 
 def _found(
-    fields: Fields, request: CoupledRequest, store: str | Path | None, resources: Resources, observer: Observer | None
+    fields: Fields, request: CoupledRequest, store: str | Path | None, resources: Resources, observer: Observer
 ) -> CoupledModes:
     with run_store(store) as folder:
         run_coupled(fields, request, folder, resources, observer)
@@ -464,20 +467,12 @@ def fit_coupled(
     store: str | Path,
     resources: Resources,
     observer: Observer,
-    dim: Any = None,
-    row_weights: Any = None,
-    left_weights: Any = None,
-    right_weights: Any = None,
     **asked: Any,
 ) -> CoupledModes:
-    """Run a job of one kind in its store, for a command or a flow; ``asked``: fields of :class:`CoupledRequest`."""
-    pcs = asked.pop("pcs", None)
-    if kind == MCA and (pcs is not None or asked.get("ridge")):
+    """Run a job of one kind in its store, for a command or a flow; ``asked``: what :func:`mca` and :func:`cca` take."""
+    if kind == MCA and (asked.get("pcs") is not None or asked.get("ridge")):
         raise BadInputError("pcs and ridge apply only to canonical correlations: leave them out, or use cca")
-    request = CoupledRequest(kind=kind, k=k, pcs=None if pcs is None else tuple(pcs), **asked)
-    weights = {"row_weights": row_weights, "left_weights": left_weights, "right_weights": right_weights}
-    fields = open_fields(left, right, request.of_field(), dims=_dims(dim), **weights)
-    return _found(fields, request, store, resources, observer)
+    return _found(*_posed(kind, left, right, k, **asked), store, resources, observer)
 
 
 def resume_coupled(store: str | Path, resources: Resources, observer: Observer) -> CoupledModes:
@@ -623,10 +618,8 @@ def _missing_of(found: Missing, stored: slice, kept: np.ndarray) -> Missing:
     )
 
 
-def coupled_summary(answer: CoupledModes) -> dict[str, Any]:
-    """List the facts of an answer as plain numbers and strings."""
+def _facts(answer: CoupledModes) -> dict[str, Any]:
     facts: dict[str, Any] = {
-        **said_of(answer, answer.kind),
         "values": answer.values.tolist(),
         "correlations": [None if np.isnan(value) else float(value) for value in answer.correlations],
         "left_explained_variance_ratio": answer.left.explained_variance_ratio.tolist(),
@@ -643,7 +636,7 @@ def coupled_summary(answer: CoupledModes) -> dict[str, Any]:
 
 # The report, and its lines on a terminal.
 
-TABLES = ("data", "algorithm", "stop", "run", "version", "environment")
+JOB = StagedJob(CoupledModes, resume_coupled, read_coupled, _facts)
 VALUES = {"mca": "covariance", "cca": "canonical correlation"}
 
 
@@ -691,20 +684,7 @@ def coupled_report(run: RunStore, spec: dict[str, Any]) -> Report:
         facts.append(("largest correlation by chance", f"{answer.chance:.3f}"))
         said = "The largest correlation by chance is that of independent rows of fields without any relation."
     right = Text(text=f"Right field: {spec['other_source']}") if "other_source" in spec else None
-    return Report(
-        title=run.path.name,
-        outcome=answer.outcome.sentence,
-        good=answer.answered,
-        error_statement=answer.assurance,
-        sections=(
-            section(
-                "",
-                *warnings(answer.warnings),
-                right,
-                tiles(facts),
-                replace(spectrum_plot(answer.values, VALUES[answer.kind]), x="mode"),
-            ),
-            section("Modes", table(rows, head), Text(text=said)),
-            parameters(spec, TABLES),
-        ),
-    )
+    plot = replace(spectrum_plot(answer.values, VALUES[answer.kind]), x="mode")
+    first = section("", *warnings(answer.warnings), right, tiles(facts), plot)
+    modes = section("Modes", table(rows, head), Text(text=said))
+    return job_report(run, answer, first, modes, parameters(spec, TABLES))

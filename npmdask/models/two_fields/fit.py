@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -23,6 +23,7 @@ from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
 from npmdask.execution.memory import Chosen
 from npmdask.models.dilation import of_one_sign, triplets_of
+from npmdask.models.staged_job import answered
 from npmdask.numerics.canonical import Canonical, canonical_pairs, chance_correlation, correlation_error
 from npmdask.numerics.domains import one_of
 from npmdask.numerics.random import generator
@@ -30,18 +31,15 @@ from npmdask.numerics.subspaces import Block, fix_signs
 from npmdask.numerics.units import attributes
 from npmdask.operators import ColumnMoments, CrossCovariance, GramMatrix, Operator
 from npmdask.operators.view import AS_STORED, View
-from npmdask.planning.predicted_steps import Predictor
 from npmdask.privacy.mechanisms import REGISTRY as MECHANISMS
 from npmdask.runs.build import make_problem, prepared
-from npmdask.runs.loop import solve_in
 from npmdask.runs.missing import filled, filled_entries, keep_missing, missing_warnings
-from npmdask.runs.observers import Observer, Observers
+from npmdask.runs.observers import Observer
 from npmdask.runs.plain_release import constant_columns_warning
 from npmdask.runs.problem import DEFAULT_STEPS, Problem, Request
-from npmdask.runs.restore import bind_spec
 from npmdask.runs.session import Session
 from npmdask.runs.solution import Resources, Solution
-from npmdask.runs.stages import answered, job_spec
+from npmdask.runs.stages import job_spec, run_stage
 from npmdask.runs.weights import Weights, columns_read, find_weights, keep_weights
 from npmdask.storage.bundle import Arrays
 from npmdask.storage.checksum import fingerprint
@@ -289,8 +287,8 @@ def run_coupled(
     fields: Fields,
     request: CoupledRequest,
     store: str | Path,
-    resources: Resources | None = None,
-    observer: Observer | None = None,
+    resources: Resources,
+    observer: Observer,
 ) -> None:
     """Run the job in ``store``, or go on with it; one that is finished is left as it is.
 
@@ -301,16 +299,14 @@ def run_coupled(
     RefusedError
         The store belongs to other data or parameters; the memory does not suffice.
     """
-    resources, observer = resources or Resources(), observer or Observer()
     _require_modes(fields, request)
     with RunStore(store) as held:
         once = fields.left.kept | {"other_source": fields.right.path} | fields.joined.said
         once |= {} if fields.right.dim is None else {"other_dim": fields.right.dim}
-        keep, here = partial(keep_weights, held, fields.weights), {"resources": asdict(resources)}
-        bind_spec(spec_of_fields(fields, request), held, here, once=once, keep=keep)
+        spec, keep = spec_of_fields(fields, request), partial(keep_weights, held, fields.weights)
+        solved = lambda session: _Job(session, fields, request).solved()  # noqa: E731
+        answered(held, spec, ANSWER, solved, resources, observer, once=once, keep=keep)
         _keep_labels(held, fields)
-        told = Observers(Predictor(), observer)
-        answered(held, ANSWER, resources, told, lambda session: _Job(session, fields, request).solved())
 
 
 def _keep_labels(held: RunStore, fields: Fields) -> None:
@@ -481,7 +477,8 @@ class _Job:
             derived=self._cross,
             chosen=Chosen("k", each=2, beside=MORE),
         )
-        solution = self._stage("pairs", "pairs of patterns: leading pairs of the cross-covariance", problem)
+        said = "pairs of patterns: leading pairs of the cross-covariance"
+        solution = run_stage(self._session, "pairs", said, problem)
         found = triplets_of(solution, p, k)
         there = ~rule.zeros(found.values)
         left, right = found.left * there, found.right * there
@@ -526,11 +523,6 @@ class _Job:
         product = self._session.gather("measured", self._source, operator, block)
         of_both, moments = product[: len(block)], product[len(block) :].reshape(2 * block.shape[1], -1)
         return _Measured.of(block, of_both, moments, p, k)
-
-    def _stage(self, name: str, said: str, problem: Problem) -> Solution:
-        self._session.told.on_stage(said)
-        with self._session.stage(name) as stage:
-            return solve_in(problem, stage)
 
     # Canonical correlations.
 
@@ -587,7 +579,8 @@ class _Job:
         source = self._fields.left if side == "left" else self._fields.right
         source = replace(source, kind="samples")
         request = replace(self._request.of_field(self._fields.weights_of(side)), target_rank=count)
-        return self._stage(side, f"leading components of the {side} field", make_problem(source, request))
+        said = f"leading components of the {side} field"
+        return run_stage(self._session, side, said, make_problem(source, request))
 
     def _moments_of(self, left: Block, right: Block) -> tuple[np.ndarray, int]:
         """The second moments of the scores of the leading components of both, from one pass."""

@@ -17,7 +17,7 @@ from npmdask.checkpoint.store import RunStore
 from npmdask.cli.main import main
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.models.latent import GaussianMixture, fit_independent_components, fit_mixture
-from npmdask.models.latent.answers import latent_summary, read_latent
+from npmdask.models.latent.answers import JOB, read_latent
 from npmdask.models.latent.fit import _not_refined
 from npmdask.numerics.likelihood import SphericalGaussians, maximized
 from npmdask.operators import MixtureExpectations, SourceContrasts, View
@@ -439,7 +439,7 @@ def test_what_it_changed_is_in_the_json_the_text_and_the_page(tmp_path: Path, ki
     assert main([*asked, "--json"]) == 0
     out, err = capsys.readouterr()
     facts = json.loads(out)["refinement"]
-    assert facts == latent_summary(read_latent(tmp_path / "run"))["refinement"]
+    assert facts == JOB.summary(read_latent(tmp_path / "run"))["refinement"]
     method, does = ("EM", "raised the log-likelihood") if kind == "mixture" else ("FastICA", "turned the components")
     assert facts["method"] == method and facts["passes"] == 2 and f"{method} {does}" in err
     assert main(["report", str(tmp_path / "run")]) == 0

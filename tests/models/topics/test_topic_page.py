@@ -23,12 +23,12 @@ from npmdask.models.topics.report import (
     condition,
     jensen_shannon,
     relevant_words,
-    report_from_facts,
     text_of,
     topic_map,
+    topic_sections,
 )
 from npmdask.numerics.random import generator
-from npmdask.report import TopicMap, as_html, as_json, as_markdown
+from npmdask.report import Report, TopicMap, as_html, as_json, as_markdown
 from npmdask.report.plots import HEIGHT, WIDTH, draw_topics
 from npmdask.report.render import topic_numbers
 from tests.models.topics.made import a_model, words
@@ -103,8 +103,6 @@ MODEL = TopicModel(
 )
 COHERENCE = Coherence(u_mass=np.array([-1.25, -2.5]), c_npmi=np.array([0.111, 0.222]), top=3, documents=9)
 FULL = TopicFacts(
-    name=EVIL,
-    sentence="2 topics found " + EVIL,
     model=MODEL,
     store="runs/my topics; rm -rf",
     coherence=COHERENCE,
@@ -123,8 +121,13 @@ FULL = TopicFacts(
 )
 
 
+def report_of(facts: TopicFacts) -> Report:
+    sections = tuple(topic_sections(facts))
+    return Report(title=EVIL, outcome="2 topics found " + EVIL, good=True, sections=sections)
+
+
 def page_of(facts: TopicFacts) -> str:
-    return as_html(report_from_facts(facts))
+    return as_html(report_of(facts))
 
 
 @lru_cache
@@ -194,7 +197,7 @@ def test_the_bars_are_to_one_scale() -> None:
     ],
 )
 def test_doubts_are_said(change: dict[str, Any], said: str | None) -> None:
-    page = page_of(TopicFacts(name="name", sentence="done", model=MODEL, **{"alpha0_given": 2.0, **change}))
+    page = page_of(TopicFacts(model=MODEL, **{"alpha0_given": 2.0, **change}))
     assert page.count('class="outcome bad"') == (said is not None)
     assert said is None or said in page
 
@@ -202,14 +205,14 @@ def test_doubts_are_said(change: dict[str, Any], said: str | None) -> None:
 @pytest.mark.slow
 def test_a_page_of_a_model_alone() -> None:
     """Fails where something that is not known is needed after all."""
-    page = page_of(TopicFacts(name="few", sentence="done", model=a_model()))
+    page = page_of(TopicFacts(model=a_model()))
     assert not Reader(page).open and "c_npmi" not in page and page.count("<svg") == 2
     assert full_page().count("<svg") == 4
-    assert condition(TopicFacts(name="few", sentence="done", model=a_model(), spectrum=np.ones(2))) is None
+    assert condition(TopicFacts(model=a_model(), spectrum=np.ones(2))) is None
 
 
 def block_of(model: TopicModel) -> TopicMap:
-    found = report_from_facts(TopicFacts(name="few", sentence="done", model=model)).sections[1].blocks[0]
+    found = topic_sections(TopicFacts(model=model))[1].blocks[0]
     assert isinstance(found, TopicMap)
     return found
 
@@ -258,8 +261,8 @@ def test_nothing_that_a_word_holds_ends_the_data_or_a_tag() -> None:
     block = block_of(MODEL)
     assert json.loads(topic_numbers(block))["words"][0][0] == EVIL and "<" not in topic_numbers(block)
     assert html.unescape(draw_topics(block)).count(EVIL) == 1 and "<script" not in draw_topics(block)
-    assert as_json(report_from_facts(FULL))["sections"][1]["blocks"][0]["block"] == "topicmap"
-    page = as_markdown(report_from_facts(FULL))
+    assert as_json(report_of(FULL))["sections"][1]["blocks"][0]["block"] == "topicmap"
+    page = as_markdown(report_of(FULL))
     assert "![Map of the topics](data:image/svg+xml;base64," in page and "<script" not in page
 
 
@@ -270,4 +273,3 @@ def test_the_table_for_a_terminal() -> None:
         "    1   0.750   0.222   -2.50  d b",
         "    2   0.250   0.111   -1.25  a b",
     ]
-    assert "negative" in text_of(MODEL, negative_mass=np.zeros(2))
