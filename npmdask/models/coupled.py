@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,33 +16,20 @@ from npmdask.numerics.units import attributes
 from npmdask.storage.readers.gaps import DROP, MEAN
 
 
+@dataclass(eq=False, repr=False)
 class _Coupled:
     """What both share: two DataArrays in, maps and series of both out. ``modes_``: the answer."""
 
-    modes_: CoupledModes
-
-    def __init__(
-        self,
-        n_modes: int = 2,
-        *,
-        standardize: bool = False,
-        use_coslat: bool = False,
-        missing: str = DROP,
-        memory: str | int | None = None,
-        store: str | Path | None = None,
-        tol: float | None = None,
-        random_state: int = 0,
-        progress: bool = False,
-    ) -> None:
-        self.n_modes = n_modes
-        self.standardize = standardize
-        self.use_coslat = use_coslat
-        self.missing = missing
-        self.memory = memory
-        self.store = store
-        self.tol = tol
-        self.random_state = random_state
-        self.progress = progress
+    n_modes: int = 2
+    _: KW_ONLY
+    standardize: bool = False
+    use_coslat: bool = False
+    missing: str = DROP
+    memory: str | int | None = None
+    store: str | Path | None = None
+    tol: float | None = None
+    random_state: int = 0
+    progress: bool = False
 
     def fit(
         self,
