@@ -46,13 +46,17 @@ def add_topics(commands: Any) -> None:
         help="hold the moments in memory (default), or implicit: one pass for each product",
     )
     p.add_argument("--words", type=int, default=10, help="number of top words to print (default: 10)")
-    _add_common(p)
+    _add_decomposition(p)
     p.set_defaults(command=_topics)
 
 
-def _add_common(p: Any) -> None:
+def _add_decomposition(p: Any) -> None:
     p.add_argument("--restarts", type=int, help="random starts of the tensor power method (default: by the rank)")
-    p.add_argument("--seed", type=int, default=0, help="seed of all random numbers (default: 0)")
+    _add_common(p, "seed of all random numbers (default: 0)")
+
+
+def _add_common(p: Any, seed: str) -> None:
+    p.add_argument("--seed", type=int, default=0, help=seed)
     p.add_argument("--memory", help="memory limit for all processes together, e.g. 1GiB")
     p.add_argument("--threads", type=int, help="threads of each process (default: all cores)")
     p.add_argument("--workers", type=int, default=0, help="number of processes (default 0: threads of this one)")
@@ -99,11 +103,13 @@ def add_set(p: Any) -> None:
     )
 
 
-def _store_of(a: argparse.Namespace, kind: str, source: str) -> str:
+def _job(a: argparse.Namespace, kind: str, source: str) -> dict[str, Any]:
+    """Where a job on ``source`` is kept, what it may use and who sees it, as every kind of job takes it."""
     from pathlib import Path
 
     name = Path(source).name.split(".")[0] or "data"
-    return str(a.store or Path("runs") / f"{kind}-{name}")
+    a.held_store = str(a.store or Path("runs") / f"{kind}-{name}")
+    return {"store": a.held_store, "resources": _resources(a), "observer": progress_of(a)}
 
 
 def _resources(a: argparse.Namespace) -> Any:
@@ -115,15 +121,12 @@ def _resources(a: argparse.Namespace) -> Any:
 def _topics(a: argparse.Namespace) -> int:
     from npmdask.models.topics.run import CorpusFilter, run_topics
 
-    a.held_store = _store_of(a, "topics", a.documents)
     answer = run_topics(
         a.documents,
         a.topics,
         a.vocabulary,
-        store=a.held_store,
         cut=CorpusFilter(held_out=a.held_out, min_df=a.min_df, max_df=a.max_df),
-        resources=_resources(a),
-        observer=progress_of(a),
+        **_job(a, "topics", a.documents),
         **attributes(a, "alpha0", "half_length", "moments", "restarts", "seed"),
     )
     return print_answer(answer, a, a.words)
@@ -180,7 +183,7 @@ def _add_samples(p: Any, kind: str) -> None:
     p.add_argument(
         "--refine", type=int, metavar="N", help=f"most {PASSES_OF[kind]} after the moments (default: 3; 0: none)"
     )
-    _add_common(p)
+    _add_decomposition(p)
     p.set_defaults(command=_samples, kind=kind)
 
 
@@ -188,14 +191,11 @@ def _samples(a: argparse.Namespace) -> int:
     from npmdask.models.latent.answers import fit_latent
     from npmdask.storage.columns import at
 
-    a.held_store = _store_of(a, a.kind, a.samples)
     answer = fit_latent(
         a.kind,
         at(a.samples, columns_of(a)),
         a.components,
-        store=a.held_store,
-        resources=_resources(a),
-        observer=progress_of(a),
+        **_job(a, a.kind, a.samples),
         **attributes(a, "restarts", "seed", "refine"),
     )
     return print_answer(answer, a)
@@ -256,26 +256,19 @@ def _add_coupled(p: Any, kind: str) -> None:
     p.add_argument("--right-weights", help="weight of each column of the second field, given likewise")
     p.add_argument("--tol", type=float, help="stop at this relative residual")
     p.add_argument("--max-steps", type=int, default=200, help="limit on the number of passes (default: 200)")
-    p.add_argument("--seed", type=int, default=0, help="seed of the random start (default: 0)")
-    p.add_argument("--memory", help="memory limit for all processes together, e.g. 1GiB")
-    p.add_argument("--threads", type=int, help="threads of each process (default: all cores)")
-    p.add_argument("--workers", type=int, default=0, help="number of processes (default 0: threads of this one)")
-    add_output(p)
+    _add_common(p, "seed of the random start (default: 0)")
     p.set_defaults(command=_coupled, kind=kind)
 
 
 def _coupled(a: argparse.Namespace) -> int:
     from npmdask.models.two_fields.answers import fit_coupled
 
-    a.held_store = _store_of(a, a.kind, a.left)
     answer = fit_coupled(
         a.kind,
         a.left,
         a.right,
         a.k,
-        store=a.held_store,
-        resources=_resources(a),
-        observer=progress_of(a),
+        **_job(a, a.kind, a.left),
         dim=_of_both(a.dim),
         **attributes(a, "row_weights", "left_weights", "right_weights", "center", "scale", "missing"),
         pcs=_of_both(a.pcs),

@@ -32,11 +32,10 @@ from npmdask.prefect.private_release import Announcer
 from npmdask.prefect.publish import Publisher
 from npmdask.prefect.tasks import (
     AnyConfig,
-    end_state,
     iterate,
     plain_configuration,
     plan,
-    report,
+    reported,
     run_name,
     said_in_a_sentence,
     step,
@@ -195,9 +194,7 @@ def npm(
     require_no_other_flow(made)
     validate(made)
     made = plan(made, run_id)
-    facts = iterate(made, run_id)
-    report(run_id, facts)
-    return end_state(facts)
+    return reported(run_id, iterate(made, run_id))
 
 
 @step
@@ -286,8 +283,7 @@ def npm_deflation(
     facts = iterate(config, run_id)
     if facts["converged"]:
         run_id, facts = f"{run_id}-deflated", deflate(config, run_id, more)
-    report(run_id, facts)
-    return end_state(facts)
+    return reported(run_id, facts)
 
 
 @step
@@ -339,6 +335,4 @@ def distributed_private_pca(config: Config, run_id: RunId = "distributed") -> An
         raise RefusedError("the configuration names no source.nodes: run it with `python -m flows.npm`")
     validate(config)
     plan(config, run_id)
-    facts = release(config, run_id)
-    report(run_id, facts)
-    return end_state(facts)
+    return reported(run_id, release(config, run_id))

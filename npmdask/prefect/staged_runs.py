@@ -30,7 +30,7 @@ from npmdask.prefect.parameters import (
     said,
 )
 from npmdask.prefect.publish import LivePublisher, ending_text
-from npmdask.prefect.tasks import end_state, report, run_name, said_in_a_sentence, step
+from npmdask.prefect.tasks import reported, run_name, said_in_a_sentence, step
 from npmdask.runs.progress import with_progress
 from npmdask.runs.solution import Step, asked_resources
 
@@ -121,8 +121,7 @@ def topics(
     look(documents)
     means: dict[str, Any] = {"memory": memory, "threads": threads, "workers": workers}
     facts = find_topics(documents, count, vocabulary, store=store, run_id=run_id, cut=cut, **means, **asked)
-    report(run_id, facts)
-    return end_state(facts)
+    return reported(run_id, facts)
 
 
 @flow(
@@ -194,8 +193,7 @@ def latent(
     asked = {"restarts": restarts, "seed": seed, "refine": refine}
     means: dict[str, Any] = {"memory": memory, "threads": threads, "workers": workers}
     facts = find_components(kind, samples, count, store=store, run_id=run_id, **means, **asked)
-    report(run_id, facts)
-    return end_state(facts)
+    return reported(run_id, facts)
 
 
 @flow(
@@ -298,8 +296,7 @@ def two_fields(
     asked |= {"row_weights": row_weights, "left_weights": left_weights, "right_weights": right_weights}
     means: dict[str, Any] = {"memory": memory, "threads": threads, "workers": workers}
     facts = find_modes(kind, left, right, count, store=store, run_id=run_id, **means, **asked)
-    report(run_id, facts)
-    return end_state(facts)
+    return reported(run_id, facts)
 
 
 @step

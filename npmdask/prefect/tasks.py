@@ -364,6 +364,12 @@ def report(run_id: str, facts: dict[str, Any]) -> str:
     return publish_report(run_id, facts)
 
 
+def reported(run_id: str, facts: dict[str, Any]) -> State[Any]:
+    """Write the page of a run that has come to its end, and return the state in which its flow run ends."""
+    report(run_id, facts)
+    return end_state(facts)
+
+
 def show_plan(config: RunConfig, run_id: str) -> RunConfig:
     """The plan into the log and an artifact, as that of ``npmdask plan``. A run that is begun was planned already."""
     if RunStore(str(config.run.store)).read_spec() is not None:

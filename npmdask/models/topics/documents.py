@@ -205,12 +205,17 @@ def _cut(batches: Iterator[csr_matrix], name: str) -> Iterator[csr_matrix]:
 
 def _require_counts(part: csr_matrix, row: int, name: str) -> None:
     wrong = ~(np.isfinite(part.data) & (part.data >= 0))
+    _refuse(wrong, part, row, name, "counts cannot be negative; correct the source")
+
+
+def _refuse(wrong: np.ndarray, part: csr_matrix, row: int, name: str, why: str) -> None:
+    """Raise BadInputError for the first of the entries that are ``wrong``."""
     if wrong.any():
         entry = int(np.argmax(wrong))
         document = row + int(np.searchsorted(part.indptr, entry, side="right"))
         raise BadInputError(
             f"{name}: document {document} has {part.data[entry]:g} as the count of the word in column "
-            f"{part.indices[entry] + 1}: counts cannot be negative; correct the source"
+            f"{part.indices[entry] + 1}: {why}"
         )
 
 
@@ -293,13 +298,7 @@ def write_documents(
 def require_whole(batch: csr_matrix, row: int, name: str) -> None:
     """Refuse counts that are fractions, or too many for 32 bits; ``row`` is the number of the first document."""
     wrong = (batch.data != np.floor(batch.data)) | (batch.data > np.iinfo(np.int32).max)
-    if wrong.any():
-        entry = int(np.argmax(wrong))
-        document = row + int(np.searchsorted(batch.indptr, entry, side="right"))
-        raise BadInputError(
-            f"{name}: document {document} has {batch.data[entry]:g} as the count of the word in column "
-            f"{batch.indices[entry] + 1}: give whole numbers, not shares or weights (tf-idf)"
-        )
+    _refuse(wrong, batch, row, name, "give whole numbers, not shares or weights (tf-idf)")
 
 
 # Texts as counts of words, and a corpus of real text that every machine with npmdask has: documentation.
