@@ -144,8 +144,7 @@ def shuffled_multiplier(budget: Budget, records: int) -> float:
     (0.95, 4.22)
     """
     delta = budget.delta * (1 - 1e-8) / 2
-    if not delta:
-        raise BadInputError("a shuffle cannot give delta = 0: choose a delta far below 1 / (number of records)")
+    require(delta > 0, "a shuffle cannot give delta = 0: choose a delta far below 1 / (number of records)")
     local = largest_local_epsilon(records, delta)
     if local <= 0:
         least = math.ceil(16 * math.log(2 / delta))

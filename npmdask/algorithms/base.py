@@ -362,8 +362,7 @@ def checked_batch(batch: np.ndarray, d: int) -> Block:
             f"a batch of shape {rows.shape} does not fit the model, which has {d} columns: select the columns that "
             "the model started with, or start a new model"
         )
-    if not len(rows):
-        raise BadInputError("an empty batch: leave it out, or wait until the source has rows")
+    require(len(rows) > 0, "an empty batch: leave it out, or wait until the source has rows")
     if not _surely_finite(rows) and not np.isfinite(rows).all():
         bad = int((~np.isfinite(rows).all(axis=1)).sum())
         raise BadInputError(

@@ -117,8 +117,10 @@ def promax(loadings: Block, *, power: float = 4.0, normalize: bool = False) -> n
         lengths = np.sqrt(np.diagonal(np.linalg.inv(fitted.T @ fitted)))
     except np.linalg.LinAlgError:
         lengths = np.full(len(fitted), np.nan)
-    if not np.isfinite(lengths).all():
-        raise BadInputError("promax found factors that coincide: take a smaller power, or fewer components")
+    require(
+        bool(np.isfinite(lengths).all()),
+        "promax found factors that coincide: take a smaller power, or fewer components",
+    )
     return np.asarray(rotation @ (fitted * lengths))
 
 

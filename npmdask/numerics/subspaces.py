@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import get_cached_controller
 
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, require
 from npmdask.numerics.domains import LARGEST, counts
 
 Block = NDArray[np.floating]
@@ -267,8 +267,7 @@ def unit(vector: np.ndarray) -> np.ndarray:
         A vector of length zero or not finite.
     """
     length = float(np.linalg.norm(vector))
-    if not 0 < length < np.inf:
-        raise BadInputError(f"a vector of length {length} has no direction: use a smaller step size")
+    require(0 < length < np.inf, f"a vector of length {length} has no direction: use a smaller step size")
     return vector / length
 
 

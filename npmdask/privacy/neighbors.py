@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from npmdask.errors import BadInputError, RefusedError, closest
+from npmdask.errors import BadInputError, RefusedError, closest, require
 from npmdask.numerics.subspaces import Block
 
 # What every neighbouring relation is, and norms of a block that are rounded up.
@@ -56,8 +56,7 @@ class Relation(ABC):
         BadInputError
             A block that is not finite or not d x p; an unknown norm.
         """
-        if image_norm is not None:
-            raise BadInputError(f"only images of records can be clipped, and {self.name} has no records")
+        require(image_norm is None, f"only images of records can be clipped, and {self.name} has no records")
         block = np.asarray(block, dtype=np.float64)
         if block.ndim != 2 or not block.size or not np.isfinite(block).all():
             raise BadInputError("the sensitivity of a product needs a finite block of d rows and p columns")
@@ -446,8 +445,7 @@ class TensorRelation(Relation):
         """
         if norm != "l2":
             raise RefusedError(no_laplace())
-        if image_norm is not None:
-            raise BadInputError(f"only images of records can be clipped, and {self.name} has no records")
+        require(image_norm is None, f"only images of records can be clipped, and {self.name} has no records")
         column = np.asarray(block, dtype=np.float64)
         if column.ndim != 2 or column.shape[1] != 1 or not column.size or not np.isfinite(column).all():
             raise BadInputError("the sensitivity of a contraction is that at one finite column (d x 1)")

@@ -482,8 +482,7 @@ class TurnedComponents:
 
 def rotated(solution: Solution, method: str, k: int | None, power: float, normalize: bool) -> TurnedComponents:
     """The leading k components of a run after varimax or promax, the largest variance first, signs fixed."""
-    if method not in SIMPLE_STRUCTURE:
-        raise BadInputError(f"there is no rotation {method!r}: take one of {', '.join(SIMPLE_STRUCTURE)}")
+    require(method in SIMPLE_STRUCTURE, f"there is no rotation {method!r}: take one of {', '.join(SIMPLE_STRUCTURE)}")
     found, variances = variances_of_run(solution)
     most = len(variances)
     k = most if k is None else k

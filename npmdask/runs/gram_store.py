@@ -358,10 +358,8 @@ class GramStore:
         (40, True)
         """
         for name in names:
-            if name not in self.groups:
-                raise BadInputError(f"there is no group {name!r} in {self.store}; it has {_some(self.groups)}")
-        if not names:
-            raise BadInputError(f"name a group of {self.store} at least; it has {_some(self.groups)}")
+            require(name in self.groups, f"there is no group {name!r} in {self.store}; it has {_some(self.groups)}")
+        require(len(names) > 0, f"name a group of {self.store} at least; it has {_some(self.groups)}")
         return self._with(parts=tuple(part for part in self.parts if part.group in names))
 
     def jackknife(self, k: int, *, confidence: float = 0.95, center: bool = True, scale: bool = False) -> Jackknife:

@@ -82,8 +82,7 @@ def addressed(source: Any, columns: Any = None) -> tuple[Any, Choice | None]:
     address = ADDRESS.fullmatch(str(source)) if isinstance(source, str | Path) and "://" not in str(source) else None
     if address is None or Path(source).exists():
         return source, choice
-    if choice is not None:
-        raise BadInputError(f"{source} chooses columns already: leave columns out")
+    require(choice is None, f"{source} chooses columns already: leave columns out")
     said = dict(part.partition("=")[::2] for part in address[2].split("&"))
     lists = {key: text if text == NUMERIC else [unquote(n) for n in text.split(",")] for key, text in said.items()}
     return type(source)(address[1]), choice_of(lists)

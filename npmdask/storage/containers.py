@@ -75,8 +75,7 @@ def values_of(given: Any, dim: str | int | None = None, *, gaps: bool = False) -
                 "consolidated=False, chunks={})['name'] instead of the session"
             )
         return node_of(given)
-    if dim is not None:
-        raise BadInputError(f"dim = {dim!r} applies only to arrays of xarray, Dask and NumPy: leave it out")
+    require(dim is None, f"dim = {dim!r} applies only to arrays of xarray, Dask and NumPy: leave it out")
     if library == "pandas" and kind in ("DataFrame", "Series"):
         return _pandas(given, gaps=gaps)
     if (library, kind) in (("polars", "DataFrame"), ("pyarrow", "Table"), ("pyarrow", "RecordBatch")):
@@ -299,8 +298,7 @@ def _annotated(given: Any, *, gaps: bool) -> Any:
                 f"the {type(given).__name__} is not stored by rows: give it in memory, or write it as a CSR matrix"
             )
         return values_of(given.group, gaps=gaps)
-    if given.X is None:
-        raise BadInputError("the AnnData has no X: give a layer, as adata.layers['name']")
+    require(given.X is not None, "the AnnData has no X: give a layer, as adata.layers['name']")
     return values_of(given.X, gaps=gaps)
 
 

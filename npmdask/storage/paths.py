@@ -59,8 +59,7 @@ def local_path(place: str | Path, what: str, schemes: Sequence[str] = ()) -> Pat
     text = os.fspath(place)
     found = URL.match(text)
     if found is None:
-        if not text.strip():  # else it is the working folder, which --overwrite would replace
-            raise BadInputError(f"{what} has an empty name (a variable of the shell that is not set?): give a path")
+        require(bool(text.strip()), f"{what} has an empty name (a variable of the shell that is not set?): give a path")
         return Path(text).absolute()
     scheme = found[1].lower()
     if scheme == "file":

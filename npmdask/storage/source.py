@@ -453,8 +453,7 @@ def _opened(
         )
     elif isinstance(source, str | Path) and (file := _file_of(source)) is not None:
         return _copied(source, *file, kind, gaps=gaps)
-    if spill is not None:
-        raise BadInputError("spill applies only to rows that are computed (Dask, xarray): leave it out for stored data")
+    require(spill is None, "spill applies only to rows that are computed (Dask, xarray): leave it out for stored data")
     if kind == "tensor" and isinstance(source, np.ndarray):
         return _tensor_in_memory(source)
     side = None
@@ -711,8 +710,7 @@ def _memory(path: str) -> str:
 
 
 def _registered(group: Any, path: str, kind: str, record: dict[str, Any]) -> Source:
-    if record.get("format") != 1:
-        raise BadInputError(f"{path} has npmdask format {record.get('format')}; this version reads format 1")
+    require(record.get("format") == 1, f"{path} has npmdask format {record.get('format')}; this version reads format 1")
     shape = tuple(int(n) for n in record["shape"])
     for array in (group["data"],) if "data" in group else ():
         require_undecoded(dict(array.attrs), array.dtype, location(array), "an npmdask store")

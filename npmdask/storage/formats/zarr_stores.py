@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import zarr
 
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, require
 from npmdask.storage.chunk_access import Boxes
 from npmdask.storage.conventions import (
     convention_facts,
@@ -59,8 +59,7 @@ def open_zarr(
     """
     node = member(open_node(path))
     if isinstance(node, zarr.Array):
-        if dataset is not None:
-            raise BadInputError(f"{path} is one array, not a group: leave out dataset={dataset!r}")
+        require(dataset is None, f"{path} is one array, not a group: leave out dataset={dataset!r}")
         return dense_array(path, decoded(node, gaps), None, missing, spool)
     record = node.attrs.get("npmdask")
     if record is not None and "side" in record and dataset is None:
