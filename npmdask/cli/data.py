@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from npmdask.cli.models import add_output, print_answer, progress_of
-from npmdask.cli.parser import add_columns, columns_of
+from npmdask.cli.parser import add_columns, add_header, columns_of
 from npmdask.errors import BadInputError, require
 from npmdask.numerics.units import attributes
 
@@ -37,9 +37,7 @@ def add_ingest(commands: Any) -> None:
         "--shards", metavar="SIZE", help="write chunks together in files of SIZE, e.g. 128MiB (default: a file each)"
     )
     p.add_argument("--symmetrise", action="store_true", help="average a tensor over all orders of its indices")
-    p.add_argument(
-        "--header", action=argparse.BooleanOptionalAction, help="whether the first line of a CSV file holds names"
-    )
+    add_header(p)
     p.add_argument(
         "--non-finite",
         choices=["error", "zero", "missing"],

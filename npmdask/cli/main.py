@@ -34,7 +34,7 @@ from npmdask.cli.models import (
     progress_of,
 )
 from npmdask.cli.operate import add_gc, add_metrics, add_serve, add_status
-from npmdask.cli.parser import Parser, add_columns, add_completion, add_schema, columns_of, complete, port
+from npmdask.cli.parser import Parser, add_columns, add_completion, add_device, add_schema, columns_of, complete, port
 from npmdask.cli.privacy import add_audit, add_ledger, add_perturb
 from npmdask.errors import BadInputError, BudgetError, NpmdaskError, require, warn, warnings_to
 from npmdask.numerics.units import attributes
@@ -124,12 +124,7 @@ def _add_what(p: Any) -> None:
     )
     p.add_argument("--tol", type=float, help="stop at this relative residual")
     p.add_argument("--memory", help="memory limit for all processes together, e.g. 1GiB")
-    p.add_argument(
-        "--device",
-        choices=["cpu", "auto", "cuda"],
-        help="what forms the sums over the rows; cuda: an NVIDIA GPU (default cpu)",
-    )
-    p.add_argument("--device-memory", help="limit for the memory of the GPU, for each process, e.g. 20GiB")
+    add_device(p, " (default cpu)")
     p.add_argument("--seed", type=int, help="seed of the random start")
     _add_turn(p)
     _add_page(p)
@@ -396,10 +391,7 @@ def _add_resume(commands: Any) -> None:
     p.add_argument("--threads", type=int, help="threads of each process (default: all cores)")
     p.add_argument("--cluster", help="address or scheduler file of a Dask scheduler; '' for none")
     p.add_argument("--certificates", help="folder with ca.pem, cert.pem and key.pem for a cluster at tls://")
-    p.add_argument(
-        "--device", choices=["cpu", "auto", "cuda"], help="what forms the sums over the rows; cuda: an NVIDIA GPU"
-    )
-    p.add_argument("--device-memory", help="limit for the memory of the GPU, for each process, e.g. 20GiB")
+    add_device(p)
     p.add_argument("--max-steps", type=int, help="new limit on the number of passes")
     p.add_argument("--tol", type=float, help="new relative residual to stop at")
     p.add_argument("--low-rank-tol", type=float, help="new low_rank_tol; 0: stop only by the residuals")
@@ -442,13 +434,7 @@ def _add_deflate(commands: Any) -> None:
     p.add_argument("--memory", help="memory limit for all processes together, e.g. 1GiB")
     p.add_argument("--workers", type=int, default=0, help="number of processes (default 0: threads of one process)")
     p.add_argument("--threads", type=int, help="threads of each process (default: all cores)")
-    p.add_argument(
-        "--device",
-        choices=["cpu", "auto", "cuda"],
-        default="cpu",
-        help="what forms the sums over the rows (default cpu)",
-    )
-    p.add_argument("--device-memory", help="limit for the memory of the GPU, for each process, e.g. 20GiB")
+    add_device(p, " (default cpu)", default="cpu")
     add_output(p)
     p.set_defaults(command=_deflate)
 

@@ -8,7 +8,7 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
-from npmdask.cli.parser import add_columns, columns_of
+from npmdask.cli.parser import add_columns, add_header, columns_of
 from npmdask.errors import warn
 from npmdask.numerics.units import attributes
 
@@ -351,9 +351,7 @@ def add_transform(commands: Any) -> None:
     )
     p.add_argument("--pattern", default="*", help="for a directory: pattern of the names of its files (default: *)")
     p.add_argument("--format", choices=["csv", "npy", "float32"], help="format of standard input")
-    p.add_argument(
-        "--header", action=argparse.BooleanOptionalAction, help="whether the first line of a CSV file holds names"
-    )
+    add_header(p)
     p.add_argument("--overwrite", action="store_true", help="replace DEST once the scores are complete")
     p.add_argument("--json", action="store_true", help="print one JSON object")
     add_shown(p)

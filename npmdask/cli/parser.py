@@ -45,6 +45,19 @@ def add_columns(p: Any) -> None:
     p.add_argument("--leave-out", type=names, metavar="a,b", help="columns of a table to leave out, by name")
 
 
+def add_header(p: Any) -> None:
+    """Add the option that says what the first line is."""
+    said = "whether the first line of a CSV file holds names"
+    p.add_argument("--header", action=argparse.BooleanOptionalAction, help=said)
+
+
+def add_device(p: Any, default_said: str = "", *, default: str | None = None) -> None:
+    """Add the options that choose what forms sums."""
+    said = f"what forms the sums over the rows; cuda: an NVIDIA GPU{default_said}"
+    p.add_argument("--device", choices=["cpu", "auto", "cuda"], default=default, help=said)
+    p.add_argument("--device-memory", help="limit for the memory of the GPU, for each process, e.g. 20GiB")
+
+
 def columns_of(a: argparse.Namespace) -> dict[str, Any] | None:
     """What the options of a command choose; None: all columns."""
     only = "numeric" if a.only == ["numeric"] else a.only
