@@ -8,7 +8,7 @@ time, in every pass, and nothing as large as the field is ever in memory.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -141,6 +141,7 @@ def _beside_modes(held: Any) -> Any:
     return held.rename(mode="mode_") if "mode" in (*held.dims, *held.coords) else held
 
 
+@dataclass(eq=False, repr=False)
 class EOF:
     """
     Find the empirical orthogonal functions of a DataArray that need not fit in memory.
@@ -198,38 +199,20 @@ class EOF:
     (('mode', 'lat', 'lon'), (60, 2))
     """
 
-    solution_: Solution
-
-    def __init__(
-        self,
-        n_modes: int = 10,
-        *,
-        use_coslat: bool = False,
-        standardize: bool = False,
-        missing: str = DROP,
-        missing_values: Any = None,
-        missing_limit: float | None = None,
-        memory: str | int | None = None,
-        device: str = "cpu",
-        device_memory: str | int | None = None,
-        store: str | Path | None = None,
-        tol: float | None = None,
-        random_state: int = 0,
-        progress: bool = False,
-    ) -> None:
-        self.n_modes = n_modes
-        self.use_coslat = use_coslat
-        self.standardize = standardize
-        self.missing = missing
-        self.missing_values = missing_values
-        self.missing_limit = missing_limit
-        self.memory = memory
-        self.device = device
-        self.device_memory = device_memory
-        self.store = store
-        self.tol = tol
-        self.random_state = random_state
-        self.progress = progress
+    n_modes: int = 10
+    _: KW_ONLY
+    use_coslat: bool = False
+    standardize: bool = False
+    missing: str = DROP
+    missing_values: Any = None
+    missing_limit: float | None = None
+    memory: str | int | None = None
+    device: str = "cpu"
+    device_memory: str | int | None = None
+    store: str | Path | None = None
+    tol: float | None = None
+    random_state: int = 0
+    progress: bool = False
 
     def fit(self, X: Any, dim: str = "time", weights: Any = None, sample_weights: Any = None) -> Self:
         """
@@ -412,6 +395,7 @@ PADDINGS = ("exp", "none")
 POINT_BYTES = 8 * 2**20  # of the complex rows that are computed at once
 
 
+@dataclass(eq=False, repr=False)
 class HilbertEOF:
     """
     Find patterns that propagate in a DataArray, by complex EOFs of the analytic signals of its grid points.
@@ -469,32 +453,17 @@ class HilbertEOF:
     True
     """
 
-    solution_: Solution
-
-    def __init__(
-        self,
-        n_modes: int = 10,
-        *,
-        padding: str = "exp",
-        decay_factor: float = 0.2,
-        use_coslat: bool = False,
-        standardize: bool = False,
-        memory: str | int | None = None,
-        store: str | Path | None = None,
-        tol: float | None = None,
-        random_state: int = 0,
-        progress: bool = False,
-    ) -> None:
-        self.n_modes = n_modes
-        self.padding = padding
-        self.decay_factor = decay_factor
-        self.use_coslat = use_coslat
-        self.standardize = standardize
-        self.memory = memory
-        self.store = store
-        self.tol = tol
-        self.random_state = random_state
-        self.progress = progress
+    n_modes: int = 10
+    _: KW_ONLY
+    padding: str = "exp"
+    decay_factor: float = 0.2
+    use_coslat: bool = False
+    standardize: bool = False
+    memory: str | int | None = None
+    store: str | Path | None = None
+    tol: float | None = None
+    random_state: int = 0
+    progress: bool = False
 
     def fit(self, X: Any, dim: str = "time") -> Self:
         """

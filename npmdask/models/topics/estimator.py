@@ -10,7 +10,6 @@ import numpy as np
 
 from npmdask.execution.executor import single_threaded_blas
 from npmdask.models.topics.documents import Documents, documents_of
-from npmdask.models.topics.model import TopicModel
 from npmdask.models.topics.quality import Coherence, Perplexity, held_out_perplexity, topic_coherence, word_counts
 from npmdask.models.topics.run import CorpusFilter, run_topics
 from npmdask.models.topics.transform import MAX_ITERATIONS, TOL, for_model, shares_of
@@ -151,25 +150,22 @@ class Topics(*TRANSFORMER, Estimator):  # type: ignore[misc]
 
     @property
     def _n_features_out(self) -> int:
-        return self._known().k
-
-    def _known(self) -> TopicModel:
-        return self._fitted()
+        return self._fitted().k
 
     @property
     def components_(self) -> Block:
         """Probabilities of the words in each topic, k x V; each row sums to 1."""
-        return np.ascontiguousarray(self._known().topics.T)
+        return np.ascontiguousarray(self._fitted().topics.T)
 
     @property
     def alpha_(self) -> np.ndarray:
         """Dirichlet parameters of the topics, k numbers."""
-        return self._known().alpha
+        return self._fitted().alpha
 
     @property
     def vocabulary_(self) -> tuple[str, ...]:
         """Return the V words that were not left out."""
-        return self._known().vocabulary
+        return self._fitted().vocabulary
 
     def transform(self, X: Any) -> Block:
         """
@@ -188,7 +184,7 @@ class Topics(*TRANSFORMER, Estimator):  # type: ignore[misc]
         numpy.ndarray, shape (n, k)
             Shares; each row sums to 1.
         """
-        model = self._known()
+        model = self._fitted()
         limits: dict[str, Any] = {"max_iterations": self.max_doc_update_iter, "tol": self.doc_update_tol}
         with single_threaded_blas():
             batches = self._documents(X).read()
@@ -197,7 +193,7 @@ class Topics(*TRANSFORMER, Estimator):  # type: ignore[misc]
 
     def _documents(self, X: Any) -> Documents:
         """Of counts in the columns of the fit, or of the words that were kept, as the model takes both."""
-        model, held = self._known(), values_of(X)
+        model, held = self._fitted(), values_of(X)
         if in_memory(held) and (model.kept is None or np.shape(held)[1:] != (model.words,)):
             held = self._looked_at(X, first=False)
         return for_model(documents_of(held), model)
@@ -236,7 +232,7 @@ class Topics(*TRANSFORMER, Estimator):  # type: ignore[misc]
         list of list of (str, float)
             Of each topic its words with their probabilities, falling.
         """
-        return self._known().top_words(n)
+        return self._fitted().top_words(n)
 
     def coherence(self, X: Any, n: int = 10) -> Coherence:
         """
@@ -256,7 +252,7 @@ class Topics(*TRANSFORMER, Estimator):  # type: ignore[misc]
         Coherence
             Of each topic, and their mean.
         """
-        return topic_coherence(self._known(), for_model(documents_of(X), self._known()), n)
+        return topic_coherence(self._fitted(), for_model(documents_of(X), self._fitted()), n)
 
     def perplexity(self, X: Any, background: Any, seed: int = 0) -> Perplexity:
         """
@@ -278,6 +274,6 @@ class Topics(*TRANSFORMER, Estimator):  # type: ignore[misc]
         Perplexity
             Of the topics and of the unigram model.
         """
-        model = self._known()
+        model = self._fitted()
         before = word_counts(for_model(documents_of(background), model))
         return held_out_perplexity(model, for_model(documents_of(X), model), before, seed=seed)
