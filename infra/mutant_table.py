@@ -349,8 +349,8 @@ MUTANTS = (
         name="share of less",
         kind="bounds",
         mistake="the total that a share is of counts one row fewer",
-        found="gram.view.trace(mean, std, source.shape[0]) * gram.weight",
-        instead="gram.view.trace(mean, std, source.shape[0] - 1) * gram.weight",
+        found="gram.view.trace(columns.mean, columns.std, source.shape[0]) * gram.weight",
+        instead="gram.view.trace(columns.mean, columns.std, source.shape[0] - 1) * gram.weight",
         tests=("tests/runs/test_rank_search.py::test_as_many_as_scikit_learn_finds[0.3]",),
     ),
     Mutant(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from npmdask.algorithms.stopping import Outcome
 from npmdask.checkpoint.rights import allow as allow_urls
 from npmdask.checkpoint.store import RunStore, folder_of, no_run, not_finished
-from npmdask.errors import BadInputError, RefusedError, require
+from npmdask.errors import BadInputError, RefusedError
 from npmdask.execution.clusters import scheduler_of
 from npmdask.execution.reduction import COMMIT_SECONDS
 from npmdask.federated import coordinator as _coordinator  # noqa: F401  (registers runs whose data lie with nodes)
@@ -612,7 +612,8 @@ def resume(
     }
     given = {name: value for name, value in asked.items() if value is not None}
     kind = kind_of(spec)
-    require(given.keys() <= kind.may_change, kind.refusal(path))
+    if not given.keys() <= kind.may_change:
+        raise BadInputError(kind.refusal(path))
     with with_progress(observer, progress) as told:
         answer: Solution = kind.resume(path, given, told)
     return answer

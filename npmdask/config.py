@@ -775,7 +775,8 @@ def parse_changes(pairs: Iterable[str]) -> dict[str, Any]:
         key, equals, text = (part.strip() for part in pair.partition("="))
         require(bool(equals), f"--set {pair!r}: write TABLE.KEY=VALUE, like run.memory=2GiB")
         require(bool(text), f"--set {pair!r} has no value; write one, or leave it out to keep what the file says")
-        require(key not in changes, f"{key} is given twice, as {changes[key]!r} and as {text!r}: leave one out")
+        if key in changes:
+            raise BadInputError(f"{key} is given twice, as {changes[key]!r} and as {text!r}: leave one out")
         changes[key] = _value_of(key, text)
     return changes
 

@@ -92,20 +92,16 @@ class TopicsKind(StagedKind):
 
     def answer(self, store: Path) -> dict[str, np.ndarray]:
         """Read topics, alphas and words."""
-        from npmdask.models.topics.documents import words_of_array
-        from npmdask.models.topics.model import PART
-
-        arrays = answer_of_job(RunStore(store), PART)[0]
+        arrays = answer_of_job(RunStore(store), _topics.PART)[0]
         if "words" in arrays:
-            arrays["vocabulary"] = np.array(words_of_array(arrays.pop("words")))
+            arrays["vocabulary"] = np.array(_topics.words_of_array(arrays.pop("words")))
         return arrays
 
     def export_pyldavis(self, store: Path, sink: Sink) -> None:
         """Write topics, heaviest first, and from one pass over the documents their lengths, shares and words."""
-        from npmdask.models.topics.model import TopicModel
         from npmdask.models.topics.transform import DocumentShares
 
-        model = TopicModel.load(store)
+        model = _topics.TopicModel.load(store)
         documents = DocumentShares(store / _topics.TRAINING, model)
         sink.array("topic_term_dists", model.topics[:, model.by_weight].T)
         sink.rows("doc_topic_dists", (documents.rows, model.k), documents.shares())
@@ -141,13 +137,11 @@ class TopicsKind(StagedKind):
 
     def _documents(self, run: RunStore, page: PageOptions) -> Section:
         from npmdask.manage.row_scores import kept_or_found
-        from npmdask.models.topics.documents import documents_of
-        from npmdask.models.topics.model import TopicModel
         from npmdask.models.topics.transform import DocumentShares, StrongestDocuments, strongest_documents
 
-        model, place = TopicModel.load(run.path), run.path / _topics.TRAINING
+        model, place = _topics.TopicModel.load(run.path), run.path / _topics.TRAINING
         there = place.is_dir()
-        budget = documents_of(place).mark if there else None
+        budget = _topics.documents_of(place).mark if there else None
         refusal = "" if budget is None else "these documents have a privacy budget: a report names none of them"
         find = lambda: strongest_documents(DocumentShares(place, model), _topics_report.DOCUMENTS)  # noqa: E731
         work = model.k * open_source(place, exact=False).reader.nbytes if there else 0
@@ -164,9 +158,7 @@ class LatentKind(StagedKind):
 
     def answer(self, store: Path) -> dict[str, np.ndarray]:
         """Read all that was found."""
-        from npmdask.models.latent.fit import ANSWER
-
-        return answer_of_job(RunStore(store), ANSWER)[0]
+        return answer_of_job(RunStore(store), _latent.ANSWER)[0]
 
     def ending(self, answer: Any) -> str:
         return f"{answer.refinement}; {super().ending(answer)}" if answer.refinement else super().ending(answer)

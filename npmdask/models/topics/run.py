@@ -107,23 +107,15 @@ class TopicRequest:
         return {name: value for name, value in asked.items() if value is not None}
 
 
-@dataclass(frozen=True, kw_only=True)
-class KeptWords:
-    """Which columns of a corpus the words of its model are (None: all), and how many columns it has."""
-
-    kept: np.ndarray | None = None
-    columns: int | None = None
-
-
 def _fit_in(
     held: RunStore,
     source: Source,
     request: TopicRequest,
     resources: Resources,
     observer: Observer,
-    words: KeptWords | None = None,
+    **words: Any,
 ) -> TopicModel:
-    """Run the job in ``held``, go on with it, or read its answer.
+    """Run the job in ``held``, go on with it, or read its answer; ``words``: see :func:`of_words`.
 
     Raises
     ------
@@ -132,11 +124,11 @@ def _fit_in(
     RefusedError
         The store belongs to other data or parameters; the memory does not suffice.
     """
-    reader, kept = require_documents(source), words or KeptWords()
+    reader = require_documents(source)
 
     def solved(session: Session) -> tuple[Arrays, dict[str, Any]]:
         model = _fitted(Stages(session, source, request.seed), reader, request)
-        return replace(model, kept=kept.kept, source_columns=kept.columns).saved()
+        return replace(model, **words).saved()
 
     spec = _spec(source, request)
     return TopicModel.of(*answered(held, spec, PART, solved, resources, observer, once=source.kept))
@@ -544,19 +536,19 @@ def _facts(answer: TopicAnswer) -> dict[str, Any]:
 
 def _answer(held: RunStore, request: TopicRequest, resources: Resources, observer: Observer) -> TopicAnswer:
     measured = held.read_part(QUALITY) is not None and held.read_part(PART) is not None
-    model = _fit_in(held, open_source(held.path / TRAINING), request, resources, observer, of_words(held))
+    model = _fit_in(held, open_source(held.path / TRAINING), request, resources, observer, **of_words(held))
     if not measured:
         observer.on_stage("quality: coherence and perplexity of the topics")
         held.write_part(QUALITY, *_measured(held, model))
     return _read(held)
 
 
-def of_words(held: RunStore) -> KeptWords:
-    """Which columns of the corpus the words of the model are."""
+def of_words(held: RunStore) -> dict[str, Any]:
+    """Which columns of the corpus the words of the model are (None: all), and how many columns it has."""
     found = held.read_part(ORIGIN)
     assert found is not None
     kept, columns = found[0][CORPUS], found[1]["columns"]
-    return KeptWords(kept=None if len(kept) == columns else kept, columns=columns)
+    return {"kept": None if len(kept) == columns else kept, "source_columns": columns}
 
 
 def _measured(held: RunStore, model: TopicModel) -> tuple[dict[str, np.ndarray], dict[str, Any]]:

@@ -431,21 +431,11 @@ def cca(
 
 
 def _posed(
-    kind: str,
-    left: Any,
-    right: Any,
-    k: int,
-    *,
-    dim: Any = None,
-    row_weights: Any = None,
-    left_weights: Any = None,
-    right_weights: Any = None,
-    pcs: Any = None,
-    **asked: Any,
+    kind: str, left: Any, right: Any, k: int, *, dim: Any = None, pcs: Any = None, **asked: Any
 ) -> tuple[Fields, CoupledRequest]:
-    """Check what is asked of two fields, and open them; ``asked``: fields of :class:`CoupledRequest`."""
+    """Check what is asked of two fields, and open them; ``asked``: weights, and fields of :class:`CoupledRequest`."""
+    weights = {name: asked.pop(name, None) for name in ("row_weights", "left_weights", "right_weights")}
     request = CoupledRequest(kind=kind, k=k, pcs=None if pcs is None else tuple(pcs), **asked)
-    weights = {"row_weights": row_weights, "left_weights": left_weights, "right_weights": right_weights}
     dims = (dim[0], dim[1]) if isinstance(dim, tuple | list) else (dim, dim)
     return open_fields(left, right, request.of_field(), dims=dims, **weights), request
 
