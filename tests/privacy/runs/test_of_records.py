@@ -205,7 +205,7 @@ BAD: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"neighboring_relation": None}, {}, "has no default"),
     ({"neighboring_relation": "entry"}, {}, "is not one of k-dp-pca"),
     ({"mechanism": "laplace"}, {}, "leave them out for k-dp-pca"),
-    ({}, {"algorithm": "power", "options": {"steps": 2}, "max_steps": 3}, "algorithm.options = "),
+    ({}, {"algorithm": "power", "options": {"steps": 2}, "max_steps": 3}, "unknown option 'steps' of power"),
 ]
 
 
