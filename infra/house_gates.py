@@ -12,6 +12,7 @@ loaded : code lines and files that ``npmdask.top_k`` of a 500 x 20 array imports
 core : code lines and files of ``npmdask/core``.
 reaches, first : in the core, imports of a feature (a folder beside the core), in functions too, and strings that name
     one of its modules outside ``core/features.py``; how many, and five of them.
+edges : imports of features in the files that will be the core, by ``infra/house_map.toml``.
 folders, deletable, not : folders beside the core; those without which a plain ``top_k`` still runs, which is tried on
     a copy; and those without which it does not. With a folder goes what needs it: by ``needs`` of ``core/features.py``,
     and as given in arguments.
@@ -44,6 +45,7 @@ from pathlib import Path
 from typing import Any
 
 LIMITS = Path("infra", "house_limits.toml")
+MAP = Path("infra", "house_map.toml")
 PLAIN = """
 import numpy as np, npmdask
 npmdask.top_k(np.random.default_rng(0).standard_normal((500, 20)), 3, kind="samples", center=True)
@@ -205,6 +207,36 @@ def reaches(checkout: Checkout) -> list[str]:
     return found
 
 
+def edges(checkout: Checkout) -> list[str]:
+    """List what files that are to be in the core import of files that are not, in functions too; by the map."""
+    path = checkout.root / MAP
+    folders = tomllib.loads(path.read_text()) if path.is_file() else {}
+    folder_of = {each.partition(" > ")[0]: folder for folder, files in folders.items() for each in files}
+    features = {name for name, folder in folder_of.items() if not folder.startswith("core") and folder != "."}
+    found = []
+    for name in sorted(folder_of.keys() - features):
+        path = checkout.package / name
+        if not folder_of[name].startswith("core") or not path.is_file():
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            for module in {file for each in names_in(node) for file in files_of(each)} & features:
+                found.append(f"{name}:{getattr(node, 'lineno', 0)} {module}")
+    return found
+
+
+def names_in(node: ast.AST) -> list[str]:
+    """Return what a statement imports, as modules and as names in them."""
+    if isinstance(node, ast.ImportFrom) and node.module:
+        return [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+
+
+def files_of(name: str) -> list[str]:
+    """Return the files that a full name may be of: those of a module and of a package."""
+    path = "/".join(name.split(".")[1:]) if name.startswith("npmdask.") else ""
+    return [f"{path}.py", f"{path}/__init__.py"] if path else []
+
+
 def room_of(name: str) -> str:
     """Return the folder or module of npmdask that a full name leads into; "" for other packages."""
     parts = re.split(r"[.:]", name)
@@ -353,6 +385,7 @@ def measured(root: Path, given: Sequence[str] = (), *, trial: bool = True) -> di
         "core": [lines_of(core), len(core)],
         "reaches": len(reached),
         "first": reached[:5],
+        "edges": len(edges(checkout)),
         "folders": len(folders),
         "deletable": len(folders) - len(kept),
         "not": kept,
@@ -425,6 +458,7 @@ def judged(found: Mapping[str, Any], limits: Mapping[str, Any]) -> list[Row]:
         at_most("words of docs", found["words"], limits["words"], ratchet=False),
         Row(gate="code lines of the core", now=f"{found['core'][0]:,}"),
     ]
+    rows.append(at_most("imports of features by what will be core", found["edges"], limits["edges"]))
     if found["core"][1]:  # a core has a limit of its reaches from its first day
         rows.append(at_most("places where it reaches into features", found["reaches"], limits.get("reaches", 0)))
     for name, count in (found["names"] or {}).items():

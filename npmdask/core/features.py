@@ -1,0 +1,84 @@
+"""The tables: what a feature adds to npmdask, by name. The one place where a module is named by a string.
+
+The core asks a table by a key that a person or a store gave, and gets what the feature has under it. So nothing of a
+feature is imported before it is asked for, and to delete a feature is to delete its folder. Features of other packages
+come by the entry point group ``npmdask.features``: each entry names a :class:`Feature`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+GROUP = "npmdask.features"
+PACKAGE = Path(__file__).parents[1]
+Table = Mapping[str, str]  # from a key to "module:name"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Feature:
+    """What a feature adds: tables, each from a key to ``"module:name"``.
+
+    Parameters
+    ----------
+    name : what it is called where it is missing.
+    routes : how a question is answered, by the layout of its data or the name of its algorithm.
+    operators : how data act on a block, by their layout.
+    kinds : run kinds, by the kind of data in run.json.
+    needs : features without which it cannot be.
+    """
+
+    name: str
+    routes: Table = field(default_factory=dict)
+    operators: Table = field(default_factory=dict)
+    kinds: Table = field(default_factory=dict)
+    needs: tuple[str, ...] = ()
+
+
+FEATURES: tuple[Feature, ...] = ()
+
+
+def load(target: str) -> Any:
+    """Import what ``"module:name"`` names."""
+    module, _, name = target.partition(":")
+    return getattr(import_module(module), name)
+
+
+def is_there(target: str) -> bool:
+    """Say whether a module of npmdask was not deleted; those of others say so themselves when they are imported."""
+    package, *parts = target.partition(":")[0].split(".")
+    path = PACKAGE.joinpath(*parts)
+    return package != PACKAGE.name or path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
+
+
+@cache
+def from_outside() -> tuple[Feature, ...]:
+    """Features of other packages; looking for them takes longer than a small run, so that it is done once, if ever."""
+    return tuple(entry.load() for entry in entry_points(group=GROUP))
+
+
+def targets(table: str) -> Iterator[tuple[str, str]]:
+    """Go through keys and targets of a table, those of other packages last."""
+    for features in (FEATURES, None):
+        for feature in from_outside() if features is None else features:
+            yield from ((key, target) for key, target in getattr(feature, table).items() if is_there(target))
+
+
+def found(table: str, key: str) -> Any:
+    """Return what a table has under a key, or None."""
+    return next((load(target) for name, target in targets(table) if name == key), None)
+
+
+def keys(table: str) -> list[str]:
+    """Return all keys of a table."""
+    return [key for key, _ in targets(table)]
+
+
+def owner_of(table: str, key: str) -> str:
+    """Return the name of our feature that has this key, whether it was deleted or not; "" if none has."""
+    return next((feature.name for feature in FEATURES if key in getattr(feature, table)), "")
