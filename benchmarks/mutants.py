@@ -15,8 +15,8 @@ import numpy as np
 
 from npmdask.accounting.budget import Budget, Charge, gaussian_charge, gaussian_multiplier, laplace_multiplier
 from npmdask.numerics.subspaces import Block
-from npmdask.operators import ClippedGram, Partial
-from npmdask.operators.clipped_rows import gather_rows
+from npmdask.operators import Partial
+from npmdask.operators.clipped_rows import ClippedGram, gather_rows
 from npmdask.privacy.audit import (
     Finding,
     Instance,

@@ -18,7 +18,7 @@ import numpy as np
 from scipy.linalg import hadamard
 
 from npmdask.accounting import Budget
-from npmdask.algorithms import PrivatePower
+from npmdask.algorithms.private_power import PrivatePower
 from npmdask.numerics.random import Rounding, generator
 from npmdask.numerics.subspaces import Block
 from npmdask.operators.exact_sums import on_grid

@@ -38,7 +38,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -196,32 +196,41 @@ def imported(node: ast.AST, path: Path, root: Path) -> list[str]:
 
 def reaches(checkout: Checkout) -> list[str]:
     """List the imports of features in the core, and the strings that name a module of one, with their places."""
-    folders, found = checkout.folders(), []
+    folders, found, ours = checkout.folders(), [], {*by_map(checkout, core=True)}
     for path in checkout.core_files():
         for node in ast.walk(ast.parse(path.read_text())):
             names = imported(node, path, checkout.root)
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and path != checkout.features:
                 names = [node.value] if MODULE.fullmatch(node.value) else []
             place = f"{path.relative_to(checkout.root)}:{getattr(node, 'lineno', 0)}"
-            found += [f"{place} {name}" for name in names if room_of(name) in folders]
+            found += [f"{place} {name}" for name in names if room_of(name) in folders and not moves(name, ours)]
     return found
 
 
 def edges(checkout: Checkout) -> list[str]:
     """List what files that are to be in the core import of files that are not, in functions too; by the map."""
-    path = checkout.root / MAP
-    folders = tomllib.loads(path.read_text()) if path.is_file() else {}
-    folder_of = {each.partition(" > ")[0]: folder for folder, files in folders.items() for each in files}
-    features = {name for name, folder in folder_of.items() if not folder.startswith("core") and folder != "."}
-    found = []
-    for name in sorted(folder_of.keys() - features):
+    features, found = {*by_map(checkout, core=False)}, []
+    for name in by_map(checkout, core=True):
         path = checkout.package / name
-        if not folder_of[name].startswith("core") or not path.is_file():
+        if not path.is_file():
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             for module in {file for each in names_in(node) for file in files_of(each)} & features:
                 found.append(f"{name}:{getattr(node, 'lineno', 0)} {module}")
     return found
+
+
+def by_map(checkout: Checkout, *, core: bool) -> list[str]:
+    """Return the files that the map sends to the core, or to features."""
+    path = checkout.root / MAP
+    folders = tomllib.loads(path.read_text()) if path.is_file() else {}
+    there = [folder for folder in folders if folder != "." and (folder.split("/")[0] == "core") == core]
+    return sorted(each.partition(" > ")[0] for folder in there for each in folders[folder])
+
+
+def moves(name: str, files: Collection[str]) -> bool:
+    """Say whether a full name is of a module, or a name in one, among ``files``."""
+    return any(each in files for part in (name, name.rpartition(".")[0]) for each in files_of(part.replace(":", ".")))
 
 
 def names_in(node: ast.AST) -> list[str]:

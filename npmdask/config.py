@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from npmdask.algorithms import REGISTRY as ALGORITHMS
-from npmdask.algorithms import STREAM_REGISTRY
+from npmdask.algorithms.streaming import STREAM_REGISTRY
 from npmdask.api import solve
 from npmdask.checkpoint.remote import place_of_store
 from npmdask.checkpoint.store import PRIVATE

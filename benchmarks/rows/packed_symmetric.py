@@ -10,7 +10,7 @@ from benchmarks.products import one_pass, operator_of, relative_error, start_blo
 from benchmarks.registry import Context, Measured, Row
 from benchmarks.timing import interleaved, medians, rounded
 from npmdask.execution.executor import Threads
-from npmdask.operators import Symmetric
+from npmdask.operators.packed import Symmetric
 from npmdask.storage.source import open_source
 
 P = 16

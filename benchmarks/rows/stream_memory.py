@@ -12,8 +12,11 @@ import numpy as np
 
 from benchmarks.children import as_child, in_child
 from benchmarks.registry import Context, Measured, Row
-from npmdask.algorithms import MSG, RMSG, FrequentDirections, MiniBatchMSG, MiniBatchRMSG, Oja, StreamPower
 from npmdask.algorithms.base import StreamResult
+from npmdask.algorithms.streaming.frequent_directions import FrequentDirections
+from npmdask.algorithms.streaming.msg import MSG, RMSG, MiniBatchMSG, MiniBatchRMSG
+from npmdask.algorithms.streaming.oja import Oja
+from npmdask.algorithms.streaming.power import StreamPower
 from npmdask.execution.memory import PeakMeter, tree_rss
 from npmdask.numerics.random import generator
 from npmdask.theory.diagnostics import max_sin_theta

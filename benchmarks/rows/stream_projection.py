@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.registry import Context, Measured, Row
-from npmdask.algorithms import RMSG
+from npmdask.algorithms.streaming.msg import RMSG
 from npmdask.numerics.random import generator
 
 CHAINS, STEPS, LARGEST = 150, 4, 5  # matrices of at most 5 x 5 have 243 faces

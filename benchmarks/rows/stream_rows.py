@@ -12,7 +12,8 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.registry import Context, Measured, Row
 from benchmarks.timing import interleaved, medians, rounded
-from npmdask.algorithms import Oja, StreamPower
+from npmdask.algorithms.streaming.oja import Oja
+from npmdask.algorithms.streaming.power import StreamPower
 from npmdask.numerics.random import generator
 from npmdask.theory.diagnostics import max_sin_theta
 

@@ -11,7 +11,7 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.paper_data import deviations
 from benchmarks.registry import Context, Measured, Row
-from npmdask.algorithms import MiniBatchRMSG
+from npmdask.algorithms.streaming.msg import MiniBatchRMSG
 from npmdask.numerics.random import generator
 
 D, STEPS = 1000, 50

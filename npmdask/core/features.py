@@ -28,6 +28,7 @@ class Feature:
     ----------
     name : what it is called where it is missing.
     routes : how a question is answered, by the layout of its data or the name of its algorithm.
+    algorithms : of streams, by name.
     operators : how data act on a block, by their layout.
     kinds : run kinds, by the kind of data in run.json.
     needs : features without which it cannot be.
@@ -35,12 +36,35 @@ class Feature:
 
     name: str
     routes: Table = field(default_factory=dict)
+    algorithms: Table = field(default_factory=dict)
     operators: Table = field(default_factory=dict)
     kinds: Table = field(default_factory=dict)
     needs: tuple[str, ...] = ()
 
 
-FEATURES: tuple[Feature, ...] = ()
+FEATURES: tuple[Feature, ...] = (
+    Feature(name="gram", operators={"gram": "npmdask.operators.stored_gram:StoredGram"}),
+    Feature(
+        name="streaming",
+        algorithms={
+            "spm": "npmdask.algorithms.streaming.power:StreamPower",
+            "oja": "npmdask.algorithms.streaming.oja:Oja",
+            "msg": "npmdask.algorithms.streaming.msg:MSG",
+            "rmsg": "npmdask.algorithms.streaming.msg:RMSG",
+            "mb-msg": "npmdask.algorithms.streaming.msg:MiniBatchMSG",
+            "mb-rmsg": "npmdask.algorithms.streaming.msg:MiniBatchRMSG",
+            "frequent-directions": "npmdask.algorithms.streaming.frequent_directions:FrequentDirections",
+            "online-tensor-power": "npmdask.algorithms.streaming.tensor_power:OnlineTensorPower",
+        },
+    ),
+    Feature(
+        name="symmetric",
+        operators={
+            "triangle": "npmdask.operators.packed:Triangle",
+            "tensor": "npmdask.operators.packed:PackedTensor",
+        },
+    ),
+)
 
 
 def load(target: str) -> Any:

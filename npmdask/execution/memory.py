@@ -14,8 +14,10 @@ import psutil
 
 from npmdask.errors import MemoryRefusedError
 from npmdask.execution.reduction import runs_of
-from npmdask.operators import GramMatrix, GramOfGroups, GramOfSlabs, Operator, PairwiseGram, RowGram
+from npmdask.operators import GramMatrix, Operator, RowGram
 from npmdask.operators.on_device import OnDevice
+from npmdask.operators.pairwise_gram import PairwiseGram
+from npmdask.operators.stored_gram import GramOfGroups, GramOfSlabs
 from npmdask.storage.prefetch import Link, link_of
 from npmdask.storage.readers.dense import MIN_TILE_ROWS, AsIfChunked, DenseReader
 

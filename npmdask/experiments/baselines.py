@@ -19,7 +19,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from npmdask.accounting import Budget, gaussian_multiplier, mu_for
-from npmdask.algorithms import PrivatePower
+from npmdask.algorithms.private_power import PrivatePower
 from npmdask.experiments.as_printed import clip_factors, leading_eigenvectors
 from npmdask.experiments.matrix_streams import MatrixStream
 from npmdask.numerics.domains import probability

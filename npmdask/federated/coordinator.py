@@ -16,10 +16,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from npmdask.accounting import Budget
-from npmdask.algorithms import Algorithm, PowerMethod, PrivatePower, Query, Result
-from npmdask.algorithms.private_power import begun_options, with_options
+from npmdask.algorithms import Algorithm, PowerMethod, Query, Result
+from npmdask.algorithms.private_power import PrivatePower, begun_options, with_options
 from npmdask.algorithms.stopping import FixedSteps, Outcome, ResidualRule, StepView, StoppingRule, default_tol
 from npmdask.checkpoint.schema import TABLES
+from npmdask.core.runs.release import Answer, Disclosure, Released
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
 from npmdask.federated.client import PATIENCE, NodeConnections, Traffic, require_address
 from npmdask.federated.protocol import Announcement, encoded_size, tokens_for
@@ -31,7 +32,7 @@ from npmdask.privacy.account import release_id_of
 from npmdask.privacy.concerns import Asked, ReleaseNoise, concerns, first_query, largest_of, weak_promise
 from npmdask.privacy.matrix_release import MECHANISMS, likely_sine_of_release, released_arrays
 from npmdask.privacy.neighbors import make_relation
-from npmdask.privacy.release import Answer, Disclosure, Released, released_answer, stated, warn_before_charge
+from npmdask.privacy.release import released_answer, stated, warn_before_charge
 from npmdask.runs import build, restore
 from npmdask.runs.build import make_problem, ranks_of
 from npmdask.runs.plain_release import PlainRelease

@@ -21,8 +21,7 @@ from uuid import uuid4
 
 import numpy as np
 
-from npmdask.algorithms import PrivateAlternating
-from npmdask.algorithms.private_power import UNSAID
+from npmdask.algorithms.private_power import UNSAID, PrivateAlternating
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BudgetError, RefusedError, require
 from npmdask.execution.executor import make_executor, single_threaded_blas

@@ -18,7 +18,8 @@ import numpy as np
 from npmdask.algorithms.stopping import DOUBLE_EPS, ResidualRule
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import Block
-from npmdask.operators import Dilation, Operator, SparseDilation
+from npmdask.operators import Operator
+from npmdask.operators.dilation import Dilation, SparseDilation
 from npmdask.runs.build import default_rank, make_problem
 from npmdask.runs.problem import Problem, Request
 from npmdask.runs.solution import Solution

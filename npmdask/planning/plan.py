@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import psutil
 
-from npmdask.algorithms import BlockKrylov, GramKrylov, PowerOnDisk, PrivatePower, TensorPower
+from npmdask.algorithms import BlockKrylov, GramKrylov, PowerOnDisk
 from npmdask.algorithms.gram import SINGLE_TOL
-from npmdask.algorithms.private_power import begun_options
+from npmdask.algorithms.private_power import PrivatePower, begun_options
+from npmdask.algorithms.tensor.power import TensorPower
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, MemoryRefusedError
 from npmdask.execution.executor import single_threaded_blas

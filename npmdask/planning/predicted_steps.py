@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.algorithms import GramKrylov, PowerMethod, TensorPower
+from npmdask.algorithms import GramKrylov, PowerMethod
 from npmdask.algorithms.stopping import ResidualRule
+from npmdask.algorithms.tensor.power import TensorPower
 from npmdask.checkpoint.store import RunStore
 from npmdask.execution.executor import Cluster, Executor
 from npmdask.execution.memory import MemoryPlan

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from npmdask.accounting import Budget, Charge
-from npmdask.algorithms import PrivatePower, Query
+from npmdask.algorithms import Query
+from npmdask.algorithms.private_power import PrivatePower
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, NpmdaskError
 from npmdask.execution.executor import single_threaded_blas

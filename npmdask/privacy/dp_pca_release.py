@@ -19,7 +19,7 @@ from npmdask.algorithms.stopping import UntilFinished
 from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.numerics.subspaces import Block
 from npmdask.numerics.units import from_table
-from npmdask.operators import RecordImages
+from npmdask.operators.record_images import RecordImages
 from npmdask.privacy.concerns import Asked, ReleaseNoise, of_epsilon, weak_promise
 from npmdask.privacy.dp_pca.base import RELATIONS, BatchQuery, Oracle, Relation, SecretNoise, released, require_relation
 from npmdask.privacy.dp_pca.deflation import DeflationRounds, as_released

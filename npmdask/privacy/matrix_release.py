@@ -18,27 +18,15 @@ import numpy as np
 import zarr
 
 from npmdask.accounting import Budget, mu_for, paper_stddev
-from npmdask.algorithms import (
-    Algorithm,
-    AlternatingState,
-    PrivateAlternating,
-    PrivateCovariance,
-    PrivatePower,
-    PrivateState,
-    Query,
-    Result,
-)
-from npmdask.algorithms import value_stddevs as stddevs_of_values
+from npmdask.algorithms import Algorithm, Query, Result
+from npmdask.algorithms.covariance import PrivateCovariance
+from npmdask.algorithms.private_power import AlternatingState, PrivateAlternating, PrivatePower, PrivateState
+from npmdask.algorithms.private_power import value_stddevs as stddevs_of_values
 from npmdask.algorithms.stopping import FixedSteps
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.numerics.units import attributes
-from npmdask.operators import (
-    BoundedProduct,
-    BoundedSymmetric,
-    BoundedTriangle,
-    ClippedGram,
-    ClippedSparseGram,
-)
+from npmdask.operators.clipped_entries import BoundedProduct, BoundedSymmetric, BoundedTriangle
+from npmdask.operators.clipped_rows import ClippedGram, ClippedSparseGram
 from npmdask.privacy.concerns import Asked, ReleaseNoise, first_query, largest_of
 from npmdask.privacy.mechanisms import PrivateGaussian, PrivateLaplace, SymmetricGaussian
 from npmdask.privacy.mechanisms.gaussian_laplace import require_gaussian

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from npmdask.accounting import Budget, mu_for
-from npmdask.algorithms import PrivateTensorPower, PrivateTensorState, Query, Result
+from npmdask.algorithms import Query, Result
 from npmdask.algorithms.stopping import FixedSteps
+from npmdask.algorithms.tensor.private_power import PrivateTensorPower, PrivateTensorState
 from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.numerics.units import attributes, from_table
-from npmdask.operators import BoundedTensor
+from npmdask.operators.clipped_entries import BoundedTensor
 from npmdask.privacy.concerns import Asked, ReleaseNoise, first_query
 from npmdask.privacy.matrix_release import public_statement, require_registered
 from npmdask.privacy.mechanisms import TensorGaussian

@@ -9,25 +9,18 @@ from typing import Any
 import numpy as np
 
 from npmdask.algorithms import REGISTRY as ALGORITHMS
-from npmdask.algorithms import (
-    Algorithm,
-    GramKrylov,
-    MissingEM,
-    PowerOnDisk,
-    Question,
-    TensorPower,
-    is_ours,
-    restarts_for,
-)
+from npmdask.algorithms import Algorithm, GramKrylov, PowerOnDisk, Question, is_ours
+from npmdask.algorithms.missing_em import MissingEM
 from npmdask.algorithms.private_power import with_options
 from npmdask.algorithms.stopping import ResidualRule, UntilSettled, UntilStationary, default_tol
+from npmdask.algorithms.tensor.power import TensorPower, restarts_for
+from npmdask.core.runs.mechanisms import REGISTRY as MECHANISMS
 from npmdask.errors import BadInputError, RefusedError, closest, require
 from npmdask.numerics.domains import less_one
 from npmdask.numerics.units import attributes, options_from
 from npmdask.operators.view import AS_STORED, View
 from npmdask.privacy.dp_pca_release import RECORD_ORACLES, make_records
 from npmdask.privacy.matrix_release import COVARIANCE, make_covariance, make_power
-from npmdask.privacy.mechanisms import REGISTRY as MECHANISMS
 from npmdask.privacy.public_rule import PublicRule, require_public_rule
 from npmdask.privacy.request import Privacy
 from npmdask.privacy.tensor_release import make_tensor

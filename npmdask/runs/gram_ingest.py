@@ -22,8 +22,8 @@ from npmdask.errors import BadInputError, RefusedError, require
 from npmdask.execution.executor import single_threaded_blas
 from npmdask.execution.memory import tree_rss
 from npmdask.execution.reduction import TreeNode, compute_run, runs_of
-from npmdask.operators import GramOfSlabs, Partial
-from npmdask.operators.stored_gram import probes_of
+from npmdask.operators import Partial
+from npmdask.operators.stored_gram import GramOfSlabs, probes_of
 from npmdask.runs.gram_parts import GramRequest, gram_operator
 from npmdask.runs.gram_store import GramStore, form_gram
 from npmdask.runs.observers import Observer

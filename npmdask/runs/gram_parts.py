@@ -32,8 +32,8 @@ import numpy as np
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, RefusedError, require
 from npmdask.execution.reduction import TreeNode
-from npmdask.operators import GramOfGroups, GramOfSlabs, GramReader, Partial, View
-from npmdask.operators.stored_gram import GramSums, packed, probes_of, unpacked
+from npmdask.operators import Partial, View
+from npmdask.operators.stored_gram import GramOfGroups, GramOfSlabs, GramReader, GramSums, packed, probes_of, unpacked
 from npmdask.runs.build import ELSEWHERE
 from npmdask.runs.observers import Observer
 from npmdask.runs.problem import STORED_GRAM

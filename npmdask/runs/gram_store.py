@@ -23,8 +23,8 @@ from npmdask.checkpoint.store import RunStore, folder_of
 from npmdask.errors import BadInputError, RefusedError, require
 from npmdask.numerics.dimensions import held_out_likelihoods
 from npmdask.numerics.subspaces import single_threaded_blas
-from npmdask.operators import GramReader, StoredGram, View
-from npmdask.operators.stored_gram import GramSums, probes_of
+from npmdask.operators import View
+from npmdask.operators.stored_gram import GramReader, GramSums, StoredGram, probes_of
 from npmdask.runs import build
 from npmdask.runs.build import ranks_of
 from npmdask.runs.component_counts import CountAdvice, KnownSpectrum, advise

@@ -20,7 +20,8 @@ from npmdask.checkpoint.store import RunStore, folder_of
 from npmdask.errors import BadInputError, CommitError, RefusedError
 from npmdask.numerics.complex_parts import as_complex, fix_phases, folded
 from npmdask.numerics.subspaces import Block, fix_signs
-from npmdask.operators import ComplexGram, Gram, LeftProduct, Operator
+from npmdask.operators import Gram, LeftProduct, Operator
+from npmdask.operators.complex_parts import ComplexGram
 from npmdask.storage.bundle import Arrays, fsync, fsync_folder, read_bundle
 from npmdask.storage.checksum import crc32c
 from npmdask.storage.paths import read_plain

@@ -15,9 +15,9 @@ import numpy as np
 
 from npmdask.algorithms import Algorithm, Result, state_fields
 from npmdask.algorithms.stopping import Outcome, StepView, StoppingRule, remembered, view_of, views_of
+from npmdask.core.runs.release import Release, Released
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block
-from npmdask.privacy.release import Release, Released
 from npmdask.runs.components import components_of_run, keep_statistics
 from npmdask.runs.left_vectors import left_is_whole
 from npmdask.runs.missing import missing_of

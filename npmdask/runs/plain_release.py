@@ -18,16 +18,17 @@ import numpy as np
 
 from npmdask.algorithms import PowerOnDisk, Query, Result, is_ours
 from npmdask.algorithms.stopping import Outcome, StepView
+from npmdask.core.runs.release import Answer, Released
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.numerics.complex_parts import moduli
 from npmdask.numerics.factor_model import ModelSums
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import BASES, Block, TurnedBlock, orth, rayleigh_ritz
 from npmdask.numerics.units import attributes
-from npmdask.operators import ColumnMoments, ColumnsByRange, GramReader, Operator, RowsByRange, columns_of
+from npmdask.operators import ColumnMoments, ColumnsByRange, Operator, RowsByRange, columns_of
 from npmdask.operators.pairwise_gram import FACTS
+from npmdask.operators.stored_gram import GramReader
 from npmdask.operators.view import AS_STORED, View
-from npmdask.privacy.release import Answer, Released
 from npmdask.runs.left_vectors import left_chunks, rebuild_left
 from npmdask.runs.missing import filled, keep_missing, missing_warnings
 from npmdask.runs.problem import CHOSEN, Problem

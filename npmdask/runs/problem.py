@@ -8,38 +8,23 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from npmdask.algorithms import (
-    Algorithm,
-    GramKrylov,
-    PowerOnDisk,
-    PrivateAlternating,
-    PrivatePower,
-    Query,
-    Result,
-    RowGramKrylov,
-)
+from npmdask.algorithms import Algorithm, GramKrylov, PowerOnDisk, Query, Result, RowGramKrylov
+from npmdask.algorithms.private_power import PrivateAlternating, PrivatePower
 from npmdask.algorithms.stopping import StoppingRule
 from npmdask.checkpoint.schema import table
 from npmdask.checkpoint.store import CHECKPOINT_FORMAT
+from npmdask.core.runs.mechanisms import Mechanism, NoNoise
+from npmdask.core.runs.release import EVERYTHING, Disclosure, Recipe
 from npmdask.errors import BadInputError, package_version
 from npmdask.execution.memory import ITERATION_RANK, Chosen
 from npmdask.numerics.complex_parts import moduli
 from npmdask.numerics.subspaces import Block
 from npmdask.numerics.units import attributes
-from npmdask.operators import (
-    OF_LAYOUT,
-    ComplexGram,
-    ComplexSymmetric,
-    FactorExpectations,
-    Operator,
-    PairwiseGram,
-    Symmetric,
-    TiledGram,
-    Triangle,
-    View,
-)
-from npmdask.privacy.mechanisms import Mechanism, NoNoise
-from npmdask.privacy.release import EVERYTHING, Disclosure, Recipe
+from npmdask.operators import Operator, TiledGram, View, of_layout
+from npmdask.operators.complex_parts import ComplexGram, ComplexSymmetric
+from npmdask.operators.likelihood_sums import FactorExpectations
+from npmdask.operators.packed import Symmetric, Triangle
+from npmdask.operators.pairwise_gram import PairwiseGram
 from npmdask.privacy.request import Privacy
 from npmdask.runs.missing import Fill
 from npmdask.runs.weights import Weights, columns_read
@@ -291,7 +276,7 @@ class Problem:
             if reader.by_triangle and (self.source.mirrored or not first):
                 return Triangle(reader=TriangleReader(array=reader.array, checksums=reader.checksums))
             return Symmetric(reader=reader)
-        made = OF_LAYOUT[reader.layout]
+        made = of_layout(reader.layout)
         if kind in ("symmetric", "tensor"):
             return made(reader=reader)
         view = self.view(columns)

@@ -18,7 +18,8 @@ from npmdask.algorithms.stopping import DOUBLE_EPS, Outcome, StepView
 from npmdask.numerics.complex_parts import as_complex, complex_pairs, interleaved
 from npmdask.numerics.moments import match
 from npmdask.numerics.subspaces import Block
-from npmdask.operators import ComplexGram, ComplexSymmetric, Gram, Operator, View
+from npmdask.operators import Gram, Operator, View
+from npmdask.operators.complex_parts import ComplexGram, ComplexSymmetric
 from npmdask.runs.left_vectors import refine_with_left
 from npmdask.runs.missing import filled_entries
 from npmdask.runs.problem import Problem, arrays_of_operator

@@ -18,8 +18,10 @@ from uuid import uuid4
 
 import numpy as np
 
-from npmdask.algorithms import Algorithm, GramKrylov, MissingEM, PowerOnDisk
+from npmdask.algorithms import Algorithm, GramKrylov, PowerOnDisk
+from npmdask.algorithms.missing_em import MissingEM
 from npmdask.checkpoint.store import RunStore
+from npmdask.core.runs.release import EVERYTHING, Disclosure
 from npmdask.errors import BadInputError, MemoryRefusedError, RefusedError
 from npmdask.execution.executor import (
     Executor,
@@ -44,7 +46,6 @@ from npmdask.numerics.devices import Device, chosen_device, elsewhere
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import GramMatrix, LeftProduct, Operator, Partial, TiledGram
 from npmdask.operators.on_device import SUMS, OnDevice, on_device
-from npmdask.privacy.release import EVERYTHING, Disclosure
 from npmdask.runs.left_vectors import flush_left
 from npmdask.runs.observers import Observer, StageObserver, watched
 from npmdask.runs.problem import Problem

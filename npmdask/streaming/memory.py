@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from npmdask.algorithms import MSG, FrequentDirections, MiniBatchMSG, OnlineTensorPower, StreamPower
+from npmdask.algorithms.streaming.frequent_directions import FrequentDirections
 from npmdask.algorithms.streaming.model import IMPUTE, PIECE_BYTES, SCALE_FREE, Model
-from npmdask.algorithms.streaming.tensor_power import PIECE_ROWS
+from npmdask.algorithms.streaming.msg import MSG, MiniBatchMSG
+from npmdask.algorithms.streaming.power import StreamPower
+from npmdask.algorithms.streaming.tensor_power import PIECE_ROWS, OnlineTensorPower
 from npmdask.errors import MemoryRefusedError
 from npmdask.execution.memory import GROWTH, THREAD_BASE, MemoryPlan, tree_rss
 from npmdask.runs.solution import Resources

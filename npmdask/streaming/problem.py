@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import zarr
 
-from npmdask.algorithms import STREAM_REGISTRY, StreamAlgorithm
+from npmdask.algorithms import StreamAlgorithm
+from npmdask.algorithms.streaming import STREAM_REGISTRY
 from npmdask.algorithms.streaming.model import IMPUTE, REFUSE, Model
 from npmdask.algorithms.streaming.tensor_power import ITERATIONS, default_restarts
 from npmdask.checkpoint.schema import TABLES

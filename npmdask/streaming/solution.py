@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.algorithms import STREAM_REGISTRY, StreamInfo
+from npmdask.algorithms import StreamInfo
 from npmdask.algorithms.stopping import Outcome
+from npmdask.algorithms.streaming import STREAM_REGISTRY
 from npmdask.algorithms.streaming.model import Model, ModelState
 from npmdask.checkpoint.store import RunStore, folder_of
 from npmdask.errors import BadInputError

@@ -12,23 +12,16 @@ import pytest
 
 import npmdask
 from npmdask.accounting import Budget
-from npmdask.algorithms import (
-    MSG,
-    REGISTRY,
-    RMSG,
-    STREAM_REGISTRY,
-    FrequentDirections,
-    MiniBatchMSG,
-    MiniBatchRMSG,
-    Oja,
-    OnlineTensorPower,
-    PowerMethod,
-    PrivateAlternating,
-    PrivatePower,
-    PrivateTensorPower,
-    StreamPower,
-    TensorPower,
-)
+from npmdask.algorithms import REGISTRY, PowerMethod
+from npmdask.algorithms.private_power import PrivateAlternating, PrivatePower
+from npmdask.algorithms.streaming import STREAM_REGISTRY
+from npmdask.algorithms.streaming.frequent_directions import FrequentDirections
+from npmdask.algorithms.streaming.msg import MSG, RMSG, MiniBatchMSG, MiniBatchRMSG
+from npmdask.algorithms.streaming.oja import Oja
+from npmdask.algorithms.streaming.power import StreamPower
+from npmdask.algorithms.streaming.tensor_power import OnlineTensorPower
+from npmdask.algorithms.tensor.power import TensorPower
+from npmdask.algorithms.tensor.private_power import PrivateTensorPower
 from npmdask.errors import NpmdaskError
 from npmdask.privacy.dp_pca.exact_oracles import PowerOracle, TightOracle
 from npmdask.privacy.dp_pca.paper_oracles import DPOjas, ModifiedDPPCA, PlainOja

@@ -10,10 +10,10 @@ from scipy.sparse import csr_matrix, save_npz
 
 import npmdask
 from npmdask.algorithms import PowerMethod
+from npmdask.core.runs.mechanisms import NoNoise, SimulatedGaussian
 from npmdask.errors import BadInputError
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import random_orthonormal
-from npmdask.privacy.mechanisms import NoNoise, SimulatedGaussian
 from npmdask.runs import plain_release
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Step

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from npmdask.algorithms import Result, TensorPower, restarts_for, state_fields
+from npmdask.algorithms import Result, state_fields
 from npmdask.algorithms.stopping import Outcome, StepView, UntilSettled, views_of
 from npmdask.algorithms.tensor.components import (
     GROUND_STATES,
@@ -21,6 +21,7 @@ from npmdask.algorithms.tensor.components import (
     norm_from,
     statuses,
 )
+from npmdask.algorithms.tensor.power import TensorPower, restarts_for
 from npmdask.api import top_k
 from npmdask.errors import BadInputError, MemoryRefusedError
 from npmdask.execution.executor import single_threaded_blas

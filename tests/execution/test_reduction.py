@@ -34,27 +34,12 @@ from npmdask.execution.reduction import (
     tasks_of,
     unpack,
 )
-from npmdask.operators import (
-    ColumnMoments,
-    Dilation,
-    Gram,
-    LeftProduct,
-    MixtureExpectations,
-    MixtureSpread,
-    Operator,
-    Partial,
-    SampleFourth,
-    SourceContrasts,
-    SparseDilation,
-    SparseGram,
-    Symmetric,
-    Triangle,
-    TripleBlocks,
-    View,
-    WhitenedTriples,
-    WordTotals,
-    WordTriples,
-)
+from npmdask.operators import ColumnMoments, Gram, LeftProduct, Operator, Partial, SparseGram, View
+from npmdask.operators.dilation import Dilation, SparseDilation
+from npmdask.operators.likelihood_sums import MixtureExpectations, SourceContrasts
+from npmdask.operators.packed import Symmetric, Triangle
+from npmdask.operators.sample_moments import MixtureSpread, SampleFourth
+from npmdask.operators.word_moments import TripleBlocks, WhitenedTriples, WordTotals, WordTriples
 from npmdask.runs.session import keeper_of
 from npmdask.storage.readers.dense import ReadStats
 from npmdask.storage.readers.packed import TriangleReader

@@ -14,7 +14,7 @@ from npmdask.algorithms.private_power import PrivateAlternating
 from npmdask.execution.executor import Threads
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block, random_orthonormal
-from npmdask.operators import Dilation
+from npmdask.operators.dilation import Dilation
 from npmdask.privacy.neighbors import make_relation
 from npmdask.storage.source import open_source
 from npmdask.theory.diagnostics import max_sin_theta

@@ -22,7 +22,7 @@ from npmdask import singular_triplets
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.execution.executor import Threads
 from npmdask.execution.reduction import TreeNode, compute_run, pack, runs_of, unpack
-from npmdask.operators import Dilation, SparseDilation
+from npmdask.operators.dilation import Dilation, SparseDilation
 from npmdask.storage.source import open_source
 from tests.conftest import often, planted, same_bytes, write_zarr
 from tests.operators.test_operators import ignore, write_csr

@@ -30,17 +30,9 @@ from npmdask.numerics.moments import (
     whiten,
 )
 from npmdask.numerics.subspaces import Block, symmetric_part
-from npmdask.operators import (
-    Gram,
-    MixtureSpread,
-    MixtureTriples,
-    SampleFourth,
-    SampleTriples,
-    View,
-    WhitenedTriples,
-    WordPairs,
-    WordTotals,
-)
+from npmdask.operators import Gram, View
+from npmdask.operators.sample_moments import MixtureSpread, MixtureTriples, SampleFourth, SampleTriples
+from npmdask.operators.word_moments import WhitenedTriples, WordPairs, WordTotals
 from npmdask.storage.readers.dense import DenseReader
 from npmdask.storage.source import open_source
 from tests.conftest import write_zarr

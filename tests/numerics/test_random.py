@@ -7,8 +7,8 @@ import pytest
 
 import npmdask
 from npmdask.algorithms import PowerMethod
+from npmdask.core.runs.mechanisms import SimulatedGaussian
 from npmdask.numerics.random import generator
-from npmdask.privacy.mechanisms import SimulatedGaussian
 from tests.conftest import planted
 
 

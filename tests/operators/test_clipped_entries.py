@@ -17,7 +17,8 @@ import npmdask.operators._protocol as protocol
 from npmdask.errors import BadInputError
 from npmdask.execution.executor import Threads
 from npmdask.execution.reduction import runs_of
-from npmdask.operators import BoundedProduct, BoundedSymmetric, BoundedTransposed, BoundedTriangle, clipped_entries
+from npmdask.operators import clipped_entries
+from npmdask.operators.clipped_entries import BoundedProduct, BoundedSymmetric, BoundedTransposed, BoundedTriangle
 from npmdask.storage.readers.packed import TriangleReader
 from npmdask.storage.source import open_source
 from npmdask.storage.writers.packed import PackedWriter

@@ -22,11 +22,11 @@ import npmdask.operators._protocol as protocol
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.execution.executor import Processes, Threads
 from npmdask.execution.reduction import compute_run, runs_of
-from npmdask.operators import ClippedGram, ClippedSparseGram, PrivateOperator
+from npmdask.operators import PrivateOperator
 from npmdask.operators import clipped_rows as clipped
 from npmdask.operators import clipped_rows as clipped_sparse_rows
 from npmdask.operators import clipped_rows as clipping
-from npmdask.operators.clipped_rows import Clipping, clip_records
+from npmdask.operators.clipped_rows import ClippedGram, ClippedSparseGram, Clipping, clip_records
 from npmdask.operators.exact_sums import grid_unit, round_to
 from npmdask.operators.view import View
 from npmdask.storage.readers.sparse import CsrReader

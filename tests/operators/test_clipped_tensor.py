@@ -17,7 +17,8 @@ from zarr.storage import MemoryStore
 from npmdask.errors import BadInputError
 from npmdask.execution.executor import Threads
 from npmdask.execution.reduction import runs_of
-from npmdask.operators import BoundedTensor, PackedTensor
+from npmdask.operators.clipped_entries import BoundedTensor
+from npmdask.operators.packed import PackedTensor
 from tests.operators.test_packed_tensor import ignore, stored, symmetric
 
 

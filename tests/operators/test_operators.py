@@ -18,16 +18,11 @@ from npmdask.algorithms import Query
 from npmdask.errors import BadInputError
 from npmdask.execution.executor import Processes, Threads
 from npmdask.execution.reduction import runs_of
-from npmdask.operators import (
-    BoundedProduct,
-    ClippedGram,
-    ColumnMoments,
-    Gram,
-    SampleTriples,
-    SparseGram,
-    Symmetric,
-    View,
-)
+from npmdask.operators import ColumnMoments, Gram, SparseGram, View
+from npmdask.operators.clipped_entries import BoundedProduct
+from npmdask.operators.clipped_rows import ClippedGram
+from npmdask.operators.packed import Symmetric
+from npmdask.operators.sample_moments import SampleTriples
 from npmdask.storage.chunk_access import first_line
 from npmdask.storage.chunk_advice import how_read
 from npmdask.storage.column_statistics import EntrySums

@@ -18,7 +18,7 @@ import npmdask.operators._protocol as protocol
 from npmdask.errors import BadInputError
 from npmdask.execution.executor import Processes, Threads
 from npmdask.execution.reduction import runs_of
-from npmdask.operators import Symmetric, Triangle
+from npmdask.operators.packed import Symmetric, Triangle
 from npmdask.runs.build import make_problem
 from npmdask.runs.problem import Request
 from npmdask.storage.ingest import ingest

@@ -21,9 +21,9 @@ from npmdask.errors import BadInputError
 from npmdask.execution.executor import Processes, Threads
 from npmdask.execution.reduction import PassCheckpoint, compute_node, pack, root, runs_of, tasks_of, unpack
 from npmdask.numerics.subspaces import symmetric_part
-from npmdask.operators import Operator, PackedMultilinear, PackedTensor
+from npmdask.operators import Operator
 from npmdask.operators import packed as strips_module
-from npmdask.operators.packed import Contraction
+from npmdask.operators.packed import Contraction, PackedMultilinear, PackedTensor
 from npmdask.storage.readers.dense import ReadStats
 from npmdask.storage.readers.packed import Place, TensorReader, open_packed_tensor, tetrahedral_number
 from npmdask.storage.source import open_source

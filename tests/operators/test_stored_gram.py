@@ -13,8 +13,8 @@ import npmdask
 from npmdask import GramStore, api
 from npmdask.algorithms import Query, StoredGramPairs
 from npmdask.errors import RefusedError
-from npmdask.operators import GramReader, StoredGram, View
-from npmdask.operators.stored_gram import GramSums, packed, probes_of, unpacked
+from npmdask.operators import View
+from npmdask.operators.stored_gram import GramReader, GramSums, StoredGram, packed, probes_of, unpacked
 from npmdask.runs.build import make_problem
 from npmdask.runs.problem import Request
 from npmdask.runs.solution import Resources

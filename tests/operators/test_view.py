@@ -14,7 +14,8 @@ import npmdask.operators._protocol as protocol
 from npmdask.errors import BadInputError
 from npmdask.execution.executor import Threads
 from npmdask.execution.reduction import PassCheckpoint, TreeNode, compute_node, pack, root, runs_of, tasks_of, unpack
-from npmdask.operators import ColumnMoments, Gram, LeftProduct, MixtureSpread, SampleTriples, SparseGram, View
+from npmdask.operators import ColumnMoments, Gram, LeftProduct, SparseGram, View
+from npmdask.operators.sample_moments import MixtureSpread, SampleTriples
 from npmdask.storage.source import open_source
 from tests.conftest import write_zarr
 from tests.operators.test_operators import ignore, write_csr

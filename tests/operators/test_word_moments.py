@@ -19,15 +19,8 @@ from npmdask.execution.executor import Threads, single_threaded_blas
 from npmdask.execution.reduction import PassCheckpoint, compute_node, pack, root, runs_of, tasks_of, unpack
 from npmdask.numerics.moments import unique_blocks, unit_groups
 from npmdask.numerics.subspaces import Block
-from npmdask.operators import (
-    Operator,
-    TripleBlocks,
-    WhitenedTriples,
-    WordPairs,
-    WordSums,
-    WordTotals,
-    WordTriples,
-)
+from npmdask.operators import Operator
+from npmdask.operators.word_moments import TripleBlocks, WhitenedTriples, WordPairs, WordSums, WordTotals, WordTriples
 from npmdask.storage.readers.sparse import CsrReader
 from npmdask.storage.source import open_source
 from tests.operators.test_operators import ignore, write_csr

@@ -18,8 +18,7 @@ from npmdask.cli import main
 from npmdask.errors import BadInputError
 from npmdask.execution.executor import Threads
 from npmdask.manage.status import inspect
-from npmdask.operators import RecordImages
-from npmdask.operators.record_images import images_of_matrices, pack_query
+from npmdask.operators.record_images import RecordImages, images_of_matrices, pack_query
 from npmdask.privacy.dp_pca.private_mean import PlainMean
 from npmdask.storage.chunk_advice import advise_chunks
 from npmdask.storage.formats import common

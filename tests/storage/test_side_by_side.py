@@ -11,7 +11,8 @@ import zarr
 
 from npmdask.errors import BadInputError
 from npmdask.execution.executor import Threads
-from npmdask.operators import CrossCovariance, View
+from npmdask.operators import View
+from npmdask.operators.dilation import CrossCovariance
 from npmdask.storage.chunk_access import scratch, scratch_space
 from npmdask.storage.readers.dense import ReadStats, checksum_table, checksums_of
 from npmdask.storage.readers.side_by_side import SideBySide

@@ -191,6 +191,6 @@ with single_threaded_blas():
 
 
 def test_every_algorithm_has_options_here() -> None:
-    from npmdask.algorithms import STREAM_REGISTRY
+    from npmdask.algorithms.streaming import STREAM_REGISTRY
 
     assert OPTIONS.keys() == {name for name, kind in STREAM_REGISTRY.items() if kind.moment == 2}

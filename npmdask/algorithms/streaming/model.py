@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.linalg  # noqa: F401  its BLAS must be there when the number of threads is set: see single_threaded_blas
 
-from npmdask.algorithms import STREAM_REGISTRY, RowsQuery, StreamAlgorithm, StreamInfo, StreamResult, state_fields
+from npmdask.algorithms import RowsQuery, StreamAlgorithm, StreamInfo, StreamResult, state_fields
 from npmdask.algorithms.base import checked_batch
+from npmdask.algorithms.streaming import STREAM_REGISTRY
 from npmdask.errors import BadInputError, closest
 from npmdask.numerics.factor_model import grams_of_observed
 from npmdask.numerics.random import generator

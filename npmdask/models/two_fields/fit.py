@@ -20,6 +20,7 @@ import numpy as np
 from npmdask.algorithms import BlockKrylov
 from npmdask.algorithms.stopping import DOUBLE_EPS, ResidualRule, StepView, default_tol
 from npmdask.checkpoint.store import RunStore
+from npmdask.core.runs.mechanisms import REGISTRY as MECHANISMS
 from npmdask.errors import BadInputError
 from npmdask.execution.memory import Chosen
 from npmdask.models.dilation import of_one_sign, triplets_of
@@ -29,9 +30,9 @@ from npmdask.numerics.domains import one_of
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block, fix_signs
 from npmdask.numerics.units import attributes
-from npmdask.operators import ColumnMoments, CrossCovariance, GramMatrix, Operator
+from npmdask.operators import ColumnMoments, GramMatrix, Operator
+from npmdask.operators.dilation import CrossCovariance
 from npmdask.operators.view import AS_STORED, View
-from npmdask.privacy.mechanisms import REGISTRY as MECHANISMS
 from npmdask.runs.build import make_problem, prepared
 from npmdask.runs.missing import filled, filled_entries, keep_missing, missing_warnings
 from npmdask.runs.observers import Observer

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from npmdask.accounting.budget import Budget, Charge
 from npmdask.accounting.gdp import mu_for
 from npmdask.errors import BadInputError, closest, require
-from npmdask.operators import BoundedProduct, BoundedSymmetric, BoundedTensor, ClippedGram
+from npmdask.operators.clipped_entries import BoundedProduct, BoundedSymmetric, BoundedTensor
+from npmdask.operators.clipped_rows import ClippedGram
 from npmdask.privacy.audit.attacks import (
     Transcript,
     collision,

@@ -25,9 +25,8 @@ from npmdask.accounting.gdp import mu_for
 from npmdask.algorithms import Query
 from npmdask.execution.reduction import compute_run
 from npmdask.numerics.subspaces import Block
-from npmdask.operators import RecordImages
 from npmdask.operators.exact_sums import RECORD_GRID, grid_unit
-from npmdask.operators.record_images import images_of_matrices, images_of_rows, pack_query
+from npmdask.operators.record_images import RecordImages, images_of_matrices, images_of_rows, pack_query
 from npmdask.privacy.audit.attacks import Publication, Values, likelihood_ratio
 from npmdask.privacy.audit.release_path import follows_places
 from npmdask.privacy.dp_pca.base import (

@@ -17,7 +17,7 @@ from scipy.sparse import csr_matrix
 import npmdask.privacy.ledger.messages as text
 from npmdask.accounting.budget import Budget
 from npmdask.errors import BadInputError
-from npmdask.operators import OF_LAYOUT
+from npmdask.operators import of_layout
 from npmdask.privacy.ledger.ledger import Ledger, Status
 from npmdask.privacy.ledger.sketch import Sketch, sketch, weights
 from npmdask.privacy.matrix_release import require_store
@@ -111,7 +111,7 @@ def _images(source: Source, block: np.ndarray) -> Iterator[np.ndarray]:
         if reader.layout == "csr":
             yield from _sparse_images(reader, block)
         elif reader.layout in ("triangle", "tensor"):
-            operator: Any = OF_LAYOUT[reader.layout](reader=reader)
+            operator: Any = of_layout(reader.layout)(reader=reader)
             yield operator.finish(operator.partial(range(operator.units), block), block)
         else:
             for slab in reader.ahead(range(reader.grid[0])):

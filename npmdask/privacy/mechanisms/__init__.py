@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-from npmdask.privacy.mechanisms.gaussian_laplace import (
-    EntriesGaussian,
-    PrivateGaussian,
-    PrivateLaplace,
-    SymmetricGaussian,
-    TensorGaussian,
-)
-from npmdask.privacy.mechanisms.noise_key import Entropy, destroy_key
-from npmdask.privacy.mechanisms.simulated import (
+from npmdask.core.runs.mechanisms import (
     Mechanism,
     NoiseNorms,
     NoiseOracle,
@@ -19,14 +11,16 @@ from npmdask.privacy.mechanisms.simulated import (
     block_noise,
     noise_norms,
 )
-
-REGISTRY = {
-    "none": NoNoise,
-    "gaussian": SimulatedGaussian,
-}  # private ones need a budget: npmdask.privacy.mechanisms.gaussian_laplace
+from npmdask.privacy.mechanisms.gaussian_laplace import (
+    EntriesGaussian,
+    PrivateGaussian,
+    PrivateLaplace,
+    SymmetricGaussian,
+    TensorGaussian,
+)
+from npmdask.privacy.mechanisms.noise_key import Entropy, destroy_key
 
 __all__ = [
-    "REGISTRY",
     "EntriesGaussian",
     "Entropy",
     "Mechanism",

@@ -9,18 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npmdask.algorithms import (
-    MSG,
-    RMSG,
-    STREAM_REGISTRY,
-    FrequentDirections,
-    MiniBatchMSG,
-    MiniBatchRMSG,
-    Oja,
-    OnlineTensorPower,
-    StreamPower,
-    state_fields,
-)
+from npmdask.algorithms import state_fields
+from npmdask.algorithms.streaming import STREAM_REGISTRY
+from npmdask.algorithms.streaming.frequent_directions import FrequentDirections
+from npmdask.algorithms.streaming.msg import MSG, RMSG, MiniBatchMSG, MiniBatchRMSG
+from npmdask.algorithms.streaming.oja import Oja
+from npmdask.algorithms.streaming.power import StreamPower
+from npmdask.algorithms.streaming.tensor_power import OnlineTensorPower
 from npmdask.errors import BadInputError
 from npmdask.numerics.random import generator
 from npmdask.theory.diagnostics import max_sin_theta

@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npmdask.algorithms import MSG, RMSG
 from npmdask.algorithms.streaming import low_rank_update
 from npmdask.algorithms.streaming.low_rank_update import orthonormalized, updated_eigen
-from npmdask.algorithms.streaming.msg import STRAIGHTENED_EVERY, ConvexState
+from npmdask.algorithms.streaming.msg import MSG, RMSG, STRAIGHTENED_EVERY, ConvexState
 from npmdask.numerics.random import generator
 from tests.algorithms.streaming.test_contract import D, K, fed, same, snapshot, stream
 from tests.algorithms.streaming.test_msg import stepped, whole

@@ -10,8 +10,16 @@ import pytest
 
 from benchmarks.paper_methods import average_batch, theirs
 from benchmarks.paper_msg import PRINTED
-from npmdask.algorithms import MSG, RMSG, MiniBatchMSG, MiniBatchRMSG, Oja
-from npmdask.algorithms.streaming.msg import RankTest, project_spectrum, stays_rank
+from npmdask.algorithms.streaming.msg import (
+    MSG,
+    RMSG,
+    MiniBatchMSG,
+    MiniBatchRMSG,
+    RankTest,
+    project_spectrum,
+    stays_rank,
+)
+from npmdask.algorithms.streaming.oja import Oja
 from npmdask.errors import BadInputError
 from npmdask.numerics.random import generator
 from npmdask.theory.diagnostics import max_sin_theta

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.data import DataSets
 from benchmarks.registry import Context, all_rows
 from benchmarks.rows import stream_memory, stream_projection, stream_update
-from npmdask.algorithms import StreamPower
+from npmdask.algorithms.streaming.power import StreamPower
 from npmdask.numerics.random import generator
 from tests.algorithms.streaming.test_capped_simplex import by_faces, spectra
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from npmdask.algorithms import MSG, FrequentDirections, Oja, PowerMethod, StreamPower
+from npmdask.algorithms import PowerMethod
+from npmdask.algorithms.streaming.frequent_directions import FrequentDirections
+from npmdask.algorithms.streaming.msg import MSG
+from npmdask.algorithms.streaming.oja import Oja
+from npmdask.algorithms.streaming.power import StreamPower
 from npmdask.errors import BadInputError
 from npmdask.numerics.random import generator
 from npmdask.theory.diagnostics import max_sin_theta

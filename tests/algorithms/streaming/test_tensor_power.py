@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npmdask.algorithms import OnlineTensorPower, state_fields
+from npmdask.algorithms import state_fields
 from npmdask.algorithms.streaming import tensor_power
 from npmdask.algorithms.streaming.model import Model
-from npmdask.algorithms.streaming.tensor_power import PIECE_ROWS, default_restarts
+from npmdask.algorithms.streaming.tensor_power import PIECE_ROWS, OnlineTensorPower, default_restarts
 from npmdask.algorithms.tensor.components import random_units
 from npmdask.errors import BadInputError
 from npmdask.numerics.random import generator

@@ -20,7 +20,8 @@ from npmdask.models.latent import GaussianMixture, fit_independent_components, f
 from npmdask.models.latent.answers import JOB, read_latent
 from npmdask.models.latent.fit import _not_refined
 from npmdask.numerics.likelihood import SphericalGaussians, maximized
-from npmdask.operators import MixtureExpectations, SourceContrasts, View
+from npmdask.operators import View
+from npmdask.operators.likelihood_sums import MixtureExpectations, SourceContrasts
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Resources
 from npmdask.runs.stages import Decomposed

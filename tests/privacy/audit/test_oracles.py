@@ -13,7 +13,9 @@ from benchmarks.oracle_mutants import ORACLE_MUTANTS, OracleMutant, float_images
 from npmdask.accounting.budget import Budget
 from npmdask.accounting.gdp import epsilon_for, mu_for
 from npmdask.cli.main import main
-from npmdask.operators import ClippedGram, Partial, RecordImages
+from npmdask.operators import Partial
+from npmdask.operators.clipped_rows import ClippedGram
+from npmdask.operators.record_images import RecordImages
 from npmdask.privacy.audit import ALPHA, PATHS, OraclePath, audit, examine_oracle, instances, operator_of, oracle_paths
 from npmdask.privacy.audit.attacks import fresh_keys
 from npmdask.privacy.audit.oracle_paths import Heaviest, evidence, offered

@@ -23,8 +23,7 @@ from npmdask.execution.reduction import PassCheckpoint, compute_node, root, runs
 from npmdask.execution.reduction import pack as pack_parts
 from npmdask.execution.reduction import unpack as unpack_parts
 from npmdask.numerics.subspaces import present
-from npmdask.operators import RecordImages
-from npmdask.operators.record_images import images_of_matrices, images_of_rows, pack_query, unpack_query
+from npmdask.operators.record_images import RecordImages, images_of_matrices, images_of_rows, pack_query, unpack_query
 from npmdask.operators.view import View
 from npmdask.privacy.dp_pca.private_mean import ClippedMean, DistanceRange, PaperMean, PaperRange, PlainMean
 from npmdask.storage.source import open_source, with_missing
@@ -290,7 +289,7 @@ import sys, numpy as np
 from npmdask.execution.executor import Threads
 from npmdask.execution.memory import high_water, tree_rss
 from npmdask.execution.memory import plan_memory
-from npmdask.operators import RecordImages
+from npmdask.operators.record_images import RecordImages
 from npmdask.operators.record_images import pack_query
 from npmdask.operators.view import View
 from npmdask.storage.source import open_source, with_missing

@@ -19,7 +19,7 @@ from npmdask.accounting import Budget, delta_for
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.execution.executor import Threads
 from npmdask.numerics.random import Rounding
-from npmdask.operators import ClippedGram
+from npmdask.operators.clipped_rows import ClippedGram
 from npmdask.privacy.mechanisms import Entropy, PrivateGaussian, PrivateLaplace
 from npmdask.privacy.neighbors import REGISTRY, Entry, Norm, Relation, make_relation
 from npmdask.storage.source import open_source

@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from npmdask.algorithms import PowerMethod, StreamPower
+from npmdask.algorithms import PowerMethod
+from npmdask.algorithms.streaming.power import StreamPower
 from npmdask.api import solve
+from npmdask.core.runs.mechanisms import NoiseOracle, block_noise, noise_norms
 from npmdask.errors import BadInputError
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block, random_orthonormal
-from npmdask.privacy.mechanisms import NoiseOracle, block_noise, noise_norms
 from npmdask.privacy.neighbors import make_relation
 from npmdask.runs.build import make_problem
 from npmdask.runs.problem import Request

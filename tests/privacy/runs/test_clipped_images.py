@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from npmdask.accounting import Budget
-from npmdask.algorithms import PrivatePower, PrivateState, Result, state_fields, value_stddevs
+from npmdask.algorithms import Result, state_fields
+from npmdask.algorithms.private_power import PrivatePower, PrivateState, value_stddevs
 from npmdask.execution.executor import Threads
 from npmdask.numerics.subspaces import random_orthonormal
-from npmdask.operators import ClippedGram
+from npmdask.operators.clipped_rows import ClippedGram
 from npmdask.privacy.matrix_release import PowerRecipe
 from npmdask.privacy.mechanisms import Entropy, PrivateGaussian, PrivateLaplace
 from npmdask.privacy.neighbors import make_relation

@@ -312,7 +312,9 @@ LATEST = 1.0  # seconds
 JOB = """
 import sys
 from pathlib import Path
-from npmdask.operators import BoundedTensor, ClippedGram, RecordImages
+from npmdask.operators.clipped_entries import BoundedTensor
+from npmdask.operators.clipped_rows import ClippedGram
+from npmdask.operators.record_images import RecordImages
 import time
 import npmdask.runs.loop, npmdask.privacy.ledger
 for operator in (BoundedTensor, ClippedGram, RecordImages):

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import npmdask
-from npmdask.algorithms import PrivatePower, PrivateState
-from npmdask.algorithms.private_power import UNSAID, leading_pairs
+from npmdask.algorithms.private_power import UNSAID, PrivatePower, PrivateState, leading_pairs
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.numerics.subspaces import Block
 from npmdask.privacy.matrix_release import likely_sine_of_release

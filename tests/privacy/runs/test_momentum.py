@@ -11,8 +11,7 @@ import pytest
 
 import npmdask
 from npmdask import theory
-from npmdask.algorithms import PrivatePower, PrivateState
-from npmdask.algorithms.private_power import leading_pairs
+from npmdask.algorithms.private_power import PrivatePower, PrivateState, leading_pairs
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
 from npmdask.numerics.noisy_products import accelerated, momentum_of
 from npmdask.numerics.subspaces import Block, random_orthonormal

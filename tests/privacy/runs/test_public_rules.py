@@ -21,7 +21,7 @@ from npmdask.config import load_config
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.manage.report import write_report
 from npmdask.models.private_pca import PrivatePCA
-from npmdask.operators import ClippedGram
+from npmdask.operators.clipped_rows import ClippedGram
 from npmdask.privacy.account import bound_to
 from npmdask.privacy.neighbors import make_relation
 from npmdask.privacy.public_rule import PublicRule

@@ -8,7 +8,8 @@ from functools import cache
 import numpy as np
 import pytest
 
-from npmdask.algorithms import PrivateAlternating, PrivatePower, PrivateState, Result, value_stddevs
+from npmdask.algorithms import Result
+from npmdask.algorithms.private_power import PrivateAlternating, PrivatePower, PrivateState, value_stddevs
 from npmdask.numerics.noisy_products import posterior_weights, vectors_of
 from npmdask.numerics.subspaces import Block, random_orthonormal
 from npmdask.privacy.matrix_release import released_arrays

@@ -273,7 +273,7 @@ def test_records_that_are_not_finite_count_as_nothing_and_are_not_counted(tmp_pa
 
 def product_of(path: Path) -> np.ndarray:
     from npmdask.execution.executor import Threads
-    from npmdask.operators import ClippedGram
+    from npmdask.operators.clipped_rows import ClippedGram
 
     operator = ClippedGram(reader=open_source(path, exact=False).reader, clip_norm=1.5)  # type: ignore[arg-type]
     block = operator.prepare(np.linalg.qr(np.random.default_rng(0).standard_normal((12, 3)))[0])

@@ -23,7 +23,7 @@ from npmdask.checkpoint.store import RunStore
 from npmdask.errors import NpmdaskError
 from npmdask.manage.report import summary, write_report
 from npmdask.manage.status import inspect
-from npmdask.operators import ClippedGram
+from npmdask.operators.clipped_rows import ClippedGram
 from npmdask.privacy.ledger import export_lines
 from npmdask.privacy.mechanisms import Entropy, PrivateGaussian
 from npmdask.runs.missing import Fill

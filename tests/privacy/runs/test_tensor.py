@@ -13,7 +13,7 @@ import pytest
 
 import npmdask.privacy.tensor_release as tensor_parts
 from npmdask.accounting import Budget, mu_for
-from npmdask.algorithms import PrivateTensorPower
+from npmdask.algorithms.tensor.private_power import PrivateTensorPower
 from npmdask.api import resume
 from npmdask.cli.main import main
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError

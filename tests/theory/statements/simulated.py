@@ -13,8 +13,9 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from npmdask.accounting import Budget
-from npmdask.algorithms import PrivateAlternating, PrivatePower, PrivateTensorPower, TensorPower
-from npmdask.algorithms.tensor.power import restarts_for
+from npmdask.algorithms.private_power import PrivateAlternating, PrivatePower
+from npmdask.algorithms.tensor.power import TensorPower, restarts_for
+from npmdask.algorithms.tensor.private_power import PrivateTensorPower
 from npmdask.models.latent import fit_independent_components, fit_mixture
 from npmdask.models.topics.model import TopicModel
 from npmdask.models.topics.run import CorpusFilter, run_topics

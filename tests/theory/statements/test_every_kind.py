@@ -7,7 +7,9 @@ import html
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
+from pkgutil import walk_packages
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ import pytest
 
 import npmdask.algorithms
 from npmdask.accounting import Budget
-from npmdask.algorithms import STREAM_REGISTRY
+from npmdask.algorithms.streaming import STREAM_REGISTRY
 from npmdask.api import solve, top_k
 from npmdask.checkpoint.store import RunStore
 from npmdask.cli.main import main
@@ -151,7 +153,9 @@ RUNS: dict[str, Made] = {
 
 def test_no_kind_is_forgotten() -> None:
     """Every algorithm, oracle and job by the names that they are registered with."""
-    classes = [c for c in vars(npmdask.algorithms).values() if isinstance(c, type) and hasattr(c, "finalize")]
+    modules = [import_module(one.name) for one in walk_packages(npmdask.algorithms.__path__, "npmdask.algorithms.")]
+    found = {c for module in modules for c in vars(module).values() if getattr(c, "__module__", "") == module.__name__}
+    classes = [c for c in found if isinstance(c, type) and hasattr(c, "finalize")]
     named = {c.name for c in classes if isinstance(getattr(c, "name", None), str)}
     private = {f"private {c.name}" for c in classes if c.__name__.startswith("Private") and hasattr(c, "name")}
     plain = named - {name.removeprefix("private ") for name in private} | {"tensor-power"}

@@ -153,3 +153,9 @@ class Mechanism(Protocol):
     def event(self) -> dict[str, Any]: ...
     @property
     def stddev(self) -> float: ...
+
+
+REGISTRY = {
+    "none": NoNoise,
+    "gaussian": SimulatedGaussian,
+}  # private ones need a budget
