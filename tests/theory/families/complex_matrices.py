@@ -111,8 +111,7 @@ def check(problem: Complex, folder: Path) -> Findings:
     question = Question(truth.matrix, how["kind"], truth.weight)
     judge(found, solution, question)
     basis, values = np.asarray(solution.basis), np.asarray(solution.values)
-    of_deviation = truth.rounding**2 * scale  # squares about a mean that is rounded
-    rounding = 16 * truth.rounding * (1 + np.sqrt(len(x)) * scale) + of_deviation * truth.rounding / np.finfo(float).eps
+    rounding = truth.of_scores(scaled=scale)
     scores = np.asarray(solution.scores(source))
     found.close("scores", scores, truth.rows_before @ basis, rounding, 1.0)
     if problem.columns is None:

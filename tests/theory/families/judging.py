@@ -93,7 +93,13 @@ class Prepared:
     @property
     def is_noise(self) -> bool:
         """Whether nothing is left but the rounding of what was subtracted: constant data, which have no components."""
-        return bool(np.abs(self.rows_before).max(initial=0) <= 64 * self.rounding)
+        counted = self.rows_before[(self.matrix != 0).any(axis=1)]  # rows of weight 0 do not
+        return bool(np.abs(counted).max(initial=0) <= 64 * self.rounding)
+
+    def of_scores(self, *, scaled: bool) -> float:
+        """Rounding of scores. A deviation is known to that of the data about the mean, in units of the deviation."""
+        about = 16 * self.rounding * (1 + np.sqrt(len(self.rows_before)) * scaled)
+        return float(about + scaled * self.rounding**2 / EPS)
 
 
 def prepared(

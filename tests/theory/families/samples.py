@@ -277,7 +277,7 @@ def as_rows(
 ) -> None:
     """Mean, scores, patterns, rebuilt rows and left vectors, of the solution's own basis."""
     basis, center = np.asarray(solution.basis), how["center"]
-    rounding = 16 * truth.rounding * (1 + np.sqrt(len(x)) * how["scale"])
+    rounding = truth.of_scores(scaled=how["scale"])
     if center:
         found.close("mean", solution.mean, truth.mean, 1e-13, float(np.nanmax(np.abs(x), initial=0)))
     scores = np.asarray(solution.scores(source))

@@ -214,11 +214,13 @@ def check(problem: Odd, folder: Path) -> Findings:
         raise Unasked("constant data: nothing is left but the rounding of means")
     kind = "matrix" if how["kind"] == "sparse" else how["kind"]
     as_read = float(np.abs(x - exact).max()) / (float(np.abs(truth.matrix * truth.deviation).max()) or 1)
-    question = Question(truth.matrix, kind, truth.weight, blur=4 * as_read * np.sqrt(x.size))
+    entry = float(np.abs(truth.matrix).max())
+    apart = 1 + how["scale"] * entry  # of a deviation as_read is a larger share
+    question = Question(truth.matrix, kind, truth.weight, blur=4 * as_read * np.sqrt(x.size) * apart)
     with np.errstate(all="ignore"):
         judge(found, solution, question)
     basis = np.asarray(solution.basis)
-    rounding = 16 * truth.rounding * (1 + np.sqrt(len(x)) * how["scale"]) + 4 * as_read * np.abs(truth.matrix).max()
+    rounding = truth.of_scores(scaled=how["scale"]) + 4 * as_read * entry * apart
     largest = float(np.abs(truth.rows_before @ basis).max()) or 1.0
     found.close("scores", solution.scores(source), truth.rows_before @ basis, rounding / largest + 16 * EPS, largest)
     return found

@@ -94,7 +94,7 @@ def check(problem: Sparse, folder: Path) -> Findings:
         found.close("share", solution.explained_share, (values**2).sum() / question.total, 1e-6, 1.0)
     if problem.container != "Gram":
         scores = truth.rows_before @ np.asarray(solution.basis)
-        rounding = 16 * truth.rounding * (1 + np.sqrt(len(x)) * how["scale"])
+        rounding = truth.of_scores(scaled=how["scale"])
         # What is stated of the largest value holds the error of deviations, by which scores are off as well.
         error = (largest_bound(solution.certificate) or 0.0) / (values[0] or 1) * np.abs(scores).max()
         found.close("scores", solution.scores(source), scores, rounding + error * how["scale"], 1.0)

@@ -85,12 +85,12 @@ def check(problem: Stream, folder: Path) -> Findings:
 def exact_where_nothing_is_left_out(
     found: Findings, problem: Stream, model: Any, rows: np.ndarray, *, single: bool
 ) -> None:
-    """A sketch of more rows than columns is the second moment itself; of fewer it is never larger."""
+    """A sketch of as many rows as columns is the second moment itself; of fewer it is never larger."""
     about = rows.mean(axis=0) if problem.how["center"] else np.zeros(rows.shape[1])
     truth = np.linalg.svd(rows - about, compute_uv=False) ** 2 / len(rows)
     values = np.asarray(model.values)
     size = float(np.abs(rows).max()) ** 2 * (1e-6 if single else 1e-14)  # squares of means cancel
-    if model.last.rank > rows.shape[1]:
+    if 4 * problem.k >= rows.shape[1]:  # rows that survive a shrinking, by default
         found.close("values of a sketch that holds all", values, truth[: len(values)], 1e-9, truth[0] + 1e9 * size)
     else:
         found.expect((values <= truth[: len(values)] * (1 + 1e-6) + size).all(), "values above the truth", values)
