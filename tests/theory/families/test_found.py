@@ -45,6 +45,23 @@ def test_correlations_of_pairs(dtype: str) -> None:
     assert np.abs(solution.values - values).max() <= bound_of(solution) + 1e-13
 
 
+@pytest.mark.parametrize("algorithm", ["power", "krylov", "gram"])
+def test_many_sparse_rows_with_a_large_mean(algorithm: str) -> None:
+    """The squares of a mean cancel, after sums over all rows whose rounding is up to 58 eps of them.
+
+    Mutant: 8 eps for any number of rows in ``results._rounding``.
+    """
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        x = np.where(rng.random((10_000, 4)) < 0.5, rng.standard_normal((10_000, 4)), 0)
+        x[:, 0] = 2.6e5 * (1 + rng.random()) + rng.standard_normal(10_000)
+        how: dict[str, Any] = {"center": True, "algorithm": algorithm, "max_steps": 10, "seed": seed}
+        solution = npmdask.top_k(sp.csr_matrix(x), 2, **how)
+        exact = x.astype(np.longdouble)
+        values = np.linalg.svd((exact - exact.mean(axis=0)).astype(float), compute_uv=False)[:2]
+        assert np.abs(solution.values - values).max() <= bound_of(solution)
+
+
 @pytest.mark.parametrize(
     "offset",
     [1e2, 1e4, 1e6],
