@@ -14,7 +14,6 @@ from npmdask.checkpoint.store import RunStore, folder_of, no_run, not_finished
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.execution.clusters import scheduler_of
 from npmdask.execution.reduction import COMMIT_SECONDS
-from npmdask.federated import coordinator as _coordinator  # noqa: F401  (registers runs whose data lie with nodes)
 from npmdask.manage.kinds import kind_of
 from npmdask.models.dilation import Triplets, dilated, triplets_of
 from npmdask.planning.plan import posed

@@ -66,7 +66,11 @@ def register_algorithm(kind: type[Any]) -> type[Any]:
     wanted = ("name", "make", "init", "query", "update", "finalize", "load", "state_blocks")
     missing = [name for name in wanted if not hasattr(kind, name)]
     require(not missing, f"{kind.__name__} is not an algorithm: it has no {', '.join(missing)}")
-    if REGISTRY.get(kind.name, kind) is not kind or kind.name in features.keys("algorithms") or kind.name == "auto":
+    if (
+        REGISTRY.get(kind.name, kind) is not kind
+        or kind.name in features.keys("stream_algorithms")
+        or kind.name == "auto"
+    ):
         raise BadInputError(f"there is already an algorithm {kind.name!r}: give {kind.__name__} another name")
     REGISTRY[kind.name] = kind
     return kind

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
 from annotated_types import Ge, MinLen  # pydantic's, which it needs
 
+from npmdask.core import features
 from npmdask.storage.paths import Facts, facts_in
 
 Schema = TypeVar("Schema")
@@ -165,7 +166,9 @@ def checked_spec(data: bytes) -> Facts:
         return Facts(spec)
     if not isinstance(spec, dict) or not all(isinstance(spec.get(name), dict) for name in REQUIRED):
         raise ValueError("tables are missing")
-    for name in spec.keys() & TABLES.keys():
-        _require(spec[name], TABLES[name], name)
+    for name in spec:
+        schema = TABLES.get(name) or features.found("tables", name)
+        if schema is not None:
+            _require(spec[name], schema, name)
     VALID.append((data, known_keys()))
     return Facts(spec)

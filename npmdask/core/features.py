@@ -15,6 +15,8 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
+from npmdask.errors import RefusedError
+
 GROUP = "npmdask.features"
 PACKAGE = Path(__file__).parents[1]
 Table = Mapping[str, str]  # from a key to "module:name"
@@ -27,8 +29,10 @@ class Feature:
     Parameters
     ----------
     name : what it is called where it is missing.
-    routes : how a question is answered, by the layout of its data or the name of its algorithm.
-    algorithms : of streams, by name.
+    routes : how a question is answered, by the layout of its data, or what else tells that it is no plain one.
+    restores : how run.json becomes a question again, by a table of it that others have not.
+    tables : schemas of tables of run.json.
+    stream_algorithms : of streams, by name.
     operators : how data act on a block, by their layout.
     kinds : run kinds, by the kind of data in run.json.
     needs : features without which it cannot be.
@@ -36,17 +40,29 @@ class Feature:
 
     name: str
     routes: Table = field(default_factory=dict)
-    algorithms: Table = field(default_factory=dict)
+    restores: Table = field(default_factory=dict)
+    tables: Table = field(default_factory=dict)
+    stream_algorithms: Table = field(default_factory=dict)
     operators: Table = field(default_factory=dict)
     kinds: Table = field(default_factory=dict)
     needs: tuple[str, ...] = ()
 
 
 FEATURES: tuple[Feature, ...] = (
-    Feature(name="gram", operators={"gram": "npmdask.operators.stored_gram:StoredGram"}),
+    Feature(
+        name="federated",
+        routes={"nodes": "npmdask.federated.coordinator:problem_of_nodes"},
+        restores={"nodes": "npmdask.federated.coordinator:problem_of_spec"},
+        tables={"nodes": "npmdask.federated.coordinator:TABLE"},
+    ),
+    Feature(
+        name="gram",
+        routes={"gram": "npmdask.runs.gram_store:problem_of_gram"},
+        operators={"gram": "npmdask.operators.stored_gram:StoredGram"},
+    ),
     Feature(
         name="streaming",
-        algorithms={
+        stream_algorithms={
             "spm": "npmdask.algorithms.streaming.power:StreamPower",
             "oja": "npmdask.algorithms.streaming.oja:Oja",
             "msg": "npmdask.algorithms.streaming.msg:MSG",
@@ -96,6 +112,19 @@ def targets(table: str) -> Iterator[tuple[str, str]]:
 def found(table: str, key: str) -> Any:
     """Return what a table has under a key, or None."""
     return next((load(target) for name, target in targets(table) if name == key), None)
+
+
+def required(table: str, key: str) -> Any:
+    """Return what a table has under a key.
+
+    Raises
+    ------
+    RefusedError
+        Its feature is not installed here.
+    """
+    if (there := found(table, key)) is None:
+        raise RefusedError(f"{key!r} needs the feature {owner_of(table, key) or key!r}, which is not installed here")
+    return there
 
 
 def keys(table: str) -> list[str]:

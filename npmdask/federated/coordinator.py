@@ -1,8 +1,4 @@
-"""Coordinate a distributed run: its nodes as one operator and one source, and the problem that is made of them.
-
-Importing this registers both with :mod:`npmdask.runs`: what makes a problem of the nodes, and what makes it again of a
-store.
-"""
+"""Coordinate a distributed run: its nodes as one operator and one source, and the problem that is made of them."""
 
 from __future__ import annotations
 
@@ -19,7 +15,7 @@ from npmdask.accounting import Budget
 from npmdask.algorithms import Algorithm, PowerMethod, Query, Result
 from npmdask.algorithms.private_power import PrivatePower, begun_options, with_options
 from npmdask.algorithms.stopping import FixedSteps, Outcome, ResidualRule, StepView, StoppingRule, default_tol
-from npmdask.checkpoint.schema import TABLES
+from npmdask.checkpoint.store import RunStore
 from npmdask.core.runs.release import Answer, Disclosure, Released
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
 from npmdask.federated.client import PATIENCE, NodeConnections, Traffic, require_address
@@ -33,7 +29,6 @@ from npmdask.privacy.concerns import Asked, ReleaseNoise, concerns, first_query,
 from npmdask.privacy.matrix_release import MECHANISMS, likely_sine_of_release, released_arrays
 from npmdask.privacy.neighbors import make_relation
 from npmdask.privacy.release import released_answer, stated, warn_before_charge
-from npmdask.runs import build, restore
 from npmdask.runs.build import make_problem, ranks_of
 from npmdask.runs.plain_release import PlainRelease
 from npmdask.runs.problem import DEFAULT_STEPS, Problem, Request
@@ -43,6 +38,8 @@ from npmdask.storage.readers.dense import ReadStats
 from npmdask.storage.source import Source
 from npmdask.theory.private import dist_comm
 from npmdask.theory.start import gaussian_norm
+
+TABLE = dict[str, dict[str, Any]]  # "nodes" of run.json: what each announced
 
 # Combine what the nodes of a distributed run announce and release: all of it is public.
 #
@@ -67,6 +64,7 @@ class Group:
 
     dtype: ClassVar[np.dtype] = np.dtype(np.float64)
     layout: ClassVar[str] = "nodes"
+    elsewhere: ClassVar[bool] = True
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -521,7 +519,7 @@ def _require_plain(request: Request, earlier: object) -> None:
         )
 
 
-def problem_of_spec(spec: dict[str, Any]) -> Problem:
+def problem_of_spec(held: RunStore, spec: dict[str, Any]) -> Problem:
     """The problem that run.json of a coordinator describes, of its nodes as they are now."""
     private = any(node["mechanism"].get("private") for node in spec["nodes"].values())
     request = Request(
@@ -534,8 +532,3 @@ def problem_of_spec(spec: dict[str, Any]) -> Problem:
         seed=spec["run"]["seed"],
     )
     return make_problem(open_nodes(spec["source"].split()), request)
-
-
-build.ELSEWHERE[Group] = problem_of_nodes
-restore.ELSEWHERE["nodes"] = problem_of_spec
-TABLES["nodes"] = dict[str, dict[str, Any]]

@@ -310,6 +310,7 @@ class GramReader:
     of_csr: bool = False
 
     layout: ClassVar[str] = "gram"
+    elsewhere: ClassVar[bool] = True
     grid: ClassVar[tuple[int, int]] = (1, 1)
     units: ClassVar[int] = 1
     checksums: ClassVar[dict[str, Any]] = {}  # of chunks that are read again: there are none

@@ -31,7 +31,7 @@ from npmdask.planning.predicted_steps import GRAM_FLOPS, MEMORY, PLACES, REHEARS
 from npmdask.planning.private import chosen
 from npmdask.planning.row_sample import SampleBudget, ShareError, sample_said, shares_said, why_too_small
 from npmdask.planning.throughput import MOST_COLUMNS, Throughput, measure_on_disk, measure_throughput
-from npmdask.runs.build import ELSEWHERE, ON_DISK, default_rank, make_problem, prepared, why_not_on_disk
+from npmdask.runs.build import ON_DISK, default_rank, lies_elsewhere, make_problem, prepared, why_not_on_disk
 from npmdask.runs.plain_release import MOSTLY, disk_said, mean_of_rows, mean_said, readings_of
 from npmdask.runs.problem import DEFAULT_STEPS, Problem, Request, Start
 from npmdask.runs.session import memory_for, needs_of, require_device
@@ -419,11 +419,11 @@ def posed(
         As :func:`npmdask.runs.build.make_problem`.
     """
     source = prepared(source, request)
-    if request.options is None and (request.privacy is not None or type(source.reader) in ELSEWHERE):
+    if request.options is None and (request.privacy is not None or lies_elsewhere(source)):
         request = _as_begun(request, store)
     if request.missing in (EM, PAIRWISE):
         return make_problem(source, request, start=start)
-    if request.privacy is not None and start is None and type(source.reader) not in ELSEWHERE:
+    if request.privacy is not None and start is None and not lies_elsewhere(source):
         request = chosen(request, source, resources, None if store is None else RunStore(store).read_spec())
     elif request.algorithm == "auto" and start is None:
         request = replace(request, algorithm=_route(request, source, resources, store))
@@ -544,7 +544,7 @@ def _formed_one(request: Request, source: Source) -> str | None:
     plain = plain and request.missing not in (EM, PAIRWISE)  # which have a way of their own
     whole = isinstance(request.target_rank, int) and request.low_rank_tol is None
     whole = whole and (request.options is None or request.algorithm == "krylov")
-    of_rows = source.kind in ("samples", "matrix", "sparse") and type(source.reader) not in ELSEWHERE
+    of_rows = source.kind in ("samples", "matrix", "sparse") and not lies_elsewhere(source)
     of_rows = of_rows and source.reader.layout != "matrix-free"
     if not (plain and whole and of_rows):
         return None
@@ -595,7 +595,7 @@ def _with_options(request: Request, source: Source, resources: Resources, store:
     """
     plain = request.privacy is None and request.operator is None and request.mechanism == "none"
     whole = isinstance(request.target_rank, int) and request.options is None
-    if request.algorithm not in ("auto", "krylov") or not plain or not whole or type(source.reader) in ELSEWHERE:
+    if request.algorithm not in ("auto", "krylov") or not plain or not whole or lies_elsewhere(source):
         return request
     if source.kind not in ("samples", "matrix", "sparse", "symmetric"):
         return request

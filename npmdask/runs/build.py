@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from npmdask.algorithms.missing_em import MissingEM
 from npmdask.algorithms.private_power import with_options
 from npmdask.algorithms.stopping import ResidualRule, UntilSettled, UntilStationary, default_tol
 from npmdask.algorithms.tensor.power import TensorPower, restarts_for
+from npmdask.core import features
 from npmdask.core.runs.mechanisms import REGISTRY as MECHANISMS
 from npmdask.errors import BadInputError, RefusedError, closest, require
 from npmdask.numerics.domains import less_one
@@ -113,9 +114,9 @@ def pose_tensor(
     return algorithm, UntilSettled(tol=question.tol, max_steps=question.max_steps or MOST_STEPS)
 
 
-# By the type of reader, for data that lie elsewhere: what makes the problem of a run on them. A room above this one
-# registers itself (npmdask.federated.coordinator).
-ELSEWHERE: dict[type, Callable[[Source, Request, object], Problem]] = {}
+def lies_elsewhere(source: Source) -> bool:
+    """Say whether no rows of a source are read here: they lie with nodes, or are summed in a stored Gram."""
+    return bool(getattr(source.reader, "elsewhere", False))
 
 
 def make_problem(
@@ -148,9 +149,8 @@ def make_problem(
         source = _weighted(source, request, request.weights)
     if request.operator is not None:
         return _derived_problem(source, request, locked or start)
-    made = ELSEWHERE.get(type(source.reader))
-    if made is not None:
-        problem = made(source, request, locked or start)
+    if lies_elsewhere(source):
+        problem: Problem = features.required("routes", source.reader.layout)(source, request, locked or start)
         return problem if share is None else replace(problem, share=share)
     if request.privacy is not None:
         return _private_problem(source, request, request.privacy, locked or start)
@@ -238,7 +238,7 @@ def _weighted(source: Source, request: Request, weights: Weights) -> Source:
     """
     named = " and ".join(f"{name}_weights" for name in ("row", "column") if getattr(weights, f"{name}s") is not None)
     gram = getattr(source.reader, "layout", "") == "gram"
-    if type(source.reader) in ELSEWHERE and not gram:
+    if lies_elsewhere(source) and not gram:
         raise RefusedError(
             f"{named}: the coordinator does not see the rows of its nodes and cannot weight them; leave weights out"
         )
@@ -467,7 +467,7 @@ def _derived_problem(source: Source, request: Request, earlier: object) -> Probl
             f"the operator {name!r} is a registered one: privacy, noise, center, scale, a share of the variance, "
             "low_rank_tol, warm starts and deflation work with npmdask's own operators only; leave them out"
         )
-    if type(source.reader) in ELSEWHERE or source.kind in ("tensor", "matrices"):
+    if lies_elsewhere(source) or source.kind in ("tensor", "matrices"):
         raise RefusedError(f"{source.path} is of kind {source.kind}, which does not work with the operator {name!r}")
     derived = OPERATORS[name](source)
     if derived.kind != "symmetric":
@@ -595,7 +595,7 @@ def on_disk(request: Request) -> bool:
 
 def why_not_on_disk(request: Request, source: Source, others: bool) -> str:
     """Why the blocks of a run have to be in memory, or nothing; ``others``: it starts from another run."""
-    if source.kind != "sparse" or type(source.reader) in ELSEWHERE:
+    if source.kind != "sparse" or lies_elsewhere(source):
         return f"{source.path} is not a sparse matrix (kind = {source.kind!r})"
     if request.privacy is not None or request.operator is not None or request.mechanism != "none":
         return "private runs, noise and other operators have their blocks in memory"

@@ -34,7 +34,7 @@ from npmdask.errors import BadInputError, RefusedError, require
 from npmdask.execution.reduction import TreeNode
 from npmdask.operators import Partial, View
 from npmdask.operators.stored_gram import GramOfGroups, GramOfSlabs, GramReader, GramSums, packed, probes_of, unpacked
-from npmdask.runs.build import ELSEWHERE
+from npmdask.runs.build import lies_elsewhere
 from npmdask.runs.observers import Observer
 from npmdask.runs.problem import STORED_GRAM
 from npmdask.runs.restore import bind_spec
@@ -425,7 +425,7 @@ def _require_rows(source: Source) -> None:
             f"{source.path} has products only, and a Gram is formed of rows: give the matrix itself, or decompose the "
             "operator with `npmdask.top_k`"
         )
-    require(type(source.reader) not in ELSEWHERE, f"{source.path} has no rows here to form a Gram of")
+    require(not lies_elsewhere(source), f"{source.path} has no rows here to form a Gram of")
     if source.kind not in ("samples", "matrix", "sparse"):
         raise BadInputError(
             f"{source.path} is of kind {source.kind}: a Gram is formed of rows, of kind samples, matrix or sparse"

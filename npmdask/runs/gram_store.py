@@ -25,7 +25,6 @@ from npmdask.numerics.dimensions import held_out_likelihoods
 from npmdask.numerics.subspaces import single_threaded_blas
 from npmdask.operators import View
 from npmdask.operators.stored_gram import GramReader, GramSums, StoredGram, probes_of
-from npmdask.runs import build
 from npmdask.runs.build import ranks_of
 from npmdask.runs.component_counts import CountAdvice, KnownSpectrum, advise
 from npmdask.runs.components import labels_of_run
@@ -907,7 +906,7 @@ class StoredGramRule(ResidualRule):
         )
 
 
-def _problem(source: Source, request: Request, earlier: object) -> Problem:
+def problem_of_gram(source: Source, request: Request, earlier: object) -> Problem:
     """The problem of a question to a stored Gram."""
     asked = {
         "privacy": request.privacy,
@@ -969,4 +968,3 @@ def _opened(folder: Path, kind: str | None) -> Source | None:
 
 
 sources.FOLDERS["run.json"] = _opened
-build.ELSEWHERE[GramReader] = _problem

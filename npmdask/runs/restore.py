@@ -22,6 +22,7 @@ from npmdask.algorithms.private_power import begun_options
 from npmdask.algorithms.stopping import Outcome
 from npmdask.checkpoint.rights import note_rights, what_is_withheld
 from npmdask.checkpoint.store import RunStore, folder_of, not_finished
+from npmdask.core import features
 from npmdask.errors import BadInputError, RefusedError, require
 from npmdask.execution.executor import single_threaded_blas
 from npmdask.execution.threads import environment
@@ -229,11 +230,6 @@ def _stops_otherwise(wanted: dict[str, Any], found: dict[str, Any]) -> str:
     return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in changed.items())
 
 
-# By a table of run.json, for data that lie elsewhere: what makes the problem of a run on them again. A room above this
-# one registers itself (npmdask.federated.coordinator).
-ELSEWHERE: dict[str, Callable[[dict[str, Any]], Problem]] = {}
-
-
 def require_run(path: Path, spec: dict[str, Any]) -> None:
     """Raise BadInputError for what `npmdask perturb` keeps beside the copy that it is writing."""
     if spec.get("algorithm", {}).get("name") == EntriesGaussian.name:
@@ -260,9 +256,9 @@ def problem_of(held: RunStore) -> Problem:
     require_run(held.path, spec)
     if "privacy" in spec:
         return _private_of(held, spec)
-    elsewhere = next((made for table, made in ELSEWHERE.items() if table in spec), None)
-    if elsewhere is not None:
-        return elsewhere(spec)
+    if own := [name for name in features.keys("restores") if name in spec]:
+        problem: Problem = features.found("restores", own[0])(held, spec)
+        return problem
     if "dilation" in spec.get("lens", {}):
         raise BadInputError(
             f"{held.path} is a run on the dilation of a matrix: it goes on where "

@@ -5,5 +5,5 @@ from typing import Any
 from npmdask.core import features
 
 STREAM_REGISTRY: dict[str, type[Any]] = {
-    name: features.found("algorithms", name) for name in features.keys("algorithms")
+    name: features.found("stream_algorithms", name) for name in features.keys("stream_algorithms")
 }
