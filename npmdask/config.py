@@ -40,7 +40,6 @@ from npmdask.privacy.concerns import concerns
 from npmdask.privacy.dp_pca_release import RECORD_ORACLES
 from npmdask.privacy.matrix_release import COVARIANCE, require_store
 from npmdask.privacy.request import Privacy
-from npmdask.runs.build import TENSOR as TENSOR_POWER
 from npmdask.runs.build import checked_rank, make_problem
 from npmdask.runs.missing import find_fill
 from npmdask.runs.observers import Observer
@@ -55,6 +54,7 @@ from npmdask.storage.object_url import SCHEMES, is_remote
 from npmdask.storage.paths import is_url, local_path
 from npmdask.storage.readers.gaps import checked_marks
 from npmdask.storage.source import Source, is_registered, open_source
+from npmdask.tensors.route import TENSOR as TENSOR_POWER
 
 if TYPE_CHECKING:
     from npmdask.federated.node import Node

@@ -325,6 +325,7 @@ class PrivateAlternating(OfOneState[AlternatingState]):
     rows: int  # m
 
     mixed_precision: ClassVar[bool] = False
+    alternates: ClassVar[bool] = True
 
     @property
     def state_blocks(self) -> int:

@@ -134,8 +134,8 @@ def add_perturb(commands: Any) -> None:
 
 
 def _perturb(a: argparse.Namespace) -> int:
+    from npmdask.privacy.perturb import concerns_of_copy, perturb
     from npmdask.privacy.request import Privacy
-    from npmdask.runs.perturb import concerns_of_copy, perturb
     from npmdask.runs.progress import IngestBar
     from npmdask.storage.paths import NEW_STORE, local_path
 

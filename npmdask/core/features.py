@@ -30,6 +30,8 @@ class Feature:
     ----------
     name : what it is called where it is missing.
     routes : how a question is answered, by the layout of its data, or what else tells that it is no plain one.
+    algorithms : words of ``algorithm``: :class:`npmdask.runs.problem.Method`.
+    options : of the power method, that an algorithm of the feature has.
     restores : how run.json becomes a question again, by a table of it that others have not.
     tables : schemas of tables of run.json.
     stream_algorithms : of streams, by name.
@@ -40,6 +42,8 @@ class Feature:
 
     name: str
     routes: Table = field(default_factory=dict)
+    algorithms: Table = field(default_factory=dict)
+    options: Table = field(default_factory=dict)
     restores: Table = field(default_factory=dict)
     tables: Table = field(default_factory=dict)
     stream_algorithms: Table = field(default_factory=dict)
@@ -49,6 +53,16 @@ class Feature:
 
 
 FEATURES: tuple[Feature, ...] = (
+    Feature(name="complex", operators={"complex": "npmdask.operators.complex_parts:of_complex"}, needs=("symmetric",)),
+    Feature(
+        name="dp_pca",
+        algorithms={
+            "k-dp-pca": "npmdask.privacy.dp_pca_release:METHOD",
+            "k-dp-ojas": "npmdask.privacy.dp_pca_release:METHOD",
+            "k-dp-power": "npmdask.privacy.dp_pca_release:METHOD",
+        },
+        needs=("privacy",),
+    ),
     Feature(
         name="federated",
         routes={"nodes": "npmdask.federated.coordinator:problem_of_nodes"},
@@ -59,6 +73,15 @@ FEATURES: tuple[Feature, ...] = (
         name="gram",
         routes={"gram": "npmdask.runs.gram_store:problem_of_gram"},
         operators={"gram": "npmdask.operators.stored_gram:StoredGram"},
+    ),
+    Feature(
+        name="privacy",
+        routes={"privacy": "npmdask.privacy.route:problem_of"},
+        options={"momentum": "npmdask.algorithms.momentum:MomentumPower"},
+        algorithms={"covariance": "npmdask.privacy.route:METHOD"},
+        restores={"privacy": "npmdask.privacy.route:restored"},
+        tables={"privacy": "npmdask.privacy.request:Privacy"},
+        needs=("tensors",),
     ),
     Feature(
         name="streaming",
@@ -76,9 +99,16 @@ FEATURES: tuple[Feature, ...] = (
     Feature(
         name="symmetric",
         operators={
+            "symmetric": "npmdask.operators.packed:of_symmetric",
             "triangle": "npmdask.operators.packed:Triangle",
             "tensor": "npmdask.operators.packed:PackedTensor",
         },
+    ),
+    Feature(
+        name="tensors",
+        routes={"tensor": "npmdask.tensors.route:problem_of"},
+        algorithms={"tensor-power": "npmdask.tensors.route:METHOD"},
+        needs=("symmetric",),
     ),
 )
 

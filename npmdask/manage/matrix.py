@@ -40,6 +40,7 @@ from npmdask.numerics.units import attributes, parse_memory
 from npmdask.planning.forecast import seconds_left
 from npmdask.planning.predicted_steps import drive
 from npmdask.privacy.mechanisms import EntriesGaussian
+from npmdask.privacy.route import require_run
 from npmdask.report import Report
 from npmdask.runs.build import make_problem
 from npmdask.runs.left_vectors import left_blocks, left_height, left_is_whole
@@ -53,7 +54,6 @@ from npmdask.runs.restore import (
     TELLS,
     DataGoneError,
     problem_of,
-    require_run,
     require_same_run,
     resources_of,
     solution_of,

@@ -14,10 +14,11 @@ import numpy as np
 
 from npmdask.numerics.complex_parts import beside_i, folded, times_i
 from npmdask.numerics.subspaces import Block
-from npmdask.operators._protocol import BlockQuery, Partial
+from npmdask.operators._protocol import BlockQuery, Operator, Partial
 from npmdask.operators.gram import Gram
 from npmdask.operators.gram_matrix import GramMatrix
 from npmdask.operators.packed import Symmetric
+from npmdask.operators.view import View
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,3 +100,11 @@ class ComplexSymmetric(Symmetric):
     def pending_bytes(self, p: int, runs: list[range]) -> int:
         """Memory of the rows of the product that wait to be joined, and of what is made of them."""
         return super().pending_bytes(2 * p, runs) + self.block_rows * p * 8
+
+
+def of_complex(source: Any, view: View | None, *, first: bool) -> Operator:
+    """Return the operator on real vectors of twice as many entries; ``view``: of rows, None of a Hermitian matrix."""
+    if view is None:
+        return ComplexSymmetric(reader=source.reader)
+    weight = 1.0 / view.weight_of_rows(source.shape[0]) if source.kind == "samples" else 1.0
+    return ComplexGram(reader=source.reader, weight=weight, view=view)

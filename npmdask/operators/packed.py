@@ -15,6 +15,7 @@ from npmdask.operators._protocol import (
     RUN_BYTES,
     ByBlocks,
     BySlabs,
+    Operator,
     Partial,
     Sums,
     add_back,
@@ -132,6 +133,14 @@ class Symmetric(BySlabs):
 PAIR_BYTES = 2**19  # of the product of a strip: with the strip itself, in cache when it is used again
 STRIP_BYTES = 2**21
 MIN_STRIP_ROWS = 4
+
+
+def of_symmetric(source: Any, view: None, *, first: bool) -> Operator:
+    """Return the operator of a symmetric matrix that lies whole: by its triangle once it is known to be symmetric."""
+    reader = source.reader
+    if reader.by_triangle and (source.mirrored or not first):
+        return Triangle(reader=TriangleReader(array=reader.array, checksums=reader.checksums))
+    return Symmetric(reader=reader)
 
 
 def tensor_strip_rows(side: int, count: int) -> int:

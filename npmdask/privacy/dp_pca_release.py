@@ -32,6 +32,8 @@ from npmdask.privacy.mechanisms.sampler import sampler_slack
 from npmdask.privacy.public_rule import PublicRule
 from npmdask.privacy.release import RecipeOfMechanism
 from npmdask.privacy.request import Privacy
+from npmdask.runs.build import ranks_of
+from npmdask.runs.problem import Method, Request
 from npmdask.storage.source import Source
 from npmdask.theory.start import gaussian_norm
 
@@ -379,6 +381,15 @@ def make_records(
         target_rank=k,
         public_rule=rule,
     )
+
+
+def _records(source: Source, request: Request, rule: PublicRule) -> RecordsRecipe:
+    assert request.privacy is not None
+    k, _ = ranks_of(source, request, 0)
+    return make_records(source, request.privacy, request.algorithm, request.options or {}, k, request.seed, rule)
+
+
+METHOD = Method(private=True, counts_steps=True, of_matrices=True, make=_records)
 
 
 def _require_records(source: Source, privacy: Privacy, name: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,107 +10,21 @@ import numpy as np
 from npmdask.algorithms import REGISTRY as ALGORITHMS
 from npmdask.algorithms import Algorithm, GramKrylov, PowerOnDisk, Question, is_ours
 from npmdask.algorithms.missing_em import MissingEM
-from npmdask.algorithms.private_power import with_options
-from npmdask.algorithms.stopping import ResidualRule, UntilSettled, UntilStationary, default_tol
-from npmdask.algorithms.tensor.power import TensorPower, restarts_for
+from npmdask.algorithms.stopping import ResidualRule, UntilStationary, default_tol
 from npmdask.core import features
 from npmdask.core.runs.mechanisms import REGISTRY as MECHANISMS
 from npmdask.errors import BadInputError, RefusedError, closest, require
 from npmdask.numerics.domains import less_one
-from npmdask.numerics.units import attributes, options_from
-from npmdask.operators.view import AS_STORED, View
-from npmdask.privacy.dp_pca_release import RECORD_ORACLES, make_records
-from npmdask.privacy.matrix_release import COVARIANCE, make_covariance, make_power
-from npmdask.privacy.public_rule import PublicRule, require_public_rule
-from npmdask.privacy.request import Privacy
-from npmdask.privacy.tensor_release import make_tensor
-from npmdask.runs.problem import AUTO, DEFAULT_STEPS, FIRST_STAGE, OPERATORS, Locked, Problem, Request, Start
+from npmdask.numerics.units import options_from
+from npmdask.runs.problem import AUTO, DEFAULT_STEPS, FIRST_STAGE, OPERATORS, Locked, Method, Problem, Request, Start
 from npmdask.runs.stopping_rules import low_rank_rule, refuse_low_rank
 from npmdask.runs.weights import Weights, columns_read
-from npmdask.storage.kinds import for_matrices_only, for_tensors_only
+from npmdask.storage.kinds import for_matrices_only
 from npmdask.storage.readers.dense import DenseReader
 from npmdask.storage.readers.gaps import DROP, EM, FILL, MEAN, PAIRWISE, REFUSE, RULES, GapReader
 from npmdask.storage.source import Source, with_missing
 
-# From what a person asks of a tensor to the algorithm and the rule of a run.
-
-
-TENSOR = "tensor-power"
-TENSOR_NAMES = ("auto", TENSOR)
 JOBS = ("topics", "mixture", "ica")  # kinds of longer jobs, whose stages are runs in folders below theirs
-MOST = 10**9  # restarts, iterations: more are a slip of the pen
-MOST_STEPS = 2000  # products: k (R + 1) of them, where the paper's R is asked for
-
-
-@dataclass(frozen=True, kw_only=True)
-class TensorOptions:
-    """``algorithm.options`` of a tensor: L, R and how rounds end; see :class:`npmdask.algorithms.TensorPower`.
-
-    ``harvest``: all distinct fixed points of a round at once; left out, wherever ``iterations`` is left out.
-    ``margin``: weights up to so many times what noise would give are surplus.
-    """
-
-    restarts: int | None = None
-    iterations: int | None = None
-    harvest: bool | None = None
-    most_iterations: int = 100
-    margin: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.margin is not None and not 0 <= self.margin < float("inf"):
-            raise ValueError(f"margin = {self.margin} must be a number from 0 on")
-        for name in ("restarts", "iterations", "most_iterations"):
-            value = getattr(self, name)
-            if value is not None and not 1 <= value <= MOST:
-                raise ValueError(f"{name} = {value} must be from 1 to {MOST}")
-
-    @property
-    def harvests(self) -> bool:
-        return self.iterations is None if self.harvest is None else self.harvest
-
-
-@dataclass(frozen=True, kw_only=True)
-class TensorQuestion:
-    """What is asked: k components of a tensor of ``side`` d, of order 3 or 4, whose squared norm may be known."""
-
-    target_rank: int
-    side: int
-    tol: float
-    seed: int
-    order: int = 3
-    squared_norm: float | None = None
-    max_steps: int | None = None
-
-
-def pose_tensor(
-    question: TensorQuestion, options: Mapping[str, Any] | None, where: str
-) -> tuple[TensorPower, UntilSettled]:
-    """The algorithm and the rule; ``where`` names the data in an error.
-
-    Raises
-    ------
-    BadInputError
-        More components than the tensor has rows, or an option that is unknown or out of range.
-    """
-    asked: TensorOptions = options_from(TENSOR, TensorOptions, options)
-    k, d = question.target_rank, question.side
-    if not 1 <= k <= d:
-        raise BadInputError(
-            f"target_rank = {k} is not possible: {where} is {d} x {d} x {d}, so at most {d} orthogonal components exist"
-        )
-    algorithm = TensorPower(
-        target_rank=k,
-        restarts=asked.restarts or restarts_for(k, harvest=asked.harvests),
-        iterations=asked.iterations,
-        harvest=asked.harvests,
-        most_iterations=asked.most_iterations,
-        order=question.order,
-        seed=question.seed,
-        tol=question.tol,
-        squared_norm=question.squared_norm,
-        **({} if asked.margin is None else {"margin": asked.margin}),
-    )
-    return algorithm, UntilSettled(tol=question.tol, max_steps=question.max_steps or MOST_STEPS)
 
 
 def lies_elsewhere(source: Source) -> bool:
@@ -149,13 +62,9 @@ def make_problem(
         source = _weighted(source, request, request.weights)
     if request.operator is not None:
         return _derived_problem(source, request, locked or start)
-    if lies_elsewhere(source):
-        problem: Problem = features.required("routes", source.reader.layout)(source, request, locked or start)
+    if route := _route_of(source, request):
+        problem: Problem = features.required("routes", route)(source, request, locked or start)
         return problem if share is None else replace(problem, share=share)
-    if request.privacy is not None:
-        return _private_problem(source, request, request.privacy, locked or start)
-    if source.kind == "tensor":
-        return _tensor_problem(source, request, locked or start)
     if request.missing == EM:
         return _factor_problem(source, request, locked or start, share)
     assert not isinstance(share, str)  # "auto" is of no other
@@ -224,6 +133,15 @@ def make_problem(
         start=start,
         share=share,
     )
+
+
+def _route_of(source: Source, request: Request) -> str:
+    """Name the route by which a question is answered; "" for that of all plain ones."""
+    if lies_elsewhere(source):
+        return str(source.reader.layout)
+    if request.privacy is not None:
+        return "privacy"
+    return source.kind if source.kind in features.keys("routes") else ""
 
 
 def _weighted(source: Source, request: Request, weights: Weights) -> Source:
@@ -337,20 +255,6 @@ def _privately_filled(source: Source, request: Request) -> Source:
     return with_missing(source, request.missing, fill, request.missing_values)
 
 
-def _public_rule(source: Source, request: Request, privacy: Privacy) -> PublicRule:
-    """Return the rule for records before they are clipped; RefusedError if neighbours need not stay neighbours."""
-    fill, weights = request.fill, request.weights
-    rule = PublicRule(
-        fill=None if fill is None else fill.values,
-        filled=None if fill is None else fill.spec,
-        marks=request.missing_values,
-        view=AS_STORED if weights is None else View(row_weight=weights.rows, column_weight=weights.columns),
-        weights=None if weights is None else weights.spec(),
-    )
-    require_public_rule(rule, privacy, oracle=request.algorithm in RECORD_ORACLES)
-    return rule
-
-
 EM_TOL = 1e-5  # what may be left to go by default: sampling errors are larger, and every digit takes passes
 WITHHELD = 0.02  # of the entries that are held out by default
 CHOOSING = 0.1  # where they choose the number of components
@@ -429,26 +333,6 @@ def _with_random_columns(start: Start, k: int, p: int, most: int, *, asked: bool
     return replace(start, basis=np.ascontiguousarray(start.basis[:, : max(p - random, 0)])), p
 
 
-def _private_problem(source: Source, request: Request, privacy: Privacy, earlier: object) -> Problem:
-    """The problem of a private run: every parameter is public, and nothing is chosen by looking at the data."""
-    _require_public(source, request, earlier)
-    rule = _public_rule(source, request, privacy)
-    options, source = request.options or {}, source.held_to_digests()
-    if source.kind == "tensor":
-        recipe: Any = make_tensor(source, privacy, options, int(request.target_rank), request.seed)
-    elif request.algorithm in RECORD_ORACLES:
-        k, _ = ranks_of(source, request, 0)
-        recipe = make_records(source, privacy, request.algorithm, options, k, request.seed, rule)
-    elif request.algorithm == COVARIANCE:
-        recipe = make_covariance(source, privacy, ranks_of(source, request, 0)[0], rule)
-    else:
-        recipe = make_power(source, privacy, *ranks_of(source, request, 0), request.max_steps, rule)
-        recipe = replace(recipe, algorithm=with_options(recipe.algorithm, request.options))
-    return Problem(
-        source=source, request=request, recipe=recipe, **attributes(recipe, "algorithm", "mechanism", "rule")
-    )
-
-
 def _derived_problem(source: Source, request: Request, earlier: object) -> Problem:
     """The problem of an operator from outside (:func:`npmdask.runs.problem.register_operator`)."""
     name = request.operator
@@ -490,86 +374,6 @@ def _derived_problem(source: Source, request: Request, earlier: object) -> Probl
     )
 
 
-def _tensor_problem(source: Source, request: Request, earlier: object) -> Problem:
-    """The problem of a symmetric tensor: its components, by the robust tensor power method."""
-    _require_tensor_options(source, request, earlier)
-    question = TensorQuestion(
-        target_rank=int(request.target_rank),
-        side=source.dimension,
-        tol=default_tol(source.reader.dtype) if request.tol is None else request.tol,
-        seed=request.seed,
-        squared_norm=source.squared_frobenius,
-        max_steps=request.max_steps,
-    )
-    algorithm, rule = pose_tensor(question, request.options, source.path)
-    return Problem(source=source, request=request, algorithm=algorithm, rule=rule)
-
-
-def _require_tensor_options(source: Source, request: Request, earlier: object) -> None:
-    """Options of matrices only."""
-    if isinstance(request.target_rank, float):
-        raise RefusedError(
-            f"target_rank = {request.target_rank} is a share of the variance, and a tensor has none: give a whole "
-            "number (components that do not exist are reported as surplus)"
-        )
-    if request.iteration_rank is not None:
-        raise BadInputError(
-            "iteration_rank is for matrices: leave it out; for a tensor set options = { restarts = ... }"
-        )
-    refuse_low_rank(request.low_rank_tol, "a tensor has none")
-    if request.mechanism != "none":
-        raise RefusedError(f"mechanism = {request.mechanism!r} is for matrices: leave it out for a tensor")
-    if earlier is not None:
-        raise RefusedError(
-            f"{source.path} is a tensor, whose runs start from their seed: warm starts and deflation of finished runs "
-            "are for matrices; ask for more components in a new run"
-        )
-
-
-def _require_public(source: Source, request: Request, earlier: object) -> None:
-    """Refuse options of a private run that would depend on the data without being charged."""
-    if isinstance(request.target_rank, float) or request.iteration_rank == "auto":
-        raise RefusedError(
-            'a private run takes whole numbers for target_rank and iteration_rank: a share or "auto" would be chosen '
-            "by looking at the data, and the choice would reveal something about them"
-        )
-    if request.center or request.scale:
-        raise RefusedError(
-            "a private run does not centre or scale: column means and deviations are statistics of the data that would "
-            "have to be released too. Subtract public means when the data are written, or leave the options out"
-        )
-    if request.tol is not None:
-        raise RefusedError(
-            "a private run stops after max_steps releases; a tolerance would depend on the data: leave tol out"
-        )
-    refuse_low_rank(request.low_rank_tol, "a private run makes a fixed number of releases, whatever their results")
-    if request.mechanism != "none" or request.algorithm not in ("auto", "power", COVARIANCE, TENSOR, *RECORD_ORACLES):
-        raise RefusedError(
-            f"algorithm = {request.algorithm!r} and mechanism = {request.mechanism!r} are not for private runs: leave "
-            "both out, the [privacy] table chooses the noise"
-        )
-    if source.kind == "tensor" or request.algorithm in RECORD_ORACLES:
-        _require_own_steps(request, TENSOR if source.kind == "tensor" else request.algorithm)
-    if request.algorithm == COVARIANCE and (request.max_steps is not None or request.iteration_rank is not None):
-        raise BadInputError(
-            "max_steps and iteration_rank are for the private power method; the covariance is released once, with all "
-            'columns: leave them out, or set algorithm = "power"'
-        )
-    if earlier is not None:
-        raise RefusedError(
-            "a private run starts from its public seed: warm starts and deflation are not offered for it"
-        )
-
-
-def _require_own_steps(request: Request, algorithm: str) -> None:
-    """Refuse what oracles of records and the tensor power method choose by their own options."""
-    if request.max_steps is not None or request.iteration_rank is not None:
-        raise BadInputError(
-            f"max_steps and iteration_rank do not apply to {algorithm}: it finds one direction after the other, and "
-            "the number of releases follows from its options (steps, batch, or restarts and iterations); leave them out"
-        )
-
-
 def _algorithm(request: Request, question: Question) -> Algorithm[Any]:
     """The algorithm that is asked for; of "auto" block Krylov, which keeps its products, unless they have noise."""
     name = ("power" if question.noise else "krylov") if request.algorithm == "auto" else request.algorithm
@@ -577,7 +381,7 @@ def _algorithm(request: Request, question: Question) -> Algorithm[Any]:
     if name == "power" and on_disk(request):
         kind, options = PowerOnDisk, {}
     elif name == "power" and options:
-        from npmdask.algorithms.momentum import MomentumPower as kind
+        kind = features.required("options", "momentum")
     if question.noise and not getattr(kind, "takes_noise", False):
         raise RefusedError(
             f"algorithm = {name!r} reuses its products, and their noise too: use 'power' with a noise mechanism"
@@ -729,7 +533,10 @@ def _require_real_only(source: Source, request: Request) -> None:
 
 
 def _require_options(source: Source, request: Request) -> None:
-    if source.kind == "matrices" and request.algorithm not in RECORD_ORACLES:
+    method: Method | None = None
+    if request.algorithm not in ("auto", *ALGORITHMS):
+        method = features.found("algorithms", request.algorithm)
+    if source.kind == "matrices" and (method is None or not method.of_matrices):
         raise for_matrices_only(source.path)
     if source.kind in ("symmetric", "tensor") and (request.center or request.scale):
         raise BadInputError(
@@ -737,21 +544,24 @@ def _require_options(source: Source, request: Request) -> None:
         )
     if source.kind == "sparse" and request.center and request.privacy is None:
         less_one(source.shape[0], weighted=False)  # of entries less a mean, rounding errors would be left
-    _require_of_tensor(source, request)
-    names = ["auto", *ALGORITHMS, COVARIANCE, *RECORD_ORACLES, *TENSOR_NAMES, *[EM] * (request.missing == EM)]
-    if request.algorithm not in names:
-        known = closest(request.algorithm, names)
+    if method is not None and (refusal := method.refusal(source)) is not None:
+        raise refusal
+    if method is None and request.algorithm not in ("auto", *ALGORITHMS, *[EM] * (request.missing == EM)):
+        known = closest(request.algorithm, ["auto", *ALGORITHMS, *features.keys("algorithms")])
         raise BadInputError(f"unknown algorithm {request.algorithm!r}: {known}")
-    if request.algorithm in (COVARIANCE, *RECORD_ORACLES) and request.privacy is None:
+    if method is not None and method.private and request.privacy is None:
         raise BadInputError(
             f"{request.algorithm} is a private method: it needs a [privacy] table (privacy=Privacy(...)); without one "
             "choose another algorithm, or leave it out"
         )
-    without = ("auto", "gram", "row-gram", COVARIANCE)  # others say themselves which options they have
+    # others say themselves which options they have
+    without = request.algorithm in ("auto", "gram", "row-gram") or (method is not None and not method.takes_options)
     with_own = source.kind == "tensor" or request.missing == EM
-    if request.options is not None and request.algorithm in without and not with_own:
-        others = ", ".join(("krylov", *RECORD_ORACLES, TENSOR))
-        raise BadInputError(f"algorithm.options are for streaming algorithms and for {others}: leave them out")
+    if request.options is not None and without and not with_own:
+        others = [name for name in features.keys("algorithms") if features.found("algorithms", name).takes_options]
+        raise BadInputError(
+            f"algorithm.options are for streaming algorithms and for {', '.join(('krylov', *others))}: leave them out"
+        )
     if request.mechanism not in MECHANISMS:
         raise BadInputError(f"unknown mechanism {request.mechanism!r}: {closest(request.mechanism, list(MECHANISMS))}")
     if request.tol is not None and not 0 < request.tol < 1:
@@ -760,17 +570,6 @@ def _require_options(source: Source, request: Request) -> None:
     require(0 <= request.stddev < np.inf, f"stddev = {request.stddev} must be a finite number that is not negative")
     if not isinstance(request.seed, int | np.integer) or request.seed < 0:
         raise BadInputError(f"seed = {request.seed!r} must be a whole number that is not negative")
-
-
-def _require_of_tensor(source: Source, request: Request) -> None:
-    """A tensor has an algorithm of its own, and that has no other data."""
-    if source.kind == "tensor" and request.algorithm not in TENSOR_NAMES:
-        raise for_tensors_only(source.path)
-    if source.kind != "tensor" and request.algorithm == TENSOR:
-        raise BadInputError(
-            f"{TENSOR} is for symmetric tensors, and {source.path} is of kind {source.kind}: store one with `npmdask "
-            "ingest SRC DEST --kind tensor`, or find topics of documents with `npmdask topics`"
-        )
 
 
 def ranks_of(source: Source, request: Request, locked: int) -> tuple[int, int]:

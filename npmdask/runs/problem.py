@@ -9,10 +9,10 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from npmdask.algorithms import Algorithm, GramKrylov, PowerOnDisk, Query, Result, RowGramKrylov
-from npmdask.algorithms.private_power import PrivateAlternating, PrivatePower
 from npmdask.algorithms.stopping import StoppingRule
 from npmdask.checkpoint.schema import table
 from npmdask.checkpoint.store import CHECKPOINT_FORMAT
+from npmdask.core import features
 from npmdask.core.runs.mechanisms import Mechanism, NoNoise
 from npmdask.core.runs.release import EVERYTHING, Disclosure, Recipe
 from npmdask.errors import BadInputError, package_version
@@ -21,17 +21,13 @@ from npmdask.numerics.complex_parts import moduli
 from npmdask.numerics.subspaces import Block
 from npmdask.numerics.units import attributes
 from npmdask.operators import Operator, TiledGram, View, of_layout
-from npmdask.operators.complex_parts import ComplexGram, ComplexSymmetric
 from npmdask.operators.likelihood_sums import FactorExpectations
-from npmdask.operators.packed import Symmetric, Triangle
 from npmdask.operators.pairwise_gram import PairwiseGram
-from npmdask.privacy.request import Privacy
 from npmdask.runs.missing import Fill
 from npmdask.runs.weights import Weights, columns_read
 from npmdask.storage.column_statistics import ColumnStatistics
 from npmdask.storage.labels import Axis
 from npmdask.storage.readers.gaps import COUNTED, EM, PAIRWISE, REFUSE, GapReader
-from npmdask.storage.readers.packed import TriangleReader
 from npmdask.storage.source import Source
 
 STORED_GRAM = "gram"  # the kind of data in the parameters of a store that holds a Gram, and no run
@@ -78,10 +74,38 @@ class Request:
     seed: int = 0
     mechanism: str = "none"
     stddev: float = 0.0
-    privacy: Privacy | None = None
+    privacy: Any = None  # npmdask.Privacy
     operator: str | None = None  # a name that ``register_operator`` made known; None: the data's own
     weights: Weights | None = None  # of rows and of columns
     presentation: Presentation | None = None  # changes no bit of the answer: no parameter that a store is bound to
+
+
+def _of_any_data(source: Source) -> BadInputError | None:
+    return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """What the core must know of an algorithm of a feature, by its word.
+
+    Parameters
+    ----------
+    private : it needs a budget.
+    takes_options : it has ``algorithm.options``.
+    counts_steps : the number of releases follows from these, and not from ``max_steps``.
+    of_matrices : its records may be matrices.
+    of_any_rank : what is computed does not depend on the number of components.
+    refusal : why it does not take a source, or None.
+    make : from source, request and public rule to the recipe of a private one.
+    """
+
+    private: bool = False
+    takes_options: bool = True
+    counts_steps: bool = False
+    of_matrices: bool = False
+    of_any_rank: bool = False
+    refusal: Callable[[Source], BadInputError | None] = _of_any_data
+    make: Callable[[Source, Request, Any], Recipe] | None = None
 
 
 OF_OPERATOR = ("values", "vectors", "products", "residual_norms")  # of a result: kept as operator_values, ...
@@ -270,12 +294,11 @@ class Problem:
             return self.recipe.operator(self.source)
         if self.derived is not None:
             return self.derived.operator(self.source)
-        if self.source.parts == 2:
-            return self._of_complex(columns)
-        if kind == "symmetric" and reader.layout == "dense":
-            if reader.by_triangle and (self.source.mirrored or not first):
-                return Triangle(reader=TriangleReader(array=reader.array, checksums=reader.checksums))
-            return Symmetric(reader=reader)
+        own = "complex" if self.source.parts == 2 else kind if kind == "symmetric" and reader.layout == "dense" else ""
+        if own:
+            view = None if kind == "symmetric" else self.view(columns)
+            operator: Operator = features.required("operators", own)(self.source, view, first=first)
+            return operator
         made = of_layout(reader.layout)
         if kind in ("symmetric", "tensor"):
             return made(reader=reader)
@@ -286,15 +309,6 @@ class Problem:
             return PairwiseGram(reader=reader, view=view, scaled=self.request.scale)
         weight = 1.0 / view.weight_of_rows(self.source.shape[0]) if kind == "samples" else 1.0
         return made(reader=reader, weight=weight, view=view)
-
-    def _of_complex(self, columns: ColumnStatistics | None) -> Operator:
-        """The operator on real vectors of twice as many entries: npmdask.operators.complex_parts."""
-        reader: Any = self.source.reader
-        if self.source.kind == "symmetric":
-            return ComplexSymmetric(reader=reader)
-        view = self.view(columns)
-        weight = 1.0 / view.weight_of_rows(self.source.shape[0]) if self.source.kind == "samples" else 1.0
-        return ComplexGram(reader=reader, weight=weight, view=view)
 
     def view(self, columns: ColumnStatistics | None) -> View:
         """How the question sees the stored columns, of these means and deviations."""
@@ -319,8 +333,8 @@ class Problem:
             return [*(first.asked(query) for query in queries), later]
         if isinstance(self.algorithm, GramKrylov):
             return [first.asked(self.algorithm.first_query), later]
-        alternating = isinstance(self.algorithm, PrivateAlternating)
-        return [first, later.asked(Query(block=np.zeros((0, 0)), transposed=alternating))]
+        alternates = getattr(self.algorithm, "alternates", False)
+        return [first, later.asked(Query(block=np.zeros((0, 0)), transposed=alternates))]
 
     @property
     def needs_moments(self) -> bool:
@@ -337,7 +351,7 @@ class Problem:
     def spec(self) -> dict[str, Any]:
         """The parameters that a checkpoint is bound to, by name."""
         more: dict[str, Any] = {} if self.recipe is None else self.recipe.tables()
-        options = self.algorithm.options if isinstance(self.algorithm, PrivatePower) else self.request.options
+        options = getattr(self.algorithm, "options", self.request.options)
         if self.derived is not None:
             name, spec = self.request.operator, self.derived.spec()
             more |= {"lens": spec} if name is None else {"operator": {"registered": name, **spec}}

@@ -18,24 +18,18 @@ import numpy as np
 
 from npmdask.algorithms import REGISTRY as ALGORITHMS
 from npmdask.algorithms import Result
-from npmdask.algorithms.private_power import begun_options
 from npmdask.algorithms.stopping import Outcome
 from npmdask.checkpoint.rights import note_rights, what_is_withheld
+from npmdask.checkpoint.schema import REQUIRED
 from npmdask.checkpoint.store import RunStore, folder_of, not_finished
 from npmdask.core import features
 from npmdask.errors import BadInputError, RefusedError, require
 from npmdask.execution.executor import single_threaded_blas
 from npmdask.execution.threads import environment
 from npmdask.numerics.subspaces import Block
-from npmdask.privacy.account import same_ledger
-from npmdask.privacy.dp_pca_release import RECORD_ORACLES
-from npmdask.privacy.matrix_release import COVARIANCE
-from npmdask.privacy.mechanisms import EntriesGaussian
-from npmdask.privacy.request import Privacy
-from npmdask.privacy.tensor_release import TENSOR_POWER
 from npmdask.runs.build import JOBS, make_problem
 from npmdask.runs.components import StoredComponents, components_of_run, labels_of_run
-from npmdask.runs.missing import keep_fill, kept_fill, missing_of
+from npmdask.runs.missing import keep_fill, missing_of
 from npmdask.runs.problem import (
     OF_OPERATOR,
     STORED_GRAM,
@@ -167,17 +161,22 @@ def changed_device(store: RunStore, now: Mapping[str, str] | None) -> list[str]:
     ]
 
 
+def _the_same(table: str, name: str, held: Any, value: Any, wanted: Mapping[str, Any]) -> bool:
+    """Say whether two values mean one and the same, as the feature says that wrote them."""
+    if (table, name) == ("algorithm", "target_rank"):
+        word = wanted[table]["name"]
+        return word not in ALGORITHMS and getattr(features.found("algorithms", word), "of_any_rank", False)
+    same = getattr(features.found("tables", table), "same", None) if table not in REQUIRED else None
+    return same is not None and bool(same(name, held, value))
+
+
 def _differences(wanted: dict[str, Any], found: dict[str, Any]) -> list[str]:
     """Every field of the parameters ``wanted`` that is another one in those that were ``found`` in a store."""
     differences = []
     for table, fields in wanted.items():
         for name, value in fields.items():
             held = found.get(table, {}).get(name)
-            if (table, name) == ("algorithm", "target_rank") and wanted[table]["name"] == COVARIANCE:
-                continue  # what was released does not depend on it
-            if (table, name) == ("privacy", "ledger") and held != value and same_ledger(held, value):
-                continue  # another way to write where it is
-            if held != value:
+            if held != value and not _the_same(table, name, held, value, wanted):
                 differences.append(f"{table}.{name} ({held!r} in the checkpoint, {value!r} now)")
     # What the checkpoint has and this run does not is a difference, too: the operator of a stage or of the dilation.
     for table in ("data", "algorithm", "mechanism", "stop", "run", "lens", "operator", "privacy", "weights"):
@@ -230,14 +229,6 @@ def _stops_otherwise(wanted: dict[str, Any], found: dict[str, Any]) -> str:
     return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in changed.items())
 
 
-def require_run(path: Path, spec: dict[str, Any]) -> None:
-    """Raise BadInputError for what `npmdask perturb` keeps beside the copy that it is writing."""
-    if spec.get("algorithm", {}).get("name") == EntriesGaussian.name:
-        raise BadInputError(
-            f"{path} belongs to a noisy copy that is not written to its end: run the same `npmdask perturb` again"
-        )
-
-
 def resources_of(held: RunStore, **changed: Any) -> Resources:
     """Return the resources that the run was allowed to use at its last start, with those that are ``changed``.
 
@@ -253,9 +244,6 @@ def problem_of(held: RunStore) -> Problem:
     """The problem that a store's run.json describes."""
     spec = held.read_spec() or {}
     data, algorithm, mechanism = spec["data"], spec["algorithm"], spec["mechanism"]
-    require_run(held.path, spec)
-    if "privacy" in spec:
-        return _private_of(held, spec)
     if own := [name for name in features.keys("restores") if name in spec]:
         problem: Problem = features.found("restores", own[0])(held, spec)
         return problem
@@ -322,25 +310,6 @@ def _is_of_job(folder: Path) -> bool:
     """Whether a folder is that of a job, which made what lies below it and goes on with that itself."""
     spec = RunStore(folder).read_spec() if (folder / "run.json").is_file() else None
     return spec is not None and spec["data"].get("kind") in JOBS
-
-
-def _private_of(held: RunStore, spec: dict[str, Any]) -> Problem:
-    algorithm = spec["algorithm"]
-    named = algorithm["name"] in (COVARIANCE, TENSOR_POWER, *RECORD_ORACLES)  # which count their steps themselves
-    request = Request(
-        target_rank=algorithm["target_rank"],
-        algorithm=algorithm["name"] if named else "power",
-        options=begun_options(algorithm),
-        iteration_rank=None if named else algorithm["iteration_rank"],
-        max_steps=None if named else spec["stop"]["max_steps"],
-        seed=spec["run"]["seed"],
-        privacy=Privacy(**spec["privacy"]),
-        missing=spec["data"].get("missing", REFUSE),
-        missing_values=tuple(spec["data"].get("missing_values", ())),
-        fill=kept_fill(held, spec["data"]),
-        weights=kept_weights(held, spec),
-    )
-    return make_problem(open_source(spec["source"], spec["data"]["kind"], exact=False), request)
 
 
 def solution_of(run: RunStore, *, scores: bool = True) -> Solution:

@@ -32,7 +32,7 @@ import npmdask
 import npmdask.storage.ingest as module
 from npmdask.cli.main import main
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.runs.perturb import perturb
+from npmdask.privacy.perturb import perturb
 from npmdask.storage.ingest import ingest
 from npmdask.storage.source import Source, open_source
 

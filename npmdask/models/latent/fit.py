@@ -40,11 +40,12 @@ from npmdask.operators.view import View
 from npmdask.runs.observers import Observer
 from npmdask.runs.session import Session
 from npmdask.runs.solution import Resources
-from npmdask.runs.stages import Decomposed, MomentOperator, Stages, job_spec
+from npmdask.runs.stages import MomentOperator, job_spec
 from npmdask.storage.bundle import Arrays
 from npmdask.storage.column_statistics import ColumnStatistics
 from npmdask.storage.readers.dense import checksum_table
 from npmdask.storage.source import Source, open_source
+from npmdask.tensors.stages import Decomposed, Stages
 
 # From the moments to the likelihood.
 

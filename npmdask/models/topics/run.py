@@ -45,7 +45,7 @@ from npmdask.operators.word_moments import HALF_LENGTH, WhitenedTriples, WordPai
 from npmdask.runs.observers import Observer
 from npmdask.runs.session import Session
 from npmdask.runs.solution import Resources, Solution
-from npmdask.runs.stages import Decomposed, MomentOperator, Stages, job_spec
+from npmdask.runs.stages import MomentOperator, job_spec
 from npmdask.storage.bundle import Arrays
 from npmdask.storage.checksum import crc32c
 from npmdask.storage.labels import Labels
@@ -53,6 +53,7 @@ from npmdask.storage.object_url import is_remote
 from npmdask.storage.paths import local_path
 from npmdask.storage.readers.sparse import CsrReader
 from npmdask.storage.source import Source, open_source
+from npmdask.tensors.stages import Decomposed, Stages
 from npmdask.theory.certificates.statements import of_topics
 
 # The four stages.
@@ -73,7 +74,7 @@ class TopicRequest:
     alpha0 : sum of the Dirichlet parameters of a document's shares; 0: each document has one topic.
     half_length : words of a document that counts half as much as a very long one; 0: all count the same.
     moments : "held": M3 in white coordinates is formed in one pass, k^3 numbers; "implicit": every product is a pass.
-    restarts, iterations, harvest : of the tensor power method (:class:`npmdask.runs.build.TensorOptions`).
+    restarts, iterations, harvest : of the tensor power method (:class:`npmdask.tensors.route.TensorOptions`).
     seed : of the starts.
     """
 

@@ -10,7 +10,7 @@ import pytest
 
 from npmdask.algorithms.stopping import Outcome
 from npmdask.errors import BadInputError
-from npmdask.runs.stages import Decomposed
+from npmdask.tensors.stages import Decomposed
 
 OK = Outcome(name="converged", sentence="found")
 

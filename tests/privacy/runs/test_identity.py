@@ -21,8 +21,8 @@ from npmdask.errors import BadInputError, BudgetError, DataWarning, RefusedError
 from npmdask.privacy.account import PLACE, Account
 from npmdask.privacy.ledger.granting import grant_source
 from npmdask.privacy.mechanisms import Entropy
+from npmdask.privacy.perturb import perturb
 from npmdask.runs.observers import Observer
-from npmdask.runs.perturb import perturb
 from npmdask.runs.restore import bind
 from npmdask.runs.solution import Resources
 from npmdask.storage.checksum import fingerprint

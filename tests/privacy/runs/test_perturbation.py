@@ -14,7 +14,7 @@ import pytest
 from scipy import stats
 
 import npmdask.privacy.account as account
-import npmdask.runs.perturb as perturbation
+import npmdask.privacy.perturb as perturbation
 from npmdask.accounting import Budget, mu_for
 from npmdask.api import resume
 from npmdask.cli.main import main
@@ -25,8 +25,8 @@ from npmdask.privacy.ledger import Ledger
 from npmdask.privacy.mechanisms import EntriesGaussian, Entropy
 from npmdask.privacy.mechanisms.gaussian_laplace import unique_entries
 from npmdask.privacy.neighbors import TensorRelation, make_relation
+from npmdask.privacy.perturb import concerns_of_copy, perturb
 from npmdask.privacy.request import Privacy
-from npmdask.runs.perturb import concerns_of_copy, perturb
 from npmdask.storage.readers.dense import ReadStats
 from npmdask.storage.readers.packed import TensorReader
 from npmdask.storage.source import open_source

@@ -28,10 +28,10 @@ from npmdask.models.topics.run import CorpusFilter, run_topics
 from npmdask.privacy.dp_pca_release import RECORD_ORACLES
 from npmdask.privacy.ledger import open_ledger
 from npmdask.privacy.ledger.granting import grant_source
+from npmdask.privacy.perturb import perturb
 from npmdask.privacy.request import Privacy
 from npmdask.runs.build import JOBS, make_problem
 from npmdask.runs.observers import Observer
-from npmdask.runs.perturb import perturb
 from npmdask.runs.problem import Request
 from npmdask.runs.solution import Resources
 from npmdask.storage.ingest import ingest

@@ -1,0 +1,1 @@
+"""Symmetric tensors: their components, by the robust tensor power method."""
