@@ -12,7 +12,7 @@ from npmdask.algorithms.stopping import Outcome
 from npmdask.checkpoint.rights import allow as allow_urls
 from npmdask.checkpoint.store import RunStore, folder_of, no_run, not_finished
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.execution.clusters import scheduler_of
+from npmdask.execution.executor import scheduler_of
 from npmdask.execution.reduction import COMMIT_SECONDS
 from npmdask.manage.kinds import kind_of
 from npmdask.models.dilation import Triplets, dilated, triplets_of

@@ -17,7 +17,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from npmdask.algorithms import REGISTRY as ALGORITHMS
 from npmdask.algorithms.streaming import STREAM_REGISTRY
 from npmdask.api import solve
-from npmdask.checkpoint.remote import place_of_store
 from npmdask.checkpoint.store import PRIVATE
 from npmdask.errors import (
     LONGEST_VALUE,
@@ -51,7 +50,7 @@ from npmdask.runs.solution import Resources, Solution
 from npmdask.runs.weights import COSLAT, find_weights
 from npmdask.storage.columns import at
 from npmdask.storage.object_url import SCHEMES, is_remote
-from npmdask.storage.paths import is_url, local_path
+from npmdask.storage.paths import is_url, local_path, place_of_store
 from npmdask.storage.readers.gaps import checked_marks
 from npmdask.storage.source import Source, is_registered, open_source
 from npmdask.tensors.route import TENSOR as TENSOR_POWER

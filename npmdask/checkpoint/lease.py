@@ -29,23 +29,25 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import psutil
 
 from npmdask.checkpoint.logging import tell
 from npmdask.checkpoint.reader import NO_LINKS, REPLACED, SPEC, StoreReader
-from npmdask.checkpoint.remote import CommitPublisher, LocalCopy, copy_at, place_of_store
+from npmdask.core import features
 from npmdask.errors import BadInputError, FencedOutError, HeldError, NpmdaskError, RefusedError
 from npmdask.storage.bundle import MANIFEST, write_file_atomically
 from npmdask.storage.paths import (
     JSON_BYTES,
     is_url,
     open_plain,
+    place_of_store,
     read_facts,
     read_plain,
     require_no_link,
     require_outside_data,
+    url_of_copy,
 )
 
 OWNER = "NPMDASK_OWNER"  # what a process was started for: a scheduler's name of the run
@@ -643,7 +645,29 @@ class HeldStore(StoreReader):
             file.write(line + "\n")
 
 
-def carrier_of(place: str) -> CommitPublisher | None:
-    """What carries the store at ``place``, a URL or the local copy of one; None for a folder."""
-    copy = LocalCopy(place) if is_url(place) else copy_at(Path(place))
-    return None if copy is None else CommitPublisher(copy)
+class Carrier(Protocol):
+    """What carries a store whose place is a URL, from and to a local ``copy`` (``folder``, ``make``)."""
+
+    url: str
+    copy: Any
+
+    def refresh(self) -> None: ...
+    def claim(self) -> None: ...
+    def carry(self) -> None: ...
+    def close(self) -> None: ...
+    def abandon(self) -> None: ...
+
+
+def carrier_of(place: str) -> Carrier | None:
+    """Return what carries the store at ``place``, a URL or the local copy of one; None for a folder.
+
+    Raises
+    ------
+    RefusedError
+        The feature for stores of this kind is gone.
+    """
+    url = place if is_url(place) else url_of_copy(Path(place))
+    if url is None:
+        return None
+    made: Carrier = features.required("stores", url.partition("://")[0])(url, None if url == place else Path(place))
+    return made

@@ -28,8 +28,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import unquote, urlsplit
 
+from npmdask.core import features
 from npmdask.errors import (
     BadInputError,
     CommitError,
@@ -45,18 +45,15 @@ from npmdask.errors import (
 from npmdask.storage import paths
 from npmdask.storage.bundle import write_file_atomically
 from npmdask.storage.checksum import crc32c_bytes
-from npmdask.storage.chunk_access import first_line, no_answer
-from npmdask.storage.object_url import RETRIES, require_no_credentials
+from npmdask.storage.chunk_access import first_line
+from npmdask.storage.object_url import RETRIES, no_answer
 from npmdask.storage.paths import (
     CACHE,
+    NOTE,
     cache_folder,
-    is_url,
-    local_path,
-    read_facts,
+    read_note,
     require_below,
     require_no_link,
-    require_not_withheld,
-    require_path,
 )
 
 # The objects of one run below a URL: written whole, and replaced only if they are still what was read.
@@ -287,8 +284,6 @@ def key_of(path: str, carried: Carried) -> str:
 #
 # CACHE is ``$NPMDASK_CACHE``, or ``~/.cache/npmdask``; it is its owner's only (0700).
 
-NOTE = "carried.json"
-SCHEMES = ("s3", "gs", "az", "abfs")
 FRESH = 10**9  # nanoseconds: a file that was written so shortly before it was looked at may change unseen
 NOT_CARRIED = ("lock", "lock.taking", "epoch", "entropy", "starts.json", "report.html")
 UNFINISHED = (".partial", ".done", ".lock")
@@ -296,35 +291,14 @@ UNFINISHED = (".partial", ".done", ".lock")
 Signature = list[int] | None
 
 
-def place_of_store(store: str | Path, folder: Path | None = None) -> str:
-    """What a store is known by: its URL, or its absolute path (relative ones are taken from ``folder``).
-
-    Raises
-    ------
-    BadInputError
-        A URL of another kind, without a name, or with credentials in it; a name that cannot be one.
-    """
-    require_not_withheld(store)
-    require_path(store)
-    if not is_url(store):
-        return str((folder or Path.cwd()) / store)
-    url = str(store).rstrip("/")
-    parts = urlsplit(url)
-    if parts.scheme not in SCHEMES or "://" not in url:
-        require_no_credentials(url)
-        return str(local_path(store, "the store of a run", SCHEMES))
-    require_no_credentials(url)
-    if not parts.netloc or {"", ".", ".."} & set(unquote(parts.path).removeprefix("/").split("/")):
-        raise BadInputError(f"{url} does not name a place in a bucket: write {parts.scheme}://BUCKET/NAME")
-    require_path(unquote(parts.path))
-    return url
-
-
 class LocalCopy:
-    """The local copy of the run at ``url``."""
+    """The local copy of the run at ``url``: in ``folder``, or where that lies by itself."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, folder: Path | None = None) -> None:
         self.url = url
+        if folder is not None:
+            self.home, self.folder = folder.parent, folder
+            return
         server = os.environ.get("AWS_ENDPOINT_URL", "")  # the same URL is another run on another server
         self.home = cache_folder() / "runs" / hashlib.sha256(f"{server} {url}".encode()).hexdigest()[:16]
         self.folder = self.home / url.rpartition("/")[2]
@@ -374,26 +348,6 @@ class LocalCopy:
                 path = Path(base) / name
                 found[path.relative_to(self.folder).as_posix()] = path
         return dict(sorted(found.items()))
-
-
-def copy_at(folder: Path) -> LocalCopy | None:
-    """The copy that ``folder`` is; None for every other folder."""
-    mine = folder.parent.parent == cache_folder() / "runs"  # a store that was sent may have a note of its own
-    note = read_note(folder.parent) if mine else None
-    if note is None or str(note["url"]).rpartition("/")[2] != folder.name:
-        return None
-    copy = LocalCopy(str(note["url"]))
-    copy.home, copy.folder = folder.parent, folder
-    return copy
-
-
-def read_note(home: Path) -> dict[str, Any] | None:
-    """The note of a copy, or None."""
-    try:
-        note: dict[str, Any] = read_facts(home / NOTE)
-        return note if {"url", "commit", "token", "files"} <= note.keys() else None
-    except (OSError, ValueError, AttributeError, BadInputError):
-        return None
 
 
 def is_carried(path: str) -> bool:
@@ -639,7 +593,7 @@ def _said(error: ObjectError, copy: LocalCopy, committing: bool) -> NpmdaskError
 def holds_run(url: str) -> bool:
     """Whether there is a run at a URL, as far as can be told."""
     try:
-        return url.partition("://")[0] in SCHEMES and Objects(url).read(POINTER) is not None
+        return url.partition("://")[0] in features.keys("stores") and Objects(url).read(POINTER) is not None
     except ObjectError:
         return False
 
@@ -654,8 +608,8 @@ SILENCE = 60.0  # seconds without one, by the server's clock: dead
 class CommitPublisher(Fetcher):
     """Between the local copy of a run and the object store. ``claim`` before anything is carried, ``close`` at last."""
 
-    def __init__(self, copy: LocalCopy) -> None:
-        super().__init__(copy)
+    def __init__(self, url: str, folder: Path | None = None) -> None:
+        super().__init__(LocalCopy(url, folder))
         self._mine: Pointer | None = None
         self._version: Version | None = None
         self._turn = threading.Lock()  # of the two threads that write the pointer

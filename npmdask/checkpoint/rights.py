@@ -21,10 +21,9 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from npmdask.checkpoint.remote import copy_at
 from npmdask.errors import BadInputError, NpmdaskError
 from npmdask.storage.bundle import write_file_atomically
-from npmdask.storage.paths import Facts, Withheld, is_url, open_plain, read_facts
+from npmdask.storage.paths import Facts, Withheld, is_url, open_plain, read_facts, url_of_copy
 
 RESOURCES: dict[str, Any] = {"cluster": None, "certificates": None, "device": "cpu", "device_memory": None}
 COUNTS = ("threads", "workers")  # no rights, but a store that came from elsewhere could exhaust a machine with them
@@ -137,8 +136,7 @@ def _digest(spec: Mapping[str, Any]) -> str:
 
 
 def _key(folder: Path) -> str:
-    copy = copy_at(folder)
-    return os.path.realpath(folder) if copy is None else copy.url
+    return url_of_copy(folder) or os.path.realpath(folder)
 
 
 def _runs_around(folder: Path) -> Iterator[tuple[Path, Any]]:

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +36,11 @@ class Feature:
     stream_algorithms : of streams, by name.
     operators : how data act on a block, by their layout.
     kinds : run kinds, by the kind of data in run.json.
+    fetchers : what reads arrays of a store that is no folder, by the module of its type, or of its errors; "network".
+    sources : who opens data, by ``scheme://`` of a URL, the module of a type, or what lies at a path.
+    readers : what reads entries that are no rows of real numbers, by their layout in a store; "complex".
+    executors : what makes passes or sums elsewhere: "cluster", "device".
+    stores : what carries the store of a run whose place is a URL, by its scheme.
     needs : features without which it cannot be.
     """
 
@@ -49,6 +53,11 @@ class Feature:
     stream_algorithms: Table = field(default_factory=dict)
     operators: Table = field(default_factory=dict)
     kinds: Table = field(default_factory=dict)
+    fetchers: Table = field(default_factory=dict)
+    sources: Table = field(default_factory=dict)
+    readers: Table = field(default_factory=dict)
+    executors: Table = field(default_factory=dict)
+    stores: Table = field(default_factory=dict)
     needs: tuple[str, ...] = ()
 
 
@@ -64,15 +73,65 @@ FEATURES: tuple[Feature, ...] = (
         needs=("privacy",),
     ),
     Feature(
+        name="cluster",
+        executors={
+            "cluster": "npmdask.execution.workers:executor_of",
+            "address": "npmdask.execution.clusters:scheduler_of",
+        },
+    ),
+    Feature(name="complex", readers={"complex": "npmdask.storage.readers.complex_parts:in_parts"}),
+    Feature(
+        name="containers",
+        operators={"matrix-free": "npmdask.operators.matrix_free:MatrixFree"},
+        sources={
+            "object": "npmdask.storage.containers:HELD",
+            "grid": "npmdask.storage.containers:open_along",
+            "rows": "npmdask.storage.readers.computed:open_given",
+        },
+    ),
+    Feature(
         name="federated",
         routes={"nodes": "npmdask.federated.coordinator:problem_of_nodes"},
         restores={"nodes": "npmdask.federated.coordinator:problem_of_spec"},
         tables={"nodes": "npmdask.federated.coordinator:TABLE"},
     ),
+    Feature(name="formats", sources={"file": "npmdask.storage.ingest:open_source_at"}),
+    Feature(
+        name="gpu",
+        executors={
+            "device": "npmdask.operators.on_device:device_for",
+            "operator": "npmdask.operators.on_device:on_device",
+        },
+    ),
     Feature(
         name="gram",
         routes={"gram": "npmdask.runs.gram_store:problem_of_gram"},
         operators={"gram": "npmdask.operators.stored_gram:StoredGram"},
+        sources={"run.json": "npmdask.runs.gram_store:open_stored_gram"},
+    ),
+    Feature(
+        name="remote",
+        sources={
+            "s3://": "npmdask.storage.fetching:open_url",
+            "gs://": "npmdask.storage.fetching:open_url",
+            "az://": "npmdask.storage.fetching:open_url",
+            "abfs://": "npmdask.storage.fetching:open_url",
+            "https://": "npmdask.storage.fetching:open_url",
+            "repository": "npmdask.storage.fetching:open_in_repository",
+        },
+        fetchers={
+            "zarr": "npmdask.storage.fetching:STORE",
+            "obstore": "npmdask.storage.fetching:STORE",
+            "npmdask.storage.prefetch": "npmdask.storage.fetching:STORE",
+            "icechunk": "npmdask.storage.fetching:SNAPSHOT",
+            "network": "npmdask.storage.prefetch:grant",
+        },
+        stores={
+            "s3": "npmdask.checkpoint.remote:CommitPublisher",
+            "gs": "npmdask.checkpoint.remote:CommitPublisher",
+            "az": "npmdask.checkpoint.remote:CommitPublisher",
+            "abfs": "npmdask.checkpoint.remote:CommitPublisher",
+        },
     ),
     Feature(
         name="privacy",
@@ -103,6 +162,11 @@ FEATURES: tuple[Feature, ...] = (
             "triangle": "npmdask.operators.packed:Triangle",
             "tensor": "npmdask.operators.packed:PackedTensor",
         },
+        sources={"tensor": "npmdask.storage.writers.packed:open_cube"},
+        readers={
+            "packed": "npmdask.storage.readers.packed:open_packed",
+            "tensor": "npmdask.storage.readers.packed:open_packed_tensor",
+        },
     ),
     Feature(
         name="tensors",
@@ -129,6 +193,8 @@ def is_there(target: str) -> bool:
 @cache
 def from_outside() -> tuple[Feature, ...]:
     """Features of other packages; looking for them takes longer than a small run, so that it is done once, if ever."""
+    from importlib.metadata import entry_points
+
     return tuple(entry.load() for entry in entry_points(group=GROUP))
 
 
@@ -155,6 +221,23 @@ def required(table: str, key: str) -> Any:
     if (there := found(table, key)) is None:
         raise RefusedError(f"{key!r} needs the feature {owner_of(table, key) or key!r}, which is not installed here")
     return there
+
+
+def of_type(table: str, kind: type) -> Any:
+    """Return what a table has under the module of a type, a package of it, or those of a type that it is made of.
+
+    Last comes the key "object", of every type.
+    """
+    if (table, kind) not in _OF_TYPE:
+        held = dict(reversed([*targets(table)]))
+        parts = (base.__module__.split(".") for base in kind.__mro__[:-1])
+        names = [".".join(each[:n]) for each in parts for n in range(len(each), 0, -1)]
+        target = next((held[name] for name in (*names, "object") if name in held), None)
+        _OF_TYPE[table, kind] = target and load(target)
+    return _OF_TYPE[table, kind]
+
+
+_OF_TYPE: dict[tuple[str, type], Any] = {}
 
 
 def keys(table: str) -> list[str]:

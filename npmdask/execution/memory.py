@@ -15,10 +15,8 @@ import psutil
 from npmdask.errors import MemoryRefusedError
 from npmdask.execution.reduction import runs_of
 from npmdask.operators import GramMatrix, Operator, RowGram
-from npmdask.operators.on_device import OnDevice
 from npmdask.operators.pairwise_gram import PairwiseGram
 from npmdask.operators.stored_gram import GramOfGroups, GramOfSlabs
-from npmdask.storage.prefetch import Link, link_of
 from npmdask.storage.readers.dense import MIN_TILE_ROWS, AsIfChunked, DenseReader
 
 # How much memory this run really took: this process and everything below it, from the kernel's own figures.
@@ -297,19 +295,20 @@ def _room(plan: MemoryPlan) -> int:
     return psutil.virtual_memory().available // AVAILABLE if plan.limit is None else plan.limit - plan.least
 
 
-def link_to(operator: Operator, plan: MemoryPlan) -> Link | None:
+def link_to(operator: Operator, plan: MemoryPlan) -> Any:
     """The way to what ``operator`` reads, measured once; None of local files, and of data that are few."""
     remote = getattr(operator.reader, "remote", None)
     if remote is None or operator.reader.nbytes <= UNMEASURED:
         return None
-    return link_of(remote, _room(plan))
+    return remote.link(_room(plan))
 
 
 def _needed(
     operator: Operator, columns: int, state_blocks: int, limit: int | None, base: int, threads: int, workers: int
 ) -> MemoryPlan:
     """What a run with so many columns and threads takes."""
-    device_task, device_state = operator.device_bytes(columns) if isinstance(operator, OnDevice) else (0, 0)
+    on_device: Any = operator if hasattr(operator, "device_bytes") else None
+    device_task, device_state = (0, 0) if on_device is None else on_device.device_bytes(columns)
     of_worker = WORKER_BASE + (DEVICE_BASE if device_task else 0)
     block, runs = getattr(operator, "state_rows", operator.block_rows) * columns * 8, runs_of(operator)
     pending, weights = operator.pending_bytes(columns, runs), getattr(getattr(operator, "view", None), "nbytes", 0)
@@ -323,7 +322,7 @@ def _needed(
         workers=workers,
         device_state=device_state,
         device_task=device_task,
-        device_data=operator.staying_bytes // max(1, workers) if isinstance(operator, OnDevice) else 0,
+        device_data=0 if on_device is None else on_device.staying_bytes // max(1, workers),
     )
 
 
@@ -343,9 +342,10 @@ def _too_little(
     """What does not fit, and everything that would: memory, ranks, chunks, processes."""
     mib, limit = 2**20, plan.limit or 0
     remedies = [f"set memory to at least {-(-plan.predicted_peak // mib)}MiB (one thread)"]
-    if isinstance(operator, OnDevice):
+    if hasattr(operator, "device_bytes"):
         remedies.append('or device = "cpu", whose tasks take less')
-        operator = operator.inner
+        moved: Any = operator
+        operator = moved.inner
     formed = isinstance(operator, GramMatrix | RowGram)
     if isinstance(operator, GramOfSlabs):  # what is wanted is the matrix
         share = (limit - plan.base - plan.threads * THREAD_BASE) / max(plan.predicted_peak - plan.base, 1)

@@ -18,7 +18,7 @@ import numpy as np
 
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import Operator, Partial
-from npmdask.storage.prefetch import following, tally
+from npmdask.storage.chunk_access import tally
 from npmdask.storage.readers.dense import ReadStats
 from npmdask.storage.readers.sparse import Fragment
 
@@ -117,11 +117,14 @@ def join_node(operator: Operator, node: TreeNode, count: int, parts: Mapping[Tre
 
 def fed(operator: Operator, runs: Sequence[range], threads: int) -> AbstractContextManager[None]:
     """Have what ``threads`` threads read in ``runs`` asked for in their order, if it comes over a network."""
-    if getattr(operator.reader, "remote", None) is None:
+    if (remote := getattr(operator.reader, "remote", None)) is None:
         return nullcontext()
     groups = (runs[first : first + threads] for first in range(0, len(runs), threads))
     units = (unit for group in groups for level in zip_longest(*group) for unit in level if unit is not None)
-    return following(units, lambda unit: operator.read_ahead(range(unit, unit + 1)))
+    asked: AbstractContextManager[None] = remote.following(
+        units, lambda unit: operator.read_ahead(range(unit, unit + 1))
+    )
+    return asked
 
 
 def expected_record(operator: Operator, which: range, runs: list[range]) -> ReadStats:

@@ -14,11 +14,11 @@ from dask.callbacks import Callback
 from dask.order import order
 from dask.threaded import get  # as a function: by its name dask would load distributed, a fifth of a second
 
+from npmdask.core import features
 from npmdask.execution.memory import ProcessPeak
 from npmdask.execution.reduction import PassCheckpoint, TreeNode, compute_run, fed, root, runs_of
 from npmdask.numerics.subspaces import Block, single_threaded_blas
 from npmdask.operators import Operator, Partial
-from npmdask.storage.prefetch import grant
 from npmdask.storage.readers.dense import ReadStats
 
 # What the last bits depend on besides the parameters: recorded, compared, and said when it changed.
@@ -34,6 +34,11 @@ def environment() -> dict[str, str]:
     return {"numpy": np.__version__, "blas": kind, "machine": platform.machine()}
 
 
+def grant(name: str, nbytes: int) -> None:
+    """Let ``name`` have so many bytes on their way over a network in this process; 0 takes it back."""
+    features.found("fetchers", "network")(name, nbytes)
+
+
 OnTask = Callable[[ReadStats], None]
 OnRun = Callable[[Operator, range, Block], Partial]
 
@@ -41,9 +46,12 @@ OnRun = Callable[[Operator, range, Block], Partial]
 class Threads:
     """Runs passes on threads of this process. ``in_flight``: bytes of what they read next that may be on their way."""
 
+    elsewhere = False
+
     def __init__(self, threads: int, in_flight: int = 0) -> None:
-        self.threads, self._granted = threads, f"pass {uuid4().hex}"
-        grant(self._granted, in_flight)
+        self.threads, self._granted = threads, f"pass {uuid4().hex}" if in_flight else ""
+        if in_flight:
+            grant(self._granted, in_flight)
 
     def run_pass(
         self, operator: Operator, block: Block, on_task: OnTask, keeper: PassCheckpoint | None = None
@@ -107,7 +115,8 @@ class Threads:
 
     def close(self) -> None:
         """Nothing is held between passes but the right to have bytes in flight."""
-        grant(self._granted, 0)
+        if self._granted:
+            grant(self._granted, 0)
 
 
 def _key(what: str, node: TreeNode) -> str:

@@ -18,14 +18,14 @@ from pathlib import Path
 
 from npmdask.checkpoint.lease import holder_of
 from npmdask.checkpoint.reader import GOING, OWN, folders_below, is_store, size_of, stores_below
-from npmdask.checkpoint.remote import NOTE, copy_at
+from npmdask.checkpoint.remote import LocalCopy
 from npmdask.checkpoint.store import REPLACED, RunStore
 from npmdask.errors import NpmdaskError, RefusedError, require
 from npmdask.manage.kinds import KINDS, Keeps, kind_of
 from npmdask.privacy.account import KEY
 from npmdask.storage.bundle import MANIFEST
 from npmdask.storage.ingest import copies, drop_copy
-from npmdask.storage.paths import cache_folder, local_path, locked, require_no_link, unless_locked
+from npmdask.storage.paths import NOTE, cache_folder, local_path, locked, require_no_link, unless_locked, url_of_copy
 
 PARTIAL = ".partial"
 
@@ -104,7 +104,10 @@ def sweep_cache(*, dry: bool = False) -> GcReport:
             broom.gone.append(Removed(path=folder, bytes=nbytes, why=f"a copy of {file}"))
         else:
             broom.left.append(f"{folder} is in use, a copy of {file}")
-    for copy in filter(None, map(copy_at, sorted((cache_folder() / "runs").glob("*/*")))):
+    for folder in sorted((cache_folder() / "runs").glob("*/*")):
+        if (url := url_of_copy(folder)) is None:
+            continue
+        copy = LocalCopy(url, folder)
         note = copy.note()
         with unless_locked(copy.home / "alone", copy.folder / "lock") as free:
             if free and note["commit"] is not None and not copy.files().keys() - note["files"].keys():

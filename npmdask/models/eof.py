@@ -641,7 +641,7 @@ class HilbertEOF:
         squares, reader = self.singular_values() ** 2, self._opened().reader
         total = 0.0
         for unit in range(reader.units):
-            for rows, tile in reader.tiles(unit, ReadStats()):  # type: ignore[union-attr]
+            for rows, tile in reader.tiles(unit, ReadStats()):
                 areas = 1.0 if self._areas is None else self._areas[rows]
                 total += sum(
                     float((np.square(values, dtype=np.float64).sum(axis=1) * areas).sum()) for _, values in tile

@@ -15,15 +15,16 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from glob import glob
 from importlib import import_module
 from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 
-from npmdask.errors import RefusedError, extra, require
+from npmdask.errors import MemoryRefusedError, RefusedError, extra, require
+from npmdask.numerics.domains import DEVICES
 
-DEVICES = ("cpu", "auto", "cuda")
 LIBRARIES = ("cupy", "torch")  # of NVIDIA GPUs, in the order in which they are tried
 SHARE = 0.9  # of the free memory of a card that is used where no limit is given
 PANEL = 512  # columns of a product: of the lower triangle so much is wasted beside the diagonal
@@ -55,6 +56,42 @@ class Device:
                 library = self.library if self.library in BACKENDS else _finding(self.library.split("|"))
                 _OPEN[self] = BACKENDS[library](self.memory, self.sharing)
             return _OPEN[self]
+
+    def begin(self, each: int, beside: int, threads: int) -> tuple[dict[str, str], int]:
+        """Open it for a run, and keep data on it where its memory is not needed otherwise.
+
+        Parameters
+        ----------
+        each, beside : bytes that each of ``threads`` needs, and that all need beside them.
+
+        Returns
+        -------
+        facts, limit
+            What the last bits depend on, and the bytes of it that may be used.
+
+        Raises
+        ------
+        RefusedError
+            There is no such device, or too little memory of it.
+        """
+        backend, mib = self.backend, 2**20
+        room = backend.limit - beside - each * threads
+        if room < 0:
+            fitting = max(backend.limit - beside, 0) // each
+            fewer = f"set threads = {fitting}, " if fitting else ""
+            raise MemoryRefusedError(
+                f"{backend.name} may use {backend.limit // mib} MiB in a process, and {threads} threads need "
+                f'{-(-(beside + each * threads) // mib)} MiB of it: {fewer}raise device_memory, or set device = "cpu"'
+            )
+        backend.allow(room)
+        return backend.facts, backend.limit
+
+    def end(self) -> int:
+        """Let go of everything that a run held on it. Returns the most bytes that were used of it."""
+        backend = self.backend
+        peak = backend.peak()
+        backend.close()
+        return peak
 
     def pairs(self, matrix: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
         """So many eigenvalues of a symmetric matrix, the largest first, and their vectors."""
@@ -608,3 +645,11 @@ class TorchSlot(StreamSlot):
 
 
 BACKENDS: dict[str, type[Backend]] = {each.library: each for each in (Backend, Strict, Cupy, Torch)}
+
+
+def visible_cards() -> list[str]:
+    """The GPUs that processes of this machine may use, by the names that CUDA_VISIBLE_DEVICES takes."""
+    told = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if told is not None:
+        return [name for name in told.split(",") if name]
+    return [str(number) for number in range(len(glob("/dev/nvidia[0-9]*")))]

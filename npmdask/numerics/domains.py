@@ -15,6 +15,7 @@ import numpy as np
 from npmdask.errors import BadInputError, closest, require
 
 SMALLEST, LARGEST = 1e-40, 1e40
+DEVICES = ("cpu", "auto", "cuda")  # what sums are formed on
 STEEPEST = 100.0  # of an exponent: beyond it powers are not numbers any more
 
 

@@ -14,7 +14,6 @@ from npmdask.operators.gram import (
     ColumnsByRange,
     Gram,
     LeftProduct,
-    MatrixFree,
     RowsByRange,
     SparseGram,
     TiledGram,
@@ -24,7 +23,7 @@ from npmdask.operators.gram_matrix import GramMatrix
 from npmdask.operators.row_gram import RowGram, RowProducts
 from npmdask.operators.view import View
 
-OF_LAYOUT: dict[str, Any] = {"dense": Gram, "csr": SparseGram, "matrix-free": MatrixFree}  # plain products
+OF_LAYOUT: dict[str, Any] = {"dense": Gram, "csr": SparseGram}  # plain products
 
 
 def of_layout(layout: str) -> Any:
@@ -40,7 +39,6 @@ __all__ = [
     "Gram",
     "GramMatrix",
     "LeftProduct",
-    "MatrixFree",
     "Operator",
     "Partial",
     "PrivateOperator",

@@ -35,7 +35,6 @@ from npmdask.operators.view import AS_STORED, View
 from npmdask.storage.block_files import BlockFile, tiles_of
 from npmdask.storage.checksum import crc32c
 from npmdask.storage.readers.dense import DenseReader, ReadStats
-from npmdask.storage.readers.matrix_free import PROBES
 from npmdask.storage.readers.sparse import CsrReader, Fragment, cut_numbers, cut_rows, whole_rows
 
 SMALLEST = 1e-16  # of the largest entry of some rows of A B: squares of smaller ones are lost in float32
@@ -267,46 +266,6 @@ def _sparse_gram(rows: csr_matrix, block: Block) -> Block:
     for part in row_strips(rows, block.dtype):
         product += part.T @ (part @ block)
     return product
-
-
-# A matrix that is known by its products only: ``A^T (A V)``, or ``A V`` of a self-adjoint A.
-
-
-@dataclass(frozen=True, kw_only=True)
-class MatrixFree(Gram):
-    """The products of a :class:`~npmdask.storage.readers.matrix_free.MatrixFreeReader`; a pass is one task."""
-
-    reader: Any
-
-    def partial(self, slabs: range, block: Block) -> Partial:
-        record = ReadStats()
-        return finite_partial({"product": self.reader.products(block, record)[1]}, self.reader, slabs, record)
-
-    def left_product(self, target: Any, expected: np.ndarray | None) -> LeftProduct:
-        """The pass that keeps ``A @ block``."""
-        return _KeptProduct(reader=self.reader, target=target, expected=expected)
-
-    def task_bytes(self, p: int, runs: list[range]) -> int:
-        """What goes in and comes out, with copies of both, and what the operator takes as it was measured."""
-        return int((p + PROBES) * (self.reader.needs + 3 * 8 * sum(self.reader.shape)))
-
-
-@dataclass(frozen=True, kw_only=True)
-class _KeptProduct(LeftProduct):
-    reader: Any
-
-    def partial(self, slabs: range, block: Block) -> Partial:
-        record = ReadStats()
-        left, back = self.reader.products(block, record)
-        sums = {"back": back, "gram": left.T @ left}
-        require_finite(sums, self.reader, slabs)
-        record.written[0] = crc32c(left)
-        if self.expected is None or record.written[0] == int(self.expected[0]):
-            self.target[...] = left
-        return Partial(sums, record)
-
-    def task_bytes(self, p: int, runs: list[range]) -> int:
-        return MatrixFree(reader=self.reader).task_bytes(p, runs)
 
 
 # ``A^T (A X)`` of a sparse matrix whose blocks lie in files: first Z = A X, row by row, then A^T Z, column by column.

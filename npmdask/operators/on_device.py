@@ -8,8 +8,9 @@ check, and keeps that run's sums on the device; what it computes is issued in tu
 from __future__ import annotations
 
 import math
+import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from functools import reduce
@@ -20,13 +21,13 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from npmdask.errors import MemoryRefusedError
-from npmdask.numerics.devices import PANEL, Device, Slot
+from npmdask.numerics.devices import PANEL, Device, Slot, chosen_device, elsewhere, visible_cards
 from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import SUMS_READ, Partial, Sums, finite_partial, require_finite
 from npmdask.operators.column_moments import ColumnMoments
 from npmdask.operators.gram import MOST_ROUNDED, SMALLEST, Gram, SparseGram
 from npmdask.operators.gram_matrix import EXACT, GramMatrix, largest_integer
-from npmdask.storage.prefetch import tally
+from npmdask.storage.chunk_access import tally
 from npmdask.storage.readers.dense import DenseReader, ReadStats, Tile
 from npmdask.storage.readers.sparse import Fragment, whole_rows
 
@@ -175,6 +176,48 @@ def on_device(operator: Any, device: Device | None, token: str | None = None) ->
     if type(operator) is ColumnMoments and not operator.sums_plain_rows:
         return operator
     return OnDevice(inner=operator, device=device, token=token)
+
+
+# Whether sums are formed on a device at all.
+
+
+STARTING = 4.0  # seconds until a GPU computes: CuPy or PyTorch are imported, a context is made
+USUAL_PASSES = 10
+CORE_FLOPS = 20e9  # a second of a core, in float64: measured 18 to 29 in products of rows
+CORE_BYTES = 2e9  # a second of a core, read and checked: measured, uncompressed
+
+
+def device_for(needs: Iterable[Any], resources: Any) -> Device | None:
+    """Return the device that sums of a run are formed on; None where none of them is, or where "auto" has found that
+    the processor is done before a GPU would have started.
+
+    Raises
+    ------
+    RefusedError
+        A GPU is asked for, and this process finds none.
+    """
+    needs = list(needs)
+    if type(needs[0].operator) not in SUMS:  # of the passes that decide
+        return None
+    moved = [need for need in needs if type(need.operator) in SUMS]
+    if resources.device == "auto" and max(map(_processor_seconds, moved)) < STARTING:
+        return None  # nothing is imported for it
+    if resources.cluster:
+        return elsewhere(resources.device_memory)
+    if resources.workers:
+        return elsewhere(resources.device_memory, -(-resources.workers // max(len(visible_cards()), 1)))
+    return chosen_device(resources.device, resources.device_memory)
+
+
+def _processor_seconds(need: Any) -> float:
+    """About how long the processor takes: its arithmetic, and to decode and check what is read."""
+    operator: Any = need.operator
+    whole, reader = isinstance(operator, GramMatrix), operator.reader
+    entries = reader.entries if reader.layout == "csr" else reader.shape[0] * reader.shape[1]
+    passes, each = (1, operator.block_rows) if whole else (USUAL_PASSES, 4 * need.p)
+    return float(
+        passes * (entries * each / CORE_FLOPS + operator.pass_bytes / CORE_BYTES) / len(os.sched_getaffinity(0))
+    )
 
 
 # Strips of rows

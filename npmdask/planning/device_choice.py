@@ -15,16 +15,16 @@ import psutil
 
 from npmdask.algorithms import GramKrylov
 from npmdask.checkpoint.store import RunStore
-from npmdask.execution.executor import begin_on, end_on, single_threaded_blas
+from npmdask.execution.executor import single_threaded_blas
 from npmdask.execution.memory import MemoryPlan, usable_cores
 from npmdask.execution.reduction import runs_of
 from npmdask.numerics.devices import Device
 from npmdask.numerics.random import generator
 from npmdask.numerics.units import time_text
 from npmdask.operators import Operator
-from npmdask.operators.on_device import SUMS, OnDevice, on_device
+from npmdask.operators.on_device import STARTING, SUMS, USUAL_PASSES, OnDevice, on_device
 from npmdask.runs.problem import Problem
-from npmdask.runs.session import STARTING, USUAL_PASSES, device_for, memory_for, needs_of
+from npmdask.runs.session import device_for, memory_for, needs_of
 from npmdask.runs.solution import Resources
 
 SECONDS = 1.0  # for each of the two
@@ -118,13 +118,13 @@ def choose_device(
         return None
     threads = min(memory.threads, moved.threads_that_fit(memory.threads, need.p + need.locked))
     each, beside = moved.device_bytes(need.p + need.locked)
-    begin_on(device, each, beside, threads)
+    device.begin(each, beside, threads)
     try:
         with single_threaded_blas():
             by_device = _rate_on(device, moved, need.p, threads)
             processor = _rate(need.operator, need.p, resources.threads or usable_cores())
     finally:
-        end_on(device)
+        device.end()
     return DeviceChoice(
         name=device.backend.name,
         device=by_device,

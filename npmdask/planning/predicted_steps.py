@@ -21,7 +21,7 @@ from npmdask.algorithms import GramKrylov, PowerMethod
 from npmdask.algorithms.stopping import ResidualRule
 from npmdask.algorithms.tensor.power import TensorPower
 from npmdask.checkpoint.store import RunStore
-from npmdask.execution.executor import Cluster, Executor
+from npmdask.execution.executor import Executor
 from npmdask.execution.memory import MemoryPlan
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block
@@ -184,8 +184,9 @@ def sample_for(problem: Problem, plan: MemoryPlan, executor: Executor, side: int
         nbytes=MEMORY,
         flops=GRAM_FLOPS,
     )
-    if isinstance(executor, Cluster):  # its workers see the data, and what they read need not travel
-        return executor.anywhere(_drawn_there, *_light(problem), AWAY / 2, allowed, seconds=AWAY)
+    if executor.elsewhere:  # its workers see the data, and what they read need not travel
+        far: Any = executor
+        return far.anywhere(_drawn_there, *_light(problem), AWAY / 2, allowed, seconds=AWAY)
     if is_remote(problem.source.path):
         return _aside(lambda: _drawn(problem, plan, AWAY / 2, allowed), AWAY)
     return _aside(lambda: _drawn(problem, plan, SECONDS, allowed), None)

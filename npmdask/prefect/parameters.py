@@ -13,14 +13,13 @@ from pydantic import Field, ValidationError, WrapValidator
 from pydantic.json_schema import SkipJsonSchema
 
 from npmdask.algorithms.stopping import Outcome
-from npmdask.checkpoint.remote import place_of_store
 from npmdask.checkpoint.store import RunStore
 from npmdask.cli.main import SHORT, is_source
 from npmdask.config import RunConfig, config_of_source, config_of_tables, load_config, validate_config
 from npmdask.errors import BadInputError, RefusedError, closest, shown_value, wrong_value
 from npmdask.privacy.account import KEY
 from npmdask.runs.presentation import PART
-from npmdask.storage.paths import NAME, is_url, require_name, require_no_link, require_no_password
+from npmdask.storage.paths import NAME, is_url, place_of_store, require_name, require_no_link, require_no_password
 
 
 def said(description: str, *, pattern: str | None = None, **limits: Any) -> Any:

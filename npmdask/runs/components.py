@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy.sparse import issparse
 
 from npmdask.checkpoint.store import RunStore
+from npmdask.core import features
 from npmdask.errors import BadInputError, require
 from npmdask.numerics.complex_parts import as_complex, moduli
 from npmdask.numerics.domains import one_of
@@ -27,12 +29,11 @@ from npmdask.runs.missing import Fill, Missing, kept_fill, missing_of
 from npmdask.runs.weights import Weights, in_units_of_data, kept_weights
 from npmdask.storage.column_statistics import ColumnStatistics
 from npmdask.storage.columns import Choice, addressed, at, choosable
-from npmdask.storage.containers import is_sparse, table_of
 from npmdask.storage.labels import Labels
 from npmdask.storage.readers.dense import DenseReader
 from npmdask.storage.readers.gaps import DROP, EM, FILL, MEAN, GapReader, Marks, as_nan, held_fill
+from npmdask.storage.readers.whole_rows import units_of
 from npmdask.storage.source import Source, open_source, with_missing
-from npmdask.storage.streams.zarr_rows import units_of
 
 if TYPE_CHECKING:
     from npmdask.runs.solution import Solution
@@ -134,12 +135,12 @@ class StoredComponents:
 
     def scores(self, rows: Any) -> Block:
         """Coordinates of ``rows`` (n x d) along the components: n x k. Of sparse ones the mean is taken off after."""
-        if self.model is not None and not is_sparse(rows) and np.isnan(rows).any():
+        if self.model is not None and not issparse(rows) and np.isnan(rows).any():
             return filled_by_model(self._seen(rows), self.model) @ self.basis
         with np.errstate(invalid="ignore", over="ignore"):  # whether that warns, is up to the processor
             if self.mean is None:
                 return np.asarray(rows @ self.weights)
-            if is_sparse(rows):
+            if issparse(rows):
                 return np.asarray(rows @ self.weights) - self.mean @ self.weights
             return np.asarray((rows - self.mean) @ self.weights)
 
@@ -152,7 +153,7 @@ class StoredComponents:
 
     def fitted(self, rows: Any) -> FittedScores:
         """The same of ``rows`` with gaps (NaN): by least squares over what is observed."""
-        if is_sparse(rows):
+        if issparse(rows):
             return FittedScores(self.scores(rows), np.ones(rows.shape[0]))
         return least_squares_scores(self._seen(rows), self.basis)
 
@@ -251,16 +252,18 @@ class StoredComponents:
         """``source``, or of a table the columns that the run chose, in its order."""
         if self.choice is None or not choosable(source):
             return source
-        return at(source, self.choice) if isinstance(source, str | Path) else table_of(source, self.choice)[0]
+        if isinstance(source, str | Path):
+            return at(source, self.choice)
+        return features.of_type("sources", type(source)).chosen(source, self.choice)
 
     def rows_of(self, opened: Source) -> Iterator[tuple[int, Any]]:
         """Read all rows, some at a time, each with the number of the first; valid until the next."""
-        units, step = units_of(opened.reader), max(1, AT_ONCE // (8 * self.d))  # type: ignore[arg-type]
+        units, step = units_of(opened.reader), max(1, AT_ONCE // (8 * self.d))
         for unit in range(len(units.bounds) - 1):
             first, rows = int(units.bounds[unit]), units.load(unit)
             rows = rows.view(opened.dtype) if opened.parts == 2 else rows
             if opened.order is not None:
-                rows = rows[:, opened.order] if is_sparse(rows) else np.take(rows, opened.order, axis=1)
+                rows = rows[:, opened.order] if issparse(rows) else np.take(rows, opened.order, axis=1)
             for start in range(0, rows.shape[0], step):
                 yield first + start, rows[start : start + step]
 

@@ -48,10 +48,9 @@ from npmdask.runs.restore import bind_spec
 from npmdask.runs.results import in_units
 from npmdask.runs.solution import Resources
 from npmdask.runs.stopping_rules import smallest_rank, trace_of
-from npmdask.storage import source as sources
 from npmdask.storage.labels import Axis, Labels
 from npmdask.storage.paths import is_url
-from npmdask.storage.source import IN_MEMORY, Source
+from npmdask.storage.source import IN_MEMORY, Asked, Source
 
 FOLDS = 10  # into which groups of rows are joined to be left out in turn
 SHOWN = 3  # names or numbers that a sentence shows
@@ -530,7 +529,7 @@ class GramStore:
         return Source(
             path=self.store if self._whole else f"{IN_MEMORY}a choice of {self.store}",
             kind=kind or self.kind,
-            reader=reader,  # type: ignore[arg-type]
+            reader=reader,
             fingerprint=self.fingerprint,
             registered=True,
             statistics=reader.sums.columns(of_csr=reader.of_csr),
@@ -959,12 +958,9 @@ def _rank_of(source: Source, request: Request, share: float) -> int:
     return min(smallest_rank(values, share * trace) or len(values), *source.shape)
 
 
-def _opened(folder: Path, kind: str | None) -> Source | None:
-    """The source of a folder that holds a stored Gram; None of another run."""
+def open_stored_gram(folder: Path, asked: Asked) -> Source | None:
+    """Open a folder that holds a stored Gram; None of another run."""
     spec = RunStore(folder).read_spec()
     if spec is None or spec["data"].get("kind") != STORED_GRAM:
         return None
-    return GramStore(folder).as_source(kind)
-
-
-sources.FOLDERS["run.json"] = _opened
+    return GramStore(folder).as_source(asked.kind)

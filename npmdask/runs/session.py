@@ -21,15 +21,13 @@ import numpy as np
 from npmdask.algorithms import Algorithm, GramKrylov, PowerOnDisk
 from npmdask.algorithms.missing_em import MissingEM
 from npmdask.checkpoint.store import RunStore
+from npmdask.core import features
 from npmdask.core.runs.release import EVERYTHING, Disclosure
 from npmdask.errors import BadInputError, MemoryRefusedError, RefusedError
 from npmdask.execution.executor import (
     Executor,
-    begin_on,
-    end_on,
     make_executor,
     single_threaded_blas,
-    visible_cards,
 )
 from npmdask.execution.memory import (
     Chosen,
@@ -42,10 +40,8 @@ from npmdask.execution.memory import (
     usable_cores,
 )
 from npmdask.execution.reduction import PassCheckpoint, TreeNode, pack, runs_of, unpack
-from npmdask.numerics.devices import Device, chosen_device, elsewhere
 from npmdask.numerics.subspaces import Block
-from npmdask.operators import GramMatrix, LeftProduct, Operator, Partial, TiledGram
-from npmdask.operators.on_device import SUMS, OnDevice, on_device
+from npmdask.operators import LeftProduct, Operator, Partial, TiledGram
 from npmdask.runs.left_vectors import flush_left
 from npmdask.runs.observers import Observer, StageObserver, watched
 from npmdask.runs.problem import Problem
@@ -54,14 +50,9 @@ from npmdask.runs.solution import DeviceUse, NetworkUse, Resources
 from npmdask.storage.block_files import Workspace
 from npmdask.storage.bundle import Arrays
 from npmdask.storage.checksum import crc32c
-from npmdask.storage.prefetch import Tally
+from npmdask.storage.chunk_access import Tally
 from npmdask.storage.readers.dense import ReadStats, checksums_of
 from npmdask.storage.source import Source
-
-STARTING = 4.0  # seconds until a GPU computes: CuPy or PyTorch are imported, a context is made
-USUAL_PASSES = 10
-CORE_FLOPS = 20e9  # a second of a core, in float64: measured 18 to 29 in products of rows
-CORE_BYTES = 2e9  # a second of a core, read and checked: measured, uncompressed
 
 GATHERED = 4  # blocks of a pass whose product is kept: the block, the product, and what is made of them
 
@@ -100,35 +91,20 @@ def _chosen(problem: Problem) -> Chosen | None:
     return Chosen("a target_rank", beside=1) if isinstance(problem.algorithm, MissingEM) else problem.chosen
 
 
-def device_for(needs: Iterable[Need], resources: Resources) -> Device | None:
-    """The device that sums of a run are formed on; None where none of them is, or where "auto" has found that the
-    processor is done before a GPU would have started.
+def device_for(needs: Iterable[Need], resources: Resources) -> Any:
+    """Return the device that sums of a run are formed on; None where none of them is.
 
     Raises
     ------
     RefusedError
         A GPU is asked for, and this process finds none.
     """
-    needs = list(needs)
-    if resources.device == "cpu" or type(needs[0].operator) not in SUMS:  # of the passes that decide
-        return None
-    moved = [need for need in needs if type(need.operator) in SUMS]
-    if resources.device == "auto" and max(map(_processor_seconds, moved)) < STARTING:
-        return None  # nothing is imported for it
-    if resources.cluster:
-        return elsewhere(resources.device_memory)
-    if resources.workers:
-        return elsewhere(resources.device_memory, -(-resources.workers // max(len(visible_cards()), 1)))
-    return chosen_device(resources.device, resources.device_memory)
+    return None if resources.device == "cpu" else features.required("executors", "device")(needs, resources)
 
 
-def _processor_seconds(need: Need) -> float:
-    """About how long the processor takes: its arithmetic, and to decode and check what is read."""
-    operator: Any = need.operator
-    whole, reader = isinstance(operator, GramMatrix), operator.reader
-    entries = reader.entries if reader.layout == "csr" else reader.shape[0] * reader.shape[1]
-    passes, each = (1, operator.block_rows) if whole else (USUAL_PASSES, 4 * need.p)
-    return float(passes * (entries * each / CORE_FLOPS + operator.pass_bytes / CORE_BYTES) / usable_cores())
+def _moved(operator: Operator, device: Any, token: str | None = None) -> Any:
+    """Return the same operator with its sums formed on ``device``, where that is known how; else as it is."""
+    return operator if device is None else features.required("executors", "operator")(operator, device, token)
 
 
 def require_device(needs: Iterable[Need], resources: Resources) -> None:
@@ -162,8 +138,8 @@ def memory_for(needs: Iterable[Need], resources: Resources, base: int | None = N
     plans = []
     for need in needs:  # what fits all takes fewer threads, or more memory
         threads = 1 if resources.cluster else resources.threads  # the tasks are elsewhere
-        moved = on_device(need.operator, device)
-        if here and isinstance(moved, OnDevice):
+        moved = _moved(need.operator, device)
+        if here and moved is not need.operator:
             threads = moved.threads_that_fit(threads or usable_cores(), need.p + need.locked)
         for operator in (need.operator,) if moved is need.operator else (need.operator, moved):
             plans.append(
@@ -212,7 +188,7 @@ class Session:
         self.observer = watched(observer, store, private=not disclosure.times)
         self._memory: MemoryPlan | None = None
         self._executor: Executor | None = None
-        self._device: Device | None = None  # of the plan, and then of what computes
+        self._device: Any = None  # of the plan, and then of what computes
         self.device: DeviceUse | None = None
 
     def __enter__(self) -> Self:
@@ -252,7 +228,7 @@ class Session:
         if self._device is not None:
             found: list[tuple[dict[str, str], int]]
             try:
-                found = executor.everywhere(begin_on, self._device, *need, executor.threads)
+                found = executor.everywhere(self._device.begin, *need, executor.threads)
             except RefusedError as error:
                 if self.resources.device != "auto" or isinstance(error, MemoryRefusedError):
                     raise
@@ -272,7 +248,7 @@ class Session:
 
     def _leave_device(self) -> None:
         if self._device is not None and self.device is not None and self._executor is not None:
-            peak = max(self._executor.everywhere(end_on, self._device))
+            peak = max(self._executor.everywhere(self._device.end))
             self.device = replace(self.device, peak=max(peak, self.device.peak))
 
     @property
@@ -361,7 +337,7 @@ class Session:
         keep = keep and self.disclosure.partial_sums
         moved = operator
         if self._device is not None:
-            moved = on_device(operator, self._device, f"{self._token} {operator.reader.where}")
+            moved = _moved(operator, self._device, f"{self._token} {operator.reader.where}")
         where = self.device.facts if self.device and moved is not operator else None
         seconds = self.resources.commit_seconds if keep else inf
         keeper = keeper_of(self.store, label, operator, block, seconds, where)

@@ -17,11 +17,10 @@ from npmdask.algorithms.stopping import Outcome
 from npmdask.checkpoint.schema import table
 from npmdask.checkpoint.store import RunStore, folder_of
 from npmdask.errors import BadInputError, package_version, require
-from npmdask.execution.clusters import scheduler_of
+from npmdask.execution.executor import scheduler_of
 from npmdask.execution.memory import ProcessPeak
 from npmdask.execution.reduction import COMMIT_SECONDS
-from npmdask.numerics.devices import DEVICES
-from npmdask.numerics.domains import less_one
+from npmdask.numerics.domains import DEVICES, less_one
 from npmdask.numerics.sampling_errors import APART, Groups, mixed_groups, next_is_mixed, north_errors
 from npmdask.numerics.subspaces import Block
 from npmdask.numerics.units import parse_memory

@@ -23,33 +23,27 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import zarr
 from zarr.abc.store import RangeByteRequest
+from zarr.core.buffer import default_buffer_prototype
+from zarr.core.sync import sync
 
-from npmdask.errors import BadInputError, LostError, NpmdaskError
+from npmdask.core import features
+from npmdask.errors import BadInputError, NpmdaskError
 from npmdask.storage.checksum import crc32c
-from npmdask.storage.prefetch import (
-    HEADERS,
-    MOST_PACKED,
-    PIECE,
-    Came,
-    NoAnswerError,
-    Piece,
-    prefetch_piece,
-    take,
-    take_all,
-)
 from npmdask.storage.safe_open import PlainFiles
-from npmdask.storage.snapshots import is_of_icechunk, reason_of, snapshot_of
 
 Decode = Callable[[np.ndarray, np.ndarray], None]  # (packed bytes, the whole chunk to fill)
 ReadInto = Callable[[np.ndarray, int], None]  # (bytes to fill, from which byte of a file or object on)
 FillRows = Callable[[np.ndarray, int], None]  # (rows to fill: n x the width of a whole chunk, the first one's number)
 SPAN_BYTES = 2 * 2**20  # of a shard, read at once: what is decoded is still in the cache of the processor
 GAP_FAR = 2**18  # the same of an object store: a request more takes longer
+PIECE = 8 * 2**20  # bytes of a large object in one request
+MOST_PACKED = 8  # times the decoded size: what is larger holds something else
+HEADERS = 2**20  # bytes that are not held against it, whatever the size of the chunk
 GAP_BYTES = 2**15  # between two inner chunks: reading so many in vain costs less than a second call
 
 _LOCAL = threading.local()
@@ -80,6 +74,77 @@ def scratch_space(name: str) -> Iterator[None]:
 
 
 # Which way
+
+
+class Fetcher(Protocol):
+    """What reads an array whose store is neither a folder nor memory: of a network, of a snapshot.
+
+    ``of_a_program``: it is open in a program, and found by no path.
+    """
+
+    of_a_program: bool
+
+    def location(self, node: Any) -> str:
+        """Where it lies, as a person would write it."""
+
+    def seen(self, node: Any) -> dict[str, Any]:
+        """What can be seen of it without reading, for its fingerprint."""
+
+    def taken(self, array: Any, name: str) -> np.ndarray:
+        """All bytes of a chunk."""
+
+    def rows(self, array: Any, access: Access, name: str, columns: int | None, *, some: bool) -> FillRows:
+        """What fills rows of a shard, as :func:`opened_rows`."""
+
+    def ask_ahead(self, array: Any, access: Access, name: str, columns: int | None, some: range | None) -> None:
+        """Have a chunk fetched when its turn comes, as :func:`ask_ahead`."""
+
+    def remote(self, array: Any, names: Callable[[int], tuple[str, ...]], nbytes: int) -> Any:
+        """What a pass fetches of it over a network: some of the ``names`` of its objects, of about so many bytes."""
+
+    def corrupt(self, said: str, array: Any, known: int, again: Callable[[], int]) -> NpmdaskError | None:
+        """What to say of a chunk whose checksum is not ``known`` and which is read ``again``; None: as of every one."""
+
+    def refused(self, said: str, error: Exception) -> NpmdaskError | None:
+        """What to say of a chunk that a library could not fetch; None of other errors."""
+
+    def unchecked(self, source: Any) -> tuple[str, ...]:
+        """What to say with an answer of one pass over it, where nothing vouches for its bytes."""
+
+    def named(self, group: Any, names: str, path: str) -> tuple[str, str]:
+        """The arrays of a group, ``names``, and how a person names one of them."""
+
+
+def fetcher_of(node: Any) -> Fetcher | None:
+    """Return what reads an array or group; None of a folder, and of what lies in memory."""
+    store = node.store_path.store
+    if isinstance(store, zarr.storage.LocalStore | zarr.storage.MemoryStore):
+        return None
+    found: Fetcher | None = features.of_type("fetchers", type(store))
+    return found
+
+
+class Tally(NamedTuple):
+    """Requests that were made, and bytes that came."""
+
+    requests: int = 0
+    nbytes: int = 0
+
+    def plus(self, requests: int, nbytes: int) -> Tally:
+        """With so many more."""
+        return Tally(self.requests + requests, self.nbytes + nbytes)
+
+
+def count(requests: int, nbytes: int) -> None:
+    """Count what this thread has fetched."""
+    _LOCAL.tally = getattr(_LOCAL, "tally", Tally()).plus(requests, nbytes)
+
+
+def tally() -> Tally:
+    """What this thread has taken since it last asked."""
+    found: Tally = getattr(_LOCAL, "tally", Tally())
+    _LOCAL.tally = Tally()
+    return found
 
 
 @dataclass(frozen=True)
@@ -289,11 +354,9 @@ class Shard:
 
     def __call__(self, packed: np.ndarray, whole: np.ndarray) -> None:
         """Fill ``whole`` from the bytes of a shard."""
-
-        def read(part: np.ndarray, offset: int) -> None:
-            part[:] = packed[offset : offset + len(part)]
-
-        ShardRows(self, read, len(packed), whole.shape, whole.dtype)(whole.reshape(len(whole), -1), 0)
+        ShardRows(self, partial(_part_of, packed), len(packed), whole.shape, whole.dtype)(
+            whole.reshape(len(whole), -1), 0
+        )
 
     def index_bytes(self, counts: tuple[int, ...]) -> int:
         """Bytes of the index of a shard with so many inner chunks along each axis."""
@@ -326,7 +389,7 @@ class Band(NamedTuple):
     spans: list[tuple[int, int]]
 
 
-def _within(bands: list[Band], first: int, last: int) -> list[Band]:
+def within(bands: list[Band], first: int, last: int) -> list[Band]:
     """Those that hold some of the rows ``first`` to ``last``."""
     return [band for band in bands if band.rows.start < last and band.rows.stop > first]
 
@@ -602,7 +665,11 @@ def opened_rows(
         It is no plain file, or not of its size, or its index is corrupt.
     """
     if access.folder is None:
-        yield FetchedShard(array, access, name, columns, some=some)
+        if (far := fetcher_of(array)) is not None:
+            yield far.rows(array, access, name, columns, some=some)
+            return
+        held = _bytes_of(array, name)
+        yield rows_of(array, access, partial(_part_of, held), len(held), columns)
         return
     shape, dtype = stored_shape(array), np.dtype(array.dtype)
     with _opened_file(access.folder / name) as (file, size):
@@ -615,84 +682,13 @@ def opened_rows(
             yield lambda part, first: read(part, first * line)
 
 
-class FetchedShard:
-    """Fills rows of a shard of an object store, of which some bands (:meth:`ShardRows.bands`) are in memory at a time.
-
-    First the index is fetched, of the shard's end mostly, then the bands, of the version that the index is of. As soon
-    as an index has come that was asked for early, its bands are asked for.
-    """
-
-    def __init__(self, array: Any, access: Access, name: str, columns: int | None, *, some: bool) -> None:
-        self._array, self._name = array, name
-        index = _index_piece(array, access, name, columns)
-        came = take_all(array, [index._replace(then=lambda _: []) if some else index])[0]
-        self._tag = came.tag
-        first = access.shard is not None and access.shard.at_start
-        self._held = {(0 if first or _is_whole(came) else came.size - len(came.data)): came.data}
-        self._rows = _rows_of(array, access, self._read, came.size, columns)
-        self._bands = [] if _is_whole(came) else self._rows.bands(0 if some else PIECE)
-        if self._bands:
-            self._held.clear()
-
-    def __call__(self, part: np.ndarray, first: int) -> None:
-        """Fill ``part`` (n x the width of the shard) with the rows from ``first`` on."""
-        spans = {span for band in _within(self._bands, first, first + len(part)) for span in band.spans}
-        if self._bands:
-            self._held = {at: data for at, data in self._held.items() if (at, at + len(data)) in spans}
-        new = sorted(span for span in spans if span[0] not in self._held)
-        for span, came in zip(
-            new, take_all(self._array, [_part(self._name, self._tag, span) for span in new]), strict=True
-        ):
-            self._held[span[0]] = came.data
-        self._rows(part, first)
-
-    def _read(self, part: np.ndarray, offset: int) -> None:
-        """What is held of these bytes; the others lie between inner chunks, and nothing looks at them."""
-        stop = offset + len(part)
-        for at, data in self._held.items():
-            begin, end = max(at, offset), min(at + len(data), stop)
-            if begin < end:
-                part[begin - offset : end - offset] = data[begin - at : end - at]
+def _part_of(held: np.ndarray, part: np.ndarray, offset: int) -> None:
+    part[:] = held[offset : offset + len(part)]
 
 
-def _part(name: str, tag: str | None, span: tuple[int, int]) -> Piece:
-    return Piece(name, span[1] - span[0], span, tag)
-
-
-def _index_piece(array: Any, access: Access, name: str, columns: int | None, some: range | None = None) -> Piece:
-    """The index of a shard, which all bands of it follow, or those of ``some`` rows."""
-    shard, shape = access.shard, stored_shape(array)
-    assert shard is not None
-    counts = tuple(n // inner for n, inner in zip(shape, shard.inner, strict=True))
-    nbytes = shard.index_bytes(counts)
-
-    def follow(came: Came) -> list[Piece]:
-        try:
-            if _is_whole(came):
-                return []
-            table = _rows_of(array, access, partial(_copied, came.data), came.size, columns)
-        except ValueError:  # which the thread that takes the index will raise
-            return []
-        bands = table.bands(PIECE) if some is None else _within(table.bands(0), some.start, some.stop)
-        return [_part(name, came.tag, span) for band in bands for span in band.spans]
-
-    rows = shape[0] if some is None else len(some)
-    held = min(rows * math.prod(shape[1:]) * np.dtype(array.dtype).itemsize, 2 * PIECE)
-    return Piece(name, held, (0, nbytes) if shard.at_start else (-nbytes, 0), None, follow)
-
-
-def _copied(data: np.ndarray, part: np.ndarray, _: int) -> None:
-    part[:] = data
-
-
-def _rows_of(array: Any, access: Access, read: ReadInto, size: int, columns: int | None) -> ShardRows:
+def rows_of(array: Any, access: Access, read: ReadInto, size: int, columns: int | None) -> ShardRows:
     assert access.shard is not None
     return ShardRows(access.shard, read, size, stored_shape(array), np.dtype(array.dtype), columns)
-
-
-def _is_whole(came: Came) -> bool:
-    """Whether all of a shard came where its index was asked for: its server sends no parts."""
-    return len(came.data) == came.size
 
 
 def read_chunk(array: Any, access: Access, name: str, whole: np.ndarray) -> None:
@@ -707,7 +703,8 @@ def read_chunk(array: Any, access: Access, name: str, whole: np.ndarray) -> None
     """
     if access.folder is None:
         assert access.decode is not None
-        access.decode(take(array, _piece_of(array, name)), whole)
+        far = fetcher_of(array)
+        access.decode(_bytes_of(array, name) if far is None else far.taken(array, name), whole)
         return
     with _opened_file(access.folder / name) as (file, size):
         if access.decode is None:
@@ -721,9 +718,13 @@ def read_chunk(array: Any, access: Access, name: str, whole: np.ndarray) -> None
     access.decode(packed, whole)
 
 
-def _piece_of(array: Any, name: str) -> Piece:
-    size = 2**62 if array.dtype.hasobject else math.prod(stored_shape(array)) * array.dtype.itemsize  # of text: any
-    return Piece(name, size)
+def _bytes_of(array: Any, name: str) -> np.ndarray:
+    """All bytes of a chunk that lies in memory. Raises FileNotFoundError."""
+    path = f"{array.path}/{name}".lstrip("/")
+    held = sync(array.store_path.store.get(path, default_buffer_prototype()))
+    if held is None:
+        raise FileNotFoundError(name)
+    return np.asarray(held.as_numpy_array()).view(np.uint8)
 
 
 def ask_ahead(array: Any, access: Access, name: str, columns: int | None = None, *, some: range | None = None) -> None:
@@ -734,10 +735,8 @@ def ask_ahead(array: Any, access: Access, name: str, columns: int | None = None,
     """
     if access.folder is not None:
         read_ahead(access.folder / name)
-    elif access.by_rows:
-        prefetch_piece(array, _index_piece(array, access, name, columns, some))
-    elif access.decode is not None:
-        prefetch_piece(array, _piece_of(array, name))
+    elif access.decode is not None and (far := fetcher_of(array)) is not None:
+        far.ask_ahead(array, access, name, columns, some)
 
 
 def require_sound(array: Any, came: np.ndarray, size: int, span: tuple[int, int] | None = None) -> None:
@@ -929,23 +928,9 @@ SUMS = re.compile(r"(checksum|crc|hash|digest).*\d", re.IGNORECASE | re.DOTALL) 
 
 def unreadable(chunk: str, where: str, error: Exception) -> NpmdaskError:
     """What to say of a chunk that cannot be read."""
-    if of_an_object_store(error) or isinstance(error, NoAnswerError):
-        return LostError(
-            f"chunk {chunk} of {where} cannot be fetched ({first_line(error)}): check the network, the "
-            "credentials and AWS_ENDPOINT_URL, then resume; everything committed is kept"
-        )
-    if is_of_icechunk(error) and "authorize" in str(error):
-        return BadInputError(
-            f"chunk {chunk} of {where} is a virtual one, in a file that this repository was not allowed to read: open "
-            "it in Python by icechunk.Repository.open(..., authorize_virtual_chunk_access={PREFIX: None}), and give "
-            "its readonly_session('main')"
-        )
-    if is_of_icechunk(error):
-        gone = "not found" in str(error)  # and will be so the next time
-        return (BadInputError if gone else LostError)(
-            f"chunk {chunk} of {where} cannot be fetched ({reason_of(error)}): check the storage of the repository, "
-            "then resume; everything committed is kept"
-        )
+    far: Fetcher | None = features.of_type("fetchers", type(error))
+    if far is not None and (refusal := far.refused(f"chunk {chunk} of {where}", error)):
+        return refusal
     if isinstance(error, OSError) and error.strerror:
         error = ValueError(error.strerror)
     said = str(error) or type(error).__name__
@@ -955,22 +940,6 @@ def unreadable(chunk: str, where: str, error: Exception) -> NpmdaskError:
     if said.startswith("it is truncated: "):
         return BadInputError(f"chunk {chunk} of {where} is truncated: {said.partition(': ')[2]}; {remedy}")
     return BadInputError(f"chunk {chunk} of {where} cannot be decoded ({said}); {remedy}")
-
-
-DENIED = re.compile(r"status code: (40[0-6]|41\d|507)|169\.254\.169\.254|metadata\.google|[Cc]redential")
-# Of obstore, by name: without the extra `objects` there is none.
-ANSWERS = {"AlreadyExistsError", "NotFoundError", "PermissionDeniedError", "PreconditionError", "UnauthenticatedError"}
-
-
-def of_an_object_store(error: BaseException) -> bool:
-    """Whether this is what obstore says, which need not be installed."""
-    return any(base.__module__.startswith("obstore") for base in type(error).__mro__)
-
-
-def no_answer(error: BaseException) -> bool:
-    """Whether an object store is away, as far as can be told, and not of another mind."""
-    answered = any(base.__name__ in ANSWERS for base in type(error).__mro__)
-    return of_an_object_store(error) and not answered and not DENIED.search(str(error))
 
 
 SECRET = re.compile(r"KEY|SECRET|TOKEN|PASSWORD|CREDENTIAL|SAS|SIGNATURE", re.IGNORECASE)
@@ -989,19 +958,21 @@ def first_line(error: BaseException) -> str:
 
 def location(node: Any) -> str:
     """Where an array or group lies, as a person would write it."""
-    store, name = node.store_path.store, node.path
-    if (snapshot := snapshot_of(store)) is not None:
-        return "/".join(part for part in (f"icechunk snapshot {snapshot}", name) if part)
-    if isinstance(store, zarr.storage.ObjectStore):
-        inner = store.store
-        bucket = getattr(inner, "config", {}).get("bucket", "")
-        return "/".join(part for part in (f"s3://{bucket}", str(inner.prefix or ""), name) if part)
-    return str(node.store_path).removeprefix("file://")
+    far = fetcher_of(node)
+    return str(node.store_path).removeprefix("file://") if far is None else far.location(node)
 
 
 def said_place(node: Any) -> str:
     """Name an array or group in a sentence: by where it lies, if that means anything to a reader."""
     return "the array in memory" if isinstance(node.store_path.store, zarr.storage.MemoryStore) else location(node)
+
+
+def corrupt(chunk: str, array: Any, where: str, known: int, again: Callable[[], int]) -> NpmdaskError:
+    """What to say of a chunk whose checksum is not ``known``; ``again`` reads it once more."""
+    said = f"chunk {chunk} of {where}"
+    far = fetcher_of(array)
+    found = None if far is None else far.corrupt(said, array, known, again)
+    return found or BadInputError(f"{said} is corrupt: its checksum is not that of its first reading; {RESTORE}")
 
 
 AHEAD_BYTES = 64 * 2**20  # of a file: more would push out what is about to be used

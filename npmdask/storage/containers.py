@@ -6,8 +6,9 @@ No library of tables is imported here to find out whether something is of it: wh
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,17 +18,20 @@ from scipy.sparse import csr_array, issparse
 from npmdask.errors import BadInputError, extra, require
 from npmdask.storage.checksum import crc32c
 from npmdask.storage.chunk_access import PLAIN
-from npmdask.storage.columns import Choice, chosen, genotypes, listed, names_of_rows
+from npmdask.storage.columns import Choice, choice_of, chosen, genotypes, listed, names_of_rows
+from npmdask.storage.conventions import the_only
 from npmdask.storage.labels import Axis, Labels, axis_of, of_columns, points_of
 from npmdask.storage.readers.lazy import (
     BlockRows,
     array_of_parts,
     graph_rows,
     mapped_rows,
+    open_blocks,
     rows_of_a_block,
     stored_rows,
 )
 from npmdask.storage.snapshots import is_of_icechunk, node_of
+from npmdask.storage.source import Asked, Source, open_array, open_node_of, open_stored, require_computed
 
 ENTRIES = 2**18  # of a chunk of a sparse matrix in memory
 
@@ -85,6 +89,61 @@ def values_of(given: Any, dim: str | int | None = None, *, gaps: bool = False) -
     if library == "h5py":
         return stored_rows(given, gaps=gaps)
     return mapped_rows(given) if isinstance(given, np.memmap) else given
+
+
+class Held:
+    """Who opens what a program holds."""
+
+    def numbers(self, given: Any, what: str) -> Any:
+        """Return the same in memory, for what is no data but is given as they are: weights, scores.
+
+        Raises
+        ------
+        BadInputError
+            It is not in memory, or as :func:`values_of`.
+        """
+        values = values_of(given)
+        if isinstance(values, BlockRows):
+            raise BadInputError(f"{what} are not in memory ({values.name}): give x.compute() or x[...], if they fit")
+        return values
+
+    def chosen(self, given: Any, choice: Choice) -> Any:
+        """Return the chosen columns of a table."""
+        return table_of(given, choice)[0]
+
+    def opened(self, given: Any, asked: Asked) -> Source:
+        """Open it, with what its columns are called and what was decided of them."""
+        choice = choice_of(asked.columns)
+        given, labels, notes = table_of(given, choice)
+        if is_linear_operator(given):
+            from npmdask.storage.readers.matrix_free import open_operator  # which data with rows do not need
+
+            return open_operator(given, asked)
+        labels, values = labels or labels_of(given, asked.dim), values_of(given, asked.dim, gaps=asked.gaps)
+        asked = replace(asked, dim=None)
+        if isinstance(values, BlockRows):
+            opened = open_blocks(values, asked)
+        elif is_sparse(values):
+            require_computed(asked)
+            opened = open_stored(*sparse_in_memory(values), asked)
+        else:
+            opened = (open_node_of if isinstance(values, zarr.Array | zarr.Group) else open_array)(values, asked)
+        path = opened.path if choice is None else choice.at(opened.path)
+        return replace(opened, path=path, labels=labels or opened.labels, notes=(*opened.notes, *notes))
+
+
+HELD = Held()
+
+
+def open_along(place: str, asked: Asked) -> Source:
+    """Open rows along a dimension of a file or Zarr store that knows its dimensions."""
+    from npmdask.storage.wholeness import open_grid  # which a table does not need
+
+    given, cells, place = open_grid(Path(place), str(asked.dim), gaps=asked.gaps)
+    assert cells is not None
+    opened = open_blocks(cells, asked)
+    labels = labels_of(given, asked.dim) or opened.labels
+    return replace(opened, path=place, dim=str(asked.dim), labels=labels)
 
 
 def labels_of(given: Any, dim: str | int | None = None) -> Labels | None:
@@ -248,8 +307,6 @@ def rows_along(given: Any, dim: str | int | None) -> Any:
     if {"alleles", "ploidy"} & {str(name) for name in given.dims}:
         raise genotypes(f"the {type(given).__name__}")
     if type(given).__name__ == "Dataset":
-        from npmdask.storage.formats.common import the_only  # which needs kinds of data, which need this
-
         shapes = {str(name): one.shape for name, one in given.data_vars.items() if dim is None or dim in one.dims}
         only, found = the_only(shapes, 2 if dim is None else None, given.variables)
         if only is None:

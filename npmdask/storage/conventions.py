@@ -41,6 +41,8 @@ FOREIGN = {  # the same in other words (lower case, without underscores and blan
     "fillvalue": None, "missingvalue": None, "nodata": None, "nodatavalue": None, "nodatavals": None,
     "validrange": None, "validmin": None, "validmax": None,
 }  # fmt: skip
+BOUNDS = ("bounds", "climatology", "cell_bounds")  # attributes that name an array beside another
+ALONG = "where dimensions have names (NetCDF, xarray), run on it as it is, and say along which one rows lie: --dim time"
 ELSEWHERE = ("compress", "MATLAB_empty", "MATLAB_sparse")  # the values are no array of numbers, but describe one
 SINCE = re.compile(r"\s*[a-zA-Z_]+\s+since\s+\S")  # units of dates
 DEFAULT_FILLS = {  # of NetCDF, by type: what a variable without a fill value of its own holds where nothing was written
@@ -451,6 +453,24 @@ def member(node: Any, name: str = "") -> Any:
         ) from None
     require_no_pickle(own)
     return own
+
+
+def the_only(
+    shapes: Mapping[str, tuple[int, ...]], dimensions: int | None, nodes: Mapping[str, Any]
+) -> tuple[str | None, list[str]]:
+    """The array with so many dimensions (None: with any), if it alone can be meant, and else None; all that can be.
+
+    Nothing is taken without a word that one of the ``nodes`` names as its bounds, or that is smaller than an array of
+    more dimensions beside it: labels of images, flags of a field.
+    """
+    held = [getattr(node, kind, {}) for node in nodes.values() for kind in ("attrs", "encoding")]
+    said = [one[word] for one in held for word in BOUNDS if word in one]
+    bounds = {word.decode("utf-8", "replace") if isinstance(word, bytes) else str(word) for word in said}
+    found = [name for name, shape in shapes.items() if dimensions in (None, len(shape))]
+    data = [name for name in found if name.rpartition("/")[2] not in bounds]
+    size = math.prod(shapes[data[0]]) if len(data) == 1 else 0
+    larger = [n for n, s in shapes.items() if dimensions and size and len(s) > dimensions and math.prod(s) > size]
+    return (data[0] if len(data) == 1 and not larger else None), [*found, *larger]
 
 
 def require_plain_parts(group: Any) -> None:

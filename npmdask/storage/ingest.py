@@ -26,14 +26,15 @@ import numpy as np
 import psutil
 from scipy import sparse
 
-from npmdask.errors import BadInputError, RefusedError, closest, package_version, require, warn
+from npmdask.errors import BadInputError, NpmdaskError, RefusedError, closest, package_version, require, warn
 from npmdask.numerics.units import parse_memory
 from npmdask.storage import paths
 from npmdask.storage.bundle import write_file_atomically
 from npmdask.storage.columns import addressed, at, parts_of
-from npmdask.storage.formats import open_file, open_matrices, open_tensor
+from npmdask.storage.formats import TABLES, open_file, open_matrices, open_tensor, tell_format
 from npmdask.storage.formats.common import DenseSource, FileSource, SparseSource, after, batch_rows, guarded, reading
 from npmdask.storage.formats.cubes import TensorSource
+from npmdask.storage.formats.numpy_files import raw_header
 from npmdask.storage.kinds import (
     KEPT,
     KINDS,
@@ -43,9 +44,12 @@ from npmdask.storage.kinds import (
     require_symmetric,
     storage_dtype,
 )
+from npmdask.storage.labels import Axis
 from npmdask.storage.paths import NEW_STORE, cache_folder, local_path, locked, require_no_link
+from npmdask.storage.readers.lazy import BlockRows, mapped_rows, open_blocks
 from npmdask.storage.readers.packed import Place, place_of
 from npmdask.storage.safe_open import carried, mark_of, of_budget, open_node
+from npmdask.storage.source import OF_COMPLEX, Asked, Source, opened_as
 from npmdask.storage.writers.dense import DenseWriter, OnSlab
 from npmdask.storage.writers.packed import Box, PackedWriter, TensorWriter, comparing, in_order, mean_block
 
@@ -746,3 +750,57 @@ def _noted(folder: Path) -> Any:
         return json.loads((folder / NOTE).read_bytes())
     except (OSError, ValueError):
         return None
+
+
+def row_names(source: str | Path) -> Axis | None:
+    """What the rows of a table in a file are called, where a column says it, which is read; None of anything else."""
+    file = None if paths.is_url(source) else file_of(Path(source).absolute())
+    if file is None or tell_format(file[0]) not in TABLES:
+        return None
+    return open_file(file[0], None, "nan", None, file[0]).row_names()  # nothing is written to a folder
+
+
+def open_source_at(source: str | Path, path: Path, asked: Asked) -> Source | None:
+    """Open the file that a path leads to, from the store that it is read into; None of everything else.
+
+    It has no SHA-256 of its own: private runs ask for a store that was ingested.
+    """
+    if (found := file_of(path)) is None:
+        return None
+    (file, array), kind, gaps = found, asked.kind, asked.gaps
+    if array is None and file.suffix.lower() == ".npy" and kind in (None, *OF_COMPLEX) and _is_complex(file):
+        return replace(_mapped(file, kind or "samples"), path=str(source))
+    own = kind if kind in ("symmetric", "matrices", "tensor") else None  # which are not stored as a table is
+    with copy_of(file, array, own, gaps=gaps and own is None) as store:
+        opened = _held(store, None if own is None else kind)
+        fits = own is not None or kind is None or (opened.kind == "sparse") == (kind == "sparse")
+        opened = _held(store, kind) if fits else opened
+    if not fits:
+        with copy_of(file, array, kind, gaps=gaps and kind != "sparse") as store:
+            opened = _held(store, kind)
+    return replace(opened, path=str(source), digests=None)
+
+
+def _held(copy: Path, kind: str | None) -> Source:
+    """A copy, opened, that is in use for as long as something reads it."""
+    opened = opened_as(copy, Asked(kind=kind))
+    node: Any = opened.reader.group if opened.reader.layout == "csr" else opened.reader.array
+    hold(copy, node.store_path.store)
+    return opened
+
+
+def _is_complex(file: Path) -> bool:
+    """Whether an .npy file holds complex numbers; what else is wrong with it is found where it is read."""
+    try:
+        with open(file, "rb") as opened:
+            return raw_header(opened)[2].kind == "c"
+    except (OSError, ValueError, NpmdaskError):
+        return False
+
+
+def _mapped(file: Path, kind: str) -> Source:
+    """The complex rows of an .npy file, which are read where they lie: stores hold real numbers."""
+    rows = mapped_rows(np.load(file.absolute(), mmap_mode="r", allow_pickle=False))
+    if not isinstance(rows, BlockRows):
+        raise BadInputError(f"{file} has shape {rows.shape}: rows and columns are needed, at least one of each")
+    return open_blocks(rows, Asked(kind=kind))

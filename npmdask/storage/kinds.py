@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
+from npmdask.core import features
 from npmdask.errors import BadInputError, closest, require
-from npmdask.storage.containers import values_of
-from npmdask.storage.readers.lazy import BlockRows
 
 KINDS = ("samples", "symmetric", "matrix", "sparse", "matrices", "tensor")
 # How data with missing values are stored. Where a run reads them by itself, the rule of the run is what helps.
 KEPT = ", or keep them as missing values with non_finite='missing' (--non-finite missing)"
 MATRICES = "kind = 'matrices' is for n square matrices, one for each record, given as a 3-D array (n x d x d)"
 TENSOR = "kind = 'tensor' is for a symmetric tensor of order three, given as a 3-D array (d x d x d)"
+HERE = (np.ndarray, list, tuple)  # what lies in memory and needs no feature
 LAYOUTS = ("packed", "full")  # of a symmetric matrix: its upper triangle, or all of it
 
 
@@ -161,9 +161,8 @@ def number_array(given: Any, what: str, form: str = "rows x columns") -> np.ndar
     BadInputError
         Masked values, text, Python objects, lists of unequal length, or no array at all.
     """
-    given = values_of(given)
-    if isinstance(given, BlockRows):
-        raise BadInputError(f"{what} are not in memory ({given.name}): give x.compute() or x[...], if they fit")
+    if type(given) not in HERE and (held := features.of_type("sources", type(given))):
+        given = held.numbers(given, what)
     if not isinstance(given, np.ndarray | list | tuple | np.generic) and not hasattr(given, "__array__"):
         raise BadInputError(
             f"{what} of type {type(given).__name__}: give an array of real numbers ({form}), or lists of them"

@@ -307,3 +307,22 @@ def axis_of(name: Any, values: Any, size: int | None = None) -> Axis:
         held = np.array([str(value)[:LONGEST] for value in listed], dtype=np.str_)
     little = held.dtype.newbyteorder("<") if held.dtype.kind != "U" else held.dtype
     return Axis(str(name), len(held), held.astype(little, copy=False))
+
+
+def gene_labels(root: Any, name: str) -> Labels | None:
+    """The names of the columns of ``X``, or of a layer, of an AnnData file; None where it has none, or holds others."""
+    if not (name == "X" or name.startswith("layers/")) or "var" not in root:
+        return None
+    table = root["var"]
+    index = str(table.attrs.get("_index", "_index"))
+    held: Any = table[index] if index in table else None
+    if hasattr(held, "keys") and "values" in held:  # text of pandas, of which some may be missing
+        held = held["values"]
+    if held is None or len(getattr(held, "shape", ())) != 1 or not is_text(held):
+        return None
+    return Labels(columns=(axis_of("var", np.asarray(held.asstr()[...] if hasattr(held, "asstr") else held[...])),))
+
+
+def is_text(array: Any) -> bool:
+    """Whether an array of HDF5 or Zarr holds text, and nothing that would have to be unpickled."""
+    return array.dtype.kind in "TUS" or (hasattr(array, "asstr") and array.dtype.metadata is not None)

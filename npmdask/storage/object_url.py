@@ -7,47 +7,39 @@ worker too; none is kept in a run.
 
 from __future__ import annotations
 
-import os
+import re
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import zarr
-from zarr.core.sync import sync
 
 from npmdask.errors import BadInputError, Later, LostError
-from npmdask.storage.checksum import fingerprint
-from npmdask.storage.chunk_access import first_line, no_answer, of_an_object_store
-from npmdask.storage.paths import require_not_withheld
+from npmdask.storage.chunk_access import first_line
+from npmdask.storage.paths import require_no_credentials
 from npmdask.storage.safe_open import open_node
-from npmdask.storage.snapshots import snapshot_of
 
 store = Later("obstore.store", "objects")
 RETRIES: Any = {"max_retries": 6, "retry_timeout": timedelta(seconds=60)}  # then the run ends, and can be resumed
-TOLD = ("size", "mtime", "LastModified", "ETag", "updated", "etag")  # of files and objects, by those who list them
 SCHEMES = ("s3", "gs", "az", "abfs", "https")
+DENIED = re.compile(r"status code: (40[0-6]|41\d|507)|169\.254\.169\.254|metadata\.google|[Cc]redential")
+# Of obstore, by name: without the extra `objects` there is none.
+ANSWERS = {"AlreadyExistsError", "NotFoundError", "PermissionDeniedError", "PreconditionError", "UnauthenticatedError"}
+
+
+def of_an_object_store(error: BaseException) -> bool:
+    """Whether this is what obstore says, which need not be installed."""
+    return any(base.__module__.startswith("obstore") for base in type(error).__mro__)
+
+
+def no_answer(error: BaseException) -> bool:
+    """Whether an object store is away, as far as can be told, and not of another mind."""
+    answered = any(base.__name__ in ANSWERS for base in type(error).__mro__)
+    return of_an_object_store(error) and not answered and not DENIED.search(str(error))
 
 
 def is_remote(source: object) -> bool:
     """Whether ``source`` is the URL of an object store."""
     return isinstance(source, str) and source.partition("://")[0] in SCHEMES and "://" in source
-
-
-def require_no_credentials(url: str) -> None:
-    """Raise BadInputError for a URL with a user, a password or a signature in it, as addresses are kept and shown; and
-    for one that only a store asks for.
-    """
-    require_not_withheld(url)
-    parts = urlsplit(url)
-    user, at, _ = parts.netloc.rpartition("@")
-    container = parts.scheme == "abfs" and ":" not in user  # abfs://container@account.dfs.core.windows.net/path
-    if (at and not container) or parts.query or parts.fragment:
-        raise BadInputError(
-            f"the address {parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path} contains credentials or "
-            "other parameters, but addresses are kept in files and logs: remove them and set them in the "
-            "environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)"
-        )
 
 
 def open_remote(url: str) -> Any:
@@ -83,24 +75,3 @@ def objects(node: Any) -> list[tuple[str, int, str]]:
     prefix = f"{node.path}/" if node.path else None
     listed = (meta for batch in node.store_path.store.store.list(prefix=prefix) for meta in batch)
     return sorted((m["path"], int(m["size"]), str(m["e_tag"] or m["last_modified"])) for m in listed)
-
-
-def outside(node: Any, facts: dict[str, Any]) -> str:
-    """Fingerprint of what can be seen without reading: layout; names, sizes, times or tags of the files or objects; of
-    a snapshot of icechunk its id and the place in it.
-    """
-    held = node.store_path.store
-    root = getattr(held, "root", None)
-    if root is not None:
-        folder = Path(str(root)) / node.path
-        files = (Path(base) / name for base, _, names in os.walk(folder) for name in names)
-        stats = ((str(f.relative_to(folder)), f.stat()) for f in files if f.exists())  # a link may lead nowhere
-        facts = {**facts, "files": sorted((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)}
-    elif (snapshot := snapshot_of(held)) is not None:
-        facts = {**facts, "snapshot": snapshot, "place": node.path}
-    elif isinstance(held, zarr.storage.ObjectStore):
-        facts = {**facts, "objects": objects(node)}
-    elif isinstance(held, zarr.storage.FsspecStore):  # as Dask opens a path
-        found = sync(held.fs._find("/".join(part for part in (held.path, node.path) if part), detail=True))
-        facts = {**facts, "objects": sorted((name, *map(str, map(about.get, TOLD))) for name, about in found.items())}
-    return fingerprint(facts, [])

@@ -10,15 +10,12 @@ import asyncio
 import hashlib
 import json
 import re
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import zarr
 
-from npmdask.errors import BadInputError, LostError, NpmdaskError
-from npmdask.storage.chunk_access import RESTORE
-from npmdask.storage.prefetch import Piece, fetches_ahead, take
+from npmdask.storage.prefetch import Piece, take
 
 SUMMED = re.compile("crc32|adler32|fletcher32|gzip|zlib|lzma|bz2")  # codecs that compare what they decode with a sum
 # Of an array whether the tags of its objects are the MD5 of their bytes, with the store, so that no other has its id.
@@ -62,15 +59,3 @@ def unchecked(source: Any) -> tuple[str, ...]:
         "its chunks have no checksum, and their ETags are no MD5. Ingest the data, write them with a checksum "
         "(zarr.codecs.Crc32cCodec), or compare with a second run",
     )
-
-
-def corrupt(chunk: str, array: Any, where: str, known: int, again: Callable[[], int]) -> NpmdaskError:
-    """What to say of a chunk whose checksum is not ``known``; from afar it is read ``again``, twice."""
-    sums, remedy = {again(), again()} if fetches_ahead(array) else set[int](), RESTORE
-    said = f"chunk {chunk} of {where}"
-    if known in sums:
-        return LostError(f"{said} came damaged on its way: run the same command again; everything committed is kept")
-    if len(sums) == 1:
-        twice = "read twice more it is the same, so that one came damaged on its way, or the data have changed"
-        remedy = f"{twice}: if they are right, start again in a new store (--store), else {RESTORE}"
-    return BadInputError(f"{said} is corrupt: its checksum is not that of its first reading; {remedy}")

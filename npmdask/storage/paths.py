@@ -20,6 +20,7 @@ from shlex import quote
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from npmdask.core import features
 from npmdask.errors import BadInputError, CommitError, RefusedError, require
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}"  # of a run
@@ -77,6 +78,7 @@ def local_path(place: str | Path, what: str, schemes: Sequence[str] = ()) -> Pat
 
 
 CACHE = "NPMDASK_CACHE"
+NOTE = "carried.json"  # beside a local copy of a run whose store is a URL
 
 
 def cache_folder() -> Path:
@@ -245,6 +247,61 @@ def require_not_withheld(place: object) -> None:
             f"the run in {place.store} names {place}, and a store alone does not decide what is opened over the "
             f"network: if you trust it, say so once with `npmdask resume {quote(place.store)} --allow {quote(place)}`"
         )
+
+
+def require_no_credentials(url: str) -> None:
+    """Raise BadInputError for a URL with a user, a password or a signature in it, as addresses are kept and shown; and
+    for one that only a store asks for.
+    """
+    require_not_withheld(url)
+    parts = urlsplit(url)
+    user, at, _ = parts.netloc.rpartition("@")
+    container = parts.scheme == "abfs" and ":" not in user  # abfs://container@account.dfs.core.windows.net/path
+    if (at and not container) or parts.query or parts.fragment:
+        raise BadInputError(
+            f"the address {parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path} contains credentials or "
+            "other parameters, but addresses are kept in files and logs: remove them and set them in the "
+            "environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)"
+        )
+
+
+def place_of_store(store: str | Path, folder: Path | None = None) -> str:
+    """Return what a store is known by: its URL, or its absolute path (relative ones are taken from ``folder``).
+
+    Raises
+    ------
+    BadInputError
+        A URL of another kind, without a name, or with credentials in it; a name that cannot be one.
+    """
+    require_not_withheld(store)
+    require_path(store)
+    if not is_url(store):
+        return str((folder or Path.cwd()) / store)
+    url, schemes = str(store).rstrip("/"), features.keys("stores")
+    parts = urlsplit(url)
+    require_no_credentials(url)
+    if parts.scheme not in schemes or "://" not in url:
+        return str(local_path(store, "the store of a run", schemes))
+    if not parts.netloc or {"", ".", ".."} & set(unquote(parts.path).removeprefix("/").split("/")):
+        raise BadInputError(f"{url} does not name a place in a bucket: write {parts.scheme}://BUCKET/NAME")
+    require_path(unquote(parts.path))
+    return url
+
+
+def url_of_copy(folder: Path) -> str | None:
+    """Return the URL of the run whose local copy ``folder`` is; None for every other folder."""
+    mine = folder.parent.parent == cache_folder() / "runs"  # a store that was sent may have a note of its own
+    note = read_note(folder.parent) if mine else None
+    return str(note["url"]) if note and str(note["url"]).rpartition("/")[2] == folder.name else None
+
+
+def read_note(home: Path) -> dict[str, Any] | None:
+    """Return the note of a local copy, or None."""
+    try:
+        note: dict[str, Any] = read_facts(home / NOTE)
+        return note if {"url", "commit", "token", "files"} <= note.keys() else None
+    except (OSError, ValueError, AttributeError, BadInputError):
+        return None
 
 
 def require_no_password(ledger: str | None) -> None:

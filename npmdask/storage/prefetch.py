@@ -19,7 +19,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -30,18 +30,16 @@ from zarr.abc.store import RangeByteRequest, SuffixByteRequest
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 
+from npmdask.storage.chunk_access import HEADERS, MOST_PACKED, PIECE, count
 from npmdask.storage.snapshots import snapshot_of
 
-PIECE = 8 * 2**20  # bytes of a large object in one request
 LARGE = 2 * PIECE  # what may be larger is fetched in pieces, several at once
 PART = 2**19  # bytes that are copied at once
 SILENCE = 15.0  # seconds without so many bytes: the request is given up and made again
 TRIES = 4  # of what broke off on its way; what a server refuses was tried again by obstore, or is an answer
 BACKOFF = 0.2  # seconds before the second try, doubled for each one after it
-MOST_PACKED = 8  # times the decoded size: an object that is larger holds something else
 # Whatever is asked for, the server sends all; or the object is shorter than that, perhaps empty: what it has will tell.
 NO_RANGE = re.compile("non-partial response|range was invalid|InvalidRange|Range Not Satisfiable")
-HEADERS = 2**20  # bytes of an object that are not held against it, whatever the chunk's size
 KEPT = 64  # indices of shards that stay after they were taken: of one shard, several threads may read
 
 
@@ -169,27 +167,6 @@ def granted(name: str, nbytes: int) -> Iterator[None]:
         grant(name, 0)
 
 
-class Tally(NamedTuple):
-    """Requests that were made, and bytes that came."""
-
-    requests: int = 0
-    nbytes: int = 0
-
-    def plus(self, requests: int, nbytes: int) -> Tally:
-        """With so many more."""
-        return Tally(self.requests + requests, self.nbytes + nbytes)
-
-
-_LOCAL = threading.local()
-
-
-def tally() -> Tally:
-    """What this thread has taken since it last asked."""
-    found = getattr(_LOCAL, "tally", Tally())
-    _LOCAL.tally = Tally()
-    return found
-
-
 @dataclass(eq=False)
 class _Object:
     """An object, or a part of one, that is asked for."""
@@ -276,7 +253,7 @@ class Prefetcher:
         found: list[tuple[np.ndarray, _Object]] = sync(self._take_all(wanted))
         if counted:  # of a store in memory, nothing was sent for
             for _, each in found:
-                _LOCAL.tally = getattr(_LOCAL, "tally", Tally()).plus(each.requests, each.nbytes)
+                count(each.requests, each.nbytes)
         return [Came(data, each.size, each.version) for data, each in found]
 
     # On the event loop
@@ -639,6 +616,14 @@ class Remote:
     array: Any
     names: tuple[str, ...]
     nbytes: int
+
+    def link(self, room: int) -> Link:
+        """Return the way to it, as :func:`link_of` measures it."""
+        return link_of(self, room)
+
+    def following(self, units: Iterable[Any], ask_for: Callable[[Any], None]) -> AbstractContextManager[None]:
+        """Have it asked for in the order of ``units``, as :func:`following`."""
+        return following(units, ask_for)
 
 
 @dataclass(frozen=True)

@@ -9,31 +9,30 @@ from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from pathlib import Path
 from shlex import quote
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import zarr
 
-from npmdask.errors import BadInputError, NpmdaskError, RefusedError, closest, require, warn
+from npmdask.core import features
+from npmdask.errors import BadInputError, RefusedError, closest, require, warn
 from npmdask.numerics.domains import one_of
 from npmdask.storage.checksum import crc32c, fingerprint
-from npmdask.storage.chunk_access import PLAIN, Boxes, location
+from npmdask.storage.chunk_access import PLAIN, Boxes, fetcher_of, location
 from npmdask.storage.column_statistics import ColumnStatistics
-from npmdask.storage.columns import addressed, at, choice_of, genotypes
-from npmdask.storage.containers import is_linear_operator, is_sparse, labels_of, sparse_in_memory, table_of, values_of
+from npmdask.storage.columns import addressed, at, genotypes
 from npmdask.storage.conventions import (
+    ALONG,
     convention_facts,
     decoded,
     dimensions_of,
     member,
     require_plain_parts,
     require_undecoded,
+    the_only,
 )
-from npmdask.storage.formats.common import ALONG, the_only
-from npmdask.storage.formats.compressed import gene_labels
-from npmdask.storage.formats.numpy_files import raw_header
-from npmdask.storage.ingest import copy_of, file_of, hold
 from npmdask.storage.kinds import (
+    HERE,
     KINDS,
     MATRICES,
     TENSOR,
@@ -42,11 +41,9 @@ from npmdask.storage.kinds import (
     require_cube,
     require_square_matrices,
 )
-from npmdask.storage.labels import Axis, Labels, axis_of
-from npmdask.storage.object_url import SCHEMES, is_remote, open_remote, outside, require_no_credentials
-from npmdask.storage.paths import is_url, local_path
-from npmdask.storage.readers.complex_parts import ComplexReader, in_parts
-from npmdask.storage.readers.computed import Rows, open_rows
+from npmdask.storage.labels import Axis, Labels, axis_of, gene_labels
+from npmdask.storage.paths import is_url, is_zarr, local_path, require_no_credentials
+from npmdask.storage.readers import Reader
 from npmdask.storage.readers.dense import DenseReader
 from npmdask.storage.readers.gaps import (
     DROP,
@@ -59,18 +56,14 @@ from npmdask.storage.readers.gaps import (
     columns_with_values,
     lacking_values,
 )
-from npmdask.storage.readers.lazy import BlockRows, mapped_rows, open_block_rows, spilled
-from npmdask.storage.readers.matrix_free import open_linear_operator
-from npmdask.storage.readers.packed import TensorReader, TriangleReader, open_packed, open_packed_tensor
-from npmdask.storage.readers.sparse import CsrReader, open_csr
+from npmdask.storage.readers.sparse import open_csr
 from npmdask.storage.safe_open import mark_of, of_budget, open_node, require_no_pickle
-from npmdask.storage.snapshots import arrays_in, in_repository, is_of_icechunk, open_repository
-from npmdask.storage.writers.packed import packed_in_memory
 
+RUN = "run.json"  # a file in a folder that is no array and yet may be data: a stored Gram
 IN_MEMORY = "memory, "  # of what a program holds: so begins what is written down instead of a path
-Reader = DenseReader | ComplexReader | GapReader | CsrReader | TriangleReader | TensorReader
 OF_COMPLEX = ("samples", "matrix", "symmetric")  # kinds of data that may be complex
-Opener = Callable[[str], Rows]
+Opener = Callable[[str], Any]  # of a URL: npmdask.storage.readers.computed.Rows
+OF_URL = "://"  # so end schemes among the keys of the table of sources
 ENTRY_POINTS = "npmdask.sources"  # group of an installed package: scheme = module:opener
 _OPENERS: dict[str, Opener] = {}
 
@@ -91,9 +84,14 @@ def register_source(scheme: str, opener: Opener) -> None:
     BadInputError
         No scheme, or one that npmdask opens itself.
     """
-    if scheme in (*SCHEMES, "file") or not re.fullmatch(r"[a-z][a-z0-9+.-]+", scheme):
+    if scheme in (*schemes(), "file") or not re.fullmatch(r"[a-z][a-z0-9+.-]+", scheme):
         raise BadInputError(f"no source can be registered for {scheme!r}: use your own scheme, such as 'lab'")
     _OPENERS[scheme] = opener
+
+
+def schemes() -> list[str]:
+    """Return the schemes of URLs that features open."""
+    return [key.removesuffix(OF_URL) for key in features.keys("sources") if key.endswith(OF_URL)]
 
 
 def is_registered(source: Any) -> bool:
@@ -104,7 +102,7 @@ def is_registered(source: Any) -> bool:
 def _opener_of(source: Any) -> Opener | None:
     """Who opens this URL: registered here, or by an installed package; None for all others."""
     scheme, found, _ = source.partition("://") if isinstance(source, str) else ("", "", "")
-    if not found or scheme in (*SCHEMES, "file"):
+    if not found or scheme in (*schemes(), "file"):
         return None
     if scheme not in _OPENERS:
         for entry in entry_points(group=ENTRY_POINTS, name=scheme):
@@ -116,19 +114,6 @@ def _opener_of(source: Any) -> Opener | None:
                     f"names {entry.value!r}: repair or remove it"
                 ) from error
     return _OPENERS.get(scheme)
-
-
-# By a file in a folder that is no array and yet data, what makes a source of the folder, or None if it is something
-# else. A room above this one registers itself (npmdask.runs.gram_store).
-FOLDERS: dict[str, Callable[[Path, str | None], Source | None]] = {}
-
-
-def _of_folder(source: str | Path, kind: str | None) -> Source | None:
-    """What a room above knows to be data."""
-    if is_url(source):
-        return None
-    known = (make for name, make in FOLDERS.items() if (Path(source) / name).is_file())
-    return next((made for make in known if (made := make(Path(source), kind)) is not None), None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +148,7 @@ class Source:
 
     path: str
     kind: str
-    reader: Reader
+    reader: Any  # npmdask.storage.readers.Reader
     fingerprint: str
     registered: bool
     mirrored: bool = False
@@ -184,7 +169,7 @@ class Source:
     @property
     def shape(self) -> tuple[int, ...]:
         """Rows and columns; (d, d, d) of a tensor."""
-        return self.reader.inner.shape if isinstance(self.reader, ComplexReader) else self.reader.shape
+        return tuple(self._stored.shape)
 
     @property
     def column_mean(self) -> np.ndarray | None:
@@ -194,12 +179,17 @@ class Source:
     @property
     def dtype(self) -> np.dtype:
         """Of the entries."""
-        return self.reader.inner.dtype if isinstance(self.reader, ComplexReader) else self.reader.dtype
+        return np.dtype(self._stored.dtype)
 
     @property
     def parts(self) -> int:
         """Real numbers in an entry, of which vectors have as many for each column: 2 of complex ones, else 1."""
-        return 2 if isinstance(self.reader, ComplexReader) else 1
+        return int(getattr(self.reader, "parts", 1))
+
+    @property
+    def _stored(self) -> Any:
+        """The reader of entries as they are stored."""
+        return self.reader.inner if self.parts == 2 else self.reader
 
     @property
     def of_csr(self) -> bool:
@@ -225,11 +215,9 @@ class Source:
     @property
     def unchecked(self) -> tuple[str, ...]:
         """What to say with an answer of one pass, where nothing would tell of bytes that came damaged."""
-        if "://" not in self.path:
-            return ()
-        from npmdask.storage.on_the_way import unchecked
-
-        return unchecked(self)
+        array = getattr(getattr(self.reader, "inner", self.reader), "array", None)
+        far = fetcher_of(array) if hasattr(array, "store_path") else None
+        return () if self.registered or far is None else far.unchecked(self)
 
     @property
     def dimension(self) -> int:
@@ -238,7 +226,7 @@ class Source:
 
     def with_checksums(self, table: np.ndarray | dict[str, np.ndarray]) -> Source:
         """The same source, its chunks held to the checksums of an earlier pass."""
-        return replace(self, reader=replace(self.reader, checksums=table))  # type: ignore[arg-type]
+        return replace(self, reader=replace(self.reader, checksums=table))
 
     def held_to_digests(self) -> Source:
         """The same source, every chunk compared with its SHA-256 as it is read: what a private run reads.
@@ -357,6 +345,17 @@ def _filling(fill: float | np.ndarray, reader: DenseReader) -> np.ndarray:
     return held
 
 
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """Arguments of :func:`open_source` beside the data, for who opens them."""
+
+    kind: str | None = None
+    dim: str | int | None = None
+    spill: str | Path | None = None
+    gaps: bool = False
+    columns: Any = None
+
+
 def open_source(
     source: Any,
     kind: str | None = None,
@@ -389,29 +388,14 @@ def open_source(
     """
     if kind is not None and kind not in KINDS:
         raise BadInputError(f"unknown kind {kind!r}: {closest(kind, list(KINDS))}")
-    path = isinstance(source, str | Path)
-    source, choice = (at(source, columns), None) if path else (source, choice_of(columns))
-    source, labels, notes = table_of(source, choice)
-    gridded = dim is not None and isinstance(source, str | Path) and not is_remote(source)
-    if gridded:
-        from npmdask.storage.wholeness import open_grid  # which a plain matrix does not need
-
-        given, cells, place = open_grid(Path(source), str(dim), gaps=gaps)
-        assert cells is not None
-        labels, opened = labels_of(given, dim), _computed(cells, kind, spill)
-        opened = replace(opened, path=place, dim=str(dim))
-    else:
-        labels = labels or labels_of(source, dim)
-        opened = _opened(source, kind, dim, spill, gaps=gaps)
-    if choice is not None:
-        opened = replace(opened, path=choice.at(opened.path))
+    opened = opened_as(source, Asked(kind=kind, dim=dim, spill=spill, gaps=gaps, columns=columns))
     if opened.parts == 2:
         _require_complex(opened, taken=of_complex)
-    labels, notes = labels or opened.labels, (*opened.notes, *notes)
+    notes = opened.notes
     if exact and opened.budget is not None:
         notes = (of_budget(opened.budget), *notes)
     warn(*notes)
-    labels = None if labels is None else labels.fitting(opened.shape)
+    labels = None if opened.labels is None else opened.labels.fitting(opened.shape)
     return replace(opened, labels=labels, notes=notes if exact else ())
 
 
@@ -429,153 +413,52 @@ def _require_complex(opened: Source, *, taken: bool) -> None:
         )
 
 
-def _opened(
-    source: Any, kind: str | None, dim: str | int | None, spill: str | Path | None, *, gaps: bool = False
-) -> Source:
-    if (opener := _opener_of(source)) is not None:
-        return _given(source, opener, kind)
-    if hasattr(type(source), "as_source"):  # it knows better what it is
-        return cast(Source, source.as_source(kind))
-    if isinstance(source, str | os.PathLike) and (found := _of_folder(str(source), kind)) is not None:
-        return found
-    if is_linear_operator(source):
-        return _matrix_free(source, kind, rows=dim is not None or spill is not None)
-    if not isinstance(source, str | os.PathLike | zarr.Array | zarr.Group):
-        source = values_of(source, dim, gaps=gaps)
-        if isinstance(source, BlockRows):
-            return _computed(source, kind, spill)
-        held = is_sparse(source) or isinstance(source, zarr.Array | zarr.Group)
-        source = source if held else _array_of(source, gaps=gaps, numbers=_numbers_of(kind))
-    elif dim is not None:
-        raise BadInputError(
-            f"dim = {dim!r} applies only to arrays in memory or opened lazily: open {source} with xarray, as "
-            "xarray.open_zarr(path, chunks={})['name'], and give that"
-        )
-    elif isinstance(source, str | Path) and (file := _file_of(source)) is not None:
-        return _copied(source, *file, kind, gaps=gaps)
-    require(spill is None, "spill applies only to rows that are computed (Dask, xarray): leave it out for stored data")
-    if kind == "tensor" and isinstance(source, np.ndarray):
-        return _tensor_in_memory(source)
-    side = None
-    if kind == "matrices" and isinstance(source, np.ndarray):
-        n, side = require_square_matrices(source.shape, "the array")
-        source = source.reshape(n, -1)
-    node, path = _open_node(source)
-    try:
-        opened = _open_any(node, path, kind)
-        opened = replace(opened, side=opened.side if side is None else side, mark=mark_of(node))
-    except (KeyError, ValueError, TypeError, AttributeError, OSError) as error:
-        if isinstance(error, BadInputError):
-            raise
-        said = f"{type(error).__name__}: {error}"
-        raise BadInputError(f"the record of {path} is damaged ({said}); ingest the source again") from error
-    return _consistent(opened)
-
-
-def _file_of(source: str | Path) -> tuple[Path, str | None] | None:
-    """The file that a path leads to, and the array in it; None of everything else."""
-    if is_remote(source) or str(source).startswith(IN_MEMORY):
-        return None
-    path = local_path(source, "an array that is opened", SCHEMES)
-    return None if in_repository(path) else file_of(path)
-
-
-def row_names(source: str | Path) -> Axis | None:
-    """What the rows of a table in a file are called, where a column says it, which is read; None of anything else."""
-    from npmdask.storage.formats import TABLES, open_file, tell_format
-
-    file = None if is_url(source) else _file_of(source)
-    if file is None or tell_format(file[0]) not in TABLES:
-        return None
-    return open_file(file[0], None, "nan", None, file[0]).row_names()  # nothing is written to a folder
-
-
-def _copied(source: str | Path, file: Path, array: str | None, kind: str | None, *, gaps: bool) -> Source:
-    """What a file of another format holds, from the store that it is read into; with ``gaps`` missing values are NaN.
-
-    It has no SHA-256 of its own: private runs ask for a store that was ingested.
-    """
-    if array is None and file.suffix.lower() == ".npy" and kind in (None, *OF_COMPLEX) and _is_complex(file):
-        return replace(_mapped(file, kind or "samples"), path=str(source))
-    own = kind if kind in ("symmetric", "matrices", "tensor") else None  # which are not stored as a table is
-    with copy_of(file, array, own, gaps=gaps and own is None) as store:
-        opened = _held(store, None if own is None else kind)
-        fits = own is not None or kind is None or (opened.kind == "sparse") == (kind == "sparse")
-        opened = _held(store, kind) if fits else opened
-    if not fits:
-        with copy_of(file, array, kind, gaps=gaps and kind != "sparse") as store:
-            opened = _held(store, kind)
-    return replace(opened, path=str(source), digests=None)
-
-
-def _held(copy: Path, kind: str | None) -> Source:
-    """A copy, opened, that is in use for as long as something reads it."""
-    opened = _opened(copy, kind, None, None)
-    node: Any = opened.reader.group if isinstance(opened.reader, CsrReader) else opened.reader.array
-    hold(copy, node.store_path.store)
+def opened_as(source: Any, asked: Asked) -> Source:
+    """Open what is given: here where it is NumPy's or Zarr's, else as the feature for it does."""
+    if isinstance(source, str | os.PathLike):
+        return _opened_at(at(source, asked.columns), asked)
+    if asked.columns is None:
+        if hasattr(type(source), "as_source"):  # it knows better what it is
+            known: Source = source.as_source(asked.kind)
+            return known
+        if isinstance(source, zarr.Array | zarr.Group):
+            return open_node_of(source, asked)
+        if type(source) in HERE and asked.dim is None:
+            return open_array(source, asked)
+    opened: Source = (features.of_type("sources", type(source)) or features.required("sources", "object")).opened(
+        source, asked
+    )
     return opened
 
 
-def _is_complex(file: Path) -> bool:
-    """Whether an .npy file holds complex numbers; what else is wrong with it is found where it is read."""
-    try:
-        with open(file, "rb") as opened:
-            return raw_header(opened)[2].kind == "c"
-    except (OSError, ValueError, NpmdaskError):
-        return False
-
-
-def _mapped(file: Path, kind: str) -> Source:
-    """The complex rows of an .npy file, which are read where they lie: stores hold real numbers."""
-    rows = mapped_rows(np.load(file.absolute(), mmap_mode="r", allow_pickle=False))
-    if not isinstance(rows, BlockRows):
-        raise BadInputError(f"{file} has shape {rows.shape}: rows and columns are needed, at least one of each")
-    return _computed(rows, kind, None)
-
-
-def _given(url: str, opener: Opener, kind: str | None) -> Source:
-    """What a registered opener makes of a URL."""
-    require_no_credentials(url)
-    try:
-        rows = opener(url)
-    except NpmdaskError:
-        raise
-    except Exception as error:  # whatever a program raises
+def _opened_at(source: str | Path, asked: Asked) -> Source:
+    """Open what a path or a URL leads to."""
+    text, local = os.fspath(source), not is_url(source)
+    far = None if local or isinstance(source, Path) else features.found("sources", text.partition(OF_URL)[0] + OF_URL)
+    if asked.dim is not None and far is None:
+        return features.required("sources", "grid")(text, asked)
+    if (opener := _opener_of(source)) is not None:
+        require_no_credentials(text)
+        return features.required("sources", "rows")(text, opener, asked)
+    gram = features.found("sources", RUN) if local and (Path(text) / RUN).is_file() else None
+    if gram is not None and (opened := gram(Path(text), asked)) is not None:
+        return opened
+    if far is not None:
+        require_stored(source, asked)
+        return far(text, asked)
+    if text.startswith(IN_MEMORY):
+        require_stored(source, asked)
         raise BadInputError(
-            f"{url} cannot be opened by its registered source ({type(error).__name__}: {error})"
-        ) from error
-    reader, printed = open_rows(rows, url)
-    return _consistent(Source(path=url, kind=kind or "matrix", reader=reader, fingerprint=printed, registered=False))
-
-
-def _computed(rows: BlockRows, kind: str | None, spill: str | Path | None) -> Source:
-    """Rows of a graph, or of an array that is sliced; they are gone with this program, as data in memory are."""
-    if kind in ("matrices", "tensor") or (kind == "sparse" and not rows.sparse):
-        raise BadInputError(
-            f"kind = {kind!r} does not fit {rows.name}, whose rows are dense: use kind = 'samples', 'matrix' or "
-            "'symmetric'"
+            f"the data were in the memory of a program ({text}): to resume, that program must call the same "
+            "function again, with the same data and store"
         )
-    rows = rows if rows.sparse and kind in (None, "sparse") else rows.as_dense()
-    given = rows if spill is None else spilled(rows, str(local_path(spill, "a folder for computed rows")))
-    reader, printed = open_block_rows(given)
-    kind, where = kind or ("sparse" if rows.sparse else "matrix"), f"{IN_MEMORY}{rows.name}"
-    held = in_parts(reader) if isinstance(reader, DenseReader) else reader
-    opened = Source(path=where, kind=kind, reader=held, fingerprint=printed, registered=False, mark=rows.mark)
-    return _consistent(opened)
-
-
-def _matrix_free(operator: Any, kind: str | None, *, rows: bool) -> Source:
-    """A linear operator; ``rows``: something was said of rows that it has not."""
-    if rows or kind not in (None, "matrix", "symmetric"):
-        asked = "dim and spill are" if rows else f"kind = {kind!r} is"
-        raise BadInputError(
-            f"{asked} for data with rows, and the {type(operator).__name__} has products only: leave it out (singular "
-            "triplets), or say kind = 'symmetric' (eigenpairs of a self-adjoint one)"
-        )
-    reader: Any
-    reader, printed = open_linear_operator(operator, self_adjoint=kind == "symmetric")
-    path = f"{IN_MEMORY}{reader.where}, products {printed[:8]}"
-    return Source(path=path, kind=kind or "matrix", reader=reader, fingerprint=printed, registered=False)
+    path = local_path(source, "an array that is opened", schemes())
+    if not is_zarr(path):
+        for where in ("repository", "file"):  # what lies in them has a path, too
+            if (opener := features.found("sources", where)) and (opened := opener(source, path, asked)):
+                return opened
+    require_stored(source, asked)
+    return open_stored(_node_at(path), str(path), asked)
 
 
 def _numbers_of(kind: str | None) -> Callable[[Any, str], np.ndarray]:
@@ -598,6 +481,72 @@ def _array_of(given: Any, *, gaps: bool, numbers: Callable[[Any, str], np.ndarra
     return numbers(given, "the values")
 
 
+def require_stored(source: Any, asked: Asked) -> None:
+    """Raise BadInputError for arguments that data in a store cannot have."""
+    if asked.dim is not None:
+        raise BadInputError(
+            f"dim = {asked.dim!r} applies only to arrays in memory or opened lazily: open {source} with xarray, as "
+            "xarray.open_zarr(path, chunks={})['name'], and give that"
+        )
+    require_computed(asked)
+
+
+def require_computed(asked: Asked) -> None:
+    """Raise BadInputError for a folder for computed rows where none are computed."""
+    require(
+        asked.spill is None,
+        "spill applies only to rows that are computed (Dask, xarray): leave it out for stored data",
+    )
+
+
+def open_array(given: Any, asked: Asked) -> Source:
+    """Open what lies in memory: an array, or what NumPy makes one of."""
+    array, side = _array_of(given, gaps=asked.gaps, numbers=_numbers_of(asked.kind)), None
+    require_computed(asked)
+    if asked.kind == "tensor":
+        made: Source = features.required("sources", "tensor")(array, asked)
+        return made
+    if asked.kind == "matrices":
+        n, side = require_square_matrices(array.shape, "the array")
+        array = array.reshape(n, -1)
+    if array.ndim != 2:
+        more = "; or pass kind='tensor' (d x d x d) or kind='matrices' (n x d x d)" if array.ndim == 3 else ""
+        raise BadInputError(f"the array has {array.ndim} dimensions; 2 are needed (rows x columns){more}")
+    return open_stored(_in_memory(array), content_of(array), asked, side=side)
+
+
+def open_node_of(node: Any, asked: Asked) -> Source:
+    """Open a Zarr array or group that a program has opened."""
+    require_stored(node, asked)
+    require_no_pickle(node)
+    far = fetcher_of(node)
+    return open_stored(node, (IN_MEMORY if far and far.of_a_program else "") + location(node), asked)
+
+
+def open_stored(node: Any, path: str, asked: Asked, *, side: int | None = None) -> Source:
+    """Open the Zarr array or group that ``path`` leads to. ``side``: of rows that are matrices.
+
+    Raises
+    ------
+    BadInputError
+        Its record is damaged, or its data have not the kind that is asked for.
+    """
+    try:
+        opened = _open_any(node, path, asked.kind)
+        opened = replace(opened, side=opened.side if side is None else side, mark=mark_of(node))
+    except (KeyError, ValueError, TypeError, AttributeError, OSError) as error:
+        if isinstance(error, BadInputError):
+            raise
+        said = f"{type(error).__name__}: {error}"
+        raise BadInputError(f"the record of {path} is damaged ({said}); ingest the source again") from error
+    return consistent(opened)
+
+
+def in_parts(reader: Any) -> Any:
+    """Return a reader of rows as it is read: complex ones as the feature for them does."""
+    return reader if reader.dtype.kind != "c" else features.required("readers", "complex")(reader)
+
+
 def _open_any(node: Any, path: str, kind: str | None) -> Source:
     if isinstance(node, zarr.Array):
         return _plain(node, path, kind)
@@ -607,28 +556,8 @@ def _open_any(node: Any, path: str, kind: str | None) -> Source:
     return _registered(node, path, kind or record["kind"], record)
 
 
-def _open_node(source: Any) -> tuple[Any, str]:
-    if isinstance(source, np.ndarray):
-        if source.ndim != 2:
-            more = "; or pass kind='tensor' (d x d x d) or kind='matrices' (n x d x d)" if source.ndim == 3 else ""
-            raise BadInputError(f"the array has {source.ndim} dimensions; 2 are needed (rows x columns){more}")
-        return _in_memory(source), _content(source)
-    if is_sparse(source):
-        return sparse_in_memory(source)
-    if isinstance(source, zarr.Array | zarr.Group):
-        require_no_pickle(source)
-        opened_by_a_program = is_of_icechunk(source.store_path.store)
-        return source, (IN_MEMORY if opened_by_a_program else "") + location(source)
-    if is_remote(source):
-        return open_remote(source), source
-    if str(source).startswith(IN_MEMORY):
-        raise BadInputError(
-            f"the data were in the memory of a program ({source}): to resume, that program must call the same "
-            "function again, with the same data and store"
-        )
-    path = local_path(source, "an array that is opened", SCHEMES)
-    if (inside := in_repository(path)) is not None:
-        return open_repository(*inside)
+def _node_at(path: Path) -> Any:
+    """Open the Zarr store at a path, or say what else is there."""
     make = f"make one with `npmdask ingest {quote(str(path))} {quote(f'{path.stem}.zarr')}`"
     if addressed(path)[1] is not None and Path(addressed(path)[0]).exists():
         raise BadInputError(f"columns are chosen of tables (CSV, Parquet, data frames), not of {path}: leave them out")
@@ -644,7 +573,7 @@ def _open_node(source: Any) -> tuple[Any, str]:
             f"{path} is the store of a run or a Gram, but rows are needed here: give the data that it was made from"
         )
     try:
-        return open_node(path), str(path)
+        return open_node(path)
     except BadInputError:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -658,16 +587,8 @@ def _in_memory(array: np.ndarray) -> Any:
     return held
 
 
-def _content(array: np.ndarray) -> str:
+def content_of(array: np.ndarray) -> str:
     return f"memory, content {crc32c(np.ascontiguousarray(array)):08x}"
-
-
-def _tensor_in_memory(array: np.ndarray) -> Source:
-    reader, squared = packed_in_memory(array)
-    path = _content(array)
-    print_ = fingerprint({"shape": reader.shape, "dtype": reader.dtype.str, "where": path}, [])
-    held = {"kind": "tensor", "reader": reader, "squared_frobenius": squared, "mirrored": True}
-    return Source(path=path, fingerprint=print_, registered=False, **held)  # type: ignore[arg-type]
 
 
 def _plain(array: Any, path: str, kind: str | None) -> Source:
@@ -690,6 +611,20 @@ def _plain(array: Any, path: str, kind: str | None) -> Source:
         registered=False,
         labels=labels,
     )
+
+
+def outside(node: Any, facts: dict[str, Any]) -> str:
+    """Fingerprint of what can be seen without reading: layout; names, sizes, times or tags of the files or objects; of
+    a snapshot of icechunk its id and the place in it.
+    """
+    if (root := getattr(node.store_path.store, "root", None)) is not None:
+        folder = Path(str(root)) / node.path
+        files = (Path(base) / name for base, _, names in os.walk(folder) for name in names)
+        stats = ((str(f.relative_to(folder)), f.stat()) for f in files if f.exists())  # a link may lead nowhere
+        facts = {**facts, "files": sorted((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)}
+    elif (far := fetcher_of(node)) is not None:
+        facts = {**facts, **far.seen(node)}
+    return fingerprint(facts, [])
 
 
 def _never_packed(array: Any, path: str) -> BadInputError:
@@ -721,9 +656,9 @@ def _registered(group: Any, path: str, kind: str, record: dict[str, Any]) -> Sou
             truth = Truth(basis=beside["truth/basis"], values=beside["truth/values"])
         reader: Reader
         if record["kind"] == "tensor":
-            reader = open_packed_tensor(group["data"], shape[0], beside["checksums"])
+            reader = features.required("readers", "tensor")(group["data"], shape[0], beside["checksums"])
         elif record.get("layout") == "packed":
-            reader = open_packed(group["data"], shape[0], beside["checksums"])
+            reader = features.required("readers", "packed")(group["data"], shape[0], beside["checksums"])
         elif "X" in group:
             names = ("data", "indices", "indptr")
             reader = open_csr(group["X"], (shape[0], shape[1]), {n: beside[f"checksums/{n}"] for n in names})
@@ -813,10 +748,8 @@ def _group(group: Any, path: str, kind: str | None) -> Source:
     if only is not None:
         return _plain(member(group, only), f"{path}/{only}", kind)
     names, name = ", ".join(sorted(arrays)) or "none", f"{path}/NAME"
-    if is_of_icechunk(group.store_path.store):
-        names = names if arrays else f"none; further down {arrays_in(group)}"
-        session = "zarr.open_array(session.store, path='NAME', mode='r')"
-        name = session if path.startswith(IN_MEMORY) else name
+    if (far := fetcher_of(group)) is not None:
+        names, name = far.named(group, names, path)
     larger = " or larger ones" if any(nodes[one].ndim > dimensions for one in arrays) else ""
     raise BadInputError(
         f"{path} is a group with {len(arrays)} {said}-dimensional arrays{larger} ({names}): name one, as {name}"
@@ -824,7 +757,7 @@ def _group(group: Any, path: str, kind: str | None) -> Source:
     )
 
 
-def _consistent(source: Source) -> Source:
+def consistent(source: Source) -> Source:
     layout = source.reader.layout
     if layout == "tensor" and source.kind != "tensor":
         raise BadInputError(

@@ -42,12 +42,12 @@ from npmdask.storage.conventions import (
 )
 from npmdask.storage.formats.hdf5 import h5py, require_readable, whole_dataset
 from npmdask.storage.ingest import look_of
-from npmdask.storage.object_url import outside
 from npmdask.storage.paths import is_zarr, local_path
 from npmdask.storage.readers.gaps import promoted
 from npmdask.storage.readers.lazy import BlockRows, SlicedRows, rows_of_a_block
 from npmdask.storage.safe_open import open_node
 from npmdask.storage.snapshots import in_repository, open_repository
+from npmdask.storage.source import outside
 
 DEEPEST = 40  # wrappers within each other
 PLAIN = (str, bytes, int, float, complex, type(None), type, np.ndarray, np.generic)

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 import npmdask
-from npmdask.checkpoint.remote import Carried, LocalCopy, Pointer, place_of_store
+from npmdask.checkpoint.remote import Carried, LocalCopy, Pointer
 from npmdask.checkpoint.store import RunStore, folder_of
 from npmdask.config import load_config
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.storage.chunk_access import first_line
 from npmdask.storage.object_url import open_remote
+from npmdask.storage.paths import place_of_store
 from tests.conftest import write_zarr
 
 

@@ -21,8 +21,9 @@ import npmdask
 import npmdask.execution.distributed_pass as distributed_pass
 import npmdask.operators._protocol as protocol
 from npmdask.errors import BadInputError, LostError, RefusedError
-from npmdask.execution.executor import Cluster, Threads
+from npmdask.execution.executor import Threads
 from npmdask.execution.reduction import TreeNode, runs_of
+from npmdask.execution.workers import Cluster
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import Gram, Partial
 from npmdask.planning import predicted_steps

@@ -17,12 +17,13 @@ import pytest
 from distributed import LocalCluster
 
 import npmdask.execution.distributed_pass as distributed_pass
-import npmdask.execution.executor as executor_module
+import npmdask.execution.workers as workers_module
 import npmdask.operators._protocol as protocol
 from infra.proxy import Proxy
 from npmdask.errors import LostError
-from npmdask.execution.executor import Cluster, Threads
+from npmdask.execution.executor import Threads
 from npmdask.execution.reduction import PassCheckpoint, TreeNode, runs_of
+from npmdask.execution.workers import Cluster
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import Gram, Partial
 from npmdask.storage.source import open_source
@@ -178,7 +179,7 @@ def test_half_of_the_workers_killed(made: Pass, machines: Machines) -> None:
 def test_workers_come_and_go_in_order(made: Pass) -> None:
     """Down to one, which takes over what the others had, and up again; each may begin something for one that leaves."""
     with LocalCluster(n_workers=3, threads_per_worker=1, dashboard_address="127.0.0.1:0", host="127.0.0.1") as cluster:
-        executor = Cluster(executor_module.SchedulerAddress(cluster.scheduler_address), made.path)
+        executor = Cluster(workers_module.SchedulerAddress(cluster.scheduler_address), made.path)
         pids: list[int] = []
 
         def scale() -> None:
@@ -200,10 +201,10 @@ def test_a_worker_that_hangs(made: Pass, machines: Machines, monkeypatch: pytest
     executor = cluster_of(machines, made, 3)
     made.run(executor, lambda: machines.workers[0].send_signal(signal.SIGSTOP))
     made.again()
-    monkeypatch.setattr(executor_module, "PEAK_SECONDS", 20.0)
+    monkeypatch.setattr(workers_module, "PEAK_SECONDS", 20.0)
     assert len(executor.peaks()) == 2
     executor.close()
-    monkeypatch.setattr(executor_module, "ANSWER", 20.0)
+    monkeypatch.setattr(workers_module, "ANSWER", 20.0)
     with pytest.raises(LostError, match=r"the workers tcp://127.0.0.1:\d+ have not answered for 20 s: end them"):
         Cluster(machines.address, made.path)
 
@@ -249,9 +250,9 @@ def test_a_connection_that_does_not_come_back(
 
         def part() -> None:
             patch.setattr(distributed_pass, "ANSWER", 3.0)
-            patch.setattr(executor_module, "ANSWER", 3.0)
-            patch.setattr(executor_module, "RECONNECT", 3.0)
-            patch.setattr(executor_module, "CONNECT", 3.0)
+            patch.setattr(workers_module, "ANSWER", 3.0)
+            patch.setattr(workers_module, "RECONNECT", 3.0)
+            patch.setattr(workers_module, "CONNECT", 3.0)
             getattr(proxy, how)()
 
         with pytest.raises(LostError, match=r"was lost during a pass .* everything committed is kept: start it again"):

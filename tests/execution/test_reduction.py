@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import npmdask.operators._protocol as protocol
 from npmdask.checkpoint.store import RunStore
 from npmdask.execution.distributed_pass import DistributedPass
-from npmdask.execution.executor import Processes, Threads, single_threaded_blas
+from npmdask.execution.executor import Threads, single_threaded_blas
 from npmdask.execution.reduction import (
     PassCheckpoint,
     TreeNode,
@@ -34,6 +34,7 @@ from npmdask.execution.reduction import (
     tasks_of,
     unpack,
 )
+from npmdask.execution.workers import Processes
 from npmdask.operators import ColumnMoments, Gram, LeftProduct, Operator, Partial, SparseGram, View
 from npmdask.operators.dilation import Dilation, SparseDilation
 from npmdask.operators.likelihood_sums import MixtureExpectations, SourceContrasts

@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 
 import npmdask.operators._protocol as protocol
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.execution.executor import Processes, Threads
+from npmdask.execution.executor import Threads
 from npmdask.execution.reduction import compute_run, runs_of
+from npmdask.execution.workers import Processes
 from npmdask.operators import PrivateOperator
 from npmdask.operators import clipped_rows as clipped
 from npmdask.operators import clipped_rows as clipped_sparse_rows

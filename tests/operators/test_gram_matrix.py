@@ -17,8 +17,9 @@ import npmdask.operators.gram_matrix as formed
 from npmdask.algorithms import Query
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
-from npmdask.execution.executor import Processes, Threads
+from npmdask.execution.executor import Threads
 from npmdask.execution.reduction import TreeNode, pack, runs_of, unpack
+from npmdask.execution.workers import Processes
 from npmdask.operators import Gram, GramMatrix, View
 from npmdask.runs.session import keeper_of
 from npmdask.storage.column_statistics import ColumnStatistics

@@ -21,8 +21,9 @@ import npmdask.operators.gram_matrix as gram_matrix
 import npmdask.operators.on_device as on
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, MemoryRefusedError
-from npmdask.execution.executor import Processes, Threads
+from npmdask.execution.executor import Threads
 from npmdask.execution.reduction import TreeNode, runs_of
+from npmdask.execution.workers import Processes
 from npmdask.numerics.devices import Device
 from npmdask.operators import Gram, GramMatrix, SparseGram, View
 from npmdask.operators.on_device import OnDevice, on_device

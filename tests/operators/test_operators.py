@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 import npmdask.operators._protocol as protocol
 from npmdask.algorithms import Query
 from npmdask.errors import BadInputError
-from npmdask.execution.executor import Processes, Threads
+from npmdask.execution.executor import Threads
 from npmdask.execution.reduction import runs_of
+from npmdask.execution.workers import Processes
 from npmdask.operators import ColumnMoments, Gram, SparseGram, View
 from npmdask.operators.clipped_entries import BoundedProduct
 from npmdask.operators.clipped_rows import ClippedGram

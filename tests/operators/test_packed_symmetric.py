@@ -16,8 +16,9 @@ from zarr.storage import MemoryStore
 import npmdask
 import npmdask.operators._protocol as protocol
 from npmdask.errors import BadInputError
-from npmdask.execution.executor import Processes, Threads
+from npmdask.execution.executor import Threads
 from npmdask.execution.reduction import runs_of
+from npmdask.execution.workers import Processes
 from npmdask.operators.packed import Symmetric, Triangle
 from npmdask.runs.build import make_problem
 from npmdask.runs.problem import Request

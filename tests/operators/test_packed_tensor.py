@@ -18,8 +18,9 @@ from zarr.storage import MemoryStore
 
 import npmdask.operators.packed as tensor_module
 from npmdask.errors import BadInputError
-from npmdask.execution.executor import Processes, Threads
+from npmdask.execution.executor import Threads
 from npmdask.execution.reduction import PassCheckpoint, compute_node, pack, root, runs_of, tasks_of, unpack
+from npmdask.execution.workers import Processes
 from npmdask.numerics.subspaces import symmetric_part
 from npmdask.operators import Operator
 from npmdask.operators import packed as strips_module

@@ -14,6 +14,7 @@ import scipy.sparse as sp
 import npmdask
 import npmdask.algorithms.gram as gram
 import npmdask.numerics.devices as devices
+import npmdask.operators.on_device as on_device
 import npmdask.planning.device_choice as device_choice
 import npmdask.runs.session as session
 from npmdask.checkpoint.store import RunStore
@@ -162,7 +163,7 @@ def test_there_is_no_gpu(no_device: None, path: Path) -> None:
 
 @pytest.mark.slow
 def test_there_is_no_gpu_in_the_workers(no_device: None, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "STARTING", 0.0)
+    monkeypatch.setattr(on_device, "STARTING", 0.0)
     with pytest.raises(RefusedError, match='device = "cuda": no_such_library is not installed'):
         npmdask.top_k(path, 4, kind="samples", device="cuda", workers=1, threads=1)
     found = npmdask.top_k(path, 4, kind="samples", device="auto", workers=1, threads=1, algorithm="krylov")
@@ -197,7 +198,7 @@ def test_auto_takes_what_is_faster_once(
     faster: bool, device: str, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Settled when a run begins; a run that has begun keeps its way, whatever a later measurement says."""
-    for module in (session, device_choice):
+    for module in (on_device, device_choice):
         monkeypatch.setattr(module, "STARTING", 0.0)
     rates = iter((1.0, 1.0, 9.0) if faster else (9.0, 9.0, 1.0))
     monkeypatch.setattr(device_choice, "_rate", lambda *_: next(rates))
@@ -239,7 +240,7 @@ def test_both_are_measured_through_what_a_pass_does(device: str, path: Path, mon
     problem = posed(Request(target_rank=3, algorithm="krylov"), open_source(path, "samples"), Resources())
     memory, given = session.memory_for(session.needs_of(problem), Resources()), Resources(device="cuda")
     found = choose_device(problem, given, memory)
-    assert found is not None and found.passes == session.USUAL_PASSES and found.starting > session.STARTING
+    assert found is not None and found.passes == on_device.USUAL_PASSES and found.starting > on_device.STARTING
     assert by == sorted(by, reverse=True) and set(by) == {"OnDevice", "Gram"}
     device_used = session.device_for(session.needs_of(problem), given)
     assert device_used is not None and device_used.backend.room == 0 and not device_used.backend._kept

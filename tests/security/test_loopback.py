@@ -19,8 +19,8 @@ import pytest
 from distributed import Client
 
 from npmdask.errors import RefusedError
-from npmdask.execution.executor import Processes
 from npmdask.execution.threads import Threads
+from npmdask.execution.workers import Processes
 from npmdask.federated.protocol import TOKEN
 from npmdask.federated.server import serve
 from npmdask.operators import Gram

@@ -15,7 +15,7 @@ from npmdask.checkpoint.store import RunStore
 from npmdask.config import load_config
 from npmdask.errors import BadInputError, LostError, NpmdaskError, RefusedError
 from npmdask.execution.clusters import security_of
-from npmdask.execution.executor import Cluster
+from npmdask.execution.workers import Cluster
 from npmdask.runs.solution import Resources
 from npmdask.synthetic import generate
 from tests.cluster.certificates import Authority

@@ -30,9 +30,9 @@ from npmdask.storage.labels import Axis
 from npmdask.storage.object_url import SCHEMES, is_remote
 from npmdask.storage.paths import local_path, locked
 from npmdask.storage.readers.packed import TensorReader
+from npmdask.storage.readers.whole_rows import units_of
 from npmdask.storage.safe_open import carried
 from npmdask.storage.source import Source, open_source
-from npmdask.storage.streams.zarr_rows import units_of
 from npmdask.storage.writers.sparse import SparseWriter
 
 # The words that the columns of a matrix of counts mean: read from a file, checked, and kept beside arrays.

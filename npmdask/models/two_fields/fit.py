@@ -45,12 +45,13 @@ from npmdask.runs.weights import Weights, columns_read, find_weights, keep_weigh
 from npmdask.storage.bundle import Arrays
 from npmdask.storage.checksum import fingerprint
 from npmdask.storage.column_statistics import ColumnStatistics
+from npmdask.storage.ingest import row_names
 from npmdask.storage.labels import Labels
 from npmdask.storage.names import matched
 from npmdask.storage.readers.dense import DenseReader, checksum_table
 from npmdask.storage.readers.gaps import DROP, MEAN, REFUSE, GapReader, as_nan
 from npmdask.storage.readers.side_by_side import SideBySide
-from npmdask.storage.source import Source, open_source, row_names
+from npmdask.storage.source import Source, open_source
 from npmdask.theory.certificates.wording import of_coupled
 
 

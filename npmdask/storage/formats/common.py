@@ -11,7 +11,6 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from math import prod
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO, TypeVar, cast
@@ -22,6 +21,7 @@ from scipy import sparse
 
 from npmdask.errors import BadInputError, CommitError, Later, NpmdaskError, RefusedError, closest, require
 from npmdask.storage.columns import genotypes
+from npmdask.storage.conventions import ALONG, the_only
 from npmdask.storage.kinds import storage_dtype
 from npmdask.storage.labels import Axis, Labels
 from npmdask.storage.readers.dense import DenseReader, ReadStats
@@ -29,9 +29,7 @@ from npmdask.storage.readers.dense import DenseReader, ReadStats
 pa = Later("pyarrow", "ingest")
 pa_csv = Later("pyarrow.csv", "ingest")
 
-BOUNDS = ("bounds", "climatology", "cell_bounds")  # attributes that name an array beside another, by CF
 MOST_EMPTY_ROWS = 10**8
-ALONG = "where dimensions have names (NetCDF, xarray), run on it as it is, and say along which one rows lie: --dim time"
 
 Item = TypeVar("Item")
 Rows = TypeVar("Rows", np.ndarray, sparse.csr_matrix)
@@ -167,24 +165,6 @@ def require_numbers(dtype: np.dtype, where: str) -> np.dtype:
         return storage_dtype(dtype)
     except BadInputError as error:
         raise BadInputError(f"{where}: {error}") from None
-
-
-def the_only(
-    shapes: Mapping[str, tuple[int, ...]], dimensions: int | None, nodes: Mapping[str, Any]
-) -> tuple[str | None, list[str]]:
-    """The array with so many dimensions (None: with any), if it alone can be meant, and else None; all that can be.
-
-    Nothing is taken without a word that one of the ``nodes`` names as its bounds, or that is smaller than an array of
-    more dimensions beside it: labels of images, flags of a field.
-    """
-    held = [getattr(node, kind, {}) for node in nodes.values() for kind in ("attrs", "encoding")]
-    said = [one[word] for one in held for word in BOUNDS if word in one]
-    bounds = {word.decode("utf-8", "replace") if isinstance(word, bytes) else str(word) for word in said}
-    found = [name for name, shape in shapes.items() if dimensions in (None, len(shape))]
-    data = [name for name in found if name.rpartition("/")[2] not in bounds]
-    size = prod(shapes[data[0]]) if len(data) == 1 else 0
-    larger = [n for n, s in shapes.items() if dimensions and size and len(s) > dimensions and prod(s) > size]
-    return (data[0] if len(data) == 1 and not larger else None), [*found, *larger]
 
 
 def choose_array(

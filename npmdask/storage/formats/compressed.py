@@ -12,7 +12,6 @@ from scipy import sparse
 
 from npmdask.errors import BadInputError
 from npmdask.storage.formats.common import SparseSource, spool_file, spool_write, truncated
-from npmdask.storage.labels import Labels, axis_of
 
 # Sorting outside of memory, for files that are not ordered by rows (COO, CSC, MatrixMarket).
 #
@@ -237,25 +236,6 @@ def main_array(root: Any) -> str | None:
     if is_loom(root):
         return "matrix"
     return "X" if "X" in root and "encoding-type" in root["X"].attrs else None
-
-
-def gene_labels(root: Any, name: str) -> Labels | None:
-    """The names of the columns of ``X``, or of a layer, of an AnnData file; None where it has none, or holds others."""
-    if not (name == "X" or name.startswith("layers/")) or "var" not in root:
-        return None
-    table = root["var"]
-    index = str(table.attrs.get("_index", "_index"))
-    held: Any = table[index] if index in table else None
-    if hasattr(held, "keys") and "values" in held:  # text of pandas, of which some may be missing
-        held = held["values"]
-    if held is None or len(getattr(held, "shape", ())) != 1 or not is_text(held):
-        return None
-    return Labels(columns=(axis_of("var", np.asarray(held.asstr()[...] if hasattr(held, "asstr") else held[...])),))
-
-
-def is_text(array: Any) -> bool:
-    """Whether an array of HDF5 or Zarr holds text, and nothing that would have to be unpickled."""
-    return array.dtype.kind in "TUS" or (hasattr(array, "asstr") and array.dtype.metadata is not None)
 
 
 def array_shapes(nodes: dict[str, Any]) -> dict[str, tuple[int, ...]]:

@@ -47,14 +47,12 @@ from npmdask.storage.formats.compressed import (
     compressed_source,
     encoding,
     exact_slice,
-    gene_labels,
     group_shape,
     is_10x,
     is_loom,
-    is_text,
     main_array,
 )
-from npmdask.storage.labels import Labels, axis_of, points_of
+from npmdask.storage.labels import Labels, axis_of, gene_labels, is_text, points_of
 
 h5py = Later("h5py", "ingest")
 

@@ -41,11 +41,10 @@ from npmdask.storage.formats.compressed import (
     compressed_source,
     encoding,
     exact_slice,
-    gene_labels,
     group_shape,
     main_array,
 )
-from npmdask.storage.labels import Labels
+from npmdask.storage.labels import Labels, gene_labels
 from npmdask.storage.readers.dense import DenseReader
 from npmdask.storage.readers.packed import open_packed
 from npmdask.storage.safe_open import open_node

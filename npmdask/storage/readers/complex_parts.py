@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -19,6 +20,8 @@ COMPLEX = (np.dtype(np.complex64), np.dtype(np.complex128))
 @dataclass(frozen=True, kw_only=True)
 class ComplexReader(AroundDense):
     """A dense reader of complex rows (m x d), as operators read real ones (m x 2 d)."""
+
+    parts: ClassVar[int] = 2  # real numbers in an entry
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -20,6 +20,7 @@ from npmdask.errors import BadInputError, NpmdaskError, require
 from npmdask.storage.checksum import fingerprint
 from npmdask.storage.chunk_access import Access, scratch
 from npmdask.storage.readers.dense import DenseReader, Tile, said_of_gaps, shown
+from npmdask.storage.source import Asked, Source, consistent
 
 REAL = "iufb"  # kinds of dtypes
 COMPUTED = Access("computed", "computed: rows come from a program or a graph when they are asked for")
@@ -235,3 +236,19 @@ def open_rows(rows: Any, place: str) -> tuple[RowsReader, str]:
     facts = {"shape": shape, "dtype": dtype.str, "unit_rows": unit_rows, "identity": identity, "source": "rows"}
     held = _Held(rows, (shape[0], shape[1]), dtype, unit_rows, needs)
     return RowsReader(array=held, place=place), fingerprint(facts, [])
+
+
+def open_given(url: str, opener: Callable[[str], Any], asked: Asked) -> Source:
+    """Open what a registered opener makes of a URL."""
+    try:
+        rows = opener(url)
+    except NpmdaskError:
+        raise
+    except Exception as error:  # whatever a program raises
+        raise BadInputError(
+            f"{url} cannot be opened by its registered source ({type(error).__name__}: {error})"
+        ) from error
+    reader, printed = open_rows(rows, url)
+    return consistent(
+        Source(path=url, kind=asked.kind or "matrix", reader=reader, fingerprint=printed, registered=False)
+    )

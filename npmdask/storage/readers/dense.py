@@ -25,11 +25,14 @@ import numpy as np
 from npmdask.errors import BadInputError, NpmdaskError
 from npmdask.storage.checksum import ChunkSums, crc32c
 from npmdask.storage.chunk_access import (
+    PIECE,
     RESTORE,
     Access,
     FillRows,
     access_of,
     ask_ahead,
+    corrupt,
+    fetcher_of,
     looked_at,
     lost_file,
     missing_chunk,
@@ -42,7 +45,6 @@ from npmdask.storage.chunk_access import (
     unreadable,
 )
 from npmdask.storage.conventions import COUNTED_BYTES, refuse_gap, refuse_marked
-from npmdask.storage.prefetch import PIECE, SAMPLED, Remote, fetches_ahead
 
 MISSING = "restore it, or if it really is empty write it with `npmdask ingest SRC DEST --missing fill`"
 TILE_BYTES = 8 * 2**20
@@ -224,13 +226,15 @@ class DenseReader(InTiles):
             ask_ahead(self.array, self.access, self.chunk_name(slab, column), columns.stop - columns.start)
 
     @cached_property
-    def remote(self) -> Remote | None:
+    def remote(self) -> Any:
         """What a pass fetches over a network; None of local files, and of what zarr reads itself."""
-        if self.access.decode is None or not fetches_ahead(self.array):
-            return None
-        names = tuple(self.chunk_name(*at) for at in islice(np.ndindex(self.grid), SAMPLED))
+        far = None if self.access.decode is None else fetcher_of(self.array)
         nbytes = math.prod(self.whole) * self.dtype.itemsize
-        return Remote(self.array, names, min(nbytes, PIECE) if self.access.by_rows else nbytes)
+        nbytes = min(nbytes, PIECE) if self.access.by_rows else nbytes
+        return None if far is None else far.remote(self.array, self._some_names, nbytes)
+
+    def _some_names(self, most: int) -> tuple[str, ...]:
+        return tuple(self.chunk_name(*at) for at in islice(np.ndindex(self.grid), most))
 
     def ahead(self, slabs: range) -> Iterator[int]:
         """The slabs, one by one, the next one asked for while one is worked on."""
@@ -412,8 +416,6 @@ class DenseReader(InTiles):
         if self.checksums is not None and int(self.checksums[slab, column]) != found.crc:
             known = int(self.checksums[slab, column])
             again = lambda: crc32c(np.ascontiguousarray(self.decode(slab, column)))  # noqa: E731
-            from npmdask.storage.on_the_way import corrupt
-
             raise corrupt(self.chunk_name(slab, column), self.array, self.where, known, again)
         if self.digests is not None and found.differ_from(self.digests[slab, column]):
             raise changed_content(self.chunk_name(slab, column), self.where)

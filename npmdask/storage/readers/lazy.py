@@ -29,11 +29,12 @@ from npmdask.numerics.subspaces import single_threaded_blas
 from npmdask.storage.checksum import crc32c, fingerprint
 from npmdask.storage.chunk_access import Access, WholeStore, naming
 from npmdask.storage.conventions import Conventions, require_plain_parts
-from npmdask.storage.object_url import outside
+from npmdask.storage.paths import local_path
 from npmdask.storage.readers.computed import COMPUTED, REAL, RowsReader, traced
 from npmdask.storage.readers.dense import MIN_TILE_ROWS, TILE_BYTES, ReadStats, shown
 from npmdask.storage.readers.sparse import CsrReader, Fragment
 from npmdask.storage.safe_open import mark_of
+from npmdask.storage.source import IN_MEMORY, Asked, Source, consistent, in_parts, outside
 
 wholeness = Later("npmdask.storage.wholeness")  # they need kinds of data, which need this module
 hdf5 = Later("npmdask.storage.formats.hdf5")
@@ -613,6 +614,10 @@ class SparseRowsReader(CsrReader):
     ``group`` is the :class:`BlockRows`.
     """
 
+    def whole_rows(self) -> ComputedUnits:
+        """Return units of whole rows."""
+        return ComputedUnits(self)
+
     @property
     def units(self) -> int:
         return -(-self.shape[0] // self.group.unit_rows)
@@ -699,6 +704,24 @@ class SparseRowsReader(CsrReader):
         return f"unit {unit} of {self.where} (rows {first} to {last})"
 
 
+class ComputedUnits:
+    """Units of sparse rows that are computed."""
+
+    def __init__(self, reader: SparseRowsReader) -> None:
+        self._reader, self.bounds = reader, np.append(reader.slab_first_row, reader.shape[0])
+
+    @property
+    def buffer_bytes(self) -> int:
+        return self._reader.buffer_bytes
+
+    def load(self, unit: int) -> csr_matrix:
+        (rows,) = self._reader.blocks(range(unit, unit + 1), ReadStats())
+        return rows
+
+    def fetch(self, unit: int) -> None:
+        """Nothing: what is computed cannot be asked for before."""
+
+
 def open_block_rows(rows: BlockRows) -> tuple[RowsReader | SparseRowsReader, str]:
     """The reader of rows in blocks, and their fingerprint.
 
@@ -715,3 +738,22 @@ def open_block_rows(rows: BlockRows) -> tuple[RowsReader | SparseRowsReader, str
         return RowsReader(array=rows, place=rows.name, remedy=rows.remedy), printed
     units = -(-rows.shape[0] // rows.unit_rows)
     return SparseRowsReader(group=rows, shape=rows.shape, slab_first_row=np.arange(units) * rows.unit_rows), printed
+
+
+def open_blocks(rows: BlockRows, asked: Asked) -> Source:
+    """Open rows of a graph, or of an array that is sliced; they are gone with this program, as data in memory are."""
+    kind = asked.kind
+    if kind in ("matrices", "tensor") or (kind == "sparse" and not rows.sparse):
+        raise BadInputError(
+            f"kind = {kind!r} does not fit {rows.name}, whose rows are dense: use kind = 'samples', 'matrix' or "
+            "'symmetric'"
+        )
+    rows = rows if rows.sparse and kind in (None, "sparse") else rows.as_dense()
+    given = rows
+    if asked.spill is not None:
+        given = spilled(rows, str(local_path(asked.spill, "a folder for computed rows")))
+    reader, printed = open_block_rows(given)
+    kind, where = kind or ("sparse" if rows.sparse else "matrix"), f"{IN_MEMORY}{rows.name}"
+    held = reader if reader.layout == "csr" else in_parts(reader)
+    opened = Source(path=where, kind=kind, reader=held, fingerprint=printed, registered=False, mark=rows.mark)
+    return consistent(opened)

@@ -20,6 +20,7 @@ from npmdask.numerics.subspaces import Block, single_threaded_blas
 from npmdask.storage.checksum import crc32c, fingerprint
 from npmdask.storage.readers.computed import REAL, traced
 from npmdask.storage.readers.dense import ReadStats
+from npmdask.storage.source import IN_MEMORY, Asked, Source
 
 PROBES = 4  # random vectors; an error of a product is missed where all of them are nearly orthogonal to it
 ROUNDING = 64  # times eps sqrt(max(m, n)): what sums in another order and a few transforms leave in float64
@@ -226,3 +227,18 @@ def open_linear_operator(operator: Any, *, self_adjoint: bool) -> tuple[MatrixFr
         raise BadInputError(f"the {name} has shape {shape}: a symmetric operator must be square; leave kind out")
     reader, seen = MatrixFreeReader(operator=operator, shape=(shape[0], shape[1]), self_adjoint=self_adjoint).measured()
     return reader, fingerprint({"shape": shape, "dtype": dtype.str, "source": "linear operator", "probe": seen}, [])
+
+
+def open_operator(operator: Any, asked: Asked) -> Source:
+    """Open a linear operator. Raises BadInputError for arguments that are of rows, which it has not."""
+    kind, rows = asked.kind, asked.dim is not None or asked.spill is not None
+    if rows or kind not in (None, "matrix", "symmetric"):
+        said = "dim and spill are" if rows else f"kind = {kind!r} is"
+        raise BadInputError(
+            f"{said} for data with rows, and the {type(operator).__name__} has products only: leave it out (singular "
+            "triplets), or say kind = 'symmetric' (eigenpairs of a self-adjoint one)"
+        )
+    reader: Any
+    reader, printed = open_linear_operator(operator, self_adjoint=kind == "symmetric")
+    path = f"{IN_MEMORY}{reader.where}, products {printed[:8]}"
+    return Source(path=path, kind=kind or "matrix", reader=reader, fingerprint=printed, registered=False)

@@ -21,8 +21,8 @@ import numpy as np
 
 from npmdask.errors import BadInputError
 from npmdask.storage.chunk_access import location, said_place, shard_bytes
-from npmdask.storage.prefetch import Remote
 from npmdask.storage.readers.dense import DenseReader, InTiles, ReadStats, Tile, impute, scratch
+from npmdask.storage.readers.whole_rows import slab_bounds
 
 TILE_BYTES = 2 * 2**20  # half a chunk's width is used twice: what is read once must still be in cache then
 MIN_TILE_ROWS = 64
@@ -123,6 +123,10 @@ class TriangleReader(InTiles):
     def packed(self) -> bool:
         return isinstance(self.array, PackedArray)
 
+    def whole_rows(self) -> PackedUnits:
+        """Return units of whole rows."""
+        return PackedUnits(self)
+
     shape = property(attrgetter("dense.shape"))
     dtype = property(attrgetter("dense.dtype"))
     chunks = property(attrgetter("dense.chunks"))
@@ -217,6 +221,23 @@ class TriangleReader(InTiles):
         """``which`` rows of one row of chunks across the whole matrix; all chunks of that row are read."""
         parts = [self.chunk(i, j)[which] if j >= i else self.chunk(j, i)[:, which].T for j in range(self.grid[1])]
         return np.concatenate(parts, axis=1)
+
+
+class PackedUnits:
+    """Rows of a symmetric matrix of which the upper triangle is stored; most chunks serve two units."""
+
+    def __init__(self, reader: TriangleReader) -> None:
+        self._reader, self.bounds = reader, slab_bounds(reader)
+
+    @property
+    def buffer_bytes(self) -> int:
+        return 2 * self._reader.chunks[0] * self._reader.shape[1] * self._reader.dtype.itemsize
+
+    def load(self, unit: int) -> np.ndarray:
+        return self._reader.slab(unit)
+
+    def fetch(self, unit: int) -> None:
+        """Nothing: the chunks lie all over the store."""
 
 
 def open_packed(array: Any, size: int, checksums: np.ndarray) -> TriangleReader:
@@ -447,7 +468,7 @@ class TensorReader:
         return None
 
     @property
-    def remote(self) -> Remote | None:
+    def remote(self) -> Any:
         """What a pass fetches over a network; None of local files, and of what zarr reads itself."""
         return None if self.held is not None else self.dense.remote
 

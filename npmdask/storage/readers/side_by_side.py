@@ -18,7 +18,6 @@ import numpy as np
 
 from npmdask.errors import BadInputError, NpmdaskError
 from npmdask.storage.chunk_access import Access, scratch_space
-from npmdask.storage.prefetch import Remote
 from npmdask.storage.readers.computed import COMPUTED
 from npmdask.storage.readers.dense import DenseReader, ReadStats, Room, Tile
 
@@ -109,7 +108,7 @@ class SideBySide(DenseReader):
         return _moved(self.right.slab_columns(column - self.left.grid[1]), self.left.shape[1])
 
     @property
-    def remote(self) -> Remote | None:
+    def remote(self) -> Any:
         """What a pass fetches over a network of the first of the two that is there."""
         return self.left.remote or self.right.remote
 

@@ -20,6 +20,8 @@ from npmdask.storage.chunk_access import (
     FillRows,
     access_of,
     ask_ahead,
+    corrupt,
+    fetcher_of,
     location,
     missing_chunk,
     opened_rows,
@@ -29,7 +31,6 @@ from npmdask.storage.chunk_access import (
     stored_shape,
     unreadable,
 )
-from npmdask.storage.prefetch import SAMPLED, Remote, fetches_ahead
 from npmdask.storage.readers.dense import ReadStats, changed_content, impute
 
 INDPTR_BATCH = 2**22
@@ -144,13 +145,16 @@ class CsrReader:
                 ask_ahead(array, access, self._file_name(name, number), some=some)
 
     @cached_property
-    def remote(self) -> Remote | None:
+    def remote(self) -> Any:
         """What a pass fetches over a network; None of local files, and of what zarr reads itself."""
-        if self.access["data"].decode is None or not fetches_ahead(self.arrays["data"]):
-            return None
+        far = None if self.access["data"].decode is None else fetcher_of(self.arrays["data"])
+        return (
+            None if far is None else far.remote(self.arrays["data"], self._some_names, self.chunk * self.dtype.itemsize)
+        )
+
+    def _some_names(self, most: int) -> tuple[str, ...]:
         files = -(-self.units // self._in_file["data"])
-        names = tuple(self._file_name("data", number) for number in range(min(files, SAMPLED)))
-        return Remote(self.arrays["data"], names, self.chunk * self.dtype.itemsize)
+        return tuple(self._file_name("data", number) for number in range(min(files, most)))
 
     @cached_property
     def _entry_arrays(self) -> dict[str, Any]:
@@ -286,8 +290,6 @@ class CsrReader:
             key = self._file_name(name, slab // self._in_file[name])
             again = lambda: crc32c(self._values(name, slab, span, files))  # noqa: E731
             known = int(self.checksums[name][slab])
-            from npmdask.storage.on_the_way import corrupt
-
             raise corrupt(key, self.arrays[name], f"{self.where}/{name}", known, again)
         if self.digests is not None and (digest_of(values) != self.digests[name][slab]).any():
             raise changed_content(str(slab), f"{self.where}/{name}")

@@ -6,143 +6,16 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.sparse import csr_matrix, vstack
 
 from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.numerics.random import generator
 from npmdask.storage.checksum import fingerprint
-from npmdask.storage.readers.complex_parts import ComplexReader
-from npmdask.storage.readers.dense import DenseReader, ReadStats
-from npmdask.storage.readers.gaps import GapReader, as_nan
-from npmdask.storage.readers.lazy import SparseRowsReader
-from npmdask.storage.readers.packed import TensorReader, TriangleReader
-from npmdask.storage.readers.sparse import CsrReader, Fragment
+from npmdask.storage.readers.gaps import as_nan
+from npmdask.storage.readers.packed import TensorReader
+from npmdask.storage.readers.whole_rows import units_of
 from npmdask.storage.source import Source
 from npmdask.storage.streams import BatchedStream, Position, RowBlock, count_of, require_count, require_same
 
-# Stored matrices as units of whole rows, each of which is read, checked and held at once.
-#
-# A unit is a row of chunks of a dense array or of a packed symmetric matrix, or the rows that begin in a run of
-# chunks of entries of a CSR matrix. Its rows are given out only after the checksums of all its chunks agreed.
-
-
-RUN_BYTES = 16 * 2**20  # of CSR entries: the chunk that cuts the last row is read by two runs
-
-
-def units_of(reader: DenseReader | ComplexReader | GapReader | TriangleReader | CsrReader) -> Units:
-    """The units that ``reader`` is read in."""
-    if isinstance(reader, SparseRowsReader):
-        return ComputedUnits(reader)
-    if isinstance(reader, CsrReader):
-        return SparseUnits(reader)
-    return PackedUnits(reader) if isinstance(reader, TriangleReader) else DenseUnits(reader)
-
-
-def _slab_bounds(reader: DenseReader | ComplexReader | GapReader | TriangleReader) -> np.ndarray:
-    return np.minimum(np.arange(reader.grid[0] + 1, dtype=np.int64) * reader.chunks[0], reader.shape[0])
-
-
-class DenseUnits:
-    """Rows of chunks of a dense array, in one buffer that is reused."""
-
-    def __init__(self, reader: DenseReader | ComplexReader | GapReader) -> None:
-        self._reader, self.bounds = reader, _slab_bounds(reader)
-        self._slab: np.ndarray | None = None
-
-    @property
-    def buffer_bytes(self) -> int:
-        wide = self._reader.shape[1] * self._reader.dtype.itemsize
-        return self._reader.chunks[0] * wide + self._reader.buffer_bytes
-
-    def load(self, unit: int) -> np.ndarray:
-        reader, first = self._reader, int(self.bounds[unit])
-        if self._slab is None:
-            self._slab = np.empty((reader.chunks[0], reader.shape[1]), reader.dtype)
-        for rows, tile in reader.tiles(unit, ReadStats()):
-            for columns, values in tile:
-                self._slab[rows.start - first : rows.stop - first, columns] = values
-        return self._slab[: int(self.bounds[unit + 1]) - first]
-
-    def fetch(self, unit: int) -> None:
-        self._reader.read_ahead(range(unit, unit + 1))
-
-
-class PackedUnits:
-    """Rows of a symmetric matrix of which the upper triangle is stored; most chunks serve two units."""
-
-    def __init__(self, reader: TriangleReader) -> None:
-        self._reader, self.bounds = reader, _slab_bounds(reader)
-
-    @property
-    def buffer_bytes(self) -> int:
-        return 2 * self._reader.chunks[0] * self._reader.shape[1] * self._reader.dtype.itemsize
-
-    def load(self, unit: int) -> np.ndarray:
-        return self._reader.slab(unit)
-
-    def fetch(self, unit: int) -> None:
-        """Nothing: the chunks lie all over the store."""
-
-
-class ComputedUnits:
-    """Units of sparse rows that are computed."""
-
-    def __init__(self, reader: SparseRowsReader) -> None:
-        self._reader, self.bounds = reader, np.append(reader.slab_first_row, reader.shape[0])
-
-    @property
-    def buffer_bytes(self) -> int:
-        return self._reader.buffer_bytes
-
-    def load(self, unit: int) -> csr_matrix:
-        (rows,) = self._reader.blocks(range(unit, unit + 1), ReadStats())
-        return rows
-
-    def fetch(self, unit: int) -> None:
-        """Nothing: what is computed cannot be asked for before."""
-
-
-class SparseUnits:
-    """Runs of chunks of entries. A row belongs to the run that holds its first entry, an empty one to the run before.
-
-    The size of a run follows from the store alone, so that a position means the same everywhere.
-    """
-
-    def __init__(self, reader: CsrReader) -> None:
-        width = reader.dtype.itemsize + reader.arrays["indices"].dtype.itemsize
-        self._reader, self._chunks = reader, max(1, RUN_BYTES // (reader.chunk * width))
-        starts = np.arange(0, reader.grid[0], self._chunks)
-        head = reader.slab_first_row[starts]  # holds the first entry of the run
-        rows, at = np.unique(head, return_inverse=True)
-        begins, ends = (reader.slices["indptr"].entries(each).astype(np.int64)[at] for each in (rows, rows + 1))
-        cut = begins < starts * reader.chunk
-        first = np.where(cut, head + 1, head)
-        stop = np.append(np.where(cut, ends, starts * reader.chunk)[1:], reader.entries)
-        bounds = np.append(np.concatenate([[0], first[1:]]), reader.shape[0])
-        full = np.flatnonzero(np.diff(bounds))  # a row longer than a run leaves a run without one
-        self.bounds = np.append(bounds[full], reader.shape[0])
-        self._slabs = [range(int(starts[u]), -(-int(stop[u]) // reader.chunk)) for u in full]
-        self._begins = first[full]
-
-    @property
-    def buffer_bytes(self) -> int:
-        return (self._chunks + 1) * 2 * self._reader.buffer_bytes
-
-    def load(self, unit: int) -> csr_matrix:
-        reader, (first, stop) = self._reader, (int(b) for b in self.bounds[unit : unit + 2])
-        parts = [b for b in reader.blocks(self._slabs[unit], ReadStats()) if not isinstance(b, Fragment)]
-        before = int(self._begins[unit]) - first  # empty rows at the very top
-        if before:
-            parts.insert(0, csr_matrix((before, reader.shape[1]), dtype=reader.dtype))
-        return vstack(parts, format="csr")[: stop - first]
-
-    def fetch(self, unit: int) -> None:
-        self._reader.read_ahead(self._slabs[unit])
-
-
-# ``bounds[u]`` is the first row of unit u; its last element is the number of rows. ``load`` gives the rows of a unit,
-# in memory that the next one may reuse, and ``fetch`` asks the kernel to read one meanwhile.
-Units = DenseUnits | PackedUnits | ComputedUnits | SparseUnits
 ORDERS = ("sequential", "shuffled")
 
 

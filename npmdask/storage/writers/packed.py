@@ -17,7 +17,7 @@ import numpy as np
 import zarr
 
 from npmdask.errors import BadInputError, require
-from npmdask.storage.checksum import DIGEST_BYTES, crc32c, digest_of
+from npmdask.storage.checksum import DIGEST_BYTES, crc32c, digest_of, fingerprint
 from npmdask.storage.chunk_access import PLAIN
 from npmdask.storage.kinds import (
     choose_layout,
@@ -41,6 +41,7 @@ from npmdask.storage.readers.packed import (
     tetrahedral_number,
     triangle_number,
 )
+from npmdask.storage.source import Asked, Source, content_of
 from npmdask.storage.writers.dense import SlabWriter, choose_chunks
 from npmdask.storage.writers.journal import JournalledWriter, reopen
 
@@ -447,3 +448,12 @@ def packed_in_memory(array: np.ndarray) -> tuple[TensorReader, float | None]:
         held[unit, : block.shape[0], : block.shape[1], : block.shape[2]] = block
         squares[unit] = squares_of(block, place)
     return TensorReader(array=held, size=size, held=chunks), exact_sum(squares)
+
+
+def open_cube(array: np.ndarray, asked: Asked) -> Source:
+    """Open a tensor that lies in memory, which is checked to be symmetric."""
+    reader, squared = packed_in_memory(array)
+    path = content_of(array)
+    print_ = fingerprint({"shape": reader.shape, "dtype": reader.dtype.str, "where": path}, [])
+    held = {"kind": "tensor", "reader": reader, "squared_frobenius": squared, "mirrored": True}
+    return Source(path=path, fingerprint=print_, registered=False, **held)  # type: ignore[arg-type]

@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 
 import npmdask.operators._protocol as protocol
 from npmdask.errors import BadInputError
-from npmdask.execution.executor import Processes, Threads
+from npmdask.execution.executor import Threads
 from npmdask.execution.reduction import PassCheckpoint, compute_node, root, runs_of, tasks_of
 from npmdask.execution.reduction import pack as pack_parts
 from npmdask.execution.reduction import unpack as unpack_parts
+from npmdask.execution.workers import Processes
 from npmdask.numerics.subspaces import present
 from npmdask.operators.record_images import RecordImages, images_of_matrices, images_of_rows, pack_query, unpack_query
 from npmdask.operators.view import View
