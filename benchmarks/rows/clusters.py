@@ -22,8 +22,8 @@ from benchmarks import cache
 from benchmarks.children import ChildFailedError, started
 from benchmarks.registry import Context, Measured, Row
 from benchmarks.timing import clocked, interleaved, medians, rounded
-from npmdask.execution.executor import Processes
 from npmdask.execution.reduction import runs_of
+from npmdask.execution.workers import Processes
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import Gram, Partial
 from npmdask.runs.observers import Observer

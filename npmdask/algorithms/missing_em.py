@@ -108,6 +108,7 @@ class MissingEM:
 
     name: ClassVar[str] = "em"
     mixed_precision: ClassVar[bool] = False
+    beside_rank: ClassVar[int] = 1  # columns of a block that are no loadings: the mean
 
     target_rank: int
     withheld: float = 0.0

@@ -15,8 +15,6 @@ import psutil
 from npmdask.errors import MemoryRefusedError
 from npmdask.execution.reduction import runs_of
 from npmdask.operators import GramMatrix, Operator, RowGram
-from npmdask.operators.pairwise_gram import PairwiseGram
-from npmdask.operators.stored_gram import GramOfGroups, GramOfSlabs
 from npmdask.storage.readers.dense import MIN_TILE_ROWS, AsIfChunked, DenseReader
 
 # How much memory this run really took: this process and everything below it, from the kernel's own figures.
@@ -347,18 +345,13 @@ def _too_little(
         moved: Any = operator
         operator = moved.inner
     formed = isinstance(operator, GramMatrix | RowGram)
-    if isinstance(operator, GramOfSlabs):  # what is wanted is the matrix
+    if (fewer := getattr(operator, "fewer", None)) is not None:
         share = (limit - plan.base - plan.threads * THREAD_BASE) / max(plan.predicted_peak - plan.base, 1)
-        fewer = int(operator.block_rows * max(share, 0.0))
-        remedies += [f"or about {fewer} columns"] if fewer else []
-        if isinstance(operator, GramOfGroups) and (groups := int(operator.groups * max(share, 0.0))):
-            remedies.append(f"or about {groups} groups of rows in place of {operator.groups}")
+        remedies += fewer(max(share, 0.0))
     elif formed:
         of_rows = "rows x rows, and reads no column of chunks at once"
         side = of_rows if isinstance(operator, RowGram) else "columns x columns"
         remedies.append(f'or algorithm = "krylov", which forms no matrix of {side}')
-    elif isinstance(operator, PairwiseGram):
-        remedies.append('or missing = "em" or "mean", which sum no pairs of columns')
     rank = 0 if formed or chosen is None else largest_rank(plan, operator, p, state_blocks, base, locked)
     if chosen is not None and (number := (rank - chosen.beside) // chosen.each) > 0:
         # As posing.default_rank chooses p when it is left out: max(k + 10, min(2 k, 64)).

@@ -64,6 +64,10 @@ class PairwiseGram(BySlabs):
     weight: float = 1.0
     whole: str | None = None
 
+    def fewer(self, share: float) -> list[str]:
+        """Say what would fit where this does not."""
+        return ['or missing = "em" or "mean", which sum no pairs of columns']
+
     answers: ClassVar[tuple[str, ...]] = ("whole",)
 
     @property

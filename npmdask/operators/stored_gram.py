@@ -155,6 +155,11 @@ class GramOfSlabs(GramMatrix):
 
     slabs: range
 
+    def fewer(self, share: float) -> list[str]:
+        """Say what would fit in a ``share`` of the memory that this takes."""
+        columns = int(self.block_rows * share)
+        return [f"or about {columns} columns"] if columns else []
+
     @property
     def units(self) -> int:
         return len(self.slabs)
@@ -211,6 +216,12 @@ class GramOfGroups(GramOfSlabs):
 
     codes: np.ndarray
     groups: int
+
+    def fewer(self, share: float) -> list[str]:
+        """Say what would fit in a ``share`` of the memory that this takes."""
+        groups = int(self.groups * share)
+        more = [f"or about {groups} groups of rows in place of {self.groups}"] if groups else []
+        return [*super().fewer(share), *more]
 
     @property
     def one(self) -> GramMatrix:

@@ -19,7 +19,6 @@ from uuid import uuid4
 import numpy as np
 
 from npmdask.algorithms import Algorithm, GramKrylov, PowerOnDisk
-from npmdask.algorithms.missing_em import MissingEM
 from npmdask.checkpoint.store import RunStore
 from npmdask.core import features
 from npmdask.core.runs.release import EVERYTHING, Disclosure
@@ -88,7 +87,8 @@ def _chosen(problem: Problem) -> Chosen | None:
     """What the columns of a block of ``problem`` follow from."""
     if problem.kind == "tensor":
         return Chosen("restarts")
-    return Chosen("a target_rank", beside=1) if isinstance(problem.algorithm, MissingEM) else problem.chosen
+    beside = getattr(problem.algorithm, "beside_rank", 0)
+    return Chosen("a target_rank", beside=beside) if beside else problem.chosen
 
 
 def device_for(needs: Iterable[Need], resources: Resources) -> Any:

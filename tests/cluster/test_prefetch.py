@@ -538,7 +538,7 @@ def test_the_way_to_a_store_is_measured_by_a_few_requests(store: FaultyBucket) -
 def test_a_plan_says_what_memory_bounds(store: FaultyBucket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("npmdask.execution.memory.UNMEASURED", 0)
     link = Link(rate=1.2e9, seconds=0.3, nbytes=CHUNK)
-    monkeypatch.setattr("npmdask.execution.memory.link_of", lambda remote, room: link)
+    monkeypatch.setattr("npmdask.storage.prefetch.link_of", lambda remote, room: link)
     problem = make_problem(open_source(URL, "samples"), Request(target_rank=3))
     free = plan_run(problem, Resources(memory=8 * 2**30))
     assert free.network is not None and free.network.allowed == free.network.rate

@@ -56,7 +56,7 @@ def all_of(documents: Documents) -> np.ndarray:
 def test_every_row_is_in_its_place(where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fails when empty documents are lost, at the top too, or rows that the chunks of a store cut."""
     monkeypatch.setattr(SparseWriter, "CHUNK", 64)
-    monkeypatch.setattr("npmdask.storage.streams.zarr_rows.RUN_BYTES", 1)
+    monkeypatch.setattr("npmdask.storage.readers.whole_rows.RUN_BYTES", 1)
     monkeypatch.setattr(module, "ROWS", 50)
     file = docword(tmp_path / "docword.txt.gz", COUNTS)
     source: Any = {"matrix": COUNTS, "array": COUNTS.toarray(), "docword": file}.get(where, tmp_path / "here.npz")

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.storage.ingest import ingest
+from npmdask.storage.readers import whole_rows
 from npmdask.storage.source import Source, open_source
-from npmdask.storage.streams import zarr_rows
 from npmdask.storage.streams.zarr_rows import ZarrRows
 from tests.conftest import write_zarr
 from tests.operators.test_operators import write_csr
@@ -61,9 +61,9 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Made:
 @pytest.fixture(scope="module", autouse=True)
 def small_runs() -> None:
     """Runs of two chunks of entries, so that there are many."""
-    held, zarr_rows.RUN_BYTES = zarr_rows.RUN_BYTES, 400
+    held, whole_rows.RUN_BYTES = whole_rows.RUN_BYTES, 400
     yield
-    zarr_rows.RUN_BYTES = held
+    whole_rows.RUN_BYTES = held
 
 
 def everything(stream: ZarrRows, sizes: list[int]) -> list[np.ndarray]:

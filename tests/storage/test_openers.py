@@ -1,4 +1,4 @@
-"""The tables of features: every name in them is there, a type finds who knows it, and what is gone is named."""
+"""Who opens data, asked of tables: a type finds who knows it, and of a feature that is gone its name is said."""
 
 from __future__ import annotations
 
@@ -41,13 +41,6 @@ def without(monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(features, "_OF_TYPE", {})
 
     return taken
-
-
-@pytest.mark.parametrize("feature", FEATURES, ids=lambda feature: feature.name)
-def test_every_name_of_a_table_is_there(feature: Feature) -> None:
-    targets = [target for table in TABLES for target in getattr(feature, table).values()]
-    assert targets and all(features.is_there(target) and features.load(target) is not None for target in targets)
-    assert FEATURES == tuple(sorted(FEATURES, key=lambda one: one.name))
 
 
 def test_a_type_finds_who_knows_it(monkeypatch: pytest.MonkeyPatch) -> None:
