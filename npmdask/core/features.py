@@ -62,16 +62,6 @@ class Feature:
 
 
 FEATURES: tuple[Feature, ...] = (
-    Feature(name="complex", operators={"complex": "npmdask.operators.complex_parts:of_complex"}, needs=("symmetric",)),
-    Feature(
-        name="dp_pca",
-        algorithms={
-            "k-dp-pca": "npmdask.privacy.dp_pca_release:METHOD",
-            "k-dp-ojas": "npmdask.privacy.dp_pca_release:METHOD",
-            "k-dp-power": "npmdask.privacy.dp_pca_release:METHOD",
-        },
-        needs=("privacy",),
-    ),
     Feature(
         name="cluster",
         executors={
@@ -79,7 +69,12 @@ FEATURES: tuple[Feature, ...] = (
             "address": "npmdask.execution.clusters:scheduler_of",
         },
     ),
-    Feature(name="complex", readers={"complex": "npmdask.storage.readers.complex_parts:in_parts"}),
+    Feature(
+        name="complex",
+        operators={"complex": "npmdask.operators.complex_parts:of_complex"},
+        readers={"complex": "npmdask.storage.readers.complex_parts:in_parts"},
+        needs=("symmetric",),
+    ),
     Feature(
         name="containers",
         operators={"matrix-free": "npmdask.operators.matrix_free:MatrixFree"},
@@ -88,6 +83,15 @@ FEATURES: tuple[Feature, ...] = (
             "grid": "npmdask.storage.containers:open_along",
             "rows": "npmdask.storage.readers.computed:open_given",
         },
+    ),
+    Feature(
+        name="dp_pca",
+        algorithms={
+            "k-dp-pca": "npmdask.privacy.dp_pca_release:METHOD",
+            "k-dp-ojas": "npmdask.privacy.dp_pca_release:METHOD",
+            "k-dp-power": "npmdask.privacy.dp_pca_release:METHOD",
+        },
+        needs=("privacy",),
     ),
     Feature(
         name="federated",
@@ -108,6 +112,15 @@ FEATURES: tuple[Feature, ...] = (
         routes={"gram": "npmdask.runs.gram_store:problem_of_gram"},
         operators={"gram": "npmdask.operators.stored_gram:StoredGram"},
         sources={"run.json": "npmdask.runs.gram_store:open_stored_gram"},
+    ),
+    Feature(
+        name="privacy",
+        routes={"privacy": "npmdask.privacy.route:problem_of"},
+        options={"momentum": "npmdask.algorithms.momentum:MomentumPower"},
+        algorithms={"covariance": "npmdask.privacy.route:METHOD"},
+        restores={"privacy": "npmdask.privacy.route:restored"},
+        tables={"privacy": "npmdask.privacy.request:Privacy"},
+        needs=("tensors",),
     ),
     Feature(
         name="remote",
@@ -132,15 +145,6 @@ FEATURES: tuple[Feature, ...] = (
             "az": "npmdask.checkpoint.remote:CommitPublisher",
             "abfs": "npmdask.checkpoint.remote:CommitPublisher",
         },
-    ),
-    Feature(
-        name="privacy",
-        routes={"privacy": "npmdask.privacy.route:problem_of"},
-        options={"momentum": "npmdask.algorithms.momentum:MomentumPower"},
-        algorithms={"covariance": "npmdask.privacy.route:METHOD"},
-        restores={"privacy": "npmdask.privacy.route:restored"},
-        tables={"privacy": "npmdask.privacy.request:Privacy"},
-        needs=("tensors",),
     ),
     Feature(
         name="streaming",
