@@ -12,8 +12,8 @@ import numpy as np
 
 from npmdask.algorithms import BlockKrylov, PowerMethod, Result
 from npmdask.algorithms.stopping import ResidualRule, StepView, view_of
+from npmdask.core.certificates.bounds import Certificate, Evidence, certify, rounding_of
 from npmdask.numerics.random import generator
-from npmdask.theory.certificates.bounds import Certificate, Evidence, certify, rounding_of
 
 SPECTRA = (
     "geometric",

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from benchmarks.certificate_cases import Drawn, Truth, certificate_of, draw, draw_ties
-from npmdask.theory.certificates import Certificate, Level
-from npmdask.theory.certificates.wording import bounds_values
+from npmdask.core.certificates import Certificate, Level
+from npmdask.core.certificates.wording import bounds_values
 
 CLAIMS = ("value", "following", "low rank", "angle", "one component", "captured")
 ACTUAL_ROUNDING = 1e-14  # of the answer that bounds are compared with, of the largest eigenvalue

@@ -186,12 +186,13 @@ def test_imports_that_are_to_be_turned_round_are_found(small: Checkout) -> None:
     """Of files that the map sends to the core, in functions too; of modules, packages and names in them."""
     (small.root / "infra").mkdir()
     (small.root / "infra/house_map.toml").write_text(
-        'core = ["core/loop.py"]\nweights = ["weights/aspect.py"]\ndp_pca = ["dp_pca/__init__.py"]\n'
+        'core = ["core/loop.py", "plain/sums.py"]\nweights = ["weights/aspect.py"]\ndp_pca = ["dp_pca/__init__.py"]\n'
         '"." = ["__init__.py"]\n'
     )
     loop = enumerate(PACKAGE["core/loop.py"].splitlines(), 1)
     want = [number for number, line in loop if "reaches" in line and "import" in line and "plain" not in line]
     assert [int(each.split()[0].rpartition(":")[2]) for each in house_gates.edges(small)] == want[:2]
+    assert not [place for place in house_gates.reaches(small) if "plain" in place], "what is to be core is no feature"
 
 
 def test_the_eight_files_are_found_where_they_have_moved_to(tmp_path: Path) -> None:

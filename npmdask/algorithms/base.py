@@ -15,9 +15,9 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
+from npmdask.core.certificates.bounds import largest_missed
 from npmdask.errors import BadInputError, require
 from npmdask.numerics.subspaces import Block, orth
-from npmdask.theory.certificates.bounds import largest_missed
 
 
 class Query(NamedTuple):
@@ -73,7 +73,7 @@ class Info:
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """All Ritz pairs of the last space, wanted or not: what a certificate is made of (npmdask.theory.certificates).
+    """All Ritz pairs of the last space, wanted or not: what a certificate is made of (npmdask.core.certificates).
 
     ``values`` (m, by falling magnitude, the wanted ones first) and ``gram`` = R^T R (m x m), R = A V - V diag(values).
     ``degree``: the space holds every polynomial of this degree in A of a random start; None where there is no such
@@ -234,7 +234,7 @@ def laid_out(state: S) -> S:
 
 
 # Random columns beside known ones: what a warm start cannot have missed
-# (npmdask.theory.certificates.bounds.largest_missed).
+# (npmdask.core.certificates.bounds.largest_missed).
 #
 # Known columns W (of an earlier run) may be orthogonal to an eigenvector of these data, and stay so for ever. So the
 # last r columns of a block that starts from W are random, Omega, and they are multiplied by A in every step. Y_l G_l

@@ -29,11 +29,11 @@ import numpy as np
 
 from npmdask.algorithms.base import Info, Query, Question, Result, Seen
 from npmdask.algorithms.krylov import BlockKrylov, KrylovState
+from npmdask.core.certificates.bounds import rounding_of, tangents
 from npmdask.errors import NpmdaskError, RefusedError
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block, orth, starting_block, tall_qr
 from npmdask.numerics.units import attributes
-from npmdask.theory.certificates.bounds import rounding_of, tangents
 
 Pairs = Callable[[np.ndarray, int], tuple[np.ndarray, Block]]
 

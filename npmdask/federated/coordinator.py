@@ -16,6 +16,7 @@ from npmdask.algorithms import Algorithm, PowerMethod, Query, Result
 from npmdask.algorithms.private_power import PrivatePower, begun_options, with_options
 from npmdask.algorithms.stopping import FixedSteps, Outcome, ResidualRule, StepView, StoppingRule, default_tol
 from npmdask.checkpoint.store import RunStore
+from npmdask.core.certificates.recursions import gaussian_norm
 from npmdask.core.runs.release import Answer, Disclosure, Released
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
 from npmdask.federated.client import PATIENCE, NodeConnections, Traffic, require_address
@@ -37,7 +38,6 @@ from npmdask.runs.stopping_rules import low_rank_rule, refuse_low_rank
 from npmdask.storage.readers.dense import ReadStats
 from npmdask.storage.source import Source
 from npmdask.theory.private import dist_comm
-from npmdask.theory.start import gaussian_norm
 
 TABLE = dict[str, dict[str, Any]]  # "nodes" of run.json: what each announced
 

@@ -11,6 +11,8 @@ import numpy as np
 from npmdask.algorithms.covariance import CLEAR
 from npmdask.algorithms.stopping import Outcome
 from npmdask.checkpoint.store import RunStore
+from npmdask.core.certificates.recursions import gaussian_norm
+from npmdask.core.certificates.statements import assurance_of
 from npmdask.errors import BadInputError, require
 from npmdask.manage.data_report import (
     Sampling,
@@ -43,9 +45,7 @@ from npmdask.runs.solution import DeviceUse
 from npmdask.runs.weights import kept_weights
 from npmdask.storage.labels import Labels, require_names
 from npmdask.storage.source import notes_in
-from npmdask.theory.certificates.statements import assurance_of
 from npmdask.theory.noisy_symmetric import noise_norm
-from npmdask.theory.start import gaussian_norm
 
 # What a private page says to those who read it: what rises above the noise, and what the promise means.
 

@@ -120,7 +120,7 @@ def correlation_error(found: Canonical, d: int) -> float:
 
 
 def _rounding(d: int) -> float:
-    """Error of second moments by rounding, in norm, as a share of the largest (npmdask.theory.certificates.bounds)."""
+    """Error of second moments by rounding, in norm, as a share of the largest (npmdask.core.certificates.bounds)."""
     return 8 * float(np.finfo(np.float64).eps) * (math.sqrt(d) + 10)
 
 

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from npmdask.core.certificates.bounds import rounding_of
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block, starting_block
@@ -15,7 +16,6 @@ from npmdask.operators.gram_matrix import FINISHING, DenseRows, GramMatrix
 from npmdask.operators.view import AS_STORED, View
 from npmdask.storage.column_statistics import ColumnStatistics
 from npmdask.storage.readers.dense import ReadStats
-from npmdask.theory.certificates.bounds import rounding_of
 
 # Sums of rows that A^T A follows from: how many, their mean, their Gram about it; joined, and taken off again.
 #

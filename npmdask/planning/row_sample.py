@@ -10,6 +10,7 @@ import numpy as np
 from scipy.linalg import eigh
 from scipy.sparse import csr_matrix, issparse, vstack
 
+from npmdask.core.certificates.wording import at_most_percent, degrees, percent, the_components
 from npmdask.execution.memory import MemoryPlan
 from npmdask.numerics.complex_parts import as_complex, moduli
 from npmdask.numerics.random import generator
@@ -23,7 +24,6 @@ from npmdask.storage.readers.gaps import GapReader
 from npmdask.storage.readers.packed import TensorReader, TriangleReader
 from npmdask.storage.readers.sparse import CsrReader, whole_rows
 from npmdask.storage.source import Source
-from npmdask.theory.certificates.wording import at_most_percent, degrees, percent, the_components
 
 AWRY = 7919  # a prime: from other rows of every chunk
 ALIKE = 0.5

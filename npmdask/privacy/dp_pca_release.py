@@ -16,6 +16,7 @@ import numpy as np
 from npmdask.accounting import Budget, Charge
 from npmdask.algorithms import Query, Result
 from npmdask.algorithms.stopping import UntilFinished
+from npmdask.core.certificates.recursions import gaussian_norm
 from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.numerics.subspaces import Block
 from npmdask.numerics.units import from_table
@@ -35,7 +36,6 @@ from npmdask.privacy.request import Privacy
 from npmdask.runs.build import ranks_of
 from npmdask.runs.problem import Method, Request
 from npmdask.storage.source import Source
-from npmdask.theory.start import gaussian_norm
 
 # Releases of batches in the words of the driver and of the ledger (npmdask.privacy.mechanisms).
 

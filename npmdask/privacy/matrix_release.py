@@ -23,6 +23,8 @@ from npmdask.algorithms.covariance import PrivateCovariance
 from npmdask.algorithms.private_power import AlternatingState, PrivateAlternating, PrivatePower, PrivateState
 from npmdask.algorithms.private_power import value_stddevs as stddevs_of_values
 from npmdask.algorithms.stopping import FixedSteps
+from npmdask.core.certificates.recursions import gaussian_norm
+from npmdask.core.certificates.statements import plane_sine, with_assurance
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.numerics.units import attributes
 from npmdask.operators.clipped_entries import BoundedProduct, BoundedSymmetric, BoundedTriangle
@@ -39,9 +41,7 @@ from npmdask.storage.paths import is_url
 from npmdask.storage.readers.packed import TriangleReader
 from npmdask.storage.readers.sparse import CsrReader
 from npmdask.storage.source import Source
-from npmdask.theory.certificates.statements import plane_sine, with_assurance
 from npmdask.theory.noisy_symmetric import noise_norm
-from npmdask.theory.start import gaussian_norm
 
 MECHANISMS = {"gaussian": PrivateGaussian, "laplace": PrivateLaplace}
 FULL = 0.95  # of the largest trace that clipped records can have: then nearly all of them are clipped

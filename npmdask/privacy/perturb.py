@@ -24,6 +24,7 @@ import zarr
 from npmdask.accounting import Budget, mu_for
 from npmdask.checkpoint.logging import tell
 from npmdask.checkpoint.store import RunStore
+from npmdask.core.certificates.statements import of_copy
 from npmdask.errors import BadInputError, BudgetError, RefusedError, package_version
 from npmdask.privacy.account import Account, release_id_of
 from npmdask.privacy.concerns import weak_promise
@@ -37,7 +38,6 @@ from npmdask.storage.readers.dense import ReadStats
 from npmdask.storage.readers.packed import TensorReader
 from npmdask.storage.source import Source, open_source
 from npmdask.storage.writers.packed import TensorWriter
-from npmdask.theory.certificates.statements import of_copy
 
 FOLDER = ".perturbing"  # beside DEST, until it is there: the parameters and the key
 # A component of a symmetric tensor can be seen in noise with entries of stddev s / sqrt(6) if it is above this times

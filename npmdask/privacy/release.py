@@ -12,13 +12,13 @@ from npmdask.accounting import Budget
 from npmdask.algorithms import Query
 from npmdask.checkpoint.logging import tell
 from npmdask.checkpoint.store import RunStore
+from npmdask.core.certificates.statements import with_assurance
 from npmdask.core.runs.release import RELEASES_ONLY, Answer, Disclosure, Passes, Released
 from npmdask.numerics.subspaces import Block
 from npmdask.privacy.account import Account
 from npmdask.privacy.concerns import Asked, concerns, require_signal, weak_promise
 from npmdask.privacy.request import Privacy
 from npmdask.storage.source import Source
-from npmdask.theory.certificates.statements import with_assurance
 
 
 @dataclass(frozen=True, kw_only=True)

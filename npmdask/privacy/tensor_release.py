@@ -16,6 +16,7 @@ from npmdask.accounting import Budget, mu_for
 from npmdask.algorithms import Query, Result
 from npmdask.algorithms.stopping import FixedSteps
 from npmdask.algorithms.tensor.private_power import PrivateTensorPower, PrivateTensorState
+from npmdask.core.certificates.recursions import gaussian_norm
 from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.numerics.units import attributes, from_table
 from npmdask.operators.clipped_entries import BoundedTensor
@@ -27,7 +28,6 @@ from npmdask.privacy.release import RecipeOfMechanism
 from npmdask.privacy.request import Privacy
 from npmdask.storage.readers.packed import TensorReader
 from npmdask.storage.source import Source
-from npmdask.theory.start import gaussian_norm
 
 TENSOR_POWER = PrivateTensorPower.name
 LOOKING = ("harvest", "tol")  # options of the plain method that would make the number of releases follow the data

@@ -15,6 +15,7 @@ import numpy as np
 
 from npmdask.algorithms import Algorithm, Result, state_fields
 from npmdask.algorithms.stopping import Outcome, StepView, StoppingRule, remembered, view_of, views_of
+from npmdask.core.certificates.statements import with_assurance
 from npmdask.core.runs.release import Release, Released
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block
@@ -28,7 +29,6 @@ from npmdask.runs.results import expected_steps, in_units, prediction_facts
 from npmdask.runs.session import Session, needs_of
 from npmdask.runs.solution import Analysed, Solution, Step
 from npmdask.runs.weights import total_of
-from npmdask.theory.certificates.statements import with_assurance
 
 
 @dataclass(frozen=True, kw_only=True)

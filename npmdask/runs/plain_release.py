@@ -18,12 +18,13 @@ import numpy as np
 
 from npmdask.algorithms import PowerOnDisk, Query, Result, is_ours
 from npmdask.algorithms.stopping import Outcome, StepView
+from npmdask.core.certificates.statements import of_factor_model, with_assurance
 from npmdask.core.runs.release import Answer, Released
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.numerics.complex_parts import moduli
 from npmdask.numerics.factor_model import ModelSums
 from npmdask.numerics.random import generator
-from npmdask.numerics.subspaces import BASES, Block, TurnedBlock, orth, rayleigh_ritz
+from npmdask.numerics.subspaces import BASES, Block, TurnedBlock, max_sin_theta, orth, rayleigh_ritz
 from npmdask.numerics.units import attributes
 from npmdask.operators import ColumnMoments, ColumnsByRange, Operator, RowsByRange, columns_of
 from npmdask.operators.pairwise_gram import FACTS
@@ -41,8 +42,6 @@ from npmdask.storage.paths import is_url
 from npmdask.storage.readers.dense import DenseReader, ReadStats, checksum_table, checksums_of
 from npmdask.storage.readers.gaps import EM, PAIRWISE, GapReader
 from npmdask.storage.source import Source
-from npmdask.theory.certificates.statements import of_factor_model, with_assurance
-from npmdask.theory.diagnostics import max_sin_theta
 
 # What the first products show of the data, free of charge: too large or too small, not symmetric.
 #

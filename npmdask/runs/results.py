@@ -15,6 +15,17 @@ import numpy as np
 
 from npmdask.algorithms import Result
 from npmdask.algorithms.stopping import DOUBLE_EPS, Outcome, StepView
+from npmdask.core.certificates.bounds import (
+    Certificate,
+    Evidence,
+    Level,
+    carried_over,
+    certify,
+    noisy_recursion,
+    of_scale,
+    rounding_of,
+)
+from npmdask.core.certificates.wording import health, sentence
 from npmdask.numerics.complex_parts import as_complex, complex_pairs, interleaved
 from npmdask.numerics.moments import match
 from npmdask.numerics.subspaces import Block
@@ -27,17 +38,6 @@ from npmdask.runs.stopping_rules import LowRankRule, excess_of
 from npmdask.storage.column_statistics import relative
 from npmdask.storage.readers.dense import ReadStats
 from npmdask.storage.source import Truth
-from npmdask.theory.certificates.bounds import (
-    Certificate,
-    Evidence,
-    Level,
-    carried_over,
-    certify,
-    noisy_recursion,
-    of_scale,
-    rounding_of,
-)
-from npmdask.theory.certificates.wording import health, sentence
 
 
 def in_units(kind: str, theta: np.ndarray) -> np.ndarray:

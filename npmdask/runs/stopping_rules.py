@@ -18,10 +18,10 @@ import numpy as np
 
 from npmdask.algorithms import Result
 from npmdask.algorithms.stopping import DOUBLE_EPS, Outcome, ResidualRule, StepView
+from npmdask.core.certificates.bounds import Evidence, certify, rounding_of
+from npmdask.core.certificates.wording import bounds_values
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.storage.source import Source
-from npmdask.theory.certificates.bounds import Evidence, certify, rounding_of
-from npmdask.theory.certificates.wording import bounds_values
 
 # Stop by what is left over, not by the components: where eigenvalues are close, the first is settled long before.
 #

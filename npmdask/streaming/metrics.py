@@ -11,9 +11,8 @@ import numpy as np
 from npmdask.algorithms import StreamInfo
 from npmdask.algorithms.streaming.model import Model, ModelState
 from npmdask.errors import BadInputError
-from npmdask.numerics.subspaces import Block
+from npmdask.numerics.subspaces import Block, max_sin_theta
 from npmdask.numerics.units import attributes
-from npmdask.theory.diagnostics import max_sin_theta
 
 MOST = 256  # measurements that are kept: then every second one goes, and they are made half as often
 FIRST_BATCHES = 16  # between the first measurements

@@ -9,6 +9,8 @@ from __future__ import annotations
 from npmdask.accounting import delta_for as gdp_delta
 from npmdask.accounting import mu_for
 from npmdask.accounting import shuffled_epsilon as shuffle_eps
+from npmdask.core.certificates.prediction import Prediction, Predictions
+from npmdask.core.certificates.recursions import gaussian_norm, improved_recursion, npm_error_recursion, predicted_sine
 from npmdask.numerics.subspaces import condition_number, zeta, zeta_from_frobenius
 from npmdask.theory.composition import (
     Share,
@@ -39,7 +41,6 @@ from npmdask.theory.intermediate import (
     improved_iterations,
     improved_max_noise,
     improved_plateau,
-    improved_recursion,
     improved_residual,
 )
 from npmdask.theory.power import (
@@ -48,7 +49,6 @@ from npmdask.theory.power import (
     momentum_beta,
     momentum_iterations,
     npm_basin,
-    npm_error_recursion,
     npm_iterations,
     npm_max_noise,
     npm_plateau,
@@ -64,9 +64,7 @@ from npmdask.theory.private import (
     ppm_error_coherent,
     ppm_rate,
     ppm_rate_coherent,
-    predicted_sine,
 )
-from npmdask.theory.result import Prediction, Predictions
 from npmdask.theory.samples import (
     roundness_spiked,
     spm_block_noise,
@@ -76,7 +74,7 @@ from npmdask.theory.samples import (
     spm_samples_powerlaw,
     spm_samples_spiked,
 )
-from npmdask.theory.start import gaussian_norm, init_tan_bound, init_tan_explicit, init_tan_quantile, laplace_norm
+from npmdask.theory.start import init_tan_bound, init_tan_explicit, init_tan_quantile, laplace_norm
 from npmdask.theory.stochastic import (
     AssumptionA,
     dpojas_zeta,

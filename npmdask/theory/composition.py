@@ -20,9 +20,9 @@ from npmdask.accounting import (
     paper_stddev,
     paper_tensor_stddev,
 )
+from npmdask.core.certificates.prediction import Prediction, Predictions
 from npmdask.errors import BadInputError
 from npmdask.numerics.domains import counts, not_negative, one_of, positive, probability
-from npmdask.theory.result import Prediction, Predictions
 
 MODES = ("paper", "exact")
 LARGEST_SPLIT = 0.9  # Lemma 16 of Duengler and Sanyal: epsilon <= 0.9

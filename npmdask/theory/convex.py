@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from npmdask.core.certificates.prediction import Prediction, Predictions
 from npmdask.errors import require
 from npmdask.numerics.domains import counts, one_of, positive, probability
-from npmdask.theory.result import Prediction, Predictions
 
 COSTS = ("oja", "4.2", "4.3")
 

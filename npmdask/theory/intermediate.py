@@ -16,11 +16,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from npmdask.core.certificates.prediction import Prediction
+from npmdask.core.certificates.recursions import gaussian_norm
 from npmdask.errors import require
 from npmdask.numerics.domains import accuracy, counts, falling, not_negative, one_of, positive, ranks, spectrum_gap
 from npmdask.theory.power import NoiseBound, NoisePrediction, npm_iterations, npm_max_noise
-from npmdask.theory.result import Prediction
-from npmdask.theory.start import gaussian_norm, init_tan_bound, start_factor, start_promised
+from npmdask.theory.start import init_tan_bound, start_factor, start_promised
 
 CHOICES = ("steps", "noise")
 
@@ -175,54 +176,6 @@ def improved_eps_range(s_k: float, s_q: float, tau: float, d: int, *, constant: 
     inverse = [1 / value for value in logs if value > 0]
     value = constant * s_q / s_k * min(inverse, default=math.inf)
     return Prediction(value, {"constant": constant, "tau": tau}, {"tau_d_above_1": logs[1] > 0})
-
-
-def improved_recursion(h: float, s_k: float, s_q1: float, g: float, g_uq: float, t_q: float) -> Prediction:
-    """
-    Bound the perturbation after one noisy step with an intermediate rank.
-
-    Bound of the next h from ``h``, without constants: (s_{q+1} h + sqrt(1 + h^2) (g + t_q g_uq)) / s_k.
-
-    ``g`` >= ||G||, ``g_uq`` >= ||U_q^T G||, ``t_q`` = ||U_{d-q}^T Y (U_q^T Y)^+|| of the product Y = A X + G, the
-    tangent to all q. Derived here; Lemma 2.1 of the paper (confidence of its restored form: med) follows. Without
-    noise it contracts by s_{q+1} / s_k exactly.
-
-    Parameters
-    ----------
-    h : float
-        Rank-k perturbation on the top q eigenvectors U_q, the norm of H where range(X) contains U_k + U_{d-q} H; at
-        least the sine of the largest angle to U_k. Not negative.
-    s_k : float
-        The k-th largest eigenvalue (its size).
-    s_q1 : float
-        The eigenvalue number q + 1, no larger than ``s_k``.
-    g : float
-        Bound of the spectral norm of the noise, in the units of the eigenvalues.
-    g_uq : float
-        Bound of the norm of its part in the leading q eigenvectors, U_q^T G.
-    t_q : float
-        Tangent of the angle between the product Y and all q leading eigenvectors; not negative.
-
-    Returns
-    -------
-    Prediction
-        ``value``: the bound of the next h; ``flags["contracts"]``: it is below ``h``.
-
-    Raises
-    ------
-    BadInputError
-        Numbers outside of their ranges.
-
-    Examples
-    --------
-    >>> from npmdask import theory
-    >>> theory.improved_recursion(h=3.0, s_k=1.0, s_q1=0.5, g=0.0, g_uq=0.0, t_q=1.0).value
-    1.5
-    """
-    spectrum_gap(s_k, s_q1)
-    not_negative(h=h, g=g, g_uq=g_uq, t_q=t_q)
-    value = (s_q1 * h + math.hypot(1, h) * (g + t_q * g_uq)) / s_k
-    return Prediction(value, {}, {"contracts": value < h})
 
 
 def improved_plateau(s_k: float, s_q1: float, g: float, g_uq: float, t_q: float) -> Prediction:
@@ -528,7 +481,7 @@ def best_q(
     by : {"steps", "noise"}, default "steps"
         "steps": least ln(h_0 / acc) / ln(s_k / s_{q+1}), the steps of :func:`improved_recursion` without noise from
         the h_0 of a random start. "noise": the largest standard deviation of Gaussian noise on every entry that
-        :func:`improved_max_noise` allows with its constant 1 (norms: :func:`~npmdask.theory.start.gaussian_norm`).
+        :func:`improved_max_noise` allows with its constant 1 (norms: :func:`~npmdask.theory.gaussian_norm`).
 
     Returns
     -------

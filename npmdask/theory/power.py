@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from npmdask.core.certificates.prediction import Prediction, Predictions
 from npmdask.errors import require
 from npmdask.numerics.domains import accuracy, falling, not_negative, spectrum_gap
-from npmdask.theory.result import Prediction, Predictions
 
 MOST_ACCURATE = 0.5  # Theorem 2.4 asks for epsilon < 1/2
 EXACTLY = 1 - 1e-12  # so that a whole number of steps is not rounded up to the next
@@ -231,54 +231,6 @@ def npm_max_noise(s_k: float, s_k1: float, acc: float, cos0: float) -> NoisePred
     return NoisePrediction(NoiseBound(acc * gap / 5, gap * cos0 / 5), {}, flags)
 
 
-def npm_error_recursion(t: float, s_k: float, s_k1: float, g: float, g_u: float) -> Prediction:
-    """
-    Bound the tangent after one noisy step.
-
-    Bound of tan theta_k(U, A X + G) from ``t`` = tan theta_k(U, X): exact in its constants.
-
-    (s_k1 t + g sqrt(1 + t^2)) / (s_k - g_u sqrt(1 + t^2)), g >= ||V^T G||, g_u >= ||U^T G||; inf where the denominator
-    is not positive (``flags["noise_small_enough"]``). ``flags["contracts"]``: it is below ``t``.
-
-    Parameters
-    ----------
-    t : float
-        The tangent tan theta_k(U, X) before the step; not negative.
-    s_k : float
-        The k-th largest eigenvalue (its size).
-    s_k1 : float
-        The one after it, no larger than ``s_k``.
-    g : float
-        Bound of ||V^T G||, for which one of ||G|| will do; in the units of the eigenvalues.
-    g_u : float
-        Bound of the norm of its part in the leading eigenspace, U^T G.
-
-    Returns
-    -------
-    Prediction
-        ``value``: the bound; ``flags``: ``noise_small_enough`` and ``contracts``.
-
-    Raises
-    ------
-    BadInputError
-        Numbers outside of their ranges.
-
-    Examples
-    --------
-    >>> from npmdask import theory
-    >>> theory.npm_error_recursion(t=2.0, s_k=1.0, s_k1=0.5, g=0.01, g_u=0.01).value
-    1.0457442316658287
-    >>> theory.npm_error_recursion(t=2.0, s_k=1.0, s_k1=0.5, g=0.0, g_u=0.0).value  # without noise: s_k1 / s_k
-    1.0
-    """
-    spectrum_gap(s_k, s_k1)
-    not_negative(t=t, g=g, g_u=g_u)
-    root = math.hypot(1, t)
-    below = s_k - g_u * root
-    value = (s_k1 * t + g * root) / below if below > 0 else math.inf
-    return Prediction(value, {}, {"noise_small_enough": below > 0, "contracts": value < t})
-
-
 def npm_plateau(s_k: float, s_k1: float, g: float, g_u: float) -> Prediction:
     """
     Compute the tangent at which noise of constant size stops the iteration.
@@ -397,7 +349,7 @@ def likely_sine(spectrum: np.ndarray, stddevs: Sequence[float], *, d: int, k: in
     Notes
     -----
     To first order, over the k-th eigenvector the coefficient on eigenvector j obeys h' = (sigma_j h + g) / sigma_k: as
-    in :func:`npmdask.theory.private.predicted_sine`, which knows p released values only and takes sigma_{q+1} for
+    in :func:`predicted_sine`, which knows p released values only and takes sigma_{q+1} for
     all that follow. With r_j = sigma_j / sigma_k, n(a) = sum of r_j^(2 a) over j > q, and G of a Gaussian block of
     k columns bounded by Gordon's theorem,
 

@@ -15,9 +15,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from npmdask.core.certificates.prediction import Prediction
+from npmdask.core.certificates.recursions import sine_of
 from npmdask.errors import BadInputError, closest, require
 from npmdask.numerics.domains import counts, falling, not_negative, one_of, positive, probability, ranks, spectrum_gap
-from npmdask.theory.result import Prediction
 from npmdask.theory.start import init_tan_explicit, norm_of, start_factor, start_promised
 
 # Errors of the private power method as the papers print them: up to a constant, which is an argument, 1 by default.
@@ -400,7 +401,7 @@ def ppm_error(
     h = min(_tangent(sizes, run, q) for q in range(k, p + 1))
     constants = {"fail_prob": fail_prob} if tau is None else {"tau": tau, "fail_prob": fail_prob}
     flags = {"noise_small_enough": h < math.inf} | ({} if tau is None else start_promised(tau))
-    return Prediction(_sine_of(h), constants, flags)
+    return Prediction(sine_of(h), constants, flags)
 
 
 class _Run(NamedTuple):
@@ -436,10 +437,6 @@ def _tangent(sizes: np.ndarray, run: _Run, q: int) -> float:
         t = (following * t + whole * math.hypot(1, t)) / below
         h = t if q == run.k else (following * h + math.hypot(1, h) * (whole + t * inside)) / kth
     return h
-
-
-def _sine_of(tangent: float) -> float:
-    return 1.0 if tangent == math.inf else tangent / math.hypot(1, tangent)
 
 
 def lowrank_error(
@@ -728,74 +725,3 @@ def dist_comm(nodes: int, p: int, d: int, releases: int, model: str = "broadcast
     if model not in per_release:
         raise BadInputError(f"unknown model {model!r} of communication: {closest(model, list(per_release))}")
     return Prediction(float(releases * per_release[model] * p * d), {}, {"exact": True})
-
-
-def predicted_sine(ritz_values: np.ndarray, stddevs: Sequence[float], *, d: int, k: int) -> Prediction:
-    """
-    Estimate the error of the private power method from released values only.
-
-    The likely sine of the largest angle to the top ``k`` eigenvectors, estimated from RELEASED values only.
-
-    An estimate and not a bound: the released Ritz values are taken for eigenvalues.
-
-    Parameters
-    ----------
-    ritz_values : array_like, shape (p,)
-        All p released Ritz values, of the last release; signs and order do not matter.
-    stddevs : sequence of float
-        Standard deviation of the noise of each of the L releases (public), one at least; not negative.
-    d : int
-        Dimension: columns of the data, at least p.
-    k : int
-        Leading vectors that are wanted; at most p.
-
-    Returns
-    -------
-    Prediction
-        ``value``: the likely sine, at most 1; ``flags``: ``gap_seen`` (p > k). No constant is assumed.
-
-    Raises
-    ------
-    BadInputError
-        No release, or numbers outside of their ranges.
-
-    Notes
-    -----
-    To first order, over the k-th eigenvector the coefficient on eigenvector j obeys h' = (sigma_j h + g) / sigma_k.
-    So with rho = theta_{q+1} / theta_k, which represents all j > q,
-
-        h^2 = (rho^L sqrt(d) / (sqrt(p) - sqrt(q - 1)))^2
-              + (sqrt(d - q) + sqrt(k))^2 / theta_k^2  sum over l of stddev_l^2 rho^(2 (L - l)),
-
-    at the q from k to p - 1 that makes it least; sine = h / sqrt(1 + h^2). Values of the size of the noise make it
-    1, as they should. With p = k nothing is known of sigma_{k+1} and rho = 1 (``flags["gap_seen"]`` is False).
-
-    Examples
-    --------
-    >>> from npmdask import theory
-    >>> ritz_values, stddevs = [100.0, 90.0, 10.0, 5.0], [0.1] * 10
-    >>> round(theory.predicted_sine(ritz_values, stddevs, d=50, k=2).value, 4)
-    0.0092
-    >>> round(theory.ppm_error(ritz_values, stddevs, d=50, k=2, p=4).value, 4)  # the bound, of a known spectrum
-    0.0161
-    """
-    p = len(ritz_values)
-    require(len(stddevs) >= 1, "a prediction needs the noise of at least one release")
-    theta = falling(ritz_values, d, k, p)[:p]
-    for stddev in stddevs:
-        not_negative(stddev=stddev)
-    candidates = [(q, theta[q]) for q in range(k, p)] or [(k, theta[k - 1])]
-    h = min(_likely_tangent(theta[k - 1], following, stddevs, d, k, p, q) for q, following in candidates)
-    return Prediction(float(_sine_of(h)), {}, {"gap_seen": p > k})
-
-
-def _likely_tangent(kth: float, following: float, stddevs: Sequence[float], d: int, k: int, p: int, q: int) -> float:
-    """h of :func:`predicted_sine` for one intermediate rank."""
-    if kth == 0:
-        return math.inf
-    rho = following / kth
-    ages = np.arange(len(stddevs))[::-1]
-    sum_of_squares = float(np.sum(np.square(stddevs) * rho ** (2.0 * ages)))
-    noise = (math.sqrt(d - q) + math.sqrt(k)) * math.sqrt(sum_of_squares) / kth
-    start = rho ** len(stddevs) * math.sqrt(d) / (math.sqrt(p) - math.sqrt(q - 1))
-    return math.hypot(noise, start)

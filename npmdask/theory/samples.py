@@ -13,10 +13,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from npmdask.core.certificates.prediction import Prediction
 from npmdask.errors import require
 from npmdask.numerics.domains import accuracy, counts, exponent, not_negative, positive, ranks, spectrum_gap
 from npmdask.theory.power import NoiseBound, NoisePrediction
-from npmdask.theory.result import Prediction
 
 PROVED_SCALE = 2.0  # of D: the largest quantiles of sums of squares are then those of one square
 

@@ -11,9 +11,10 @@ from collections.abc import Callable
 import numpy as np
 from scipy.special import gammaincinv, gammaln
 
+from npmdask.core.certificates.prediction import Prediction
+from npmdask.core.certificates.recursions import gaussian_norm
 from npmdask.errors import require
 from npmdask.numerics.domains import counts, not_negative, one_of, positive, probability, ranks
-from npmdask.theory.result import Prediction
 
 TAIL = 10  # draws beyond a quantile below which it is a guess
 SHARE = 0.1  # of a fail_prob: for the part of X_0 outside U, whose tail costs next to nothing
@@ -205,50 +206,6 @@ def start_promised(tau: float) -> dict[str, bool]:
 # Spectral norms that blocks of noise do not exceed: Lemmas A.2 and A.3 of Hardt and Price 2014, with constants.
 
 Norm = Callable[[float, int, int, int, float], float]
-
-
-def gaussian_norm(stddev: float, rows: int, columns: int, releases: int = 1, fail_prob: float = 0.1) -> float:
-    """
-    Bound the spectral norm of blocks of Gaussian noise.
-
-    Spectral norm that none of ``releases`` Gaussian blocks exceeds, except with probability ``fail_prob``.
-
-    stddev (sqrt(rows) + sqrt(columns) + sqrt(2 ln(releases / fail_prob))): Gordon's bound of the mean, Gaussian
-    concentration about it, union bound. Explicit where Lemma A.2 of Hardt and Price has a constant.
-
-    Parameters
-    ----------
-    stddev : float
-        Standard deviation of every entry; not negative.
-    rows : int
-        Rows of a block.
-    columns : int
-        Columns of a block.
-    releases : int, default 1
-        How many blocks the bound is to hold for at once.
-    fail_prob : float, default 0.1
-        Probability with which one of the blocks may exceed the bound; between 0 and 1.
-
-    Returns
-    -------
-    float
-        The bound, in the units of ``stddev``.
-
-    Raises
-    ------
-    BadInputError
-        Numbers outside of their ranges.
-
-    Examples
-    --------
-    >>> from npmdask import theory
-    >>> round(theory.gaussian_norm(0.1, rows=1000, columns=10), 2)
-    3.69
-    """
-    not_negative(stddev=stddev)
-    counts(rows=rows, columns=columns, releases=releases)
-    probability(fail_prob=fail_prob)
-    return stddev * (math.sqrt(rows) + math.sqrt(columns) + math.sqrt(2 * math.log(releases / fail_prob)))
 
 
 def laplace_norm(stddev: float, rows: int, columns: int, releases: int = 1, fail_prob: float = 0.1) -> float:

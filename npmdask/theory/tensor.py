@@ -15,10 +15,10 @@ import math
 
 import numpy as np
 
+from npmdask.core.certificates.prediction import Prediction
 from npmdask.errors import require
 from npmdask.numerics.domains import counts, not_negative, one_of, positive, probability
 from npmdask.numerics.subspaces import Block
-from npmdask.theory.result import Prediction
 
 NOISES = ("adversarial", "round", "weakly correlated")
 

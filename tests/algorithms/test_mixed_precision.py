@@ -12,6 +12,8 @@ import zarr
 import npmdask
 from npmdask.algorithms import krylov
 from npmdask.checkpoint.store import RunStore
+from npmdask.core.certificates import Certificate, Evidence, certify
+from npmdask.core.certificates.bounds import rounding_of
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.execution.memory import tree_rss
 from npmdask.operators import Gram, View
@@ -22,8 +24,6 @@ from npmdask.runs.problem import Request
 from npmdask.runs.solution import Resources
 from npmdask.storage.ingest import ingest
 from npmdask.storage.source import open_source
-from npmdask.theory.certificates import Certificate, Evidence, certify
-from npmdask.theory.certificates.bounds import rounding_of
 from tests.algorithms.families import FAMILIES, of_spectrum
 
 MIXED: dict[str, Any] = {"algorithm": "krylov", "options": {"precision": "mixed"}}

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from npmdask.core.certificates.recursions import gaussian_norm
 from npmdask.manage.run_report import above_noise, heights, in_plain_words, noise_of_entries, released_loadings
 from npmdask.privacy.mechanisms.gaussian_laplace import RELEASE_KIND
 from npmdask.report import Bars, Plot, Text
 from npmdask.storage.labels import Labels
 from npmdask.theory.noisy_symmetric import noise_norm
-from npmdask.theory.start import gaussian_norm
 
 D, STDDEV = 40, 0.5
 

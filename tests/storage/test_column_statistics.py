@@ -12,6 +12,7 @@ import pytest
 import scipy.sparse as sp
 
 import npmdask
+from npmdask.core.certificates.bounds import ROOM, of_scale
 from npmdask.operators.view import View
 from npmdask.storage.column_statistics import (
     MOMENTS,
@@ -22,7 +23,6 @@ from npmdask.storage.column_statistics import (
     of_moments,
 )
 from npmdask.storage.source import open_source
-from npmdask.theory.certificates.bounds import ROOM, of_scale
 from tests.conftest import often
 
 PACKAGE = Path(npmdask.__file__).parent

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from npmdask.algorithms.covariance import PrivateCovariance
-from npmdask.theory.certificates.wording import LOST
+from npmdask.core.certificates.wording import LOST
 from npmdask.theory.noisy_symmetric import noise_norm, perturbed_sine, projected, values_along
 from tests.conftest import often
 

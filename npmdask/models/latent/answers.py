@@ -11,6 +11,8 @@ import numpy as np
 
 from npmdask.algorithms.stopping import Outcome
 from npmdask.checkpoint.store import RunStore, answer_of_job
+from npmdask.core.certificates.statements import of_independent, of_mixture
+from npmdask.core.certificates.wording import Assurance
 from npmdask.models.latent.fit import (
     ANSWER,
     INDEPENDENT,
@@ -24,8 +26,6 @@ from npmdask.report import Plot, Report
 from npmdask.report.blocks import Section, Text, parameters, section, series, spectrum_plot, table, tiles, warnings
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Resources
-from npmdask.theory.certificates.statements import of_independent, of_mixture
-from npmdask.theory.certificates.wording import Assurance
 
 
 class Found(NamedTuple):

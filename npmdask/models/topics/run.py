@@ -24,6 +24,7 @@ from scipy.sparse import csr_matrix, issparse
 
 from npmdask.algorithms.stopping import Outcome
 from npmdask.checkpoint.store import RunStore, answer_of_job
+from npmdask.core.certificates.statements import of_topics
 from npmdask.errors import BadInputError, RefusedError, require
 from npmdask.models.staged_job import StagedJob, answered
 from npmdask.models.topics.documents import (
@@ -54,7 +55,6 @@ from npmdask.storage.paths import local_path
 from npmdask.storage.readers.sparse import CsrReader
 from npmdask.storage.source import Source, open_source
 from npmdask.tensors.stages import Decomposed, Stages
-from npmdask.theory.certificates.statements import of_topics
 
 # The four stages.
 

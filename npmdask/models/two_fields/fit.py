@@ -20,6 +20,7 @@ import numpy as np
 from npmdask.algorithms import BlockKrylov
 from npmdask.algorithms.stopping import DOUBLE_EPS, ResidualRule, StepView, default_tol
 from npmdask.checkpoint.store import RunStore
+from npmdask.core.certificates.wording import of_coupled
 from npmdask.core.runs.mechanisms import REGISTRY as MECHANISMS
 from npmdask.errors import BadInputError
 from npmdask.execution.memory import Chosen
@@ -52,7 +53,6 @@ from npmdask.storage.readers.dense import DenseReader, checksum_table
 from npmdask.storage.readers.gaps import DROP, MEAN, REFUSE, GapReader, as_nan
 from npmdask.storage.readers.side_by_side import SideBySide
 from npmdask.storage.source import Source, open_source
-from npmdask.theory.certificates.wording import of_coupled
 
 
 @dataclass(frozen=True, kw_only=True)

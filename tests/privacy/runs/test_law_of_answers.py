@@ -10,10 +10,10 @@ import pytest
 
 import npmdask
 from npmdask.algorithms.private_power import UNSAID, PrivatePower, PrivateState, leading_pairs
+from npmdask.core.certificates.statements import LOST
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.numerics.subspaces import Block
 from npmdask.privacy.matrix_release import likely_sine_of_release
-from npmdask.theory.certificates.statements import LOST
 from tests.conftest import often
 from tests.privacy.runs.conftest import POWER, World
 from tests.privacy.runs.test_release_fit import Level, lost

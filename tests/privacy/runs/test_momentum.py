@@ -12,11 +12,11 @@ import pytest
 import npmdask
 from npmdask import theory
 from npmdask.algorithms.private_power import PrivatePower, PrivateState, leading_pairs
+from npmdask.core.certificates.statements import LOST
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
 from npmdask.numerics.noisy_products import accelerated, momentum_of
 from npmdask.numerics.subspaces import Block, random_orthonormal
 from npmdask.privacy.matrix_release import likely_sine_of_release
-from npmdask.theory.certificates.statements import LOST
 from tests.conftest import often, planted
 from tests.privacy.runs.conftest import World
 from tests.privacy.runs.test_law_of_answers import BULKS, K

@@ -11,8 +11,8 @@ import pytest
 import npmdask
 from benchmarks.certificate_cases import draw, draw_mixed, draw_ties, solve
 from benchmarks.certificate_coverage import Tally, as_markdown, measure
-from npmdask.theory.certificates import certify
-from npmdask.theory.certificates.wording import bounds_values
+from npmdask.core.certificates import certify
+from npmdask.core.certificates.wording import bounds_values
 from tests.conftest import often
 
 

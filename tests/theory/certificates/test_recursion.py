@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from npmdask.algorithms import PowerMethod
+from npmdask.core.certificates import Evidence, certify
+from npmdask.core.certificates.bounds import noisy_recursion
 from npmdask.numerics.random import generator
-from npmdask.theory.certificates import Evidence, certify
-from npmdask.theory.certificates.bounds import noisy_recursion
 from npmdask.theory.diagnostics import max_sin_theta
 
 D, P, K, STEPS = 30, 6, 2, 8

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from npmdask.theory.certificates.bounds import (
+from npmdask.core.certificates.bounds import (
     EXACT,
     component_sines,
     distances_of,

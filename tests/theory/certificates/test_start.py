@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from npmdask.theory.certificates.bounds import (
+from npmdask.core.certificates.bounds import (
     loss_of_chebyshev,
     loss_of_powers,
     smallest_singular_value,

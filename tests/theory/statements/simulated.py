@@ -16,14 +16,7 @@ from npmdask.accounting import Budget
 from npmdask.algorithms.private_power import PrivateAlternating, PrivatePower
 from npmdask.algorithms.tensor.power import TensorPower, restarts_for
 from npmdask.algorithms.tensor.private_power import PrivateTensorPower
-from npmdask.models.latent import fit_independent_components, fit_mixture
-from npmdask.models.topics.model import TopicModel
-from npmdask.models.topics.run import CorpusFilter, run_topics
-from npmdask.numerics.subspaces import orth, rayleigh_ritz
-from npmdask.privacy.matrix_release import likely_sine_of_release, released_arrays
-from npmdask.streaming.metrics import HeldOut, Measures, measure_model
-from npmdask.streaming.problem import StreamRequest, make_model
-from npmdask.theory.certificates.statements import (
+from npmdask.core.certificates.statements import (
     of_directions,
     of_independent,
     of_mixture,
@@ -33,7 +26,13 @@ from npmdask.theory.certificates.statements import (
     of_third_moment,
     of_topics,
 )
-from npmdask.theory.diagnostics import max_sin_theta
+from npmdask.models.latent import fit_independent_components, fit_mixture
+from npmdask.models.topics.model import TopicModel
+from npmdask.models.topics.run import CorpusFilter, run_topics
+from npmdask.numerics.subspaces import max_sin_theta, orth, rayleigh_ritz
+from npmdask.privacy.matrix_release import likely_sine_of_release, released_arrays
+from npmdask.streaming.metrics import HeldOut, Measures, measure_model
+from npmdask.streaming.problem import StreamRequest, make_model
 from tests.models.topics.made import documents_from, words
 from tests.privacy.runs.conftest import make_world
 

@@ -21,6 +21,7 @@ from npmdask.algorithms.streaming import STREAM_REGISTRY
 from npmdask.api import solve, top_k
 from npmdask.checkpoint.store import RunStore
 from npmdask.cli.main import main
+from npmdask.core.certificates.statements import assurance_of
 from npmdask.manage.report import summary, write_report
 from npmdask.manage.status import inspect, status_of
 from npmdask.models.latent.answers import fit_latent
@@ -38,7 +39,6 @@ from npmdask.storage.ingest import ingest
 from npmdask.storage.source import open_source
 from npmdask.streaming import stream_components, stream_pca
 from npmdask.streaming.solution import is_stream, stream_status
-from npmdask.theory.certificates.statements import assurance_of
 from tests.federated.conftest import Sites, records, run_centre, sites
 from tests.models.topics.made import a_model, documents_from
 from tests.privacy.runs.conftest import OF_RECORDS, World, make_world, of_records, of_tensor, planted

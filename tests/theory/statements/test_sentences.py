@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npmdask.privacy.mechanisms import PrivateGaussian
-from npmdask.streaming import stream_pca
-from npmdask.theory.certificates.statements import (
+from npmdask.core.certificates.statements import (
     of_independent,
     of_mixture,
     of_nodes,
@@ -20,7 +18,9 @@ from npmdask.theory.certificates.statements import (
     of_third_moment,
     of_topics,
 )
-from npmdask.theory.certificates.wording import at_most_percent, degrees, spread
+from npmdask.core.certificates.wording import at_most_percent, degrees, spread
+from npmdask.privacy.mechanisms import PrivateGaussian
+from npmdask.streaming import stream_pca
 from tests.privacy.runs.conftest import make_world, records
 
 PLANE: dict[str, Any] = {"values": np.array([2.0, 1.0]), "value_stddevs": np.array([0.01, 0.02])}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from npmdask.theory.certificates.bounds import ALWAYS, SEEN, START, Certificate, Evidence, Level, certify, rounding_of
-from npmdask.theory.certificates.wording import Health, health, sentence
+from npmdask.core.certificates.bounds import ALWAYS, SEEN, START, Certificate, Evidence, Level, certify, rounding_of
+from npmdask.core.certificates.wording import Health, health, sentence
 
 __all__ = [
     "ALWAYS",

@@ -1,6 +1,6 @@
 """State a certificate, and the health of a run, in one sentence for non-specialists; and the table of how numbers read.
 
-What results without a certificate say is in :mod:`npmdask.theory.certificates.statements`.
+What results without a certificate say is in :mod:`npmdask.core.certificates.statements`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from npmdask.theory.certificates.bounds import SEEN, START, Certificate, Level
+from npmdask.core.certificates.bounds import SEEN, START, Certificate, Level
 
 LOST = 0.8  # the sine of 53 degrees: a direction that far off says as little of the true one as many others would
 

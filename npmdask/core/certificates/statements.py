@@ -3,7 +3,7 @@
 A section a kind of run; pure functions, no pass over the data, no clock, no randomness. A sentence says how large the
 error is likely to be, on what that rests, and what is not covered; what it claims in numbers is in ``numbers``, and how
 often that was true in simulations is in docs/assurance.md. Certificates have theirs in
-:mod:`npmdask.theory.certificates.wording`, beside the table of how numbers read.
+:mod:`npmdask.core.certificates.wording`, beside the table of how numbers read.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from npmdask.numerics.subspaces import Block
-from npmdask.theory.certificates.wording import (
+from npmdask.core.certificates.recursions import predicted_sine
+from npmdask.core.certificates.wording import (
     LOST,
     Assurance,
     at_most_percent,
@@ -24,7 +24,7 @@ from npmdask.theory.certificates.wording import (
     spread,
     the_components,
 )
-from npmdask.theory.private import predicted_sine
+from npmdask.numerics.subspaces import Block
 
 # How wrong components of rows with missing entries can be: what is measured of a model whose likelihood has no bound.
 
@@ -620,7 +620,7 @@ def plane_sine(ritz_values: np.ndarray, stddevs: Sequence[float], *, d: int, k: 
 
     Notes
     -----
-    :func:`npmdask.theory.private.predicted_sine` says how far vectors are from *some* q >= k leading eigenvectors.
+    :func:`npmdask.theory.predicted_sine` says how far vectors are from *some* q >= k leading eigenvectors.
     Which k of these q are the wanted ones the last product has to tell, whose noise G turns vector i towards vector j
     by about ``G_ij / (theta_i - theta_j)``; and where the block before it was off by a tangent t, what it held of other
     directions turns it too, by about ``t^2 theta_k / (theta_k - theta_{k+1})``. With these constants at least 95 % of

@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from npmdask.theory import improved_recursion, npm_error_recursion
-from npmdask.theory.start import gaussian_norm
+from npmdask.core.certificates.recursions import gaussian_norm, improved_recursion, npm_error_recursion
 
 ALWAYS, START, SEEN = "always", "random start", "none missed"
 SINGLE_EPS, DOUBLE_EPS = float(np.finfo(np.float32).eps), float(np.finfo(np.float64).eps)
