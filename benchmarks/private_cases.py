@@ -24,7 +24,8 @@ from npmdask.privacy.ledger.granting import grant_source
 from npmdask.privacy.neighbors import make_relation
 from npmdask.privacy.request import Privacy
 from npmdask.runs.problem import Request
-from npmdask.runs.solution import Resources, Solution
+from npmdask.runs.resources import Resources
+from npmdask.runs.solution import Solution
 from npmdask.storage.source import open_source
 from npmdask.storage.writers.dense import DenseWriter
 

@@ -18,7 +18,8 @@ from npmdask.federated.protocol import Announcement, decode, encode, encoded_siz
 from npmdask.numerics.subspaces import Block
 from npmdask.runs.build import make_problem
 from npmdask.runs.problem import Request
-from npmdask.runs.solution import Resources, Solution
+from npmdask.runs.resources import Resources
+from npmdask.runs.solution import Solution
 from npmdask.storage.ingest import ingest
 from npmdask.storage.source import Source
 

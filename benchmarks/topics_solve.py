@@ -22,7 +22,7 @@ from npmdask.models.topics.documents import documents_of, write_documents
 from npmdask.models.topics.model import TopicModel
 from npmdask.models.topics.run import CorpusFilter, fit_topics, run_topics
 from npmdask.runs.observers import Observer
-from npmdask.runs.solution import Resources
+from npmdask.runs.resources import Resources
 
 ONE = Resources(threads=1)
 KEPT = ("documents", "skipped", "condition", "passes", "tensor_outcome", "warnings")  # of what is known of a model

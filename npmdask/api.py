@@ -27,8 +27,9 @@ from npmdask.runs.missing import find_fill
 from npmdask.runs.observers import Observer
 from npmdask.runs.problem import Locked, Problem, Request
 from npmdask.runs.progress import with_progress
+from npmdask.runs.resources import Resources, asked_resources
 from npmdask.runs.restore import find_start, identity_of, locked_result, problem_of
-from npmdask.runs.solution import WITHOUT_PASS, Resources, Solution, TemporaryStore, asked_resources
+from npmdask.runs.solution import WITHOUT_PASS, Solution, TemporaryStore
 from npmdask.runs.weights import find_weights
 from npmdask.storage.bundle import read_bundle
 from npmdask.storage.readers.gaps import REFUSE, checked_marks

@@ -44,9 +44,10 @@ from npmdask.runs.missing import find_fill
 from npmdask.runs.observers import Observer
 from npmdask.runs.presentation import grid_of
 from npmdask.runs.problem import Presentation, Problem, Request, Start
+from npmdask.runs.resources import Resources
 from npmdask.runs.restore import find_start
 from npmdask.runs.session import memory_for, needs_of
-from npmdask.runs.solution import Resources, Solution
+from npmdask.runs.solution import Solution
 from npmdask.runs.weights import COSLAT, find_weights
 from npmdask.storage.columns import at
 from npmdask.storage.object_url import SCHEMES, is_remote

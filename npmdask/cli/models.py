@@ -113,7 +113,7 @@ def _job(a: argparse.Namespace, kind: str, source: str) -> dict[str, Any]:
 
 
 def _resources(a: argparse.Namespace) -> Any:
-    from npmdask.runs.solution import asked_resources
+    from npmdask.runs.resources import asked_resources
 
     return asked_resources(a.memory, a.threads, a.workers)
 

@@ -41,6 +41,7 @@ class Feature:
     readers : what reads entries that are no rows of real numbers, by their layout in a store; "complex".
     executors : what makes passes or sums elsewhere: "cluster", "device".
     stores : what carries the store of a run whose place is a URL, by its scheme.
+    methods : what a finished answer can be asked, by the class and the name of its method.
     needs : features without which it cannot be.
     """
 
@@ -58,10 +59,19 @@ class Feature:
     readers: Table = field(default_factory=dict)
     executors: Table = field(default_factory=dict)
     stores: Table = field(default_factory=dict)
+    methods: Table = field(default_factory=dict)
     needs: tuple[str, ...] = ()
 
 
 FEATURES: tuple[Feature, ...] = (
+    Feature(
+        name="advice",
+        methods={
+            "Solution.component_counts": "npmdask.advice.finished:component_counts",
+            "Solution.north_errors": "npmdask.advice.finished:north_errors",
+            "Solution.mixes_with_next": "npmdask.advice.finished:mixes_with_next",
+        },
+    ),
     Feature(
         name="cluster",
         executors={
@@ -71,13 +81,19 @@ FEATURES: tuple[Feature, ...] = (
     ),
     Feature(
         name="complex",
-        operators={"complex": "npmdask.operators.complex_parts:of_complex"},
-        readers={"complex": "npmdask.storage.readers.complex_parts:in_parts"},
+        operators={
+            "complex": "npmdask.operators.complex_parts:of_complex",
+        },
+        readers={
+            "complex": "npmdask.storage.readers.complex_parts:in_parts",
+        },
         needs=("symmetric",),
     ),
     Feature(
         name="containers",
-        operators={"matrix-free": "npmdask.operators.matrix_free:MatrixFree"},
+        operators={
+            "matrix-free": "npmdask.operators.matrix_free:MatrixFree",
+        },
         sources={
             "object": "npmdask.storage.containers:HELD",
             "grid": "npmdask.storage.containers:open_along",
@@ -94,12 +110,29 @@ FEATURES: tuple[Feature, ...] = (
         needs=("privacy",),
     ),
     Feature(
-        name="federated",
-        routes={"nodes": "npmdask.federated.coordinator:problem_of_nodes"},
-        restores={"nodes": "npmdask.federated.coordinator:problem_of_spec"},
-        tables={"nodes": "npmdask.federated.coordinator:TABLE"},
+        name="estimators",
+        methods={
+            "Solution.to_anndata": "npmdask.models.annotated:write_components",
+        },
     ),
-    Feature(name="formats", sources={"file": "npmdask.storage.ingest:open_source_at"}),
+    Feature(
+        name="federated",
+        routes={
+            "nodes": "npmdask.federated.coordinator:problem_of_nodes",
+        },
+        restores={
+            "nodes": "npmdask.federated.coordinator:problem_of_spec",
+        },
+        tables={
+            "nodes": "npmdask.federated.coordinator:TABLE",
+        },
+    ),
+    Feature(
+        name="formats",
+        sources={
+            "file": "npmdask.storage.ingest:open_source_at",
+        },
+    ),
     Feature(
         name="gpu",
         executors={
@@ -109,21 +142,44 @@ FEATURES: tuple[Feature, ...] = (
     ),
     Feature(
         name="gram",
-        routes={"gram": "npmdask.runs.gram_store:problem_of_gram"},
-        operators={"gram": "npmdask.operators.stored_gram:StoredGram"},
-        sources={"run.json": "npmdask.runs.gram_store:open_stored_gram"},
+        routes={
+            "gram": "npmdask.runs.gram_store:problem_of_gram",
+        },
+        operators={
+            "gram": "npmdask.operators.stored_gram:StoredGram",
+        },
+        sources={
+            "run.json": "npmdask.runs.gram_store:open_stored_gram",
+        },
     ),
     Feature(
         name="privacy",
-        routes={"privacy": "npmdask.privacy.route:problem_of"},
-        options={"momentum": "npmdask.algorithms.momentum:MomentumPower"},
-        algorithms={"covariance": "npmdask.privacy.route:METHOD"},
-        restores={"privacy": "npmdask.privacy.route:restored"},
-        tables={"privacy": "npmdask.privacy.request:Privacy"},
+        routes={
+            "privacy": "npmdask.privacy.route:problem_of",
+        },
+        algorithms={
+            "covariance": "npmdask.privacy.route:METHOD",
+        },
+        options={
+            "momentum": "npmdask.algorithms.momentum:MomentumPower",
+        },
+        restores={
+            "privacy": "npmdask.privacy.route:restored",
+        },
+        tables={
+            "privacy": "npmdask.privacy.request:Privacy",
+        },
         needs=("tensors",),
     ),
     Feature(
         name="remote",
+        fetchers={
+            "zarr": "npmdask.storage.fetching:STORE",
+            "obstore": "npmdask.storage.fetching:STORE",
+            "npmdask.storage.prefetch": "npmdask.storage.fetching:STORE",
+            "icechunk": "npmdask.storage.fetching:SNAPSHOT",
+            "network": "npmdask.storage.prefetch:grant",
+        },
         sources={
             "s3://": "npmdask.storage.fetching:open_url",
             "gs://": "npmdask.storage.fetching:open_url",
@@ -132,18 +188,19 @@ FEATURES: tuple[Feature, ...] = (
             "https://": "npmdask.storage.fetching:open_url",
             "repository": "npmdask.storage.fetching:open_in_repository",
         },
-        fetchers={
-            "zarr": "npmdask.storage.fetching:STORE",
-            "obstore": "npmdask.storage.fetching:STORE",
-            "npmdask.storage.prefetch": "npmdask.storage.fetching:STORE",
-            "icechunk": "npmdask.storage.fetching:SNAPSHOT",
-            "network": "npmdask.storage.prefetch:grant",
-        },
         stores={
             "s3": "npmdask.checkpoint.remote:CommitPublisher",
             "gs": "npmdask.checkpoint.remote:CommitPublisher",
             "az": "npmdask.checkpoint.remote:CommitPublisher",
             "abfs": "npmdask.checkpoint.remote:CommitPublisher",
+        },
+    ),
+    Feature(
+        name="rotations",
+        methods={
+            "Solution.rotated": "npmdask.runs.turned:rotated",
+            "Solution.aligned": "npmdask.runs.turned:aligned",
+            "TurnedComponents.aligned": "npmdask.runs.turned:aligned_again",
         },
     ),
     Feature(
@@ -166,7 +223,9 @@ FEATURES: tuple[Feature, ...] = (
             "triangle": "npmdask.operators.packed:Triangle",
             "tensor": "npmdask.operators.packed:PackedTensor",
         },
-        sources={"tensor": "npmdask.storage.writers.packed:open_cube"},
+        sources={
+            "tensor": "npmdask.storage.writers.packed:open_cube",
+        },
         readers={
             "packed": "npmdask.storage.readers.packed:open_packed",
             "tensor": "npmdask.storage.readers.packed:open_packed_tensor",
@@ -174,8 +233,12 @@ FEATURES: tuple[Feature, ...] = (
     ),
     Feature(
         name="tensors",
-        routes={"tensor": "npmdask.tensors.route:problem_of"},
-        algorithms={"tensor-power": "npmdask.tensors.route:METHOD"},
+        routes={
+            "tensor": "npmdask.tensors.route:problem_of",
+        },
+        algorithms={
+            "tensor-power": "npmdask.tensors.route:METHOD",
+        },
         needs=("symmetric",),
     ),
 )

@@ -33,9 +33,9 @@ from npmdask.privacy.account import Account, require_room
 from npmdask.privacy.concerns import concerns_of_node
 from npmdask.runs.build import default_rank, make_problem
 from npmdask.runs.problem import Problem, Request
+from npmdask.runs.resources import Resources
 from npmdask.runs.restore import bind
 from npmdask.runs.session import memory_for, needs_of
-from npmdask.runs.solution import Resources
 from npmdask.storage.bundle import write_file_atomically
 from npmdask.storage.readers.dense import ReadStats
 from npmdask.storage.source import Source

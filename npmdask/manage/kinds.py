@@ -21,7 +21,7 @@ from npmdask.report import Report
 from npmdask.report.blocks import bytes_text
 from npmdask.runs.observers import Observer
 from npmdask.runs.presentation import grid_of
-from npmdask.runs.solution import DeviceUse, NetworkUse
+from npmdask.runs.resources import DeviceUse, NetworkUse
 
 Keeps = Literal["answer", "run", "everything"]
 Spec = Mapping[str, Any]

@@ -49,6 +49,7 @@ from npmdask.runs.observers import Observer
 from npmdask.runs.presentation import AS_FOUND, PART, Earlier, arrays_of, earlier_of, presentation_facts, turn
 from npmdask.runs.problem import Problem
 from npmdask.runs.progress import duration, passes_text
+from npmdask.runs.resources import Resources
 from npmdask.runs.restore import (
     OF_ROWS,
     TELLS,
@@ -60,7 +61,7 @@ from npmdask.runs.restore import (
 )
 from npmdask.runs.results import prediction_facts
 from npmdask.runs.session import memory_for, needs_of, require_device
-from npmdask.runs.solution import Resources, Solution
+from npmdask.runs.solution import Solution
 from npmdask.runs.weights import NAMES
 from npmdask.storage.bundle import read_bundle
 from npmdask.storage.kinds import KINDS

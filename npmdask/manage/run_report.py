@@ -40,8 +40,8 @@ from npmdask.report.blocks import (
     warnings,
 )
 from npmdask.runs.missing import missing_of, missing_warnings
+from npmdask.runs.resources import DeviceUse
 from npmdask.runs.results import comparison, prediction_facts
-from npmdask.runs.solution import DeviceUse
 from npmdask.runs.weights import kept_weights
 from npmdask.storage.labels import Labels, require_names
 from npmdask.storage.source import notes_in

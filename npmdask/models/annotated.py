@@ -9,6 +9,9 @@ import numpy as np
 
 from npmdask.errors import BadInputError, closest, require
 from npmdask.models.pca import PCA, TruncatedSVD
+from npmdask.runs.columns import places_in
+from npmdask.runs.solution import Solution
+from npmdask.storage.labels import axis_of
 
 USUAL = "highly_variable"  # genes that are taken where the AnnData says which are
 Mask = Any
@@ -171,3 +174,20 @@ def _values(adata: Any, layer: str | None, used: np.ndarray | None) -> Any:
 
         return read_elem_lazy(getattr(held, "group", held))[:, np.flatnonzero(used)]
     return held[:, used]
+
+
+def write_components(solution: Solution, adata: Any, key: str) -> Any:
+    """The components and the scores of all cells, written to where scanpy looks for them."""
+    if type(adata).__name__ != "AnnData":
+        raise BadInputError(f"an AnnData is needed, not a {type(adata).__name__}: scores(rows) takes all others")
+    axes = (axis_of("var", adata.var_names.to_numpy()),)
+    places = places_in(solution._found, axes, "the AnnData", adata.n_vars).places
+    scores = solution.scores(adata)
+    usual = key == "pca"
+    adata.obsm["X_pca" if usual else key] = scores
+    adata.varm["PCs" if usual else key] = solution.basis if places is None else solution.basis[np.argsort(places)]
+    centred = solution.analysed.centred
+    more = {"variance": solution.explained_variance} if centred and solution._rows > 1 else {}
+    more |= {"variance_ratio": solution.explained_variance_ratio} if centred else {}
+    adata.uns[key] = {"params": {"zero_center": centred, "store": solution.store}, **more}
+    return adata

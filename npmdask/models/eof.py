@@ -26,7 +26,8 @@ from npmdask.runs.components import AS_RUN
 from npmdask.runs.missing import Missing
 from npmdask.runs.problem import Request
 from npmdask.runs.progress import with_progress
-from npmdask.runs.solution import Solution, asked_resources
+from npmdask.runs.resources import asked_resources
+from npmdask.runs.solution import Solution
 from npmdask.runs.weights import COSLAT, Weights, find_weights, over, weights_called
 from npmdask.storage.column_statistics import ColumnStatistics
 from npmdask.storage.labels import DESCRIBED, Axis, axis_of

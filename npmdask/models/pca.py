@@ -23,7 +23,8 @@ from npmdask.runs.components import AS_RUN, LEAST_SQUARES, StoredComponents, req
 from npmdask.runs.missing import Missing
 from npmdask.runs.problem import AUTO, Request
 from npmdask.runs.progress import with_progress
-from npmdask.runs.solution import Solution, asked_resources
+from npmdask.runs.resources import asked_resources
+from npmdask.runs.solution import Solution
 from npmdask.runs.weights import find_weights, in_units_of_data, total_of
 from npmdask.storage.column_statistics import ColumnSums
 from npmdask.storage.containers import is_sparse

@@ -25,7 +25,7 @@ from npmdask.runs.components import AS_RUN
 from npmdask.runs.missing import find_fill
 from npmdask.runs.problem import Request
 from npmdask.runs.progress import with_progress
-from npmdask.runs.solution import asked_resources
+from npmdask.runs.resources import asked_resources
 from npmdask.runs.weights import find_weights
 from npmdask.storage.containers import values_of
 from npmdask.storage.readers.gaps import Marks, checked_marks

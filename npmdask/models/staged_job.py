@@ -16,9 +16,9 @@ from npmdask.numerics.units import attributes
 from npmdask.planning.predicted_steps import Predictor
 from npmdask.report import Report, Section
 from npmdask.runs.observers import Observer, Observers
+from npmdask.runs.resources import Resources
 from npmdask.runs.restore import bind_spec
 from npmdask.runs.session import Session
-from npmdask.runs.solution import Resources
 from npmdask.runs.stages import Facts
 from npmdask.storage.bundle import Arrays
 

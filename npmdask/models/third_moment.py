@@ -19,8 +19,8 @@ from npmdask.operators import Operator, View
 from npmdask.operators.sample_moments import SampleBlocks
 from npmdask.operators.word_moments import HALF_LENGTH, TripleBlocks, WordTotals
 from npmdask.runs.observers import Observer
+from npmdask.runs.resources import Resources
 from npmdask.runs.session import Session
-from npmdask.runs.solution import Resources
 from npmdask.storage.paths import NEW_STORE, local_path, locked
 from npmdask.storage.readers.packed import place_of
 from npmdask.storage.safe_open import carried

@@ -24,8 +24,8 @@ from npmdask.numerics.units import time_text
 from npmdask.operators import Operator
 from npmdask.operators.on_device import STARTING, SUMS, USUAL_PASSES, OnDevice, on_device
 from npmdask.runs.problem import Problem
+from npmdask.runs.resources import Resources
 from npmdask.runs.session import device_for, memory_for, needs_of
-from npmdask.runs.solution import Resources
 
 SECONDS = 1.0  # for each of the two
 LEAST_PART = 2 * 2**20  # bytes that are read at first by each thread; then three times as many, and so on

@@ -34,8 +34,8 @@ from npmdask.planning.throughput import MOST_COLUMNS, Throughput, measure_on_dis
 from npmdask.runs.build import ON_DISK, default_rank, lies_elsewhere, make_problem, prepared, why_not_on_disk
 from npmdask.runs.plain_release import MOSTLY, disk_said, mean_of_rows, mean_said, readings_of
 from npmdask.runs.problem import DEFAULT_STEPS, Problem, Request, Start
+from npmdask.runs.resources import Resources
 from npmdask.runs.session import memory_for, needs_of, require_device
-from npmdask.runs.solution import Resources
 from npmdask.storage.chunk_advice import ChunkReading, LayoutAdvice, advise_chunks, how_read
 from npmdask.storage.object_url import is_remote
 from npmdask.storage.readers.dense import DenseReader

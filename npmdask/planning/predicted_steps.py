@@ -35,9 +35,10 @@ from npmdask.runs.observers import Observer, Observers
 from npmdask.runs.presentation import presenter_of
 from npmdask.runs.problem import FIRST_STAGE, Problem, Request
 from npmdask.runs.rank_search import solve_auto, solve_share
+from npmdask.runs.resources import Resources
 from npmdask.runs.results import FORESEEN
 from npmdask.runs.session import Session
-from npmdask.runs.solution import Resources, Solution
+from npmdask.runs.solution import Solution
 from npmdask.runs.stopping_rules import STAGE_STEPS, LowRankRule, ShareRule, next_columns, smallest_rank
 from npmdask.storage.chunk_access import first_line
 from npmdask.storage.object_url import is_remote

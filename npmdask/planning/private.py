@@ -33,8 +33,8 @@ from npmdask.privacy.neighbors import Entry, MatrixRelation
 from npmdask.privacy.tensor_release import TENSOR_POWER
 from npmdask.runs.build import make_problem
 from npmdask.runs.problem import Problem, Request
+from npmdask.runs.resources import Resources
 from npmdask.runs.session import memory_for, needs_of
-from npmdask.runs.solution import Resources
 from npmdask.storage.source import Source
 from npmdask.theory.noisy_symmetric import noise_norm
 from npmdask.theory.power import likely_sine

@@ -32,7 +32,8 @@ from npmdask.prefect.parameters import (
 from npmdask.prefect.publish import LivePublisher, ending_text
 from npmdask.prefect.tasks import reported, run_name, said_in_a_sentence, step
 from npmdask.runs.progress import with_progress
-from npmdask.runs.solution import Step, asked_resources
+from npmdask.runs.resources import asked_resources
+from npmdask.runs.solution import Step
 
 
 @flow(

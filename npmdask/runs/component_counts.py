@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
@@ -20,42 +20,13 @@ from npmdask.numerics.dimensions import (
     parallel_analysis,
 )
 from npmdask.numerics.domains import whole_seed
+from npmdask.runs.postprocessing import CountAdvice
 
 ASK_A_GRAM = "form a Gram matrix (`npmdask gram SOURCE G`) and use that"
 WEIGHTED = (
     "the rows are weighted, and what noise makes of them depends on how many of them count alike, which weights do not "
     "say: run without row_weights"
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class CountAdvice:
-    """
-    Hold what one criterion says of the number of components.
-
-    Attributes
-    ----------
-    criterion : str
-        Its name.
-    components : int or None
-        How many it advises; None where it cannot be told.
-    at_least : bool
-        All values that are known pass: there may be more.
-    threshold : float or None
-        The variance that the next component fails to exceed, where the criterion has one.
-    reason : str
-        What it asks and assumes, or what is missing and how to get it.
-    """
-
-    criterion: str
-    components: int | None
-    at_least: bool = False
-    threshold: float | None = None
-    reason: str
-
-    def facts(self) -> dict[str, Any]:
-        """Return the same as a dictionary, for JSON."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,8 +27,8 @@ from npmdask.operators.stored_gram import GramOfSlabs, probes_of
 from npmdask.runs.gram_parts import GramRequest, gram_operator
 from npmdask.runs.gram_store import GramStore, form_gram
 from npmdask.runs.observers import Observer
+from npmdask.runs.resources import Resources
 from npmdask.runs.session import GATHERED, Need, memory_for
-from npmdask.runs.solution import Resources
 from npmdask.storage.ingest import IngestSummary, ingest
 from npmdask.storage.readers.dense import DenseReader
 from npmdask.storage.source import open_source

@@ -37,9 +37,9 @@ from npmdask.operators.stored_gram import GramOfGroups, GramOfSlabs, GramReader,
 from npmdask.runs.build import lies_elsewhere
 from npmdask.runs.observers import Observer
 from npmdask.runs.problem import STORED_GRAM
+from npmdask.runs.resources import Resources
 from npmdask.runs.restore import bind_spec
 from npmdask.runs.session import GATHERED, Need, Session, keeper_of
-from npmdask.runs.solution import Resources
 from npmdask.runs.stages import job_spec
 from npmdask.storage.bundle import Arrays, read_bundle
 from npmdask.storage.checksum import crc32c, crc32c_bytes

@@ -44,9 +44,9 @@ from npmdask.runs.gram_parts import (
 from npmdask.runs.gram_resampling import Bootstrap, Grouped, Jackknife, bootstrapped, require_confidence
 from npmdask.runs.observers import Observer
 from npmdask.runs.problem import STORED_GRAM, Problem, Request
+from npmdask.runs.resources import Resources
 from npmdask.runs.restore import bind_spec
 from npmdask.runs.results import in_units
-from npmdask.runs.solution import Resources
 from npmdask.runs.stopping_rules import smallest_rank, trace_of
 from npmdask.storage.labels import Axis, Labels
 from npmdask.storage.paths import is_url

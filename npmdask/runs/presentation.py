@@ -21,13 +21,14 @@ from npmdask.checkpoint.store import RunStore, folder_of
 from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.execution.executor import single_threaded_blas
 from npmdask.numerics.domains import counts
-from npmdask.runs.components import SIMPLE_STRUCTURE, StoredComponents, TurnedComponents, aligned
+from npmdask.runs.components import StoredComponents, TurnedComponents
 from npmdask.runs.gram_parts import STORED_GRAM
 from npmdask.runs.gram_resampling import LEAST_GROUPS, LEAST_REPLICATES
 from npmdask.runs.gram_store import GramStore
 from npmdask.runs.problem import Presentation, Problem
 from npmdask.runs.restore import solution_of
 from npmdask.runs.solution import Solution
+from npmdask.runs.turned import SIMPLE_STRUCTURE, aligned
 from npmdask.storage.labels import Labels, colour_of
 
 PART = "presentation"

@@ -40,7 +40,8 @@ from npmdask.runs.problem import (
     Start,
     arrays_of_operator,
 )
-from npmdask.runs.solution import WITHOUT_PASS, Analysed, Resources, Solution
+from npmdask.runs.resources import Resources
+from npmdask.runs.solution import WITHOUT_PASS, Analysed, Solution
 from npmdask.runs.weights import keep_weights, kept_weights, total_of
 from npmdask.storage.paths import Facts
 from npmdask.storage.readers.gaps import REFUSE

@@ -44,8 +44,8 @@ from npmdask.operators import LeftProduct, Operator, Partial, TiledGram
 from npmdask.runs.left_vectors import flush_left
 from npmdask.runs.observers import Observer, StageObserver, watched
 from npmdask.runs.problem import Problem
+from npmdask.runs.resources import DeviceUse, NetworkUse, Resources
 from npmdask.runs.restore import changed_device
-from npmdask.runs.solution import DeviceUse, NetworkUse, Resources
 from npmdask.storage.block_files import Workspace
 from npmdask.storage.bundle import Arrays
 from npmdask.storage.checksum import crc32c

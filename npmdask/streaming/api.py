@@ -12,8 +12,8 @@ from npmdask.errors import BadInputError, require
 from npmdask.execution.reduction import COMMIT_SECONDS
 from npmdask.runs.observers import Observer
 from npmdask.runs.progress import with_progress
+from npmdask.runs.resources import Resources, asked_resources
 from npmdask.runs.restore import resources_of
-from npmdask.runs.solution import Resources, asked_resources
 from npmdask.runs.weights import find_weights
 from npmdask.storage.containers import values_of
 from npmdask.storage.paths import is_url

@@ -23,9 +23,9 @@ from npmdask.execution.memory import MemoryPlan, tree_rss
 from npmdask.numerics.units import attributes
 from npmdask.runs.components import labels_of_run
 from npmdask.runs.observers import Observer
+from npmdask.runs.resources import Resources
 from npmdask.runs.restore import bind_spec
 from npmdask.runs.session import Session
-from npmdask.runs.solution import Resources
 from npmdask.runs.weights import keep_weights
 from npmdask.storage.labels import Labels
 from npmdask.storage.names import matched

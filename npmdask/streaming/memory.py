@@ -11,7 +11,7 @@ from npmdask.algorithms.streaming.power import StreamPower
 from npmdask.algorithms.streaming.tensor_power import PIECE_ROWS, OnlineTensorPower
 from npmdask.errors import MemoryRefusedError
 from npmdask.execution.memory import GROWTH, THREAD_BASE, MemoryPlan, tree_rss
-from npmdask.runs.solution import Resources
+from npmdask.runs.resources import Resources
 from npmdask.streaming.problem import StreamProblem
 
 MIB = 2**20

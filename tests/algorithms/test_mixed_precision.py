@@ -21,7 +21,7 @@ from npmdask.planning import plan
 from npmdask.planning.plan import posed
 from npmdask.runs import results
 from npmdask.runs.problem import Request
-from npmdask.runs.solution import Resources
+from npmdask.runs.resources import Resources
 from npmdask.storage.ingest import ingest
 from npmdask.storage.source import open_source
 from tests.algorithms.families import FAMILIES, of_spectrum

@@ -18,7 +18,7 @@ from npmdask.errors import BadInputError, MemoryRefusedError, RefusedError
 from npmdask.planning import plan
 from npmdask.planning.plan import posed
 from npmdask.runs.problem import Request
-from npmdask.runs.solution import Resources
+from npmdask.runs.resources import Resources
 from npmdask.storage.source import open_source
 from tests.algorithms.answers import ROUNDING, fault
 from tests.algorithms.test_gram import FAMILIES, normal

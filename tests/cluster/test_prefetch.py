@@ -31,7 +31,8 @@ from npmdask.planning.plan import plan_lines, plan_run
 from npmdask.runs.build import make_problem
 from npmdask.runs.observers import Observer
 from npmdask.runs.problem import Request
-from npmdask.runs.solution import Resources, Step
+from npmdask.runs.resources import Resources
+from npmdask.runs.solution import Step
 from npmdask.storage import chunk_access, object_url, prefetch
 from npmdask.storage.prefetch import Link, Piece, Remote, fetched, granted, link_of
 from npmdask.storage.readers import dense

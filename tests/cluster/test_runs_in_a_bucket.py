@@ -29,7 +29,8 @@ from npmdask.manage.gc import sweep_cache
 from npmdask.models.latent.answers import fit_latent
 from npmdask.models.topics.run import CorpusFilter, read_topics, run_topics
 from npmdask.runs.observers import Observer
-from npmdask.runs.solution import Resources, Step
+from npmdask.runs.resources import Resources
+from npmdask.runs.solution import Step
 from npmdask.storage.readers.dense import ReadStats
 from tests.cluster.conftest import ROOT, Bucket, Honest
 from tests.conftest import often, planted, same_bytes, write_zarr

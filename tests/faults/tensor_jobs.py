@@ -14,7 +14,7 @@ from npmdask.models.latent.answers import fit_latent
 from npmdask.models.topics.documents import documents_of, write_documents
 from npmdask.models.topics.run import run_topics
 from npmdask.runs.observers import Observer
-from npmdask.runs.solution import Resources
+from npmdask.runs.resources import Resources
 from npmdask.storage.ingest import ingest
 from npmdask.storage.writers import journal
 from tests.models.topics.made import a_model, documents_from, words

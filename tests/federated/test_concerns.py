@@ -20,7 +20,7 @@ from npmdask.privacy.concerns import concerns, require_signal
 from npmdask.privacy.ledger import open_ledger
 from npmdask.runs.build import make_problem
 from npmdask.runs.problem import Problem, Request
-from npmdask.runs.solution import Resources
+from npmdask.runs.resources import Resources
 from tests.federated.conftest import Sites, grant, private_tables, records, write_site
 from tests.federated.test_error_growth import source_of
 

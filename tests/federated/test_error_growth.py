@@ -21,7 +21,7 @@ from npmdask.privacy.ledger import open_ledger
 from npmdask.privacy.ledger.granting import grant_source
 from npmdask.runs.build import make_problem
 from npmdask.runs.problem import Request
-from npmdask.runs.solution import Resources
+from npmdask.runs.resources import Resources
 from npmdask.storage.source import Source
 from npmdask.theory.diagnostics import max_sin_theta
 from tests.federated.conftest import private_tables, write_site

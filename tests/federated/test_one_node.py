@@ -12,7 +12,7 @@ from npmdask.config import load_config
 from npmdask.privacy.request import Privacy
 from npmdask.runs.build import make_problem
 from npmdask.runs.problem import Request
-from npmdask.runs.solution import Resources
+from npmdask.runs.resources import Resources
 from npmdask.storage.source import open_source
 from npmdask.theory import dist_error, ppm_error
 from npmdask.theory.diagnostics import max_sin_theta

@@ -16,7 +16,7 @@ from npmdask.models.latent.answers import fit_latent
 from npmdask.models.topics.run import CorpusFilter, run_topics
 from npmdask.models.two_fields.answers import fit_coupled
 from npmdask.runs.observers import Observer
-from npmdask.runs.solution import Resources
+from npmdask.runs.resources import Resources
 from tests.conftest import planted
 
 COST = {"time": "1.0 s: 2 passes, 1.0 MB read", "memory": "peak 100 MiB of this process"}

@@ -15,7 +15,7 @@ from npmdask.errors import BadInputError, RefusedError
 from npmdask.models import third_moment
 from npmdask.models.third_moment import build_moments
 from npmdask.models.topics.documents import documents_of, write_documents
-from npmdask.runs.solution import Resources
+from npmdask.runs.resources import Resources
 from npmdask.storage.readers.packed import place_of
 from npmdask.storage.source import open_source
 from tests.conftest import write_zarr

@@ -17,7 +17,7 @@ from npmdask.operators import View
 from npmdask.operators.stored_gram import GramReader, GramSums, StoredGram, packed, probes_of, unpacked
 from npmdask.runs.build import make_problem
 from npmdask.runs.problem import Request
-from npmdask.runs.solution import Resources
+from npmdask.runs.resources import Resources
 
 
 def sums_of(rows: np.ndarray) -> GramSums:

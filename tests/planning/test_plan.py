@@ -30,7 +30,7 @@ from npmdask.planning.row_sample import spectrum_of
 from npmdask.planning.throughput import Throughput, measure_throughput, spread_positions
 from npmdask.runs.build import make_problem
 from npmdask.runs.problem import Request
-from npmdask.runs.solution import Resources
+from npmdask.runs.resources import Resources
 from npmdask.storage.ingest import ingest
 from npmdask.storage.readers.dense import DenseReader, ReadStats
 from npmdask.storage.source import open_source

@@ -25,7 +25,7 @@ from npmdask.planning.row_sample import (
 )
 from npmdask.runs.build import make_problem, prepared
 from npmdask.runs.problem import Request
-from npmdask.runs.solution import Resources
+from npmdask.runs.resources import Resources
 from npmdask.storage.ingest import ingest
 from npmdask.storage.source import open_source
 from tests.conftest import write_zarr

@@ -9,7 +9,7 @@ import pytest
 from npmdask.models.latent.answers import fit_latent
 from npmdask.models.topics.run import read_topics, run_topics
 from npmdask.runs.observers import Observer
-from npmdask.runs.solution import Resources
+from npmdask.runs.resources import Resources
 from npmdask.storage.ingest import ingest
 from tests.faults.tensor_jobs import make, planted_tensor
 from tests.prefect.conftest import Shop, committed

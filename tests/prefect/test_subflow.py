@@ -16,7 +16,7 @@ from npmdask.models.latent.answers import fit_latent
 from npmdask.models.topics.run import read_topics, run_topics
 from npmdask.prefect.server import answers, free_port
 from npmdask.runs.observers import Observer
-from npmdask.runs.solution import Resources
+from npmdask.runs.resources import Resources
 from npmdask.synthetic import generate
 from tests.faults.tensor_jobs import make
 from tests.prefect.conftest import ROOT, Shop, committed, wait_until

@@ -26,7 +26,7 @@ from npmdask.operators.on_device import OnDevice
 from npmdask.planning.device_choice import DeviceChoice, PassRate, choose_device
 from npmdask.planning.plan import plan_lines, posed
 from npmdask.runs.problem import Request
-from npmdask.runs.solution import Resources
+from npmdask.runs.resources import Resources
 from npmdask.storage.source import open_source
 from tests.conftest import write_zarr
 

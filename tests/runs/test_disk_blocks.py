@@ -31,8 +31,8 @@ from npmdask.numerics.subspaces import (
 from npmdask.runs import plain_release
 from npmdask.runs.build import make_problem
 from npmdask.runs.problem import Request
+from npmdask.runs.resources import Resources
 from npmdask.runs.session import memory_for, needs_of
-from npmdask.runs.solution import Resources
 from npmdask.storage import block_files
 from npmdask.storage.block_files import BlockFile
 from npmdask.storage.source import open_source

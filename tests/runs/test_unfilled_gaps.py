@@ -28,7 +28,7 @@ from npmdask.numerics.subspaces import orth
 from npmdask.planning.plan import plan_run, posed
 from npmdask.runs import plain_release
 from npmdask.runs.problem import Request
-from npmdask.runs.solution import Resources
+from npmdask.runs.resources import Resources
 from npmdask.storage.source import open_source
 from npmdask.streaming.transform import transform
 from tests.conftest import often, same_bytes, write_zarr

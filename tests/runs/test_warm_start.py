@@ -19,8 +19,9 @@ from npmdask.numerics.random import generator
 from npmdask.runs.build import make_problem
 from npmdask.runs.observers import Observer
 from npmdask.runs.problem import Request
+from npmdask.runs.resources import Resources
 from npmdask.runs.restore import find_start, problem_of
-from npmdask.runs.solution import Resources, Solution
+from npmdask.runs.solution import Solution
 from npmdask.storage.bundle import read_bundle, write_bundle
 from npmdask.storage.source import open_source
 from tests.conftest import often, planted, same_bytes, write_zarr

@@ -24,8 +24,9 @@ from npmdask.planning.row_sample import SampleBudget, sample_of
 from npmdask.runs import build
 from npmdask.runs.observers import Observer
 from npmdask.runs.problem import Request
+from npmdask.runs.resources import Resources
 from npmdask.runs.session import memory_for, needs_of
-from npmdask.runs.solution import Resources, Solution, Step
+from npmdask.runs.solution import Solution, Step
 from npmdask.runs.weights import Weights
 from npmdask.storage.source import open_source
 from tests.conftest import often, write_zarr

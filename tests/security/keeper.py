@@ -19,7 +19,7 @@ from npmdask.prefect.processes import Service, Supervisor
 from npmdask.privacy.ledger import open_ledger
 from npmdask.privacy.ledger.granting import grant_source
 from npmdask.runs.observers import Observer
-from npmdask.runs.solution import Resources
+from npmdask.runs.resources import Resources
 from npmdask.storage.safe_open import BUDGET_MARK
 from tests.privacy.runs.conftest import THREE_RUNS, make_world, records
 

@@ -16,7 +16,7 @@ from npmdask.config import load_config
 from npmdask.errors import BadInputError, LostError, NpmdaskError, RefusedError
 from npmdask.execution.clusters import security_of
 from npmdask.execution.workers import Cluster
-from npmdask.runs.solution import Resources
+from npmdask.runs.resources import Resources
 from npmdask.synthetic import generate
 from tests.cluster.certificates import Authority
 from tests.cluster.conftest import Machines, machines  # noqa: F401

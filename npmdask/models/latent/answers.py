@@ -25,7 +25,7 @@ from npmdask.models.staged_job import TABLES, StagedJob, decomposition_history, 
 from npmdask.report import Plot, Report
 from npmdask.report.blocks import Section, Text, parameters, section, series, spectrum_plot, table, tiles, warnings
 from npmdask.runs.observers import Observer
-from npmdask.runs.solution import Resources
+from npmdask.runs.resources import Resources
 
 
 class Found(NamedTuple):

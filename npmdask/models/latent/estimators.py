@@ -12,7 +12,7 @@ from npmdask.errors import BadInputError
 from npmdask.models.latent.fit import GaussianMixture, IndependentComponents, fit_independent_components, fit_mixture
 from npmdask.numerics.subspaces import Block
 from npmdask.runs.progress import with_progress
-from npmdask.runs.solution import asked_resources
+from npmdask.runs.resources import asked_resources
 from npmdask.storage.containers import is_sparse
 from npmdask.storage.kinds import real_array
 from npmdask.streaming.estimator import DENSITY, TRANSFORMER, Estimator, in_memory, run_store, seed_of

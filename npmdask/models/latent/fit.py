@@ -38,8 +38,8 @@ from npmdask.operators.likelihood_sums import MixtureExpectations, SourceContras
 from npmdask.operators.sample_moments import MixtureSpread, MixtureTriples, SampleFourth
 from npmdask.operators.view import View
 from npmdask.runs.observers import Observer
+from npmdask.runs.resources import Resources
 from npmdask.runs.session import Session
-from npmdask.runs.solution import Resources
 from npmdask.runs.stages import MomentOperator, job_spec
 from npmdask.storage.bundle import Arrays
 from npmdask.storage.column_statistics import ColumnStatistics

@@ -16,7 +16,7 @@ from npmdask.models.topics.transform import MAX_ITERATIONS, TOL, for_model, shar
 from npmdask.numerics.subspaces import Block
 from npmdask.operators.word_moments import HALF_LENGTH
 from npmdask.runs.progress import with_progress
-from npmdask.runs.solution import asked_resources
+from npmdask.runs.resources import asked_resources
 from npmdask.storage.containers import values_of
 from npmdask.streaming.estimator import TRANSFORMER, Estimator, in_memory, run_store, seed_of
 

@@ -44,8 +44,9 @@ from npmdask.models.topics.quality import Coherence, Perplexity, held_out_perple
 from npmdask.numerics.moments import LDA, SingleTopic, Whitening, on_simplex, whiten
 from npmdask.operators.word_moments import HALF_LENGTH, WhitenedTriples, WordPairs, WordSums, WordTotals, WordTriples
 from npmdask.runs.observers import Observer
+from npmdask.runs.resources import Resources
 from npmdask.runs.session import Session
-from npmdask.runs.solution import Resources, Solution
+from npmdask.runs.solution import Solution
 from npmdask.runs.stages import MomentOperator, job_spec
 from npmdask.storage.bundle import Arrays
 from npmdask.storage.checksum import crc32c

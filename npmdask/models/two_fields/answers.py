@@ -34,7 +34,7 @@ from npmdask.runs.missing import Missing, missing_of
 from npmdask.runs.observers import Observer
 from npmdask.runs.problem import DEFAULT_STEPS
 from npmdask.runs.progress import with_progress
-from npmdask.runs.solution import Resources, asked_resources
+from npmdask.runs.resources import Resources, asked_resources
 from npmdask.runs.weights import kept_weights
 from npmdask.storage.labels import Labels
 from npmdask.streaming.estimator import run_store

@@ -39,8 +39,9 @@ from npmdask.runs.missing import filled, filled_entries, keep_missing, missing_w
 from npmdask.runs.observers import Observer
 from npmdask.runs.plain_release import constant_columns_warning
 from npmdask.runs.problem import DEFAULT_STEPS, Problem, Request
+from npmdask.runs.resources import Resources
 from npmdask.runs.session import Session
-from npmdask.runs.solution import Resources, Solution
+from npmdask.runs.solution import Solution
 from npmdask.runs.stages import job_spec, run_stage
 from npmdask.runs.weights import Weights, columns_read, find_weights, keep_weights
 from npmdask.storage.bundle import Arrays

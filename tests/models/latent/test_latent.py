@@ -18,7 +18,7 @@ from npmdask.models.latent import fit_independent_components, fit_mixture
 from npmdask.models.latent.answers import _means, latent_report
 from npmdask.models.latent.fit import ANSWER
 from npmdask.runs.observers import Observer
-from npmdask.runs.solution import Resources
+from npmdask.runs.resources import Resources
 from tests.conftest import same_bytes, write_zarr
 
 D, K, N = 8, 3, 20_000

@@ -23,7 +23,7 @@ from npmdask.numerics.likelihood import SphericalGaussians, maximized
 from npmdask.operators import View
 from npmdask.operators.likelihood_sums import MixtureExpectations, SourceContrasts
 from npmdask.runs.observers import Observer
-from npmdask.runs.solution import Resources
+from npmdask.runs.resources import Resources
 from npmdask.storage.source import open_source
 from npmdask.tensors.stages import Decomposed
 from tests.conftest import often, same_bytes, write_zarr

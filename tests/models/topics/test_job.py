@@ -32,7 +32,7 @@ from npmdask.models.topics.run import (
 from npmdask.numerics.random import generator
 from npmdask.privacy.ledger import open_ledger
 from npmdask.privacy.ledger.granting import grant_source
-from npmdask.runs.solution import Resources
+from npmdask.runs.resources import Resources
 from npmdask.storage.source import open_source
 from tests.conftest import same_bytes
 from tests.models.topics.made import words

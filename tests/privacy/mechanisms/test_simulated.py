@@ -20,7 +20,7 @@ from npmdask.numerics.subspaces import Block, random_orthonormal
 from npmdask.privacy.neighbors import make_relation
 from npmdask.runs.build import make_problem
 from npmdask.runs.problem import Request
-from npmdask.runs.solution import Resources
+from npmdask.runs.resources import Resources
 from npmdask.storage.source import open_source
 from npmdask.theory import coherence_linf_bound
 from npmdask.theory.diagnostics import max_sin_theta

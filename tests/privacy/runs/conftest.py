@@ -23,8 +23,9 @@ from npmdask.runs.build import make_problem
 from npmdask.runs.missing import Fill
 from npmdask.runs.observers import Observer
 from npmdask.runs.problem import Problem, Request
+from npmdask.runs.resources import Resources
 from npmdask.runs.restore import bind
-from npmdask.runs.solution import Resources, Solution
+from npmdask.runs.solution import Solution
 from npmdask.runs.weights import Weights
 from npmdask.storage.ingest import ingest
 from npmdask.storage.source import open_source

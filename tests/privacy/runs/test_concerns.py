@@ -17,7 +17,7 @@ from npmdask.manage.report import write_report
 from npmdask.planning.private import plan_private, private_lines
 from npmdask.privacy.concerns import concerns, require_signal
 from npmdask.runs.build import make_problem
-from npmdask.runs.solution import Resources
+from npmdask.runs.resources import Resources
 from npmdask.storage.ingest import ingest
 from npmdask.storage.source import open_source
 from tests.privacy.runs.conftest import OF_RECORDS, make_world, of_tensor, planted, records, sine_of_run

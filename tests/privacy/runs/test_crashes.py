@@ -27,7 +27,7 @@ from npmdask.checkpoint.store import RunStore
 from npmdask.errors import RefusedError
 from npmdask.privacy.ledger import Ledger, open_ledger
 from npmdask.privacy.mechanisms import Entropy, PrivateGaussian, SymmetricGaussian
-from npmdask.runs.solution import Resources
+from npmdask.runs.resources import Resources
 from tests.conftest import often, same_bytes
 from tests.privacy.runs.conftest import (
     OF_RECORDS,

@@ -23,8 +23,8 @@ from npmdask.privacy.ledger.granting import grant_source
 from npmdask.privacy.mechanisms import Entropy
 from npmdask.privacy.perturb import perturb
 from npmdask.runs.observers import Observer
+from npmdask.runs.resources import Resources
 from npmdask.runs.restore import bind
-from npmdask.runs.solution import Resources
 from npmdask.storage.checksum import fingerprint
 from npmdask.storage.ingest import ingest
 from npmdask.storage.readers.dense import ReadStats

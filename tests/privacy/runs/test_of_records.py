@@ -21,7 +21,7 @@ from npmdask.errors import BadInputError, BudgetError, DataWarning, NpmdaskError
 from npmdask.manage.report import write_report
 from npmdask.privacy.dp_pca_release import BatchRelease
 from npmdask.runs.observers import Observer
-from npmdask.runs.solution import Resources
+from npmdask.runs.resources import Resources
 from npmdask.storage.bundle import read_bundle
 from tests.conftest import same_bytes
 from tests.privacy.runs.conftest import COLUMNS, OF_RECORDS, World, make_world, of_records, prepared, records

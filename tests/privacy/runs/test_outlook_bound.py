@@ -13,7 +13,7 @@ from npmdask.numerics.spectra import read_spectrum
 from npmdask.planning.private import PowerNoise, PrivateForecast, private_outlook, sizes_of
 from npmdask.runs.build import make_problem
 from npmdask.runs.problem import Problem, Request
-from npmdask.runs.solution import Resources
+from npmdask.runs.resources import Resources
 from npmdask.storage.ingest import ingest
 from npmdask.storage.source import open_source
 from npmdask.theory import ppm_error

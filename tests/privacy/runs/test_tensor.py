@@ -22,7 +22,7 @@ from npmdask.numerics.subspaces import symmetric_part
 from npmdask.planning.private import plan_private, private_lines
 from npmdask.privacy.mechanisms import PrivateGaussian
 from npmdask.runs.observers import Observer
-from npmdask.runs.solution import Resources
+from npmdask.runs.resources import Resources
 from tests.privacy.runs.conftest import RANK, World, of_tensor, planted
 from tests.privacy.runs.test_taint import Watcher, release_fixed, shown
 

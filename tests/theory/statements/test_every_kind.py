@@ -34,7 +34,7 @@ from npmdask.privacy.request import Privacy
 from npmdask.runs.build import JOBS, make_problem
 from npmdask.runs.observers import Observer
 from npmdask.runs.problem import Request
-from npmdask.runs.solution import Resources
+from npmdask.runs.resources import Resources
 from npmdask.storage.ingest import ingest
 from npmdask.storage.source import open_source
 from npmdask.streaming import stream_components, stream_pca
