@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from benchmarks.certificate_cases import Drawn, Truth, certificate_of, draw, draw_ties
-from npmdask.core.certificates import Certificate, Level
+from npmdask.core.certificates.bounds import Certificate, Level
 from npmdask.core.certificates.wording import bounds_values
 
 CLAIMS = ("value", "following", "low rank", "angle", "one component", "captured")

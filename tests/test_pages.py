@@ -11,7 +11,7 @@ from npmdask.algorithms import Result
 from npmdask.api import top_k
 from npmdask.manage.report import write_report
 from npmdask.report import Report, Section, Text, as_html, as_markdown
-from npmdask.runs.results import recovery_of
+from npmdask.runs.recovery import recovery_of
 from npmdask.storage.source import Truth
 
 

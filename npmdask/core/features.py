@@ -42,6 +42,8 @@ class Feature:
     executors : what makes passes or sums elsewhere: "cluster", "device".
     stores : what carries the store of a run whose place is a URL, by its scheme.
     methods : what a finished answer can be asked, by the class and the name of its method.
+    releases : who makes the products of a question, by its rule for missing values or the kind of its data.
+    notes : who notes what is odd about an answer, by whose answer it is.
     needs : features without which it cannot be.
     """
 
@@ -60,6 +62,8 @@ class Feature:
     executors: Table = field(default_factory=dict)
     stores: Table = field(default_factory=dict)
     methods: Table = field(default_factory=dict)
+    releases: Table = field(default_factory=dict)
+    notes: Table = field(default_factory=dict)
     needs: tuple[str, ...] = ()
 
 
@@ -70,6 +74,9 @@ FEATURES: tuple[Feature, ...] = (
             "Solution.component_counts": "npmdask.advice.finished:component_counts",
             "Solution.north_errors": "npmdask.advice.finished:north_errors",
             "Solution.mixes_with_next": "npmdask.advice.finished:mixes_with_next",
+        },
+        notes={
+            "a plain answer": "npmdask.advice.notes:notes_of",
         },
     ),
     Feature(
@@ -150,6 +157,13 @@ FEATURES: tuple[Feature, ...] = (
         },
         sources={
             "run.json": "npmdask.runs.gram_store:open_stored_gram",
+        },
+    ),
+    Feature(
+        name="missing",
+        releases={
+            "em": "npmdask.runs.unfilled:FactorRelease",
+            "pairwise": "npmdask.runs.unfilled:PairwiseRelease",
         },
     ),
     Feature(
@@ -238,6 +252,9 @@ FEATURES: tuple[Feature, ...] = (
         },
         algorithms={
             "tensor-power": "npmdask.tensors.route:METHOD",
+        },
+        releases={
+            "tensor": "npmdask.runs.recovery:TensorRelease",
         },
         needs=("symmetric",),
     ),

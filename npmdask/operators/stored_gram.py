@@ -337,6 +337,11 @@ class GramReader:
         return (self.sums.count, len(self.sums.mean))
 
     @property
+    def largest_mean(self) -> float:
+        """Of a column, in magnitude: what is known of the size of its entries."""
+        return float(np.abs(self.sums.mean).max())
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the matrix."""
         return int(self.sums.matrix.nbytes)

@@ -32,7 +32,8 @@ from npmdask.planning.private import chosen
 from npmdask.planning.row_sample import SampleBudget, ShareError, sample_said, shares_said, why_too_small
 from npmdask.planning.throughput import MOST_COLUMNS, Throughput, measure_on_disk, measure_throughput
 from npmdask.runs.build import ON_DISK, default_rank, lies_elsewhere, make_problem, prepared, why_not_on_disk
-from npmdask.runs.plain_release import MOSTLY, disk_said, mean_of_rows, mean_said, readings_of
+from npmdask.runs.checks import MOSTLY, mean_of_rows, mean_said
+from npmdask.runs.disk_release import disk_said, readings_of
 from npmdask.runs.problem import DEFAULT_STEPS, Problem, Request, Start
 from npmdask.runs.resources import Resources
 from npmdask.runs.session import memory_for, needs_of, require_device

@@ -20,10 +20,12 @@ from npmdask.core.runs.release import Release, Released
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block
 from npmdask.runs.components import components_of_run, keep_statistics
+from npmdask.runs.disk_release import require_disk
 from npmdask.runs.left_vectors import left_is_whole
 from npmdask.runs.missing import missing_of
-from npmdask.runs.plain_release import PlainRelease, plain_release, require_disk
+from npmdask.runs.plain_release import PlainRelease
 from npmdask.runs.problem import Problem
+from npmdask.runs.releases import plain_release
 from npmdask.runs.restore import bind
 from npmdask.runs.results import expected_steps, in_units, prediction_facts
 from npmdask.runs.session import Session, needs_of

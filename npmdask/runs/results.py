@@ -27,7 +27,6 @@ from npmdask.core.certificates.bounds import (
 )
 from npmdask.core.certificates.wording import health, sentence
 from npmdask.numerics.complex_parts import as_complex, complex_pairs, interleaved
-from npmdask.numerics.moments import match
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import Gram, Operator, View
 from npmdask.operators.complex_parts import ComplexGram, ComplexSymmetric
@@ -37,7 +36,6 @@ from npmdask.runs.problem import Problem, arrays_of_operator
 from npmdask.runs.stopping_rules import LowRankRule, excess_of
 from npmdask.storage.column_statistics import relative
 from npmdask.storage.readers.dense import ReadStats
-from npmdask.storage.source import Truth
 
 
 def in_units(kind: str, theta: np.ndarray) -> np.ndarray:
@@ -46,20 +44,6 @@ def in_units(kind: str, theta: np.ndarray) -> np.ndarray:
         return theta
     theta = np.maximum(theta, 0.0)  # A^T A has no negative eigenvalues; rounding has
     return np.sqrt(theta) if kind in ("matrix", "sparse") else theta
-
-
-def recovery_of(truth: Truth | None, result: Result) -> dict[str, Any]:
-    """How near the components of a tensor are to those that were planted: how many are recovered, and the worst errors.
-
-    Of those that have a match: the norm of the difference of unit vectors, and the relative error of weights.
-    """
-    if truth is None or truth.basis.shape[0] != len(result.vectors):
-        return {}
-    found = match(truth.basis, truth.values, result.vectors, result.values)
-    errors = {"worst_vector_error": found.errors, "worst_weight_error": found.weight_errors}
-    matched = found.found >= 0
-    worst = {name: float(np.max(values[matched], initial=0.0)) for name, values in errors.items()}
-    return {"recovery": {"planted": len(truth.values), "recovered": found.recovered, **worst}}
 
 
 def answer_arrays(

@@ -12,8 +12,7 @@ import zarr
 import npmdask
 from npmdask.algorithms import krylov
 from npmdask.checkpoint.store import RunStore
-from npmdask.core.certificates import Certificate, Evidence, certify
-from npmdask.core.certificates.bounds import rounding_of
+from npmdask.core.certificates.bounds import Certificate, Evidence, certify, rounding_of
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.execution.memory import tree_rss
 from npmdask.operators import Gram, View

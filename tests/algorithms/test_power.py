@@ -14,7 +14,7 @@ from npmdask.core.runs.mechanisms import NoNoise, SimulatedGaussian
 from npmdask.errors import BadInputError
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import random_orthonormal
-from npmdask.runs import plain_release
+from npmdask.runs import checks
 from npmdask.runs.observers import Observer
 from npmdask.runs.solution import Step
 from npmdask.storage.ingest import ingest
@@ -154,7 +154,7 @@ def test_nor_are_those_of_a_sparse_matrix(tmp_path: Path) -> None:
 
 def test_only_where_a_first_product_is_zero_are_the_data_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
     x = np.random.default_rng(0).standard_normal((30, 10))
-    monkeypatch.setattr(plain_release, "_largest_entry", lambda reader: pytest.fail("a second look"))
+    monkeypatch.setattr(checks, "_largest_entry", lambda reader: pytest.fail("a second look"))
     npmdask.top_k(x, 2)
     npmdask.top_k(np.diag([1.0, 0, 0, 0, 0]), 3)
     monkeypatch.undo()

@@ -18,7 +18,7 @@ from typing import Any
 
 import npmdask
 from npmdask.errors import CommitError
-from npmdask.runs import plain_release
+from npmdask.runs import disk_release
 from npmdask.storage import block_files
 from npmdask.storage.block_files import BlockFile
 from tests.faults.crash_points import forked
@@ -29,7 +29,7 @@ NEVER = 10**9
 def run(data: str, store: Path, kill_at: int = NEVER, largest_file: int = 0) -> None:
     """Make or resume the run; how many writes there were goes into a file beside the store."""
     block_files.TILE_BYTES = 2**15
-    plain_release.tiles_held = lambda problem, held, threads=1: 3  # type: ignore[assignment]
+    disk_release.tiles_held = lambda problem, held, threads=1: 3  # type: ignore[assignment]
     original, count = BlockFile.write, 0
 
     def write(self: BlockFile, start: int, values: Any) -> None:

@@ -28,7 +28,7 @@ from npmdask.numerics.subspaces import (
     tiled_random,
     tiled_rayleigh_ritz,
 )
-from npmdask.runs import plain_release
+from npmdask.runs import disk_release
 from npmdask.runs.build import make_problem
 from npmdask.runs.problem import Request
 from npmdask.runs.resources import Resources
@@ -75,7 +75,7 @@ def stored(matrix: Any, tmp_path: Path) -> str:
 
 def ranges_of(monkeypatch: pytest.MonkeyPatch, tiles: int) -> None:
     """Have so many tiles of a block in memory at a time."""
-    monkeypatch.setattr(plain_release, "tiles_held", lambda problem, held, threads=1: tiles)
+    monkeypatch.setattr(disk_release, "tiles_held", lambda problem, held, threads=1: tiles)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_bits_are_the_same_with_any_memory_and_threads(
 def test_one_range_is_in_memory_at_a_time(stored: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two of them once took 1.16 times the memory that a run was allowed."""
     ranges_of(monkeypatch, 2)
-    original, held = plain_release._seen, list[Any]()
+    original, held = disk_release._seen, list[Any]()
 
     def seen(*asked: Any) -> np.ndarray:
         assert all(one() is None for one in held)
@@ -128,7 +128,7 @@ def test_one_range_is_in_memory_at_a_time(stored: str, tmp_path: Path, monkeypat
         held.append(weakref.ref(found))
         return found
 
-    monkeypatch.setattr(plain_release, "_seen", seen)
+    monkeypatch.setattr(disk_release, "_seen", seen)
     asked: dict[str, Any] = {"algorithm": "power", "options": ON_DISK, "max_steps": 1}
     npmdask.top_k(stored, 4, kind="sparse", store=tmp_path / "run", **asked)
     assert len(held) > 3
@@ -147,7 +147,7 @@ def test_bits_are_the_same_after_a_kill_and_a_full_disk(stored: str, tmp_path: P
 
 
 def test_disk_that_is_too_small_is_refused(stored: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plain_release, "disk_usage", lambda path: SimpleNamespace(free=10**6))
+    monkeypatch.setattr(disk_release, "disk_usage", lambda path: SimpleNamespace(free=10**6))
     with pytest.raises(RefusedError, match=r"has 0\.001 GB free, and blocks on disk take 0\.00"):
         npmdask.top_k(stored, 4, kind="sparse", store=tmp_path / "small", algorithm="power", options=ON_DISK)
 

@@ -13,7 +13,7 @@ from scipy.sparse import csr_matrix
 import npmdask
 from npmdask.cli.main import main
 from npmdask.manage.report import report_of
-from npmdask.runs.plain_release import MOSTLY
+from npmdask.runs.checks import MOSTLY
 from npmdask.storage.ingest import ingest
 
 MEAN = 3.0

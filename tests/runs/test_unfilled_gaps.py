@@ -26,7 +26,7 @@ from npmdask.execution.memory import tree_rss
 from npmdask.manage.report import write_report
 from npmdask.numerics.subspaces import orth
 from npmdask.planning.plan import plan_run, posed
-from npmdask.runs import plain_release
+from npmdask.runs import unfilled
 from npmdask.runs.problem import Request
 from npmdask.runs.resources import Resources
 from npmdask.storage.source import open_source
@@ -298,7 +298,7 @@ def test_a_run_that_stops_between_two_passes_goes_on_to_the_same_bits(
     stored, how = write_zarr(tmp_path / "x", far, (64, D)), {"missing": "pairwise", **HOW}
     npmdask.top_k(stored, K, store=tmp_path / "whole", **how)
     for place in ("_survey", "check"):
-        original, calls = getattr(plain_release.PairwiseRelease, place), []
+        original, calls = getattr(unfilled.PairwiseRelease, place), []
 
         def stopped(self: Any, *a: Any, original: Any = original, calls: Any = calls) -> Any:
             calls.append(1)
@@ -306,10 +306,10 @@ def test_a_run_that_stops_between_two_passes_goes_on_to_the_same_bits(
                 raise InterruptedError
             return original(self, *a)
 
-        monkeypatch.setattr(plain_release.PairwiseRelease, place, stopped)
+        monkeypatch.setattr(unfilled.PairwiseRelease, place, stopped)
         with pytest.raises(InterruptedError):
             npmdask.top_k(stored, K, store=tmp_path / place, **how)
-        monkeypatch.setattr(plain_release.PairwiseRelease, place, original)
+        monkeypatch.setattr(unfilled.PairwiseRelease, place, original)
         npmdask.resume(tmp_path / place)
         same_bytes(tmp_path / "whole", tmp_path / place)
 

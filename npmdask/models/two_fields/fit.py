@@ -35,9 +35,9 @@ from npmdask.operators import ColumnMoments, GramMatrix, Operator
 from npmdask.operators.dilation import CrossCovariance
 from npmdask.operators.view import AS_STORED, View
 from npmdask.runs.build import make_problem, prepared
+from npmdask.runs.checks import constant_columns_warning
 from npmdask.runs.missing import filled, filled_entries, keep_missing, missing_warnings
 from npmdask.runs.observers import Observer
-from npmdask.runs.plain_release import constant_columns_warning
 from npmdask.runs.problem import DEFAULT_STEPS, Problem, Request
 from npmdask.runs.resources import Resources
 from npmdask.runs.session import Session

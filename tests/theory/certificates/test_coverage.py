@@ -11,7 +11,7 @@ import pytest
 import npmdask
 from benchmarks.certificate_cases import draw, draw_mixed, draw_ties, solve
 from benchmarks.certificate_coverage import Tally, as_markdown, measure
-from npmdask.core.certificates import certify
+from npmdask.core.certificates.bounds import certify
 from npmdask.core.certificates.wording import bounds_values
 from tests.conftest import often
 

@@ -9,7 +9,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from npmdask.core.certificates import ALWAYS, SEEN, START, Certificate, Evidence, Level, certify, health, sentence
+from npmdask.core.certificates.bounds import ALWAYS, SEEN, START, Certificate, Evidence, Level, certify
+from npmdask.core.certificates.wording import health, sentence
 
 EXACT = Evidence(values=np.array([4.0, 2.0, 1.0]), gram=np.zeros((3, 3)), k=2, d=5, nonnegative=True, trace=7.5)
 

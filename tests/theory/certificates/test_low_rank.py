@@ -14,7 +14,7 @@ import pytest
 import npmdask
 from benchmarks.low_rank_stops import as_markdown, measure, wrong
 from npmdask.cli.main import main
-from npmdask.core.certificates import Evidence, certify
+from npmdask.core.certificates.bounds import Evidence, certify
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.runs.stopping_rules import excess_of
 from npmdask.storage.ingest import ingest

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from npmdask.algorithms import PowerMethod
-from npmdask.core.certificates import Evidence, certify
-from npmdask.core.certificates.bounds import noisy_recursion
+from npmdask.core.certificates.bounds import Evidence, certify, noisy_recursion
 from npmdask.numerics.random import generator
 from npmdask.theory.diagnostics import max_sin_theta
 

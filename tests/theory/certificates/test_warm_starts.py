@@ -12,8 +12,7 @@ from benchmarks.certificate_cases import Drawn, certificate_of, draw, draw_warm,
 from npmdask.algorithms import PowerMethod
 from npmdask.algorithms.base import started
 from npmdask.algorithms.stopping import ResidualRule, StepView
-from npmdask.core.certificates import SEEN, Evidence, certify
-from npmdask.core.certificates.bounds import largest_missed
+from npmdask.core.certificates.bounds import SEEN, Evidence, certify, largest_missed
 from npmdask.core.certificates.wording import bounds_values
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block
