@@ -11,8 +11,8 @@ from npmdask.algorithms import Result
 from npmdask.api import top_k
 from npmdask.manage.report import write_report
 from npmdask.report import Report, Section, Text, as_html, as_markdown
-from npmdask.runs.recovery import recovery_of
 from npmdask.storage.source import Truth
+from npmdask.tensors.recovery import recovery_of
 
 
 def test_a_page_names_others_by_ways_that_survive_a_move(tmp_path: Path) -> None:

@@ -24,12 +24,14 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
 from npmdask.algorithms.base import Info, Query, Result, restored
+from npmdask.core.certificates.wording import Assurance, at_most_percent, percent, the_components
 from npmdask.numerics.factor_model import LEAST_NOISE, FactorModel, ModelSums, extrapolated, first_model, next_model
 from npmdask.numerics.subspaces import Block, orth
 
@@ -260,3 +262,34 @@ def _left_to_go(before: float, last: float) -> float:
     """How far it is yet, by two steps: as far as all that follow go if they shrink as these."""
     factor = min(last / before, SLOWEST) if before else 0.0
     return max(last, last * factor / (1 - factor))
+
+
+def of_factor_model(facts: Mapping[str, Any], k: int) -> Assurance:
+    """Of k components of a factor model that EM has found.
+
+    Parameters
+    ----------
+    facts : of the answer: ``left_to_go``, ``last_change``, ``held_out_share``, ``went_back``.
+    k : how many components.
+    """
+    left = facts["left_to_go"]
+    which = the_components(k)
+    if facts["went_back"]:
+        said = f"The model of {which} is not the likeliest: EM was stopped where it predicts best."
+    elif left is None:
+        said = "EM has made fewer than two steps: its distance from convergence is unknown."
+    else:
+        said = (
+            f"EM changed the values of {which} by at most {at_most_percent(facts['last_change'])} in its last step, "
+            f"and about {at_most_percent(left)} is left to go (an estimate from two steps)."
+        )
+    if facts["held_out_share"] is not None:
+        said += (
+            f" The prediction of {facts['held_out_entries']:,.0f} entries that were held out at first leaves "
+            f"{percent(min(facts['held_out_share'], 1.0))} of their variance unexplained."
+        )
+    said += (
+        " There is no certificate: the likelihood can have other maxima, and the error against complete data is not "
+        "known; values whose absence depends on their size bias the answer undetected."
+    )
+    return Assurance(said, {name: facts[name] for name in ("left_to_go", "last_change", "held_out_share")})

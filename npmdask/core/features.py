@@ -44,6 +44,7 @@ class Feature:
     methods : what a finished answer can be asked, by the class and the name of its method.
     releases : who makes the products of a question, by its rule for missing values or the kind of its data.
     notes : who notes what is odd about an answer, by whose answer it is.
+    statements : how wrong an answer can be, by the kind of its data, or whose it is.
     needs : features without which it cannot be.
     """
 
@@ -64,6 +65,7 @@ class Feature:
     methods: Table = field(default_factory=dict)
     releases: Table = field(default_factory=dict)
     notes: Table = field(default_factory=dict)
+    statements: Table = field(default_factory=dict)
     needs: tuple[str, ...] = ()
 
 
@@ -133,6 +135,9 @@ FEATURES: tuple[Feature, ...] = (
         tables={
             "nodes": "npmdask.federated.coordinator:TABLE",
         },
+        statements={
+            "nodes": "npmdask.federated.statements:of_run_of_nodes",
+        },
     ),
     Feature(
         name="formats",
@@ -182,6 +187,9 @@ FEATURES: tuple[Feature, ...] = (
         },
         tables={
             "privacy": "npmdask.privacy.request:Privacy",
+        },
+        statements={
+            "private": "npmdask.privacy.statements:of_private_run",
         },
         needs=("tensors",),
     ),
@@ -254,7 +262,10 @@ FEATURES: tuple[Feature, ...] = (
             "tensor-power": "npmdask.tensors.route:METHOD",
         },
         releases={
-            "tensor": "npmdask.runs.recovery:TensorRelease",
+            "tensor": "npmdask.tensors.recovery:TensorRelease",
+        },
+        statements={
+            "tensor": "npmdask.tensors.statements:of_tensor_run",
         },
         needs=("symmetric",),
     ),

@@ -24,7 +24,7 @@ from npmdask.algorithms.private_power import AlternatingState, PrivateAlternatin
 from npmdask.algorithms.private_power import value_stddevs as stddevs_of_values
 from npmdask.algorithms.stopping import FixedSteps
 from npmdask.core.certificates.recursions import gaussian_norm
-from npmdask.core.certificates.statements import plane_sine, with_assurance
+from npmdask.core.certificates.statements import with_assurance
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.numerics.units import attributes
 from npmdask.operators.clipped_entries import BoundedProduct, BoundedSymmetric, BoundedTriangle
@@ -36,6 +36,7 @@ from npmdask.privacy.neighbors import MatrixRelation, Relation, make_relation
 from npmdask.privacy.public_rule import PublicRule, said_of
 from npmdask.privacy.release import PrivateRecipe
 from npmdask.privacy.request import Privacy
+from npmdask.privacy.statements import plane_sine
 from npmdask.storage.ingest import file_of
 from npmdask.storage.paths import is_url
 from npmdask.storage.readers.packed import TriangleReader

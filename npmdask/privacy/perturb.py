@@ -24,13 +24,13 @@ import zarr
 from npmdask.accounting import Budget, mu_for
 from npmdask.checkpoint.logging import tell
 from npmdask.checkpoint.store import RunStore
-from npmdask.core.certificates.statements import of_copy
 from npmdask.errors import BadInputError, BudgetError, RefusedError, package_version
 from npmdask.privacy.account import Account, release_id_of
 from npmdask.privacy.concerns import weak_promise
 from npmdask.privacy.matrix_release import require_registered, require_store
 from npmdask.privacy.mechanisms import EntriesGaussian
 from npmdask.privacy.request import Privacy
+from npmdask.privacy.statements import of_copy
 from npmdask.privacy.tensor_release import tensor_relation
 from npmdask.runs.restore import bind_spec
 from npmdask.storage.paths import NEW_STORE, local_path, locked, read_facts

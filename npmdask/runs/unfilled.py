@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from npmdask.algorithms import Query, Result
+from npmdask.algorithms.missing_em import of_factor_model
 from npmdask.algorithms.stopping import Outcome, StepView
-from npmdask.core.certificates.statements import of_factor_model
 from npmdask.core.runs.release import Answer, Released
 from npmdask.errors import BadInputError
 from npmdask.numerics.factor_model import ModelSums

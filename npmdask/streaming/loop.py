@@ -17,7 +17,6 @@ from npmdask.algorithms import StreamInfo, StreamResult
 from npmdask.algorithms.stopping import Outcome
 from npmdask.algorithms.streaming.model import REFUSE, ModelState
 from npmdask.checkpoint.store import RunStore
-from npmdask.core.certificates.statements import of_stream
 from npmdask.errors import BadInputError, NpmdaskError, TooFewRowsError
 from npmdask.execution.memory import MemoryPlan, tree_rss
 from npmdask.numerics.units import attributes
@@ -35,6 +34,7 @@ from npmdask.streaming.metrics import Measures, last_step, measure_model
 from npmdask.streaming.problem import StreamProblem
 from npmdask.streaming.solution import StreamSolution
 from npmdask.streaming.source import said_of, weights_of
+from npmdask.streaming.statements import of_stream
 
 TELL_SECONDS = 1.0  # between two signs of life
 MANY = 0.05  # of all values are missing: said in a warning

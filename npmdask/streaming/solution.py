@@ -13,13 +13,13 @@ from npmdask.algorithms.stopping import Outcome
 from npmdask.algorithms.streaming import STREAM_REGISTRY
 from npmdask.algorithms.streaming.model import Model, ModelState
 from npmdask.checkpoint.store import RunStore, folder_of
-from npmdask.core.certificates.statements import of_stream
 from npmdask.errors import BadInputError
 from npmdask.execution.executor import single_threaded_blas
 from npmdask.numerics.subspaces import Block
 from npmdask.numerics.units import attributes
 from npmdask.storage.bundle import read_bundle
 from npmdask.streaming.metrics import Measurement
+from npmdask.streaming.statements import of_stream
 
 
 @dataclass(frozen=True, kw_only=True)

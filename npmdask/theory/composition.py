@@ -12,14 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from npmdask.accounting import (
-    Budget,
-    epsilon_for,
-    gaussian_multiplier,
-    paper_charge,
-    paper_stddev,
-    paper_tensor_stddev,
-)
+from npmdask.accounting import Budget, epsilon_for, gaussian_multiplier, paper_charge, paper_stddev, paper_tensor_stddev
 from npmdask.core.certificates.prediction import Prediction, Predictions
 from npmdask.errors import BadInputError
 from npmdask.numerics.domains import counts, not_negative, one_of, positive, probability

@@ -11,7 +11,6 @@ import numpy as np
 
 from npmdask.algorithms.stopping import Outcome
 from npmdask.checkpoint.store import RunStore, answer_of_job
-from npmdask.core.certificates.statements import of_independent, of_mixture
 from npmdask.core.certificates.wording import Assurance
 from npmdask.models.latent.fit import (
     ANSWER,
@@ -21,6 +20,7 @@ from npmdask.models.latent.fit import (
     fit_mixture,
     refinement_sentence,
 )
+from npmdask.models.latent.statements import of_independent, of_mixture
 from npmdask.models.staged_job import TABLES, StagedJob, decomposition_history, job_report
 from npmdask.report import Plot, Report
 from npmdask.report.blocks import Section, Text, parameters, section, series, spectrum_plot, table, tiles, warnings

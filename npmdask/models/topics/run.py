@@ -24,7 +24,6 @@ from scipy.sparse import csr_matrix, issparse
 
 from npmdask.algorithms.stopping import Outcome
 from npmdask.checkpoint.store import RunStore, answer_of_job
-from npmdask.core.certificates.statements import of_topics
 from npmdask.errors import BadInputError, RefusedError, require
 from npmdask.models.staged_job import StagedJob, answered
 from npmdask.models.topics.documents import (
@@ -41,6 +40,7 @@ from npmdask.models.topics.documents import (
 )
 from npmdask.models.topics.model import PART, TopicModel
 from npmdask.models.topics.quality import Coherence, Perplexity, held_out_perplexity, topic_coherence, word_counts
+from npmdask.models.topics.statements import of_topics
 from npmdask.numerics.moments import LDA, SingleTopic, Whitening, on_simplex, whiten
 from npmdask.operators.word_moments import HALF_LENGTH, WhitenedTriples, WordPairs, WordSums, WordTotals, WordTriples
 from npmdask.runs.observers import Observer

@@ -10,7 +10,7 @@ import pytest
 
 import npmdask
 from npmdask.algorithms.private_power import UNSAID, PrivatePower, PrivateState, leading_pairs
-from npmdask.core.certificates.statements import LOST
+from npmdask.core.certificates.wording import LOST
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.numerics.subspaces import Block
 from npmdask.privacy.matrix_release import likely_sine_of_release

@@ -12,7 +12,7 @@ import pytest
 import npmdask
 from npmdask import theory
 from npmdask.algorithms.private_power import PrivatePower, PrivateState, leading_pairs
-from npmdask.core.certificates.statements import LOST
+from npmdask.core.certificates.wording import LOST
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
 from npmdask.numerics.noisy_products import accelerated, momentum_of
 from npmdask.numerics.subspaces import Block, random_orthonormal

@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npmdask.core.certificates.statements import of_directions, of_tensor
 from npmdask.core.certificates.wording import LOST
 from npmdask.numerics.subspaces import orth
 from npmdask.streaming.metrics import Measurement
+from npmdask.streaming.statements import of_directions
+from npmdask.tensors.statements import of_tensor
 from npmdask.theory.diagnostics import max_sin_theta
 from tests.theory.statements import simulated
 from tests.theory.statements.simulated import Pairs
