@@ -18,11 +18,11 @@ from npmdask.api import solve
 from npmdask.experiments import symmetric_noise
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import random_orthonormal
-from npmdask.planning.plan import posed
 from npmdask.privacy.ledger import open_ledger
 from npmdask.privacy.ledger.granting import grant_source
 from npmdask.privacy.neighbors import make_relation
 from npmdask.privacy.request import Privacy
+from npmdask.runs.automatic import posed
 from npmdask.runs.problem import Request
 from npmdask.runs.resources import Resources
 from npmdask.runs.solution import Solution

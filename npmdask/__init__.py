@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from npmdask.errors import BadInputError, BudgetError, CommitError, NpmdaskError, RefusedError
 
 if TYPE_CHECKING:
-    from npmdask.api import deflate, gram, private_components, resume, singular_triplets, top_k
+    from npmdask.api import resume, top_k
+    from npmdask.models.dilation import singular_triplets
     from npmdask.models.incremental_pca import IncrementalPCA
     from npmdask.models.latent.estimators import ICA, Mixture
     from npmdask.models.pca import PCA, TruncatedSVD
@@ -17,41 +18,34 @@ if TYPE_CHECKING:
     from npmdask.models.topics.estimator import Topics
     from npmdask.models.two_fields.answers import CoupledModes, FieldModes, cca, mca
     from npmdask.models.two_fields.estimators import CCA, MCA
+    from npmdask.privacy.components import private_components
     from npmdask.privacy.request import Privacy
-    from npmdask.runs.gram_store import GramStore
+    from npmdask.runs.deflation import deflate
+    from npmdask.runs.gram_store import GramStore, gram
     from npmdask.runs.solution import Solution
     from npmdask.streaming import StreamingPCA, StreamSolution, stream_components, stream_pca
 
     __version__: str
 
-LATER = {
-    "CCA": "npmdask.models.two_fields.estimators",
-    "CoupledModes": "npmdask.models.two_fields.answers",
-    "FieldModes": "npmdask.models.two_fields.answers",
-    "GramStore": "npmdask.runs.gram_store",
-    "ICA": "npmdask.models.latent.estimators",
-    "IncrementalPCA": "npmdask.models.incremental_pca",
-    "MCA": "npmdask.models.two_fields.estimators",
-    "Mixture": "npmdask.models.latent.estimators",
-    "PCA": "npmdask.models.pca",
-    "Privacy": "npmdask.privacy.request",
-    "PrivatePCA": "npmdask.models.private_pca",
-    "Solution": "npmdask.runs.solution",
-    "StreamSolution": "npmdask.streaming",
-    "StreamingPCA": "npmdask.streaming.streaming_pca",
-    "Topics": "npmdask.models.topics.estimator",
-    "TruncatedSVD": "npmdask.models.pca",
-    "cca": "npmdask.models.two_fields.answers",
-    "deflate": "npmdask.api",
-    "gram": "npmdask.api",
-    "mca": "npmdask.models.two_fields.answers",
-    "private_components": "npmdask.api",
-    "resume": "npmdask.api",
-    "singular_triplets": "npmdask.api",
-    "stream_components": "npmdask.streaming",
-    "stream_pca": "npmdask.streaming",
-    "top_k": "npmdask.api",
+MODULES = {
+    "npmdask.api": "resume top_k",
+    "npmdask.models.dilation": "singular_triplets",
+    "npmdask.models.incremental_pca": "IncrementalPCA",
+    "npmdask.models.latent.estimators": "ICA Mixture",
+    "npmdask.models.pca": "PCA TruncatedSVD",
+    "npmdask.models.private_pca": "PrivatePCA",
+    "npmdask.models.topics.estimator": "Topics",
+    "npmdask.models.two_fields.answers": "CoupledModes FieldModes cca mca",
+    "npmdask.models.two_fields.estimators": "CCA MCA",
+    "npmdask.privacy.request": "Privacy",
+    "npmdask.runs.deflation": "deflate",
+    "npmdask.runs.gram_store": "GramStore gram",
+    "npmdask.privacy.components": "private_components",
+    "npmdask.runs.solution": "Solution",
+    "npmdask.streaming": "StreamSolution stream_components stream_pca",
+    "npmdask.streaming.streaming_pca": "StreamingPCA",
 }
+LATER = {name: module for module, names in MODULES.items() for name in names.split()}
 
 __all__ = [
     "CCA",

@@ -2,42 +2,33 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from npmdask.algorithms.stopping import Outcome
 from npmdask.checkpoint.rights import allow as allow_urls
-from npmdask.checkpoint.store import RunStore, folder_of, no_run, not_finished
-from npmdask.errors import BadInputError, RefusedError
+from npmdask.checkpoint.store import RunStore, folder_of, no_run
+from npmdask.errors import BadInputError
 from npmdask.execution.executor import scheduler_of
 from npmdask.execution.reduction import COMMIT_SECONDS
-from npmdask.manage.kinds import kind_of
-from npmdask.models.dilation import Triplets, dilated, triplets_of
-from npmdask.planning.plan import posed
-from npmdask.planning.predicted_steps import drive
-from npmdask.privacy.matrix_release import components_of_covariance, require_store
-from npmdask.privacy.request import Privacy
-from npmdask.runs.build import make_problem
-from npmdask.runs.gram_parts import GramRequest, RowGroups, labels_called
-from npmdask.runs.gram_store import GramStore, form_gram
+from npmdask.runs.automatic import posed
+from npmdask.runs.driver import solve
+from npmdask.runs.kinds import kind_of
 from npmdask.runs.missing import find_fill
 from npmdask.runs.observers import Observer
-from npmdask.runs.problem import Locked, Problem, Request
+from npmdask.runs.problem import Request
 from npmdask.runs.progress import with_progress
-from npmdask.runs.resources import Resources, asked_resources
-from npmdask.runs.restore import find_start, identity_of, locked_result, problem_of
-from npmdask.runs.solution import WITHOUT_PASS, Solution, TemporaryStore
+from npmdask.runs.resources import asked_resources
+from npmdask.runs.restore import find_start
+from npmdask.runs.solution import Solution
 from npmdask.runs.weights import find_weights
-from npmdask.storage.bundle import read_bundle
 from npmdask.storage.readers.gaps import REFUSE, checked_marks
 from npmdask.storage.source import open_source
 
 if TYPE_CHECKING:
     from npmdask.models.latent.answers import LatentAnswer
     from npmdask.models.topics.run import TopicAnswer
+    from npmdask.privacy.request import Privacy
     from npmdask.streaming import StreamSolution
 
 
@@ -251,6 +242,8 @@ def top_k(
     """
     begun = None if start is None else find_start(start, store)
     if privacy is not None:
+        from npmdask.privacy.matrix_release import require_store
+
         require_store(source)
     opened = open_source(
         source, kind, dim, spill, gaps=missing != REFUSE, of_complex=True, columns=columns, exact=privacy is None
@@ -280,229 +273,6 @@ def top_k(
     problem = posed(request, opened, resources, store, begun)
     with with_progress(observer, progress) as told:
         return solve(problem, store, resources, told)
-
-
-def singular_triplets(
-    source: Any,
-    k: int,
-    *,
-    kind: str | None = None,
-    dim: str | int | None = None,
-    iteration_rank: int | None = None,
-    algorithm: str = "auto",
-    tol: float | None = None,
-    max_steps: int | None = None,
-    seed: int = 0,
-    store: str | Path | None = None,
-    memory: str | int | None = None,
-    workers: int = 0,
-    threads: int | None = None,
-    commit_seconds: float = COMMIT_SECONDS,
-    observer: Observer | None = None,
-    progress: bool = False,
-) -> Triplets:
-    """
-    Compute the k leading singular triplets of a stored matrix, including very small ones, from its dilation.
-
-    :func:`top_k` works with ``A^T A``, which loses singular values below 1e-8 of the largest. The dilation keeps them,
-    but needs twice as many columns.
-
-    Parameters
-    ----------
-    source : str, Path, zarr.Array, zarr.Group or array_like, shape (m, n)
-        As for :func:`top_k`: dense or CSR. Samples are used as they are stored.
-    k : int
-        Number of triplets, 1 <= k <= min(m, n).
-    kind : {"samples", "matrix", "sparse"}, optional
-        As for :func:`top_k`.
-    dim : str or int, optional
-        As for :func:`top_k`.
-    iteration_rank : int, optional
-        Number of columns of the block (p), 2 k <= p <= m + n; by default ``max(2 k + 10, min(4 k, 64))``.
-    algorithm : {"auto", "krylov", "power"}, default "auto"
-        "auto" is "krylov". The certificate of "power" bounds what a random start can have missed.
-    tol : float, optional
-        Relative residual of every pair, ``||D x - theta x|| <= tol |theta|``; 1e-9, or 1e-6 for float32 data, by
-        default. Rounding limits it to a few times 1e-16 sigma_1 / sigma_i: with a smaller tolerance the run stops there
-        and says so.
-    max_steps : int, optional
-        Maximum number of passes, by default 200; then the run stops as not converged.
-    seed : int, default 0
-        Seed of the random start block.
-    store : str or Path, optional
-        Folder of the run, or a URL. To resume a killed run, call this again with the same store.
-    memory : str or int, optional
-        Limit for all processes of the run together, like "1GiB" or a number of bytes.
-    workers : int, default 0
-        Worker processes; 0 uses only this one.
-    threads : int, optional
-        Threads of each process; by default all cores that this process may use.
-    commit_seconds : float, default 30.0
-        Seconds between two commits within a pass.
-    observer : Observer, optional
-        Called for the plan, and for every pass and step.
-    progress : bool, default False
-        Show the progress and the time left: on stderr, or below the cell of a notebook.
-
-    Returns
-    -------
-    Triplets
-        ``values`` (k), ``left`` (m x k), ``right`` (n x k), their ``residual_norms``, and the ``solution`` of the run
-        on the dilation.
-
-    Raises
-    ------
-    BadInputError
-        The data have no rows and columns, or the numbers do not fit them.
-    RefusedError
-        Too little memory, a store of another run, or a run held by another process.
-
-    See Also
-    --------
-    top_k : With half the columns, if small singular values do not matter.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import npmdask
-    >>> rng = np.random.default_rng(0)
-    >>> left, right = (np.linalg.qr(rng.standard_normal((n, 4)))[0] for n in (200, 30))
-    >>> A = (left * [1, 1e-3, 1e-6, 1e-9]) @ right.T
-    >>> found = npmdask.singular_triplets(A, 4, tol=1e-4)
-    >>> np.allclose(found.values, [1, 1e-3, 1e-6, 1e-9], rtol=1e-5, atol=0)
-    True
-    """
-    opened = open_source(source, kind, dim)
-    request = Request(target_rank=k, algorithm=algorithm, tol=tol, max_steps=max_steps, seed=seed)
-    problem = dilated(opened, request, iteration_rank)
-    resources = asked_resources(memory, threads, workers, commit_seconds=commit_seconds)
-    with with_progress(observer, progress) as told:
-        return triplets_of(solve(problem, store, resources, told), opened.shape[0], k)
-
-
-def gram(
-    source: Any,
-    store: str | Path,
-    *,
-    kind: str | None = None,
-    dim: str | int | None = None,
-    columns: Any = None,
-    by_chunks: int | None = None,
-    groups: Any = None,
-    precision: Literal["float64", "float32"] = "float64",
-    seed: int = 0,
-    memory: str | int | None = None,
-    workers: int = 0,
-    threads: int | None = None,
-    cluster: Any = None,
-    certificates: str | Path | None = None,
-    commit_seconds: float = COMMIT_SECONDS,
-    observer: Observer | None = None,
-    progress: bool = False,
-) -> GramStore:
-    """
-    Form the Gram matrix of all columns in one pass and keep it, so that later questions about them read no rows.
-
-    Called again after rows were appended, it reads only those. A call that was killed resumes within its pass.
-
-    Parameters
-    ----------
-    source : str, Path, zarr.Array, zarr.Group, array_like, sparse matrix, Dask array or table, shape (m, d)
-        As for :func:`top_k`.
-    store : str or Path
-        Folder or URL to keep it in; about ``4 d^2`` bytes for each Gram matrix.
-    kind : {"samples", "matrix", "sparse"}, optional
-        As for :func:`top_k`.
-    dim : str or int, optional
-        As for :func:`top_k`.
-    columns : list of str, "numeric" or dict, optional
-        As for :func:`top_k`.
-    by_chunks : int, optional
-        Number of rows of chunks for each Gram matrix: groups of rows that a jackknife can leave out. By default one for
-        all rows.
-    groups : sequence or str, optional
-        A label for each row (m), or the name of a column of ``obs`` of an AnnData or of a coordinate of the rows. Each
-        label gets its own Gram matrix, all from the same pass; any of them can be used, left out or removed. Dense
-        rows only. Labels are compared as text; a row without one (None, NaN, "") is refused.
-    precision : {"float64", "float32"}, default "float64"
-        Precision of the products of tiles, which are added up in float64. float32 takes half the arithmetic, and
-        certifies 1e-6 only in about half of all cases: its error is measured in the same pass and included in every
-        bound.
-    seed : int, default 0
-        Seed of the probes that measure this error; Gram matrices with the same seed can be merged.
-    memory : str or int, optional
-        Limit for all processes together, like "1GiB"; checked before the pass.
-    workers : int, default 0
-        Worker processes; 0 uses only this one. Like the next two, it changes no bit of the result.
-    threads : int, optional
-        Threads of each process; by default all cores that this process may use.
-    cluster : str, Path, distributed.Client or cluster object, optional
-        As for :func:`top_k`.
-    certificates : str or Path, optional
-        As for :func:`top_k`.
-    commit_seconds : float, default 30.0
-        Seconds between two commits within a pass.
-    observer : Observer, optional
-        Called for the plan and for every pass.
-    progress : bool, default False
-        Show the progress and the time left: on stderr, or below the cell of a notebook.
-
-    Returns
-    -------
-    GramStore
-        The open store; ``rows_read`` and ``bytes_read`` are those of this call.
-
-    Raises
-    ------
-    BadInputError
-        The data have no such Gram matrix, or values that are not finite or too large.
-    RefusedError
-        Too little memory; a store of other data; or rows that were changed instead of appended.
-
-    See Also
-    --------
-    top_k : Accepts the store as its source.
-    GramStore : Spectrum, choice of columns, merge, removal, jackknife.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> import numpy as np
-    >>> import npmdask
-    >>> rows = np.random.default_rng(0).standard_normal((500, 20)) * np.geomspace(8, 1, 20)
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     store = npmdask.gram(rows, folder + "/G", kind="samples")
-    ...     counts = [store.components_for(share) for share in (0.5, 0.9, 0.99)]
-    >>> counts
-    [4, 11, 18]
-    """
-    opened = open_source(source, kind, dim, columns=columns)
-    resources = asked_resources(memory, threads, workers, cluster, certificates, commit_seconds)
-    labels = None if groups is None else RowGroups.of_labels(labels_called(groups, source, opened))
-    request = GramRequest(by_chunks=by_chunks, groups=labels, precision=precision, seed=seed)
-    with with_progress(observer, progress) as told:
-        return form_gram(opened, store, request, resources, told)
-
-
-def solve(
-    problem: Problem, store: str | Path | None, resources: Resources, observer: Observer | None = None
-) -> Solution:
-    """Run a problem to its end in ``store``; if None in a temporary folder, which is kept of a matrix as long as the
-    solution is used: ``left_basis`` reads it.
-    """
-    if store is None and problem.private is not None:
-        raise BadInputError(
-            "a private run needs a store: the budget that it spends is gone for good, and only the store can resume it "
-            "after a crash"
-        )
-    if store is None and problem.source.kind == "matrix":
-        kept = TemporaryStore()  # the left singular vectors may be asked for
-        return replace(solve(problem, kept.folder / "run", resources, observer), temporary_store=kept)
-    if store is None:
-        with tempfile.TemporaryDirectory(prefix="npmdask-") as folder:
-            return solve(problem, Path(folder) / "run", resources, observer)
-    with RunStore(store, private=problem.private is not None) as held:
-        return drive(problem, held, resources, observer)
 
 
 def resume(
@@ -619,209 +389,10 @@ def resume(
     return answer
 
 
-def private_components(store: str | Path, k: int, *, columns: Sequence[int] | None = None) -> Solution:
-    """
-    Get the leading components of a covariance that a private run released: any number, of any columns.
+def __getattr__(name: str) -> Any:
+    """Find what lay here before it went to its feature."""
+    import npmdask
 
-    This is post-processing of that one release. The data, the ledger and the key of the noise are not touched, and
-    nothing is charged: the run has already paid for everything that its noisy covariance reveals.
-
-    Parameters
-    ----------
-    store : str or Path
-        Folder of a finished private run with ``algorithm="covariance"``.
-    k : int
-        How many components.
-    columns : sequence of int, optional
-        Numbers of the columns to analyse, counted from 0; by default all.
-
-    Returns
-    -------
-    Solution
-        Its basis has one row for each of these columns, in their order; it also has the statement of the release.
-
-    Raises
-    ------
-    BadInputError
-        No finished run, one that released products instead, or columns that were not released.
-
-    See Also
-    --------
-    top_k : With another k and the store of the finished run, the same for all columns.
-
-    Notes
-    -----
-    Dwork, Talwar, Thakurta and Zhang, Analyze Gauss, STOC 2014, Algorithm 1.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> import numpy as np
-    >>> import npmdask
-    >>> from npmdask.cli.main import main
-    >>> rows = np.random.default_rng(0).standard_normal((20000, 6)) * [0.5, 0.3, 0.1, 0.1, 0.1, 0.1]
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     people, ledger = f"{folder}/people.zarr", f"{folder}/ledger.sqlite"
-    ...     np.save(f"{folder}/people.npy", rows)
-    ...     assert not main(["ingest", f"{folder}/people.npy", people, "--quiet"])
-    ...     assert not main(
-    ...         ["ledger", "grant", "people", people, "--relation", "record_replace", "--clip-norm", "1.5"]
-    ...         + ["--epsilon", "1", "--delta", "1e-8", "--ledger", ledger]
-    ...     )
-    ...     promise = npmdask.Privacy(
-    ...         epsilon=1,
-    ...         delta=1e-8,
-    ...         neighboring_relation="record_replace",
-    ...         clip_norm=1.5,
-    ...         ledger=ledger,
-    ...         dataset="people",
-    ...     )
-    ...     two = npmdask.top_k(people, 2, privacy=promise, algorithm="covariance", store=f"{folder}/run")
-    ...     five = npmdask.private_components(f"{folder}/run", 5)
-    ...     some = npmdask.private_components(f"{folder}/run", 1, columns=[1, 2, 3])  # doctest: +ELLIPSIS
-    /...
-    >>> bool(np.allclose(five.basis[:, :2], two.basis)), bool(some.basis[0, 0] > 0.9)
-    (True, True)
-    """
-    path = folder_of(store)
-    if not (path / "result").is_dir():
-        raise not_finished(path)
-    arrays, meta = components_of_covariance(*read_bundle(path / "result"), k, columns)
-    statement = meta["statement"]
-    return Solution(
-        basis=arrays["basis"],
-        values=arrays["values"],
-        residual_norms=arrays["residual_norms"],
-        outcome=Outcome(**meta["outcome"]),
-        steps=len(meta["history"]),
-        **WITHOUT_PASS,
-        total_data_passes=meta["total_data_passes"],
-        store=str(path),
-        fingerprint=None,
-        warnings=tuple(statement["warnings"]),
-        target_rank=k,
-        value_stddevs=arrays["value_stddevs"],
-        statement=statement,
-        assurance=meta["assurance"],
-    )
-
-
-def deflate(
-    finished: str | Path,
-    more: int,
-    *,
-    store: str | Path,
-    iteration_rank: int | None = None,
-    memory: str | int | None = None,
-    workers: int = 0,
-    threads: int | None = None,
-    device: str = "cpu",
-    device_memory: str | int | None = None,
-    observer: Observer | None = None,
-    progress: bool = False,
-) -> Solution:
-    """
-    Find further components of a finished run without starting over.
-
-    This runs the power method on A restricted to the orthogonal complement of the components found so far, whose
-    vectors are locked. The result holds the old and the new components, in order of decreasing magnitude, from one
-    Rayleigh-Ritz step. If the finished run formed a matrix (``algorithm="gram"`` or ``"row-gram"``),
-    one more such pass finds all of them.
-
-    Parameters
-    ----------
-    finished : str or Path
-        Store of a run that converged.
-    more : int
-        Number of further components.
-    store : str or Path
-        Store of this run.
-    iteration_rank : int, optional
-        Number of columns of the block; default as for :func:`top_k`.
-    memory : str or int, optional
-        Limit for all processes, like "1GiB".
-    workers : int, default 0
-        Worker processes; 0 uses only this one.
-    threads : int, optional
-        Threads of each process.
-    device : {"cpu", "auto", "cuda"}, default "cpu"
-        As for :func:`top_k`.
-    device_memory : str or int, optional
-        As for :func:`top_k`.
-    observer : Observer, optional
-        Called for the plan, and for every pass and step.
-    progress : bool, default False
-        Show the progress and the time left: on stderr, or below the cell of a notebook.
-
-    Returns
-    -------
-    Solution
-        All components, the old and the new ones.
-
-    Raises
-    ------
-    BadInputError
-        ``finished`` has no result yet, or there are not that many components.
-    RefusedError
-        The finished run did not converge, or is a private release.
-
-    See Also
-    --------
-    top_k : All components at once.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> import numpy as np
-    >>> import npmdask, zarr
-    >>> rows = np.random.default_rng(0).standard_normal((500, 20)) * np.geomspace(8, 1, 20)
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     zarr.save(folder + "/rows.zarr", rows)
-    ...     first = npmdask.top_k(folder + "/rows.zarr", 2, kind="samples", store=folder + "/two")
-    ...     all_five = npmdask.deflate(folder + "/two", 3, store=folder + "/five")
-    >>> all_five.basis.shape
-    (20, 5)
-    """
-    resources = asked_resources(memory, threads, workers, device=device, device_memory=device_memory)
-    with with_progress(observer, progress) as told:
-        return deflated(folder_of(finished), more, store, resources, told, iteration_rank)
-
-
-def deflated(
-    path: Path,
-    more: int,
-    store: str | Path,
-    resources: Resources,
-    observer: Observer | None = None,
-    iteration_rank: int | None = None,
-) -> Solution:
-    """Find ``more`` components of the finished run at ``path``, with whatever resources: a cluster, too."""
-    if "privacy" in (RunStore(path).read_spec() or {}):
-        raise RefusedError(
-            f"{path} is a private release, and more components would be further products with the data, which no one "
-            "has paid for; start a new private run with a larger target_rank, on what is left of the budget"
-        )
-    if kind_of(RunStore(path).read_spec()).staged:
-        raise RefusedError(f"{path} is a job of several stages, which are not deflated: ask for more in a new store")
-    if not (path / "result").is_dir():
-        raise not_finished(path)
-    arrays, meta = read_bundle(path / "result")
-    if meta["outcome"]["name"] != "converged":
-        raise RefusedError(f"{path} did not converge ({meta['outcome']['sentence']}); deflating it would add its error")
-    if "operator_products" not in arrays:
-        raise RefusedError(
-            f"{path} kept its blocks on disk, and deflation takes them into memory: run again with a larger k in a new "
-            "store"
-        )
-    with RunStore(path) as held:
-        base = problem_of(held)
-    kept = {name: value for name, value in (base.request.options or {}).items() if name != "precision"}
-    request = replace(base.request, target_rank=more, iteration_rank=iteration_rank, options=kept or None)
-    if request.algorithm in ("gram", "row-gram"):
-        # One pass finds all of them. Products with vectors of a matrix that was formed in float32 are not exact, and a
-        # run that took them as they are would be sure of more digits than it has.
-        problem = make_problem(base.source, replace(request, target_rank=len(arrays["values"]) + more))
-    else:
-        locked = Locked(result=locked_result(arrays), identity=identity_of(arrays))
-        problem = make_problem(base.source, request, locked)
-    return solve(problem, store, resources, observer)
+    if name not in npmdask.LATER:
+        raise AttributeError(f"module 'npmdask.api' has no attribute {name!r}")
+    return getattr(npmdask, name)

@@ -16,7 +16,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from npmdask.algorithms import REGISTRY as ALGORITHMS
 from npmdask.algorithms.streaming import STREAM_REGISTRY
-from npmdask.api import solve
 from npmdask.checkpoint.store import PRIVATE
 from npmdask.errors import (
     LONGEST_VALUE,
@@ -30,19 +29,16 @@ from npmdask.errors import (
 )
 from npmdask.execution.clusters import is_scheduler_file, scheduler_of
 from npmdask.execution.memory import tree_rss
-from npmdask.federated.coordinator import open_nodes
 from npmdask.numerics.spectra import asked_spectrum
 from npmdask.numerics.units import attributes, parse_memory
-from npmdask.planning.plan import Plan, TensorPlan, plan_run, plan_tensor, posed
-from npmdask.planning.private import PrivatePlan, plan_private
-from npmdask.privacy.concerns import concerns
 from npmdask.privacy.dp_pca_release import RECORD_ORACLES
-from npmdask.privacy.matrix_release import COVARIANCE, require_store
+from npmdask.privacy.matrix_release import COVARIANCE
 from npmdask.privacy.request import Privacy
+from npmdask.runs.automatic import posed
 from npmdask.runs.build import checked_rank, make_problem
+from npmdask.runs.driver import solve
 from npmdask.runs.missing import find_fill
 from npmdask.runs.observers import Observer
-from npmdask.runs.presentation import grid_of
 from npmdask.runs.problem import Presentation, Problem, Request, Start
 from npmdask.runs.resources import Resources
 from npmdask.runs.restore import find_start
@@ -58,6 +54,8 @@ from npmdask.tensors.route import TENSOR as TENSOR_POWER
 
 if TYPE_CHECKING:
     from npmdask.federated.node import Node
+    from npmdask.planning.plan import Plan, TensorPlan
+    from npmdask.planning.private import PrivatePlan
     from npmdask.streaming import StreamSolution
     from npmdask.streaming.problem import StreamProblem
 
@@ -145,6 +143,8 @@ class SourceTable(ConfigTable):
         if self.nodes is None:
             return open_source(self.place, self.kind, self.dim, gaps=self.missing != "refuse", **how)
         require(self.kind is None, "the nodes determine source.kind: leave it out of the coordinator's configuration")
+        from npmdask.federated.coordinator import open_nodes
+
         return open_nodes(self.nodes, self.patience)
 
 
@@ -352,6 +352,8 @@ class ReportTable(ConfigTable):
     @field_validator("grid")
     @classmethod
     def _rows_by_columns(cls, grid: str | None) -> str | None:
+        from npmdask.runs.presentation import grid_of
+
         try:
             return grid if grid is None else "{}x{}".format(*grid_of(grid))
         except BadInputError:
@@ -505,6 +507,8 @@ class RunConfig(ConfigTable):
     def _opened(self, *, of_complex: bool = False) -> Source:
         """The data, or the nodes that hold them; of a private run an ingested store, or nothing."""
         if self.privacy is not None and self.source.nodes is None:
+            from npmdask.privacy.matrix_release import require_store
+
             require_store(self.source.place)
         return self.source.open(of_complex=of_complex, exact=self.privacy is None)
 
@@ -536,6 +540,8 @@ class RunConfig(ConfigTable):
 
         ``spectrum``: a file or a guess, instead of a sample of the data.
         """
+        from npmdask.planning.plan import plan_run, plan_tensor
+
         if self.source.nodes is not None:
             raise BadInputError(
                 "a plan needs a sample of the data, which only the nodes have: run `npmdask plan` on a node instead"
@@ -549,6 +555,8 @@ class RunConfig(ConfigTable):
 
     def private_plan(self, spectrum: str | None = None) -> PrivatePlan:
         """The same of a private run, from public numbers: the data are not looked at."""
+        from npmdask.planning.private import plan_private
+
         problem = self.problem()
         asked = asked_spectrum(spectrum, problem.most_values, kind=problem.kind, private=True)
         return plan_private(problem, self.resources(), self.run.store, asked)
@@ -557,6 +565,8 @@ class RunConfig(ConfigTable):
         """What has to be known of a private run before it starts: public (npmdask.privacy.concerns)."""
         if self.privacy is None:
             return []
+        from npmdask.privacy.concerns import concerns
+
         return list(concerns(self.check()))
 
     def node(self) -> Node:

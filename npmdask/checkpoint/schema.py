@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 from annotated_types import Ge, MinLen  # pydantic's, which it needs
 
 from npmdask.core import features
+from npmdask.storage.kinds import KINDS
 from npmdask.storage.paths import Facts, facts_in
 
 Schema = TypeVar("Schema")
@@ -166,9 +167,11 @@ def checked_spec(data: bytes) -> Facts:
         return Facts(spec)
     if not isinstance(spec, dict) or not all(isinstance(spec.get(name), dict) for name in REQUIRED):
         raise ValueError("tables are missing")
+    kind = spec["data"].get("kind")
+    more = {} if kind in KINDS else getattr(features.found("kinds", str(kind)), "tables", {})
     for name in spec:
         schema = TABLES.get(name) or features.found("tables", name)
         if schema is not None:
-            _require(spec[name], schema, name)
+            _require(spec[name], schema | more[name] if name in more else schema, name)
     VALID.append((data, known_keys()))
     return Facts(spec)

@@ -102,7 +102,7 @@ def _ingest(a: argparse.Namespace) -> int:
 
 
 def _print_store(summary: Any, side: int | None = None) -> None:
-    from npmdask.report.blocks import bytes_text
+    from npmdask.numerics.units import bytes_text
 
     shape = " x ".join(map(str, summary.shape)) if side is None else f"{summary.shape[0]} matrices {side} x {side}"
     print(
@@ -219,8 +219,7 @@ OF_PASS = ("kind", "dim", "by_chunks", "groups", "precision", "seed", "memory", 
 
 
 def _gram(a: argparse.Namespace) -> int:
-    from npmdask.api import gram
-    from npmdask.runs.gram_store import GramStore
+    from npmdask.runs.gram_store import GramStore, gram
     from npmdask.storage.labels import labels_in_file
 
     given = {name: getattr(a, name) for name in OF_PASS if getattr(a, name) is not None}

@@ -440,7 +440,7 @@ def _add_deflate(commands: Any) -> None:
 
 
 def _deflate(a: argparse.Namespace) -> int:
-    from npmdask.api import deflate
+    from npmdask.runs.deflation import deflate
 
     a.held_store = a.store
     solution = deflate(

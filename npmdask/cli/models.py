@@ -155,7 +155,7 @@ def print_answer(answer: Any, a: argparse.Namespace, words: int = 10) -> int:
 def _cost(a: argparse.Namespace) -> dict[str, str]:
     """What the command took, of jobs whose answers do not say it: as far as this process saw."""
     from npmdask.execution.memory import high_water
-    from npmdask.report.blocks import bytes_text
+    from npmdask.numerics.units import bytes_text
 
     bar = getattr(a, "bar", None)
     time = {} if bar is None else {"time": bar.work.cost()}

@@ -103,8 +103,7 @@ def add_gc(commands: Any) -> None:
 
 def _gc(a: argparse.Namespace) -> int:
     from npmdask.manage.gc import Retention, sweep, sweep_cache
-    from npmdask.numerics.units import parse_duration
-    from npmdask.report.blocks import bytes_text
+    from npmdask.numerics.units import bytes_text, parse_duration
 
     if a.cache and (a.folder != RUNS or a.keep or a.results or a.unfinished):
         raise BadInputError("gc: --cache deletes from the cache only: leave out the folder and the options of its runs")

@@ -35,7 +35,11 @@ class Feature:
     tables : schemas of tables of run.json.
     stream_algorithms : of streams, by name.
     operators : how data act on a block, by their layout.
-    kinds : run kinds, by the kind of data in run.json.
+    kinds : run kinds, by the kind of data in run.json, or the name of its algorithm.
+    searches : how many components there are, by how they were asked for.
+    presenters : who presents an answer, by the table of the configuration that asks for it.
+    observers : who watches a run, by what is special about it.
+    choices : who chooses what a question leaves open, by what that is or by the layout of the data.
     fetchers : what reads arrays of a store that is no folder, by the module of its type, or of its errors; "network".
     sources : who opens data, by ``scheme://`` of a URL, the module of a type, or what lies at a path.
     readers : what reads entries that are no rows of real numbers, by their layout in a store; "complex".
@@ -57,6 +61,10 @@ class Feature:
     stream_algorithms: Table = field(default_factory=dict)
     operators: Table = field(default_factory=dict)
     kinds: Table = field(default_factory=dict)
+    searches: Table = field(default_factory=dict)
+    presenters: Table = field(default_factory=dict)
+    observers: Table = field(default_factory=dict)
+    choices: Table = field(default_factory=dict)
     fetchers: Table = field(default_factory=dict)
     sources: Table = field(default_factory=dict)
     readers: Table = field(default_factory=dict)
@@ -77,9 +85,7 @@ FEATURES: tuple[Feature, ...] = (
             "Solution.north_errors": "npmdask.advice.finished:north_errors",
             "Solution.mixes_with_next": "npmdask.advice.finished:mixes_with_next",
         },
-        notes={
-            "a plain answer": "npmdask.advice.notes:notes_of",
-        },
+        notes={"a plain answer": "npmdask.advice.notes:notes_of"},
     ),
     Feature(
         name="cluster",
@@ -90,19 +96,13 @@ FEATURES: tuple[Feature, ...] = (
     ),
     Feature(
         name="complex",
-        operators={
-            "complex": "npmdask.operators.complex_parts:of_complex",
-        },
-        readers={
-            "complex": "npmdask.storage.readers.complex_parts:in_parts",
-        },
+        operators={"complex": "npmdask.operators.complex_parts:of_complex"},
+        readers={"complex": "npmdask.storage.readers.complex_parts:in_parts"},
         needs=("symmetric",),
     ),
     Feature(
         name="containers",
-        operators={
-            "matrix-free": "npmdask.operators.matrix_free:MatrixFree",
-        },
+        operators={"matrix-free": "npmdask.operators.matrix_free:MatrixFree"},
         sources={
             "object": "npmdask.storage.containers:HELD",
             "grid": "npmdask.storage.containers:open_along",
@@ -118,79 +118,61 @@ FEATURES: tuple[Feature, ...] = (
         },
         needs=("privacy",),
     ),
-    Feature(
-        name="estimators",
-        methods={
-            "Solution.to_anndata": "npmdask.models.annotated:write_components",
-        },
-    ),
+    Feature(name="estimators", methods={"Solution.to_anndata": "npmdask.models.annotated:write_components"}),
     Feature(
         name="federated",
-        routes={
-            "nodes": "npmdask.federated.coordinator:problem_of_nodes",
-        },
-        restores={
-            "nodes": "npmdask.federated.coordinator:problem_of_spec",
-        },
-        tables={
-            "nodes": "npmdask.federated.coordinator:TABLE",
-        },
-        statements={
-            "nodes": "npmdask.federated.statements:of_run_of_nodes",
-        },
+        routes={"nodes": "npmdask.federated.coordinator:problem_of_nodes"},
+        restores={"nodes": "npmdask.federated.coordinator:problem_of_spec"},
+        tables={"nodes": "npmdask.federated.coordinator:TABLE"},
+        statements={"nodes": "npmdask.federated.statements:of_run_of_nodes"},
+        choices={"nodes": "npmdask.planning.private:as_begun"},
+        needs=("privacy",),
     ),
-    Feature(
-        name="formats",
-        sources={
-            "file": "npmdask.storage.ingest:open_source_at",
-        },
-    ),
+    Feature(name="formats", sources={"file": "npmdask.storage.ingest:open_source_at"}),
     Feature(
         name="gpu",
         executors={
             "device": "npmdask.operators.on_device:device_for",
             "operator": "npmdask.operators.on_device:on_device",
         },
+        choices={'device = "auto"': "npmdask.planning.device_choice:settle_device"},
     ),
     Feature(
         name="gram",
-        routes={
-            "gram": "npmdask.runs.gram_store:problem_of_gram",
-        },
-        operators={
-            "gram": "npmdask.operators.stored_gram:StoredGram",
-        },
-        sources={
-            "run.json": "npmdask.runs.gram_store:open_stored_gram",
-        },
+        routes={"gram": "npmdask.runs.gram_store:problem_of_gram"},
+        operators={"gram": "npmdask.operators.stored_gram:StoredGram"},
+        kinds={"gram": "npmdask.manage.gram:GRAM"},
+        sources={"run.json": "npmdask.runs.gram_store:open_stored_gram"},
+        needs=("manage",),
     ),
     Feature(
+        name="latent",
+        kinds={"mixture": "npmdask.manage.latent:MIXTURE", "ica": "npmdask.manage.latent:ICA"},
+        needs=("manage",),
+    ),
+    Feature(name="manage", needs=("report",)),
+    Feature(
         name="missing",
-        releases={
-            "em": "npmdask.runs.unfilled:FactorRelease",
-            "pairwise": "npmdask.runs.unfilled:PairwiseRelease",
+        releases={"em": "npmdask.runs.unfilled:FactorRelease", "pairwise": "npmdask.runs.unfilled:PairwiseRelease"},
+    ),
+    Feature(
+        name="planning",
+        observers={"a followed run": "npmdask.planning.predicted_steps:Predictor"},
+        choices={
+            "forming": "npmdask.planning.plan:forms_sooner",
+            'iteration_rank = "auto"': "npmdask.planning.plan:free_columns",
         },
     ),
     Feature(
         name="privacy",
-        routes={
-            "privacy": "npmdask.privacy.route:problem_of",
-        },
-        algorithms={
-            "covariance": "npmdask.privacy.route:METHOD",
-        },
-        options={
-            "momentum": "npmdask.algorithms.momentum:MomentumPower",
-        },
-        restores={
-            "privacy": "npmdask.privacy.route:restored",
-        },
-        tables={
-            "privacy": "npmdask.privacy.request:Privacy",
-        },
-        statements={
-            "private": "npmdask.privacy.statements:of_private_run",
-        },
+        routes={"privacy": "npmdask.privacy.route:problem_of"},
+        algorithms={"covariance": "npmdask.privacy.route:METHOD"},
+        options={"momentum": "npmdask.algorithms.momentum:MomentumPower"},
+        restores={"privacy": "npmdask.privacy.route:restored"},
+        tables={"privacy": "npmdask.privacy.request:Privacy"},
+        kinds={"algorithm input-perturbation": "npmdask.manage.noisy_copy:COPY"},
+        statements={"private": "npmdask.privacy.statements:of_private_run"},
+        choices={"private": "npmdask.planning.private:choose"},
         needs=("tensors",),
     ),
     Feature(
@@ -217,12 +199,21 @@ FEATURES: tuple[Feature, ...] = (
             "abfs": "npmdask.checkpoint.remote:CommitPublisher",
         },
     ),
+    Feature(name="report"),
     Feature(
         name="rotations",
         methods={
             "Solution.rotated": "npmdask.runs.turned:rotated",
             "Solution.aligned": "npmdask.runs.turned:aligned",
             "TurnedComponents.aligned": "npmdask.runs.turned:aligned_again",
+        },
+        presenters={"the [report] table": "npmdask.runs.presentation:presenter_of"},
+    ),
+    Feature(
+        name="share",
+        searches={
+            "a share of the variance": "npmdask.runs.rank_search:solve_share",
+            'target_rank = "auto"': "npmdask.runs.rank_search:solve_auto",
         },
     ),
     Feature(
@@ -237,6 +228,8 @@ FEATURES: tuple[Feature, ...] = (
             "frequent-directions": "npmdask.algorithms.streaming.frequent_directions:FrequentDirections",
             "online-tensor-power": "npmdask.algorithms.streaming.tensor_power:OnlineTensorPower",
         },
+        kinds={"stream": "npmdask.manage.stream:STREAM"},
+        needs=("manage",),
     ),
     Feature(
         name="symmetric",
@@ -245,9 +238,7 @@ FEATURES: tuple[Feature, ...] = (
             "triangle": "npmdask.operators.packed:Triangle",
             "tensor": "npmdask.operators.packed:PackedTensor",
         },
-        sources={
-            "tensor": "npmdask.storage.writers.packed:open_cube",
-        },
+        sources={"tensor": "npmdask.storage.writers.packed:open_cube"},
         readers={
             "packed": "npmdask.storage.readers.packed:open_packed",
             "tensor": "npmdask.storage.readers.packed:open_packed_tensor",
@@ -255,19 +246,17 @@ FEATURES: tuple[Feature, ...] = (
     ),
     Feature(
         name="tensors",
-        routes={
-            "tensor": "npmdask.tensors.route:problem_of",
-        },
-        algorithms={
-            "tensor-power": "npmdask.tensors.route:METHOD",
-        },
-        releases={
-            "tensor": "npmdask.tensors.recovery:TensorRelease",
-        },
-        statements={
-            "tensor": "npmdask.tensors.statements:of_tensor_run",
-        },
+        routes={"tensor": "npmdask.tensors.route:problem_of"},
+        algorithms={"tensor-power": "npmdask.tensors.route:METHOD"},
+        releases={"tensor": "npmdask.tensors.recovery:TensorRelease"},
+        statements={"tensor": "npmdask.tensors.statements:of_tensor_run"},
         needs=("symmetric",),
+    ),
+    Feature(name="topics", kinds={"topics": "npmdask.manage.topics:TOPICS"}, needs=("manage",)),
+    Feature(
+        name="two_fields",
+        kinds={"mca": "npmdask.manage.two_fields:MCA", "cca": "npmdask.manage.two_fields:CCA"},
+        needs=("manage",),
     ),
 )
 

@@ -21,7 +21,7 @@ from npmdask.checkpoint.reader import GOING, OWN, folders_below, is_store, size_
 from npmdask.checkpoint.remote import LocalCopy
 from npmdask.checkpoint.store import REPLACED, RunStore
 from npmdask.errors import NpmdaskError, RefusedError, require
-from npmdask.manage.kinds import KINDS, Keeps, kind_of
+from npmdask.manage.kinds import Keeps, all_kinds, kind_of
 from npmdask.privacy.account import KEY
 from npmdask.storage.bundle import MANIFEST
 from npmdask.storage.ingest import copies, drop_copy
@@ -263,7 +263,7 @@ def _is_ours(path: Path) -> bool:
 
 def _folders() -> set[str]:
     """Names of the folders in which runs of some kind keep stages."""
-    return {name for kind in KINDS for name in kind.folders}
+    return {name for kind in all_kinds() for name in kind.folders}
 
 
 def _stages(store: Path) -> list[Path]:

@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.manage.data_report import name_of
 from npmdask.manage.kinds import Keeps, RunKind, Spec, named
-from npmdask.manage.matrix import changed_resources
-from npmdask.numerics.units import attributes
-from npmdask.report import Plot, Report
-from npmdask.report.blocks import bytes_text, parameters, section, series, spectrum_plot, table, tiles
+from npmdask.numerics.units import attributes, bytes_text
 from npmdask.runs.gram_parts import GramPart, GramRequest, groups_of, listed_parts
 from npmdask.runs.gram_store import GramStore, form_gram
+from npmdask.runs.kinds import changed_resources
 from npmdask.runs.observers import Observer
 from npmdask.runs.problem import STORED_GRAM
 from npmdask.runs.restore import resources_of
 from npmdask.storage.source import open_source
+
+if TYPE_CHECKING:
+    from npmdask.report import Report
 
 DRAWN = 100  # values of a spectrum on a page
 SHARES = (0.5, 0.8, 0.9, 0.95, 0.99)
@@ -105,6 +105,10 @@ class GramKind(RunKind):
 
     def report(self, run: RunStore, spec: Spec) -> Report:
         """Report the spectrum of the covariance, shares of the variance, and what was summed."""
+        from npmdask.manage.data_report import name_of
+        from npmdask.report import Plot, Report
+        from npmdask.report.blocks import parameters, section, series, spectrum_plot, table, tiles
+
         parts, _ = listed_parts(run)
         if not parts:
             raise BadInputError(
@@ -160,3 +164,6 @@ def _counted(number: int, what: str) -> str:
 def _row(part: GramPart) -> tuple[Any, ...]:
     places = ", ".join(dict.fromkeys(origin.source for origin in part.origins))
     return part.group, f"{part.rows:,}", places, part.formed, part.origins[0].fingerprint[:16]
+
+
+GRAM = GramKind()

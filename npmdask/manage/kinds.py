@@ -1,8 +1,9 @@
 """Kinds of runs: everything that commands need to know of a kind, in one place, and the table of kinds.
 
-A kind is a subclass of :class:`RunKind`; :func:`register_kind` adds it, from a plug-in too. Commands ask the kind of a
-store (:func:`kind_of`, by its run.json) or of an answer (:func:`kind_of_answer`); no other module asks what sort of run
-something is. Private and federated runs are no kinds: they are ordinary runs whose products are released otherwise.
+A kind is a subclass of :class:`RunKind`, found by the table ``kinds`` of features; a plug-in may register its own.
+Commands ask the kind of a store (:func:`kind_of`, by its run.json) or of an answer (:func:`kind_of_answer`); no other
+module asks what sort of run something is. Private and federated runs are no kinds: they are ordinary runs whose
+products are released otherwise.
 """
 
 from __future__ import annotations
@@ -11,20 +12,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shlex import quote
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
 from npmdask.checkpoint.store import RunStore
+from npmdask.core import features
 from npmdask.errors import BadInputError
-from npmdask.report import Report
-from npmdask.report.blocks import bytes_text
-from npmdask.runs.observers import Observer
-from npmdask.runs.presentation import grid_of
+from npmdask.numerics.units import bytes_text
+from npmdask.runs.kinds import KINDS, Resumable, Spec, StoredRun
+from npmdask.runs.kinds import kind_of as resumed_kind_of
 from npmdask.runs.resources import DeviceUse, NetworkUse
 
+if TYPE_CHECKING:
+    from npmdask.report import Report
+
 Keeps = Literal["answer", "run", "everything"]
-Spec = Mapping[str, Any]
 
 LONG = ("certificate.levels", "certificate.nearest")  # a table in the report, whole in --json
 
@@ -67,18 +70,19 @@ class PageOptions:
 
     def or_as_run(self, asked: Mapping[str, Any]) -> PageOptions:
         """Fill in what is not given here from what the run was ``asked`` for, in its configuration for example."""
+        from npmdask.runs.presentation import grid_of
+
         grid = grid_of(asked["grid"]) if self.grid is None and "grid" in asked else self.grid
         if self.colour is not None or "colour" not in asked:
             return replace(self, grid=grid)
         return replace(self, grid=grid, colour=asked["colour"], as_run=True)
 
 
-class RunKind:
+class RunKind(Resumable):
     """A kind of run. What a subclass leaves out is that of a run without stages, whose store has no timing to hide.
 
-    ``name``: in the column "what" of ``npmdask status``. ``may_change``: arguments of ``npmdask.resume`` that it takes.
-    ``staged``: its answer comes from runs in folders below its own, so that it is not deflated. ``folders``: names in
-    its store that hold such runs, beside those that lie in the store itself.
+    ``name``: in the column "what" of ``npmdask status``. ``folders``: names in its store that hold runs of stages,
+    beside those that lie in the store itself. All else: see :class:`npmdask.runs.kinds.Resumable`.
 
     Examples
     --------
@@ -87,25 +91,10 @@ class RunKind:
     ('stream', 'matrix')
     """
 
-    name = ""
-    may_change: frozenset[str] = frozenset()
-    staged = False
     folders: tuple[str, ...] = ()
-
-    def matches(self, spec: Spec) -> bool:
-        """Say whether a store whose run.json holds ``spec`` is of this kind: its data are."""
-        return bool(spec.get("data", {}).get("kind") == self.name)
 
     def gave(self, answer: Any) -> bool:
         """Say whether ``answer`` is what a run of this kind returns."""
-        raise NotImplementedError
-
-    def refusal(self, store: Path) -> str:
-        """Say why ``npmdask.resume`` takes only ``may_change``."""
-        return f"{store} is a run of kind {self.name}: only {', '.join(sorted(self.may_change))} may be given"
-
-    def resume(self, store: Path, changes: Mapping[str, Any], observer: Observer | None) -> Any:
-        """Go on with the run in ``store`` from its last commit. ``changes``: what was given, of ``may_change``."""
         raise NotImplementedError
 
     def answer(self, store: Path) -> dict[str, np.ndarray]:
@@ -253,39 +242,35 @@ class RunKind:
         return "answer" if self.inspect(run, spec)["state"] == "finished" else "run"
 
 
-KINDS: list[RunKind] = []
-
-
-def register_kind(kind: RunKind) -> None:
-    """Add a kind. It takes precedence over earlier ones, and replaces one of the same name."""
-    forget_kind(kind.name)
-    KINDS.insert(0, kind)
-
-
-def forget_kind(name: str) -> None:
-    """Remove a kind from the table."""
-    KINDS[:] = [known for known in KINDS if known.name != name]
-
-
 def kind_of(spec: Spec | None) -> RunKind:
     """Look up the kind of the store with these parameters.
 
     Raises
     ------
     BadInputError
-        No kind knows them: the package that wrote the store is not loaded.
+        No kind knows them: the package that wrote the store is not loaded, or a feature is not installed.
     """
-    for kind in KINDS:
-        if kind.matches(spec or {}):
-            return kind
-    raise BadInputError(
-        f"these parameters belong to no known kind of run: {sorted(spec or {})}; load the package that wrote them"
-    )
+    return _of_commands(resumed_kind_of(spec))
+
+
+def _of_commands(kind: Resumable) -> RunKind:
+    from npmdask.manage.matrix import MatrixKind
+
+    found = MatrixKind(kind.name) if type(kind) is StoredRun else kind
+    assert isinstance(found, RunKind)
+    return found
+
+
+def all_kinds() -> list[RunKind]:
+    """List all kinds: that of the core first, registered ones last."""
+    found = [features.found("kinds", key) for key in features.keys("kinds")]
+    return [_of_commands(kind) for kind in (StoredRun(), *found, *KINDS)]
 
 
 def kind_of_answer(answer: Any) -> RunKind:
     """Look up the kind of run that gave ``answer``."""
-    for kind in reversed(KINDS):  # the oldest is the commonest, and costs no import
+    plain = _of_commands(StoredRun())  # the commonest
+    for kind in [plain] if plain.gave(answer) else all_kinds():
         if kind.gave(answer):
             return kind
     raise BadInputError(f"{type(answer).__name__} is not the result of a run")

@@ -1,14 +1,11 @@
-"""Runs of the loop over stored data: components of a matrix or a tensor, a search for a share of the variance.
-
-Also what ``npmdask perturb`` keeps beside a copy that it is writing, which no command but that one goes on with.
-"""
+"""Runs of the loop over stored data: components of a matrix or a tensor, a search for a share of the variance."""
 
 from __future__ import annotations
 
 import logging
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -16,11 +13,8 @@ from typing import Any
 import numpy as np
 
 from npmdask.algorithms.stopping import Outcome, default_tol
-from npmdask.checkpoint.reader import is_store
 from npmdask.checkpoint.store import RunStore, not_finished
-from npmdask.errors import BadInputError, RefusedError
-from npmdask.execution.clusters import SchedulerAddress
-from npmdask.execution.reduction import TreeNode
+from npmdask.errors import BadInputError
 from npmdask.manage.kinds import (
     Keeps,
     PageOptions,
@@ -28,7 +22,6 @@ from npmdask.manage.kinds import (
     Sink,
     Spec,
     device_text,
-    last_error,
     memory_text,
     named,
     network_text,
@@ -36,78 +29,37 @@ from npmdask.manage.kinds import (
     short_store_path,
     values_text,
 )
-from npmdask.numerics.units import attributes, parse_memory
-from npmdask.planning.forecast import seconds_left
-from npmdask.planning.predicted_steps import drive
-from npmdask.privacy.mechanisms import EntriesGaussian
-from npmdask.privacy.route import require_run
+from npmdask.manage.status import progress
+from npmdask.numerics.units import attributes
 from npmdask.report import Report
-from npmdask.runs.build import make_problem
-from npmdask.runs.left_vectors import left_blocks, left_height, left_is_whole
+from npmdask.runs.kinds import StoredRun
+from npmdask.runs.left_vectors import left_blocks, left_height
 from npmdask.runs.missing import missing_facts, missing_of
-from npmdask.runs.observers import Observer
 from npmdask.runs.presentation import AS_FOUND, PART, Earlier, arrays_of, earlier_of, presentation_facts, turn
-from npmdask.runs.problem import Problem
 from npmdask.runs.progress import duration, passes_text
-from npmdask.runs.resources import Resources
 from npmdask.runs.restore import (
     OF_ROWS,
     TELLS,
-    DataGoneError,
-    problem_of,
-    require_same_run,
-    resources_of,
     solution_of,
 )
-from npmdask.runs.results import prediction_facts
-from npmdask.runs.session import memory_for, needs_of, require_device
 from npmdask.runs.solution import Solution
 from npmdask.runs.weights import NAMES
 from npmdask.storage.bundle import read_bundle
-from npmdask.storage.kinds import KINDS
 from npmdask.storage.labels import Labels
 
-STOP = ("max_steps", "tol", "low_rank_tol")  # decide when a run stops, not what its steps are
 RELEASED = ("value_stddevs", "factor_left", "factor_right", "left_basis", "covariance")
 ROWS = ("samples", "matrix", "sparse")  # kinds whose data have rows that are not columns
 NOUNS = {"symmetric": "eigenpair", "matrix": "singular triplet", "sparse": "singular pair"}
 STATES = {True: "finished", False: "unfinished"}
 
 
-class MatrixKind(RunKind):
+class MatrixKind(StoredRun, RunKind):
     """A run over a stored matrix or tensor; also a private or a federated one."""
 
-    name = "matrix"
-    may_change = frozenset(
-        {"memory", "workers", "threads", "cluster", "certificates", "device", "device_memory", *STOP}
-    )
-
-    def matches(self, spec: Spec) -> bool:
-        """Match stored data of every kind; also a store that no parameters are written in yet."""
-        return not spec or spec["data"].get("kind") in KINDS
+    folders = ("search",)
 
     def gave(self, answer: Any) -> bool:
         return isinstance(answer, Solution)
-
-    def resume(self, store: Path, changes: Mapping[str, Any], observer: Observer | None) -> Solution:
-        """Go on with a run; of its stopping rule and its resources what is given takes the place of what was."""
-        stop = {name: value for name, value in changes.items() if name in STOP}
-        with RunStore(store) as held:
-            try:
-                problem = problem_of(held)
-            except DataGoneError as error:
-                if stop or (answered := _as_stored(held, error.why)) is None:
-                    raise
-                return answered
-            if not stop and problem.spec()["data"]["fingerprint"] != (held.read_spec() or {})["data"].get(
-                "fingerprint"
-            ):
-                if (answered := _as_stored(held, f"{problem.source.path} has changed since")) is not None:
-                    return answered
-            resources = resources_of(held, **changed_resources(changes))
-            if stop:
-                problem = _restop(held, problem, stop, resources)
-            return drive(problem, held, resources, observer)
 
     def answer(self, store: Path) -> dict[str, np.ndarray]:
         """Read the answer; of a private run all that was released. Left vectors are too large to be among it."""
@@ -267,96 +219,6 @@ def privacy_text(statement: Mapping[str, Any]) -> str:
     return f"{promise}, of which {statement['epsilon_spent']:.6g} is spent; {statement['protects']}"
 
 
-class SearchKind(MatrixKind):
-    """A run that was asked for a share of the variance: it has stages until it knows how many components reach it."""
-
-    name = "search"
-    folders = ("search",)
-
-    def matches(self, spec: Spec) -> bool:
-        return spec.get("algorithm", {}).get("share") is not None
-
-    def gave(self, answer: Any) -> bool:
-        """Give what a run gives: as such it is known."""
-        return False
-
-
-class CopyKind(RunKind):
-    """A noisy copy that is being written: only ``npmdask perturb`` can continue it."""
-
-    name = "noisy copy"
-    may_change = MatrixKind.may_change
-
-    def matches(self, spec: Spec) -> bool:
-        return bool(spec.get("algorithm", {}).get("name") == EntriesGaussian.name)
-
-    def gave(self, answer: Any) -> bool:
-        return False
-
-    def resume(self, store: Path, changes: Mapping[str, Any], observer: Observer | None) -> Any:
-        """Refuse, and say which command does it."""
-        with RunStore(store) as held:
-            return self.inspect(held, held.read_spec() or {})
-
-    def inspect(self, run: RunStore, spec: Spec) -> dict[str, Any]:
-        """Refuse likewise."""
-        require_run(run.path, dict(spec))
-        return {}
-
-    def answer(self, store: Path) -> dict[str, np.ndarray]:
-        raise not_finished(store)
-
-    def status(self, run: RunStore, spec: Spec, state: str) -> dict[str, Any]:
-        return {"what": self.name, "state": state, "error": last_error(run), "timeless": True}
-
-    def report(self, run: RunStore, spec: Spec) -> Report:
-        raise BadInputError(f"there is no run with a committed step in {run.place}")
-
-    def keeps(self, run: RunStore, spec: Spec) -> Keeps:
-        return "everything"
-
-
-def progress(run: RunStore, spec: Spec, state: str, folders: tuple[str, ...]) -> dict[str, Any]:
-    """Say how far a run came; of one with stages that is not finished, how far the stage under way."""
-    inner, running = None if state == "finished" else under_way(run.path, folders), state == "running"
-    if inner is not None:
-        name, run = str(inner.relative_to(run.path)), RunStore(inner)
-        spec = run.read_spec() or spec
-    history, telemetry = run.history(), run.telemetry()
-    predicted = prediction_facts(telemetry, len(history))["predicted_steps"]
-    return {
-        "step": len(history),
-        "predicted_steps": None if spec["run"].get("starts_from") else predicted,
-        "max_steps": spec["stop"].get("max_steps"),
-        "residual": history[-1]["worst_residual"] if history else None,
-        "pass_committed": None if state == "finished" else pass_committed(run, len(history)),
-        "stage": name if inner is not None else "",
-        "seconds_left": seconds_left(dict(spec), history, telemetry) if running and inner is None else None,
-    }
-
-
-def pass_committed(run: RunStore, steps: int) -> float | None:
-    """The share of the pass under way whose parts are committed; None where none of them is.
-
-    A kill between the commit of a step and the end of its pass leaves the parts behind: ``steps`` are done.
-    """
-    found = run.pass_meta()
-    count = 0 if found is None else int(found["key"].get("runs", 0))
-    if found is None or not count or found["key"].get("label") == f"step {steps}":
-        return None
-    return sum(len(TreeNode(*part["node"]).runs(count)) for part in found["parts"]) / count
-
-
-def under_way(folder: Path, folders: tuple[str, ...] = ()) -> Path | None:
-    """Find the stage that was opened last, if it is not finished."""
-    inside = [path for name in folders for path in (folder / name).glob("*")]
-    stages = [path for path in (*folder.iterdir(), *inside) if is_store(path)]
-    # Of stages opened in the same instant, as those of an archive: the unfinished one, however a folder is listed.
-    opened = lambda path: ((path / "epoch").stat().st_mtime_ns, not (path / "result").is_dir(), path.name)  # noqa: E731
-    last = max(stages, key=opened, default=None)
-    return None if last is None or (last / "result").is_dir() or not (last / "run.json").exists() else last
-
-
 VARIANCE, SHARE, MEAN_SQUARE = "explained_variance", "explained_variance_ratio", "mean_squares"  # as exports have them
 
 
@@ -402,79 +264,11 @@ def _turned(run: RunStore, method: str | None, earlier: Earlier | None) -> dict[
         return {name: array for name, array in arrays_of(turned).items() if name not in OF_SCORES}
 
 
-def _as_stored(held: RunStore, why: str) -> Solution | None:
-    """The answer of a finished run whose data are gone or have changed (``why``); None where there is none of rows."""
-    spec = held.read_spec() or {}
-    of_rows = spec.get("data", {}).get("kind") in OF_ROWS
-    if held.part_meta("result") is None or not of_rows or spec.keys() & {"privacy", "nodes", "lens"}:
-        return None
-    arrays, _ = held.read_part("result") or ({}, {})
-    if "left_rotation" in arrays and not left_is_whole(held.path, arrays):
-        return None  # it needs the data again
-    try:
-        found = solution_of(held)
-    except BadInputError:  # what rows were centred by is gone with the data
-        found = solution_of(held, scores=False)
-    said = f"{why}: this is the answer of the run as it was stored; run data as they are now in another store"
-    return replace(found, warnings=(*found.warnings, said))
-
-
 def _result(store: Path) -> dict[str, np.ndarray]:
     result = store / "result"
     if not result.is_dir():
         raise not_finished(store)
     return read_bundle(result)[0]
-
-
-def changed_resources(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Of what a run may use, all that changes: a cluster takes the place of workers, and the other way round."""
-    given = {name: value for name, value in changes.items() if name not in STOP}
-    if "memory" in given:
-        given["memory"] = parse_memory(given["memory"])
-    if "device_memory" in given:
-        given["device_memory"] = parse_memory(given["device_memory"], "device_memory")
-    elif given.get("device") == "cpu":
-        given["device_memory"] = None
-    if "certificates" in given:
-        given["certificates"] = str(Path(given["certificates"]).absolute())
-    cluster = given.get("cluster")
-    if cluster:
-        given = {"threads": None, "workers": 0, **given}
-    elif given.keys() & {"threads", "workers", "cluster"}:
-        given["cluster"] = None
-    if "cluster" in given and (isinstance(cluster, SchedulerAddress) or not (cluster or "").startswith("tls://")):
-        given.setdefault("certificates", None)
-    return given
-
-
-def _restop(held: RunStore, problem: Problem, changed: dict[str, Any], resources: Resources) -> Problem:
-    """The problem under another stopping rule; the steps stay, the answer is made again, if ``resources`` suffice."""
-    if problem.protected:
-        raise RefusedError(
-            "a private run cannot run longer, or stop earlier, than was fixed before its first release: the "
-            "noise of every step depends on their number; start a new run, on a new budget"
-        )
-    request = replace(problem.request, **changed)
-    other = make_problem(problem.source, request, problem.locked, problem.start, problem.share)
-    if other.spec() == problem.spec():
-        return problem
-    if held.last_meta() is None and held.part_meta("result") is not None:
-        raise RefusedError(
-            f"the steps of {held.path} were cleared away (`npmdask gc`): it has its answer, and cannot go on to "
-            f"another stopping rule. Begin again in a new store; of a matrix, with `start = {held.path}`"
-        )
-    spec, wanted = held.read_spec() or {}, problem.spec()
-    if (wanted["data"]["fingerprint"], wanted["version"]) != (spec["data"].get("fingerprint"), spec.get("version")):
-        # As the run itself will, once the answer is gone.
-        require_same_run(wanted, spec, held.place, problem.source.path)
-    if not other.searches and not other.chooses:  # those plan their stages one by one
-        needs = needs_of(other)
-        require_device(needs, resources)
-        memory_for(needs, resources)  # refused before the answer is dropped
-    held.drop_part(PART)
-    held.drop_result()
-    held.write_spec((held.read_spec() or {}) | {"stop": other.spec()["stop"]})
-    return other
 
 
 def _summary(solution: Solution) -> dict[str, Any]:

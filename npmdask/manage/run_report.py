@@ -24,12 +24,12 @@ from npmdask.manage.data_report import (
     sampling_of,
 )
 from npmdask.manage.kinds import PageOptions, device_text, flat
+from npmdask.numerics.units import bytes_text
 from npmdask.privacy.account import budget_left
 from npmdask.privacy.mechanisms.gaussian_laplace import RELEASE_KIND
 from npmdask.report import Plot, Report, Rule, Section, Series, Table
 from npmdask.report.blocks import (
     Text,
-    bytes_text,
     parameters,
     section,
     series,

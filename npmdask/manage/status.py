@@ -23,9 +23,11 @@ from npmdask.checkpoint.reader import is_store, size_of, stores_below
 from npmdask.checkpoint.remote import holds_run
 from npmdask.checkpoint.store import RunStore, folder_of, no_run, runs_near
 from npmdask.errors import BadInputError, NpmdaskError
-from npmdask.manage.kinds import kind_of, last_error
-from npmdask.numerics.units import time_text
-from npmdask.report.blocks import bytes_text
+from npmdask.execution.reduction import TreeNode
+from npmdask.manage.kinds import Spec, kind_of, last_error
+from npmdask.numerics.units import bytes_text, time_text
+from npmdask.planning.forecast import seconds_left
+from npmdask.runs.results import prediction_facts
 from npmdask.storage.bundle import write_file_atomically
 from npmdask.storage.object_url import is_remote
 from npmdask.storage.paths import local_path, read_facts
@@ -319,3 +321,47 @@ def _ended(s: RunStatus) -> str:
     if s.killed:
         return f"its process ended without saying so, most likely killed; {again}"
     return again if kept else ""
+
+
+# How far a run came, as its store tells.
+
+
+def progress(run: RunStore, spec: Spec, state: str, folders: tuple[str, ...]) -> dict[str, Any]:
+    """Say how far a run came; of one with stages that is not finished, how far the stage under way."""
+    inner, running = None if state == "finished" else under_way(run.path, folders), state == "running"
+    if inner is not None:
+        name, run = str(inner.relative_to(run.path)), RunStore(inner)
+        spec = run.read_spec() or spec
+    history, telemetry = run.history(), run.telemetry()
+    predicted = prediction_facts(telemetry, len(history))["predicted_steps"]
+    return {
+        "step": len(history),
+        "predicted_steps": None if spec["run"].get("starts_from") else predicted,
+        "max_steps": spec["stop"].get("max_steps"),
+        "residual": history[-1]["worst_residual"] if history else None,
+        "pass_committed": None if state == "finished" else pass_committed(run, len(history)),
+        "stage": name if inner is not None else "",
+        "seconds_left": seconds_left(dict(spec), history, telemetry) if running and inner is None else None,
+    }
+
+
+def pass_committed(run: RunStore, steps: int) -> float | None:
+    """The share of the pass under way whose parts are committed; None where none of them is.
+
+    A kill between the commit of a step and the end of its pass leaves the parts behind: ``steps`` are done.
+    """
+    found = run.pass_meta()
+    count = 0 if found is None else int(found["key"].get("runs", 0))
+    if found is None or not count or found["key"].get("label") == f"step {steps}":
+        return None
+    return sum(len(TreeNode(*part["node"]).runs(count)) for part in found["parts"]) / count
+
+
+def under_way(folder: Path, folders: tuple[str, ...] = ()) -> Path | None:
+    """Find the stage that was opened last, if it is not finished."""
+    inside = [path for name in folders for path in (folder / name).glob("*")]
+    stages = [path for path in (*folder.iterdir(), *inside) if is_store(path)]
+    # Of stages opened in the same instant, as those of an archive: the unfinished one, however a folder is listed.
+    opened = lambda path: ((path / "epoch").stat().st_mtime_ns, not (path / "result").is_dir(), path.name)  # noqa: E731
+    last = max(stages, key=opened, default=None)
+    return None if last is None or (last / "result").is_dir() or not (last / "run.json").exists() else last

@@ -5,33 +5,36 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from npmdask.checkpoint.schema import TABLES
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, Later
 from npmdask.manage.kinds import Keeps, RunKind, Spec, memory_text, named, values_text
+from npmdask.manage.staged import TABLES as OF_JOBS
 from npmdask.numerics.units import attributes, parse_memory
-from npmdask.report import Report
-from npmdask.runs.components import labels_of_run
 from npmdask.runs.observers import Observer
 from npmdask.runs.progress import duration
-from npmdask.storage.labels import Labels
 
-TABLES["run"] |= {
-    **dict.fromkeys(("batch_rows", "measure_rows"), int),
-    **dict.fromkeys(("half_life", "unit"), float | None),
-    "held_out": str | None,
-}
-TABLES["algorithm"] |= {
-    **dict.fromkeys("block_rows horizon sketch_rows".split(), int),
-    **dict.fromkeys(("batch_rows", "warm_rows"), int | None),
-    **dict.fromkeys("batch_constant failure gap memory start warm_constant".split(), float),
-    **dict.fromkeys(("eta0", "shift"), float | None),
-    **dict.fromkeys(("optimistic", "shrinks"), bool),
-    **dict.fromkeys(("test", "trace"), str),
+if TYPE_CHECKING:
+    from npmdask.report import Report
+
+TABLES = {
+    "run": {
+        **dict.fromkeys(("batch_rows", "measure_rows"), int),
+        **dict.fromkeys(("half_life", "unit"), float | None),
+        "held_out": str | None,
+    },
+    "algorithm": {
+        **dict.fromkeys("block_rows horizon sketch_rows".split(), int),
+        **dict.fromkeys(("batch_rows", "warm_rows"), int | None),
+        **dict.fromkeys("batch_constant failure gap memory start warm_constant".split(), float),
+        **dict.fromkeys(("eta0", "shift"), float | None),
+        **dict.fromkeys(("optimistic", "shrinks"), bool),
+        **dict.fromkeys(("test", "trace"), str),
+        **OF_JOBS["algorithm"],  # of streams of tensors
+    },
 }
 MEASURED = {
     2: ("rank", "mean_batch_rows", "explained", "suboptimality", "max_sin_theta", "change"),
@@ -48,6 +51,7 @@ class StreamKind(RunKind):
 
     name = "stream"
     may_change = frozenset({"memory"})
+    tables = TABLES
 
     def gave(self, answer: Any) -> bool:
 
@@ -118,6 +122,8 @@ class StreamKind(RunKind):
 
     def report(self, run: RunStore, spec: Spec) -> Report:
         from npmdask.manage.data_report import components, over_data
+        from npmdask.runs.components import labels_of_run
+        from npmdask.storage.labels import Labels
         from npmdask.streaming.report import stream_report
 
         found, more = stream_report(run), []
@@ -129,3 +135,6 @@ class StreamKind(RunKind):
     def keeps(self, run: RunStore, spec: Spec) -> Keeps:
         """Keep everything: a stream goes on from its steps."""
         return "everything"
+
+
+STREAM = StreamKind()

@@ -11,19 +11,25 @@ where those through ``B^T B`` have its square (Hardt and Price 2014, Theorem 2.4
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
 from npmdask.algorithms.stopping import DOUBLE_EPS, ResidualRule
 from npmdask.errors import BadInputError
+from npmdask.execution.reduction import COMMIT_SECONDS
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import Operator
 from npmdask.operators.dilation import Dilation, SparseDilation
 from npmdask.runs.build import default_rank, make_problem
+from npmdask.runs.driver import solve
+from npmdask.runs.observers import Observer
 from npmdask.runs.problem import Problem, Request
+from npmdask.runs.progress import with_progress
+from npmdask.runs.resources import asked_resources
 from npmdask.runs.solution import Solution
-from npmdask.storage.source import Source
+from npmdask.storage.source import Source, open_source
 
 DILATIONS = {"dense": Dilation, "csr": SparseDilation}
 KINDS = ("samples", "matrix", "sparse")  # whose stored array has rows and columns
@@ -131,3 +137,101 @@ def triplets_of(solution: Solution, m: int, k: int) -> Triplets:
         residual_norms=solution.residual_norms[leading] / np.minimum(*lengths) * there,
         solution=solution,
     )
+
+
+def singular_triplets(
+    source: Any,
+    k: int,
+    *,
+    kind: str | None = None,
+    dim: str | int | None = None,
+    iteration_rank: int | None = None,
+    algorithm: str = "auto",
+    tol: float | None = None,
+    max_steps: int | None = None,
+    seed: int = 0,
+    store: str | Path | None = None,
+    memory: str | int | None = None,
+    workers: int = 0,
+    threads: int | None = None,
+    commit_seconds: float = COMMIT_SECONDS,
+    observer: Observer | None = None,
+    progress: bool = False,
+) -> Triplets:
+    """
+    Compute the k leading singular triplets of a stored matrix, including very small ones, from its dilation.
+
+    :func:`top_k` works with ``A^T A``, which loses singular values below 1e-8 of the largest. The dilation keeps them,
+    but needs twice as many columns.
+
+    Parameters
+    ----------
+    source : str, Path, zarr.Array, zarr.Group or array_like, shape (m, n)
+        As for :func:`top_k`: dense or CSR. Samples are used as they are stored.
+    k : int
+        Number of triplets, 1 <= k <= min(m, n).
+    kind : {"samples", "matrix", "sparse"}, optional
+        As for :func:`top_k`.
+    dim : str or int, optional
+        As for :func:`top_k`.
+    iteration_rank : int, optional
+        Number of columns of the block (p), 2 k <= p <= m + n; by default ``max(2 k + 10, min(4 k, 64))``.
+    algorithm : {"auto", "krylov", "power"}, default "auto"
+        "auto" is "krylov". The certificate of "power" bounds what a random start can have missed.
+    tol : float, optional
+        Relative residual of every pair, ``||D x - theta x|| <= tol |theta|``; 1e-9, or 1e-6 for float32 data, by
+        default. Rounding limits it to a few times 1e-16 sigma_1 / sigma_i: with a smaller tolerance the run stops there
+        and says so.
+    max_steps : int, optional
+        Maximum number of passes, by default 200; then the run stops as not converged.
+    seed : int, default 0
+        Seed of the random start block.
+    store : str or Path, optional
+        Folder of the run, or a URL. To resume a killed run, call this again with the same store.
+    memory : str or int, optional
+        Limit for all processes of the run together, like "1GiB" or a number of bytes.
+    workers : int, default 0
+        Worker processes; 0 uses only this one.
+    threads : int, optional
+        Threads of each process; by default all cores that this process may use.
+    commit_seconds : float, default 30.0
+        Seconds between two commits within a pass.
+    observer : Observer, optional
+        Called for the plan, and for every pass and step.
+    progress : bool, default False
+        Show the progress and the time left: on stderr, or below the cell of a notebook.
+
+    Returns
+    -------
+    Triplets
+        ``values`` (k), ``left`` (m x k), ``right`` (n x k), their ``residual_norms``, and the ``solution`` of the run
+        on the dilation.
+
+    Raises
+    ------
+    BadInputError
+        The data have no rows and columns, or the numbers do not fit them.
+    RefusedError
+        Too little memory, a store of another run, or a run held by another process.
+
+    See Also
+    --------
+    top_k : With half the columns, if small singular values do not matter.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import npmdask
+    >>> rng = np.random.default_rng(0)
+    >>> left, right = (np.linalg.qr(rng.standard_normal((n, 4)))[0] for n in (200, 30))
+    >>> A = (left * [1, 1e-3, 1e-6, 1e-9]) @ right.T
+    >>> found = npmdask.singular_triplets(A, 4, tol=1e-4)
+    >>> np.allclose(found.values, [1, 1e-3, 1e-6, 1e-9], rtol=1e-5, atol=0)
+    True
+    """
+    opened = open_source(source, kind, dim)
+    request = Request(target_rank=k, algorithm=algorithm, tol=tol, max_steps=max_steps, seed=seed)
+    problem = dilated(opened, request, iteration_rank)
+    resources = asked_resources(memory, threads, workers, commit_seconds=commit_seconds)
+    with with_progress(observer, progress) as told:
+        return triplets_of(solve(problem, store, resources, told), opened.shape[0], k)

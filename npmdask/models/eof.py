@@ -20,9 +20,9 @@ from npmdask.errors import BadInputError, require
 from npmdask.numerics.complex_parts import fix_phases
 from npmdask.numerics.domains import one_of
 from npmdask.numerics.units import attributes
-from npmdask.planning.plan import posed
-from npmdask.planning.predicted_steps import drive
+from npmdask.runs.automatic import posed
 from npmdask.runs.components import AS_RUN
+from npmdask.runs.driver import drive, solve
 from npmdask.runs.missing import Missing
 from npmdask.runs.problem import Request
 from npmdask.runs.progress import with_progress
@@ -260,10 +260,9 @@ class EOF:
             weights=weighted if weighted.spec() else None,
         )
         resources = asked_resources(self.memory, device=self.device, device_memory=self.device_memory)
-        with run_store(self.store) as store:
-            problem = posed(request, source, resources, store)
-            with RunStore(store) as run, with_progress(None, self.progress) as told:
-                self.solution_ = drive(problem, run, resources, told)
+        problem = posed(request, source, resources, self.store)
+        with with_progress(None, self.progress) as told:
+            self.solution_ = solve(problem, self.store, resources, told)
         return self
 
     def components(self) -> Any:

@@ -25,6 +25,7 @@ from npmdask.execution.executor import single_threaded_blas
 from npmdask.models.pca import CentredComponents, shares_of_variance
 from npmdask.numerics.domains import one_of
 from npmdask.numerics.subspaces import Block, fix_signs
+from npmdask.runs.observers import Observer
 from npmdask.runs.progress import with_progress
 from npmdask.storage.column_statistics import ColumnSums
 from npmdask.storage.containers import is_sparse
@@ -154,7 +155,7 @@ class IncrementalPCA(CentredComponents):
         opened = open_stream(held, reading, row_weights=sample_weight)
         self.batch_size_ = self._batch_size(opened.stream.columns)
         self._forget()
-        with with_progress(None, self.progress) as told:
+        with with_progress(Observer(), self.progress) as told:
             told.on_begin(0, opened.rows, "row")
             for rows, weights in weighted_batches(opened.stream, self.batch_size_):
                 self._learn(rows, weights)

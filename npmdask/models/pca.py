@@ -12,14 +12,13 @@ from typing import Any, Self
 
 import numpy as np
 
-from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, require
 from npmdask.numerics.factor_model import FactorModel
 from npmdask.numerics.subspaces import Block
 from npmdask.numerics.units import attributes
-from npmdask.planning.plan import posed
-from npmdask.planning.predicted_steps import drive
+from npmdask.runs.automatic import posed
 from npmdask.runs.components import AS_RUN, LEAST_SQUARES, StoredComponents, require_rule
+from npmdask.runs.driver import solve
 from npmdask.runs.missing import Missing
 from npmdask.runs.problem import AUTO, Request
 from npmdask.runs.progress import with_progress
@@ -31,7 +30,7 @@ from npmdask.storage.containers import is_sparse
 from npmdask.storage.kinds import real_array
 from npmdask.storage.readers.gaps import COUNTED, EM, REFUSE, Marks, checked_marks
 from npmdask.storage.source import open_source
-from npmdask.streaming.estimator import REAL, TRANSFORMER, Estimator, batches, in_memory, run_store, seed_of
+from npmdask.streaming.estimator import REAL, TRANSFORMER, Estimator, batches, in_memory, seed_of
 from npmdask.streaming.source import Reading, open_stream
 
 
@@ -243,20 +242,19 @@ class _OfRun(Components):
         require(n > self.centred, f"X has {n} sample (n_samples = {n}): at least 2 are needed")
         self.n_features_in_ = d
         asked = self._asked(n, d)
-        with run_store(self.store) as store:
-            opened = open_source(held, "sparse" if sparse else "samples")
-            request = Request(
-                target_rank=asked,
-                center=self.centred,
-                missing_values=checked_marks(self.missing_values),
-                **attributes(self, "missing", "missing_limit", "tol"),
-                seed=seed_of(self.random_state),
-                weights=find_weights(opened, sample_weight, self.column_weights),
-            )
-            resources = asked_resources(self.memory, device=self.device, device_memory=self.device_memory)
-            problem = posed(request, opened, resources, store)
-            with RunStore(store) as run, with_progress(None, self.progress) as told:
-                solution = drive(problem, run, resources, told)
+        opened = open_source(held, "sparse" if sparse else "samples")
+        request = Request(
+            target_rank=asked,
+            center=self.centred,
+            missing_values=checked_marks(self.missing_values),
+            **attributes(self, "missing", "missing_limit", "tol"),
+            seed=seed_of(self.random_state),
+            weights=find_weights(opened, sample_weight, self.column_weights),
+        )
+        resources = asked_resources(self.memory, device=self.device, device_memory=self.device_memory)
+        problem = posed(request, opened, resources, self.store)
+        with with_progress(None, self.progress) as told:
+            solution = solve(problem, self.store, resources, told)
         if not solution.answered:
             warnings.warn(solution.outcome.sentence, RuntimeWarning, stacklevel=2)
         found = solution.missing

@@ -12,16 +12,15 @@ from typing import Any, Self
 
 import numpy as np
 
-from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
 from npmdask.models.pca import Components
 from npmdask.numerics.subspaces import Block
 from npmdask.numerics.units import attributes
-from npmdask.planning.plan import posed
-from npmdask.planning.predicted_steps import drive
 from npmdask.privacy.matrix_release import require_store
 from npmdask.privacy.request import Privacy
+from npmdask.runs.automatic import posed
 from npmdask.runs.components import AS_RUN
+from npmdask.runs.driver import solve
 from npmdask.runs.missing import find_fill
 from npmdask.runs.problem import Request
 from npmdask.runs.progress import with_progress
@@ -226,8 +225,8 @@ class PrivatePCA(Components):
         )
         resources = asked_resources(self.memory)
         problem = posed(request, opened, resources, self.store)
-        with RunStore(self.store, private=True) as run, with_progress(None, self.progress) as told:
-            released = drive(problem, run, resources, told)
+        with with_progress(None, self.progress) as told:
+            released = solve(problem, self.store, resources, told)
         for said in released.warnings:
             warnings.warn(said, RuntimeWarning, stacklevel=2)
         # Functions of the release alone, from here on.

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
 from npmdask.numerics.units import attributes
-from npmdask.planning.predicted_steps import Predictor
 from npmdask.report import Report, Section
-from npmdask.runs.observers import Observer, Observers
+from npmdask.runs.driver import with_features
+from npmdask.runs.observers import Observer
 from npmdask.runs.resources import Resources
 from npmdask.runs.restore import bind_spec
 from npmdask.runs.session import Session
@@ -79,7 +79,7 @@ def answered(
     found = held.read_part(part)
     if found is None:
         resources.require_possible()
-        with Session(held, resources, Observers(Predictor(), observer)) as session:
+        with Session(held, resources, with_features(observer)) as session:
             arrays, meta = solved(session)
         held.write_part(part, arrays, meta)
         found = held.read_part(part)

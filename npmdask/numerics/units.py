@@ -38,6 +38,21 @@ def time_text(seconds: float) -> str:
 # Sizes as people write them.
 
 
+def bytes_text(n: float) -> str:
+    """Write a number of bytes for people.
+
+    Examples
+    --------
+    >>> bytes_text(3 * 2**20)
+    '3 MiB'
+    """
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if n < 1024:
+            return f"{n:.3g} {unit}"
+        n /= 1024
+    return f"{n:.3g} TiB"
+
+
 def parse_memory(text: str | int | None, name: str = "memory") -> int | None:
     """Bytes from ``"1GiB"``, ``"512 MB"`` or a number; ``name``: what it was given as.
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from threading import Thread
 from typing import Any
 
@@ -26,19 +27,13 @@ from npmdask.execution.memory import MemoryPlan
 from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block
 from npmdask.numerics.units import attributes
-from npmdask.planning.device_choice import settle_device
 from npmdask.planning.forecast import SPARE, TINY, Simulation, locked_values, play, predict_steps, thinned
 from npmdask.planning.row_sample import Sample, SampleBudget, draw_sample, in_part, places_of, sample_of, why_too_small
 from npmdask.runs.build import default_rank, make_problem
-from npmdask.runs.loop import solve_in
-from npmdask.runs.observers import Observer, Observers
-from npmdask.runs.presentation import presenter_of
+from npmdask.runs.observers import Observer
 from npmdask.runs.problem import FIRST_STAGE, Problem, Request
-from npmdask.runs.rank_search import solve_auto, solve_share
-from npmdask.runs.resources import Resources
 from npmdask.runs.results import FORESEEN
 from npmdask.runs.session import Session
-from npmdask.runs.solution import Solution
 from npmdask.runs.stopping_rules import STAGE_STEPS, LowRankRule, ShareRule, next_columns, smallest_rank
 from npmdask.storage.chunk_access import first_line
 from npmdask.storage.object_url import is_remote
@@ -60,22 +55,17 @@ Log = Callable[..., None]
 class Predictor(Observer):
     """Predict the steps of a run before its first pass.
 
-    A run does not know of it: the function that opens the run adds it to the observers. Private runs do not call the
+    A run does not know of it: it is an entry of the table ``observers``. Private runs do not call the
     methods that this one needs, so no sample is drawn.
     """
 
     def on_ready(self, problem: Problem, session: Session) -> None:
-        predict_run(problem, session.memory, session.executor, session.telemetry(), session.log)
+        tell = partial(foretold, problem, session.memory, session.executor)
+        log_prediction(tell, session.telemetry(), session.log)
 
     def on_search(self, problem: Problem, stage: Problem, session: Session, store: RunStore) -> None:
-        foresee_search(problem, stage, session.memory, session.executor, store.telemetry(), store.log)
-
-
-def predict_run(
-    problem: Problem, plan: MemoryPlan, executor: Executor, telemetry: list[dict[str, Any]], log: Log
-) -> None:
-    """Log how many steps ``problem`` will need, unless that is in the ``telemetry`` already; or why not."""
-    log_prediction(lambda: _foretold(problem, plan, executor), telemetry, log)
+        tell = partial(search_prediction, problem, stage, session.memory, session.executor)
+        log_prediction(tell, store.telemetry(), store.log)
 
 
 def log_prediction(tell: Callable[[], dict[str, Any]], telemetry: list[dict[str, Any]], log: Log) -> None:
@@ -92,7 +82,8 @@ def log_prediction(tell: Callable[[], dict[str, Any]], telemetry: list[dict[str,
     log(FORESEEN, **told, seconds=round(time.perf_counter() - begin, 3))
 
 
-def _foretold(problem: Problem, plan: MemoryPlan, executor: Executor) -> dict[str, Any]:
+def foretold(problem: Problem, plan: MemoryPlan, executor: Executor) -> dict[str, Any]:
+    """Say how many steps ``problem`` will need, or why that is not known."""
     if isinstance(problem.algorithm, TensorPower):
         return _of_tensor(problem.algorithm)
     if why := _why_not(problem):
@@ -247,14 +238,8 @@ class SimulatedSearch:
     reached: bool
 
 
-def foresee_search(
-    problem: Problem, stage: Problem, plan: MemoryPlan, executor: Executor, telemetry: list[dict[str, Any]], log: Log
-) -> None:
-    """Log what the search of ``problem`` will take, before its first ``stage``; or why not."""
-    log_prediction(lambda: _search_prediction(problem, stage, plan, executor), telemetry, log)
-
-
-def _search_prediction(problem: Problem, stage: Problem, plan: MemoryPlan, executor: Executor) -> dict[str, Any]:
+def search_prediction(problem: Problem, stage: Problem, plan: MemoryPlan, executor: Executor) -> dict[str, Any]:
+    """Say what the search of ``problem`` will take, before its first ``stage``; or why that is not known."""
     if why := too_large(stage.source.reader):
         return {"steps": None, "why": why}
     sample = sample_for(stage, plan, executor, LARGEST_SIDE)
@@ -327,15 +312,3 @@ def _start(counts: np.ndarray, columns: int, basis: Block) -> Block:
 def _basis(state: Any) -> Block:
     arrays = {"locked_vectors": state.locked_vectors, "basis": state.basis, "ritz_vectors": state.ritz_vectors}
     return PowerMethod.start_block(arrays)
-
-
-def drive(problem: Problem, held: RunStore, resources: Resources, observer: Observer | None) -> Solution:
-    """Run a problem to its end in a store that is held, its steps predicted."""
-    resources.require_possible()
-    resources = settle_device(problem, held, resources)
-    told = Observers(Predictor(), observer or Observer())
-    session = Session(held, resources, told, problem.disclosure)
-    presenter = presenter_of(problem, held)
-    solve = solve_share if problem.searches else solve_auto if problem.chooses else solve_in
-    solution = solve(problem, session)
-    return solution if presenter is None else presenter.present(held, solution)

@@ -16,7 +16,7 @@ import numpy as np
 
 from npmdask.accounting import Budget, Charge
 from npmdask.algorithms import Query
-from npmdask.algorithms.private_power import PrivatePower
+from npmdask.algorithms.private_power import PrivatePower, begun_options
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, NpmdaskError
 from npmdask.execution.executor import single_threaded_blas
@@ -31,8 +31,9 @@ from npmdask.privacy.dp_pca_release import RECORD_ORACLES
 from npmdask.privacy.matrix_release import COVARIANCE, CovarianceRecipe, MatrixRecipe, PowerRecipe
 from npmdask.privacy.neighbors import Entry, MatrixRelation
 from npmdask.privacy.tensor_release import TENSOR_POWER
-from npmdask.runs.build import make_problem
-from npmdask.runs.problem import Problem, Request
+from npmdask.runs.automatic import held_run
+from npmdask.runs.build import lies_elsewhere, make_problem
+from npmdask.runs.problem import Problem, Request, Start
 from npmdask.runs.resources import Resources
 from npmdask.runs.session import memory_for, needs_of
 from npmdask.storage.source import Source
@@ -743,28 +744,38 @@ def _fits(d: int, memory: int | None) -> bool:
     return d <= WIDEST and (memory is None or HELD * 8 * d * d + BESIDE <= memory)
 
 
-def chosen(request: Request, source: Source, resources: Resources, held: dict[str, Any] | None) -> Request:
-    """The private request with everything chosen that was left open.
+def as_begun(request: Request, source: Source, resources: Resources, store: str | Path | None, start: Any) -> Request:
+    """Return the request with the answer of a private power method that ``store`` began before there were others."""
+    held = held_run(store) if request.options is None else None
+    if held is None or held["name"] != PrivatePower.name or request.algorithm not in ("auto", "power"):
+        return request
+    return request if "options" in held else replace(request, algorithm="power", options=begun_options(held))
 
-    Parameters
-    ----------
-    held : run.json of the store, where that has a run already: it goes on as it began.
+
+def choose(
+    request: Request, source: Source, resources: Resources, store: str | Path | None, start: Start | None
+) -> Request:
+    """Return the private request with everything chosen that was left open; a run in ``store`` goes on as it began.
 
     Raises
     ------
     BadInputError, RefusedError
         As :func:`npmdask.runs.build.make_problem`.
     """
+    request = as_begun(request, source, resources, store, start)
+    if start is not None or lies_elsewhere(source):
+        return request
+    held = (None if store is None else RunStore(store).read_spec()) or {}
     open_ = request.max_steps is None and request.algorithm in ("auto", POWER) and source.kind != "tensor"
     if not open_:
         return request
     powered = request.algorithm == POWER or request.iteration_rank is not None
-    name = None if held is None else held["algorithm"]["name"]
+    name = held["algorithm"]["name"] if held else None
     if name == COVARIANCE and not powered:
         return replace(request, algorithm=COVARIANCE)
     if name in ("private-power", "private-alternating"):
-        p = held["algorithm"]["iteration_rank"] if request.iteration_rank is None else request.iteration_rank  # type: ignore[index]
-        return replace(request, algorithm=POWER, iteration_rank=p, max_steps=held["stop"]["max_steps"])  # type: ignore[index]
+        p = held["algorithm"]["iteration_rank"] if request.iteration_rank is None else request.iteration_rank
+        return replace(request, algorithm=POWER, iteration_rank=p, max_steps=held["stop"]["max_steps"])
     problem = make_problem(source, replace(request, algorithm=POWER, max_steps=RELEASES[0]))
     first = next(way for way in ways_of(problem, resources.memory) if way.algorithm == POWER or not powered)
     if first.algorithm == COVARIANCE:

@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 
 from prefect import flow
 
-from npmdask.api import deflated, solve
 from npmdask.checkpoint.store import folder_of
 from npmdask.config import RunConfig
 from npmdask.errors import RefusedError
@@ -41,6 +40,8 @@ from npmdask.prefect.tasks import (
     step,
     validate,
 )
+from npmdask.runs.deflation import deflated
+from npmdask.runs.driver import solve
 from npmdask.runs.observers import Observers
 from npmdask.runs.progress import ProgressBar
 

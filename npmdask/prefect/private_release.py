@@ -15,7 +15,6 @@ from typing import Annotated, Any
 from prefect import flow, get_run_logger
 from prefect.states import Failed
 
-from npmdask.api import solve
 from npmdask.checkpoint.store import RunStore
 from npmdask.config import RunConfig
 from npmdask.errors import BudgetError, CommitError, FencedOutError, HeldError, LostError, NpmdaskError, RefusedError
@@ -27,6 +26,7 @@ from npmdask.prefect.publish import progress_text, show, try_to
 from npmdask.prefect.tasks import Made, end_state, publish_report, run_name, show_plan, step
 from npmdask.privacy.account import Account
 from npmdask.privacy.concerns import require_signal
+from npmdask.runs.driver import solve
 from npmdask.runs.observers import Observer, Observers
 from npmdask.runs.progress import ProgressBar
 from npmdask.runs.restore import bind

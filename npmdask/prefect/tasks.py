@@ -10,7 +10,6 @@ from prefect.cache_policies import NO_CACHE
 from prefect.runtime import flow_run
 from prefect.states import Completed, Failed, State
 
-from npmdask.api import solve
 from npmdask.checkpoint.store import RunStore
 from npmdask.cli.main import SHORT
 from npmdask.cli.models import NOT_CONVERGED
@@ -25,6 +24,7 @@ from npmdask.prefect.reports import URL, page_url
 from npmdask.report import Report, Text, as_markdown
 from npmdask.report.blocks import section, table
 from npmdask.report.render import markdown
+from npmdask.runs.driver import solve
 from npmdask.runs.observers import Observers
 from npmdask.runs.problem import Problem
 from npmdask.runs.progress import ProgressBar

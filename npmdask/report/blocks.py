@@ -269,21 +269,6 @@ def spans_a_decade(sizes: Sequence[float]) -> bool:
     return len(sizes) > 0 and min(sizes) > 0 and max(sizes) >= 10 * min(sizes)
 
 
-def bytes_text(n: float) -> str:
-    """Write a number of bytes for people.
-
-    Examples
-    --------
-    >>> bytes_text(3 * 2**20)
-    '3 MiB'
-    """
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if n < 1024:
-            return f"{n:.3g} {unit}"
-        n /= 1024
-    return f"{n:.3g} TiB"
-
-
 def _cell(value: Any) -> Cell:
     """A number of Python as it is; all else as it prints, NumPy's numbers too."""
     if isinstance(value, float):

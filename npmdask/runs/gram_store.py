@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from npmdask.algorithms import StoredGramPairs
 from npmdask.algorithms.stopping import ResidualRule, StepView, default_tol
 from npmdask.checkpoint.store import RunStore, folder_of
 from npmdask.errors import BadInputError, RefusedError, require
+from npmdask.execution.reduction import COMMIT_SECONDS
 from npmdask.numerics.dimensions import held_out_likelihoods
 from npmdask.numerics.subspaces import single_threaded_blas
 from npmdask.operators import View
@@ -33,8 +34,10 @@ from npmdask.runs.gram_parts import (
     Begun,
     GramPart,
     GramRequest,
+    RowGroups,
     form_parts,
     gram_spec,
+    labels_called,
     list_parts,
     listed_parts,
     made_part,
@@ -44,13 +47,14 @@ from npmdask.runs.gram_parts import (
 from npmdask.runs.gram_resampling import Bootstrap, Grouped, Jackknife, bootstrapped, require_confidence
 from npmdask.runs.observers import Observer
 from npmdask.runs.problem import STORED_GRAM, Problem, Request
-from npmdask.runs.resources import Resources
+from npmdask.runs.progress import with_progress
+from npmdask.runs.resources import Resources, asked_resources
 from npmdask.runs.restore import bind_spec
 from npmdask.runs.results import in_units
 from npmdask.runs.stopping_rules import smallest_rank, trace_of
 from npmdask.storage.labels import Axis, Labels
 from npmdask.storage.paths import is_url
-from npmdask.storage.source import IN_MEMORY, Asked, Source
+from npmdask.storage.source import IN_MEMORY, Asked, Source, open_source
 
 FOLDS = 10  # into which groups of rows are joined to be left out in turn
 SHOWN = 3  # names or numbers that a sentence shows
@@ -964,3 +968,107 @@ def open_stored_gram(folder: Path, asked: Asked) -> Source | None:
     if spec is None or spec["data"].get("kind") != STORED_GRAM:
         return None
     return GramStore(folder).as_source(asked.kind)
+
+
+def gram(
+    source: Any,
+    store: str | Path,
+    *,
+    kind: str | None = None,
+    dim: str | int | None = None,
+    columns: Any = None,
+    by_chunks: int | None = None,
+    groups: Any = None,
+    precision: Literal["float64", "float32"] = "float64",
+    seed: int = 0,
+    memory: str | int | None = None,
+    workers: int = 0,
+    threads: int | None = None,
+    cluster: Any = None,
+    certificates: str | Path | None = None,
+    commit_seconds: float = COMMIT_SECONDS,
+    observer: Observer | None = None,
+    progress: bool = False,
+) -> GramStore:
+    """
+    Form the Gram matrix of all columns in one pass and keep it, so that later questions about them read no rows.
+
+    Called again after rows were appended, it reads only those. A call that was killed resumes within its pass.
+
+    Parameters
+    ----------
+    source : str, Path, zarr.Array, zarr.Group, array_like, sparse matrix, Dask array or table, shape (m, d)
+        As for :func:`top_k`.
+    store : str or Path
+        Folder or URL to keep it in; about ``4 d^2`` bytes for each Gram matrix.
+    kind : {"samples", "matrix", "sparse"}, optional
+        As for :func:`top_k`.
+    dim : str or int, optional
+        As for :func:`top_k`.
+    columns : list of str, "numeric" or dict, optional
+        As for :func:`top_k`.
+    by_chunks : int, optional
+        Number of rows of chunks for each Gram matrix: groups of rows that a jackknife can leave out. By default one for
+        all rows.
+    groups : sequence or str, optional
+        A label for each row (m), or the name of a column of ``obs`` of an AnnData or of a coordinate of the rows. Each
+        label gets its own Gram matrix, all from the same pass; any of them can be used, left out or removed. Dense
+        rows only. Labels are compared as text; a row without one (None, NaN, "") is refused.
+    precision : {"float64", "float32"}, default "float64"
+        Precision of the products of tiles, which are added up in float64. float32 takes half the arithmetic, and
+        certifies 1e-6 only in about half of all cases: its error is measured in the same pass and included in every
+        bound.
+    seed : int, default 0
+        Seed of the probes that measure this error; Gram matrices with the same seed can be merged.
+    memory : str or int, optional
+        Limit for all processes together, like "1GiB"; checked before the pass.
+    workers : int, default 0
+        Worker processes; 0 uses only this one. Like the next two, it changes no bit of the result.
+    threads : int, optional
+        Threads of each process; by default all cores that this process may use.
+    cluster : str, Path, distributed.Client or cluster object, optional
+        As for :func:`top_k`.
+    certificates : str or Path, optional
+        As for :func:`top_k`.
+    commit_seconds : float, default 30.0
+        Seconds between two commits within a pass.
+    observer : Observer, optional
+        Called for the plan and for every pass.
+    progress : bool, default False
+        Show the progress and the time left: on stderr, or below the cell of a notebook.
+
+    Returns
+    -------
+    GramStore
+        The open store; ``rows_read`` and ``bytes_read`` are those of this call.
+
+    Raises
+    ------
+    BadInputError
+        The data have no such Gram matrix, or values that are not finite or too large.
+    RefusedError
+        Too little memory; a store of other data; or rows that were changed instead of appended.
+
+    See Also
+    --------
+    top_k : Accepts the store as its source.
+    GramStore : Spectrum, choice of columns, merge, removal, jackknife.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import npmdask
+    >>> rows = np.random.default_rng(0).standard_normal((500, 20)) * np.geomspace(8, 1, 20)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     store = npmdask.gram(rows, folder + "/G", kind="samples")
+    ...     counts = [store.components_for(share) for share in (0.5, 0.9, 0.99)]
+    >>> counts
+    [4, 11, 18]
+    """
+    opened = open_source(source, kind, dim, columns=columns)
+    resources = asked_resources(memory, threads, workers, cluster, certificates, commit_seconds)
+    labels = None if groups is None else RowGroups.of_labels(labels_called(groups, source, opened))
+    request = GramRequest(by_chunks=by_chunks, groups=labels, precision=precision, seed=seed)
+    with with_progress(observer, progress) as told:
+        return form_gram(opened, store, request, resources, told)

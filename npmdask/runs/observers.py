@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from npmdask.runs.session import Session
     from npmdask.runs.solution import Solution, Step
     from npmdask.storage.readers.dense import ReadStats
-    from npmdask.streaming.metrics import Measurement
-    from npmdask.streaming.solution import StreamSolution
 
 
 class Observer:
@@ -58,10 +56,10 @@ class Observer:
         ``rate`` is 0 where it was not measured.
         """
 
-    def on_measurement(self, measurement: Measurement) -> None:
+    def on_measurement(self, measurement: Any) -> None:
         """The model of a stream was measured; nothing says that this is committed yet."""
 
-    def on_stream_end(self, solution: StreamSolution) -> None:
+    def on_stream_end(self, solution: Any) -> None:
         """All rows that there were are taken and committed."""
 
     def on_end(self, solution: Solution) -> None:
@@ -149,12 +147,12 @@ class LogObserver(Observer):
         facts = {"residual": finite(step.worst_residual), "seconds": round(step.seconds, 4), "bytes": step.bytes_read}
         self._tell("step", said, step=step.number, **facts)
 
-    def on_measurement(self, measurement: Measurement) -> None:
+    def on_measurement(self, measurement: Any) -> None:
         said = f"measured after {measurement.rows} rows: {measurement.size}"
         facts = {"rows": measurement.rows, "change": measurement.change, "explained": measurement.explained}
         self._tell("measurement", said, step=measurement.steps, **{name: finite(x) for name, x in facts.items()})
 
-    def on_stream_end(self, solution: StreamSolution) -> None:
+    def on_stream_end(self, solution: Any) -> None:
         facts = {"outcome": solution.outcome.name, "rows": solution.rows, "new_rows": solution.new_rows}
         self._tell("end", solution.outcome.sentence, step=solution.steps, **facts)
 

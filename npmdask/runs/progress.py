@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from html import escape
 from threading import Lock, RLock
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from npmdask.runs.observers import Observer, Observers
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from npmdask.runs.session import Session
     from npmdask.runs.solution import Step
     from npmdask.storage.readers.dense import ReadStats
-    from npmdask.streaming.metrics import Measurement
 
 LINE_SECONDS = 10.0  # between two lines where there is no terminal
 PAGE_SECONDS = 0.5  # between two changes of a notebook's output, each of which is a message to the browser
@@ -37,6 +36,7 @@ PASSES = 9  # the last ones, whose mean says how long a pass takes
 ENOUGH, LEAST_SECONDS = 0.05, 2.0  # of the first pass, before the time left is shown
 CALM = 0.2  # of the time left: how fast the time that is shown follows the measured one
 RELEASE = "release"  # the unit of private runs, which show no size and no time
+Given = TypeVar("Given", bound=Observer | None)
 DUMB = ("dumb", "unknown")  # TERM of terminals that cannot go back to the start of a line above
 
 
@@ -542,7 +542,7 @@ class ProgressBar(Observer):
         self.work.reach(rows + skipped)
         self.changed()
 
-    def on_measurement(self, measurement: Measurement) -> None:
+    def on_measurement(self, measurement: Any) -> None:
         known = {
             "max sin(theta)": measurement.max_sin_theta,
             "suboptimality": measurement.suboptimality,
@@ -567,15 +567,14 @@ class ProgressBar(Observer):
 
 
 @contextmanager
-def with_progress(observer: Observer | None, progress: bool) -> Iterator[Observer]:
+def with_progress(observer: Given, progress: bool) -> Iterator[Given | Observer]:
     """The observer of a call; with ``progress`` also a bar, which is gone when the call ends, in whatever way."""
-    given = observer or Observer()
     if not progress:
-        yield given
+        yield observer
         return
     bar = ProgressBar()
     try:
-        yield Observers(given, bar)
+        yield Observers(Observer() if observer is None else observer, bar)
     except BaseException as error:
         bar.close(f"stopped at {bar.work.head()} ({type(error).__name__})" if in_notebook() else "")
         raise

@@ -11,10 +11,10 @@ import numpy as np
 
 from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
+from npmdask.numerics.units import bytes_text
 from npmdask.report import Plot, Report, Section, Table
 from npmdask.report.blocks import (
     Text,
-    bytes_text,
     parameters,
     section,
     series,

@@ -17,6 +17,7 @@ from npmdask.execution.executor import single_threaded_blas
 from npmdask.numerics.subspaces import Block
 from npmdask.numerics.units import attributes
 from npmdask.runs.components import AS_RUN, LEAST_SQUARES, StoredComponents, require_rule
+from npmdask.runs.observers import Observer
 from npmdask.runs.progress import with_progress
 from npmdask.storage.bundle import write_bundle
 from npmdask.storage.kinds import real_array
@@ -143,7 +144,7 @@ class StreamingPCA(*TRANSFORMER, Estimator):  # type: ignore[misc]
         opened = open_stream(held, reading, seed=request.seed, row_weights=sample_weight)
         stream = opened.stream
         model = self._begin(make_model(request, stream.columns, opened.rows))
-        with with_progress(None, self.progress) as told:
+        with with_progress(Observer(), self.progress) as told:
             told.on_begin(0, opened.rows, "row")
             while (rows := stream.read(model.wanted(self._known()[1], BATCH_ROWS))) is not None:
                 self._learn(rows, weights_of(stream))

@@ -22,8 +22,8 @@ from npmdask.errors import BadInputError, MemoryRefusedError, NpmdaskError, Refu
 from npmdask.execution.memory import tree_rss
 from npmdask.numerics.random import generator
 from npmdask.operators import gram_matrix
-from npmdask.planning import plan
-from npmdask.planning.plan import posed
+from npmdask.runs import automatic
+from npmdask.runs.automatic import posed
 from npmdask.runs.build import make_problem
 from npmdask.runs.observers import Observer
 from npmdask.runs.problem import Request
@@ -367,7 +367,7 @@ def test_auto_forms_the_matrix_of_sparse_rows_by_pairs_of_their_entries(
     entries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Measured, processor time of gram over that of krylov: 5 entries 0.7 (p = 20) and 0.4 (p = 64), 160 less."""
-    monkeypatch.setattr(plan, "FEW", 0)
+    monkeypatch.setattr(automatic, "FEW", 0)
     rows = 40_000
     columns = np.tile(np.arange(entries, dtype=np.int32), rows)
     pointers = np.arange(0, rows * entries + 1, entries)
@@ -385,7 +385,7 @@ def test_a_store_keeps_what_it_was_begun_with(tmp_path: Path, monkeypatch: pytes
     x = normal(np.random.default_rng(3), 2000, 40)
     asked: dict[str, Any] = {"kind": "samples", "store": tmp_path / "run", "tol": 1e-6}
     before = npmdask.top_k(x, 3, **asked)
-    monkeypatch.setattr(plan, "FEW", 0)
+    monkeypatch.setattr(automatic, "FEW", 0)
     assert npmdask.top_k(x, 3, kind="samples").steps == 1
     after = npmdask.top_k(x, 3, **asked)
     assert after.steps == before.steps > 1 and after.data_passes == 0

@@ -16,9 +16,8 @@ from npmdask.core.certificates.bounds import Certificate, Evidence, certify, rou
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.execution.memory import tree_rss
 from npmdask.operators import Gram, View
-from npmdask.planning import plan
-from npmdask.planning.plan import posed
-from npmdask.runs import results
+from npmdask.runs import automatic, results
+from npmdask.runs.automatic import posed
 from npmdask.runs.problem import Request
 from npmdask.runs.resources import Resources
 from npmdask.storage.ingest import ingest
@@ -304,7 +303,7 @@ def test_more_blocks_where_they_cost_nothing() -> None:
 @pytest.mark.slow
 def test_float32_where_passes_are_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
     """In float32, dense, large, and no larger than what the machine keeps in memory."""
-    monkeypatch.setattr(plan, "TIMED", np.inf)  # there are no rows that could be read
+    monkeypatch.setattr(automatic, "TIMED", np.inf)  # there are no rows that could be read
     assert "precision" in chosen((20_000, 3000)) and "precision" in chosen((20_000, 3000), algorithm="krylov")
     for other in ({"dtype": "f8"}, {"tol": 1e-8}, {"low_rank_tol": 0.1}, {"target_rank": 0.9}):
         assert "precision" not in chosen((20_000, 3000), **other), other
@@ -324,14 +323,14 @@ def test_a_store_keeps_what_it_was_begun_with(tmp_path: Path, monkeypatch: pytes
     asked: dict[str, Any] = {"tol": 1e-6}
     before = npmdask.top_k(x, 3, store=tmp_path / "old", max_steps=2, **asked)
     assert "options" not in (RunStore(tmp_path / "old").read_spec() or {})["algorithm"]
-    monkeypatch.setattr(plan, "LARGE", 0)
-    monkeypatch.setattr(plan, "TALL", 10**9)  # no matrix is formed
+    monkeypatch.setattr(automatic, "LARGE", 0)
+    monkeypatch.setattr(automatic, "TALL", 10**9)  # no matrix is formed
     new = npmdask.top_k(x, 3, store=tmp_path / "new", **asked)
     assert (RunStore(tmp_path / "new").read_spec() or {})["algorithm"]["options"] == {"precision": "mixed"}
-    monkeypatch.setattr(plan, "LARGE", 2**40)
+    monkeypatch.setattr(automatic, "LARGE", 2**40)
     again = npmdask.top_k(x, 3, store=tmp_path / "new", **asked)
     assert again.data_passes == 0 and again.basis.tobytes() == new.basis.tobytes()
-    monkeypatch.setattr(plan, "LARGE", 0)
+    monkeypatch.setattr(automatic, "LARGE", 0)
     same = npmdask.top_k(x, 3, store=tmp_path / "old", max_steps=2, **asked)
     assert same.data_passes == 0 and same.basis.tobytes() == before.basis.tobytes()
     old = npmdask.resume(tmp_path / "old", max_steps=50)

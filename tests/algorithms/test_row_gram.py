@@ -16,7 +16,8 @@ import npmdask
 from npmdask.algorithms import RowGramKrylov
 from npmdask.errors import BadInputError, MemoryRefusedError, RefusedError
 from npmdask.planning import plan
-from npmdask.planning.plan import posed
+from npmdask.runs import automatic
+from npmdask.runs.automatic import posed
 from npmdask.runs.problem import Request
 from npmdask.runs.resources import Resources
 from npmdask.storage.source import open_source
@@ -236,7 +237,7 @@ def test_auto_forms_the_small_side_where_that_is_the_fastest_way() -> None:
 def test_large_data_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the clock no test may depend: passes as slow as a disk make the small side win, free ones make it lose."""
     for name in ("TIMED", "MANY_ENTRIES", "SURE"):
-        monkeypatch.setattr(plan, name, 0)
+        monkeypatch.setattr(automatic, name, 0)
     measured, x = plan.measure_throughput, normal(np.random.default_rng(0), 60, 2000)
     for slow, wanted in ((1.0, "row-gram"), (1e4, "krylov")):
 

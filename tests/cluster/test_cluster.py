@@ -229,6 +229,9 @@ def test_a_cluster_that_is_busy_or_lost_delays_no_run(
     def log(event: str, **facts: Any) -> None:
         told.append(facts)
 
+    def tell() -> dict[str, Any]:
+        return predicted_steps.foretold(problem, plan, executor)
+
     def lose_all(*asked: Any, submit: Any = executor._client.submit, **more: Any) -> Any:
         future = submit(*asked, **more)
         machines.end()
@@ -238,17 +241,17 @@ def test_a_cluster_that_is_busy_or_lost_delays_no_run(
         busy = executor._client.submit(until_told)
         while not executor._client.processing()[address]:
             time.sleep(0.02)
-        predicted_steps.predict_run(problem, plan, executor, [], log)
+        predicted_steps.log_prediction(tell, [], log)
         Event("go on", client=executor._client).set()
         busy.result()
         monkeypatch.setattr(predicted_steps, "AWAY", 600.0)
-        predicted_steps.predict_run(problem, plan, executor, [], log)
+        predicted_steps.log_prediction(tell, [], log)
         monkeypatch.setattr(predicted_steps, "AWAY", 0.5)
         machines.workers[0].send_signal(signal.SIGSTOP)
-        predicted_steps.predict_run(problem, plan, executor, [], log)
+        predicted_steps.log_prediction(tell, [], log)
         monkeypatch.setattr(predicted_steps, "AWAY", 100.0)
         monkeypatch.setattr(executor._client, "submit", lose_all)
-        predicted_steps.predict_run(problem, plan, executor, [], log)
+        predicted_steps.log_prediction(tell, [], log)
     finally:
         executor.close()
     hanging, well, stopped, gone = told

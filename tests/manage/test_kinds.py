@@ -20,7 +20,7 @@ from npmdask.checkpoint.store import CHECKPOINT_FORMAT, RunStore, not_finished
 from npmdask.cli.main import main
 from npmdask.errors import BadInputError
 from npmdask.manage import RunKind, forget_kind, kind_of, kind_of_answer, register_kind
-from npmdask.manage.kinds import KINDS
+from npmdask.manage.kinds import all_kinds
 from npmdask.manage.report import report_of, write_report
 from npmdask.privacy.mechanisms import EntriesGaussian
 from npmdask.report import Bars, Image, Map, Plot, Report, Section, Series, Table, Text, TopicMap
@@ -221,9 +221,10 @@ def test_it_is_swept(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_every_kind_is_looked_up_once(store: Path) -> None:
-    """Fails when two kinds know one store, but for the runs of the loop, which are asked last."""
+    """Fails when a store is of another kind than its data or its algorithm say."""
     specs: dict[str, dict[str, Any]] = {
         "matrix": {"data": {"kind": "samples"}, "algorithm": {"name": "power"}, "mechanism": {}},
+        "matrix ": {"data": {"kind": "samples"}, "algorithm": {"name": "gram"}, "mechanism": {}},
         "search": {"data": {"kind": "samples"}, "algorithm": {"name": "krylov", "share": 0.9}, "mechanism": {}},
         "noisy copy": {"data": {"kind": "tensor"}, "algorithm": {"name": EntriesGaussian.name}, "mechanism": {}},
         "stream": {"data": {"kind": "stream"}, "stream": {}},
@@ -233,10 +234,11 @@ def test_every_kind_is_looked_up_once(store: Path) -> None:
             for name in ("topics", "mixture", "ica", "mca", "cca", "gram")
         },
     }
-    assert {kind.name for kind in KINDS} == set(specs)
+    assert {kind.name for kind in all_kinds()} == set(specs) - {"matrix ", "search"}, (
+        "which is a matrix until it is asked for"
+    )
     for name, spec in specs.items():
-        assert kind_of(spec).name == name
-        assert [kind.name for kind in KINDS if kind.matches(spec) and kind.name != "matrix"] in ([], [name])
+        assert kind_of(spec).name == name.strip()
     with pytest.raises(BadInputError, match="belong to no known kind of run"):
         kind_of({"data": {"kind": "of a plug-in"}})
     with pytest.raises(BadInputError, match="is not the result of a run"):

@@ -25,9 +25,11 @@ from npmdask.errors import BadInputError, RefusedError
 from npmdask.execution.memory import MemoryPlan, plan_memory
 from npmdask.operators import Gram
 from npmdask.planning import plan as planning
-from npmdask.planning.plan import plan_lines, plan_run, posed
+from npmdask.planning.plan import plan_lines, plan_run
 from npmdask.planning.row_sample import spectrum_of
 from npmdask.planning.throughput import Throughput, measure_throughput, spread_positions
+from npmdask.runs import automatic
+from npmdask.runs.automatic import posed
 from npmdask.runs.build import make_problem
 from npmdask.runs.problem import Request
 from npmdask.runs.resources import Resources
@@ -386,8 +388,8 @@ def test_auto_keeps_to_the_memory_limit_and_to_the_columns(tmp_path: Path, monke
     source = open_source(write_zarr(tmp_path / "wide", np.ones((64, 30_000), np.float32), compressors=None))
     asked = Request(target_rank=3, iteration_rank="auto")
     base = planning.tree_rss()
-    chosen = planning.posed(asked, source, Resources(memory=base + 260 * 2**20, threads=1))
-    free = planning.posed(asked, source, Resources(threads=1))
+    chosen = posed(asked, source, Resources(memory=base + 260 * 2**20, threads=1))
+    free = posed(asked, source, Resources(threads=1))
     assert 13 <= chosen.algorithm.iteration_rank < 100
     assert free.algorithm.iteration_rank == 128
 
@@ -425,8 +427,9 @@ def _timed(monkeypatch: pytest.MonkeyPatch, forming: float) -> None:
 
     Chunks, sample and rehearsal are real; of the clock alone no test may depend.
     """
-    for name in ("TIMED", "FEW", "SURE", "DECOMPOSING"):
-        monkeypatch.setattr(planning, name, 0)
+    for name in ("TIMED", "FEW", "SURE"):
+        monkeypatch.setattr(automatic, name, 0)
+    monkeypatch.setattr(planning, "DECOMPOSING", 0)
 
     def measured(*args: Any, **options: Any) -> Throughput:
         found = measure_throughput(*args, **options)

@@ -53,7 +53,7 @@ def test_every_report_says_what_was_predicted_and_what_came_true(tmp_path: Path)
 def test_a_prediction_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a bit nor a pass. Kills: a sample that is counted, or that draws from the generator of the start."""
     with_it = run(tmp_path / "a")
-    monkeypatch.setattr(predicted_steps, "predict_run", lambda *a: None)
+    monkeypatch.setattr(predicted_steps, "log_prediction", lambda *a: None)
     without = run(tmp_path / "b")
     same_bytes(tmp_path / "a" / "run", tmp_path / "b" / "run")
     assert (with_it.data_passes, with_it.bytes_read) == (without.data_passes, without.bytes_read)
@@ -135,14 +135,15 @@ def test_why_nothing_is_predicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "130 columns need a larger sample" in wide.prediction["prediction"]
     assert f"<p>{wide.prediction['prediction']}</p>" in write_report(tmp_path / "wide").read_text()
     monkeypatch.setattr(predicted_steps, "READ", 1000)
-    assert "too much to read" in npmdask.top_k(data, 3).prediction["prediction"]
+    assert "too much to read" in npmdask.top_k(data, 3, observer=Observer()).prediction["prediction"]
     monkeypatch.undo()
 
     def broken(*arguments: Any) -> None:
         raise BadInputError("chunk 0.0 is missing")
 
     monkeypatch.setattr(predicted_steps, "draw_sample", broken)
-    other = npmdask.top_k(data, 3)
+    assert "no number of steps" in npmdask.top_k(data, 3).prediction["prediction"], "nobody follows it"
+    other = npmdask.top_k(data, 3, observer=Observer())
     assert "chunk 0.0 is missing" in other.prediction["prediction"]
     assert other.basis.tobytes() == first.basis.tobytes()
 

@@ -24,7 +24,8 @@ from npmdask.manage.kinds import kind_of_answer
 from npmdask.operators import Gram
 from npmdask.operators.on_device import OnDevice
 from npmdask.planning.device_choice import DeviceChoice, PassRate, choose_device
-from npmdask.planning.plan import plan_lines, posed
+from npmdask.planning.plan import plan_lines
+from npmdask.runs.automatic import posed
 from npmdask.runs.problem import Request
 from npmdask.runs.resources import Resources
 from npmdask.storage.source import open_source

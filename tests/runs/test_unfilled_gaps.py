@@ -25,8 +25,9 @@ from npmdask.errors import BadInputError, MemoryRefusedError, NpmdaskError
 from npmdask.execution.memory import tree_rss
 from npmdask.manage.report import write_report
 from npmdask.numerics.subspaces import orth
-from npmdask.planning.plan import plan_run, posed
+from npmdask.planning.plan import plan_run
 from npmdask.runs import unfilled
+from npmdask.runs.automatic import posed
 from npmdask.runs.problem import Request
 from npmdask.runs.resources import Resources
 from npmdask.storage.source import open_source

@@ -14,14 +14,14 @@ import xarray as xr
 import zarr
 
 import npmdask
-import npmdask.planning.plan as planning
+import npmdask.runs.automatic as automatic
 from npmdask.checkpoint.store import RunStore
 from npmdask.cli.main import main
 from npmdask.config import load_config
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.planning.plan import posed
 from npmdask.planning.row_sample import SampleBudget, sample_of
 from npmdask.runs import build
+from npmdask.runs.automatic import posed
 from npmdask.runs.observers import Observer
 from npmdask.runs.problem import Request
 from npmdask.runs.resources import Resources
@@ -459,7 +459,7 @@ def test_float32_is_certified_of_the_weighted_matrix(
     algorithm: str, which: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As of large data: block Krylov would multiply them in float32. Roots of equal weights are rounded to one side."""
-    monkeypatch.setattr(planning, "LARGE", 0)
+    monkeypatch.setattr(automatic, "LARGE", 0)
     rng = np.random.default_rng(8)
     x = (np.ones((2000, 1)) * rng.integers(1, 9, 24) + 0.01 * rng.standard_normal((2000, 24))).astype(np.float32)
     u, v = (np.full(2000, 3.0), None) if which == "rows" else (None, rng.uniform(1e-12, 3, 24))

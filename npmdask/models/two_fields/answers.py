@@ -306,7 +306,7 @@ def mca(
     asked |= {"center": center, "scale": scale, "missing": missing, "tol": tol, "max_steps": max_steps, "seed": seed}
     posed = _posed(MCA, left, right, k, **asked)
     resources = asked_resources(memory, threads, workers, cluster, certificates, commit_seconds)
-    with with_progress(observer, progress) as told:
+    with with_progress(observer or Observer(), progress) as told:
         return _found(*posed, store, resources, told)
 
 
@@ -426,7 +426,7 @@ def cca(
     asked |= {"pcs": (pcs, pcs) if isinstance(pcs, int | np.integer) else pcs, "ridge": float(ridge)}
     posed = _posed(CCA, left, right, k, **asked)
     resources = asked_resources(memory, threads, workers, cluster, certificates, commit_seconds)
-    with with_progress(observer, progress) as told:
+    with with_progress(observer or Observer(), progress) as told:
         return _found(*posed, store, resources, told)
 
 
