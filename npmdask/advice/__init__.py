@@ -1,1 +1,1 @@
-"""What is said of a finished answer: how many components mean something, which mix, what its data look like."""
+"""What finished answers tell: how many components mean something, which of them mix, what the data look like."""

@@ -12,6 +12,7 @@ import numpy as np
 from npmdask.algorithms.stopping import Outcome
 from npmdask.checkpoint.store import RunStore, answer_of_job
 from npmdask.core.certificates.wording import Assurance
+from npmdask.latent.statements import of_independent, of_mixture
 from npmdask.models.latent.fit import (
     ANSWER,
     INDEPENDENT,
@@ -20,7 +21,6 @@ from npmdask.models.latent.fit import (
     fit_mixture,
     refinement_sentence,
 )
-from npmdask.models.latent.statements import of_independent, of_mixture
 from npmdask.models.staged_job import TABLES, StagedJob, decomposition_history, job_report
 from npmdask.report import Plot, Report
 from npmdask.report.blocks import Section, Text, parameters, section, series, spectrum_plot, table, tiles, warnings

@@ -40,7 +40,6 @@ from npmdask.models.topics.documents import (
 )
 from npmdask.models.topics.model import PART, TopicModel
 from npmdask.models.topics.quality import Coherence, Perplexity, held_out_perplexity, topic_coherence, word_counts
-from npmdask.models.topics.statements import of_topics
 from npmdask.numerics.moments import LDA, SingleTopic, Whitening, on_simplex, whiten
 from npmdask.operators.word_moments import HALF_LENGTH, WhitenedTriples, WordPairs, WordSums, WordTotals, WordTriples
 from npmdask.runs.observers import Observer
@@ -56,6 +55,7 @@ from npmdask.storage.paths import local_path
 from npmdask.storage.readers.sparse import CsrReader
 from npmdask.storage.source import Source, open_source
 from npmdask.tensors.stages import Decomposed, Stages
+from npmdask.topics.statements import of_topics
 
 # The four stages.
 

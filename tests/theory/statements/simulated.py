@@ -17,11 +17,10 @@ from npmdask.algorithms.private_power import PrivateAlternating, PrivatePower
 from npmdask.algorithms.tensor.power import TensorPower, restarts_for
 from npmdask.algorithms.tensor.private_power import PrivateTensorPower
 from npmdask.federated.statements import of_nodes
+from npmdask.latent.statements import of_independent, of_mixture
 from npmdask.models.latent import fit_independent_components, fit_mixture
-from npmdask.models.latent.statements import of_independent, of_mixture
 from npmdask.models.topics.model import TopicModel
 from npmdask.models.topics.run import CorpusFilter, run_topics
-from npmdask.models.topics.statements import of_topics
 from npmdask.numerics.subspaces import max_sin_theta, orth, rayleigh_ritz
 from npmdask.privacy.matrix_release import likely_sine_of_release, released_arrays
 from npmdask.privacy.statements import of_release
@@ -29,6 +28,7 @@ from npmdask.streaming.metrics import HeldOut, Measures, measure_model
 from npmdask.streaming.problem import StreamRequest, make_model
 from npmdask.streaming.statements import of_directions, of_third_moment
 from npmdask.tensors.statements import of_tensor
+from npmdask.topics.statements import of_topics
 from tests.models.topics.made import documents_from, words
 from tests.privacy.runs.conftest import make_world
 

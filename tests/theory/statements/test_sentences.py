@@ -11,13 +11,13 @@ import pytest
 
 from npmdask.core.certificates.wording import at_most_percent, degrees, spread
 from npmdask.federated.statements import of_nodes
-from npmdask.models.latent.statements import of_independent, of_mixture
-from npmdask.models.topics.statements import of_topics
+from npmdask.latent.statements import of_independent, of_mixture
 from npmdask.privacy.mechanisms import PrivateGaussian
 from npmdask.privacy.statements import of_release
 from npmdask.streaming import stream_pca
 from npmdask.streaming.statements import of_third_moment
 from npmdask.tensors.statements import of_tensor
+from npmdask.topics.statements import of_topics
 from tests.privacy.runs.conftest import make_world, records
 
 PLANE: dict[str, Any] = {"values": np.array([2.0, 1.0]), "value_stddevs": np.array([0.01, 0.02])}

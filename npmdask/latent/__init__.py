@@ -1,0 +1,1 @@
+"""Mixtures and independent components."""
