@@ -8,21 +8,19 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from npmdask.checkpoint.rights import allow as allow_urls
 from npmdask.checkpoint.store import RunStore, folder_of, no_run
+from npmdask.core.aspects import asked
 from npmdask.errors import BadInputError
 from npmdask.execution.executor import scheduler_of
 from npmdask.execution.reduction import COMMIT_SECONDS
 from npmdask.runs.automatic import posed
 from npmdask.runs.driver import solve
 from npmdask.runs.kinds import kind_of
-from npmdask.runs.missing import find_fill
 from npmdask.runs.observers import Observer
 from npmdask.runs.problem import Request
 from npmdask.runs.progress import with_progress
 from npmdask.runs.resources import asked_resources
 from npmdask.runs.restore import find_start
 from npmdask.runs.solution import Solution
-from npmdask.runs.weights import find_weights
-from npmdask.storage.readers.gaps import REFUSE, checked_marks
 from npmdask.storage.source import open_source
 
 if TYPE_CHECKING:
@@ -246,8 +244,10 @@ def top_k(
 
         require_store(source)
     opened = open_source(
-        source, kind, dim, spill, gaps=missing != REFUSE, of_complex=True, columns=columns, exact=privacy is None
+        source, kind, dim, spill, gaps=missing != "refuse", of_complex=True, columns=columns, exact=privacy is None
     )
+    keywords = {"row_weights": row_weights, "column_weights": column_weights, "missing": missing}
+    keywords |= {"missing_fill": missing_fill, "missing_values": missing_values, "missing_limit": missing_limit}
     request = Request(
         target_rank=k,
         iteration_rank=iteration_rank,
@@ -258,16 +258,12 @@ def top_k(
         low_rank_tol=low_rank_tol,
         center=center,
         scale=scale,
-        missing=missing,
-        fill=find_fill(missing, missing_fill),
-        missing_values=checked_marks(missing_values),
-        missing_limit=missing_limit,
         seed=seed,
         mechanism=mechanism,
         stddev=stddev,
         privacy=privacy,
         operator=operator,
-        weights=find_weights(opened, row_weights, column_weights, source),
+        aspects=asked(opened, source, keywords),
     )
     resources = asked_resources(memory, threads, workers, cluster, certificates, commit_seconds, device, device_memory)
     problem = posed(request, opened, resources, store, begun)

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from npmdask.algorithms import REGISTRY as ALGORITHMS
 from npmdask.algorithms.streaming import STREAM_REGISTRY
 from npmdask.checkpoint.store import PRIVATE
+from npmdask.core.aspects import asked
 from npmdask.errors import (
     LONGEST_VALUE,
     BadInputError,
@@ -37,14 +38,13 @@ from npmdask.privacy.request import Privacy
 from npmdask.runs.automatic import posed
 from npmdask.runs.build import checked_rank, make_problem
 from npmdask.runs.driver import solve
-from npmdask.runs.missing import find_fill
 from npmdask.runs.observers import Observer
 from npmdask.runs.problem import Presentation, Problem, Request, Start
 from npmdask.runs.resources import Resources
 from npmdask.runs.restore import find_start
 from npmdask.runs.session import memory_for, needs_of
 from npmdask.runs.solution import Solution
-from npmdask.runs.weights import COSLAT, find_weights
+from npmdask.runs.weights import COSLAT
 from npmdask.storage.columns import at
 from npmdask.storage.object_url import SCHEMES, is_remote
 from npmdask.storage.paths import is_url, local_path, place_of_store
@@ -407,9 +407,8 @@ class RunConfig(ConfigTable):
         return Request(
             **attributes(self.algorithm, "target_rank", "iteration_rank", "options", "max_steps"),
             **attributes(self.stop, "tol", "low_rank_tol"),
-            **attributes(self.source, "center", "scale", "missing", "missing_limit", "operator"),
+            **attributes(self.source, "center", "scale", "operator"),
             algorithm=self.algorithm.name,
-            missing_values=checked_marks(self.source.missing_values),
             seed=self.run.seed,
             mechanism=self.mechanism.name,
             stddev=self.mechanism.stddev,
@@ -497,12 +496,8 @@ class RunConfig(ConfigTable):
 
     def _request_of(self, source: Source) -> Request:
         """The public parameters, with the weights of ``source``, and what its gaps count as, which are read."""
-        rows, columns = self.source.row_weights, self.source.column_weights
-        return replace(
-            self.request(),
-            weights=find_weights(source, rows, columns),
-            fill=find_fill(self.source.missing, self.source.missing_fill),
-        )
+        keywords = ("row_weights", "column_weights", "missing", "missing_fill", "missing_values", "missing_limit")
+        return replace(self.request(), aspects=asked(source, None, attributes(self.source, *keywords)))
 
     def _opened(self, *, of_complex: bool = False) -> Source:
         """The data, or the nodes that hold them; of a private run an ingested store, or nothing."""

@@ -15,7 +15,6 @@ from npmdask.runs.checks import MOSTLY, NAMED, mean_of_rows, mean_said
 from npmdask.runs.left_vectors import left_chunks
 from npmdask.runs.problem import Problem
 from npmdask.storage.readers.dense import DenseReader, ReadStats
-from npmdask.storage.readers.gaps import GapReader
 from npmdask.storage.source import Source
 
 
@@ -60,7 +59,7 @@ def column_notes(problem: Problem, source: Source) -> list[str]:
     """
     columns, rows, notes = source.statistics, source.shape[0], list[str]()
     names = None if source.labels is None or not source.labels.columns else source.labels.columns[0].values
-    plain = problem.request.weights is None and problem.recipe is None and source.parts == 1
+    plain = not problem.request.seen(source).weighs and problem.recipe is None and source.parts == 1
     if columns is None or names is None or len(names) != len(columns.std) or names.dtype.kind != "U" or not plain:
         return []
     mean, std = columns.mean, columns.std
@@ -71,7 +70,7 @@ def column_notes(problem: Problem, source: Source) -> list[str]:
             f"column {str(names[top])!r} holds {math.floor(1e5 * variances[top] / total) / 1e3:g} % of the variance of "
             f"all {len(names)}: if it is a number of the row, or in other units, leave it out, or set scale = true"
         )
-    if rows >= FEW_ROWS and isinstance(source.reader, DenseReader) and not isinstance(source.reader, GapReader):
+    if rows >= FEW_ROWS and isinstance(source.reader, DenseReader):
         _, tile = next(iter(source.reader.tiles(0, ReadStats())))
         first, then = np.concatenate([np.float64(values[[0, min(1, len(values) - 1)]]) for _, values in tile], axis=1)
         step, half = then - first, (rows - 1) / 2

@@ -54,7 +54,7 @@ TABLES: dict[str, Any] = {  # by name: types by key, a dataclass, or a type
         "tensor_tol": float,
     },
     "run": {"seed": int, "deflates": str | None, "starts_from": str | None, "random_columns": int},
-    "version": {"npmdask": str, "checkpoint_format": int},
+    "version": {"npmdask": str, "checkpoint_format": int, "aspects": list[str]},
     "environment": dict.fromkeys(("numpy", "blas", "machine", "device", "library"), str),
     "source": str | None,
     "other_source": str | None,

@@ -28,6 +28,8 @@ class Feature:
     Parameters
     ----------
     name : what it is called where it is missing.
+    aspects : how a question sees the data, by its place in run.json: an :class:`npmdask.core.aspects.Aspect`.
+    keywords : what makes an aspect of keywords of a public call, by their names, "name=default" where it is not None.
     routes : how a question is answered, by the layout of its data, or what else tells that it is no plain one.
     algorithms : words of ``algorithm``: :class:`npmdask.runs.problem.Method`.
     options : of the power method, that an algorithm of the feature has.
@@ -53,6 +55,8 @@ class Feature:
     """
 
     name: str
+    aspects: Table = field(default_factory=dict)
+    keywords: Table = field(default_factory=dict)
     routes: Table = field(default_factory=dict)
     algorithms: Table = field(default_factory=dict)
     options: Table = field(default_factory=dict)
@@ -153,6 +157,11 @@ FEATURES: tuple[Feature, ...] = (
     Feature(name="manage", needs=("report",)),
     Feature(
         name="missing",
+        aspects={"data.missing": "npmdask.runs.missing:Gaps"},
+        keywords={
+            "missing=refuse missing_fill missing_values missing_limit": "npmdask.runs.missing:find_gaps",
+        },
+        routes={"em": "npmdask.runs.unfilled:BY_MODEL", "pairwise": "npmdask.runs.unfilled:BY_PAIRS"},
         releases={"em": "npmdask.runs.unfilled:FactorRelease", "pairwise": "npmdask.runs.unfilled:PairwiseRelease"},
     ),
     Feature(
@@ -257,6 +266,11 @@ FEATURES: tuple[Feature, ...] = (
         name="two_fields",
         kinds={"mca": "npmdask.manage.two_fields:MCA", "cca": "npmdask.manage.two_fields:CCA"},
         needs=("manage",),
+    ),
+    Feature(
+        name="weights",
+        aspects={"weights": "npmdask.runs.weights:Weights"},
+        keywords={"row_weights column_weights": "npmdask.runs.weights:find_weights"},
     ),
 )
 

@@ -19,11 +19,10 @@ from npmdask.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, require
 from npmdask.numerics.complex_parts import fix_phases
 from npmdask.numerics.domains import one_of
-from npmdask.numerics.units import attributes
 from npmdask.runs.automatic import posed
 from npmdask.runs.components import AS_RUN
 from npmdask.runs.driver import drive, solve
-from npmdask.runs.missing import Missing
+from npmdask.runs.missing import Missing, gaps_of
 from npmdask.runs.problem import Request
 from npmdask.runs.progress import with_progress
 from npmdask.runs.resources import asked_resources
@@ -248,16 +247,15 @@ class EOF:
         columns = self._field.column_weights(weights, use_coslat=self.use_coslat, missing=self.missing, marks=marks)
         self._fitted = self._field.rows(X)
         source = open_source(self._fitted, "samples", dim, gaps=self.missing != REFUSE)
-        rows = find_weights(source, sample_weights, None, X)
+        rows = find_weights(source, X, sample_weights, None)
         weighted = Weights(rows=None if rows is None else rows.rows, columns=columns)
         request = Request(
             target_rank=self.n_modes,
             center=True,
             scale=self.standardize,
-            missing_values=marks,
             seed=self.random_state,
-            **attributes(self, "missing", "missing_limit", "tol"),
-            weights=weighted if weighted.spec() else None,
+            tol=self.tol,
+            aspects=(gaps_of(self), weighted if weighted.arrays() else None),
         )
         resources = asked_resources(self.memory, device=self.device, device_memory=self.device_memory)
         problem = posed(request, source, resources, self.store)
@@ -504,7 +502,7 @@ class HilbertEOF:
         self._areas = self._ordered.coslat() if self.use_coslat else None
         self._points = self._signals(X, dim)
         weights = None if self._areas is None else Weights(rows=self._areas)
-        request = Request(target_rank=self.n_modes, tol=self.tol, seed=self.random_state, weights=weights)
+        request = Request(target_rank=self.n_modes, tol=self.tol, seed=self.random_state, aspects=(weights,))
         source, resources = self._opened(), asked_resources(self.memory)
         with run_store(self.store) as store:
             problem = posed(request, source, resources, store)

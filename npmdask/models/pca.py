@@ -15,20 +15,20 @@ import numpy as np
 from npmdask.errors import BadInputError, require
 from npmdask.numerics.factor_model import FactorModel
 from npmdask.numerics.subspaces import Block
-from npmdask.numerics.units import attributes
+from npmdask.operators.view import View, in_units_of_data
 from npmdask.runs.automatic import posed
 from npmdask.runs.components import AS_RUN, LEAST_SQUARES, StoredComponents, require_rule
 from npmdask.runs.driver import solve
-from npmdask.runs.missing import Missing
+from npmdask.runs.missing import Missing, gaps_of
 from npmdask.runs.problem import AUTO, Request
 from npmdask.runs.progress import with_progress
 from npmdask.runs.resources import asked_resources
 from npmdask.runs.solution import Solution
-from npmdask.runs.weights import find_weights, in_units_of_data, total_of
+from npmdask.runs.weights import find_weights
 from npmdask.storage.column_statistics import ColumnSums
 from npmdask.storage.containers import is_sparse
 from npmdask.storage.kinds import real_array
-from npmdask.storage.readers.gaps import COUNTED, EM, REFUSE, Marks, checked_marks
+from npmdask.storage.readers.gaps import COUNTED, EM, REFUSE, Marks
 from npmdask.storage.source import open_source
 from npmdask.streaming.estimator import REAL, TRANSFORMER, Estimator, batches, in_memory, seed_of
 from npmdask.streaming.source import Reading, open_stream
@@ -243,13 +243,13 @@ class _OfRun(Components):
         self.n_features_in_ = d
         asked = self._asked(n, d)
         opened = open_source(held, "sparse" if sparse else "samples")
+        weights = find_weights(opened, None, sample_weight, self.column_weights)
         request = Request(
             target_rank=asked,
             center=self.centred,
-            missing_values=checked_marks(self.missing_values),
-            **attributes(self, "missing", "missing_limit", "tol"),
+            tol=self.tol,
             seed=seed_of(self.random_state),
-            weights=find_weights(opened, sample_weight, self.column_weights),
+            aspects=(gaps_of(self), weights),
         )
         resources = asked_resources(self.memory, device=self.device, device_memory=self.device_memory)
         problem = posed(request, opened, resources, self.store)
@@ -264,7 +264,7 @@ class _OfRun(Components):
         assert solution.analysed.components is not None
         self._column_weight = solution.analysed.components.column_weight
         self._model = solution.analysed.components.model
-        self._finish(held, solution, None if request.weights is None else request.weights.rows)
+        self._finish(held, solution, None if weights is None else weights.rows)
         return self
 
     def _asked(self, n: int, d: int) -> int | float | str:
@@ -472,7 +472,7 @@ class TruncatedSVD(_OfRun):
             here = slice(start, start + len(rows))
             moments.add(rows if roots is None else rows * roots, None if row_weight is None else row_weight[here])
             start = here.stop
-        n = total_of(row_weight, self.n_samples_)
+        n = View(row_weight=row_weight).weight_of_rows(self.n_samples_)
         total, squares = float(moments.m2.sum()) / n, self.singular_values_**2 / n
         self.explained_variance_ = np.maximum(squares - (self.components_ @ moments.mean) ** 2, 0.0)
         self.explained_variance_ratio_ = shares_of_variance(self.explained_variance_, total)

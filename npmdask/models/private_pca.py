@@ -21,7 +21,7 @@ from npmdask.privacy.request import Privacy
 from npmdask.runs.automatic import posed
 from npmdask.runs.components import AS_RUN
 from npmdask.runs.driver import solve
-from npmdask.runs.missing import find_fill
+from npmdask.runs.missing import find_gaps
 from npmdask.runs.problem import Request
 from npmdask.runs.progress import with_progress
 from npmdask.runs.resources import asked_resources
@@ -213,14 +213,13 @@ class PrivatePCA(Components):
         )
         require_store(X)
         opened = open_source(X, exact=False)
+        gaps = find_gaps(**attributes(self, "missing", "missing_fill", "missing_values"))
+        weights = find_weights(opened, X, None, self.column_weights)
         request = Request(
             target_rank=self.n_components,
             privacy=promise,
             max_steps=self.max_steps,
-            missing=self.missing,
-            missing_values=self._marks,
-            fill=find_fill(self.missing, self.missing_fill),
-            weights=find_weights(opened, None, self.column_weights, X),
+            aspects=(gaps, weights),
             seed=seed_of(self.random_state),
         )
         resources = asked_resources(self.memory)
@@ -233,7 +232,7 @@ class PrivatePCA(Components):
         self.components_ = np.ascontiguousarray(released.basis.T)
         self.values_, self.value_stddevs_ = released.values, released.value_stddevs
         self.statement_ = released.statement
-        self._column_weight = None if request.weights is None else request.weights.columns
+        self._column_weight = None if weights is None else weights.columns
         self.n_components_, self.n_features_in_ = self.components_.shape
         return self
 

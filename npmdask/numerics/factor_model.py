@@ -62,6 +62,10 @@ class FactorModel:
         """The k largest eigenvalues of ``W W^T + s2 I``."""
         return np.asarray(self.lengths**2 + self.noise)
 
+    def filled(self, rows: np.ndarray) -> np.ndarray:
+        """Rows whose gaps (NaN) are what is expected there: :func:`filled_by_model`."""
+        return filled_by_model(rows, self)
+
     def times(self, block: Block) -> Block:
         """``(W W^T + s2 I) block``."""
         return np.asarray(self.loadings @ (self.loadings.T @ block) + self.noise * block)

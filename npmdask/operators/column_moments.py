@@ -12,7 +12,6 @@ from npmdask.operators._protocol import BySlabs, Partial, Sums, finite_partial
 from npmdask.operators.view import AS_STORED, View
 from npmdask.storage.column_statistics import MOMENTS, ColumnStatistics, ColumnSums, EntrySums, merged, of_moments
 from npmdask.storage.readers.dense import ReadStats
-from npmdask.storage.readers.gaps import COUNTED, GapReader
 from npmdask.storage.readers.sparse import Fragment
 
 OF_COLUMNS = ("column_mean", "column_std", "column_error")
@@ -48,7 +47,7 @@ class ColumnMoments(BySlabs):
 
     @property
     def _with_gaps(self) -> bool:
-        return isinstance(self.reader, GapReader) and self.reader.rule in COUNTED
+        return getattr(self.reader, "counts_gaps", False)
 
     @property
     def sums_plain_rows(self) -> bool:

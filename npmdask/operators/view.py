@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -55,6 +55,26 @@ class View:
             return cls(to_centre=center)
         by, error = (columns.scale, columns.scale_error) if scale else (None, 0.0)
         return cls(shift=columns.mean if center else None, scale=by, scale_error=error)
+
+    def weighing(self, rows: np.ndarray | None, columns: np.ndarray | None) -> View:
+        """The same view, with these weights of rows (m) and of columns (d) times those that it has."""
+        pairs = ((self.row_weight, rows), (self.column_weight, columns))
+        u, v = (old if new is None else new if old is None else old * new for old, new in pairs)
+        return replace(self, row_weight=u, column_weight=v)
+
+    @property
+    def weighs(self) -> bool:
+        """Whether rows or columns have weights."""
+        return self.row_weight is not None or self.column_weight is not None
+
+    @property
+    def allow_rounding(self) -> bool:
+        """Whether products may be rounded as those of equal rows are: at random.
+
+        Roots of weights of rows are rounded to the same side wherever the weights are the same. And the block that was
+        multiplied cannot be told from its product with a column that weighs nothing.
+        """
+        return self.row_weight is None and (self.column_weight is None or bool((self.column_weight > 0).all()))
 
     def on_columns(self, block: Block) -> Block:
         """``diag(1 / scale) diag(v)^(1/2) block``: what X is multiplied by, and what sums over its rows are."""
@@ -138,8 +158,16 @@ class View:
 
     def require_unweighted(self, what: str) -> None:
         """Raise BadInputError where rows or columns are weighted, which is not defined for ``what``."""
-        if self.row_weight is not None or self.column_weight is not None:
+        if self.weighs:
             raise BadInputError(f"{what} of weighted rows or columns is not defined: leave the weights out")
 
 
 AS_STORED = View()
+
+
+def in_units_of_data(basis: Block, columns: np.ndarray | None) -> Block:
+    """Vectors (d x k) of weighted columns without the weights; not a number where a column weighs nothing."""
+    if columns is None:
+        return basis
+    roots = np.sqrt(columns)[:, None]
+    return np.divide(basis, roots, out=np.full(basis.shape, np.nan, basis.dtype), where=roots > 0)

@@ -16,11 +16,8 @@ from npmdask.numerics.complex_parts import as_complex, moduli
 from npmdask.numerics.random import generator
 from npmdask.numerics.spectra import evenly
 from npmdask.runs.problem import Problem, Request
-from npmdask.runs.weights import columns_read
 from npmdask.storage.column_statistics import ColumnStatistics, ColumnSums, EntrySums, of_moments
-from npmdask.storage.readers.complex_parts import ComplexReader
-from npmdask.storage.readers.dense import DenseReader, ReadStats
-from npmdask.storage.readers.gaps import GapReader
+from npmdask.storage.readers.dense import AroundDense, DenseReader, ReadStats
 from npmdask.storage.readers.packed import TensorReader, TriangleReader
 from npmdask.storage.readers.sparse import CsrReader, whole_rows
 from npmdask.storage.source import Source
@@ -125,8 +122,8 @@ def sample_of(source: Source, request: Request, late: Callable[[], bool], allowe
     if count < 2:
         return None
     rows: Any = vstack(parts, format="csr") if isinstance(reader, CsrReader) else np.concatenate(parts)
-    if isinstance(reader, GapReader):
-        parts = _filled(parts, rows, request, numbers)
+    if getattr(reader, "counts_gaps", None) is not None:
+        parts = _filled(parts, rows, request.seen(source).row_weight, numbers)
         rows = np.concatenate(parts)
     seen = _seen(source, request, rows, numbers)
     if source.parts == 2:
@@ -178,8 +175,7 @@ def _errors(
 
 def _missed(source: Source, request: Request, rows: Any, spectrum: np.ndarray, rank: int) -> str:
     """That the sample misses rows that matter, where the variances of all rows, known from ingest, show it."""
-    weighted = request.weights is not None
-    if source.statistics is None or weighted or np.isnan(rows.sum()):
+    if source.statistics is None or request.seen(source).weighs or np.isnan(rows.sum()):
         return ""
     mean, std, sparse = source.statistics.mean, source.statistics.std, issparse(rows)
     unit = source.statistics.scale if request.scale else np.ones(len(std))
@@ -199,12 +195,14 @@ def _missed(source: Source, request: Request, rows: Any, spectrum: np.ndarray, r
     return "the columns of all rows have more variance than those of the sample: it misses rows that matter"
 
 
-def _filled(parts: list[np.ndarray], rows: np.ndarray, request: Request, numbers: list[np.ndarray]) -> list[np.ndarray]:
+def _filled(
+    parts: list[np.ndarray], rows: np.ndarray, row_weight: np.ndarray | None, numbers: list[np.ndarray]
+) -> list[np.ndarray]:
     """Sampled rows, gaps as the (weighted) means of the columns of the sample."""
-    gaps, asked = np.isnan(rows), request.weights
+    gaps = np.isnan(rows)
     times = (~gaps).astype(np.float64)
-    if asked is not None and asked.rows is not None:
-        times *= asked.rows[np.concatenate(numbers), None]
+    if row_weight is not None:
+        times *= row_weight[np.concatenate(numbers), None]
     total = times.sum(axis=0)
     means = (times * np.where(gaps, 0.0, rows)).sum(axis=0) / np.where(total > 0, total, 1.0)
     return [np.where(np.isnan(part), means, part) for part in parts]
@@ -229,7 +227,7 @@ def _rows_wanted(reader: Any, m: int, d: int, allowed: SampleBudget) -> int:
 
 
 def _dense_rows(
-    reader: DenseReader | ComplexReader | GapReader | TriangleReader,
+    reader: DenseReader | AroundDense | TriangleReader,
     wanted: int,
     slabs: np.ndarray,
     late: Callable[[], bool],
@@ -294,9 +292,7 @@ def _alike(parts: list[Any]) -> float:
     return max(0.0, (share - chance) / (1 - chance))
 
 
-def _rows_of_slab(
-    reader: DenseReader | ComplexReader | GapReader, slab: int, stride: int, late: Callable[[], bool]
-) -> np.ndarray:
+def _rows_of_slab(reader: DenseReader | AroundDense, slab: int, stride: int, late: Callable[[], bool]) -> np.ndarray:
     taken, first = [], 0
     for rows, tile in reader.tiles(slab, ReadStats()):
         values = [part[first::stride].astype(np.float64) for _, part in tile]
@@ -342,8 +338,8 @@ def _seen(
     Means are left of sparse rows, which are not filled in. Dense ones are centred here, as in the run: of means far
     above the deviations no digits are left where they are taken off products.
     """
-    sparse, asked = isinstance(rows, csr_matrix), request.weights
-    times = None if asked is None or asked.rows is None else asked.rows[np.concatenate(numbers)]
+    sparse, view = isinstance(rows, csr_matrix), request.seen(source)
+    times = None if view.row_weight is None else view.row_weight[np.concatenate(numbers)]
     if times is not None and not times.any():  # of these rows the question sees none
         times = None
     columns, mean = np.ones(rows.shape[1]), None
@@ -354,17 +350,16 @@ def _seen(
             rows = rows - mean
         if request.scale:
             columns = columns / (known.of_moduli(moduli) if source.parts == 2 else known).scale
-    weights = None if asked is None else columns_read(asked, source)
-    if weights is not None:
-        columns = columns * np.sqrt(weights)
+    if view.column_weight is not None:
+        columns = columns * np.sqrt(view.column_weight)
     if (columns != 1).any():
         rows = rows.multiply(columns).tocsr() if sparse else rows * columns
     mean = mean * columns if mean is not None and request.center and sparse else None
     if times is None:
         return rows, mean, None
-    assert asked is not None and asked.rows is not None
+    assert view.row_weight is not None
     # Of samples the operator is over the weight of all rows, and eigenvalues of a sample over the number of its rows.
-    roots = np.sqrt(times / asked.rows.mean() if source.kind == "samples" else times)
+    roots = np.sqrt(times / view.row_weight.mean() if source.kind == "samples" else times)
     return rows.multiply(roots[:, None]).tocsr() if sparse else rows * roots[:, None], mean, roots
 
 

@@ -12,11 +12,13 @@ constant: with it one record moves what is made of all others.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from npmdask.core.aspects import Aspect
 from npmdask.errors import RefusedError
 from npmdask.operators.view import AS_STORED, View
 from npmdask.privacy.request import Privacy
@@ -75,14 +77,22 @@ def said_of(spec: dict[str, Any]) -> str:
     return " and ".join([", ".join(said[:-1]), said[-1]] if len(said) > 1 else said)
 
 
-def require_public_rule(rule: PublicRule, privacy: Privacy, *, oracle: bool) -> None:
-    """Refuse a rule under which neighbours need not stay neighbours; ``oracle``: of records one by one (k-DP-PCA).
+def public_rule(aspects: Iterable[Aspect], privacy: Privacy, *, oracle: bool) -> PublicRule:
+    """Return the rule that is what ``aspects`` do to records; ``oracle``: of records one by one (k-DP-PCA).
 
     Raises
     ------
     RefusedError
-        With the reason, and what to do instead.
+        One of them is no map of records one by one, or neighbours need not stay neighbours; and what to do instead.
     """
+    rule = PublicRule()
+    for aspect in aspects:
+        rule = aspect.public(rule)
+    _require_neighbours(rule, privacy, oracle=oracle)
+    return rule
+
+
+def _require_neighbours(rule: PublicRule, privacy: Privacy, *, oracle: bool) -> None:
     relation = privacy.neighboring_relation
     if relation is None:  # refused elsewhere, for that
         return

@@ -9,20 +9,17 @@ from typing import Any
 from npmdask.algorithms.private_power import begun_options, with_options
 from npmdask.checkpoint.store import RunStore
 from npmdask.core import features
+from npmdask.core.aspects import kept_aspects
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.numerics.units import attributes
-from npmdask.operators.view import AS_STORED, View
 from npmdask.privacy.matrix_release import COVARIANCE, CovarianceRecipe, make_covariance, make_power
 from npmdask.privacy.mechanisms import EntriesGaussian
-from npmdask.privacy.public_rule import PublicRule, require_public_rule
+from npmdask.privacy.public_rule import PublicRule, public_rule
 from npmdask.privacy.request import Privacy
 from npmdask.privacy.tensor_release import make_tensor
 from npmdask.runs.build import make_problem, ranks_of
-from npmdask.runs.missing import kept_fill
 from npmdask.runs.problem import Method, Problem, Request
 from npmdask.runs.stopping_rules import refuse_low_rank
-from npmdask.runs.weights import kept_weights
-from npmdask.storage.readers.gaps import REFUSE
 from npmdask.storage.source import Source, open_source
 from npmdask.tensors.route import TENSOR, require_tensor_algorithm
 
@@ -35,7 +32,7 @@ def problem_of(source: Source, request: Request, earlier: object) -> Problem:
     privacy: Privacy = request.privacy
     _require_public(source, request, earlier)
     method = None if request.algorithm in PLAIN else features.found("algorithms", request.algorithm)
-    rule = _public_rule(source, request, privacy, oracle=method is not None and method.counts_steps)
+    rule = public_rule(request.aspects, privacy, oracle=method is not None and method.counts_steps)
     options, source = request.options or {}, source.held_to_digests()
     if source.kind == "tensor":
         recipe: Any = make_tensor(source, privacy, options, int(request.target_rank), request.seed)
@@ -96,20 +93,6 @@ def _require_own_steps(request: Request, algorithm: str) -> None:
         )
 
 
-def _public_rule(source: Source, request: Request, privacy: Privacy, *, oracle: bool) -> PublicRule:
-    """Return the rule for records before they are clipped; RefusedError if neighbours need not stay neighbours."""
-    fill, weights = request.fill, request.weights
-    rule = PublicRule(
-        fill=None if fill is None else fill.values,
-        filled=None if fill is None else fill.spec,
-        marks=request.missing_values,
-        view=AS_STORED if weights is None else View(row_weight=weights.rows, column_weight=weights.columns),
-        weights=None if weights is None else weights.spec(),
-    )
-    require_public_rule(rule, privacy, oracle=oracle)
-    return rule
-
-
 def require_run(path: Path, spec: dict[str, Any]) -> None:
     """Raise BadInputError for what `npmdask perturb` keeps beside the copy that it is writing."""
     if spec.get("algorithm", {}).get("name") == EntriesGaussian.name:
@@ -131,10 +114,7 @@ def restored(held: RunStore, spec: dict[str, Any]) -> Problem:
         max_steps=None if named else spec["stop"]["max_steps"],
         seed=spec["run"]["seed"],
         privacy=Privacy(**spec["privacy"]),
-        missing=spec["data"].get("missing", REFUSE),
-        missing_values=tuple(spec["data"].get("missing_values", ())),
-        fill=kept_fill(held, spec["data"]),
-        weights=kept_weights(held, spec),
+        aspects=kept_aspects(held, spec),
     )
     return make_problem(open_source(spec["source"], spec["data"]["kind"], exact=False), request)
 

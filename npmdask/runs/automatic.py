@@ -23,7 +23,6 @@ from npmdask.runs.resources import Resources
 from npmdask.runs.session import memory_for, needs_of
 from npmdask.storage.paths import is_url
 from npmdask.storage.readers.dense import DenseReader
-from npmdask.storage.readers.gaps import EM, PAIRWISE
 from npmdask.storage.source import Source
 
 FORMED = ("gram", "row-gram")  # algorithms that begin with a matrix
@@ -57,7 +56,7 @@ def posed(
         As :func:`npmdask.runs.build.make_problem`.
     """
     source = prepared(source, request)
-    if request.missing in (EM, PAIRWISE):
+    if request.route is not None:
         return make_problem(source, request, start=start)
     layout = source.reader.layout if lies_elsewhere(source) else ""
     whose = layout if request.privacy is None else "private"
@@ -157,7 +156,7 @@ def _worth_timing(source: Source, resources: Resources) -> bool:
 def formed_one(request: Request, source: Source) -> str | None:
     """The algorithm that forms a matrix which answers the question: A^T A, or A A^T of fewer rows than columns."""
     plain = request.privacy is None and request.operator is None and request.mechanism == "none"
-    plain = plain and request.missing not in (EM, PAIRWISE)  # which have a way of their own
+    plain = plain and request.route is None
     whole = isinstance(request.target_rank, int) and request.low_rank_tol is None
     whole = whole and (request.options is None or request.algorithm == "krylov")
     of_rows = source.kind in ("samples", "matrix", "sparse") and not lies_elsewhere(source)
@@ -223,7 +222,7 @@ def with_options(request: Request, source: Source, resources: Resources, store: 
     dense = source.kind in ("samples", "matrix") and source.reader.layout == "dense"
     large = LARGE <= source.reader.nbytes < psutil.virtual_memory().available
     fine = request.low_rank_tol is None and problem.rule.tol >= SINGLE_TOL
-    fine = fine and (request.weights is None or request.weights.allow_rounding)
+    fine = fine and request.seen(source).allow_rounding
     if dense and large and fine and source.reader.dtype == np.float32:
         options["precision"] = "mixed"
     return replace(request, options=options or None)

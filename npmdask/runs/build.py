@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from npmdask.algorithms import REGISTRY as ALGORITHMS
 from npmdask.algorithms import Algorithm, GramKrylov, PowerOnDisk, Question, is_ours
-from npmdask.algorithms.missing_em import MissingEM
-from npmdask.algorithms.stopping import ResidualRule, UntilStationary, default_tol
+from npmdask.algorithms.stopping import ResidualRule, default_tol
 from npmdask.core import features
 from npmdask.core.runs.mechanisms import REGISTRY as MECHANISMS
 from npmdask.errors import BadInputError, RefusedError, closest, require
 from npmdask.numerics.domains import less_one
-from npmdask.numerics.units import options_from
 from npmdask.runs.problem import AUTO, DEFAULT_STEPS, FIRST_STAGE, OPERATORS, Locked, Method, Problem, Request, Start
 from npmdask.runs.stopping_rules import low_rank_rule, refuse_low_rank
-from npmdask.runs.weights import Weights, columns_read
 from npmdask.storage.kinds import for_matrices_only
 from npmdask.storage.readers.dense import DenseReader
-from npmdask.storage.readers.gaps import DROP, EM, FILL, MEAN, PAIRWISE, REFUSE, RULES, GapReader
-from npmdask.storage.source import Source, with_missing
+from npmdask.storage.source import Source
 
 JOBS = ("topics", "mixture", "ica")  # kinds of longer jobs, whose stages are runs in folders below theirs
 
@@ -58,19 +54,24 @@ def make_problem(
         _require_real_only(source, request)
     if getattr(source.reader, "layout", "") == "matrix-free":  # data that lie with nodes have none
         _require_products_only(source, request)
-    if request.weights is not None:
-        source = _weighted(source, request, request.weights)
+    for aspect in request.aspects:
+        source = aspect.source(source, request)
+    if request.seen(source).row_weight is not None:  # moments that were recorded are those of equal rows
+        source = replace(source, statistics=None)
     if request.operator is not None:
         return _derived_problem(source, request, locked or start)
     if route := _route_of(source, request):
         problem: Problem = features.required("routes", route)(source, request, locked or start)
         return problem if share is None else replace(problem, share=share)
-    if request.missing == EM:
-        return _factor_problem(source, request, locked or start, share)
-    assert not isinstance(share, str)  # "auto" is of no other
-    if request.missing == PAIRWISE:
-        _require_pairwise(request)
-        request = replace(request, algorithm="gram")
+    own = request.route
+    return (plain_problem if own is None else own.problem)(source, request, locked, start, share)
+
+
+def plain_problem(
+    source: Source, request: Request, locked: Locked | None, start: Start | None, share: float | str | None
+) -> Problem:
+    """Return the problem of products of the data's own matrix."""
+    assert not isinstance(share, str)  # "auto" is of no such run
     if isinstance(request.target_rank, float):
         share = request.target_rank
         _require_search(request, start)
@@ -88,7 +89,7 @@ def make_problem(
     tol = default_tol(source.reader.dtype) if request.tol is None else request.tol
     single = source.reader.dtype == np.float32
     alone = share is None and locked is None and start is None and request.mechanism == "none"
-    alone = alone and (request.weights is None or request.weights.allow_rounding)
+    alone = alone and request.seen(source).allow_rounding
     mechanism = MECHANISMS[request.mechanism](**({"stddev": request.stddev} if request.mechanism != "none" else {}))
     question = Question(
         d=source.dimension,
@@ -144,183 +145,26 @@ def _route_of(source: Source, request: Request) -> str:
     return source.kind if source.kind in features.keys("routes") else ""
 
 
-def _weighted(source: Source, request: Request, weights: Weights) -> Source:
-    """The source of a question about weighted rows or columns, without the moments that were recorded of equal rows.
-
-    Raises
-    ------
-    BadInputError
-        Data without rows or columns that could be weighted, or another number of weights.
-    RefusedError
-        A run that cannot have weights.
-    """
-    named = " and ".join(f"{name}_weights" for name in ("row", "column") if getattr(weights, f"{name}s") is not None)
-    gram = getattr(source.reader, "layout", "") == "gram"
-    if lies_elsewhere(source) and not gram:
-        raise RefusedError(
-            f"{named}: the coordinator does not see the rows of its nodes and cannot weight them; leave weights out"
-        )
-    if request.operator is not None:
-        raise RefusedError(f"the operator {request.operator!r} does not take {named}: leave one of the two out")
-    if source.kind not in ("samples", "matrix", "sparse"):
-        raise BadInputError(
-            f"{named} apply to data with rows and columns, and {source.path} is of kind {source.kind}: leave them out, "
-            "or multiply the entries before you store them"
-        )
-    if weights.rows is not None and gram:
-        raise BadInputError(
-            f"row_weights: {source.path} is a stored Gram matrix, in which the rows are already summed. Give the rows "
-            "themselves (column_weights work with a Gram matrix)"
-        )
-    stored = source.reader.inner if isinstance(source.reader, GapReader) else source
-    weights.require_fit(stored.shape, source.path)
-    Weights(columns=columns_read(weights, source))  # positive ones are among those that are read
-    return source if weights.rows is None else replace(source, statistics=None)
-
-
 def prepared(source: Source, request: Request) -> Source:
-    """The source as a run of ``request`` reads it: with its rule for missing values.
+    """The source as a run of ``request`` reads its entries.
 
     Raises
     ------
     BadInputError, RefusedError
-        No such rule, or a run that has none.
+        It cannot read them so.
     """
-    if request.target_rank == AUTO and request.missing != EM:
+    reading, route = request.reading, request.route
+    if request.target_rank == AUTO and (route is None or not route.chooses):
         raise BadInputError(
-            f"target_rank = {AUTO!r} works with missing = {EM!r} only, where held-out entries choose it: give a "
+            f"target_rank = {AUTO!r} works with missing = 'em' only, where held-out entries choose it: give a "
             "number, or a share of the variance like 0.95 (`npmdask components STORE` shows what criteria advise)"
         )
-    private = request.privacy is not None
-    if private and request.missing_limit is not None:
-        raise RefusedError("missing_limit depends on the data, which a private run may not reveal: leave it out")
-    if request.missing_values and request.missing == REFUSE:
-        rule = f"{FILL!r} with a public missing_fill" if private else f"{MEAN!r} or {DROP!r}"
-        raise BadInputError(
-            f"missing_values = {list(request.missing_values)} says which numbers are missing, but not how to treat "
-            f"them: also set missing = {rule}"
-        )
-    if private:
-        return _privately_filled(source, request)
-    if request.missing == FILL:
-        raise RefusedError(
-            f"missing = {FILL!r} is for private runs, which fill gaps with public numbers: set missing = {MEAN!r} "
-            "here, or fill in missing values beforehand"
-        )
-    if request.missing != REFUSE and (request.operator is not None or request.mechanism != "none"):
-        raise RefusedError(
-            f"missing = {request.missing!r} is for plain runs of samples and dense matrices, not for other operators "
-            "or simulated noise: leave it out, and fill in missing values beforehand"
-        )
-    limit = request.missing_limit
-    if limit is not None and (request.missing != MEAN or isinstance(limit, bool) or not 0 <= limit < 1):
-        raise BadInputError(
-            f"missing_limit = {limit!r} with missing = {request.missing!r}: it goes with missing = {MEAN!r} and is a "
-            "fraction, at least 0 and less than 1. Columns with a larger fraction missing are left out; gaps in the "
-            "others are filled"
-        )
-    source = with_missing(source, request.missing, marks=request.missing_values, limit=limit)
-    if request.missing in (EM, PAIRWISE) and source.kind != "samples":
-        raise BadInputError(
-            f"missing = {request.missing!r} is for samples, whose rows have a covariance, and {source.path} is of kind "
-            f'{source.kind}: set kind = "samples" (for a matrix, missing = "mean" fills gaps)'
-        )
-    if request.missing not in (REFUSE, DROP) and not request.center:
-        raise BadInputError(
-            f"missing = {request.missing!r} needs centring, because a gap then counts as 0. Centre the columns "
-            "(center = True, --center), or fill in missing values beforehand"
-        )
-    return source
-
-
-def _privately_filled(source: Source, request: Request) -> Source:
-    """The source of a private run, its gaps read as public numbers. Nothing is looked at.
-
-    Raises
-    ------
-    BadInputError, RefusedError
-        A rule that is a function of the data; data that may have gaps without a rule, or that cannot have one.
-    """
-    if request.missing in set(RULES) - {REFUSE, FILL}:
-        raise RefusedError(
-            f"missing = {request.missing!r} depends on the data, which a private run may not reveal: set missing "
-            f"= {FILL!r} with a public missing_fill, which replaces gaps before records are clipped"
-        )
-    if request.missing == REFUSE and source.gaps:
+    if request.privacy is not None and source.gaps and reading is None:
         raise RefusedError(
             f"{source.path} was ingested so that it may hold missing values (whether it does was not checked): set "
-            f"missing = {FILL!r} with a public missing_fill to replace them"
+            "missing = 'fill' with a public missing_fill to replace them"
         )
-    fill = None if request.fill is None else request.fill.values
-    return with_missing(source, request.missing, fill, request.missing_values)
-
-
-EM_TOL = 1e-5  # what may be left to go by default: sampling errors are larger, and every digit takes passes
-WITHHELD = 0.02  # of the entries that are held out by default
-CHOOSING = 0.1  # where they choose the number of components
-MOST_WITHHELD = 0.5
-
-
-@dataclass(frozen=True, kw_only=True)
-class FactorOptions:
-    """``algorithm.options`` of missing = "em": the share of the observed entries that are ``held_out`` at first."""
-
-    held_out: float = WITHHELD
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.held_out <= MOST_WITHHELD:
-            raise ValueError(f"held_out = {self.held_out} must be a share from 0 to {MOST_WITHHELD}")
-
-
-def _factor_problem(source: Source, request: Request, other: object, share: float | str | None) -> Problem:
-    """The problem of rows with gaps as a factor model sees them; with one component, where entries held out choose."""
-    auto = AUTO in (request.target_rank, share)
-    k, (rows, d) = 1 if request.target_rank == AUTO else request.target_rank, source.shape
-    if not isinstance(k, int) or other is not None:
-        asked = "a start or deflation" if isinstance(k, int) else f"target_rank = {k}"
-        raise RefusedError(
-            f"{asked} with missing = {EM!r}: the model needs a whole number of components and starts by itself. Give a "
-            f"number, or {AUTO!r}, with which held-out entries choose it"
-        )
-    if request.algorithm not in ("auto", EM) or request.iteration_rank not in (None, k + 1):
-        raise BadInputError(
-            f"missing = {EM!r} is an algorithm of its own, with as many columns as components: leave algorithm and "
-            "iteration_rank out"
-        )
-    refuse_low_rank(request.low_rank_tol, f"missing = {EM!r} has none")
-    if not 1 <= k < min(rows, d):
-        raise BadInputError(
-            f"target_rank = {k} is not possible with missing = {EM!r}: the data are {rows} x {d}, and the model needs "
-            f"a direction for noise alone, so at most {min(rows, d) - 1}"
-        )
-    options: FactorOptions = options_from(EM, FactorOptions, request.options)
-    if auto and "held_out" not in (request.options or {}):
-        options = FactorOptions(held_out=CHOOSING)
-    if auto and not options.held_out:
-        raise BadInputError(f"target_rank = {AUTO!r} is chosen by held-out entries: leave held_out = 0 out")
-    tol = EM_TOL if request.tol is None else request.tol
-    return Problem(
-        source=source,
-        request=request,
-        algorithm=MissingEM(target_rank=k, withheld=options.held_out),
-        rule=UntilStationary(tol=tol, max_steps=DEFAULT_STEPS if request.max_steps is None else request.max_steps),
-        share=AUTO if auto else None,
-    )
-
-
-def _require_pairwise(request: Request) -> None:
-    """Refuse options that covariances of pairs do not support."""
-    if request.algorithm not in ("auto", "gram"):
-        raise BadInputError(
-            f"missing = {PAIRWISE!r} forms a matrix of columns x columns, which algorithm = {request.algorithm!r} does "
-            "not: leave algorithm out"
-        )
-    if request.weights is not None and request.weights.rows is not None:
-        raise RefusedError(
-            f"row_weights with missing = {PAIRWISE!r}: a covariance is computed from the rows that have both columns, "
-            f"which count alike. Leave the weights out, or set missing = {EM!r} or 'mean'"
-        )
-    refuse_low_rank(request.low_rank_tol, "one pass forms the matrix, and what its components leave over is known")
+    return source if reading is None else reading.source(source, request)
 
 
 def _with_random_columns(start: Start, k: int, p: int, most: int, *, asked: bool) -> tuple[Start, int]:
@@ -505,7 +349,7 @@ def _require_products_only(source: Source, request: Request) -> None:
         f'algorithm = "{request.algorithm}"': request.algorithm in ("gram", "row-gram"),
         "privacy": request.privacy is not None,
         "operator": request.operator is not None,
-        "a weight of rows or columns": request.weights is not None,
+        **{aspect.noun: True for aspect in request.aspects},
     }
     _refuse(
         asked,
@@ -546,7 +390,8 @@ def _require_options(source: Source, request: Request) -> None:
         less_one(source.shape[0], weighted=False)  # of entries less a mean, rounding errors would be left
     if method is not None and (refusal := method.refusal(source)) is not None:
         raise refusal
-    if method is None and request.algorithm not in ("auto", *ALGORITHMS, *[EM] * (request.missing == EM)):
+    own = () if request.route is None else request.route.algorithms
+    if method is None and request.algorithm not in ("auto", *ALGORITHMS, *own):
         known = closest(request.algorithm, ["auto", *ALGORITHMS, *features.keys("algorithms")])
         raise BadInputError(f"unknown algorithm {request.algorithm!r}: {known}")
     if method is not None and method.private and request.privacy is None:
@@ -556,7 +401,7 @@ def _require_options(source: Source, request: Request) -> None:
         )
     # others say themselves which options they have
     without = request.algorithm in ("auto", "gram", "row-gram") or (method is not None and not method.takes_options)
-    with_own = source.kind == "tensor" or request.missing == EM
+    with_own = source.kind == "tensor" or bool(own)
     if request.options is not None and without and not with_own:
         others = [name for name in features.keys("algorithms") if features.found("algorithms", name).takes_options]
         raise BadInputError(

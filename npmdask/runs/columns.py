@@ -41,7 +41,7 @@ def in_order(found: StoredComponents, opened: Source, missing: str) -> Source:
     places, said = places_in(found, () if opened.labels is None else opened.labels.columns, opened.path, wide)
     opened = replace(opened, notes=(*opened.notes, *said))
     if places is None:
-        return found.read_with_gaps(opened, missing)
+        return found.read_as_run(opened, missing)
     if gaps is not None and wide > found.d:
         places = places[gaps.kept]
     order = np.argsort(places)
@@ -49,7 +49,7 @@ def in_order(found: StoredComponents, opened: Source, missing: str) -> Source:
         gaps = replace(gaps, kept=places[order], fill=None if gaps.fill is None else gaps.fill[order])
     if fill is not None and not isinstance(fill.values, float):
         fill = replace(fill, values=fill.values[order])
-    opened = replace(found, missing=gaps, fill=fill).read_with_gaps(opened, missing)
+    opened = replace(found, missing=gaps, fill=fill).read_as_run(opened, missing)
     return replace(opened, order=np.argsort(order))
 
 

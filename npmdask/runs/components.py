@@ -8,8 +8,8 @@ those of an earlier run.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,20 +19,17 @@ from scipy.sparse import issparse
 
 from npmdask.checkpoint.store import RunStore
 from npmdask.core import features
+from npmdask.core.aspects import Aspect, Extent, Reading, kept_aspects, reading_of, seen
 from npmdask.errors import BadInputError
 from npmdask.numerics.complex_parts import as_complex, moduli
 from npmdask.numerics.domains import one_of
-from npmdask.numerics.factor_model import FactorModel, FittedScores, filled_by_model, least_squares_scores
 from npmdask.numerics.subspaces import Block
-from npmdask.runs.missing import Fill, Missing, kept_fill, missing_of
-from npmdask.runs.weights import Weights, in_units_of_data, kept_weights
+from npmdask.operators.view import AS_STORED, View, in_units_of_data
 from npmdask.storage.column_statistics import ColumnStatistics
 from npmdask.storage.columns import Choice, addressed, at, choosable
 from npmdask.storage.labels import Labels
-from npmdask.storage.readers.dense import DenseReader
-from npmdask.storage.readers.gaps import DROP, EM, FILL, MEAN, GapReader, Marks, as_nan, held_fill
 from npmdask.storage.readers.whole_rows import units_of
-from npmdask.storage.source import Source, open_source, with_missing
+from npmdask.storage.source import Source, open_source
 
 if TYPE_CHECKING:
     from npmdask.runs.solution import Solution
@@ -40,7 +37,6 @@ if TYPE_CHECKING:
 AT_ONCE = 16 * 2**20  # bytes of rows as float64 that are multiplied at once
 AS_RUN, LEAST_SQUARES = RULES = ("as-run", "least-squares")  # what gaps of rows that are scored count as
 COLUMNS = "columns"  # the part of a store with the statistics of its columns
-UNCERTAIN = 10  # times as uncertain as those of complete rows: scores that are warned of
 
 
 def require_rule(missing: str) -> str:
@@ -49,50 +45,13 @@ def require_rule(missing: str) -> str:
     return missing
 
 
-@dataclass
-class Fits:
-    """What is to be said of scores by least squares: rows (the first by number) that have none, or uncertain ones."""
-
-    rows: int = 0
-    undetermined: int = 0
-    uncertain: int = 0
-    worst: float = 1.0
-    first: int = -1
-
-    def add(self, amplified: np.ndarray) -> None:
-        """Take in the next rows, in their order."""
-        unknown = np.flatnonzero(np.isinf(amplified))
-        if len(unknown) and not self.undetermined:
-            self.first = self.rows + int(unknown[0])
-        known = amplified[np.isfinite(amplified)]
-        self.undetermined += len(unknown)
-        self.uncertain += int((known > UNCERTAIN).sum())
-        self.worst = max(self.worst, float(known.max(initial=1.0)))
-        self.rows += len(amplified)
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """List warnings for readers of the scores."""
-        said = []
-        if self.undetermined:
-            said.append(
-                f"{self.undetermined} of {self.rows} rows (the first is row {self.first}, from 0) lack too many values "
-                "to determine their scores, which are NaN"
-            )
-        if self.uncertain:
-            said.append(
-                f"{self.uncertain} of {self.rows} rows have so few values that their scores are more than {UNCERTAIN} "
-                f"times (up to {self.worst:.3g} times) as uncertain as those of complete rows"
-            )
-        return tuple(said)
-
-
 @dataclass(frozen=True, kw_only=True)
 class StoredComponents:
     """Scores of a row are those of ``(row - mean) / scale * sqrt(column_weight)`` along the ``basis`` (d x k).
 
-    All three (d) may be None. ``model``: of such rows, which says what is expected where one has no value. ``marks``:
-    numbers that mark missing values, where ``missing`` does not say them. ``labels``: what the columns are called.
+    All three (d) may be None. ``reading``: how the run read entries; ``missing``, ``fill``, ``model``, ``marks``: what
+    it noted of gaps, gives for them or expects there, and numbers that mark them, where ``missing`` does not say
+    these. ``labels``: what the columns are called.
     ``choice``: the columns of a table that the run chose; they are taken of other tables, too.
     """
 
@@ -100,11 +59,12 @@ class StoredComponents:
     choice: Choice | None = None
     mean: np.ndarray | None = None
     scale: np.ndarray | None = None
-    missing: Missing | None = None
-    fill: Fill | None = None
+    reading: Reading | None = None
+    missing: Any = None
+    fill: Any = None
     column_weight: np.ndarray | None = None
-    model: FactorModel | None = None
-    marks: Marks = ()
+    model: Any = None
+    marks: tuple[float, ...] = ()
     labels: Labels | None = None
 
     @property
@@ -135,7 +95,7 @@ class StoredComponents:
     def scores(self, rows: Any) -> Block:
         """Coordinates of ``rows`` (n x d) along the components: n x k. Of sparse ones the mean is taken off after."""
         if self.model is not None and not issparse(rows) and np.isnan(rows).any():
-            return filled_by_model(self._seen(rows), self.model) @ self.basis
+            return self.model.filled(self.seen(rows)) @ self.basis
         with np.errstate(invalid="ignore", over="ignore"):  # whether that warns, is up to the processor
             if self.mean is None:
                 return np.asarray(rows @ self.weights)
@@ -143,18 +103,12 @@ class StoredComponents:
                 return np.asarray(rows @ self.weights) - self.mean @ self.weights
             return np.asarray((rows - self.mean) @ self.weights)
 
-    def _seen(self, rows: np.ndarray) -> np.ndarray:
+    def seen(self, rows: np.ndarray) -> np.ndarray:
         """Rows as the run saw them: centred, scaled and weighted."""
         seen = np.asarray(rows, np.float64)
         seen = seen if self.mean is None else seen - self.mean
         seen = seen if self.scale is None else seen / self.scale
         return seen if self.column_weight is None else seen * np.sqrt(self.column_weight)
-
-    def fitted(self, rows: Any) -> FittedScores:
-        """The same of ``rows`` with gaps (NaN): by least squares over what is observed."""
-        if issparse(rows):
-            return FittedScores(self.scores(rows), np.ones(rows.shape[0]))
-        return least_squares_scores(self._seen(rows), self.basis)
 
     def rows(self, scores: Block) -> Block:
         """Rows (n x d) that have these scores and lie in the span of the components; not a number in columns that
@@ -167,25 +121,11 @@ class StoredComponents:
         rows = rows if self.scale is None else rows * self.scale
         return rows if self.mean is None else rows + self.mean
 
-    def read_with_gaps(self, opened: Source, missing: str) -> Source:
-        """Rows of the columns that were kept. Their gaps are NaN, or as the run read those of its own."""
-        found, reader = self.missing, opened.reader
-        if self.fill is not None and missing == AS_RUN and isinstance(reader, DenseReader):
-            return with_missing(opened, FILL, self.fill.values, self.marks)
-        if not isinstance(reader, DenseReader) or (missing == AS_RUN and found is None and not self.marks):
-            return opened
-        if found is None:
-            inner = GapReader(inner=as_nan(reader), rule=MEAN, checksums=reader.checksums, marks=self.marks)
-            return replace(opened, reader=inner)
-        kept = found.kept if opened.shape[1] == len(found.counts) > len(found.kept) else None
-        if opened.shape[1] not in (len(found.counts), len(found.kept)):
-            return opened
-        how: dict[str, Any] = {"rule": found.rule, "marks": found.values, "checksums": reader.checksums}
-        inner = GapReader(inner=as_nan(reader), kept=kept, held=False, **how)
-        if found.rule in (DROP, EM) or missing == LEAST_SQUARES or inner.dtype.kind != "f":
-            return replace(opened, reader=inner)
-        assert found.fill is not None
-        return replace(opened, reader=replace(inner, fill=held_fill(found.fill, inner)))
+    def read_as_run(self, opened: Source, missing: str) -> Source:
+        """Rows of the columns that were kept, read as the run read its own; or with gaps as NaN."""
+        told = self.missing is not None or self.fill is not None or self.marks or missing != AS_RUN
+        reading = self.reading if self.reading is not None else _gaps() if told else None
+        return opened if reading is None else reading.scored(opened, self, missing)
 
     def all_scores(
         self, source: Any, dim: str | int | None = None, dtype: Any = np.float64, missing: str = AS_RUN
@@ -197,20 +137,20 @@ class StoredComponents:
         BadInputError
             Rows of another width, or scores that are not finite.
         """
-        opened, fit = self.opened(source, dim, missing), missing == LEAST_SQUARES
+        opened = self.opened(source, dim, missing)
+        fit = _gaps().fit(self) if missing == LEAST_SQUARES else None
         dtype = np.result_type(dtype, np.complex64) if self.of_complex else dtype
-        found, fits = np.empty((opened.shape[0], self.k), dtype), Fits()
+        found = np.empty((opened.shape[0], self.k), dtype)
         for first, part in self.rows_of(opened):
-            scores, amplified = self.fitted(part) if fit else (self.scores(part), np.ones(part.shape[0]))
-            bad = np.flatnonzero(~np.isfinite(scores).all(axis=1) & np.isfinite(amplified))
+            scores, determined = (self.scores(part), True) if fit is None else fit(part)
+            bad = np.flatnonzero(~np.isfinite(scores).all(axis=1) & determined)
             if len(bad):
                 raise BadInputError(
                     f"row {first + bad[0]} of {opened.path} has values that are not finite: fill them in, "
-                    f"or leave it out{self._remedy(fit)}"
+                    f"or leave it out{'' if fit else REMEDY}"
                 )
-            fits.add(amplified)
             found[first : first + len(scores)] = scores
-        for said in fits.warnings:
+        for said in () if fit is None else fit.warnings:
             warnings.warn(said, RuntimeWarning, stacklevel=3)
         return found
 
@@ -266,8 +206,13 @@ class StoredComponents:
             for start in range(0, rows.shape[0], step):
                 yield first + start, rows[start : start + step]
 
-    def _remedy(self, fit: bool) -> str:
-        return "" if fit else f"; scores(rows, missing={LEAST_SQUARES!r}) takes rows with missing values"
+
+REMEDY = f"; scores(rows, missing={LEAST_SQUARES!r}) takes rows with missing values"
+
+
+def _gaps() -> Any:
+    """Return how gaps are read where the run did not say it."""
+    return features.found("aspects", "data.missing")
 
 
 def labels_of_run(held: RunStore, name: str = "labels") -> Labels | None:
@@ -277,41 +222,52 @@ def labels_of_run(held: RunStore, name: str = "labels") -> Labels | None:
 
 
 def components_of_run(
-    held: RunStore, spec: dict[str, Any], basis: Block, source: Source | None = None, weights: Weights | None = None
+    held: RunStore,
+    spec: dict[str, Any],
+    basis: Block,
+    source: Source | None = None,
+    aspects: Iterable[Aspect] | None = None,
 ) -> StoredComponents:
     """The components of a finished run, with what rows were centred and scaled by when they were found: as its survey
-    says, or its ``source``, which is opened again where it is not given, as its ``weights`` are read.
+    says, or its ``source``, which is opened again where it is not given, as its ``aspects`` are read.
 
     Raises
     ------
     BadInputError
         The column means lay with a source that is gone or has changed.
     """
-    data, missing, weights = spec["data"], missing_of(held), weights or kept_weights(held, spec)
-    labels = labels_of_run(held)
-    columns = None if weights is None else weights.columns
-    columns = columns if columns is None or missing is None else columns[missing.kept]
-    choice = _chosen_by(held, spec.get("source") or (source.path if source else ""))
+    data, labels = spec["data"], labels_of_run(held)
+    aspects = tuple(kept_aspects(held, spec) if aspects is None else aspects)
+    known = known_of_run(held, spec, aspects) | {"labels": labels}
+    known["choice"] = _chosen_by(held, spec.get("source") or (source.path if source else ""))
+    if (reading := known["reading"]) is not None:
+        known |= reading.scoring(held, basis)
     if not (data["center"] or data["scale"]):
-        marks = tuple(data.get("missing_values", ())) if missing is None else ()
-        fill = kept_fill(held, data)
-        known: dict[str, Any] = {"column_weight": columns, "marks": marks, "labels": labels, "choice": choice}
-        return StoredComponents(basis=basis, missing=missing, fill=fill, **known)
-    surveyed, model = _statistics(held, spec, source), None
-    mean, scale = surveyed.mean, surveyed.scale
-    if data.get("missing") == EM:
-        mean, model = _of_model(held, basis)
+        return StoredComponents(basis=basis, **known)
+    surveyed = _statistics(held, spec, source)
+    mean, scale = known.pop("mean", surveyed.mean), surveyed.scale
     if np.dtype(data["dtype"]).kind == "c":  # parts of columns
         scale, mean = surveyed.of_moduli(moduli).scale[::2], as_complex(mean[:, None])[:, 0]
-    return StoredComponents(
-        basis=basis,
-        choice=choice,
-        missing=missing,
-        mean=mean if data["center"] else None,
-        scale=scale if data["scale"] else None,
-        column_weight=columns,
-        model=model,
-        labels=labels,
+    known |= {"mean": mean if data["center"] else None, "scale": scale if data["scale"] else None}
+    return StoredComponents(basis=basis, **known)
+
+
+def known_of_run(held: RunStore, spec: dict[str, Any], aspects: tuple[Aspect, ...]) -> dict[str, Any]:
+    """Return what components of a run know of how it saw its data, without statistics of columns."""
+    reading = reading_of(aspects)
+    missing = None if reading is None else reading.noted(held)
+    return {
+        "reading": reading,
+        "missing": missing,
+        "column_weight": view_of_run(aspects, spec, missing).column_weight,
+    }
+
+
+def view_of_run(aspects: Iterable[Aspect], spec: dict[str, Any], missing: Any) -> View:
+    """Return how a run saw its data, apart from what it centred and scaled them by."""
+    rows = spec["data"]["shape"][0]
+    return seen(
+        aspects, Extent(rows) if missing is None else Extent(rows, lambda values: values[missing.kept]), AS_STORED
     )
 
 
@@ -330,15 +286,6 @@ def keep_statistics(held: RunStore, spec: dict[str, Any], source: Source) -> Non
     if survey is None and held.part_meta(COLUMNS) is None:
         if source.statistics is not None:
             held.write_part(COLUMNS, source.statistics.kept(), {})
-
-
-def _of_model(held: RunStore, basis: Block) -> tuple[np.ndarray, FactorModel]:
-    """The mean and the factor model that a run has found; the model is about the mean."""
-    part = held.read_part("result")
-    assert part is not None
-    noise = float(part[1]["facts"]["noise"])
-    lengths = np.sqrt(np.maximum(part[0]["values"] - noise, 0.0))
-    return part[0]["model_mean"], FactorModel(axes=basis, lengths=lengths, mean=np.zeros(len(basis)), noise=noise)
 
 
 def _statistics(held: RunStore, spec: dict[str, Any], source: Source | None) -> ColumnStatistics:

@@ -22,7 +22,6 @@ from npmdask.numerics.subspaces import Block
 from npmdask.runs.components import components_of_run, keep_statistics
 from npmdask.runs.disk_release import require_disk
 from npmdask.runs.left_vectors import left_is_whole
-from npmdask.runs.missing import missing_of
 from npmdask.runs.plain_release import PlainRelease
 from npmdask.runs.problem import Problem
 from npmdask.runs.releases import plain_release
@@ -30,7 +29,6 @@ from npmdask.runs.restore import bind
 from npmdask.runs.results import expected_steps, in_units, prediction_facts
 from npmdask.runs.session import Session, needs_of
 from npmdask.runs.solution import Analysed, Solution, Step
-from npmdask.runs.weights import total_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,14 +241,16 @@ def _solution(
 
 def _analysed(problem: Problem, session: Session, basis: Block) -> Analysed:
     """What there is to know of the data without them; of a release only what everybody knows."""
-    source, public, weights = problem.source, problem.recipe is None, problem.request.weights
-    of_rows = source.kind not in ("tensor", "matrices") and len(basis) == source.shape[1]
+    source, public, request, found = problem.source, problem.recipe is None, problem.request, None
+    if source.kind not in ("tensor", "matrices") and len(basis) == source.shape[1]:
+        found = components_of_run(session.store, problem.spec(), basis, source, request.aspects)
+    weight = request.seen(source).row_weight
     return Analysed(
         kind=source.kind,
         rows=source.shape[0] if public else None,
-        row_weight=None if weights is None or weights.rows is None else total_of(weights.rows, source.shape[0]),
-        centred=problem.request.center,
-        components=components_of_run(session.store, problem.spec(), basis, source, weights) if of_rows else None,
+        row_weight=None if weight is None else float(weight.sum()),
+        centred=request.center,
+        components=found,
         labels=source.labels if public else None,
-        missing=missing_of(session.store) if public else None,
+        missing=found.missing if public and found is not None else None,
     )

@@ -21,10 +21,9 @@ from npmdask.numerics.random import generator
 from npmdask.numerics.subspaces import Block, max_sin_theta, orth, rayleigh_ritz
 from npmdask.numerics.units import attributes
 from npmdask.operators import ColumnMoments, Operator
-from npmdask.operators.view import AS_STORED, View
+from npmdask.operators.view import View
 from npmdask.runs.checks import constant_columns, constant_columns_warning, require_scale, require_symmetric_product
 from npmdask.runs.left_vectors import rebuild_left
-from npmdask.runs.missing import filled, keep_missing, missing_warnings
 from npmdask.runs.problem import Problem
 from npmdask.runs.results import answer_arrays, assure, closed, of_pairs, outcome_facts, with_excess
 from npmdask.runs.session import Session
@@ -149,7 +148,8 @@ class PlainRelease:
         passes += "left_rotation" in arrays
         if "left_rotation" in arrays:
             outcome = problem.rule.unresolved(leading_view(view, len(arrays["values"])), arrays["values"]) or outcome
-        self._session.warnings += missing_warnings(self._session.store, result.facts)
+        if (reading := problem.request.reading) is not None:
+            self._session.warnings += reading.warnings(self._session.store, result.facts)
         constant = constant_columns(problem, self._source)
         self._session.warnings += constant_columns_warning(constant, centred=problem.request.center)
         assured = assure(problem, real, history, self._trace, self._operator, len(constant), pairs)
@@ -244,11 +244,10 @@ class PlainRelease:
 
     def _survey(self, step: int) -> None:
         """The source with column statistics and checksums, from ingest, an earlier pass, or one now; its operator."""
-        source, store = self._problem.source, self._session.store
+        source, store, reading = self._problem.source, self._session.store, self._problem.request.reading
         known, part = source.statistics, store.read_part("survey")
         if part is None and self._problem.needs_moments:
-            weights = self._problem.request.weights
-            view = AS_STORED if weights is None else View(row_weight=weights.rows)
+            view = View(row_weight=self._problem.request.seen(source).row_weight)
             moments: Any = ColumnMoments(reader=source.reader, view=view)
             found, record, _ = self._session.one_pass("survey of the columns", moments, np.zeros((1, 1)))
             self._keep_survey(record, moments.named(found))
@@ -259,10 +258,11 @@ class PlainRelease:
                 known = ColumnStatistics.of(arrays, source.shape[0], sparse=source.of_csr)
             table = checksum_table(arrays)  # None of a store that records its own
             source = source if table is None else source.with_checksums(table)
-            source = filled(source, arrays)
+            source = source if reading is None else reading.surveyed(source, arrays)
         self._source = replace(source, statistics=known)
         self._operator = replace(self._problem, source=self._source).operator(known, first=step == 0)
-        keep_missing(store, self._source, part, self._problem.request.missing_limit)
+        if reading is not None:
+            reading.note(store, self._source, part)
         if self._problem.derived is None:
             whatever_it_takes = isinstance(self._problem.share, float)
             self._trace = trace_of(self._source, self._operator, whatever_it_takes=whatever_it_takes)

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.checkpoint.store import RunStore, folder_of
+from npmdask.core.aspects import named
 from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.execution.executor import single_threaded_blas
 from npmdask.numerics.domains import counts
@@ -238,8 +239,8 @@ def _groups_of(problem: Problem, replicates: int) -> GramStore:
             f"bootstrap draws groups of rows again, and {problem.source.path} keeps none: form their Grams with "
             f"`npmdask gram {quote(problem.source.path)} G --by-chunks 1`, and run G"
         )
-    if problem.request.weights is not None:
-        raise BadInputError("bootstrap takes the columns of a stored Gram as they are: leave column_weights out")
+    if options := named(problem.request.aspects):
+        raise BadInputError(f"bootstrap takes the columns of a stored Gram as they are: leave {options} out")
     gram = GramStore(problem.source.path)
     groups = len(gram.groups)
     if groups < LEAST_GROUPS:

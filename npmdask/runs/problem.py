@@ -13,6 +13,7 @@ from npmdask.algorithms.stopping import StoppingRule
 from npmdask.checkpoint.schema import table
 from npmdask.checkpoint.store import CHECKPOINT_FORMAT
 from npmdask.core import features
+from npmdask.core.aspects import Extent, ordered, reading_of, seen, spec_of
 from npmdask.core.runs.mechanisms import Mechanism, NoNoise
 from npmdask.core.runs.release import EVERYTHING, Disclosure, Recipe
 from npmdask.errors import BadInputError, package_version
@@ -21,13 +22,9 @@ from npmdask.numerics.complex_parts import moduli
 from npmdask.numerics.subspaces import Block
 from npmdask.numerics.units import attributes
 from npmdask.operators import Operator, TiledGram, View, of_layout
-from npmdask.operators.likelihood_sums import FactorExpectations
-from npmdask.operators.pairwise_gram import PairwiseGram
-from npmdask.runs.missing import Fill
-from npmdask.runs.weights import Weights, columns_read
+from npmdask.operators.view import AS_STORED
 from npmdask.storage.column_statistics import ColumnStatistics
 from npmdask.storage.labels import Axis
-from npmdask.storage.readers.gaps import COUNTED, EM, PAIRWISE, REFUSE, GapReader
 from npmdask.storage.source import Source
 
 STORED_GRAM = "gram"  # the kind of data in the parameters of a store that holds a Gram, and no run
@@ -55,6 +52,24 @@ class Presentation:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Route:
+    """How an answer is found that is not by products of the data's own matrix.
+
+    ``problem``: of what :func:`npmdask.runs.build.plain_problem` takes, or a refusal. ``operator``: of reader, view
+    and the request. ``certified``: whether a bound of the answer is proved.
+    ``chooses``: whether it finds the number of components. ``surveys``: whether means are to be found before.
+    ``algorithms``: names of its own.
+    """
+
+    problem: Callable[..., Problem]
+    operator: Callable[..., Operator]
+    certified: bool = True
+    chooses: bool = False
+    surveys: bool = True
+    algorithms: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Request:
     """A request: public, printable, with the names of the configuration file."""
 
@@ -67,17 +82,35 @@ class Request:
     low_rank_tol: float | None = None  # see low_rank.py
     center: bool = False
     scale: bool = False
-    missing: str = REFUSE  # or another of storage.readers.gaps.RULES
-    fill: Fill | None = None  # of "fill": public numbers
-    missing_values: tuple[float, ...] = ()  # that mark missing ones, beside NaN
-    missing_limit: float | None = None  # of "mean": columns that lack a larger share are left out
     seed: int = 0
     mechanism: str = "none"
     stddev: float = 0.0
     privacy: Any = None  # npmdask.Privacy
     operator: str | None = None  # a name that ``register_operator`` made known; None: the data's own
-    weights: Weights | None = None  # of rows and of columns
+    aspects: tuple[Any, ...] = ()  # how the data are seen: npmdask.core.aspects; None among them are left out
     presentation: Presentation | None = None  # changes no bit of the answer: no parameter that a store is bound to
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "aspects", ordered(self.aspects))
+
+    @property
+    def reading(self) -> Any:
+        """The aspect that changes entries; None: they are read as they are stored."""
+        return reading_of(self.aspects)
+
+    @property
+    def route_key(self) -> str:
+        """The key of the route of the reading; "": by products."""
+        return "" if self.reading is None else str(self.reading.route)
+
+    @property
+    def route(self) -> Route | None:
+        """That route."""
+        return features.found("routes", self.route_key) if self.route_key else None
+
+    def seen(self, source: Source, view: View = AS_STORED) -> View:
+        """Return how the question sees what is read of a source, of how it would without its aspects."""
+        return seen(self.aspects, Extent.of(source), view)
 
 
 def _of_any_data(source: Source) -> BadInputError | None:
@@ -278,7 +311,7 @@ class Problem:
     @property
     def certified(self) -> bool:
         """Whether the answer gets a certificate: of the data's own matrix, or of one made of its entries alone."""
-        if self.request.missing == EM:  # of what it converges to nothing is proved
+        if (route := self.request.route) is not None and not route.certified:
             return False
         return self.of_matrix or (self.derived is not None and self.derived.certified)
 
@@ -303,10 +336,8 @@ class Problem:
         if kind in ("symmetric", "tensor"):
             return made(reader=reader)
         view = self.view(columns)
-        if self.request.missing == EM:
-            return FactorExpectations(reader=reader, view=view, seed=self.request.seed)
-        if self.request.missing == PAIRWISE:
-            return PairwiseGram(reader=reader, view=view, scaled=self.request.scale)
+        if (route := self.request.route) is not None:
+            return route.operator(reader, view, self.request)
         weight = 1.0 / view.weight_of_rows(self.source.shape[0]) if kind == "samples" else 1.0
         return made(reader=reader, weight=weight, view=view)
 
@@ -316,9 +347,7 @@ class Problem:
         view = View.of_columns(columns, center=asked.center, scale=asked.scale)
         if self.source.parts == 2 and asked.scale and columns is not None:
             view = replace(View.of_columns(columns.of_moduli(moduli), center=False, scale=True), shift=view.shift)
-        if asked.weights is None:
-            return view
-        return replace(view, row_weight=asked.weights.rows, column_weight=columns_read(asked.weights, self.source))
+        return asked.seen(self.source, view)
 
     def sides(self) -> list[Any]:
         """Every operator that a run of this problem may ask, with made-up column statistics: enough for their sizes."""
@@ -342,8 +371,8 @@ class Problem:
         matrix finds them.
         """
         center = self.request.center and not isinstance(self.algorithm, GramKrylov)
-        gaps = isinstance(self.source.reader, GapReader) and self.source.reader.rule in COUNTED
-        if self.request.missing == PAIRWISE:  # whose one pass finds them
+        gaps = getattr(self.source.reader, "counts_gaps", False)
+        if (route := self.request.route) is not None and not route.surveys:  # its one pass finds them
             return False
         wanted = center or self.request.scale or self.share is not None or gaps
         return wanted and self.source.column_mean is None and self.source.kind != "symmetric"
@@ -355,9 +384,8 @@ class Problem:
         if self.derived is not None:
             name, spec = self.request.operator, self.derived.spec()
             more |= {"lens": spec} if name is None else {"operator": {"registered": name, **spec}}
-        if self.request.weights is not None:
-            more["weights"] = self.request.weights.spec()
-        return more | {
+        aspects = spec_of(self.request.aspects)
+        own: dict[str, Any] = {
             "data": {
                 "fingerprint": self.source.fingerprint,
                 "shape": list(self.source.shape),
@@ -365,10 +393,6 @@ class Problem:
                 "kind": self.source.kind,
                 "center": self.request.center,
                 "scale": self.request.scale,
-                **({} if self.request.missing == REFUSE else {"missing": self.request.missing}),
-                **({} if self.request.fill is None else {"missing_fill": self.request.fill.spec}),
-                **({} if self.request.missing_limit is None else {"missing_limit": self.request.missing_limit}),
-                **({"missing_values": list(self.request.missing_values)} if self.request.missing_values else {}),
             },
             "algorithm": {
                 "name": self.algorithm.name,
@@ -390,3 +414,4 @@ class Problem:
             },
             "version": {"npmdask": package_version(), "checkpoint_format": CHECKPOINT_FORMAT},
         }
+        return more | aspects | {table: keys | aspects.get(table, {}) for table, keys in own.items()}

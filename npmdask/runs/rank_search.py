@@ -35,7 +35,6 @@ from npmdask.runs.results import SEARCHED
 from npmdask.runs.session import Session, needs_of
 from npmdask.runs.solution import Solution
 from npmdask.runs.stopping_rules import STAGE_STEPS, ShareRule, next_columns
-from npmdask.runs.weights import total_of
 from npmdask.storage.source import Source
 
 NEARLY = 0.01  # more of what is left over is worth fewer components
@@ -237,8 +236,7 @@ def _survey(search: _Search) -> tuple[Source, float]:
         source, trace = PlainRelease(problem, session).survey()
         search.passes, search.bytes_read = session.passes, session.bytes_read
     assert trace is not None
-    weights = problem.request.weights
-    rows = total_of(None if weights is None else weights.rows, source.shape[0])
+    rows = problem.request.seen(source).weight_of_rows(source.shape[0])
     if source.kind == "matrix":
         source, trace = replace(source, kind="samples"), trace / rows
     if source.kind == "symmetric":

@@ -6,15 +6,15 @@ from npmdask.algorithms import PowerOnDisk
 from npmdask.core import features
 from npmdask.runs.disk_release import DiskRelease
 from npmdask.runs.plain_release import PlainRelease
-from npmdask.runs.problem import Problem, Request
+from npmdask.runs.problem import Problem
 from npmdask.runs.session import Session
 
 
 def plain_release(problem: Problem, session: Session) -> PlainRelease:
-    """The release of a problem, by where its blocks lie, the kind of its data and its rule for missing values."""
+    """The release of a problem, by where its blocks lie, the kind of its data and its route."""
     if isinstance(problem.algorithm, PowerOnDisk):
         return DiskRelease(problem, session)
-    key = problem.request.missing if problem.of_matrix else problem.source.kind
-    kind = PlainRelease if key == Request.missing else features.found("releases", key) or PlainRelease
-    made: PlainRelease = kind(problem, session)
+    key = problem.request.route_key if problem.of_matrix else problem.source.kind
+    kind = features.found("releases", key) if key else None
+    made: PlainRelease = (kind or PlainRelease)(problem, session)
     return made

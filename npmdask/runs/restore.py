@@ -23,13 +23,13 @@ from npmdask.checkpoint.rights import note_rights, what_is_withheld
 from npmdask.checkpoint.schema import REQUIRED
 from npmdask.checkpoint.store import RunStore, folder_of, not_finished
 from npmdask.core import features
+from npmdask.core.aspects import Reading, keep_aspects, kept_aspects
 from npmdask.errors import BadInputError, RefusedError, require
 from npmdask.execution.executor import single_threaded_blas
 from npmdask.execution.threads import environment
 from npmdask.numerics.subspaces import Block
 from npmdask.runs.build import JOBS, make_problem
-from npmdask.runs.components import StoredComponents, components_of_run, labels_of_run
-from npmdask.runs.missing import keep_fill, missing_of
+from npmdask.runs.components import StoredComponents, components_of_run, known_of_run, labels_of_run, view_of_run
 from npmdask.runs.problem import (
     OF_OPERATOR,
     STORED_GRAM,
@@ -42,9 +42,7 @@ from npmdask.runs.problem import (
 )
 from npmdask.runs.resources import Resources
 from npmdask.runs.solution import WITHOUT_PASS, Analysed, Solution
-from npmdask.runs.weights import keep_weights, kept_weights, total_of
 from npmdask.storage.paths import Facts
-from npmdask.storage.readers.gaps import REFUSE
 from npmdask.storage.source import open_source
 
 TELLS = "npmdask.stores"  # the logger; the command line shows what it says
@@ -68,11 +66,10 @@ def bind(problem: Problem, store: RunStore, resources: Resources) -> list[str]:
         moves["report"] = problem.request.presentation.facts()
 
     def keep() -> None:
-        """Keep weights, fill, locked vectors and start of the run, so that it can be resumed without their sources."""
+        """Keep aspects, locked vectors and start of the run, so that it can be resumed without their sources."""
         if problem.rule.until_share is not None:  # a stage of a search is given it by that
             return
-        keep_weights(store, problem.request.weights)
-        keep_fill(store, problem.request.fill)
+        keep_aspects(store, problem.request.aspects)
         if problem.locked is not None:
             keep_locked(store, problem.locked)
         if problem.start is not None:
@@ -180,10 +177,18 @@ def _differences(wanted: dict[str, Any], found: dict[str, Any]) -> list[str]:
             if held != value and not _the_same(table, name, held, value, wanted):
                 differences.append(f"{table}.{name} ({held!r} in the checkpoint, {value!r} now)")
     # What the checkpoint has and this run does not is a difference, too: the operator of a stage or of the dilation.
-    for table in ("data", "algorithm", "mechanism", "stop", "run", "lens", "operator", "privacy", "weights"):
-        for name in sorted(set(found.get(table, {})) - set(wanted.get(table, {}))):
+    for table in tables_of(found):
+        for name in sorted(set(found[table]) - set(wanted.get(table, {}))):
             differences.append(f"{table}.{name} ({found[table][name]!r} in the checkpoint)")
     return differences
+
+
+BESIDE = ("resources", "environment", "report", "stream")  # tables of run.json that are no part of what a run is
+
+
+def tables_of(spec: dict[str, Any]) -> list[str]:
+    """Return the tables of a run.json that say what the run is."""
+    return [name for name, keys in spec.items() if isinstance(keys, dict) and name not in BESIDE]
 
 
 def require_same_run(wanted: dict[str, Any], found: dict[str, Any], store: str, source: str | None) -> None:
@@ -220,7 +225,7 @@ def require_same_run(wanted: dict[str, Any], found: dict[str, Any], store: str, 
 
 def _stops_otherwise(wanted: dict[str, Any], found: dict[str, Any]) -> str:
     """The options of ``npmdask resume`` that make the run in a store one of the parameters ``wanted``; "": none do."""
-    tables = wanted.keys() | {"lens", "operator", "privacy", "weights"}
+    tables = wanted.keys() | {*tables_of(found)}
     if "privacy" in wanted or "nodes" in wanted or any(wanted.get(t) != found.get(t) for t in tables - {"stop"}):
         return ""
     old, new = ({"low_rank_tol": 0.0} | one["stop"] for one in (found, wanted))
@@ -267,19 +272,16 @@ def problem_of(held: RunStore) -> Problem:
         low_rank_tol=spec["stop"].get("low_rank_tol"),
         center=data["center"],
         scale=data["scale"],
-        missing=data.get("missing", REFUSE),
-        missing_values=tuple(data.get("missing_values", ())),
-        missing_limit=data.get("missing_limit"),
         seed=spec["run"]["seed"],
         mechanism={"simulated-gaussian": "gaussian"}.get(mechanism["mechanism"], "none"),
         stddev=mechanism.get("stddev", 0.0),
         operator=spec.get("operator", {}).get("registered"),
-        weights=kept_weights(held, spec),
+        aspects=kept_aspects(held, spec),
         presentation=Presentation(**spec["report"]) if "report" in spec else None,
     )
-    gaps = request.missing != REFUSE
+    opens = {} if request.reading is None else request.reading.opens
     with _with_what_is_kept(held):
-        source = open_source(spec["source"], data["kind"], spec.get("dim"), gaps=gaps, of_complex=True)
+        source = open_source(spec["source"], data["kind"], spec.get("dim"), of_complex=True, **opens)
     start = spec["run"].get("starts_from")
     begun = read_start(held) if start else None
     return make_problem(source, request, _read_locked(held, spec), begun, algorithm.get("share"))
@@ -334,23 +336,22 @@ def solution_of(run: RunStore, *, scores: bool = True) -> Solution:
         raise BadInputError(f"{run.place} is not a run on samples or a matrix: only their components can be rotated")
     arrays, meta = result
     public = "privacy" not in spec and "nodes" not in spec
-    weights, labels = kept_weights(run, spec), labels_of_run(run)
+    aspects, labels = kept_aspects(run, spec), labels_of_run(run)
     rows = spec["data"]["shape"][0] if public else None
-    basis, missing = arrays["basis"], missing_of(run)
+    basis = arrays["basis"]
     if scores:
-        found = components_of_run(run, spec, basis, weights=weights)
+        found = components_of_run(run, spec, basis, aspects=aspects)
     else:
-        columns = None if weights is None else weights.columns
-        columns = columns if columns is None or missing is None else columns[missing.kept]
-        found = StoredComponents(basis=basis, missing=missing, column_weight=columns, labels=labels)
+        found = StoredComponents(basis=basis, labels=labels, **known_of_run(run, spec, aspects))
+    weight = view_of_run(aspects, spec, found.missing).row_weight
     analysed = Analysed(
         kind=spec["data"]["kind"],
         rows=rows,
-        row_weight=None if weights is None or weights.rows is None else total_of(weights.rows, len(weights.rows)),
+        row_weight=None if weight is None else float(weight.sum()),
         centred=spec["data"]["center"],
         components=found,
         labels=labels,
-        missing=missing,
+        missing=found.missing,
     )
     return Solution(
         basis=basis,
@@ -466,8 +467,8 @@ def start_of(earlier: RunStore) -> Start:
     with single_threaded_blas():
         basis = np.ascontiguousarray(_basis(earlier))
     identity = hashlib.sha256(basis.tobytes()).hexdigest()
-    missing = missing_of(earlier)
-    axes = columns_of(labels_of_run(earlier), None if missing is None else missing.kept)
+    noted = [reading.noted(earlier) for reading in kept_aspects(earlier, earlier.read_spec() or {}, Reading)]
+    axes = columns_of(labels_of_run(earlier), noted[0].kept if any(noted) else None)
     return Start(basis=basis, identity=identity, warning=warning, random_columns=RANDOM_COLUMNS, axes=axes)
 
 

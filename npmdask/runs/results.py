@@ -31,7 +31,6 @@ from npmdask.numerics.subspaces import Block
 from npmdask.operators import Gram, Operator, View
 from npmdask.operators.complex_parts import ComplexGram, ComplexSymmetric
 from npmdask.runs.left_vectors import refine_with_left
-from npmdask.runs.missing import filled_entries
 from npmdask.runs.problem import Problem, arrays_of_operator
 from npmdask.runs.stopping_rules import LowRankRule, excess_of
 from npmdask.storage.column_statistics import relative
@@ -127,7 +126,7 @@ def assure(
             else f"{constant} columns that count as constant were"
         )
         said += f" {noun} {'left out' if problem.request.center else 'not scaled'}."
-    said += filled_entries(operator.reader)
+    said += getattr(operator.reader, "stated", "")
     return ErrorStatement(assurance=said, certificate=numbers)
 
 

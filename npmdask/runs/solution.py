@@ -19,7 +19,6 @@ from npmdask.numerics.domains import less_one
 from npmdask.numerics.subspaces import Block
 from npmdask.runs.components import AS_RUN, StoredComponents
 from npmdask.runs.left_vectors import left_factor
-from npmdask.runs.missing import Missing
 from npmdask.runs.postprocessing import Postprocessing
 from npmdask.runs.resources import DeviceUse, NetworkUse
 from npmdask.runs.shown import attributes_of, html_of, line_of
@@ -70,7 +69,7 @@ class Analysed:
     centred: bool = False
     components: StoredComponents | None = None
     labels: Labels | None = None
-    missing: Missing | None = None
+    missing: Any = None
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -219,7 +218,7 @@ class Solution(Postprocessing):
         return self.analysed.labels or Labels()
 
     @property
-    def missing(self) -> Missing | None:
+    def missing(self) -> Any:
         """Which values were missing and what was done with them; None of data without, and where they are refused."""
         return self.analysed.missing
 

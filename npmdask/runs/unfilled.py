@@ -1,24 +1,102 @@
-"""Release runs whose operator sees gaps itself: EM of a factor model, and covariances of pairs of columns."""
+"""Answer by operators that see gaps themselves: EM of a factor model, and covariances of pairs of columns."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from npmdask.algorithms import Query, Result
-from npmdask.algorithms.missing_em import of_factor_model
-from npmdask.algorithms.stopping import Outcome, StepView
+from npmdask.algorithms.missing_em import MissingEM, of_factor_model
+from npmdask.algorithms.stopping import Outcome, StepView, UntilStationary
+from npmdask.core.aspects import named
 from npmdask.core.runs.release import Answer, Released
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, RefusedError
 from npmdask.numerics.factor_model import ModelSums
-from npmdask.operators.pairwise_gram import FACTS
+from npmdask.numerics.units import options_from
+from npmdask.operators.likelihood_sums import FactorExpectations
+from npmdask.operators.pairwise_gram import FACTS, PairwiseGram
+from npmdask.runs.build import plain_problem
 from npmdask.runs.plain_release import PlainRelease
-from npmdask.runs.problem import CHOSEN
+from npmdask.runs.problem import AUTO, CHOSEN, DEFAULT_STEPS, Locked, Problem, Request, Route, Start
+from npmdask.runs.stopping_rules import refuse_low_rank
 from npmdask.storage.column_statistics import ColumnStatistics
 from npmdask.storage.readers.dense import ReadStats
-from npmdask.storage.readers.gaps import GapReader
+from npmdask.storage.readers.gaps import EM, PAIRWISE, GapReader
+from npmdask.storage.source import Source
+
+EM_TOL = 1e-5  # what may be left to go by default: sampling errors are larger, and every digit takes passes
+WITHHELD = 0.02  # of the entries that are held out by default
+CHOOSING = 0.1  # where they choose the number of components
+MOST_WITHHELD = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class FactorOptions:
+    """``algorithm.options`` of missing = "em": the share of the observed entries that are ``held_out`` at first."""
+
+    held_out: float = WITHHELD
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.held_out <= MOST_WITHHELD:
+            raise ValueError(f"held_out = {self.held_out} must be a share from 0 to {MOST_WITHHELD}")
+
+
+def factor_problem(
+    source: Source, request: Request, locked: Locked | None, start: Start | None, share: float | str | None
+) -> Problem:
+    """The problem of rows with gaps as a factor model sees them; with one component, where entries held out choose."""
+    auto = AUTO in (request.target_rank, share)
+    k, (rows, d) = 1 if request.target_rank == AUTO else request.target_rank, source.shape
+    if not isinstance(k, int) or locked is not None or start is not None:
+        asked = "a start or deflation" if isinstance(k, int) else f"target_rank = {k}"
+        raise RefusedError(
+            f"{asked} with missing = {EM!r}: the model needs a whole number of components and starts by itself. Give a "
+            f"number, or {AUTO!r}, with which held-out entries choose it"
+        )
+    if request.algorithm not in ("auto", EM) or request.iteration_rank not in (None, k + 1):
+        raise BadInputError(
+            f"missing = {EM!r} is an algorithm of its own, with as many columns as components: leave algorithm and "
+            "iteration_rank out"
+        )
+    refuse_low_rank(request.low_rank_tol, f"missing = {EM!r} has none")
+    if not 1 <= k < min(rows, d):
+        raise BadInputError(
+            f"target_rank = {k} is not possible with missing = {EM!r}: the data are {rows} x {d}, and the model needs "
+            f"a direction for noise alone, so at most {min(rows, d) - 1}"
+        )
+    options: FactorOptions = options_from(EM, FactorOptions, request.options)
+    if auto and "held_out" not in (request.options or {}):
+        options = FactorOptions(held_out=CHOOSING)
+    if auto and not options.held_out:
+        raise BadInputError(f"target_rank = {AUTO!r} is chosen by held-out entries: leave held_out = 0 out")
+    tol = EM_TOL if request.tol is None else request.tol
+    return Problem(
+        source=source,
+        request=request,
+        algorithm=MissingEM(target_rank=k, withheld=options.held_out),
+        rule=UntilStationary(tol=tol, max_steps=DEFAULT_STEPS if request.max_steps is None else request.max_steps),
+        share=AUTO if auto else None,
+    )
+
+
+def pairwise_problem(
+    source: Source, request: Request, locked: Locked | None, start: Start | None, share: float | str | None
+) -> Problem:
+    """The problem of covariances of pairs of columns."""
+    if request.algorithm not in ("auto", "gram"):
+        raise BadInputError(
+            f"missing = {PAIRWISE!r} forms a matrix of columns x columns, which algorithm = {request.algorithm!r} does "
+            "not: leave algorithm out"
+        )
+    if options := named(request.aspects, "rows"):
+        raise RefusedError(
+            f"{options} with missing = {PAIRWISE!r}: a covariance is computed from the rows that have both columns, "
+            f"which count alike. Leave the weights out, or set missing = {EM!r} or 'mean'"
+        )
+    refuse_low_rank(request.low_rank_tol, "one pass forms the matrix, and what its components leave over is known")
+    return plain_problem(source, replace(request, algorithm="gram"), locked, start, share)
 
 
 class FactorRelease(PlainRelease):
@@ -148,3 +226,17 @@ def means_of_first_rows(reader: Any) -> np.ndarray:
     rows = np.concatenate([np.asarray(values, np.float64) for _, values in tile], axis=1)
     there = np.isfinite(rows)
     return np.asarray(np.where(there, rows, 0.0).sum(axis=0) / np.maximum(there.sum(axis=0), 1))
+
+
+BY_MODEL = Route(
+    problem=factor_problem,
+    operator=lambda reader, view, request: FactorExpectations(reader=reader, view=view, seed=request.seed),
+    certified=False,  # of what it converges to nothing is proved
+    chooses=True,
+    algorithms=(EM,),
+)
+BY_PAIRS = Route(
+    problem=pairwise_problem,
+    operator=lambda reader, view, request: PairwiseGram(reader=reader, view=view, scaled=request.scale),
+    surveys=False,  # its one pass finds the means
+)

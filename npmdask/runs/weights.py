@@ -5,18 +5,18 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from npmdask.checkpoint.store import RunStore
+from npmdask.core.aspects import Aspect, Extent, kept_aspects
 from npmdask.errors import BadInputError, RefusedError, closest, require
-from npmdask.numerics.subspaces import Block
+from npmdask.operators.view import View
 from npmdask.storage.kinds import real_array
 from npmdask.storage.labels import LATITUDES, Axis, axis_of
-from npmdask.storage.readers.gaps import GapReader
 from npmdask.storage.safe_open import numbers_in
 from npmdask.storage.source import Source
 
@@ -26,7 +26,7 @@ NAMES = {"rows": "row_weights", "columns": "column_weights"}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Weights:
+class Weights(Aspect):
     """What rows (m) and columns (d) weigh, as float64; None: all the same.
 
     Raises
@@ -34,6 +34,10 @@ class Weights:
     BadInputError
         Weights that are negative, missing or not finite, none that is positive, or not one after the other.
     """
+
+    place: ClassVar[str] = "weights"
+    noun: ClassVar[str] = "a weight of rows or columns"
+    gone: ClassVar[str] = "the weights in {place} are gone, or are not those that the run began with"
 
     rows: np.ndarray | None = None
     columns: np.ndarray | None = None
@@ -44,8 +48,65 @@ class Weights:
             if given is not None:
                 object.__setattr__(self, side, _checked(given, NAMES[side]))
 
-    def spec(self) -> dict[str, str]:
-        """SHA-256 of both: what a run is bound to."""
+    def source(self, source: Source, request: Any) -> Source:
+        """Return the source as it is, if it can be weighted.
+
+        Raises
+        ------
+        BadInputError
+            Data without rows or columns that could be weighted, or another number of weights.
+        RefusedError
+            A run that cannot have weights.
+        """
+        named, layout = " and ".join(self.options()), getattr(source.reader, "layout", "")
+        if layout != "gram" and getattr(source.reader, "elsewhere", False):
+            raise RefusedError(
+                f"{named}: the coordinator does not see the rows of its nodes and cannot weight them; leave weights out"
+            )
+        if request.operator is not None:
+            raise RefusedError(f"the operator {request.operator!r} does not take {named}: leave one of the two out")
+        if source.kind not in ("samples", "matrix", "sparse"):
+            raise BadInputError(
+                f"{named} apply to data with rows and columns, and {source.path} is of kind {source.kind}: leave them "
+                "out, or multiply the entries before you store them"
+            )
+        if self.rows is not None and layout == "gram":
+            raise BadInputError(
+                f"row_weights: {source.path} is a stored Gram matrix, in which the rows are already summed. Give the "
+                "rows themselves (column_weights work with a Gram matrix)"
+            )
+        stored = source if getattr(source.reader, "kept", None) is None else source.reader.inner
+        self.require_fit(stored.shape, source.path)
+        Weights(columns=_read(self.columns, Extent.of(source)))  # positive ones are among those that are read
+        return source
+
+    def view(self, view: View, extent: Extent) -> View:
+        """Return the view with rows and columns times the roots of their weights."""
+        return view.weighing(self.rows, _read(self.columns, extent))
+
+    def spec(self) -> dict[str, dict[str, Any]]:
+        """Return SHA-256 of both."""
+        return {self.place: self.digests()}
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return both."""
+        return dict(self._given())
+
+    @classmethod
+    def restored(cls, spec: dict[str, Any], arrays: dict[str, np.ndarray]) -> Self | None:
+        """Return the weights that were kept."""
+        return cls(**arrays) if arrays else None
+
+    def options(self, side: str = "") -> list[str]:
+        """Return the names of those that were given."""
+        return [NAMES[each] for each, _ in self._given() if side in ("", each)]
+
+    def public(self, rule: Any) -> Any:
+        """Return the rule with both: what is given is public."""
+        return replace(rule, view=rule.view.weighing(self.rows, self.columns), weights=self.digests())
+
+    def digests(self) -> dict[str, str]:
+        """Return SHA-256 of both, by side."""
         return {side: hashlib.sha256(values.astype("<f8").tobytes()).hexdigest() for side, values in self._given()}
 
     @property
@@ -68,15 +129,6 @@ class Weights:
             return 1.0
         shares = self.rows[self.rows > 0] / self.rows.max()
         return float(shares.sum() ** 2 / (len(shares) * (shares**2).sum()))
-
-    @property
-    def allow_rounding(self) -> bool:
-        """Whether products may be rounded as those of equal rows are: at random.
-
-        Roots of weights of rows are rounded to the same side wherever the weights are the same. And the block that was
-        multiplied cannot be told from its product with a column that weighs nothing.
-        """
-        return self.rows is None and (self.columns is None or bool((self.columns > 0).all()))
 
     def _given(self) -> list[tuple[str, np.ndarray]]:
         return [(side, getattr(self, side)) for side in SIDES if getattr(self, side) is not None]
@@ -124,23 +176,23 @@ def _checked(given: Any, name: str) -> np.ndarray:
     return values
 
 
-def find_weights(source: Source, rows: Any, columns: Any, given: Any = None) -> Weights | None:
-    """The weights of ``source`` that ``rows`` and ``columns`` say; None where neither says any.
+def find_weights(source: Source, given: Any, row_weights: Any, column_weights: Any) -> Weights | None:
+    """The weights of ``source`` that ``row_weights`` and ``column_weights`` say; None where neither says any.
 
     Parameters
     ----------
     source : opened, not read.
-    rows, columns : numbers; a DataArray over dimensions of the data; the name of a coordinate; or a path (.npy, or a
-        Zarr array). Of columns "coslat", too: cosines of latitudes.
     given : what ``source`` was opened from: the coordinates of a DataArray are looked up there, of a file that was
         opened along a dimension in the file.
+    row_weights, column_weights : numbers; a DataArray over dimensions of the data; the name of a coordinate; or a path
+        (.npy, or a Zarr array). Of columns "coslat", too: cosines of latitudes.
 
     Raises
     ------
     BadInputError
         No such coordinate or file, or numbers that are no weights.
     """
-    if rows is None and columns is None:
+    if row_weights is None and column_weights is None:
         return None
     if source.dim is not None and isinstance(given, str | Path | None):  # of a file: the coordinates lie in it
         from npmdask.storage.wholeness import open_grid  # which a plain matrix does not need
@@ -152,7 +204,7 @@ def find_weights(source: Source, rows: Any, columns: Any, given: Any = None) -> 
         axes["rows"] = (axis_of("row", given.index.to_numpy()),)
     found = {
         side: None if asked is None else _found(asked, side, axes[side], given, source.shape[SIDES.index(side)])
-        for side, asked in (("rows", rows), ("columns", columns))
+        for side, asked in (("rows", row_weights), ("columns", column_weights))
     }
     return Weights(**found)
 
@@ -256,56 +308,10 @@ def _spread(axes: tuple[Axis, ...], name: str, values: np.ndarray) -> np.ndarray
     return np.broadcast_to(values.reshape(shape), tuple(axis.size for axis in axes)).ravel()
 
 
-def columns_read(weights: Weights, source: Source) -> np.ndarray | None:
-    """What the columns weigh that a run reads: those that have no value may be left out (missing = "drop-columns"),
-    and both parts of a complex one weigh the same.
-    """
-    if weights.columns is None:
-        return None
-    if isinstance(source.reader, GapReader):
-        return source.reader.of_kept(weights.columns)
-    return np.repeat(weights.columns, source.parts)
-
-
-# What a run keeps of them: resumed, it needs no file and no coordinate again.
-
-
-def keep_weights(store: RunStore, weights: Weights | None) -> None:
-    """Write the weights to a store that is not bound to a run yet, in place of what a kill has left of others."""
-    if weights is not None:
-        store.drop_part("weights")
-        arrays = {side: values for side in SIDES if (values := getattr(weights, side)) is not None}
-        store.write_part("weights", arrays, {})
+def _read(columns: np.ndarray | None, extent: Extent) -> np.ndarray | None:
+    return None if columns is None else extent.columns(columns)
 
 
 def kept_weights(store: RunStore, spec: dict[str, Any]) -> Weights | None:
-    """The weights of a run, held to what its ``spec`` says of them.
-
-    Raises
-    ------
-    RefusedError
-        They are gone, or are not those that the run was begun with.
-    """
-    if "weights" not in spec:
-        return None
-    part = store.read_part("weights")
-    weights = None if part is None else Weights(**part[0])
-    if weights is None or weights.spec() != spec["weights"]:
-        raise RefusedError(
-            f"the weights in {store.place} are gone, or are not those that the run began with: start it again, in "
-            "another store"
-        )
-    return weights
-
-
-def total_of(values: np.ndarray | None, size: int) -> float:
-    """What ``size`` rows weigh together: their number, where they are not weighted."""
-    return size if values is None else float(values.sum())
-
-
-def in_units_of_data(basis: Block, columns: np.ndarray | None) -> Block:
-    """Vectors (d x k) of weighted columns without the weights; not a number where a column weighs nothing."""
-    if columns is None:
-        return basis
-    roots = np.sqrt(columns)[:, None]
-    return np.divide(basis, roots, out=np.full(basis.shape, np.nan, basis.dtype), where=roots > 0)
+    """Return the weights of a run, held to what its ``spec`` says of them. Raises RefusedError where they are not."""
+    return next(iter(kept_aspects(store, spec, Weights)), None)

@@ -15,8 +15,7 @@ import numpy as np
 import zarr
 
 from npmdask.core import features
-from npmdask.errors import BadInputError, RefusedError, closest, require, warn
-from npmdask.numerics.domains import one_of
+from npmdask.errors import BadInputError, closest, require, warn
 from npmdask.storage.checksum import crc32c, fingerprint
 from npmdask.storage.chunk_access import PLAIN, Boxes, fetcher_of, location
 from npmdask.storage.column_statistics import ColumnStatistics
@@ -45,17 +44,6 @@ from npmdask.storage.labels import Axis, Labels, axis_of, gene_labels
 from npmdask.storage.paths import is_url, is_zarr, local_path, require_no_credentials
 from npmdask.storage.readers import Reader
 from npmdask.storage.readers.dense import DenseReader
-from npmdask.storage.readers.gaps import (
-    DROP,
-    FILL,
-    REFUSE,
-    RULES,
-    GapReader,
-    Marks,
-    as_nan,
-    columns_with_values,
-    lacking_values,
-)
 from npmdask.storage.readers.sparse import open_csr
 from npmdask.storage.safe_open import mark_of, of_budget, open_node, require_no_pickle
 
@@ -244,107 +232,6 @@ def notes_in(spec: dict[str, Any]) -> list[str]:
     return list(spec.get("notes") or ([of_budget(spec["budget"])] if spec.get("budget") else []))
 
 
-def with_missing(
-    source: Source,
-    rule: str,
-    fill: float | np.ndarray | None = None,
-    marks: Marks = (),
-    limit: float | None = None,
-) -> Source:
-    """The same source, its missing values treated as ``rule`` says: "refuse", "drop-columns", "mean" or "fill".
-
-    Columns are left out where the first row has no value; passes hold them to having none at all. What was ingested
-    has no missing values, unless they were kept, and integers have none: they are returned as they are, unless there
-    are ``marks``: values that mark missing ones. ``fill``: of "fill" what a gap is read as, one number or one for every
-    column (d). ``limit``: of "mean" columns that lack more than this share of their values are left out, which a pass
-    over the data finds, once in this process.
-
-    Raises
-    ------
-    BadInputError
-        Another rule, no column has a value in the first row, or what gaps are filled with does not fit the data.
-    RefusedError
-        Data that are not rows of a dense array.
-    """
-    one_of(RULES, missing=rule)
-    reader = source.reader
-    if rule == REFUSE or isinstance(reader, GapReader):
-        return source
-    if source.parts == 2:
-        raise RefusedError(
-            f"missing = {rule!r} needs real numbers, but {source.path} holds {source.dtype}: leave it out, and fill "
-            "in missing values first"
-        )
-    if source.kind not in ("samples", "matrix") or not isinstance(reader, DenseReader):
-        what, remedy = f"of kind {source.kind}", "leave it out, and fill missing values in before"
-        if reader.layout == "gram":
-            what = "a stored Gram, which has no missing values"
-        if reader.layout == "csr":
-            what = "sparse, whose entries that are not stored are zeros"
-            remedy = "leave it out; or, where they mean missing, give rows with NaN there (docs/missing.md: ratings)"
-        raise RefusedError(f"missing = {rule!r} needs samples or a dense matrix, but {source.path} is {what}: {remedy}")
-    if not marks and ((source.registered and not source.gaps) or reader.dtype.kind != "f"):
-        return source
-    if marks:  # means that were recorded took them for values
-        source = replace(source, statistics=None)
-    reader, axes = as_nan(reader), () if source.labels is None else source.labels.columns
-    known: dict[str, Any] = {"axes": axes, "checksums": reader.checksums, "marks": marks}
-    if rule == FILL:
-        assert fill is not None
-        return replace(source, reader=GapReader(inner=reader, rule=rule, fill=_filling(fill, reader), **known))
-    if rule != DROP and limit is None:
-        return replace(source, reader=GapReader(inner=reader, rule=rule, **known))
-    if limit is not None:
-        counts = _lacking(source, GapReader(inner=reader, rule=rule, **known))
-        kept, known["lacking"] = np.flatnonzero(counts <= limit * reader.shape[0]), counts
-    else:
-        kept = columns_with_values(GapReader(inner=reader, rule=rule, marks=marks))
-    if not len(kept):
-        why = "a value in the first row" if limit is None else f"as many values as missing_limit = {limit:g} asks for"
-        raise BadInputError(f"no column of {reader.where} has {why}: there are no data to analyse")
-    source = replace(source, reader=GapReader(inner=reader, rule=rule, kept=kept, **known))
-    if len(kept) == reader.shape[1]:
-        return source
-    names = axes[0].values if len(axes) == 1 else None
-    called = Axis(axes[0].name, len(kept), names[kept]) if names is not None else axis_of("column", kept)
-    grid = axes if len(axes) > 1 else ()
-    known_labels = source.labels or Labels()
-    points = tuple(axis_of(axis.name, axis.places[kept]) for axis in known_labels.points)
-    return replace(source, labels=Labels(known_labels.rows, (called,), grid, points))
-
-
-_COUNTED: dict[Any, np.ndarray] = {}  # of the sources looked at last: a run is planned before it is begun
-
-
-def _lacking(source: Source, reader: GapReader) -> np.ndarray:
-    """How many values each column lacks (d)."""
-    key = (source.fingerprint, reader.shape, reader.marks)
-    if key not in _COUNTED:
-        while len(_COUNTED) >= 8:
-            _COUNTED.pop(next(iter(_COUNTED)))
-        _COUNTED[key] = lacking_values(reader)
-    return _COUNTED[key]
-
-
-def _filling(fill: float | np.ndarray, reader: DenseReader) -> np.ndarray:
-    """What gaps are read as (d), in the dtype of the data. Raises BadInputError where it does not fit."""
-    columns, dtype = reader.shape[1], reader.dtype
-    values = np.asarray(fill, np.float64)
-    if values.ndim and values.shape != (columns,):
-        raise BadInputError(
-            f"missing_fill has shape {values.shape}, but {reader.where} has {columns} columns: give one number, or "
-            "one for each column"
-        )
-    with np.errstate(over="ignore"):
-        held = np.broadcast_to(values, (columns,)).astype(dtype)
-    if not np.isfinite(held).all():
-        raise BadInputError(
-            f"missing_fill holds {values.flat[int(np.argmax(np.abs(values)))]:g}, which {dtype} does not have: give "
-            "numbers of the size of the data"
-        )
-    return held
-
-
 @dataclass(frozen=True, kw_only=True)
 class Asked:
     """Arguments of :func:`open_source` beside the data, for who opens them."""
@@ -374,7 +261,7 @@ def open_source(
 
     ``kind`` (samples, symmetric, matrix, sparse, matrices, tensor) overrides what the store says of itself;
     without either a plain 2-D array is a matrix. ``spill``: a folder for rows that are computed, so that they are
-    computed once. ``gaps``: missing values of tables, masked arrays and files become NaN, for :func:`with_missing`.
+    computed once. ``gaps``: missing values of tables, masked arrays and files become NaN, for a rule that treats them.
     ``of_complex``: the caller can take complex numbers, which are refused otherwise. ``columns``: of a table, as of
     :func:`npmdask.storage.ingest.ingest`; an address chooses them, too (:mod:`npmdask.storage.columns`). ``exact``:
     False where nothing is made of the data, or only what their privacy budget pays for.

@@ -36,6 +36,7 @@ from npmdask.storage.conventions import (
     conventions_of,
     dimensions_of,
     member,
+    promoted,
     reads_as_missing,
     require_undecoded,
     zarr_conventions,
@@ -43,7 +44,6 @@ from npmdask.storage.conventions import (
 from npmdask.storage.formats.hdf5 import h5py, require_readable, whole_dataset
 from npmdask.storage.ingest import look_of
 from npmdask.storage.paths import is_zarr, local_path
-from npmdask.storage.readers.gaps import promoted
 from npmdask.storage.readers.lazy import BlockRows, SlicedRows, rows_of_a_block
 from npmdask.storage.safe_open import open_node
 from npmdask.storage.snapshots import in_repository, open_repository

@@ -179,7 +179,7 @@ def stream_pca(
     rows = source if dim is None else values_of(source, dim, gaps=missing != "refuse")
     weights = row_weights
     if dim is not None and weights is not None:  # which may be a coordinate, that only the labelled data have
-        weights = find_weights(open_source(source, dim=dim, gaps=missing != "refuse"), weights, None, source)
+        weights = find_weights(open_source(source, dim=dim, gaps=missing != "refuse"), source, weights, None)
     problem = make_stream_problem(rows, request, reading, held_out, row_weights=weights)
     resources = asked_resources(memory, commit_seconds=commit_seconds)
     with with_progress(observer, progress) as told:

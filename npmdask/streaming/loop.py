@@ -17,6 +17,7 @@ from npmdask.algorithms import StreamInfo, StreamResult
 from npmdask.algorithms.stopping import Outcome
 from npmdask.algorithms.streaming.model import REFUSE, ModelState
 from npmdask.checkpoint.store import RunStore
+from npmdask.core.aspects import keep_aspects
 from npmdask.errors import BadInputError, NpmdaskError, TooFewRowsError
 from npmdask.execution.memory import MemoryPlan, tree_rss
 from npmdask.numerics.units import attributes
@@ -25,7 +26,6 @@ from npmdask.runs.observers import Observer
 from npmdask.runs.resources import Resources
 from npmdask.runs.restore import bind_spec
 from npmdask.runs.session import Session
-from npmdask.runs.weights import keep_weights
 from npmdask.storage.labels import Labels
 from npmdask.storage.names import matched
 from npmdask.storage.streams import BatchedStream
@@ -105,7 +105,7 @@ class StreamDriver:
     def _bind(self) -> list[str]:
         opened = self.problem.opened
         here = {"resources": asdict(self.resources), "stream": self.problem.again() | {"named": opened.named}}
-        keep = partial(keep_weights, self.store, opened.weights)
+        keep = partial(keep_aspects, self.store, (opened.weights,))
         told = bind_spec(self.problem.spec(), self.store, here | {"source": opened.name}, once=opened.said, keep=keep)
         if isinstance(self._stream, BatchedStream) and (labels := labels_of_run(self.store)) is not None:
             self._stream.follow(partial(matched, labels.columns, of_known="the stream so far"))

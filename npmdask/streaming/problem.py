@@ -246,7 +246,7 @@ class StreamProblem:
                 **({} if self.opened.weights is None else {"worth": self.opened.weights.worth}),
             },
             "version": {"npmdask": package_version(), "checkpoint_format": CHECKPOINT_FORMAT},
-            **({} if self.opened.weights is None else {"weights": self.opened.weights.spec()}),
+            **({} if self.opened.weights is None else self.opened.weights.spec()),
         }
 
     def again(self) -> dict[str, Any]:

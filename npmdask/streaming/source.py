@@ -117,7 +117,7 @@ def _along(source: Any, reading: Reading, seed: int, row_weights: Any, dim: str 
     if isinstance(source, str | Path) and str(source) == STANDARD_INPUT:
         raise BadInputError(f"dim = {dim!r} is for an array with named dimensions, and standard input has none")
     opened = open_source(source, dim=dim, gaps=reading.gaps != "refuse")
-    weights = find_weights(opened, row_weights, None, source)
+    weights = find_weights(opened, source, row_weights, None)
     return _stored(opened, reading, seed, weights, named=isinstance(source, str | Path))
 
 
@@ -130,7 +130,7 @@ def _opened(source: Any, reading: Reading, seed: int, row_weights: Any) -> Opene
     if in_hand or is_remote(source) or _is_store(source):
         opened = open_source(source, columns=choice, gaps=reading.gaps != "refuse")
         found = isinstance(row_weights, Weights)
-        weights = row_weights if found else find_weights(opened, row_weights, None, given)
+        weights = row_weights if found else find_weights(opened, given, row_weights, None)
         return _stored(opened, reading, seed, weights, named=not _in_memory(source))
     if row_weights is not None:
         raise BadInputError(

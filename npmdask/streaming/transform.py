@@ -23,12 +23,12 @@ from npmdask.runs.columns import places_in
 from npmdask.runs.components import (
     AS_RUN,
     LEAST_SQUARES,
-    Fits,
     StoredComponents,
     components_of_run,
     labels_of_run,
     require_rule,
 )
+from npmdask.runs.missing import Fits
 from npmdask.runs.observers import Observer
 from npmdask.storage.columns import addressed
 from npmdask.storage.paths import is_zarr, local_path, locked
@@ -236,7 +236,7 @@ class _Scorer:
         if components.fill is not None and not self._fit:
             self._fill = components.fill.values
         self._marks = components.marks if found is None else found.values
-        self._fits, self._left_out = Fits(), 0
+        self._fits, self._left_out = Fits(components), 0
         self.rows_with_gaps = 0
 
     @property
@@ -267,7 +267,7 @@ class _Scorer:
         if self._fill is not None and gappy.any():
             rows = np.where(np.isnan(rows), self._fill, rows)
         if self._fit:
-            scores, amplified = self._components.fitted(rows)
+            scores, amplified = self._fits.fitted(rows)
             bad = np.isinf(amplified)
             self._fits.add(amplified[~bad])
         else:

@@ -30,8 +30,9 @@ from npmdask.operators import clipped_rows as clipping
 from npmdask.operators.clipped_rows import ClippedGram, ClippedSparseGram, Clipping, clip_records
 from npmdask.operators.exact_sums import grid_unit, round_to
 from npmdask.operators.view import View
+from npmdask.storage.readers.gaps import with_missing
 from npmdask.storage.readers.sparse import CsrReader
-from npmdask.storage.source import open_source, with_missing
+from npmdask.storage.source import open_source
 from tests.conftest import often, write_zarr
 
 OPTIONS: Any = {"deadline": None, "suppress_health_check": [HealthCheck.function_scoped_fixture]}
@@ -449,7 +450,8 @@ from npmdask.execution.executor import Threads
 from npmdask.execution.memory import high_water, tree_rss
 from npmdask.execution.memory import plan_memory
 from npmdask.operators import *
-from npmdask.storage.source import open_source, with_missing
+from npmdask.storage.readers.gaps import with_missing
+from npmdask.storage.source import open_source
 from npmdask.storage.readers.packed import TriangleReader
 name, path, p, clip_norm = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
 reader = open_source(path).reader

@@ -20,6 +20,7 @@ from npmdask.config import validate_config
 from npmdask.errors import BadInputError
 from npmdask.numerics.subspaces import orth
 from npmdask.runs import rank_search
+from npmdask.runs.missing import find_gaps
 from npmdask.runs.observers import Observer
 from npmdask.runs.problem import Request
 from npmdask.storage.source import open_source
@@ -81,7 +82,8 @@ def test_the_search(
         return shares[k], held
 
     monkeypatch.setattr(rank_search, "_left_over", left_over)
-    source, request = open_source(np.zeros((40, 31)), "samples"), Request(target_rank="auto", missing="em", center=True)
+    source = open_source(np.zeros((40, 31)), "samples")
+    request = Request(target_rank="auto", center=True, aspects=(find_gaps(missing="em"),))
     search = rank_search._Search(rank_search.make_problem(source, request), None)  # type: ignore[arg-type]
     found, known = rank_search._best_rank(search)
     assert found == chosen and len(asked) == len(set(asked)) == tried and set(known) == set(asked)

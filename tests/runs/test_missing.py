@@ -24,6 +24,7 @@ from npmdask.manage.status import inspect
 from npmdask.planning.row_sample import SampleBudget, sample_of
 from npmdask.privacy.request import Privacy
 from npmdask.runs.build import prepared
+from npmdask.runs.missing import find_gaps
 from npmdask.runs.observers import Observer
 from npmdask.runs.problem import Request
 from npmdask.runs.weights import Weights
@@ -367,7 +368,7 @@ def test_the_sample_that_steps_are_predicted_from_is_filled_and_weighted(missing
     if missing == "drop-columns":
         rows = imputed(rows)
         rows[:, [0, 5, 6]] = np.nan
-    request = Request(target_rank=K, center=True, missing=missing, weights=weights)
+    request = Request(target_rank=K, center=True, aspects=(find_gaps(missing=missing), weights))
     sample = sample_of(prepared(open_source(rows, "samples"), request), request, lambda: False, SampleBudget())
     found = npmdask.top_k(
         rows,
@@ -457,7 +458,7 @@ def test_no_filled_copy_is_made(tmp_path: Path) -> None:
     path = write_zarr(tmp_path / "x", gappy(), (17, 12))
     from npmdask.runs.missing import filled
     from npmdask.storage.readers.dense import ReadStats
-    from npmdask.storage.source import with_missing
+    from npmdask.storage.readers.gaps import with_missing
 
     source = with_missing(open_source(path, "samples"), "mean")
     survey = {"column_fill": np.arange(D, dtype=float), "column_observed": np.full(D, 0.9)}

@@ -28,6 +28,7 @@ from npmdask.numerics.subspaces import orth
 from npmdask.planning.plan import plan_run
 from npmdask.runs import unfilled
 from npmdask.runs.automatic import posed
+from npmdask.runs.missing import find_gaps
 from npmdask.runs.problem import Request
 from npmdask.runs.resources import Resources
 from npmdask.storage.source import open_source
@@ -382,7 +383,7 @@ def test_from_the_command_line_with_a_plan_and_a_report(
     assert found.data_passes == 0 and found.missing is not None and found.missing.rule == rule
     page = write_report(store).read_text()
     assert "Missing values" in page and "error against complete data is not known" in page
-    request = Request(target_rank=K, center=True, missing=rule)
+    request = Request(target_rank=K, center=True, aspects=(find_gaps(missing=rule),))
     plan = plan_run(posed(request, open_source(source, "samples"), Resources()), Resources(threads=1))
     assert plan.steps == (None if rule == "em" else 1) and plan.memory.predicted_peak > 0
 

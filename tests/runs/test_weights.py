@@ -313,7 +313,7 @@ def test_nothing_but_the_weights_is_held_beside_an_unweighted_run() -> None:
     peaks = []
     for given in (None, Weights(rows=u, columns=v)):
         for algorithm in ("power", "gram"):
-            request = Request(target_rank=K, algorithm=algorithm, center=True, weights=given)
+            request = Request(target_rank=K, algorithm=algorithm, center=True, aspects=(given,))
             problem = posed(request, open_source(x), Resources())
             peaks.append(memory_for(needs_of(problem), Resources(threads=1), 0).predicted_peak)
     assert [peaks[2] - peaks[0], peaks[3] - peaks[1]] == [2 * u.nbytes + v.nbytes] * 2
@@ -423,7 +423,7 @@ def test_the_sample_that_steps_are_predicted_from_is_of_the_weighted_matrix(kind
     x, (u, v) = rows_of("csr" if kind == "sparse" else "dense"), weights()
     source = open_source(sp.csr_matrix(x) if kind == "sparse" else x, kind)
     for scale in (False, True):
-        request = Request(target_rank=K, center=center, scale=scale, weights=Weights(rows=u, columns=v))
+        request = Request(target_rank=K, center=center, scale=scale, aspects=(Weights(rows=u, columns=v),))
         problem = posed(request, source, Resources())
         sample = sample_of(problem.source, request, lambda: False, SampleBudget())
         assert sample is not None and sample.whole
@@ -443,7 +443,7 @@ def test_what_a_run_weighed_is_seen_from_outside(tmp_path: Path, capsys: pytest.
     assert main(["export", str(tmp_path / "run"), str(tmp_path / "out.nc")]) == 0
     capsys.readouterr()
     assert main(["inspect", str(tmp_path / "run")]) == 0
-    digest = Weights(rows=u).spec()["rows"]
+    digest = Weights(rows=u).digests()["rows"]
     assert digest in capsys.readouterr().out
     assert main(["report", str(tmp_path / "run")]) == 0
     page = (tmp_path / "run" / "report.html").read_text()
@@ -465,7 +465,7 @@ def test_float32_is_certified_of_the_weighted_matrix(
     u, v = (np.full(2000, 3.0), None) if which == "rows" else (None, rng.uniform(1e-12, 3, 24))
     if which == "no column":
         v[5] = 0
-    request = Request(target_rank=K, algorithm=algorithm, weights=Weights(rows=u, columns=v))
+    request = Request(target_rank=K, algorithm=algorithm, aspects=(Weights(rows=u, columns=v),))
     problem: Any = posed(request, open_source(x), Resources())
     assert algorithm != "krylov" or problem.algorithm.mixed_precision is (which == "columns")
     found = npmdask.top_k(x, K, algorithm=algorithm, row_weights=u, column_weights=v)
@@ -496,7 +496,7 @@ def test_a_centre_and_its_nodes_weigh_nothing(tmp_path: Path, monkeypatch: pytes
     source = open_source(rows_of("dense"))
     monkeypatch.setattr(type(source.reader), "elsewhere", True, raising=False)
     with pytest.raises(RefusedError, match="column_weights: the coordinator does not see the rows of its nodes"):
-        build.make_problem(source, Request(target_rank=2, weights=Weights(columns=np.ones(D))))
+        build.make_problem(source, Request(target_rank=2, aspects=(Weights(columns=np.ones(D)),)))
     text = '[source]\npath = "x"\nrow_weights = "u.npy"\n[algorithm]\ntarget_rank = 2\n[mechanism]\nname = "none"\n'
     (tmp_path / "node.toml").write_text(text)
     with pytest.raises(RefusedError, match=r"rows as they are: leave source\.row_weights out"):

@@ -20,6 +20,7 @@ import numpy as np
 from npmdask.algorithms import BlockKrylov
 from npmdask.algorithms.stopping import DOUBLE_EPS, ResidualRule, StepView, default_tol
 from npmdask.checkpoint.store import RunStore
+from npmdask.core.aspects import Extent, keep_aspects
 from npmdask.core.certificates.wording import of_coupled
 from npmdask.core.runs.mechanisms import REGISTRY as MECHANISMS
 from npmdask.errors import BadInputError
@@ -36,14 +37,14 @@ from npmdask.operators.dilation import CrossCovariance
 from npmdask.operators.view import AS_STORED, View
 from npmdask.runs.build import make_problem, prepared
 from npmdask.runs.checks import constant_columns_warning
-from npmdask.runs.missing import filled, filled_entries, keep_missing, missing_warnings
+from npmdask.runs.missing import filled, find_gaps, keep_missing, missing_warnings
 from npmdask.runs.observers import Observer
 from npmdask.runs.problem import DEFAULT_STEPS, Problem, Request
 from npmdask.runs.resources import Resources
 from npmdask.runs.session import Session
 from npmdask.runs.solution import Solution
 from npmdask.runs.stages import job_spec, run_stage
-from npmdask.runs.weights import Weights, columns_read, find_weights, keep_weights
+from npmdask.runs.weights import Weights, find_weights
 from npmdask.storage.bundle import Arrays
 from npmdask.storage.checksum import fingerprint
 from npmdask.storage.column_statistics import ColumnStatistics
@@ -112,7 +113,7 @@ def open_fields(
     BadInputError
         Data without dense rows, other rows in one than in the other, or weights that do not fit.
     """
-    gaps = request.missing != REFUSE
+    gaps = request.reading is not None
     first, second = (open_source(given, None, dim, gaps=gaps) for given, dim in zip((left, right), dims, strict=True))
     for opened in (first, second):
         _require_rows(opened)
@@ -120,8 +121,8 @@ def open_fields(
     said = _require_same_rows(first, second)
     weights = kept or _joined_weights(
         (first, second),
-        find_weights(first, row_weights, left_weights, left),
-        find_weights(second, None, right_weights, right),
+        find_weights(first, left, row_weights, left_weights),
+        find_weights(second, right, None, right_weights),
     )
     readers: list[Any] = [as_nan(opened.reader) if gaps else opened.reader for opened in (first, second)]
     both = (first, second)
@@ -266,8 +267,8 @@ class CoupledRequest:
 
     def of_field(self, weights: Any = None) -> Request:
         """The request of a run on one field, or what passes over both must know."""
-        asked = attributes(self, "center", "scale", "missing", "tol", "max_steps", "seed")
-        return Request(target_rank=self.k, weights=weights, **asked)
+        asked = attributes(self, "center", "scale", "tol", "max_steps", "seed")
+        return Request(target_rank=self.k, aspects=(find_gaps(missing=self.missing), weights), **asked)
 
 
 def spec_of_fields(fields: Fields, request: CoupledRequest) -> dict[str, Any]:
@@ -282,7 +283,7 @@ def spec_of_fields(fields: Fields, request: CoupledRequest) -> dict[str, Any]:
     }
     algorithm = {"name": request.kind, "target_rank": int(request.k), **asked}
     algorithm |= {} if pcs is None else {"pcs": list(pcs)}
-    weights = {} if fields.weights is None else {"weights": fields.weights.spec()}
+    weights = {} if fields.weights is None else fields.weights.spec()
     return job_spec(data, algorithm, attributes(request, "tol", "max_steps"), int(request.seed)) | weights
 
 
@@ -306,7 +307,7 @@ def run_coupled(
     with RunStore(store) as held:
         once = fields.left.kept | {"other_source": fields.right.path} | fields.joined.said
         once |= {} if fields.right.dim is None else {"other_dim": fields.right.dim}
-        spec, keep = spec_of_fields(fields, request), partial(keep_weights, held, fields.weights)
+        spec, keep = spec_of_fields(fields, request), partial(keep_aspects, held, (fields.weights,))
         solved = lambda session: _Job(session, fields, request).solved()  # noqa: E731
         answered(held, spec, ANSWER, solved, resources, observer, once=once, keep=keep)
         _keep_labels(held, fields)
@@ -439,7 +440,7 @@ class _Job:
         mean, std, self._columns = columns.mean, columns.std, columns
         view = View.of_columns(columns, center=request.center, scale=request.scale)
         if weights is not None:
-            view = replace(view, row_weight=weights.rows, column_weight=columns_read(weights, source))
+            view = weights.view(view, Extent.of(source))
         self._view, self._weight = view, 1.0 / view.weight_of_rows(source.shape[0])
         self._variances = self._of_sides(std**2 if request.center else std**2 + mean**2)
         self._cross = CrossOperator(split=self._split, weight=self._weight, view=view, reach=self._reach(mean))
@@ -515,7 +516,7 @@ class _Job:
     @property
     def _of_filled(self) -> str:
         """The end of an error statement of data whose gaps were filled."""
-        return filled_entries(self._source.reader)
+        return str(getattr(self._source.reader, "stated", ""))
 
     def _measured(self, left: Block, right: Block) -> _Measured:
         """One more pass with the patterns and random columns beside them: covariances, scores, what no mode has."""

@@ -64,9 +64,9 @@ from npmdask.privacy.mechanisms.gaussian_laplace import (
     TensorGaussian,
 )
 from npmdask.privacy.neighbors import REGISTRY, TENSORS, Relation, TensorRelation, make_relation
-from npmdask.storage.readers.gaps import FILL
+from npmdask.storage.readers.gaps import FILL, with_missing
 from npmdask.storage.readers.packed import TensorReader
-from npmdask.storage.source import open_source, with_missing
+from npmdask.storage.source import open_source
 
 # The audit of a stochastic oracle: runs in two worlds, what is certain of each, attacks on all, a finding.
 

@@ -23,9 +23,9 @@ from npmdask.privacy.ledger.sketch import Sketch, sketch, weights
 from npmdask.privacy.matrix_release import require_store
 from npmdask.privacy.neighbors import make_relation, protected
 from npmdask.storage.readers.dense import ReadStats
-from npmdask.storage.readers.gaps import FILL
+from npmdask.storage.readers.gaps import FILL, with_missing
 from npmdask.storage.readers.sparse import CsrReader, Fragment, cut_rows
-from npmdask.storage.source import Source, open_source, with_missing
+from npmdask.storage.source import Source, open_source
 
 
 def default_address() -> str:

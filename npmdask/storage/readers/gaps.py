@@ -9,20 +9,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, RefusedError
+from npmdask.numerics.domains import one_of
 from npmdask.storage.chunk_access import scratch
 from npmdask.storage.conventions import DecodedArray, promoted
-from npmdask.storage.labels import Axis
+from npmdask.storage.labels import Axis, Labels, axis_of
 from npmdask.storage.readers.dense import AroundDense, DenseReader, ReadStats, Tile, impute, position_where, shown
+
+if TYPE_CHECKING:
+    from npmdask.storage.source import Source
 
 RULES = ("refuse", "drop-columns", "mean", "fill", "em", "pairwise")
 REFUSE, DROP, MEAN, FILL, EM, PAIRWISE = RULES
 COUNTED = (MEAN, EM, PAIRWISE)  # with a pass for means and counts of what is observed
+ROUNDING = 1e-13  # of a share of weights
 Marks = tuple[float, ...]
+
+
+def percent(share: float) -> str:
+    """Write a share."""
+    return f"{100 * share:.2g} %"
 
 
 def checked_marks(given: Any) -> Marks:
@@ -88,6 +98,27 @@ class GapReader(AroundDense):
     axes: tuple[Axis, ...] = ()
     marks: Marks = ()
     held: bool = True
+
+    @property
+    def counts_gaps(self) -> bool:
+        """Whether a pass counts what is observed."""
+        return self.rule in COUNTED
+
+    @property
+    def stated(self) -> str:
+        """The end of the error statement of an answer whose gaps were filled: what it is about."""
+        share = 0.0 if self.observed is None else float(np.mean(1 - self.observed))
+        if share < ROUNDING:  # nothing, or in rows that weigh nothing
+            return ""
+        if self.rule == PAIRWISE:
+            return (
+                " This is the error for the positive semidefinite matrix nearest to the covariances of pairs of "
+                f"columns ({percent(share)} of the values are missing); the error against complete data is not known."
+            )
+        return (
+            f" This is the error for data with missing values ({percent(share)}) replaced by column means; the error "
+            "against complete data is not known."
+        )
 
     def held_to(self, digests: Any) -> GapReader:
         """The same reader, every chunk compared with its SHA-256 as it is read."""
@@ -252,3 +283,104 @@ def lacking_values(reader: GapReader) -> np.ndarray:
             for columns, values in tile:
                 counts[columns] += np.isnan(values).sum(axis=0)
     return counts
+
+
+def with_missing(
+    source: Source,
+    rule: str,
+    fill: float | np.ndarray | None = None,
+    marks: Marks = (),
+    limit: float | None = None,
+) -> Source:
+    """The same source, its missing values treated as ``rule`` says: "refuse", "drop-columns", "mean" or "fill".
+
+    Columns are left out where the first row has no value; passes hold them to having none at all. What was ingested
+    has no missing values, unless they were kept, and integers have none: they are returned as they are, unless there
+    are ``marks``: values that mark missing ones. ``fill``: of "fill" what a gap is read as, one number or one for every
+    column (d). ``limit``: of "mean" columns that lack more than this share of their values are left out, which a pass
+    over the data finds, once in this process.
+
+    Raises
+    ------
+    BadInputError
+        Another rule, no column has a value in the first row, or what gaps are filled with does not fit the data.
+    RefusedError
+        Data that are not rows of a dense array.
+    """
+    one_of(RULES, missing=rule)
+    reader = source.reader
+    if rule == REFUSE or isinstance(reader, GapReader):
+        return source
+    if source.parts == 2:
+        raise RefusedError(
+            f"missing = {rule!r} needs real numbers, but {source.path} holds {source.dtype}: leave it out, and fill "
+            "in missing values first"
+        )
+    if source.kind not in ("samples", "matrix") or not isinstance(reader, DenseReader):
+        what, remedy = f"of kind {source.kind}", "leave it out, and fill missing values in before"
+        if reader.layout == "gram":
+            what = "a stored Gram, which has no missing values"
+        if reader.layout == "csr":
+            what = "sparse, whose entries that are not stored are zeros"
+            remedy = "leave it out; or, where they mean missing, give rows with NaN there (docs/missing.md: ratings)"
+        raise RefusedError(f"missing = {rule!r} needs samples or a dense matrix, but {source.path} is {what}: {remedy}")
+    if not marks and ((source.registered and not source.gaps) or reader.dtype.kind != "f"):
+        return source
+    if marks:  # means that were recorded took them for values
+        source = replace(source, statistics=None)
+    reader, axes = as_nan(reader), () if source.labels is None else source.labels.columns
+    known: dict[str, Any] = {"axes": axes, "checksums": reader.checksums, "marks": marks}
+    if rule == FILL:
+        assert fill is not None
+        return replace(source, reader=GapReader(inner=reader, rule=rule, fill=_filling(fill, reader), **known))
+    if rule != DROP and limit is None:
+        return replace(source, reader=GapReader(inner=reader, rule=rule, **known))
+    if limit is not None:
+        counts = _lacking(source, GapReader(inner=reader, rule=rule, **known))
+        kept, known["lacking"] = np.flatnonzero(counts <= limit * reader.shape[0]), counts
+    else:
+        kept = columns_with_values(GapReader(inner=reader, rule=rule, marks=marks))
+    if not len(kept):
+        why = "a value in the first row" if limit is None else f"as many values as missing_limit = {limit:g} asks for"
+        raise BadInputError(f"no column of {reader.where} has {why}: there are no data to analyse")
+    source = replace(source, reader=GapReader(inner=reader, rule=rule, kept=kept, **known))
+    if len(kept) == reader.shape[1]:
+        return source
+    names = axes[0].values if len(axes) == 1 else None
+    called = Axis(axes[0].name, len(kept), names[kept]) if names is not None else axis_of("column", kept)
+    grid = axes if len(axes) > 1 else ()
+    known_labels = source.labels or Labels()
+    points = tuple(axis_of(axis.name, axis.places[kept]) for axis in known_labels.points)
+    return replace(source, labels=Labels(known_labels.rows, (called,), grid, points))
+
+
+_COUNTED: dict[Any, np.ndarray] = {}  # of the sources looked at last: a run is planned before it is begun
+
+
+def _lacking(source: Source, reader: GapReader) -> np.ndarray:
+    """How many values each column lacks (d)."""
+    key = (source.fingerprint, reader.shape, reader.marks)
+    if key not in _COUNTED:
+        while len(_COUNTED) >= 8:
+            _COUNTED.pop(next(iter(_COUNTED)))
+        _COUNTED[key] = lacking_values(reader)
+    return _COUNTED[key]
+
+
+def _filling(fill: float | np.ndarray, reader: DenseReader) -> np.ndarray:
+    """What gaps are read as (d), in the dtype of the data. Raises BadInputError where it does not fit."""
+    columns, dtype = reader.shape[1], reader.dtype
+    values = np.asarray(fill, np.float64)
+    if values.ndim and values.shape != (columns,):
+        raise BadInputError(
+            f"missing_fill has shape {values.shape}, but {reader.where} has {columns} columns: give one number, or "
+            "one for each column"
+        )
+    with np.errstate(over="ignore"):
+        held = np.broadcast_to(values, (columns,)).astype(dtype)
+    if not np.isfinite(held).all():
+        raise BadInputError(
+            f"missing_fill holds {values.flat[int(np.argmax(np.abs(values)))]:g}, which {dtype} does not have: give "
+            "numbers of the size of the data"
+        )
+    return held

@@ -27,7 +27,8 @@ from npmdask.numerics.subspaces import present
 from npmdask.operators.record_images import RecordImages, images_of_matrices, images_of_rows, pack_query, unpack_query
 from npmdask.operators.view import View
 from npmdask.privacy.dp_pca.private_mean import ClippedMean, DistanceRange, PaperMean, PaperRange, PlainMean
-from npmdask.storage.source import open_source, with_missing
+from npmdask.storage.readers.gaps import with_missing
+from npmdask.storage.source import open_source
 from tests.conftest import often, write_zarr
 
 OPTIONS: Any = {"deadline": None, "suppress_health_check": [HealthCheck.function_scoped_fixture]}
@@ -293,7 +294,8 @@ from npmdask.execution.memory import plan_memory
 from npmdask.operators.record_images import RecordImages
 from npmdask.operators.record_images import pack_query
 from npmdask.operators.view import View
-from npmdask.storage.source import open_source, with_missing
+from npmdask.storage.readers.gaps import with_missing
+from npmdask.storage.source import open_source
 from npmdask.privacy.dp_pca.private_mean import ClippedMean, PaperMean
 path, name, side = sys.argv[1], sys.argv[2], int(sys.argv[3]) or None
 reader = open_source(path).reader

@@ -20,7 +20,7 @@ from npmdask.privacy.ledger.granting import grant_source
 from npmdask.privacy.mechanisms import SymmetricGaussian
 from npmdask.privacy.request import Privacy
 from npmdask.runs.build import make_problem
-from npmdask.runs.missing import Fill
+from npmdask.runs.missing import Fill, Gaps
 from npmdask.runs.observers import Observer
 from npmdask.runs.problem import Problem, Request
 from npmdask.runs.resources import Resources
@@ -74,7 +74,8 @@ class World:
     def problem(self, privacy: dict[str, Any] | None = None, **request: Any) -> Problem:
         asked = self.asked | request
         return make_problem(
-            open_source(self.data, exact=False), Request(privacy=replace(self.privacy, **(privacy or {})), **asked)
+            open_source(self.data, exact=False),
+            Request(privacy=replace(self.privacy, **(privacy or {})), **with_aspects(asked)),
         )
 
     def solve(self, store: str, problem: Problem | None = None, observer: Observer | None = None) -> Solution:
@@ -113,10 +114,18 @@ def gappy(rows: int, share: float = 0.05) -> np.ndarray:
     return x
 
 
+def with_aspects(asked: dict[str, Any]) -> dict[str, Any]:
+    """What is asked for, with the rule for missing values among its aspects."""
+    asked = {"missing": "refuse", "fill": None, "missing_values": ()} | asked
+    rule, fill, values = (asked.pop(name) for name in ("missing", "fill", "missing_values"))
+    gaps = None if rule == "refuse" and not values else Gaps(rule=rule, fill=fill, values=values)
+    return asked | {"aspects": (gaps, *asked.get("aspects", ()))}
+
+
 def ruled(rows: int) -> dict[str, Any]:
     """A public rule, for a request: gaps count as numbers, and rows and columns have weights."""
     weights = Weights(rows=np.resize([1.0, 0.5, 2.0], rows), columns=np.linspace(0.5, 2.0, COLUMNS))
-    return {"missing": "fill", "fill": Fill(values=np.linspace(-0.1, 0.1, COLUMNS)), "weights": weights}
+    return {"missing": "fill", "fill": Fill(values=np.linspace(-0.1, 0.1, COLUMNS)), "aspects": (weights,)}
 
 
 def with_rule(folder: Path) -> World:

@@ -31,10 +31,20 @@ from npmdask.runs.missing import Fill, find_fill
 from npmdask.runs.problem import Request
 from npmdask.runs.weights import Weights
 from npmdask.storage.ingest import ingest
-from npmdask.storage.readers.gaps import RULES
-from npmdask.storage.source import open_source, with_missing
+from npmdask.storage.readers.gaps import RULES, with_missing
+from npmdask.storage.source import open_source
 from npmdask.streaming.transform import transform
-from tests.privacy.runs.conftest import COLUMNS, POWER, RANK, World, gappy, make_world, ruled, with_rule
+from tests.privacy.runs.conftest import (
+    COLUMNS,
+    POWER,
+    RANK,
+    World,
+    gappy,
+    make_world,
+    ruled,
+    with_aspects,
+    with_rule,
+)
 
 PROMISE: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6, "clip_norm": 1.5}
 
@@ -52,7 +62,9 @@ def asked(store: Path, relation: str, **request: Any) -> Any:
     """The problem of a request; no ledger is looked at."""
     privacy = Privacy(neighboring_relation=relation, **PROMISE | request.pop("privacy", {}))
     kind = request.pop("kind", "samples")
-    return make_problem(open_source(store, kind, exact=False), Request(privacy=privacy, **POWER | request))
+    return make_problem(
+        open_source(store, kind, exact=False), Request(privacy=privacy, **with_aspects(POWER | request))
+    )
 
 
 def exact(problem: Any, block: np.ndarray) -> np.ndarray:
@@ -66,8 +78,8 @@ def exact(problem: Any, block: np.ndarray) -> np.ndarray:
 def test_a_run_multiplies_by_the_records_that_the_rule_makes(store: Path) -> None:
     x, rule = gappy(60), ruled(60)
     made = np.where(np.isnan(x), rule["fill"].values, x)
-    made *= np.sqrt(rule["weights"].columns)
-    made *= np.sqrt(rule["weights"].rows)[:, None]
+    made *= np.sqrt(rule["aspects"][-1].columns)
+    made *= np.sqrt(rule["aspects"][-1].rows)[:, None]
     reader: Any = open_source(made, "samples").reader
     block = np.linalg.qr(np.random.default_rng(0).standard_normal((COLUMNS, 4)))[0]
     for whole in (False, True):
@@ -76,7 +88,7 @@ def test_a_run_multiplies_by_the_records_that_the_rule_makes(store: Path) -> Non
         problem = asked(store, "record_replace", **rule | extra)
         plain = replace(problem, recipe=Plain(ClippedGram(reader=reader, clip_norm=1.5, whole=whole)))
         np.testing.assert_array_equal(exact(problem, X), exact(plain, X))
-        assert problem.recipe.scale(problem.source) == 1 / rule["weights"].rows.sum()
+        assert problem.recipe.scale(problem.source) == 1 / rule["aspects"][-1].rows.sum()
         assert "weight of all rows" in problem.recipe.values_are(problem.source)
 
 
@@ -197,9 +209,13 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         for rule in RULES
         if rule not in ("refuse", "fill")
     ),
-    ("record_add_remove", FILL | {"weights": ROW}, "gives all later records other weights"),
-    ("record_replace", FILL | {"weights": ROW, "algorithm": "k-dp-pca", "options": {}}, "means over batches of equal"),
-    ("record_replace", FILL | {"weights": Weights(columns=np.ones(3))}, "there are 3 column_weights"),
+    ("record_add_remove", FILL | {"aspects": (ROW,)}, "gives all later records other weights"),
+    (
+        "record_replace",
+        FILL | {"aspects": (ROW,), "algorithm": "k-dp-pca", "options": {}},
+        "means over batches of equal",
+    ),
+    ("record_replace", FILL | {"aspects": (Weights(columns=np.ones(3)),)}, "there are 3 column_weights"),
     ("record_replace", {"missing_values": (-9.0,)}, "set missing = 'fill' with a public missing_fill"),
     ("entry", FILL | {"kind": "matrix", "max_steps": 2, "missing_values": (-9.0,)}, r"Set change = 1\.5"),
     ("record_replace", FILL | {"center": True}, "does not centre or scale"),
@@ -207,12 +223,12 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("entry", FILL | {"kind": "matrix", "max_steps": 2}, r"entry and change = 1: .*Set change = 1\.5"),
     (
         "entry",
-        FILL | {"kind": "matrix", "weights": COLUMN, "privacy": {"change": 9.0}},
+        FILL | {"kind": "matrix", "aspects": (COLUMN,), "privacy": {"change": 9.0}},
         "change times the root of its weight",
     ),
     (
         "entry",
-        FILL | {"kind": "matrix", "weights": ROW, "privacy": {"change": 9.0}},
+        FILL | {"kind": "matrix", "aspects": (ROW,), "privacy": {"change": 9.0}},
         "change times the root of its weight",
     ),
     ("spectral_norm", FILL | {"kind": "matrix"}, "where entries are missing is not defined"),
@@ -285,8 +301,8 @@ def test_every_face_reaches_the_same_release(tmp_path: Path, capsys: Any) -> Non
     world = with_rule(tmp_path)
     folder, rule = world.folder, ruled(4000)
     np.save(folder / "fill.npy", rule["fill"].values)
-    np.save(folder / "rows.npy", rule["weights"].rows)
-    np.save(folder / "columns.npy", rule["weights"].columns)
+    np.save(folder / "rows.npy", rule["aspects"][-1].rows)
+    np.save(folder / "columns.npy", rule["aspects"][-1].columns)
     table = (
         f'[source]\npath = "x.zarr"\nMORE\n[algorithm]\ntarget_rank = {RANK}\niteration_rank = 4\nmax_steps = 3\n'
         '[privacy]\nepsilon = 1.0\ndelta = 1e-6\nneighboring_relation = "record_replace"\nclip_norm = 1.5\n'
@@ -312,7 +328,7 @@ def test_every_face_reaches_the_same_release(tmp_path: Path, capsys: Any) -> Non
     np.testing.assert_array_equal(exact(by_table, block), exact(world.problem(), block))
     rows = gappy(60)
     filled = np.where(np.isnan(rows), rule["fill"].values, rows)
-    wanted = filled * np.sqrt(rule["weights"].columns) @ found.basis
+    wanted = filled * np.sqrt(rule["aspects"][-1].columns) @ found.basis
     np.testing.assert_allclose(found.scores(rows), wanted)
     assert transform(found.store, rows, tmp_path / "scores").rows_with_gaps == np.isnan(rows).any(axis=1).sum()
     np.testing.assert_allclose(zarr.open_group(tmp_path / "scores")["data"][...], wanted)
@@ -321,8 +337,8 @@ def test_every_face_reaches_the_same_release(tmp_path: Path, capsys: Any) -> Non
     (run, *_) = world.ledger.status("people").runs
     assert run.event["public_rule"] == {
         "missing_fill": rule["fill"].spec,
-        "row_weights": rule["weights"].spec()["rows"],
-        "column_weights": rule["weights"].spec()["columns"],
+        "row_weights": rule["aspects"][-1].digests()["rows"],
+        "column_weights": rule["aspects"][-1].digests()["columns"],
     }
     page = write_report(folder / "python").read_text()
     assert "counts as the public number of its column" in page
@@ -357,7 +373,9 @@ def test_another_rule_is_another_run(tmp_path: Path) -> None:
     with pytest.raises(RefusedError, match=r"data\.missing_fill"):
         world.solve("run", world.problem(fill=Fill(values=0.0)))
     with pytest.raises(RefusedError, match=r"weights\.columns"):
-        world.solve("run", world.problem(weights=Weights(columns=np.ones(COLUMNS), rows=ruled(4000)["weights"].rows)))
+        world.solve(
+            "run", world.problem(aspects=(Weights(columns=np.ones(COLUMNS), rows=ruled(4000)["aspects"][-1].rows),))
+        )
     assert len(world.ledger.status("people").runs) == 1
 
 

@@ -120,7 +120,7 @@ def test_nothing_tells_whether_values_are_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], caplog: Any
 ) -> None:
     """Of two stores that may hold gaps one does, in a twentieth of its entries."""
-    asked = POWER | {"missing": "fill", "fill": Fill(values=0.0), "weights": Weights(columns=np.arange(1.0, 13.0))}
+    asked = POWER | {"missing": "fill", "fill": Fill(values=0.0), "aspects": (Weights(columns=np.arange(1.0, 13.0)),)}
     data = {"one": gappy(4000), "two": records(9000, seed=3)}
     relation = {"neighboring_relation": "record_add_remove", "non_finite": "missing"}
     one, two = (replace(make_world(tmp_path / name, x, **relation), asked=asked) for name, x in data.items())
