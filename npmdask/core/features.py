@@ -296,9 +296,9 @@ def from_outside() -> tuple[Feature, ...]:
     return tuple(entry.load() for entry in entry_points(group=GROUP))
 
 
-def targets(table: str) -> Iterator[tuple[str, str]]:
-    """Go through keys and targets of a table, those of other packages last."""
-    for features in (FEATURES, None):
+def targets(table: str, *, ours: bool = False) -> Iterator[tuple[str, str]]:
+    """Go through keys and targets of a table, those of other packages last, or not at all."""
+    for features in (FEATURES,) if ours else (FEATURES, None):
         for feature in from_outside() if features is None else features:
             yield from ((key, target) for key, target in getattr(feature, table).items() if is_there(target))
 
@@ -338,9 +338,9 @@ def of_type(table: str, kind: type) -> Any:
 _OF_TYPE: dict[tuple[str, type], Any] = {}
 
 
-def keys(table: str) -> list[str]:
-    """Return all keys of a table."""
-    return [key for key, _ in targets(table)]
+def keys(table: str, *, ours: bool = False) -> list[str]:
+    """Return all keys of a table; ``ours``: without those of other packages."""
+    return [key for key, _ in targets(table, ours=ours)]
 
 
 def owner_of(table: str, key: str) -> str:

@@ -23,6 +23,9 @@ from npmdask.storage.source import Source
 JOBS = ("topics", "mixture", "ica")  # kinds of longer jobs, whose stages are runs in folders below theirs
 
 
+PLAIN_KINDS = ("samples", "matrix", "sparse", "symmetric")
+
+
 def lies_elsewhere(source: Source) -> bool:
     """Say whether no rows of a source are read here: they lie with nodes, or are summed in a stored Gram."""
     return bool(getattr(source.reader, "elsewhere", False))
@@ -142,7 +145,7 @@ def _route_of(source: Source, request: Request) -> str:
         return str(source.reader.layout)
     if request.privacy is not None:
         return "privacy"
-    return source.kind if source.kind in features.keys("routes") else ""
+    return "" if source.kind in PLAIN_KINDS else source.kind
 
 
 def prepared(source: Source, request: Request) -> Source:

@@ -20,7 +20,7 @@ from npmdask.algorithms import REGISTRY as ALGORITHMS
 from npmdask.algorithms import Result
 from npmdask.algorithms.stopping import Outcome
 from npmdask.checkpoint.rights import note_rights, what_is_withheld
-from npmdask.checkpoint.schema import REQUIRED
+from npmdask.checkpoint.schema import REQUIRED, TABLES
 from npmdask.checkpoint.store import RunStore, folder_of, not_finished
 from npmdask.core import features
 from npmdask.core.aspects import Reading, keep_aspects, kept_aspects
@@ -246,12 +246,19 @@ def resources_of(held: RunStore, **changed: Any) -> Resources:
     return replace(Resources(**found), **changed)
 
 
+def _is_of_feature(table: str) -> bool:
+    """Say whether a table of run.json is one by which a feature knows its runs, which may have been deleted."""
+    return bool(features.owner_of("restores", table)) or (
+        table not in TABLES and features.found("restores", table) is not None
+    )
+
+
 def problem_of(held: RunStore) -> Problem:
     """The problem that a store's run.json describes."""
     spec = held.read_spec() or {}
     data, algorithm, mechanism = spec["data"], spec["algorithm"], spec["mechanism"]
-    if own := [name for name in features.keys("restores") if name in spec]:
-        problem: Problem = features.found("restores", own[0])(held, spec)
+    if own := next(filter(_is_of_feature, spec), ""):
+        problem: Problem = features.required("restores", own)(held, spec)
         return problem
     if "dilation" in spec.get("lens", {}):
         raise BadInputError(

@@ -79,7 +79,7 @@ def register_source(scheme: str, opener: Opener) -> None:
 
 def schemes() -> list[str]:
     """Return the schemes of URLs that features open."""
-    return [key.removesuffix(OF_URL) for key in features.keys("sources") if key.endswith(OF_URL)]
+    return [key.removesuffix(OF_URL) for key in features.keys("sources", ours=True) if key.endswith(OF_URL)]
 
 
 def is_registered(source: Any) -> bool:
