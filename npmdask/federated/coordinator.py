@@ -136,7 +136,7 @@ class NodeSum(OnePass):
 
 @dataclass(frozen=True, kw_only=True)
 class NodesRecipe:
-    """Nodes that release, each its own products: a :class:`npmdask.privacy.release.Recipe`.
+    """Nodes that release, each its own products: a :class:`npmdask.core.runs.release.Recipe`.
 
     ``mechanisms``: of each node, None of one without noise.
     """

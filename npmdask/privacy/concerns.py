@@ -1,7 +1,7 @@
 """Warn before a private run charges its budget: the guarantee is weak, or the result would be mostly noise.
 
 Only public numbers are used. The noise is the noise that the mechanism is calibrated to at the public start block;
-whatever depends on the kind of release comes from its recipe (:class:`npmdask.privacy.release.Recipe`).
+whatever depends on the kind of release comes from its recipe (:class:`npmdask.core.runs.release.Recipe`).
 """
 
 from __future__ import annotations

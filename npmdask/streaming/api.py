@@ -200,7 +200,7 @@ def stream_components(
     Learn the k components of largest weight of the third moment ``E x (x) x (x) x`` of rows, using each row once.
 
     This uses the online tensor power method, in memory O(d (k + restarts)). The rows must be whitened and not Gaussian:
-    see ``npmdask.algorithms.OnlineTensorPower``, also for the four parameters.
+    see ``npmdask.algorithms.streaming.tensor_power.OnlineTensorPower``, also for the four parameters.
 
     Parameters
     ----------

@@ -449,7 +449,8 @@ import sys, numpy as np
 from npmdask.execution.executor import Threads
 from npmdask.execution.memory import high_water, tree_rss
 from npmdask.execution.memory import plan_memory
-from npmdask.operators import *
+from npmdask.operators.clipped_entries import *
+from npmdask.operators.clipped_rows import *
 from npmdask.storage.readers.gaps import with_missing
 from npmdask.storage.source import open_source
 from npmdask.storage.readers.packed import TriangleReader
