@@ -44,6 +44,7 @@ class Feature:
     choices : who chooses what a question leaves open, by what that is or by the layout of the data.
     fetchers : what reads arrays of a store that is no folder, by the module of its type, or of its errors; "network".
     sources : who opens data, by ``scheme://`` of a URL, the module of a type, or what lies at a path.
+    representations : how entries are told that are no real numbers: "complex".
     readers : what reads entries that are no rows of real numbers, by their layout in a store; "complex".
     executors : what makes passes or sums elsewhere: "cluster", "device".
     stores : what carries the store of a run whose place is a URL, by its scheme.
@@ -71,6 +72,7 @@ class Feature:
     choices: Table = field(default_factory=dict)
     fetchers: Table = field(default_factory=dict)
     sources: Table = field(default_factory=dict)
+    representations: Table = field(default_factory=dict)
     readers: Table = field(default_factory=dict)
     executors: Table = field(default_factory=dict)
     stores: Table = field(default_factory=dict)
@@ -101,6 +103,7 @@ FEATURES: tuple[Feature, ...] = (
     Feature(
         name="complex",
         operators={"complex": "npmdask.operators.complex_parts:of_complex"},
+        representations={"complex": "npmdask.complex.answers:Representation"},
         readers={"complex": "npmdask.storage.readers.complex_parts:in_parts"},
         needs=("symmetric",),
     ),

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from npmdask.errors import BadInputError
-from npmdask.numerics.complex_parts import moduli
 from npmdask.numerics.subspaces import Block
-from npmdask.runs.problem import Problem
+from npmdask.runs.problem import Problem, representation_of
 from npmdask.storage.source import Source
 
 SMALLEST, LARGEST = 1e-140, 1e140  # of products: beyond, squares and sums of them leave float64
@@ -63,7 +62,8 @@ def constant_columns(problem: Problem, source: Source) -> np.ndarray:
     columns, plain = source.statistics, problem.recipe is None and problem.derived is None
     if not problem.request.scale or not plain or columns is None:
         return np.empty(0, np.int64)
-    columns = columns.of_moduli(moduli) if source.parts == 2 else columns
+    own = representation_of(source.reader)
+    columns = columns if own is None else columns.of_moduli(own.moduli)
     small = (columns.mean != 0) & (np.abs(columns.mean) < SMALLEST)
     return np.flatnonzero(~columns.varies & ((columns.deviation > 0) | small))[:: source.parts] // source.parts
 

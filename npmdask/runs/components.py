@@ -21,7 +21,6 @@ from npmdask.checkpoint.store import RunStore
 from npmdask.core import features
 from npmdask.core.aspects import Aspect, Extent, Reading, kept_aspects, reading_of, seen
 from npmdask.errors import BadInputError
-from npmdask.numerics.complex_parts import as_complex, moduli
 from npmdask.numerics.domains import one_of
 from npmdask.numerics.subspaces import Block
 from npmdask.operators.view import AS_STORED, View, in_units_of_data
@@ -247,7 +246,8 @@ def components_of_run(
     surveyed = _statistics(held, spec, source)
     mean, scale = known.pop("mean", surveyed.mean), surveyed.scale
     if np.dtype(data["dtype"]).kind == "c":  # parts of columns
-        scale, mean = surveyed.of_moduli(moduli).scale[::2], as_complex(mean[:, None])[:, 0]
+        own = features.required("representations", "complex")
+        scale, mean = surveyed.of_moduli(own.moduli).scale[::2], own.entries(mean[:, None])[:, 0]
     known |= {"mean": mean if data["center"] else None, "scale": scale if data["scale"] else None}
     return StoredComponents(basis=basis, **known)
 

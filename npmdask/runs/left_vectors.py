@@ -18,10 +18,9 @@ import zarr
 from npmdask.algorithms import Result
 from npmdask.checkpoint.store import RunStore, folder_of
 from npmdask.errors import BadInputError, CommitError, RefusedError
-from npmdask.numerics.complex_parts import as_complex, fix_phases, folded
 from npmdask.numerics.subspaces import Block, fix_signs
 from npmdask.operators import Gram, LeftProduct, Operator
-from npmdask.operators.complex_parts import ComplexGram
+from npmdask.runs.problem import representation_of
 from npmdask.storage.bundle import Arrays, fsync, fsync_folder, read_bundle
 from npmdask.storage.checksum import crc32c
 from npmdask.storage.paths import read_plain
@@ -65,26 +64,17 @@ def refine_with_left(operator: Gram, result: Result, folder: Path, one_pass: Pas
     _require_here(folder, sorted(record.written))
     flush_left(folder, record.written)
     back, gram, vectors = both[:-k], both[-k:], result.vectors  # A^T Z (d x k) and Z^T Z (k x k)
-    of_complex = isinstance(operator, ComplexGram)
-    if of_complex:
-        back, gram, vectors = _of_complex(back, gram, vectors)
+    own = representation_of(operator.reader)
+    if own is not None:
+        back, gram, vectors = own.left(back, gram, vectors)
     values, rotation, turn = _small_svd(gram)
     vectors = vectors @ turn
-    signs = fix_phases(vectors) if of_complex else fix_signs(vectors)
+    signs = fix_signs(vectors) if own is None else own.phases(vectors)
     vectors, rotation = vectors * signs, rotation * signs
     residuals = np.linalg.norm(back @ rotation - vectors * values, axis=0) * (values > 0)
     checksums = np.array([record.written[slab] for slab in sorted(record.written)], np.uint32)
-    if of_complex:  # a row of Z has real and imaginary parts beside each other
-        rotation = np.stack([rotation, 1j * rotation], axis=1).reshape(k, -1)
+    rotation = rotation if own is None else own.rotation(rotation)
     return LeftResult(values=values, vectors=vectors, residual_norms=residuals, rotation=rotation, checksums=checksums)
-
-
-def _of_complex(back: Block, gram: Block, vectors: Block) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """``A^H Z``, ``Z^H Z`` and V, complex, of vectors w_1, i w_1, w_2, ...: Z = A conj(w) has parts R w and R i w."""
-    even, odd = slice(0, None, 2), slice(1, None, 2)
-    products = folded(np.concatenate([back[:, even], back[:, odd]], axis=1))
-    square = gram[even, even] + gram[odd, odd] + 1j * (gram[even, odd] - gram[odd, even])
-    return np.conj(as_complex(products)), square, np.conj(as_complex(vectors[:, even]))
 
 
 def rebuild_left(operator: Gram, arrays: Arrays, folder: Path, one_pass: Pass) -> None:

@@ -25,7 +25,7 @@ from npmdask.operators.view import View
 from npmdask.runs.checks import constant_columns, constant_columns_warning, require_scale, require_symmetric_product
 from npmdask.runs.left_vectors import rebuild_left
 from npmdask.runs.problem import Problem
-from npmdask.runs.results import answer_arrays, assure, closed, of_pairs, outcome_facts, with_excess
+from npmdask.runs.results import answer_arrays, assure, outcome_facts, with_excess
 from npmdask.runs.session import Session
 from npmdask.runs.stopping_rules import leading_view, settle, trace_of
 from npmdask.storage.column_statistics import ColumnStatistics
@@ -120,7 +120,7 @@ class PlainRelease:
     def judged(self, view: StepView, before: list[StepView], state: Any) -> StepView:
         """The view with what is left over, where that is what ends the run; of complex data, of complex pairs."""
         if self._problem.source.parts == 2:
-            return of_pairs(view, self._problem.algorithm.finalize(state))
+            return self._problem.representation.of_pairs(view, self._problem.algorithm.finalize(state))
         return with_excess(self._problem, view, before, state, self._trace, self._operator)
 
     def angle(self, vectors: Block | None) -> float | None:
@@ -142,7 +142,8 @@ class PlainRelease:
             passes += 1
         share = problem.share if isinstance(problem.share, float) else None
         result, explained, outcome = settle(result, outcome, self._trace, share)
-        real, pairs = result, closed(result) if problem.source.parts == 2 else None
+        own = problem.representation
+        real, pairs = result, None if own is None else own.closed(result)
         result = pairs or result
         arrays = self._in_units(result)
         passes += "left_rotation" in arrays

@@ -18,7 +18,6 @@ from npmdask.core.runs.mechanisms import Mechanism, NoNoise
 from npmdask.core.runs.release import EVERYTHING, Disclosure, Recipe
 from npmdask.errors import BadInputError, package_version
 from npmdask.execution.memory import ITERATION_RANK, Chosen
-from npmdask.numerics.complex_parts import moduli
 from npmdask.numerics.subspaces import Block
 from npmdask.numerics.units import attributes
 from npmdask.operators import Operator, TiledGram, View, of_layout
@@ -228,6 +227,11 @@ def register_operator(name: str, make: Callable[[Source], DerivedOperator]) -> N
     OPERATORS[name] = make
 
 
+def representation_of(reader: Any) -> Any:
+    """Return how entries of a reader are told that are no real numbers; None of those that are."""
+    return features.required("representations", "complex") if getattr(reader, "parts", 1) == 2 else None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Problem:
     """Everything that determines the result, bit for bit."""
@@ -284,6 +288,11 @@ class Problem:
     @property
     def d(self) -> int:
         return self.source.dimension if self.derived is None else self.derived.dimension(self.source)
+
+    @property
+    def representation(self) -> Any:
+        """Return how entries are told that are no real numbers; None where they are."""
+        return representation_of(self.source.reader)
 
     @property
     def ranks(self) -> tuple[int, int]:
@@ -345,8 +354,9 @@ class Problem:
         """How the question sees the stored columns, of these means and deviations."""
         asked = self.request
         view = View.of_columns(columns, center=asked.center, scale=asked.scale)
-        if self.source.parts == 2 and asked.scale and columns is not None:
-            view = replace(View.of_columns(columns.of_moduli(moduli), center=False, scale=True), shift=view.shift)
+        if (own := self.representation) is not None and asked.scale and columns is not None:
+            scaled = View.of_columns(columns.of_moduli(own.moduli), center=False, scale=True)
+            view = replace(scaled, shift=view.shift)
         return asked.seen(self.source, view)
 
     def sides(self) -> list[Any]:

@@ -19,19 +19,16 @@ from npmdask.core.certificates.bounds import (
     Certificate,
     Evidence,
     Level,
-    carried_over,
     certify,
     noisy_recursion,
     of_scale,
     rounding_of,
 )
 from npmdask.core.certificates.wording import health, sentence
-from npmdask.numerics.complex_parts import as_complex, complex_pairs, interleaved
 from npmdask.numerics.subspaces import Block
 from npmdask.operators import Gram, Operator, View
-from npmdask.operators.complex_parts import ComplexGram, ComplexSymmetric
 from npmdask.runs.left_vectors import refine_with_left
-from npmdask.runs.problem import Problem, arrays_of_operator
+from npmdask.runs.problem import Problem, arrays_of_operator, representation_of
 from npmdask.runs.stopping_rules import LowRankRule, excess_of
 from npmdask.storage.column_statistics import relative
 from npmdask.storage.readers.dense import ReadStats
@@ -59,8 +56,8 @@ def answer_arrays(
     """
     values, vectors, residuals = in_units(kind, result.values), result.vectors, result.residual_norms
     left = {}
-    if isinstance(operator, ComplexGram | ComplexSymmetric):
-        values, vectors, residuals = in_complex(values, vectors, residuals)
+    if (own := representation_of(operator.reader)) is not None:
+        values, vectors, residuals = own.answer(values, vectors, residuals)
     if kind == "matrix" and isinstance(operator, Gram):  # of a stored Gram there are no rows to make them of
         refined = refine_with_left(operator, result, folder, final_pass)
         values, vectors, residuals = refined.values, refined.vectors, refined.residual_norms
@@ -102,14 +99,14 @@ def assure(
     """The certificate of ``result``; None where there is none to make: tensors, moments, no step.
 
     ``constant``: columns that counted as constant where columns were to be scaled. ``found``: of complex data the
-    closed pairs (npmdask.runs.results) that ``result`` was made.
+    closed pairs that ``result`` was made.
     """
     if not problem.certified or not history or not len(result.values):
         return None
     evidence = evidence_of(problem, result, [str(step["precision"]) for step in history], trace, operator)
     certificate = certify(evidence)
     if found is not None:
-        certificate = _complex_certificate(evidence, certificate, found)
+        certificate = problem.representation.certificate(evidence, certificate, found)
     singular = problem.kind in ("matrix", "sparse")
     residuals = [float(step["worst_residual"]) for step in history]
     state = health(
@@ -271,80 +268,6 @@ def _number(value: float) -> float | None:
 
 def _list(values: np.ndarray) -> list[float | None]:
     return [_number(float(value)) for value in values]
-
-
-# From 2 k real pairs of a run on complex data to the k complex ones: vectors, residuals, certificate, units.
-#
-# The algorithms work with real vectors of twice as many entries (npmdask/operators/complex_parts.py), of which complex
-# conjugates are eigenvectors of ``A^H A``. What a certificate says of eigenvalues, each of which comes twice, is true
-# of them whatever the vectors are; what it says of vectors is made again from the residuals of those returned.
-
-
-WHOLE = 0.7  # sine, below which a space that is made closed under J is tilted no more than before (complex_pairs)
-
-
-def closed(result: Result) -> Result:
-    """The 2 k pairs w_1, i w_1, w_2, i w_2, ... of a space that is closed under multiplication by i.
-
-    Their residuals are those of the vectors that are returned, and of a matrix that was formed its distance is added.
-    """
-    pairs = complex_pairs(result.vectors, result.products)
-    away = 0.0 if result.seen is None else result.seen.away
-    return replace(
-        result,
-        values=np.repeat(pairs.values, 2),
-        vectors=interleaved(pairs.vectors),
-        products=interleaved(pairs.products),
-        residual_norms=np.repeat(pairs.residual_norms + away, 2),
-    )
-
-
-def of_pairs(view: StepView, result: Result) -> StepView:
-    """A step as the k complex pairs of it are."""
-    found = closed(result)
-    return replace(view, ritz_values=found.values[::2], residual_norms=found.residual_norms[::2])
-
-
-def _complex_certificate(evidence: Evidence, certificate: Certificate, found: Result) -> Certificate:
-    """The certificate of k complex pairs, where ``found`` are they (:func:`closed`).
-
-    ``evidence`` and ``certificate`` are of the 2 k real pairs that they were made of.
-    """
-    residuals = found.products - found.vectors * found.values
-    again = carried_over(certificate, replace(evidence, values=found.values, gram=residuals.T @ residuals))
-    values, nearest = np.abs(found.values[::2]), np.linalg.norm(residuals[:, ::2], axis=0) + certificate.perturbation
-    return replace(
-        certificate,
-        values=found.values[::2],
-        nearest=nearest,
-        levels=tuple(_halved(*both, values, nearest) for both in zip(again, certificate.levels, strict=True)),
-    )
-
-
-def _halved(level: Level, before: Level, values: np.ndarray, nearest: np.ndarray) -> Level:
-    """A level of 2 k pairs as one of k; ``before``: of those that were found, whose space may be bounded better.
-
-    Each vector is tilted against the eigenvectors of its own value by its residual over the gap to all others (Davis
-    and Kahan). Values are sizes: one of the other sign is further away.
-    """
-    lower, upper = level.lower[0::2], level.upper[1::2]
-    above = np.append(np.inf, lower[:-1]) - values
-    below = values - np.append(upper[1:], level.following)
-    gaps = np.minimum(above, below)
-    sines = np.divide(nearest, gaps, out=np.full(len(gaps), np.inf), where=gaps > nearest)
-    return replace(
-        level,
-        lower=lower,
-        upper=upper,
-        sine=min(level.sine, before.sine if before.sine < WHOLE else math.inf),
-        component_sines=sines,
-        lost=level.lost / 2,
-    )
-
-
-def in_complex(values: np.ndarray, vectors: np.ndarray, norms: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Values, vectors and residual norms of closed pairs as those of k complex ones of ``A^H A``."""
-    return values[::2], np.conj(as_complex(vectors[:, ::2])), norms[::2]
 
 
 # What was predicted of a run before its first pass, read back beside what it took. The predictions are made by

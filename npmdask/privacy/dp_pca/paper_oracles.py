@@ -139,7 +139,7 @@ class PlainOja(OjaOracle):
     Notes
     -----
     Neighbours: none, not private: it refuses to be charged.
-    Guarantee: Theorem 7 of Duengler and Sanyal 2025 for rates as in :meth:`~npmdask.algorithms.streaming.oja.Oja.theory`.
+    Guarantee: Theorem 7 of Duengler and Sanyal 2025 for rates as in ``oja.Oja.theory`` of streams.
     Needs: rates for every round, batches that fit into a round; else BadInputError.
     Cost: every record once, O(d k); O(d k) memory.
     """

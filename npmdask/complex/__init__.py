@@ -1,0 +1,1 @@
+"""Complex data: rows and matrices whose entries have real and imaginary parts."""
