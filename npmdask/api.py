@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from npmdask.checkpoint.rights import allow as allow_urls
 from npmdask.checkpoint.store import RunStore, folder_of, no_run
-from npmdask.core.aspects import asked
+from npmdask.core.aspects import Aspect, asked
 from npmdask.errors import BadInputError
 from npmdask.execution.executor import scheduler_of
 from npmdask.execution.reduction import COMMIT_SECONDS
@@ -60,6 +60,7 @@ def top_k(
     operator: str | None = None,
     row_weights: Any = None,
     column_weights: Any = None,
+    aspects: Sequence[Aspect] = (),
     workers: int = 0,
     threads: int | None = None,
     cluster: Any = None,
@@ -184,6 +185,8 @@ def top_k(
         Weights of the squares in the inner product of rows, such as areas of grid cells; entries are multiplied by
         their square roots. A name or path as for ``row_weights``, or "coslat": cosines of the latitudes of labelled
         data. ``Solution.patterns`` are in the units of the data.
+    aspects : sequence of Aspect, optional
+        How the question sees the data besides, by objects of other packages: :class:`npmdask.core.aspects.Aspect`.
     workers : int, default 0
         Worker processes; 0 uses only this one. Like the next two, it changes no bit of the result.
     threads : int, optional
@@ -263,7 +266,7 @@ def top_k(
         stddev=stddev,
         privacy=privacy,
         operator=operator,
-        aspects=asked(opened, source, keywords),
+        aspects=(*asked(opened, source, keywords), *aspects),
     )
     resources = asked_resources(memory, threads, workers, cluster, certificates, commit_seconds, device, device_memory)
     problem = posed(request, opened, resources, store, begun)

@@ -91,6 +91,15 @@ def test_views_multiply(algorithm: str) -> None:
     assert ordered((one, None, two)) == ordered((two, one))
 
 
+@pytest.mark.usefixtures("theirs")
+def test_it_is_asked_for_by_a_person() -> None:
+    """Beside what keywords ask for."""
+    how: dict[str, Any] = {"kind": "samples", "center": True, "tol": 1e-12}
+    both = npmdask.top_k(ROWS, 2, row_weights=WORTH, aspects=[RowLimit(first=FIRST)], **how)
+    fewer = npmdask.top_k(ROWS[:FIRST], 2, row_weights=WORTH[:FIRST], **how)
+    np.testing.assert_allclose(both.values, fewer.values, rtol=1e-9)
+
+
 def test_it_is_kept_compared_and_missed(limited: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without its package a run would be another question. Mutant: no ``version.aspects``."""
     spec = json.loads((limited / "run.json").read_text())

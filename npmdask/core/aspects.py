@@ -42,7 +42,7 @@ class Aspect:
     Attributes
     ----------
     place : str
-        Where it stands in run.json: a table, or "table.key".
+        Where run.json has it: a table, or "table.key".
     noun : str
         What it is called in sentences of others.
     part : str
@@ -144,7 +144,7 @@ def ordered(aspects: Iterable[Aspect | None]) -> tuple[Aspect, ...]:
     Raises
     ------
     BadInputError
-        Two of a kind, two that change entries, or one that is in no table: nobody could resume its run.
+        Two of a kind, two that change entries, or one that is in no table: its run could not be resumed.
     """
     given = [each for each in aspects if each is not None]
     given.sort(key=lambda each: (not isinstance(each, Reading), each.place))

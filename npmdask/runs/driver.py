@@ -39,7 +39,7 @@ def solve(
 
 
 def _solve_in(folder: Path, problem: Problem, resources: Resources, observer: Observer | None) -> Solution:
-    """Run a problem in a temporary folder, which nobody but the observer watches."""
+    """Run a problem in a temporary folder, which only the observer watches."""
     with RunStore(folder) as held:
         return drive(problem, held, resources, observer, followed=observer is not None)
 
@@ -51,7 +51,7 @@ def drive(
 
     Parameters
     ----------
-    followed : somebody may ask how far it is, by an observer or in the store: then a feature observes, too.
+    followed : a person may ask how far it is, by an observer or in the store: then a feature observes, too.
     """
     resources.require_possible()
     settle = features.found("choices", 'device = "auto"') if resources.device == "auto" else None
@@ -68,6 +68,6 @@ def drive(
 
 
 def with_features(observer: Observer | None) -> Observer:
-    """Return the observer of a run that somebody may follow, after that of a feature."""
+    """Return the observer of a run that a person may follow, after that of a feature."""
     first = features.found("observers", "a followed run")
     return Observers(*([first()] if first else []), observer or Observer())
