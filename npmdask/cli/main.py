@@ -33,9 +33,8 @@ from npmdask.cli.models import (
     print_answer,
     progress_of,
 )
-from npmdask.cli.operate import add_gc, add_metrics, add_serve, add_status
 from npmdask.cli.parser import Parser, add_columns, add_completion, add_device, add_schema, columns_of, complete, port
-from npmdask.cli.privacy import add_audit, add_ledger, add_perturb
+from npmdask.core import features
 from npmdask.errors import BadInputError, BudgetError, NpmdaskError, require, warn, warnings_to
 from npmdask.numerics.units import attributes
 from npmdask.runs.progress import stop_bars
@@ -336,8 +335,9 @@ def _parser() -> Parser:
     )
     parser.add_argument("--version", action=Version, nargs=0, help="show the version and exit")
     commands = parser.add_subparsers(dest="name", required=True, metavar="COMMAND")
-    for add in COMMANDS:
-        add(commands)
+    for each in COMMANDS:
+        if (add := features.found("commands", each) if isinstance(each, str) else each) is not None:
+            add(commands)
     return parser
 
 
@@ -567,7 +567,7 @@ def _node(a: argparse.Namespace) -> int:
     return 0
 
 
-COMMANDS = (
+COMMANDS = (  # in the order of the help; of a feature, which may have been deleted, the word
     add_ingest,
     add_generate,
     add_gram,
@@ -578,9 +578,9 @@ COMMANDS = (
     _add_resume,
     _add_deflate,
     _add_inspect,
-    add_status,
-    add_metrics,
-    add_gc,
+    "status",
+    "metrics",
+    "gc",
     _add_report,
     _add_export,
     add_transform,
@@ -590,11 +590,11 @@ COMMANDS = (
     add_mca,
     add_cca,
     add_moments,
-    add_ledger,
-    add_perturb,
-    add_audit,
+    "ledger",
+    "perturb",
+    "audit",
     _add_node,
-    add_serve,
+    "serve",
     add_schema,
     add_completion,
 )

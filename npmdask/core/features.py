@@ -52,6 +52,7 @@ class Feature:
     releases : who makes the products of a question, by its rule for missing values or the kind of its data.
     notes : who notes what is odd about an answer, by whose answer it is.
     statements : how wrong an answer can be, by the kind of its data, or whose it is.
+    commands : of the command line: what adds their arguments, by their word.
     needs : features without which it cannot be.
     """
 
@@ -80,10 +81,12 @@ class Feature:
     releases: Table = field(default_factory=dict)
     notes: Table = field(default_factory=dict)
     statements: Table = field(default_factory=dict)
+    commands: Table = field(default_factory=dict)
     needs: tuple[str, ...] = ()
 
 
 FEATURES: tuple[Feature, ...] = (
+    Feature(name="accounting"),
     Feature(
         name="advice",
         methods={
@@ -157,7 +160,25 @@ FEATURES: tuple[Feature, ...] = (
         kinds={"mixture": "npmdask.manage.latent:MIXTURE", "ica": "npmdask.manage.latent:ICA"},
         needs=("manage",),
     ),
-    Feature(name="manage", needs=("report",)),
+    Feature(
+        name="ledger",
+        commands={
+            "ledger": "npmdask.cli.privacy:add_ledger",
+            "perturb": "npmdask.cli.privacy:add_perturb",
+            "audit": "npmdask.cli.privacy:add_audit",
+        },
+        needs=("accounting", "privacy"),
+    ),
+    Feature(
+        name="manage",
+        commands={
+            "status": "npmdask.cli.operate:add_status",
+            "metrics": "npmdask.cli.operate:add_metrics",
+            "gc": "npmdask.cli.operate:add_gc",
+            "serve": "npmdask.cli.operate:add_serve",
+        },
+        needs=("report",),
+    ),
     Feature(
         name="missing",
         aspects={"data.missing": "npmdask.runs.missing:Gaps"},
@@ -174,6 +195,7 @@ FEATURES: tuple[Feature, ...] = (
             "forming": "npmdask.planning.plan:forms_sooner",
             'iteration_rank = "auto"': "npmdask.planning.plan:free_columns",
         },
+        needs=("complex", "gpu", "remote", "symmetric", "tensors", "theory"),
     ),
     Feature(
         name="privacy",
@@ -185,7 +207,7 @@ FEATURES: tuple[Feature, ...] = (
         kinds={"algorithm input-perturbation": "npmdask.manage.noisy_copy:COPY"},
         statements={"private": "npmdask.privacy.statements:of_private_run"},
         choices={"private": "npmdask.planning.private:choose"},
-        needs=("tensors",),
+        needs=("accounting", "symmetric", "tensors", "theory"),
     ),
     Feature(
         name="remote",
@@ -264,6 +286,7 @@ FEATURES: tuple[Feature, ...] = (
         statements={"tensor": "npmdask.tensors.statements:of_tensor_run"},
         needs=("symmetric",),
     ),
+    Feature(name="theory", needs=("accounting",)),
     Feature(name="topics", kinds={"topics": "npmdask.manage.topics:TOPICS"}, needs=("manage",)),
     Feature(
         name="two_fields",
