@@ -13,9 +13,9 @@ core : code lines and files of ``npmdask/core``.
 reaches, first : in the core, imports of a feature (a folder beside the core), in functions too, and strings that name
     one of its modules outside ``core/features.py``; how many, and five of them.
 edges : imports of features in the files that will be the core, by ``infra/house_map.toml``.
-folders, deletable, not : folders beside the core; those without which a plain ``top_k`` still runs, which is tried on
-    a copy; and those without which it does not. With a folder goes what needs it: by ``needs`` of ``core/features.py``,
-    and as given in arguments.
+folders, deletable, not : features by the map, or folders beside the core without one; those without which a plain
+    ``top_k`` still runs, which is tried on a copy; and those without which it does not. With each goes what needs it:
+    by ``needs`` of ``core/features.py``, and as given in arguments.
 all, sizes, largest : code lines of the package, of each folder beside the core, and of the four largest.
 words : of ``docs/**/*.md``.
 names, named : lines of the core that know a feature by name, for each feature of ``core/features.py`` (None without
@@ -92,6 +92,17 @@ class Checkout:
         beside = (each for each in sorted(self.package.iterdir()) if each.is_dir())
         return [each.name for each in beside if each.name not in ("core", "__pycache__") and any(each.rglob("*.py"))]
 
+    def parts(self) -> dict[str, list[Path]]:
+        """Return what can be deleted, with its files: features by the map, or folders beside the core without one."""
+        path = self.root / MAP
+        if not path.is_file():
+            return {name: sorted((self.package / name).rglob("*.py")) for name in self.folders()}
+        found: dict[str, list[Path]] = {}
+        for folder, files in tomllib.loads(path.read_text()).items():
+            if (name := folder.split("/")[0]) not in ("core", ".", "cli"):
+                found.setdefault(name, []).extend(self.package / each.partition(" > ")[0] for each in files)
+        return found
+
     def core_files(self) -> list[Path]:
         return sorted(self.core.rglob("*.py")) if self.core.is_dir() else []
 
@@ -157,26 +168,35 @@ def goes_with(folder: str, needs: Mapping[str, Sequence[str]]) -> set[str]:
 
 
 def kept_by_trial(checkout: Checkout, needs: Mapping[str, Sequence[str]]) -> list[str]:
-    """Find the folders without which a plain ``top_k`` fails: each is deleted in a copy."""
-    kept = []
-    for folder in checkout.folders():
+    """Find the parts without which a plain ``top_k`` fails: each is deleted in a copy."""
+    kept, parts = [], checkout.parts()
+    for name in sorted(parts):
         with tempfile.TemporaryDirectory() as copy:
             shutil.copytree(checkout.package, Path(copy, "npmdask"), ignore=shutil.ignore_patterns("__pycache__"))
-            for gone in goes_with(folder, needs):
-                shutil.rmtree(Path(copy, "npmdask", gone))
+            delete(Path(copy), checkout, goes_with(name, needs) & parts.keys())
             if run(PLAIN, Path(copy)).returncode:
-                kept.append(folder)
+                kept.append(name)
     return kept
 
 
+def delete(copy: Path, checkout: Checkout, gone: Iterable[str]) -> None:
+    """Delete parts in a copy; a package in which files of others lie stays one."""
+    parts = checkout.parts()
+    paths = [copy / path.relative_to(checkout.root) for name in gone for path in parts[name]]
+    for path in sorted(paths, key=lambda path: (path.name == "__init__.py", -len(path.parts))):
+        if path.name != "__init__.py" or not [one for one in path.parent.rglob("*.py") if one.name != "__init__.py"]:
+            path.unlink()
+
+
 def kept_by_imports(checkout: Checkout, loaded: Iterable[Path], needs: Mapping[str, Sequence[str]]) -> list[str]:
-    """Find the folders of which a plain ``top_k`` loads a module.
+    """Find the parts of which a plain ``top_k`` loads a module.
 
     They are all that :func:`kept_by_trial` finds, in a second instead of half a minute, and more only where an import
     is guarded: what is not loaded cannot be missed.
     """
-    rooms = {path.relative_to(checkout.package).parts[0] for path in loaded}
-    return [folder for folder in checkout.folders() if goes_with(folder, needs) & rooms]
+    parts, there = checkout.parts(), {path for path in loaded if path.name != "__init__.py"}
+    used = {name for name, paths in parts.items() if there & {*paths}}
+    return [name for name in sorted(parts) if goes_with(name, needs) & used]
 
 
 # What the core knows of features.
@@ -305,10 +325,13 @@ def texts(node: ast.AST | None) -> list[str]:
     return [each.value for each in found if isinstance(each.value, str)]
 
 
-def needers(features: Sequence[Entry], given: Sequence[str]) -> dict[str, list[str]]:
-    """Return what goes with a folder, by the tables and by arguments ``folder=needer,needer``."""
+def needers(features: Sequence[Entry], given: Sequence[str], *, by_name: bool = False) -> dict[str, list[str]]:
+    """Return what goes with a folder, by the tables and by arguments ``folder=needer,needer``; or with a name."""
     found: dict[str, list[str]] = {}
-    for one in features:
+    for one in features if by_name else ():
+        for need in one.needs:
+            found.setdefault(need, []).append(one.name)
+    for one in () if by_name else features:
         for other in features:
             if other.name in one.needs:
                 for folder in other.folders - one.folders:
@@ -384,7 +407,8 @@ def measured(root: Path, given: Sequence[str] = (), *, trial: bool = True) -> di
     """Measure all gates of a checkout; without ``trial``, ``not`` is what a run loads."""
     checkout = Checkout(root=root.resolve())
     features, reached, folders = entries(checkout), reaches(checkout), checkout.folders()
-    needs, loaded, core = needers(features, given), loaded_files(checkout), checkout.core_files()
+    needs = needers(features, given, by_name=(checkout.root / MAP).is_file())
+    loaded, core, parts = loaded_files(checkout), checkout.core_files(), checkout.parts()
     kept = kept_by_trial(checkout, needs) if trial else kept_by_imports(checkout, loaded, needs)
     sizes = {folder: lines_of((checkout.package / folder).rglob("*.py")) for folder in folders}
     known = names(checkout, features) if checkout.features.is_file() else None
@@ -395,8 +419,8 @@ def measured(root: Path, given: Sequence[str] = (), *, trial: bool = True) -> di
         "reaches": len(reached),
         "first": reached[:5],
         "edges": len(edges(checkout)),
-        "folders": len(folders),
-        "deletable": len(folders) - len(kept),
+        "folders": len(parts),
+        "deletable": len(parts) - len(kept),
         "not": kept,
         "all": lines_of(checkout.package.rglob("*.py")),
         "largest": sorted(((size, folder) for folder, size in sizes.items()), reverse=True)[:4],

@@ -32,7 +32,7 @@ def test_nothing_is_worse_than_its_limit() -> None:
 def test_what_a_plain_run_loads_is_what_it_needs() -> None:
     """Fails where an import is guarded: then the cheap test above is stricter than deleting the folder."""
     checkout = Checkout(root=ROOT)
-    needs = needers(entries(checkout), ())
+    needs = needers(entries(checkout), (), by_name=True)
     assert kept_by_imports(checkout, loaded_files(checkout), needs) == kept_by_trial(checkout, needs)
 
 

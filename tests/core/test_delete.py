@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -14,14 +13,11 @@ import pytest
 import zarr
 
 import npmdask
-from npmdask.core.features import FEATURES
+from infra.house_gates import Checkout, delete, entries, goes_with, needers
 from tests.conftest import often
 
 ROOT = Path(__file__).resolve().parents[2]
-FILES: dict[str, list[str]] = {}
-for _folder, _files in tomllib.loads((ROOT / "infra" / "house_map.toml").read_text()).items():
-    if (_name := _folder.split("/")[0]) not in ("core", ".", "cli"):
-        FILES.setdefault(_name, []).extend(each.partition(" > ")[0] for each in _files)
+CHECKOUT = Checkout(root=ROOT)
 RUNS = """
 import sys
 import numpy as np, npmdask
@@ -29,17 +25,6 @@ x = np.random.default_rng(0).standard_normal((500, 20))
 npmdask.top_k(x, 3, kind="samples", center=True)
 assert npmdask.resume(sys.argv[1], max_steps=100).converged
 """
-
-
-def goes(feature: str) -> set[str]:
-    """Return a feature and all that cannot be without it."""
-    gone, waiting = set[str](), [feature]
-    while waiting:
-        each = waiting.pop()
-        if each not in gone:
-            gone.add(each)
-            waiting += [other.name for other in FEATURES if each in other.needs]
-    return gone
 
 
 @pytest.fixture(scope="module")
@@ -53,17 +38,15 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("feature", often(sorted(FILES), 0, 3))
+@pytest.mark.parametrize("feature", often(sorted(CHECKOUT.parts()), 0, 3))
 def test_the_rest_goes_on_without_it(feature: str, begun: Path, tmp_path: Path) -> None:
     """Mutant: an import of ``npmdask.planning`` in npmdask/api.py."""
     package, run = tmp_path / "npmdask", tmp_path / "run"
     shutil.copytree(ROOT / "npmdask", package, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(begun, run)
-    gone = [name for each in goes(feature) for name in FILES.get(each, ())]
-    for name in sorted(gone, key=len, reverse=True):
-        others = [path for path in (package / name).parent.rglob("*.py") if path != package / name]
-        if not name.endswith("__init__.py") or not others:  # a package that others lie in stays
-            (package / name).unlink()
+    delete(
+        tmp_path, CHECKOUT, goes_with(feature, needers(entries(CHECKOUT), (), by_name=True)) & CHECKOUT.parts().keys()
+    )
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     for command in (["-c", "import npmdask"], ["-c", RUNS, str(run)], ["-m", "npmdask", "--help"]):
         words = [sys.executable, "-W", "ignore", *command]
