@@ -130,6 +130,8 @@ def test_what_does_not_go_with_it_says_its_name() -> None:
         make_problem(
             open_source(ROWS, "samples"), Request(target_rank=2, max_steps=2, privacy=promise, aspects=(limit,))
         )
+    with pytest.raises(BadInputError, match=r"aspects = \[3\]: give objects of classes that are"):
+        npmdask.top_k(ROWS, 2, aspects=[3])  # type: ignore[list-item]
     with pytest.raises(BadInputError, match="give one of each"):
         ordered((limit, limit))
 
