@@ -15,6 +15,8 @@ from npmdask.numerics.subspaces import Block
 from npmdask.operators._protocol import as_dtype, like
 from npmdask.storage.column_statistics import ColumnStatistics
 
+LEAST_SINGLE = 1e-12  # of a mean weight: of values within the range of the power method (1e-18) 7 digits are left
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class View:
@@ -75,6 +77,13 @@ class View:
         multiplied cannot be told from its product with a column that weighs nothing.
         """
         return self.row_weight is None and (self.column_weight is None or bool((self.column_weight > 0).all()))
+
+    def fits_single(self, rows: int) -> bool:
+        """Say whether sums over rows that are multiplied by their weights stay in the range of float32.
+
+        What they are divided by afterwards, the weight of all, tells nothing of it.
+        """
+        return bool(LEAST_SINGLE < self.weight_of_rows(rows) / rows < 1 / LEAST_SINGLE)
 
     def on_columns(self, block: Block) -> Block:
         """``diag(1 / scale) diag(v)^(1/2) block``: what X is multiplied by, and what sums over its rows are."""

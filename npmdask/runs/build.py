@@ -90,7 +90,7 @@ def plain_problem(
         start, p = _with_random_columns(start, k, p, source.dimension, asked=request.iteration_rank is not None)
         random = p - start.basis.shape[1] if start.random_columns else 0
     tol = default_tol(source.reader.dtype) if request.tol is None else request.tol
-    single = source.reader.dtype == np.float32
+    single = source.reader.dtype == np.float32 and request.seen(source).fits_single(int(source.shape[0]))
     alone = share is None and locked is None and start is None and request.mechanism == "none"
     alone = alone and request.seen(source).allow_rounding
     mechanism = MECHANISMS[request.mechanism](**({"stddev": request.stddev} if request.mechanism != "none" else {}))

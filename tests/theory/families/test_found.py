@@ -45,6 +45,23 @@ def test_correlations_of_pairs(dtype: str) -> None:
     assert np.abs(solution.values - values).max() <= bound_of(solution) + 1e-13
 
 
+@pytest.mark.parametrize("weight", [1e-50, 1e-35, 1.0, 1e30])
+@pytest.mark.parametrize("lazy", [False, True])
+def test_weights_out_of_the_range_of_float32(weight: float, *, lazy: bool) -> None:
+    """Sums of weighted rows underflowed in the first steps, which counted as steps of the power method.
+
+    Mutant: ``single`` of whatever weights in ``runs.build``.
+    """
+    rng = np.random.default_rng(0)
+    x, weights = rng.standard_normal((14, 95)).astype("f4"), weight * (rng.random(14) + 0.5)
+    how: dict[str, Any] = {"kind": "samples", "center": True, "algorithm": "power", "max_steps": 3, "seed": 400}
+    solution = npmdask.top_k(da.from_array(x, chunks=(5, 95)) if lazy else x, 9, row_weights=weights, **how)
+    shares = weights / weights.sum()
+    values = np.linalg.svd((x - shares @ x) * np.sqrt(shares)[:, None], compute_uv=False)[:9] ** 2
+    likely = solution.certificate["levels"][1]["value_errors"]  # type: ignore[index]
+    assert (np.abs(solution.values - values) <= np.array(likely) + 1e-13).all()
+
+
 @pytest.mark.parametrize("algorithm", ["power", "krylov", "gram"])
 def test_many_sparse_rows_with_a_large_mean(algorithm: str) -> None:
     """The squares of a mean cancel, after sums over all rows whose rounding is up to 58 eps of them.
