@@ -34,7 +34,7 @@ def test_features_are_in_order_and_need_each_other() -> None:
 
 
 def test_a_feature_that_was_deleted_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And a word that nobody knows is no feature."""
+    """And an unknown word is no feature."""
     gone = Feature(name="rooms", routes={"room": "npmdask.rooms.route:Route"})
     monkeypatch.setattr(features, "FEATURES", (*FEATURES, gone))
     assert features.found("routes", "room") is None and "room" not in features.keys("routes")

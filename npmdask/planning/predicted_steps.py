@@ -60,7 +60,7 @@ class Predictor(Observer):
     """
 
     def on_ready(self, problem: Problem, session: Session) -> None:
-        tell = partial(foretold, problem, session.memory, session.executor)
+        tell = partial(predicted, problem, session.memory, session.executor)
         log_prediction(tell, session.telemetry(), session.log)
 
     def on_search(self, problem: Problem, stage: Problem, session: Session, store: RunStore) -> None:
@@ -82,7 +82,7 @@ def log_prediction(tell: Callable[[], dict[str, Any]], telemetry: list[dict[str,
     log(FORESEEN, **told, seconds=round(time.perf_counter() - begin, 3))
 
 
-def foretold(problem: Problem, plan: MemoryPlan, executor: Executor) -> dict[str, Any]:
+def predicted(problem: Problem, plan: MemoryPlan, executor: Executor) -> dict[str, Any]:
     """Say how many steps ``problem`` will need, or why that is not known."""
     if isinstance(problem.algorithm, TensorPower):
         return _of_tensor(problem.algorithm)

@@ -230,7 +230,7 @@ def test_a_cluster_that_is_busy_or_lost_delays_no_run(
         told.append(facts)
 
     def tell() -> dict[str, Any]:
-        return predicted_steps.foretold(problem, plan, executor)
+        return predicted_steps.predicted(problem, plan, executor)
 
     def lose_all(*asked: Any, submit: Any = executor._client.submit, **more: Any) -> Any:
         future = submit(*asked, **more)

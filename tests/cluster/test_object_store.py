@@ -127,7 +127,7 @@ def test_steps_are_foretold_where_the_data_are(
     second = foreseen(tmp_path / "cluster")
     for name in ("steps", "spectrum", "rows", "places"):
         assert first[name] == second[name]
-    monkeypatch.setattr(predicted_steps, "foretold", lambda *a: {"steps": None, "why": "not asked for"})
+    monkeypatch.setattr(predicted_steps, "predicted", lambda *a: {"steps": None, "why": "not asked for"})
     without = npmdask.top_k("s3://bucket/x.zarr", 5, store=tmp_path / "without")
     for solution, store in ((here, "s3"), (far, "cluster")):
         assert (solution.data_passes, solution.bytes_read) == (without.data_passes, without.bytes_read)

@@ -142,7 +142,7 @@ def test_why_nothing_is_predicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         raise BadInputError("chunk 0.0 is missing")
 
     monkeypatch.setattr(predicted_steps, "draw_sample", broken)
-    assert "no number of steps" in npmdask.top_k(data, 3).prediction["prediction"], "nobody follows it"
+    assert "no number of steps" in npmdask.top_k(data, 3).prediction["prediction"], "no one follows it"
     other = npmdask.top_k(data, 3, observer=Observer())
     assert "chunk 0.0 is missing" in other.prediction["prediction"]
     assert other.basis.tobytes() == first.basis.tobytes()

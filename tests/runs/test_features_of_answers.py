@@ -57,7 +57,7 @@ def test_every_method_of_the_table_is_one_of_the_class() -> None:
 
 
 def test_an_answer_does_without_notes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Component 1 is the mean of what is not centred; where nobody notes that, all else of the result is the same."""
+    """Component 1 is the mean of what is not centred; without a note of that all else is the same."""
     solved(tmp_path / "noted", kind="matrix")
     kept = tuple(gone(one) if one.name == "advice" else one for one in features.FEATURES)
     monkeypatch.setattr(features, "FEATURES", kept)

@@ -49,7 +49,7 @@ def test_a_type_finds_who_knows_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(features, "_OF_TYPE", {})
 
     class Kind(pd.DataFrame):
-        """A type of somebody's own."""
+        """A type of another package."""
 
     assert features.of_type("sources", Kind) is list
     assert features.of_type("sources", pd.Series) is dict
