@@ -75,7 +75,7 @@ mutants: env        ## mistakes in what runs are trusted for, and the tests that
 	@$(call module,infra.mutants $(ONLY))
 
 kills: env          ## 200 kills at random instants of runs, releases and streams, and one at every change of a store, bit for bit
-	@$(BIN)/python -m pytest tests/faults tests/privacy/runs tests/prefect -m heavy
+	@$(BIN)/python -m pytest tests/faults tests/*/test_*kills.py tests/privacy/runs tests/prefect -m heavy
 
 matrix: env         ## kill each of seven parts of a local cluster in each of five phases of a private release: an hour
 	@$(BIN)/python -m infra.kill_matrix
@@ -91,7 +91,7 @@ soak: env           ## a schedule every 20 s for half an hour, a random kill eve
 	@$(BIN)/python -m infra.soak --minutes $(or $(MINUTES),30)
 
 audit: env          ## attack the private release with many runs, and everything that must be rejected
-	@$(BIN)/python -m pytest tests/privacy/audit
+	@$(BIN)/python -m pytest tests/audit
 	@$(BIN)/npmdask audit --runs $(or $(RUNS),20000)
 
 audit-deps: env     ## what is installed is the lock, with hashes; known vulnerabilities where pip-audit is installed and can ask

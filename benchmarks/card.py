@@ -19,7 +19,7 @@ import numpy as np
 import zarr
 
 from benchmarks.registry import NoCardError
-from npmdask.execution.memory import usable_cores
+from npmdask.core.execution.memory import usable_cores
 
 COLUMNS, GENES = 4096, 5000
 LARGE = 2**28  # bytes of a data set from which on it is made on the card

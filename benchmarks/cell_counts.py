@@ -12,7 +12,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from benchmarks.data import require_disk
-from npmdask.numerics.random import generator
+from npmdask.core.numerics.random import generator
 
 TYPES, STEPS = 12, 40  # on a path from one type to the next
 BLOCK = 10_000  # cells

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.algorithms import BlockKrylov, PowerMethod, Result
-from npmdask.algorithms.stopping import ResidualRule, StepView, view_of
+from npmdask.core.algorithms import BlockKrylov, PowerMethod, Result
+from npmdask.core.algorithms.stopping import ResidualRule, StepView, view_of
 from npmdask.core.certificates.bounds import Certificate, Evidence, certify, rounding_of
-from npmdask.numerics.random import generator
+from npmdask.core.numerics.random import generator
 
 SPECTRA = (
     "geometric",

@@ -16,8 +16,8 @@ from zarr.codecs import ZstdCodec
 
 from benchmarks.card import write_cells, write_genotypes, write_rows
 from benchmarks.registry import FACTORS, CannotRunError
-from npmdask.numerics.random import generator
-from npmdask.numerics.subspaces import random_orthonormal
+from npmdask.core.numerics.random import generator
+from npmdask.core.numerics.subspaces import random_orthonormal
 from npmdask.synthetic import generate
 
 MIB = 2**20

@@ -20,17 +20,17 @@ from benchmarks.kdppca_trials import FIRST_SEED
 from benchmarks.paper_kdppca import QUICK_TRIALS
 from benchmarks.paper_page import Rows, keep, message
 from npmdask.accounting import WAYS, Budget, allocation_stddev, mean_stddev
+from npmdask.core.numerics.random import generator
+from npmdask.core.numerics.subspaces import Block
+from npmdask.dp_pca.base import Relation, SimulatedNoise, released
+from npmdask.dp_pca.deflation import Deflation
+from npmdask.dp_pca.exact_oracles import PowerOracle
+from npmdask.dp_pca.paper_oracles import DPOjas
+from npmdask.dp_pca.private_mean import ClippedMean
 from npmdask.errors import RefusedError
 from npmdask.experiments.figures import Setting
 from npmdask.experiments.matrix_streams import MatrixStream
 from npmdask.experiments.oracles import OJAS_RATE, black_box_pca, images, largest_image, steps
-from npmdask.numerics.random import generator
-from npmdask.numerics.subspaces import Block
-from npmdask.privacy.dp_pca.base import Relation, SimulatedNoise, released
-from npmdask.privacy.dp_pca.deflation import Deflation
-from npmdask.privacy.dp_pca.exact_oracles import PowerOracle
-from npmdask.privacy.dp_pca.paper_oracles import DPOjas
-from npmdask.privacy.dp_pca.private_mean import ClippedMean
 
 NAME = "kdppca-allocation"
 COMPARED, MEASURED = Budget(1.0, 1e-6), Budget(1.0, 0.01)  # the second is that of the figures

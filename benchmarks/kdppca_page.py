@@ -16,9 +16,9 @@ from benchmarks.kdppca_figures import draw
 from benchmarks.paper_kdppca import Point, claims, curves_of, read_csv
 from benchmarks.paper_page import Rows, save, write
 from benchmarks.paper_page import kept as kept_json
+from npmdask.core.numerics.random import generator
+from npmdask.core.numerics.subspaces import random_orthonormal
 from npmdask.experiments.figures import FIGURES, Setting, methods
-from npmdask.numerics.random import generator
-from npmdask.numerics.subspaces import random_orthonormal
 
 PAGE = ROOT / "docs" / "kdppca.md"
 KEPT = RESULTS.with_name("kdppca")

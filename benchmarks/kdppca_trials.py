@@ -15,8 +15,8 @@ from dataclasses import astuple, dataclass, fields
 from functools import lru_cache
 from pathlib import Path
 
+from npmdask.core.numerics.subspaces import Block
 from npmdask.experiments.figures import DELTA, EPSILON, Method, Setting, methods
-from npmdask.numerics.subspaces import Block
 
 FIRST_SEED = 7_000_000  # of the trials; nothing was chosen on these: that was done on small ones
 HEAD = ("relation", *(field.name for field in fields(Setting)), "method", "seed", "zeta")

@@ -20,8 +20,8 @@ from benchmarks.children import ROOT
 from benchmarks.ledger_worker import DATASET, FINGERPRINT, RELATION, UNIT, cost
 from npmdask.accounting import Budget, Charge, epsilon_for
 from npmdask.errors import NpmdaskError
-from npmdask.privacy.ledger import open_ledger
-from npmdask.privacy.ledger.database import find_database
+from npmdask.ledger import open_ledger
+from npmdask.ledger.database import find_database
 
 DELTA = 1e-8
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from npmdask.accounting import Charge
 from npmdask.errors import BudgetError
-from npmdask.privacy.ledger import Ledger, open_ledger
+from npmdask.ledger import Ledger, open_ledger
 
 DATASET, FINGERPRINT = "crowded", "f" * 64
 RELATION = {"name": "record_replace", "clip_norm": 1.0}

@@ -14,9 +14,9 @@ from itertools import islice
 import numpy as np
 
 from benchmarks.certificate_cases import Drawn, algorithm_of, draw, steps_of, truth_of
-from npmdask.algorithms.stopping import ResidualRule, StepView
+from npmdask.core.algorithms.stopping import ResidualRule, StepView
+from npmdask.core.runs.stopping_rules import LowRankRule, excess_of
 from npmdask.planning.forecast import simulate_steps
-from npmdask.runs.stopping_rules import LowRankRule, excess_of
 
 TOLS = (0.03, 0.1, 0.3, 1.0)
 MOST = 200

@@ -12,7 +12,7 @@ import numpy as np
 import psutil
 from threadpoolctl import threadpool_info
 
-from npmdask.execution.memory import usable_cores
+from npmdask.core.execution.memory import usable_cores
 
 PACKAGES = ("npmdask", "dask", "distributed", "zarr", "scipy", "prefect")
 

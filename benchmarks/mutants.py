@@ -14,22 +14,14 @@ from typing import Any
 import numpy as np
 
 from npmdask.accounting.budget import Budget, Charge, gaussian_charge, gaussian_multiplier, laplace_multiplier
-from npmdask.numerics.subspaces import Block
-from npmdask.operators import Partial
-from npmdask.operators.clipped_rows import ClippedGram, gather_rows
-from npmdask.privacy.audit import (
-    Finding,
-    Instance,
-    Publication,
-    ReleasePath,
-    examine,
-    instances,
-    operator_of,
-    without_noise,
-)
-from npmdask.privacy.audit.attacks import Values
-from npmdask.privacy.audit.audit import whole_operator_of
-from npmdask.privacy.audit.release_path import WholePath
+from npmdask.audit import Finding, Instance, Publication, ReleasePath, examine, instances, operator_of, without_noise
+from npmdask.audit.attacks import Values
+from npmdask.audit.audit import whole_operator_of
+from npmdask.audit.release_path import WholePath
+from npmdask.core.numerics.subspaces import Block
+from npmdask.core.operators import Partial
+from npmdask.core.storage.readers.dense import Tile
+from npmdask.privacy.clipped_rows import ClippedGram, gather_rows
 from npmdask.privacy.mechanisms.gaussian_laplace import (
     PrivateGaussian,
     PrivateLaplace,
@@ -40,7 +32,6 @@ from npmdask.privacy.mechanisms.noise_key import Entropy, Keystream
 from npmdask.privacy.mechanisms.sampler import rounded_gaussian
 from npmdask.privacy.neighbors import RecordReplace, SpectralNorm, SymmetricEntry, make_relation, singular_values
 from npmdask.privacy.public_rule import PublicRule
-from npmdask.storage.readers.dense import Tile
 
 GAUSSIAN, PURE = Budget(8.0, 1e-6), Budget(1.0)
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from npmdask.privacy.audit import PATHS, Finding, audit
-from npmdask.privacy.dp_pca.base import RELATIONS
+from npmdask.audit import PATHS, Finding, audit
+from npmdask.dp_pca.base import RELATIONS
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "audit.md"
 BEGIN, END = "<!-- measured by benchmarks.oracle_audit -->", "<!-- end of what was measured -->"

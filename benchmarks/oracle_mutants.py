@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from npmdask.accounting.budget import Budget, Charge
-from npmdask.numerics.subspaces import present, project_out
-from npmdask.privacy.audit import Finding, OraclePath, examine_oracle, oracle_paths
-from npmdask.privacy.audit.oracle_paths import whole_run
-from npmdask.privacy.dp_pca.base import BatchQuery, Noise, Relation, parallel, purpose_of, whole_scale
-from npmdask.privacy.dp_pca.exact_oracles import TightOracle
-from npmdask.privacy.dp_pca.paper_oracles import DPOjas, ModifiedDPPCA, OjaRoundState
-from npmdask.privacy.dp_pca.private_mean import ClippedMean, DistanceRange, PaperRange
+from npmdask.audit import Finding, OraclePath, examine_oracle, oracle_paths
+from npmdask.audit.oracle_paths import whole_run
+from npmdask.core.numerics.subspaces import present, project_out
+from npmdask.dp_pca.base import BatchQuery, Noise, Relation, parallel, purpose_of, whole_scale
+from npmdask.dp_pca.exact_oracles import TightOracle
+from npmdask.dp_pca.paper_oracles import DPOjas, ModifiedDPPCA, OjaRoundState
+from npmdask.dp_pca.private_mean import ClippedMean, DistanceRange, PaperRange
 
 BUDGET = Budget(8.0, 1e-6)
 DETERMINISTIC, STATISTICAL = frozenset({"path-wise check"}), frozenset({"attack"})

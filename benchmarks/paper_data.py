@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from npmdask.errors import BadInputError
-from npmdask.storage.formats.numpy_files import open_idx
+from npmdask.formats.numpy_files import open_idx
 
 IMAGES = "mnist-10k-images-idx3-ubyte.gz"
 SURROGATE = Path("surrogate")  # in place of a file: rows that are no images, with a spectrum like that of MNIST

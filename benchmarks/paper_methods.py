@@ -12,8 +12,8 @@ import numpy as np
 import scipy.linalg  # noqa: F401  an algorithm imports it when it first needs it: that is no time of the first run
 
 from benchmarks.paper_data import Split, deviations
-from npmdask.algorithms.streaming.low_rank_update import updated_eigen
-from npmdask.algorithms.streaming.msg import (
+from npmdask.streaming.algorithms.low_rank_update import updated_eigen
+from npmdask.streaming.algorithms.msg import (
     MSG,
     RMSG,
     BatchState,
@@ -22,7 +22,7 @@ from npmdask.algorithms.streaming.msg import (
     RankTest,
     project_spectrum,
 )
-from npmdask.algorithms.streaming.oja import Oja
+from npmdask.streaming.algorithms.oja import Oja
 
 METHODS = ("msg", "rmsg", "mb-msg", "mb-rmsg", "oja")
 ETA0 = 0.5

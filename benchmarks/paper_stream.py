@@ -23,8 +23,8 @@ import numpy as np
 from benchmarks.docs import ROOT
 from benchmarks.paper_figures import errors_figure, gap_figure
 from benchmarks.paper_page import keep, kept, message, save, stream_tables, table, write
-from npmdask.algorithms import PowerMethod
-from npmdask.algorithms.streaming.power import StreamPower
+from npmdask.core.algorithms import PowerMethod
+from npmdask.streaming.algorithms.power import StreamPower
 from npmdask.theory.diagnostics import max_sin_theta
 
 BATCH = 4096

@@ -15,19 +15,19 @@ import numpy as np
 
 from npmdask.accounting import Budget, gaussian_multiplier
 from npmdask.api import solve
+from npmdask.core.numerics.random import generator
+from npmdask.core.numerics.subspaces import random_orthonormal
+from npmdask.core.runs.automatic import posed
+from npmdask.core.runs.problem import Request
+from npmdask.core.runs.resources import Resources
+from npmdask.core.runs.solution import Solution
+from npmdask.core.storage.source import open_source
 from npmdask.experiments import symmetric_noise
-from npmdask.numerics.random import generator
-from npmdask.numerics.subspaces import random_orthonormal
-from npmdask.privacy.ledger import open_ledger
-from npmdask.privacy.ledger.granting import grant_source
+from npmdask.formats.writers.dense import DenseWriter
+from npmdask.ledger import open_ledger
+from npmdask.ledger.granting import grant_source
 from npmdask.privacy.neighbors import make_relation
 from npmdask.privacy.request import Privacy
-from npmdask.runs.automatic import posed
-from npmdask.runs.problem import Request
-from npmdask.runs.resources import Resources
-from npmdask.runs.solution import Solution
-from npmdask.storage.source import open_source
-from npmdask.storage.writers.dense import DenseWriter
 
 K = 10
 STEPS = 5

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.execution.executor import Executor
-from npmdask.runs.build import make_problem
-from npmdask.runs.problem import Request
-from npmdask.storage.source import open_source
+from npmdask.core.execution.executor import Executor
+from npmdask.core.runs.build import make_problem
+from npmdask.core.runs.problem import Request
+from npmdask.core.storage.source import open_source
 
 
 def operator_of(store: Path, kind: str | None = None) -> Any:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from npmdask.execution.memory import usable_cores
+from npmdask.core.execution.memory import usable_cores
 
 Scale = Literal["small", "medium", "full"]
 FACTORS: dict[str, int] = {"full": 1, "medium": 8}  # medium: an eighth of the full data

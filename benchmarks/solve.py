@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 import npmdask
-from npmdask.execution.memory import high_water
-from npmdask.runs.observers import Observer
-from npmdask.storage.readers.dense import ReadStats
+from npmdask.core.execution.memory import high_water
+from npmdask.core.runs.observers import Observer
+from npmdask.core.storage.readers.dense import ReadStats
 from npmdask.theory.diagnostics import max_sin_theta
 
 

@@ -18,14 +18,14 @@ from scipy.io import netcdf_file
 from scipy.signal import lfilter
 from sklearn.datasets import load_digits
 
-from npmdask.algorithms.stopping import StepView
-from npmdask.numerics.random import generator
-from npmdask.numerics.subspaces import orth, random_orthonormal
+from npmdask.core.algorithms.stopping import StepView
+from npmdask.core.numerics.random import generator
+from npmdask.core.numerics.subspaces import orth, random_orthonormal
+from npmdask.core.runs.build import make_problem
+from npmdask.core.runs.problem import Problem, Request
+from npmdask.core.storage.source import open_source
 from npmdask.planning.forecast import StepPrediction, predict_steps
 from npmdask.planning.row_sample import SampleBudget, draw_sample
-from npmdask.runs.build import make_problem
-from npmdask.runs.problem import Problem, Request
-from npmdask.storage.source import open_source
 from npmdask.synthetic import draw_rows
 
 MOST_STEPS = 400

@@ -17,15 +17,15 @@ import numpy as np
 
 import npmdask
 from benchmarks.step_cases import Comparison, StepCase, played, shares, step_case
-from npmdask.checkpoint.store import RunStore
+from npmdask.core.checkpoint.store import RunStore
+from npmdask.core.numerics.random import generator
+from npmdask.core.runs.build import make_problem
+from npmdask.core.runs.problem import Locked, Start
+from npmdask.core.runs.results import FORESEEN, SEARCHED
 from npmdask.errors import RefusedError
-from npmdask.numerics.random import generator
 from npmdask.planning.forecast import StepPrediction, locked_values, predict_steps
 from npmdask.planning.predicted_steps import GRAM_FLOPS, LARGEST_SIDE, MEMORY, SIDE, with_locked
 from npmdask.planning.row_sample import SampleBudget, draw_sample
-from npmdask.runs.build import make_problem
-from npmdask.runs.problem import Locked, Start
-from npmdask.runs.results import FORESEEN, SEARCHED
 
 FEW = 150  # rows: fewer than most of these problems have columns
 SAMPLES = {"spectrum given": 0, "a run's own sample": SIDE, f"sample of {FEW} rows": FEW}

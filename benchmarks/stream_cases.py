@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import zarr
 
-from npmdask.algorithms.streaming.model import Model
-from npmdask.numerics.random import generator
+from npmdask.core.numerics.random import generator
+from npmdask.streaming.algorithms.model import Model
 
 KINDS = ("stored", "directory", "piped")
 FILES = 20

@@ -10,7 +10,7 @@ import json
 import os
 import sys
 
-from npmdask.runs.observers import Observer
+from npmdask.core.runs.observers import Observer
 from npmdask.streaming import loop, stream_pca
 
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from benchmarks.children import ROOT, ChildFailedError
 from benchmarks.stream_cases import KINDS, SCATTER_TOLERANCE, Case, make_rows, reading, scatter_error, write_sources
-from npmdask.checkpoint.store import RunStore
+from npmdask.core.checkpoint.store import RunStore
 
 AT_ANY_TIME = 0.2  # of the kills: also while Python starts; the others come while there are rows
 SHARE = 3  # of an undisturbed stream: the longest wait for a kill, so that a stream is killed half a dozen times

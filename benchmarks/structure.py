@@ -27,15 +27,15 @@ import numpy as np
 import npmdask
 from npmdask.accounting import Budget
 from npmdask.api import solve
-from npmdask.privacy.ledger import open_ledger
-from npmdask.privacy.ledger.granting import grant_source
+from npmdask.core.runs.build import make_problem
+from npmdask.core.runs.observers import Observer
+from npmdask.core.runs.problem import Request
+from npmdask.core.runs.resources import Resources
+from npmdask.core.storage.source import open_source
+from npmdask.formats.ingest import ingest
+from npmdask.ledger import open_ledger
+from npmdask.ledger.granting import grant_source
 from npmdask.privacy.request import Privacy
-from npmdask.runs.build import make_problem
-from npmdask.runs.observers import Observer
-from npmdask.runs.problem import Request
-from npmdask.runs.resources import Resources
-from npmdask.storage.ingest import ingest
-from npmdask.storage.source import open_source
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "npmdask"

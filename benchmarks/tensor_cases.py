@@ -8,8 +8,8 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 from threadpoolctl import threadpool_limits
 
-from npmdask.numerics.random import generator
-from npmdask.numerics.subspaces import random_orthonormal
+from npmdask.core.numerics.random import generator
+from npmdask.core.numerics.subspaces import random_orthonormal
 
 SLICES = 64 * 2**20  # bytes of the products of two factors at once
 

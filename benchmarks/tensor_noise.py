@@ -12,10 +12,10 @@ from functools import lru_cache
 import numpy as np
 
 from benchmarks.tensor_revealed import RevealedTensor, symmetric_gaussian
-from npmdask.algorithms.tensor.components import random_units, unit_columns
+from npmdask.core.numerics.random import generator
+from npmdask.core.numerics.subspaces import Block
 from npmdask.experiments.as_printed import robust_tensor_power
-from npmdask.numerics.random import generator
-from npmdask.numerics.subspaces import Block
+from npmdask.tensors.components import random_units, unit_columns
 
 RESTARTS, ITERATIONS = 10, 12  # L and R of Algorithm 1, in all figures of noise
 GROUND = 1.6569  # ||E||_op / sqrt(d) of a symmetric Gaussian tensor, d large: the ground state of the spherical 3-spin

@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from npmdask.algorithms.streaming.tensor_power import OnlineTensorPower, OnlineTensorState
-from npmdask.algorithms.tensor.components import random_units
+from npmdask.core.numerics.random import generator
+from npmdask.core.numerics.subspaces import Block
 from npmdask.experiments.as_printed import online_tensor_power
-from npmdask.numerics.random import generator
-from npmdask.numerics.subspaces import Block
+from npmdask.streaming.algorithms.tensor_power import OnlineTensorPower, OnlineTensorState
+from npmdask.tensors.components import random_units
 
 RARE = 0.1
 SKEW = (1 - 2 * RARE) / np.sqrt(RARE * (1 - RARE))  # E y^3

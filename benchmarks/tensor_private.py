@@ -15,10 +15,10 @@ import numpy as np
 from benchmarks.tensor_noise import NEAR
 from benchmarks.tensor_revealed import RevealedTensor
 from npmdask.accounting.gdp import epsilon_for
-from npmdask.algorithms.tensor.components import scores_of, unit_columns
+from npmdask.core.numerics.random import generator
+from npmdask.core.numerics.subspaces import Block
 from npmdask.experiments.as_printed import private_tensor_power
-from npmdask.numerics.random import generator
-from npmdask.numerics.subspaces import Block
+from npmdask.tensors.components import scores_of, unit_columns
 
 DELTA = 1e-6
 RANK, RESTARTS, ITERATIONS = 2, 10, 10  # k, L, R

@@ -23,7 +23,7 @@ import itertools
 
 import numpy as np
 
-from npmdask.numerics.subspaces import Block
+from npmdask.core.numerics.subspaces import Block
 
 NOTHING = 1e-10  # of a unit vector that is not new, and of what K has no opinion of
 

@@ -16,10 +16,10 @@ from benchmarks.paper_figures import panels
 from benchmarks.paper_page import Rows
 from benchmarks.theory_private_runs import Matrix, matrix, mechanism_of
 from benchmarks.theory_runs import axis_ticks, number
-from npmdask.algorithms import PowerMethod
+from npmdask.core.algorithms import PowerMethod
+from npmdask.core.numerics.random import generator
+from npmdask.core.numerics.subspaces import Block
 from npmdask.core.runs.mechanisms import SimulatedGaussian
-from npmdask.numerics.random import generator
-from npmdask.numerics.subspaces import Block
 from npmdask.report.plots import BLUE, GREY, ORANGE
 from npmdask.theory import coherence_linf_bound
 from npmdask.theory.diagnostics import max_sin_theta

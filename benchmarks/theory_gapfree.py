@@ -22,7 +22,7 @@ from benchmarks.theory_runs import (
     slope,
     towards_noise,
 )
-from npmdask.numerics.subspaces import Block
+from npmdask.core.numerics.subspaces import Block
 from npmdask.report.plots import BLUE, GREY, ORANGE
 from npmdask.theory import gapfree_iterations, gapfree_noise
 

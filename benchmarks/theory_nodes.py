@@ -11,17 +11,17 @@ import numpy as np
 
 from npmdask.api import solve, top_k
 from npmdask.config import load_config
+from npmdask.core.numerics.subspaces import Block
+from npmdask.core.runs.build import make_problem
+from npmdask.core.runs.problem import Request
+from npmdask.core.runs.resources import Resources
+from npmdask.core.runs.solution import Solution
+from npmdask.core.storage.source import Source
 from npmdask.federated.client import NodeConnections, Traffic
 from npmdask.federated.coordinator import Group, _kind_of
 from npmdask.federated.node import Node
 from npmdask.federated.protocol import Announcement, decode, encode, encoded_size
-from npmdask.numerics.subspaces import Block
-from npmdask.runs.build import make_problem
-from npmdask.runs.problem import Request
-from npmdask.runs.resources import Resources
-from npmdask.runs.solution import Solution
-from npmdask.storage.ingest import ingest
-from npmdask.storage.source import Source
+from npmdask.formats.ingest import ingest
 
 
 @dataclass

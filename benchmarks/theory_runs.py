@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.algorithms import PowerMethod
-from npmdask.numerics.random import generator
-from npmdask.numerics.subspaces import Block
+from npmdask.core.algorithms import PowerMethod
+from npmdask.core.numerics.random import generator
+from npmdask.core.numerics.subspaces import Block
 
 SHADES = ("#92c5de", "#4393c3", "#2166ac", "#053061")
 Noise = Callable[[int, Block], Block]  # step (from 1) and X_{l-1}: G_l

@@ -11,8 +11,8 @@ import numpy as np
 from benchmarks.paper_figures import panels
 from benchmarks.paper_page import Rows
 from benchmarks.theory_runs import SHADES, axis_ticks, number, slope, tangent
-from npmdask.numerics.random import generator
-from npmdask.numerics.subspaces import random_orthonormal
+from npmdask.core.numerics.random import generator
+from npmdask.core.numerics.subspaces import random_orthonormal
 from npmdask.report.plots import BLUE, GREY, ORANGE
 from npmdask.theory import init_tan_bound, init_tan_quantile
 

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 from scipy.sparse import csr_matrix, save_npz
 
-from npmdask.numerics.random import generator
+from npmdask.core.numerics.random import generator
 
 ALPHA = np.array([0.4, 0.3, 0.2, 0.2, 0.1])  # unequal: topics that are rare are hard
 WORDS, LENGTH = 200, 8

@@ -18,11 +18,11 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.children import as_child
 from benchmarks.timing import clocked
-from npmdask.models.topics.documents import documents_of, write_documents
-from npmdask.models.topics.model import TopicModel
-from npmdask.models.topics.run import CorpusFilter, fit_topics, run_topics
-from npmdask.runs.observers import Observer
-from npmdask.runs.resources import Resources
+from npmdask.core.runs.observers import Observer
+from npmdask.core.runs.resources import Resources
+from npmdask.topics.documents import documents_of, write_documents
+from npmdask.topics.model import TopicModel
+from npmdask.topics.run import CorpusFilter, fit_topics, run_topics
 
 ONE = Resources(threads=1)
 KEPT = ("documents", "skipped", "condition", "passes", "tensor_outcome", "warnings")  # of what is known of a model

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import json
 import re
-import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import UnionType
@@ -124,10 +124,14 @@ def configuration() -> str:
 
 
 def house_map() -> str:
-    """Every file of npmdask below the folder that it will move to."""
-    folders = tomllib.loads((Path(__file__).parents[1] / "infra" / "house_map.toml").read_text())
-    rows = (f"| {code(name)} | {', '.join(map(code, files))} |" for name, files in folders.items())
-    return "\n".join(["| folder | files of today |", "|---|---|", *rows]) + "\n"
+    """Every folder of npmdask, what its docstring says that it is, and its files."""
+    package, rows = Path(__file__).parents[1] / "npmdask", []
+    for init in sorted(package.rglob("*/__init__.py")):
+        folder, what = init.parent, ast.get_docstring(ast.parse(init.read_text())) or ""
+        files = sorted(path.name for path in folder.glob("*.py") if path != init)
+        said = cell(" ".join(what.partition("\n\n")[0].split()))
+        rows.append(f"| {code(str(folder.relative_to(package)))} | {said} | {', '.join(map(code, files))} |")
+    return "\n".join(["| folder | what it is | files |", "|---|---|---|", *rows]) + "\n"
 
 
 PAGES: dict[str, Callable[[], str]] = {

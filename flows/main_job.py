@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from npmdask.config import load_config
+from npmdask.core.runs.progress import IngestBar
 from npmdask.errors import RefusedError
 from npmdask.manage.report import write_report
-from npmdask.models.topics.documents import documentation_corpus, documents_of, write_documents
 from npmdask.prefect.power_method import npm
 from npmdask.prefect.programs import exit_code, say
 from npmdask.prefect.server import ROOT, local_server
 from npmdask.prefect.staged_runs import topics
-from npmdask.runs.progress import IngestBar
 from npmdask.synthetic import generate
+from npmdask.topics.documents import documentation_corpus, documents_of, write_documents
 
 CONFIG = ROOT / "data" / "main-job.toml"
 ROWS, COLUMNS, RANK = 524288, 2048, 10  # 4 GiB of float32

@@ -10,14 +10,14 @@ from typing import Any
 from flows.main_job import ensure_data
 from npmdask.accounting import Budget, epsilon_for, mu_for
 from npmdask.config import load_config
+from npmdask.core.storage.bundle import read_bundle
+from npmdask.ledger import open_ledger
+from npmdask.ledger.format import show_lines
+from npmdask.ledger.granting import grant_source
 from npmdask.prefect.processes import Supervisor
 from npmdask.prefect.programs import exit_code, say
 from npmdask.prefect.serve import services
 from npmdask.prefect.server import ROOT, ask, free_port
-from npmdask.privacy.ledger import open_ledger
-from npmdask.privacy.ledger.format import show_lines
-from npmdask.privacy.ledger.granting import grant_source
-from npmdask.storage.bundle import read_bundle
 
 CONFIG = ROOT / "data" / "private-job.toml"
 SCHEDULES = ROOT / "data" / "private-schedules.toml"

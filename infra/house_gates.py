@@ -12,15 +12,14 @@ loaded : code lines and files that ``npmdask.top_k`` of a 500 x 20 array imports
 core : code lines and files of ``npmdask/core``.
 reaches, first : in the core, imports of a feature (a folder beside the core), in functions too, and strings that name
     one of its modules outside ``core/features.py``; how many, and five of them.
-edges : imports of features in the files that will be the core, by ``infra/house_map.toml``.
-folders, deletable, not : features by the map, or folders beside the core without one; those without which a plain
-    ``top_k`` still runs, which is tried on a copy; and those without which it does not. With each goes what needs it:
-    by ``needs`` of ``core/features.py``, and as given in arguments.
+folders, deletable, not : folders beside the core; those without which a plain ``top_k`` still runs, which is tried on a
+    copy; and those without which it does not. With each goes what needs it: by ``needs`` of ``core/features.py``, and
+    as given in arguments.
 all, sizes, largest : code lines of the package, of each folder beside the core, and of the four largest.
 words : of ``docs/**/*.md``.
 names, named : lines of the core that know a feature by name, for each feature of ``core/features.py`` (None without
     it), and five of them: identifiers that its modules export, and strings equal to a key of its tables. What a module
-    exports is its ``__all__``, else its public classes and functions; a name that the core defines itself is its own.
+    exports is its ``__all__``, else its public classes and functions; a name that the core gives itself is its own.
 eight, eight_lines : lines of the eight files that a run is read in, and their sum; None for a file that is gone.
 
 Code lines are those that are not blank, not a comment and not in a docstring.
@@ -38,14 +37,14 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 LIMITS = Path("infra", "house_limits.toml")
-MAP = Path("infra", "house_map.toml")
+FACES = ("cli", "runs", "storage")  # the command line; public names where they were before files moved
 PLAIN = """
 import numpy as np, npmdask
 npmdask.top_k(np.random.default_rng(0).standard_normal((500, 20)), 3, kind="samples", center=True)
@@ -55,16 +54,16 @@ import json, sys
 ours = [module for name, module in list(sys.modules.items()) if name.split(".")[0] == "npmdask"]
 print(json.dumps(sorted({module.__file__ for module in ours if getattr(module, "__file__", None)})))
 """
-# One run, read from top to bottom: where each file lies today, and where it will lie.
+# One run, read from top to bottom.
 EIGHT = (
-    ("api.py", "api.py"),
-    ("runs/build.py", "core/runs/build.py"),
-    ("runs/loop.py", "core/runs/loop.py"),
-    ("runs/plain_release.py", "core/runs/plain_release.py"),
-    ("runs/session.py", "core/runs/session.py"),
-    ("execution/reduction.py", "core/execution/reduction.py"),
-    ("operators/gram.py", "core/operators/gram.py"),
-    ("storage/readers/dense.py", "core/storage/readers/dense.py"),
+    "api.py",
+    "core/runs/build.py",
+    "core/runs/loop.py",
+    "core/runs/plain_release.py",
+    "core/runs/session.py",
+    "core/execution/reduction.py",
+    "core/operators/gram.py",
+    "core/storage/readers/dense.py",
 )
 MODULE = re.compile(r"npmdask(\.\w+)+(:\w+)?")
 
@@ -90,18 +89,11 @@ class Checkout:
     def folders(self) -> list[str]:
         """Return the names of the folders beside the core that hold a program."""
         beside = (each for each in sorted(self.package.iterdir()) if each.is_dir())
-        return [each.name for each in beside if each.name not in ("core", "__pycache__") and any(each.rglob("*.py"))]
+        return [each.name for each in beside if each.name not in ("core", *FACES) and any(each.rglob("*.py"))]
 
     def parts(self) -> dict[str, list[Path]]:
-        """Return what can be deleted, with its files: features by the map, or folders beside the core without one."""
-        path = self.root / MAP
-        if not path.is_file():
-            return {name: sorted((self.package / name).rglob("*.py")) for name in self.folders()}
-        found: dict[str, list[Path]] = {}
-        for folder, files in tomllib.loads(path.read_text()).items():
-            if (name := folder.split("/")[0]) not in ("core", ".", "cli"):
-                found.setdefault(name, []).extend(self.package / each.partition(" > ")[0] for each in files)
-        return found
+        """Return what can be deleted, with its files."""
+        return {name: sorted((self.package / name).rglob("*.py")) for name in self.folders()}
 
     def core_files(self) -> list[Path]:
         return sorted(self.core.rglob("*.py")) if self.core.is_dir() else []
@@ -128,13 +120,9 @@ def lines_of(paths: Iterable[Path]) -> int:
 
 
 def eight_files(checkout: Checkout) -> dict[str, int | None]:
-    """Count the lines of each of the files that a run is read in, in the core where it has moved there."""
-    found: dict[str, int | None] = {}
-    for paths in EIGHT:
-        there = [name for name in paths if (checkout.package / name).is_file()]
-        name = there[0] if there else paths[0]
-        found[name] = len((checkout.package / name).read_text().splitlines()) if there else None
-    return found
+    """Count the lines of each of the files that a run is read in."""
+    paths = {name: checkout.package / name for name in EIGHT}
+    return {name: len(path.read_text().splitlines()) if path.is_file() else None for name, path in paths.items()}
 
 
 # What a plain run loads, and what can be deleted.
@@ -180,12 +168,9 @@ def kept_by_trial(checkout: Checkout, needs: Mapping[str, Sequence[str]]) -> lis
 
 
 def delete(copy: Path, checkout: Checkout, gone: Iterable[str]) -> None:
-    """Delete parts in a copy; a package in which files of others lie stays one."""
-    parts = checkout.parts()
-    paths = [copy / path.relative_to(checkout.root) for name in gone for path in parts[name]]
-    for path in sorted(paths, key=lambda path: (path.name == "__init__.py", -len(path.parts))):
-        if path.name != "__init__.py" or not [one for one in path.parent.rglob("*.py") if one.name != "__init__.py"]:
-            path.unlink()
+    """Delete parts in a copy."""
+    for name in gone:
+        shutil.rmtree(copy / checkout.package.relative_to(checkout.root) / name)
 
 
 def kept_by_imports(checkout: Checkout, loaded: Iterable[Path], needs: Mapping[str, Sequence[str]]) -> list[str]:
@@ -216,54 +201,15 @@ def imported(node: ast.AST, path: Path, root: Path) -> list[str]:
 
 def reaches(checkout: Checkout) -> list[str]:
     """List the imports of features in the core, and the strings that name a module of one, with their places."""
-    folders, found, ours = checkout.folders(), [], {*by_map(checkout, core=True)}
+    folders, found = checkout.folders(), []
     for path in checkout.core_files():
         for node in ast.walk(ast.parse(path.read_text())):
             names = imported(node, path, checkout.root)
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and path != checkout.features:
                 names = [node.value] if MODULE.fullmatch(node.value) else []
             place = f"{path.relative_to(checkout.root)}:{getattr(node, 'lineno', 0)}"
-            found += [f"{place} {name}" for name in names if room_of(name) in folders and not moves(name, ours)]
+            found += [f"{place} {name}" for name in names if room_of(name) in folders]
     return found
-
-
-def edges(checkout: Checkout) -> list[str]:
-    """List what files that are to be in the core import of files that are not, in functions too; by the map."""
-    features, found = {*by_map(checkout, core=False)}, []
-    for name in by_map(checkout, core=True):
-        path = checkout.package / name
-        if not path.is_file():
-            continue
-        for node in ast.walk(ast.parse(path.read_text())):
-            for module in {file for each in names_in(node) for file in files_of(each)} & features:
-                found.append(f"{name}:{getattr(node, 'lineno', 0)} {module}")
-    return found
-
-
-def by_map(checkout: Checkout, *, core: bool) -> list[str]:
-    """Return the files that the map sends to the core, or to features."""
-    path = checkout.root / MAP
-    folders = tomllib.loads(path.read_text()) if path.is_file() else {}
-    there = [folder for folder in folders if folder != "." and (folder.split("/")[0] == "core") == core]
-    return sorted(each.partition(" > ")[0] for folder in there for each in folders[folder])
-
-
-def moves(name: str, files: Collection[str]) -> bool:
-    """Say whether a full name is of a module, or a name in one, among ``files``."""
-    return any(each in files for part in (name, name.rpartition(".")[0]) for each in files_of(part.replace(":", ".")))
-
-
-def names_in(node: ast.AST) -> list[str]:
-    """Return what a statement imports, as modules and as names in them."""
-    if isinstance(node, ast.ImportFrom) and node.module:
-        return [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-    return [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-
-
-def files_of(name: str) -> list[str]:
-    """Return the files that a full name may be of: those of a module and of a package."""
-    path = "/".join(name.split(".")[1:]) if name.startswith("npmdask.") else ""
-    return [f"{path}.py", f"{path}/__init__.py"] if path else []
 
 
 def room_of(name: str) -> str:
@@ -311,9 +257,10 @@ def entry(call: ast.Call, fields: Sequence[str], folders: Sequence[str]) -> Entr
         each.arg for node in inside if isinstance(node, ast.Call) for each in node.keywords if each.arg
     ]  # dict(...)
     rooms = {room_of(text) for value in values.values() for text in texts(value) if MODULE.fullmatch(text)}
+    own = {re.sub(r"\W", "_", name)} & {*folders}
     return Entry(
         name=name,
-        folders=frozenset((rooms | {re.sub(r"\W", "_", name)}) & {*folders}),
+        folders=frozenset(own or rooms & {*folders}),
         keys=frozenset(keys),
         needs=tuple(needs),
     )
@@ -346,6 +293,22 @@ def bound(tree: ast.Module) -> set[str]:
     """Return the public classes and functions of a module."""
     kinds = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
     return {node.name for node in tree.body if isinstance(node, kinds) and not node.name.startswith("_")}
+
+
+def given_names(tree: ast.Module) -> set[str]:
+    """Return all names that a module gives to something: what it defines, assigns and takes, at any depth."""
+    found = set[str]()
+    for node in ast.walk(tree):
+        match node:
+            case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
+                found.add(node.name)
+            case ast.Name(ctx=ast.Store()):
+                found.add(node.id)
+            case ast.Attribute(ctx=ast.Store()):
+                found.add(node.attr)
+            case ast.arg():
+                found.add(node.arg)
+    return found
 
 
 def exported(path: Path) -> set[str]:
@@ -381,7 +344,7 @@ def words_of(node: ast.AST) -> tuple[list[str], list[str]]:
 def names(checkout: Checkout, features: Sequence[Entry]) -> dict[str, list[str]]:
     """List, for each feature, the lines of the core that know it by name."""
     trees = {path: ast.parse(path.read_text()) for path in checkout.core_files() if path != checkout.features}
-    own = {name for tree in trees.values() for name in bound(tree)}
+    own = {name for tree in trees.values() for name in given_names(tree)}
     exports = {
         one.name: {
             name for f in one.folders for path in (checkout.package / f).rglob("*.py") for name in exported(path)
@@ -407,7 +370,7 @@ def measured(root: Path, given: Sequence[str] = (), *, trial: bool = True) -> di
     """Measure all gates of a checkout; without ``trial``, ``not`` is what a run loads."""
     checkout = Checkout(root=root.resolve())
     features, reached, folders = entries(checkout), reaches(checkout), checkout.folders()
-    needs = needers(features, given, by_name=(checkout.root / MAP).is_file())
+    needs = needers(features, given)
     loaded, core, parts = loaded_files(checkout), checkout.core_files(), checkout.parts()
     kept = kept_by_trial(checkout, needs) if trial else kept_by_imports(checkout, loaded, needs)
     sizes = {folder: lines_of((checkout.package / folder).rglob("*.py")) for folder in folders}
@@ -418,7 +381,6 @@ def measured(root: Path, given: Sequence[str] = (), *, trial: bool = True) -> di
         "core": [lines_of(core), len(core)],
         "reaches": len(reached),
         "first": reached[:5],
-        "edges": len(edges(checkout)),
         "folders": len(parts),
         "deletable": len(parts) - len(kept),
         "not": kept,
@@ -491,7 +453,6 @@ def judged(found: Mapping[str, Any], limits: Mapping[str, Any]) -> list[Row]:
         at_most("words of docs", found["words"], limits["words"], ratchet=False),
         Row(gate="code lines of the core", now=f"{found['core'][0]:,}"),
     ]
-    rows.append(at_most("imports of features by what will be core", found["edges"], limits["edges"]))
     if found["core"][1]:  # a core has a limit of its reaches from its first day
         rows.append(at_most("places where it reaches into features", found["reaches"], limits.get("reaches", 0)))
     for name, count in (found["names"] or {}).items():

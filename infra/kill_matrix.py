@@ -30,10 +30,10 @@ from distributed import Client
 from infra.local_cluster import LocalCluster
 from infra.proxy import Proxy
 from npmdask.accounting import Budget
+from npmdask.ledger import open_ledger
+from npmdask.ledger.granting import grant_source
 from npmdask.prefect.programs import say
 from npmdask.prefect.server import ask
-from npmdask.privacy.ledger import open_ledger
-from npmdask.privacy.ledger.granting import grant_source
 from npmdask.synthetic import generate
 
 PHASES = ("validate", "mid-pass", "commit", "release", "report")

@@ -20,14 +20,14 @@ ROOT = Path(__file__).resolve().parent.parent
 EXTRAS = ("ingest", "private", "report")
 TESTED_BY = ("pytest", "hypothesis", "scikit-learn", "xarray")  # of the development group
 TESTS = (
-    "tests/operators/test_operators.py",
-    "tests/operators/test_gram_matrix.py",
-    "tests/algorithms/test_krylov.py",
-    "tests/algorithms/test_gram.py",
-    "tests/execution/test_passes.py",
-    "tests/models/test_pca.py",
-    "tests/runs/test_loop.py",
-    "tests/runs/test_warm_start.py",
+    "tests/core/operators/test_operators.py",
+    "tests/core/operators/test_gram_matrix.py",
+    "tests/core/algorithms/test_krylov.py",
+    "tests/core/algorithms/test_gram.py",
+    "tests/core/execution/test_passes.py",
+    "tests/estimators/test_pca.py",
+    "tests/core/runs/test_loop.py",
+    "tests/core/runs/test_warm_start.py",
 )
 
 

@@ -43,12 +43,12 @@ from infra.topology import (
     environments,
     probes,
 )
+from npmdask.core.storage.paths import locked
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.prefect.processes import Service, Supervisor
 from npmdask.prefect.programs import exit_code, say
 from npmdask.prefect.serve import worker
 from npmdask.prefect.server import python_path
-from npmdask.storage.paths import locked
 
 CLIENTS = ("PREFECT_API_", "AWS_", "NPMDASK_LEDGER", "DASK_SCHEDULER_ADDRESS")  # what cluster.env has
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 KINDS = ("lease", "bundle", "checksum", "resume", "names", "bounds", "memory", "restore")
 TAKEOVER = "tests/manage/test_takeover.py"
-BUNDLE = "tests/storage/test_bundle.py"
+BUNDLE = "tests/core/storage/test_bundle.py"
 COMMIT = "tests/streaming/test_commit.py"
-LOOP = "tests/runs/test_loop.py"
-PARTS = "tests/execution/test_reduction.py::test_parts_of_another_pass_or_rotten_ones_are_not_used"
-MIXED = "tests/algorithms/test_mixed_precision.py"
+LOOP = "tests/core/runs/test_loop.py"
+PARTS = "tests/core/execution/test_reduction.py::test_parts_of_another_pass_or_rotten_ones_are_not_used"
+MIXED = "tests/core/algorithms/test_mixed_precision.py"
 LEVELS = "tests/theory/certificates/test_levels.py"
 PLAN = "tests/planning/test_plan.py"
 RULES = "tests/privacy/runs/test_public_rules.py"
@@ -172,7 +172,7 @@ MUTANTS = (
         "        record.chunks += self.grid[1]",
         instead="            if column + 1 < len(sums):\n                self._verify(slab, column, found)\n"
         "            record.checksums[slab, column] = found.crc\n        record.chunks += self.grid[1]",
-        tests=("tests/operators/test_operators.py::test_a_rotten_chunk_of_an_ingested_store_is_named",),
+        tests=("tests/core/operators/test_operators.py::test_a_rotten_chunk_of_an_ingested_store_is_named",),
     ),
     Mutant(
         name="cut frame",
@@ -180,7 +180,7 @@ MUTANTS = (
         mistake="a Blosc frame that claims more bytes than there are is decoded: what lies behind it in memory is data",
         found="    if packed != size:",
         instead="    if packed < size:",
-        tests=("tests/storage/test_parity.py::test_objects_are_held_to_the_same",),
+        tests=("tests/core/storage/test_parity.py::test_objects_are_held_to_the_same",),
     ),
     Mutant(
         name="index of a shard",
@@ -188,7 +188,7 @@ MUTANTS = (
         mistake="the checksum of the index of a shard is compared only where the index comes first",
         found="if self.checked and crc32c(table) != int.from_bytes(",
         instead="if self.checked and self.at_start and crc32c(table) != int.from_bytes(",
-        tests=("tests/storage/test_shards.py::test_a_damaged_shard_is_read_as_zarr_reads_it_or_named",),
+        tests=("tests/core/storage/test_shards.py::test_a_damaged_shard_is_read_as_zarr_reads_it_or_named",),
     ),
     Mutant(
         name="short file",
@@ -196,7 +196,7 @@ MUTANTS = (
         mistake="a file that ends early ends the reading: the buffer still holds the chunk before",
         found="        if count == 0:\n            raise",
         instead="        if count == 0:\n            return\n            raise",
-        tests=("tests/storage/test_shards.py::test_a_shard_that_changes_is_found",),
+        tests=("tests/core/storage/test_shards.py::test_a_shard_that_changes_is_found",),
     ),
     Mutant(
         name="values of sparse rows",
@@ -204,7 +204,9 @@ MUTANTS = (
         mistake="of sparse rows the numbers of columns are compared with their checksum, and the values are not",
         found="if self.checksums is not None and int(self.checksums[name][slab]) != crc:",
         instead='if self.checksums is not None and name == "indices" and int(self.checksums[name][slab]) != crc:',
-        tests=("tests/operators/test_operators.py::test_a_rotten_chunk_of_an_ingested_sparse_store_is_named[data]",),
+        tests=(
+            "tests/core/operators/test_operators.py::test_a_rotten_chunk_of_an_ingested_sparse_store_is_named[data]",
+        ),
     ),
     # Where a run that was ended goes on.
     Mutant(
@@ -245,7 +247,7 @@ MUTANTS = (
         mistake="the block is no part of what a pass is known by: parts of another product are added up",
         found='"label": label, "block": crc32c(block), "dtype"',
         instead='"label": label, "dtype"',
-        tests=("tests/execution/test_reduction.py::test_parts_are_known_by_all_that_they_are_made_of",),
+        tests=("tests/core/execution/test_reduction.py::test_parts_are_known_by_all_that_they_are_made_of",),
     ),
     Mutant(
         name="checksums of parts lost",
@@ -262,7 +264,7 @@ MUTANTS = (
         mistake="another grid with as many cells is taken for that of the run: a flipped latitude is scored",
         found="    if mine.shape == theirs.shape and _close(mine, theirs, off).all():",
         instead="    if mine.shape == theirs.shape:",
-        tests=("tests/storage/test_names.py::test_orders", "tests/storage/test_names.py::test_refusals"),
+        tests=("tests/core/storage/test_names.py::test_orders", "tests/core/storage/test_names.py::test_refusals"),
     ),
     Mutant(
         name="genes in any order",
@@ -270,7 +272,7 @@ MUTANTS = (
         mistake="names are compared as a set: columns in another order are taken as they lie",
         found="    same = np.array_equal(order, np.arange(prod(sizes)))",
         instead="    same = bool(np.array_equal(np.sort(order), np.arange(prod(sizes))))",
-        tests=("tests/storage/test_names.py::test_orders",),
+        tests=("tests/core/storage/test_names.py::test_orders",),
     ),
     Mutant(
         name="rows lose their names",
@@ -278,7 +280,7 @@ MUTANTS = (
         mistake="where columns are left out, the names of rows are left out too",
         found="Labels(known_labels.rows, (called,), grid, points)",
         instead="Labels((), (called,), grid, points)",
-        tests=("tests/runs/test_missing.py::test_names_of_columns_are_in_the_refusal_and_in_the_answer",),
+        tests=("tests/missing/test_missing.py::test_names_of_columns_are_in_the_refusal_and_in_the_answer",),
     ),
     Mutant(
         name="names of the first columns",
@@ -286,7 +288,7 @@ MUTANTS = (
         mistake="columns that are kept are called as the first ones of the data are",
         found="Axis(axes[0].name, len(kept), names[kept])",
         instead="Axis(axes[0].name, len(kept), names[: len(kept)])",
-        tests=("tests/runs/test_missing.py::test_names_of_columns_are_in_the_refusal_and_in_the_answer",),
+        tests=("tests/missing/test_missing.py::test_names_of_columns_are_in_the_refusal_and_in_the_answer",),
     ),
     Mutant(
         name="rows not exported",
@@ -302,7 +304,7 @@ MUTANTS = (
         mistake="two fields of as many rows are paired, whatever times the rows are of",
         found="    if places is not None:\n        row = int(np.argmax(",
         instead="    if places is not None and not len(places):\n        row = int(np.argmax(",
-        tests=("tests/storage/test_names.py::test_rows_of_two_fields_must_have_one_order",),
+        tests=("tests/core/storage/test_names.py::test_rows_of_two_fields_must_have_one_order",),
     ),
     Mutant(
         name="weights in any order",
@@ -310,7 +312,7 @@ MUTANTS = (
         mistake="names that one side does not have are not noticed",
         found="        elif (found < 0).any():",
         instead="        elif (found < 0).all():",
-        tests=("tests/storage/test_names.py::test_refusals",),
+        tests=("tests/core/storage/test_names.py::test_refusals",),
     ),
     # How wrong an answer can be.
     Mutant(
@@ -351,7 +353,7 @@ MUTANTS = (
         mistake="the total that a share is of counts one row fewer",
         found="gram.view.trace(columns.mean, columns.std, source.shape[0]) * gram.weight",
         instead="gram.view.trace(columns.mean, columns.std, source.shape[0] - 1) * gram.weight",
-        tests=("tests/runs/test_rank_search.py::test_as_many_as_scikit_learn_finds[0.3]",),
+        tests=("tests/share/test_rank_search.py::test_as_many_as_scikit_learn_finds[0.3]",),
     ),
     Mutant(
         name="float32 of float64",
@@ -401,7 +403,7 @@ MUTANTS = (
         found="                if self._keep(child, max(rss, mark), whole=mark > 0):\n                    total += rss",
         instead="                self._keep(child, max(rss, mark), whole=mark > 0)",
         tests=(
-            "tests/execution/test_memory.py::test_processes_below_count_where_memory_is_planned_and_where_it_is_measured",
+            "tests/core/execution/test_memory.py::test_processes_below_count_where_memory_is_planned_and_where_it_is_measured",
         ),
     ),
     Mutant(
@@ -411,7 +413,7 @@ MUTANTS = (
         found="            total += int(child.memory_info().rss)",
         instead="            child.memory_info()",
         tests=(
-            "tests/execution/test_memory.py::test_processes_below_count_where_memory_is_planned_and_where_it_is_measured",
+            "tests/core/execution/test_memory.py::test_processes_below_count_where_memory_is_planned_and_where_it_is_measured",
         ),
     ),
     Mutant(
@@ -420,7 +422,7 @@ MUTANTS = (
         mistake="what is in memory of blocks that lie on disk is not in what is predicted",
         found="return self.base + self.state + self.held +",
         instead="return self.base + self.state +",
-        tests=("tests/runs/test_disk_blocks.py::test_blocks_in_memory_fill_what_the_limit_leaves",),
+        tests=("tests/core/runs/test_disk_blocks.py::test_blocks_in_memory_fill_what_the_limit_leaves",),
     ),
     Mutant(
         name="blocks beyond the limit",
@@ -428,7 +430,7 @@ MUTANTS = (
         mistake="all of a block on disk is read into memory at once, whatever the limit leaves",
         found="held=min(whole, room)",
         instead="held=whole",
-        tests=("tests/runs/test_disk_blocks.py::test_blocks_in_memory_fill_what_the_limit_leaves",),
+        tests=("tests/core/runs/test_disk_blocks.py::test_blocks_in_memory_fill_what_the_limit_leaves",),
     ),
     Mutant(
         name="locked columns",
@@ -444,7 +446,7 @@ MUTANTS = (
         mistake="an object store is asked for as much as the link takes, whatever memory is left",
         found="return min(wanted, _room(plan)) // max(1, plan.workers)",
         instead="return wanted // max(1, plan.workers)",
-        tests=("tests/cluster/test_prefetch.py::test_the_memory_plan_counts_what_is_in_flight",),
+        tests=("tests/remote/test_prefetch.py::test_the_memory_plan_counts_what_is_in_flight",),
     ),
     # What makes it the same run.
     Mutant(
@@ -453,7 +455,7 @@ MUTANTS = (
         mistake="weights that a store keeps are not compared with those that the run began with",
         found="if aspect is None or not all(same):",
         instead="if aspect is None:",
-        tests=("tests/runs/test_weights.py::test_weights_in_a_store_that_were_changed_are_refused",),
+        tests=("tests/weights/test_weights.py::test_weights_in_a_store_that_were_changed_are_refused",),
     ),
     Mutant(
         name="options by default",
@@ -461,7 +463,7 @@ MUTANTS = (
         mistake="options of the algorithm are not restored: the run is refused, or goes on another way",
         found='options=algorithm.get("options"),\n        max_steps=spec["stop"]["max_steps"],\n        tol',
         instead='options=None,\n        max_steps=spec["stop"]["max_steps"],\n        tol',
-        tests=("tests/runs/test_disk_blocks.py::test_blocks_of_finished_runs_are_cleared_away",),
+        tests=("tests/core/runs/test_disk_blocks.py::test_blocks_of_finished_runs_are_cleared_away",),
     ),
     Mutant(
         name="fill lost",
@@ -477,7 +479,9 @@ MUTANTS = (
         mistake="a table of run.json that the call does not have is not compared: weights of a run are forgotten",
         found="for name in sorted(set(found[table]) - set(wanted.get(table, {}))):",
         instead="for name in set(found[table]) - set(wanted.get(table, found[table])):",
-        tests=("tests/runs/test_weights.py::test_a_run_that_was_killed_goes_on_with_its_own_weights_to_the_same_bits",),
+        tests=(
+            "tests/weights/test_weights.py::test_a_run_that_was_killed_goes_on_with_its_own_weights_to_the_same_bits",
+        ),
     ),
     Mutant(
         name="locked lost",
@@ -485,7 +489,7 @@ MUTANTS = (
         mistake="a run for further components goes on without those that were found before",
         found='part = held.read_part("locked") if spec["run"]["deflates"] else None',
         instead="part = None",
-        tests=("tests/algorithms/test_power.py::test_deflation_continues_where_a_run_ended",),
+        tests=("tests/core/algorithms/test_power.py::test_deflation_continues_where_a_run_ended",),
     ),
     Mutant(
         name="another seed",
@@ -501,7 +505,7 @@ MUTANTS = (
         mistake="a run that began where an earlier one came to forgets that once the earlier one is gone",
         found="begun = read_start(held) if start else None",
         instead="begun = None",
-        tests=("tests/runs/test_warm_start.py::test_a_run_outlives_what_it_started_from",),
+        tests=("tests/core/runs/test_warm_start.py::test_a_run_outlives_what_it_started_from",),
     ),
     Mutant(
         name="committed work bound again",
@@ -509,6 +513,6 @@ MUTANTS = (
         mistake="a store with committed steps is given to a run with other parameters, and its steps with it",
         found="(other := _differences(wanted, spec)) and store.unbegun:",
         instead="(other := _differences(wanted, spec)):",
-        tests=("tests/runs/test_unbegun.py::test_committed_work_is_kept_and_the_remedy_comes_first",),
+        tests=("tests/core/runs/test_unbegun.py::test_committed_work_is_kept_and_the_remedy_comes_first",),
     ),
 )

@@ -29,7 +29,7 @@ from infra.mutant_table import MUTANTS, Mutant, sources_of
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("npmdask", "tests", "benchmarks", "flows", "infra")  # what tests import
 LOCAL = ("data", "secrets.env")  # of infra/, which a machine has of its own
-PRIVATE = "tests/privacy/audit/test_mutants.py"
+PRIVATE = "tests/audit/test_mutants.py"
 AT_ONCE = 2
 DEADLINE = 300.0  # seconds for the tests of one mutant, which take ten at most
 

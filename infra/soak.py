@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from npmdask.checkpoint.store import RunStore
+from npmdask.core.checkpoint.store import RunStore
 from npmdask.prefect.programs import AUTH, read_auth_string
 from npmdask.prefect.server import ask, free_port, python_path
 

@@ -10,38 +10,38 @@ from npmdask.errors import BadInputError, BudgetError, CommitError, NpmdaskError
 
 if TYPE_CHECKING:
     from npmdask.api import resume, top_k
-    from npmdask.models.dilation import singular_triplets
-    from npmdask.models.incremental_pca import IncrementalPCA
-    from npmdask.models.latent.estimators import ICA, Mixture
-    from npmdask.models.pca import PCA, TruncatedSVD
-    from npmdask.models.private_pca import PrivatePCA
-    from npmdask.models.topics.estimator import Topics
-    from npmdask.models.two_fields.answers import CoupledModes, FieldModes, cca, mca
-    from npmdask.models.two_fields.estimators import CCA, MCA
+    from npmdask.core.runs.deflation import deflate
+    from npmdask.core.runs.solution import Solution
+    from npmdask.dilation.triplets import singular_triplets
+    from npmdask.estimators.incremental_pca import IncrementalPCA
+    from npmdask.estimators.pca import PCA, TruncatedSVD
+    from npmdask.latent.estimators import ICA, Mixture
     from npmdask.privacy.components import private_components
+    from npmdask.privacy.private_pca import PrivatePCA
     from npmdask.privacy.request import Privacy
-    from npmdask.runs.deflation import deflate
-    from npmdask.runs.gram_store import GramStore, gram
-    from npmdask.runs.solution import Solution
+    from npmdask.stored_gram.store import GramStore, gram
     from npmdask.streaming import StreamingPCA, StreamSolution, stream_components, stream_pca
+    from npmdask.topics.estimator import Topics
+    from npmdask.two_fields.answers import CoupledModes, FieldModes, cca, mca
+    from npmdask.two_fields.estimators import CCA, MCA
 
     __version__: str
 
 MODULES = {
     "npmdask.api": "resume top_k",
-    "npmdask.models.dilation": "singular_triplets",
-    "npmdask.models.incremental_pca": "IncrementalPCA",
-    "npmdask.models.latent.estimators": "ICA Mixture",
-    "npmdask.models.pca": "PCA TruncatedSVD",
-    "npmdask.models.private_pca": "PrivatePCA",
-    "npmdask.models.topics.estimator": "Topics",
-    "npmdask.models.two_fields.answers": "CoupledModes FieldModes cca mca",
-    "npmdask.models.two_fields.estimators": "CCA MCA",
+    "npmdask.dilation.triplets": "singular_triplets",
+    "npmdask.estimators.incremental_pca": "IncrementalPCA",
+    "npmdask.latent.estimators": "ICA Mixture",
+    "npmdask.estimators.pca": "PCA TruncatedSVD",
+    "npmdask.privacy.private_pca": "PrivatePCA",
+    "npmdask.topics.estimator": "Topics",
+    "npmdask.two_fields.answers": "CoupledModes FieldModes cca mca",
+    "npmdask.two_fields.estimators": "CCA MCA",
     "npmdask.privacy.request": "Privacy",
-    "npmdask.runs.deflation": "deflate",
-    "npmdask.runs.gram_store": "GramStore gram",
+    "npmdask.core.runs.deflation": "deflate",
+    "npmdask.stored_gram.store": "GramStore gram",
     "npmdask.privacy.components": "private_components",
-    "npmdask.runs.solution": "Solution",
+    "npmdask.core.runs.solution": "Solution",
     "npmdask.streaming": "StreamSolution stream_components stream_pca",
     "npmdask.streaming.streaming_pca": "StreamingPCA",
 }

@@ -6,28 +6,28 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from npmdask.checkpoint.rights import allow as allow_urls
-from npmdask.checkpoint.store import RunStore, folder_of, no_run
 from npmdask.core.aspects import Aspect, asked
+from npmdask.core.checkpoint.rights import allow as allow_urls
+from npmdask.core.checkpoint.store import RunStore, folder_of, no_run
+from npmdask.core.execution.executor import scheduler_of
+from npmdask.core.execution.reduction import COMMIT_SECONDS
+from npmdask.core.runs.automatic import posed
+from npmdask.core.runs.driver import solve
+from npmdask.core.runs.kinds import kind_of
+from npmdask.core.runs.observers import Observer
+from npmdask.core.runs.problem import Request
+from npmdask.core.runs.progress import with_progress
+from npmdask.core.runs.resources import asked_resources
+from npmdask.core.runs.restore import find_start
+from npmdask.core.runs.solution import Solution
+from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError
-from npmdask.execution.executor import scheduler_of
-from npmdask.execution.reduction import COMMIT_SECONDS
-from npmdask.runs.automatic import posed
-from npmdask.runs.driver import solve
-from npmdask.runs.kinds import kind_of
-from npmdask.runs.observers import Observer
-from npmdask.runs.problem import Request
-from npmdask.runs.progress import with_progress
-from npmdask.runs.resources import asked_resources
-from npmdask.runs.restore import find_start
-from npmdask.runs.solution import Solution
-from npmdask.storage.source import open_source
 
 if TYPE_CHECKING:
-    from npmdask.models.latent.answers import LatentAnswer
-    from npmdask.models.topics.run import TopicAnswer
+    from npmdask.latent.answers import LatentAnswer
     from npmdask.privacy.request import Privacy
     from npmdask.streaming import StreamSolution
+    from npmdask.topics.run import TopicAnswer
 
 
 def top_k(
@@ -176,7 +176,7 @@ def top_k(
         Makes the run a differentially private release. It needs a ``store``, and a budget granted in the ledger
         (``npmdask ledger grant``).
     operator : str, optional
-        Name of your own operator, instead of that of the data: see :func:`npmdask.runs.problem.register_operator`.
+        Name of your own operator, instead of that of the data: see :func:`npmdask.core.runs.problem.register_operator`.
     row_weights : array_like, DataArray, str or Path, shape (m,), optional
         Weight of each row, not negative: 2 counts like two equal rows, 0 like none. Means, deviations and covariances
         are weighted as well. Also the name of a coordinate of the data, or the path of an array (.npy or Zarr). No

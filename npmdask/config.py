@@ -14,10 +14,26 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from npmdask.algorithms import REGISTRY as ALGORITHMS
-from npmdask.algorithms.streaming import STREAM_REGISTRY
-from npmdask.checkpoint.store import PRIVATE
+from npmdask.cluster.clusters import is_scheduler_file, scheduler_of
+from npmdask.core.algorithms import REGISTRY as ALGORITHMS
 from npmdask.core.aspects import asked
+from npmdask.core.checkpoint.store import PRIVATE
+from npmdask.core.execution.memory import tree_rss
+from npmdask.core.numerics.spectra import asked_spectrum
+from npmdask.core.numerics.units import attributes, parse_memory
+from npmdask.core.runs.automatic import posed
+from npmdask.core.runs.build import checked_rank, make_problem
+from npmdask.core.runs.driver import solve
+from npmdask.core.runs.observers import Observer
+from npmdask.core.runs.problem import Presentation, Problem, Request, Start
+from npmdask.core.runs.resources import Resources
+from npmdask.core.runs.restore import find_start
+from npmdask.core.runs.session import memory_for, needs_of
+from npmdask.core.runs.solution import Solution
+from npmdask.core.storage.columns import at
+from npmdask.core.storage.paths import is_url, local_path, place_of_store
+from npmdask.core.storage.source import Source, is_registered, open_source
+from npmdask.dp_pca.release import RECORD_ORACLES
 from npmdask.errors import (
     LONGEST_VALUE,
     BadInputError,
@@ -28,34 +44,18 @@ from npmdask.errors import (
     shown_value,
     wrong_value,
 )
-from npmdask.execution.clusters import is_scheduler_file, scheduler_of
-from npmdask.execution.memory import tree_rss
-from npmdask.numerics.spectra import asked_spectrum
-from npmdask.numerics.units import attributes, parse_memory
-from npmdask.privacy.dp_pca_release import RECORD_ORACLES
+from npmdask.missing.gaps import checked_marks
 from npmdask.privacy.matrix_release import COVARIANCE
 from npmdask.privacy.request import Privacy
-from npmdask.runs.automatic import posed
-from npmdask.runs.build import checked_rank, make_problem
-from npmdask.runs.driver import solve
-from npmdask.runs.observers import Observer
-from npmdask.runs.problem import Presentation, Problem, Request, Start
-from npmdask.runs.resources import Resources
-from npmdask.runs.restore import find_start
-from npmdask.runs.session import memory_for, needs_of
-from npmdask.runs.solution import Solution
-from npmdask.runs.weights import COSLAT
-from npmdask.storage.columns import at
-from npmdask.storage.object_url import SCHEMES, is_remote
-from npmdask.storage.paths import is_url, local_path, place_of_store
-from npmdask.storage.readers.gaps import checked_marks
-from npmdask.storage.source import Source, is_registered, open_source
+from npmdask.remote.object_url import SCHEMES, is_remote
+from npmdask.streaming.algorithms import STREAM_REGISTRY
 from npmdask.tensors.route import TENSOR as TENSOR_POWER
+from npmdask.weights.aspect import COSLAT
 
 if TYPE_CHECKING:
     from npmdask.federated.node import Node
     from npmdask.planning.plan import Plan, TensorPlan
-    from npmdask.planning.private import PrivatePlan
+    from npmdask.privacy.plan import PrivatePlan
     from npmdask.streaming import StreamSolution
     from npmdask.streaming.problem import StreamProblem
 
@@ -352,7 +352,7 @@ class ReportTable(ConfigTable):
     @field_validator("grid")
     @classmethod
     def _rows_by_columns(cls, grid: str | None) -> str | None:
-        from npmdask.runs.presentation import grid_of
+        from npmdask.rotations.presentation import grid_of
 
         try:
             return grid if grid is None else "{}x{}".format(*grid_of(grid))
@@ -550,7 +550,7 @@ class RunConfig(ConfigTable):
 
     def private_plan(self, spectrum: str | None = None) -> PrivatePlan:
         """The same of a private run, from public numbers: the data are not looked at."""
-        from npmdask.planning.private import plan_private
+        from npmdask.privacy.plan import plan_private
 
         problem = self.problem()
         asked = asked_spectrum(spectrum, problem.most_values, kind=problem.kind, private=True)

@@ -4,7 +4,7 @@
 >>> maps = EOF(n_modes=10, use_coslat=True).fit(field, dim="time").components()  # doctest: +SKIP
 """
 
-from npmdask.models.coupled import CCA, MCA
-from npmdask.models.eof import EOF, HilbertEOF
+from npmdask.estimators.eof import EOF, HilbertEOF
+from npmdask.two_fields.coupled import CCA, MCA
 
 __all__ = ["CCA", "EOF", "MCA", "HilbertEOF"]

@@ -30,7 +30,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Copies of files that are run as they are go where all else of the tests goes, and not into a person's cache.
 os.environ.setdefault("NPMDASK_CACHE", str(Path(tempfile.gettempdir()).resolve() / f"npmdask-cache-{os.getuid()}"))
 
-# Nor do notes of what runs were given go into those of a person (npmdask/checkpoint/rights.py).
+# Nor do notes of what runs were given go into those of a person (npmdask/core/checkpoint/rights.py).
 os.environ["XDG_STATE_HOME"] = str(Path(tempfile.gettempdir()).resolve() / f"npmdask-state-{os.getuid()}")
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"

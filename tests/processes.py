@@ -8,7 +8,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["tests.faults.coupled_job", "tests.faults.job", "tests.manage.job"])
+_context.set_forkserver_preload(["tests.two_fields.coupled_job", "tests.faults.job", "tests.manage.job"])
 
 
 def started(job: Callable[..., Any], *arguments: Any) -> BaseProcess:

@@ -96,13 +96,13 @@ def test_all_tests_that_are_named_exist() -> None:
 
 def test_a_test_that_was_renamed_or_removed_is_missed() -> None:
     """The check itself: a name, a file, a class and a helper that are none; and an empty row. Fails if it is blind."""
-    line = "| 1 | asked | `npmdask.numerics.subspaces.orth` | `tests/test_checklist.py::{}` | |"
+    line = "| 1 | asked | `npmdask.core.numerics.subspaces.orth` | `tests/test_checklist.py::{}` | |"
     assert missing_tests(line.format("test_all_tests_that_are_named_exist")) == []
     for wrong in ("test_all_tests_that_were_named_exist", "missing_tests", "TestNone::test_all", ""):
         assert missing_tests(line.format(wrong)) == [f"tests/test_checklist.py::{wrong}"]
     assert missing_tests("| 1 | a | `b` | `tests/test_gone.py::test_a` | |") == ["tests/test_gone.py::test_a"]
     assert points("| 7 | a | | | |") == [Point("7", "a", [], [], "")]
-    for name in ("npmdask.numerics.subspaces.ortho", "npmdask.algebra.orth"):
+    for name in ("npmdask.core.numerics.subspaces.ortho", "npmdask.algebra.orth"):
         with pytest.raises((AttributeError, ModuleNotFoundError)):
             imported(name)
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from npmdask.algorithms import Result
 from npmdask.api import top_k
+from npmdask.core.algorithms import Result
+from npmdask.core.storage.source import Truth
 from npmdask.manage.report import write_report
 from npmdask.report import Report, Section, Text, as_html, as_markdown
-from npmdask.storage.source import Truth
 from npmdask.tensors.recovery import recovery_of
 
 

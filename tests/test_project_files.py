@@ -184,12 +184,12 @@ assert main(["report", "runs/x"]) == 2
 """
 MISSING = {
     "flows": "import npmdask.prefect",
-    "ingest": "from npmdask.storage.ingest import ingest; ingest('t.csv', 't.zarr')",
-    "private": "import npmdask.privacy.ledger",
+    "ingest": "from npmdask.formats.ingest import ingest; ingest('t.csv', 't.zarr')",
+    "private": "import npmdask.ledger",
     "report": "import npmdask.report.plots as p; p.axes('', '', '')",
     "objects": "npmdask.top_k('s3://there/x.zarr', 2)",
     "nodes": "import npmdask.federated.server",
-    "gpu": "from npmdask.numerics.devices import Device; Device('numpy').backend",
+    "gpu": "from npmdask.gpu.devices import Device; Device('numpy').backend",
     "metrics": "from npmdask.manage.prometheus import require_client; require_client()",
 }
 

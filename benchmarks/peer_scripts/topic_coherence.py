@@ -1,4 +1,4 @@
-"""Gensim's coherence of the topics of a small corpus, as one JSON line: what tests/models/topics are held to.
+"""Gensim's coherence of the topics of a small corpus, as one JSON line: what tests/topics are held to.
 
 Run with the Python of the peers: ``python topic_coherence.py``. A window is as long as the longest document.
 """
@@ -13,7 +13,7 @@ from gensim.models import CoherenceModel
 
 
 def corpus() -> tuple[np.ndarray, np.ndarray]:
-    """60 documents of 12 words, and three topics of five words: the same in tests/models/topics/test_coherence.py."""
+    """60 documents of 12 words, and three topics of five words: the same in tests/topics/test_coherence.py."""
     rng = np.random.default_rng(7)
     rates = rng.gamma(0.4, 1.0, (60, 3)) @ rng.gamma(0.3, 1.0, (3, 12))
     counts = rng.poisson(rates)

@@ -11,7 +11,7 @@ from benchmarks.data import require_disk, write_samples
 from benchmarks.registry import Context, Measured, Row
 from benchmarks.timing import interleaved, medians, rounded
 from npmdask.api import gram
-from npmdask.runs.gram_store import GramStore
+from npmdask.stored_gram.store import GramStore
 
 K, REPLICATES, GROUPS = 10, 200, 24
 COLUMNS, ROWS_READ = 1024, 192_000

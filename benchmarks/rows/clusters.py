@@ -22,13 +22,13 @@ from benchmarks import cache
 from benchmarks.children import ChildFailedError, started
 from benchmarks.registry import Context, Measured, Row
 from benchmarks.timing import clocked, interleaved, medians, rounded
-from npmdask.execution.reduction import runs_of
-from npmdask.execution.workers import Processes
-from npmdask.numerics.subspaces import Block
-from npmdask.operators import Gram, Partial
-from npmdask.runs.observers import Observer
-from npmdask.storage.readers.dense import ReadStats
-from npmdask.storage.source import open_source
+from npmdask.cluster.workers import Processes
+from npmdask.core.execution.reduction import runs_of
+from npmdask.core.numerics.subspaces import Block
+from npmdask.core.operators import Gram, Partial
+from npmdask.core.runs.observers import Observer
+from npmdask.core.storage.readers.dense import ReadStats
+from npmdask.core.storage.source import open_source
 
 WORKERS, K, P, STEPS = 8, 10, 512, 3  # wide, so that a pass is long beside the start of a worker
 AT = 0.4  # share of a pass at which workers are killed

@@ -14,7 +14,7 @@ from benchmarks.floor import programs, slab_files
 from benchmarks.products import one_pass, operator_of, relative_error, start_block
 from benchmarks.registry import Context, Measured, Row
 from benchmarks.timing import interleaved, medians, rounded
-from npmdask.execution.executor import Threads
+from npmdask.core.execution.executor import Threads
 
 P = 20
 WORST_ERROR = 1e-4  # of a float32 product; more is a wrong answer

@@ -20,9 +20,9 @@ from benchmarks.wiretap import Tap, tapped
 from npmdask.accounting import Budget
 from npmdask.config import load_config
 from npmdask.federated.protocol import TOKEN, TOKENS
-from npmdask.privacy.ledger import open_ledger
-from npmdask.privacy.ledger.granting import grant_source
-from npmdask.storage.ingest import ingest
+from npmdask.formats.ingest import ingest
+from npmdask.ledger import open_ledger
+from npmdask.ledger.granting import grant_source
 from npmdask.theory.private import dist_comm
 
 NODES, P, STEPS, EPSILON, DELTA = 3, 16, 5, 2.0, 1e-6

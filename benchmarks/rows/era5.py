@@ -18,7 +18,7 @@ from benchmarks import cache
 from benchmarks.contest import OURS, attempted, failures, finals, is_right, judged, run_contestant
 from benchmarks.data import require_disk
 from benchmarks.registry import Context, Measured, Row
-from npmdask.numerics.random import generator
+from npmdask.core.numerics.random import generator
 from npmdask.theory.diagnostics import max_sin_theta
 
 K, GOAL = 10, 1e-6  # sin(theta) between the EOFs of both

@@ -29,13 +29,13 @@ from benchmarks.card import (
 )
 from benchmarks.registry import Context, Measured, Row
 from benchmarks.rows.kill_in_pass import killed_at
-from npmdask.execution.threads import Threads
-from npmdask.numerics.devices import chosen_device
-from npmdask.operators import GramMatrix, View
-from npmdask.operators.on_device import on_device
-from npmdask.runs.observers import Observer
-from npmdask.storage.readers.dense import ReadStats
-from npmdask.storage.source import open_source
+from npmdask.core.execution.threads import Threads
+from npmdask.core.operators import GramMatrix, View
+from npmdask.core.runs.observers import Observer
+from npmdask.core.storage.readers.dense import ReadStats
+from npmdask.core.storage.source import open_source
+from npmdask.gpu.devices import chosen_device
+from npmdask.gpu.on_device import on_device
 from npmdask.theory.diagnostics import max_sin_theta
 
 K, TOL, WORST_ANGLE = 20, 1e-9, 1e-7

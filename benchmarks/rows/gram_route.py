@@ -18,10 +18,10 @@ from benchmarks.floor import gram_programs, slab_files
 from benchmarks.products import one_pass, relative_error, start_block
 from benchmarks.registry import Context, Measured, Row
 from benchmarks.timing import interleaved, medians, rounded
-from npmdask.algorithms.gram import PROBES
-from npmdask.execution.executor import Threads
-from npmdask.operators.gram_matrix import GramMatrix
-from npmdask.storage.source import open_source
+from npmdask.core.algorithms.gram import PROBES
+from npmdask.core.execution.executor import Threads
+from npmdask.core.operators.gram_matrix import GramMatrix
+from npmdask.core.storage.source import open_source
 from npmdask.theory.diagnostics import max_sin_theta
 
 K = 10

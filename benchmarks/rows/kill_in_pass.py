@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks import cache
 from benchmarks.children import ChildFailedError, last_json, solve_command, started
 from benchmarks.registry import Context, Measured, Row
-from npmdask.checkpoint.store import RunStore
+from npmdask.core.checkpoint.store import RunStore
 
 K, P = 20, 128  # wide, so that a pass on this much data lasts long enough to be killed
 STEP = 2  # of the kill

@@ -18,8 +18,8 @@ import npmdask
 from benchmarks.children import as_child, in_child
 from benchmarks.registry import Context, Measured, Row
 from npmdask import singular_triplets
-from npmdask.runs.observers import Observer
-from npmdask.storage.writers.sparse import SparseWriter
+from npmdask.core.runs.observers import Observer
+from npmdask.formats.writers.sparse import SparseWriter
 from npmdask.streaming import stream_pca
 
 MB = {"gap": 0.05, "batch_rows": 64, "warm_rows": 64, "optimistic": False}

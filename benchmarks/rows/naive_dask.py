@@ -11,7 +11,7 @@ from benchmarks import cache
 from benchmarks.products import one_pass, operator_of, relative_error, start_block
 from benchmarks.registry import Context, Measured, Row
 from benchmarks.timing import interleaved, medians, rounded
-from npmdask.execution.workers import Processes
+from npmdask.cluster.workers import Processes
 
 P = 16
 SHAPES = ((1, 2), (2, 1))  # processes, threads each

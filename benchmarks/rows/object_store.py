@@ -25,9 +25,9 @@ from benchmarks.children import started
 from benchmarks.products import one_pass, operator_of, relative_error, start_block
 from benchmarks.registry import CannotRunError, Context, Measured, Row
 from benchmarks.timing import interleaved, medians, rounded
-from npmdask.execution.executor import Threads
-from npmdask.execution.memory import plan_memory, tree_rss
-from npmdask.storage.prefetch import link_of
+from npmdask.core.execution.executor import Threads
+from npmdask.core.execution.memory import plan_memory, tree_rss
+from npmdask.remote.prefetch import link_of
 
 DELAY = 50  # milliseconds of a round trip
 RATE = 125_000_000  # bytes a second: 1 Gbit/s

@@ -22,11 +22,11 @@ import psutil
 
 from benchmarks.children import ChildFailedError, last_json, started
 from benchmarks.registry import Context, Measured, Row
-from npmdask.checkpoint.store import RunStore
 from npmdask.config import load_config
+from npmdask.core.checkpoint.store import RunStore
+from npmdask.formats.ingest import ingest
 from npmdask.prefect.programs import AUTH, read_auth_string
 from npmdask.prefect.server import ask
-from npmdask.storage.ingest import ingest
 
 STEPS, IN_ALL, A_STEP = 100, 5.0, 0.020  # seconds that it may take
 ROWS_OF_DATA, COLUMNS = 4096, 256

@@ -9,9 +9,9 @@ from benchmarks import cache
 from benchmarks.products import one_pass, operator_of, relative_error, start_block
 from benchmarks.registry import Context, Measured, Row
 from benchmarks.timing import interleaved, medians, rounded
-from npmdask.execution.executor import Threads
-from npmdask.operators.packed import Symmetric
-from npmdask.storage.source import open_source
+from npmdask.core.execution.executor import Threads
+from npmdask.core.storage.source import open_source
+from npmdask.symmetric.operator import Symmetric
 
 P = 16
 MOST_BYTES = 0.55  # 0.5 (1 + chunk rows / rows): the chunks of the diagonal are there in both

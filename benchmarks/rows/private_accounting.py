@@ -22,7 +22,7 @@ from npmdask.accounting import (
     paper_charge,
     paper_stddev,
 )
-from npmdask.numerics.subspaces import random_orthonormal
+from npmdask.core.numerics.subspaces import random_orthonormal
 from npmdask.privacy.neighbors import make_relation
 
 D, P, RELEASES = 1000, 10, 20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.mutants import MUTANTS
 from benchmarks.registry import Context, Measured, Row
-from npmdask.privacy.audit import Finding, audit
+from npmdask.audit import Finding, audit
 
 RUNS = {"small": 500, "medium": 5000, "full": 10_000}
 

@@ -25,13 +25,13 @@ from benchmarks.private_cases import BUDGET, CLIP_NORM, K, case_of, make_case
 from benchmarks.registry import CannotRunError, Context, Measured, Row
 from npmdask.accounting import Budget
 from npmdask.config import validate_config
+from npmdask.core.runs.observers import Observer
+from npmdask.core.storage.source import open_source
+from npmdask.formats.numpy_files import open_idx
+from npmdask.ledger import open_ledger
+from npmdask.ledger.granting import grant_source
 from npmdask.manage.report import write_report
-from npmdask.privacy.ledger import open_ledger
-from npmdask.privacy.ledger.granting import grant_source
 from npmdask.privacy.neighbors import make_relation
-from npmdask.runs.observers import Observer
-from npmdask.storage.formats.numpy_files import open_idx
-from npmdask.storage.source import open_source
 
 DELTA = 1e-8  # of the million records: a hundredth of 1 / n
 GOAL = 0.01

@@ -6,7 +6,7 @@ from typing import Any
 
 import npmdask
 from benchmarks.registry import Context, Measured, Row
-from npmdask.checkpoint.store import RunStore
+from npmdask.core.checkpoint.store import RunStore
 
 K = 20
 GOAL = 1e-4  # max sin(theta) to the planted subspace

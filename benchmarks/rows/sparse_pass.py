@@ -12,7 +12,7 @@ from benchmarks import cache
 from benchmarks.products import one_pass, operator_of, relative_error, start_block
 from benchmarks.registry import Context, Measured, Row
 from benchmarks.timing import interleaved, medians, rounded
-from npmdask.execution.executor import Threads
+from npmdask.core.execution.executor import Threads
 
 P = 20
 THREADS = 2

@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks import cache
 from benchmarks.children import last_json
 from benchmarks.registry import Context, Measured, Row
-from npmdask.checkpoint.store import RunStore
+from npmdask.core.checkpoint.store import RunStore
 
 K = 10
 

@@ -12,13 +12,13 @@ import numpy as np
 
 from benchmarks.children import as_child, in_child
 from benchmarks.registry import Context, Measured, Row
-from npmdask.algorithms.base import StreamResult
-from npmdask.algorithms.streaming.frequent_directions import FrequentDirections
-from npmdask.algorithms.streaming.msg import MSG, RMSG, MiniBatchMSG, MiniBatchRMSG
-from npmdask.algorithms.streaming.oja import Oja
-from npmdask.algorithms.streaming.power import StreamPower
-from npmdask.execution.memory import PeakMeter, tree_rss
-from npmdask.numerics.random import generator
+from npmdask.core.algorithms.base import StreamResult
+from npmdask.core.execution.memory import PeakMeter, tree_rss
+from npmdask.core.numerics.random import generator
+from npmdask.streaming.algorithms.frequent_directions import FrequentDirections
+from npmdask.streaming.algorithms.msg import MSG, RMSG, MiniBatchMSG, MiniBatchRMSG
+from npmdask.streaming.algorithms.oja import Oja
+from npmdask.streaming.algorithms.power import StreamPower
 from npmdask.theory.diagnostics import max_sin_theta
 
 D, K, BATCH = 100_000, 20, 256

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.registry import Context, Measured, Row
-from npmdask.algorithms.streaming.msg import RMSG
-from npmdask.numerics.random import generator
+from npmdask.core.numerics.random import generator
+from npmdask.streaming.algorithms.msg import RMSG
 
 CHAINS, STEPS, LARGEST = 150, 4, 5  # matrices of at most 5 x 5 have 243 faces
 WORST_GAP = 1e-12

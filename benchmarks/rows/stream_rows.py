@@ -12,9 +12,9 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.registry import Context, Measured, Row
 from benchmarks.timing import interleaved, medians, rounded
-from npmdask.algorithms.streaming.oja import Oja
-from npmdask.algorithms.streaming.power import StreamPower
-from npmdask.numerics.random import generator
+from npmdask.core.numerics.random import generator
+from npmdask.streaming.algorithms.oja import Oja
+from npmdask.streaming.algorithms.power import StreamPower
 from npmdask.theory.diagnostics import max_sin_theta
 
 K, BATCH = 10, 256

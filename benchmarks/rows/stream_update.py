@@ -11,8 +11,8 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.paper_data import deviations
 from benchmarks.registry import Context, Measured, Row
-from npmdask.algorithms.streaming.msg import MiniBatchRMSG
-from npmdask.numerics.random import generator
+from npmdask.core.numerics.random import generator
+from npmdask.streaming.algorithms.msg import MiniBatchRMSG
 
 D, STEPS = 1000, 50
 RANKS = (3, 10)

@@ -20,9 +20,9 @@ from benchmarks.products import one_pass, operator_of, relative_error
 from benchmarks.registry import Context, Measured, Row
 from benchmarks.tensor_floor import block_files, programs
 from benchmarks.timing import clocked, interleaved, medians, rounded
-from npmdask.execution.executor import Threads
-from npmdask.execution.memory import PeakMeter
-from npmdask.storage.source import open_source
+from npmdask.core.execution.executor import Threads
+from npmdask.core.execution.memory import PeakMeter
+from npmdask.core.storage.source import open_source
 
 L = 50
 FINALISTS = 2

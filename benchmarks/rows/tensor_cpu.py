@@ -18,7 +18,7 @@ from benchmarks.children import as_child, in_child, last_json, peer_command
 from benchmarks.registry import Context, Measured, Row
 from benchmarks.tensor_cases import facts_of, matched, planted
 from benchmarks.timing import clocked
-from npmdask.storage.source import open_source
+from npmdask.core.storage.source import open_source
 
 D, K, RESTARTS = 200, 5, 10
 REPEATS = 3  # of each way in one process, after a first one

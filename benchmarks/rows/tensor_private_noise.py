@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks.registry import Context, Measured, Row
 from npmdask.accounting import Budget, mu_for
 from npmdask.accounting.published_formulas import paper_charge
-from npmdask.numerics.random import Rounding
+from npmdask.core.numerics.random import Rounding
 from npmdask.privacy.mechanisms import Entropy, TensorGaussian
 from npmdask.privacy.neighbors import TensorRelation, make_relation
 

@@ -10,7 +10,7 @@ import numpy as np
 import npmdask
 from benchmarks.registry import Context, Measured, Row
 from benchmarks.tensor_cases import matched
-from npmdask.storage.source import open_source
+from npmdask.core.storage.source import open_source
 from npmdask.synthetic import generate
 
 D, K = 100, 20

@@ -15,8 +15,8 @@ from scipy.sparse import csr_matrix, vstack
 from benchmarks.children import ROOT, in_child, last_json, peer_command
 from benchmarks.registry import CannotRunError, Context, Measured, Row
 from benchmarks.topic_cases import saved
-from npmdask.models.topics.documents import documents_of
-from npmdask.models.topics.quality import Cooccurrence, coherence_of, cooccurrence
+from npmdask.topics.documents import documents_of
+from npmdask.topics.quality import Cooccurrence, coherence_of, cooccurrence
 
 DATA = ROOT.parent / "shared" / "data"
 DOCWORD, VOCABULARY = "nips-docword.txt.gz", "nips-vocab.txt"

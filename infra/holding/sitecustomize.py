@@ -47,12 +47,12 @@ def held(phase: str, real: Callable[..., Any], call: int = 1) -> Callable[..., A
 
 def install() -> None:
     """Put the holds where the phases are."""
-    from npmdask.checkpoint.store import RunStore
     from npmdask.config import RunConfig
+    from npmdask.core.checkpoint.store import RunStore
+    from npmdask.core.runs.observers import RedactingObserver
     from npmdask.prefect import tasks
     from npmdask.privacy.mechanisms.gaussian_laplace import PrivateGaussian
     from npmdask.privacy.mechanisms.noise_key import Entropy
-    from npmdask.runs.observers import RedactingObserver
 
     create = Entropy.create
 

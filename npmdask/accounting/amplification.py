@@ -27,8 +27,8 @@ from scipy.special import ndtr
 
 from npmdask.accounting.budget import MARGIN, Budget, gaussian_multiplier
 from npmdask.accounting.gdp import mu_for
+from npmdask.core.numerics.domains import one_of
 from npmdask.errors import BadInputError, RefusedError, require
-from npmdask.numerics.domains import one_of
 
 # Amplification by shuffling: Feldman, McMillan and Talwar 2021, Theorem 3.1, where its condition holds, else refused.
 #

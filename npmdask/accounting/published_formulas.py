@@ -27,8 +27,8 @@ from __future__ import annotations
 import math
 
 from npmdask.accounting.budget import Budget, Charge
+from npmdask.core.numerics.subspaces import Block
 from npmdask.errors import BadInputError, RefusedError, closest, require
-from npmdask.numerics.subspaces import Block
 
 # sup over X with orthonormal columns of (2-norm sensitivity / stddev of the formula) is factor sqrt(p) / sigma for the
 # first three, factor / sigma for the others: max row norm <= sqrt(p) max |X_ij|, two rows for a pair, ||C X||_F <=

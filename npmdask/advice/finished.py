@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from npmdask.advice.component_counts import KnownSpectrum, advise
+from npmdask.advice.sampling_errors import APART, Groups, mixed_groups, next_is_mixed
+from npmdask.advice.sampling_errors import north_errors as errors_of
+from npmdask.core.runs.components import variances_of_run
+from npmdask.core.runs.postprocessing import CountAdvice
+from npmdask.core.runs.solution import Solution
 from npmdask.errors import BadInputError
-from npmdask.numerics.sampling_errors import APART, Groups, mixed_groups, next_is_mixed
-from npmdask.numerics.sampling_errors import north_errors as errors_of
-from npmdask.runs.component_counts import KnownSpectrum, advise
-from npmdask.runs.components import variances_of_run
-from npmdask.runs.postprocessing import CountAdvice
-from npmdask.runs.solution import Solution
 
 
 def component_counts(solution: Solution, share: float, noise: float | None) -> tuple[CountAdvice, ...]:

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.algorithms import Result
-from npmdask.numerics.subspaces import TurnedBlock
-from npmdask.operators.view import View
-from npmdask.runs.checks import MOSTLY, NAMED, mean_of_rows, mean_said
-from npmdask.runs.left_vectors import left_chunks
-from npmdask.runs.problem import Problem
-from npmdask.storage.readers.dense import DenseReader, ReadStats
-from npmdask.storage.source import Source
+from npmdask.core.algorithms import Result
+from npmdask.core.numerics.subspaces import TurnedBlock
+from npmdask.core.operators.view import View
+from npmdask.core.runs.checks import MOSTLY, NAMED, mean_of_rows, mean_said
+from npmdask.core.runs.left_vectors import left_chunks
+from npmdask.core.runs.problem import Problem
+from npmdask.core.storage.readers.dense import DenseReader, ReadStats
+from npmdask.core.storage.source import Source
 
 
 def mean_notes(

@@ -8,8 +8,8 @@ from typing import Any
 
 from npmdask.cli.models import add_output, print_answer, progress_of
 from npmdask.cli.parser import add_columns, add_header, columns_of
+from npmdask.core.numerics.units import attributes
 from npmdask.errors import BadInputError, require
-from npmdask.numerics.units import attributes
 
 
 def add_ingest(commands: Any) -> None:
@@ -73,8 +73,8 @@ def _add_layout(p: Any) -> None:
 
 
 def _ingest(a: argparse.Namespace) -> int:
-    from npmdask.runs.progress import IngestBar
-    from npmdask.storage.ingest import ingest
+    from npmdask.core.runs.progress import IngestBar
+    from npmdask.formats.ingest import ingest
 
     options: dict[str, Any] = {
         **attributes(a, "kind", "layout", "dataset", "dtype", "shards", "missing", "non_finite"),
@@ -86,12 +86,12 @@ def _ingest(a: argparse.Namespace) -> int:
     if a.gram is None:
         summary, store = ingest(a.src, a.dest, **options), None
     else:
-        from npmdask.runs.gram_ingest import ingest_with_gram
+        from npmdask.stored_gram.ingest import ingest_with_gram
 
         summary, store = ingest_with_gram(a.src, a.dest, a.gram, **options)
     _print_store(summary, summary.side)
     if summary.header is not None:
-        from npmdask.storage.formats.tables import taken_for_names
+        from npmdask.formats.tables import taken_for_names
 
         print(taken_for_names(summary.header))
     for note in summary.notes:
@@ -102,7 +102,7 @@ def _ingest(a: argparse.Namespace) -> int:
 
 
 def _print_store(summary: Any, side: int | None = None) -> None:
-    from npmdask.numerics.units import bytes_text
+    from npmdask.core.numerics.units import bytes_text
 
     shape = " x ".join(map(str, summary.shape)) if side is None else f"{summary.shape[0]} matrices {side} x {side}"
     print(
@@ -137,7 +137,7 @@ def add_generate(commands: Any) -> None:
 
 
 def _generate(a: argparse.Namespace) -> int:
-    from npmdask.runs.progress import IngestBar
+    from npmdask.core.runs.progress import IngestBar
     from npmdask.synthetic import generate
 
     summary = generate(
@@ -219,8 +219,8 @@ OF_PASS = ("kind", "dim", "by_chunks", "groups", "precision", "seed", "memory", 
 
 
 def _gram(a: argparse.Namespace) -> int:
-    from npmdask.runs.gram_store import GramStore, gram
-    from npmdask.storage.labels import labels_in_file
+    from npmdask.core.storage.labels import labels_in_file
+    from npmdask.stored_gram.store import GramStore, gram
 
     given = {name: getattr(a, name) for name in OF_PASS if getattr(a, name) is not None}
     given |= {} if (columns := columns_of(a)) is None else {"columns": columns}
@@ -297,13 +297,13 @@ def _intervals(store: Any, a: argparse.Namespace) -> Any:
 
 
 def _components(a: argparse.Namespace) -> int:
+    from npmdask.advice.component_counts import differences
     from npmdask.api import resume
-    from npmdask.checkpoint.store import RunStore
+    from npmdask.core.checkpoint.store import RunStore
+    from npmdask.core.runs.solution import Solution
     from npmdask.manage.data_report import sampling_of
-    from npmdask.runs.component_counts import differences
-    from npmdask.runs.gram_parts import STORED_GRAM
-    from npmdask.runs.gram_store import GramStore
-    from npmdask.runs.solution import Solution
+    from npmdask.stored_gram.parts import STORED_GRAM
+    from npmdask.stored_gram.store import GramStore
 
     if a.jackknife and a.intervals is None:
         raise BadInputError("--jackknife is a way to find --intervals K: say of how many components")

@@ -18,7 +18,6 @@ from typing import Any
 
 import psutil
 
-from npmdask.checkpoint.logging import open_log
 from npmdask.cli.data import add_components, add_generate, add_gram, add_ingest
 from npmdask.cli.models import (
     add_cca,
@@ -35,10 +34,11 @@ from npmdask.cli.models import (
 )
 from npmdask.cli.parser import Parser, add_columns, add_completion, add_device, add_schema, columns_of, complete, port
 from npmdask.core import features
+from npmdask.core.checkpoint.logging import open_log
+from npmdask.core.numerics.units import attributes
+from npmdask.core.runs.progress import stop_bars
+from npmdask.core.storage.paths import is_url, local_path, require_no_password
 from npmdask.errors import BadInputError, BudgetError, NpmdaskError, require, warn, warnings_to
-from npmdask.numerics.units import attributes
-from npmdask.runs.progress import stop_bars
-from npmdask.storage.paths import is_url, local_path, require_no_password
 
 # What is run: a configuration, or a source with options.
 
@@ -224,7 +224,7 @@ def _plan(a: argparse.Namespace) -> int:
         print(json.dumps(facts) if a.json else "\n".join(f"{name:26} {value}" for name, value in facts.items()))
         return 0
     if config.privacy is not None:
-        import npmdask.planning.private as private
+        import npmdask.privacy.plan as private
 
         promised = config.private_plan(a.spectrum)
         print(json.dumps(promised.facts()) if a.json else "\n".join(private.private_lines(promised)))
@@ -440,7 +440,7 @@ def _add_deflate(commands: Any) -> None:
 
 
 def _deflate(a: argparse.Namespace) -> int:
-    from npmdask.runs.deflation import deflate
+    from npmdask.core.runs.deflation import deflate
 
     a.held_store = a.store
     solution = deflate(
@@ -492,7 +492,7 @@ def _add_report(commands: Any) -> None:
 def _report(a: argparse.Namespace) -> int:
     from npmdask.manage.kinds import PageOptions
     from npmdask.manage.report import write_report
-    from npmdask.runs.presentation import grid_of
+    from npmdask.rotations.presentation import grid_of
 
     grid = None if a.grid is None else grid_of(a.grid)
     page = PageOptions(colour=a.colour, grid=grid, scores=a.scores, columns=_columns(a.columns))
@@ -509,7 +509,7 @@ def _add_columns(p: Any) -> None:
 
 
 def _columns(given: str | None) -> tuple[str, ...] | None:
-    from npmdask.storage.labels import labels_in_file
+    from npmdask.core.storage.labels import labels_in_file
 
     if given is None:
         return None

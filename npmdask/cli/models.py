@@ -9,8 +9,8 @@ from dataclasses import asdict
 from typing import Any
 
 from npmdask.cli.parser import add_columns, add_header, columns_of
+from npmdask.core.numerics.units import attributes
 from npmdask.errors import warn
-from npmdask.numerics.units import attributes
 
 COUNTED = ("skipped", "rows_with_gaps", "wordless", "open", "unknown_words")  # of scores, where there are any
 NOT_CONVERGED = 4  # exit code of what came to its end without an answer
@@ -86,7 +86,7 @@ def add_shown(p: Any) -> None:
 
 def progress_of(a: argparse.Namespace) -> Any:
     """The observer that shows how far the command is, as much as its options ask for."""
-    from npmdask.runs.progress import ProgressBar
+    from npmdask.core.runs.progress import ProgressBar
 
     a.bar = ProgressBar(quiet=a.quiet, verbose=a.verbose, headline=getattr(a, "headline", ""))
     return a.bar
@@ -113,13 +113,13 @@ def _job(a: argparse.Namespace, kind: str, source: str) -> dict[str, Any]:
 
 
 def _resources(a: argparse.Namespace) -> Any:
-    from npmdask.runs.resources import asked_resources
+    from npmdask.core.runs.resources import asked_resources
 
     return asked_resources(a.memory, a.threads, a.workers)
 
 
 def _topics(a: argparse.Namespace) -> int:
-    from npmdask.models.topics.run import CorpusFilter, run_topics
+    from npmdask.topics.run import CorpusFilter, run_topics
 
     answer = run_topics(
         a.documents,
@@ -134,8 +134,8 @@ def _topics(a: argparse.Namespace) -> int:
 
 def print_answer(answer: Any, a: argparse.Namespace, words: int = 10) -> int:
     """Print the answer of a run, for people or for scripts; 0, or the exit code of what did not converge."""
+    from npmdask.core.runs.progress import stop_bars
     from npmdask.manage import kind_of_answer
-    from npmdask.runs.progress import stop_bars
 
     stop_bars()
     kind = kind_of_answer(answer)
@@ -154,8 +154,8 @@ def print_answer(answer: Any, a: argparse.Namespace, words: int = 10) -> int:
 
 def _cost(a: argparse.Namespace) -> dict[str, str]:
     """What the command took, of jobs whose answers do not say it: as far as this process saw."""
-    from npmdask.execution.memory import high_water
-    from npmdask.numerics.units import bytes_text
+    from npmdask.core.execution.memory import high_water
+    from npmdask.core.numerics.units import bytes_text
 
     bar = getattr(a, "bar", None)
     time = {} if bar is None else {"time": bar.work.cost()}
@@ -188,8 +188,8 @@ def _add_samples(p: Any, kind: str) -> None:
 
 
 def _samples(a: argparse.Namespace) -> int:
-    from npmdask.models.latent.answers import fit_latent
-    from npmdask.storage.columns import at
+    from npmdask.core.storage.columns import at
+    from npmdask.latent.answers import fit_latent
 
     answer = fit_latent(
         a.kind,
@@ -261,7 +261,7 @@ def _add_coupled(p: Any, kind: str) -> None:
 
 
 def _coupled(a: argparse.Namespace) -> int:
-    from npmdask.models.two_fields.answers import fit_coupled
+    from npmdask.two_fields.answers import fit_coupled
 
     answer = fit_coupled(
         a.kind,
@@ -306,7 +306,7 @@ def add_moments(commands: Any) -> None:
 
 
 def _moments(a: argparse.Namespace) -> int:
-    from npmdask.models.third_moment import build_moments
+    from npmdask.tensors.third_moment import build_moments
 
     built = build_moments(
         a.source,
@@ -359,9 +359,9 @@ def add_transform(commands: Any) -> None:
 
 
 def _transform(a: argparse.Namespace) -> int:
-    from npmdask.models.topics.model import holds_topics
-    from npmdask.storage.columns import at
+    from npmdask.core.storage.columns import at
     from npmdask.streaming.transform import transform
+    from npmdask.topics.model import holds_topics
 
     if holds_topics(a.store):
         return _transform_documents(a)
@@ -378,7 +378,7 @@ def _transform(a: argparse.Namespace) -> int:
 
 def _transform_documents(a: argparse.Namespace) -> int:
     from npmdask.errors import BadInputError
-    from npmdask.models.topics.transform import transform_documents
+    from npmdask.topics.transform import transform_documents
 
     given = {"dim": None, "batch_rows": None, "non_finite": "refuse", "pattern": "*", "format": None, "header": None}
     given |= {"missing": "as-run", "only": None, "leave_out": None}
@@ -405,7 +405,7 @@ def _how_to_read(dest: str) -> str:
 
 
 def _say(scored: Any, a: argparse.Namespace) -> None:
-    from npmdask.runs.progress import duration, stop_bars
+    from npmdask.core.runs.progress import duration, stop_bars
 
     stop_bars()
     facts = asdict(scored)

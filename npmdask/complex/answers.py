@@ -1,6 +1,6 @@
 """From 2 k real pairs of a run on complex data to the k complex ones: vectors, residuals, certificate, units.
 
-The algorithms work with real vectors of twice as many entries (:mod:`npmdask.operators.complex_parts`), of which
+The algorithms work with real vectors of twice as many entries (:mod:`npmdask.complex.operator`), of which
 complex conjugates are eigenvectors of ``A^H A``. What a certificate says of eigenvalues, each of which comes twice, is
 true of them whatever the vectors are; what it says of vectors is made again from the residuals of those returned.
 """
@@ -12,11 +12,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from npmdask.algorithms import Result
-from npmdask.algorithms.stopping import StepView
+from npmdask.complex.parts import as_complex, complex_pairs, fix_phases, folded, interleaved, moduli
+from npmdask.core.algorithms import Result
+from npmdask.core.algorithms.stopping import StepView
 from npmdask.core.certificates.bounds import Certificate, Evidence, Level, carried_over
-from npmdask.numerics.complex_parts import as_complex, complex_pairs, fix_phases, folded, interleaved, moduli
-from npmdask.numerics.subspaces import Block
+from npmdask.core.numerics.subspaces import Block
 
 WHOLE = 0.7  # sine, below which a space that is made closed under J is tilted no more than before (complex_pairs)
 

@@ -1,7 +1,7 @@
 """Aspects: how a question sees the data. A run asks each one that was given, and knows none of them by name.
 
-The mathematics is that of one formula, :class:`npmdask.operators.View`. Aspects multiply its weights of rows and of
-columns, so that their order does not count; a store keeps each of them, under its ``place`` in run.json.
+The mathematics is that of one formula, :class:`npmdask.core.operators.View`. Aspects multiply its weights of rows and
+of columns, so that their order does not count; a store keeps each of them, under its ``place`` in run.json.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from npmdask.core.features import FEATURES, found, load, owner_of, required
 from npmdask.errors import BadInputError, RefusedError
 
 if TYPE_CHECKING:
-    from npmdask.checkpoint.store import RunStore
-    from npmdask.operators.view import View
+    from npmdask.core.checkpoint.store import RunStore
+    from npmdask.core.operators.view import View
 
 
 @dataclass(frozen=True)

@@ -19,12 +19,12 @@ import numpy as np
 from scipy.special import ndtri
 
 from npmdask.accounting import Budget, gaussian_multiplier, mu_for
-from npmdask.algorithms.private_power import PrivatePower
+from npmdask.core.numerics.domains import probability
+from npmdask.core.numerics.subspaces import Block, random_orthonormal
 from npmdask.experiments.as_printed import clip_factors, leading_eigenvectors
 from npmdask.experiments.matrix_streams import MatrixStream
-from npmdask.numerics.domains import probability
-from npmdask.numerics.subspaces import Block, random_orthonormal
 from npmdask.privacy.neighbors import Relation, make_relation
+from npmdask.privacy.private_power import PrivatePower
 
 GAP_SHARE = 0.1  # of mu^2, for the gap: it needs few digits, the projector many
 FAIL_SHARE = 0.1  # of delta, for a released gap that is above the true one

@@ -11,6 +11,10 @@ from typing import Any
 import numpy as np
 
 from npmdask.accounting import Budget
+from npmdask.core.numerics.domains import one_of
+from npmdask.core.numerics.random import generator
+from npmdask.core.numerics.subspaces import Block
+from npmdask.dp_pca.base import Oracle
 from npmdask.experiments import as_printed
 from npmdask.experiments.as_printed import clip_diagonal, clip_trace, clipped_sum, leading_eigenvectors
 from npmdask.experiments.baselines import dp_gauss_1, dp_gauss_2, exact_noise, power_answer
@@ -23,10 +27,6 @@ from npmdask.experiments.oracles import (
     tight,
     tight_matched,
 )
-from npmdask.numerics.domains import one_of
-from npmdask.numerics.random import generator
-from npmdask.numerics.subspaces import Block
-from npmdask.privacy.dp_pca.base import Oracle
 from npmdask.privacy.neighbors import make_relation
 from npmdask.report.plots import BLUE, GREY, ORANGE
 
@@ -116,7 +116,7 @@ def methods(relation: str) -> dict[str, Method]:
 
 
 def oracles(relation: str) -> dict[str, Method]:
-    """What improves on k-DP-PCA and k-DP-Ojas, from npmdask.privacy.dp_pca."""
+    """What improves on k-DP-PCA and k-DP-Ojas, from npmdask.dp_pca."""
 
     def run(make: Callable[[MatrixStream, int, Budget, str, int], Oracle[Any]]) -> Run:
         def deflation(stream: MatrixStream, k: int, epsilon: float, delta: float, seed: int) -> Block:

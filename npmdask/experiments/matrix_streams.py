@@ -15,9 +15,9 @@ from functools import lru_cache, partial
 import numpy as np
 from numpy.typing import ArrayLike
 
+from npmdask.core.numerics.random import generator
+from npmdask.core.numerics.subspaces import Block, random_orthonormal
 from npmdask.errors import require
-from npmdask.numerics.random import generator
-from npmdask.numerics.subspaces import Block, random_orthonormal
 from npmdask.theory import AssumptionA, condition_number, zeta
 
 ROWS = 4096  # of a block

@@ -15,22 +15,14 @@ from typing import Any
 import numpy as np
 
 from npmdask.accounting import Budget, gaussian_charge
+from npmdask.core.numerics.subspaces import Block, project_out
+from npmdask.dp_pca.base import BatchQuery, Oracle, SimulatedNoise, State, released, require_by_index, require_relation
+from npmdask.dp_pca.deflation import Deflation
+from npmdask.dp_pca.exact_oracles import TightOracle
+from npmdask.dp_pca.paper_oracles import DPOjas, ModifiedDPPCA, PlainOja
+from npmdask.dp_pca.private_mean import histogram_epsilon
 from npmdask.experiments.as_printed import FAIL_PROB, clip_trace, paper_rates
 from npmdask.experiments.matrix_streams import ROWS, MatrixStream
-from npmdask.numerics.subspaces import Block, project_out
-from npmdask.privacy.dp_pca.base import (
-    BatchQuery,
-    Oracle,
-    SimulatedNoise,
-    State,
-    released,
-    require_by_index,
-    require_relation,
-)
-from npmdask.privacy.dp_pca.deflation import Deflation
-from npmdask.privacy.dp_pca.exact_oracles import TightOracle
-from npmdask.privacy.dp_pca.paper_oracles import DPOjas, ModifiedDPPCA, PlainOja
-from npmdask.privacy.dp_pca.private_mean import histogram_epsilon
 
 PART = 2**16  # numbers of images that are worked on at once, so that they stay in the processor's cache
 BATCHES = 20  # of k-DP-PCA with large ones, in all rounds together
@@ -45,7 +37,7 @@ def black_box_pca(oracle: Oracle[State], stream: MatrixStream, seed: int) -> Blo
     ----------
     oracle : Oracle
         What finds a direction of P A_i P in a round; :func:`k_dp_ojas` and others make one, and so can you: any
-        :class:`npmdask.privacy.dp_pca.base.Oracle`.
+        :class:`npmdask.dp_pca.base.Oracle`.
     stream : MatrixStream
         The matrices A_i; no d x d matrix is formed.
     seed : int

@@ -21,6 +21,7 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
 from urllib.parse import urlsplit
 
+from npmdask.core.numerics.subspaces import Block
 from npmdask.errors import BadInputError, LostError, RefusedError
 from npmdask.federated.protocol import (
     DIGEST,
@@ -33,7 +34,6 @@ from npmdask.federated.protocol import (
     encode,
     encoded_size,
 )
-from npmdask.numerics.subspaces import Block
 
 CONNECT_SECONDS = 10.0
 PATIENCE = 60.0  # seconds that a node may be away

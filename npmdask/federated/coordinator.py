@@ -12,31 +12,31 @@ from typing import Any, ClassVar
 import numpy as np
 
 from npmdask.accounting import Budget
-from npmdask.algorithms import Algorithm, PowerMethod, Query, Result
-from npmdask.algorithms.private_power import PrivatePower, begun_options, with_options
-from npmdask.algorithms.stopping import FixedSteps, Outcome, ResidualRule, StepView, StoppingRule, default_tol
-from npmdask.checkpoint.store import RunStore
+from npmdask.core.algorithms import Algorithm, PowerMethod, Query, Result
+from npmdask.core.algorithms.stopping import FixedSteps, Outcome, ResidualRule, StepView, StoppingRule, default_tol
 from npmdask.core.certificates.recursions import gaussian_norm
+from npmdask.core.checkpoint.store import RunStore
+from npmdask.core.numerics.random import Rounding
+from npmdask.core.numerics.subspaces import Block
+from npmdask.core.numerics.units import options_from
+from npmdask.core.operators._protocol import OnePass, Partial, pending_sums
+from npmdask.core.runs.build import make_problem, ranks_of
+from npmdask.core.runs.plain_release import PlainRelease
+from npmdask.core.runs.problem import DEFAULT_STEPS, Problem, Request
 from npmdask.core.runs.release import Answer, Disclosure, Released
+from npmdask.core.runs.session import Session
+from npmdask.core.runs.stopping_rules import low_rank_rule, refuse_low_rank
+from npmdask.core.storage.readers.dense import ReadStats
+from npmdask.core.storage.source import Source
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
 from npmdask.federated.client import PATIENCE, NodeConnections, Traffic, require_address
 from npmdask.federated.protocol import Announcement, encoded_size, tokens_for
-from npmdask.numerics.random import Rounding
-from npmdask.numerics.subspaces import Block
-from npmdask.numerics.units import options_from
-from npmdask.operators._protocol import OnePass, Partial, pending_sums
 from npmdask.privacy.account import release_id_of
 from npmdask.privacy.concerns import Asked, ReleaseNoise, concerns, first_query, largest_of, weak_promise
 from npmdask.privacy.matrix_release import MECHANISMS, likely_sine_of_release, released_arrays
 from npmdask.privacy.neighbors import make_relation
+from npmdask.privacy.private_power import PrivatePower, begun_options, with_options
 from npmdask.privacy.release import released_answer, stated, warn_before_charge
-from npmdask.runs.build import make_problem, ranks_of
-from npmdask.runs.plain_release import PlainRelease
-from npmdask.runs.problem import DEFAULT_STEPS, Problem, Request
-from npmdask.runs.session import Session
-from npmdask.runs.stopping_rules import low_rank_rule, refuse_low_rank
-from npmdask.storage.readers.dense import ReadStats
-from npmdask.storage.source import Source
 from npmdask.theory.private import dist_comm
 
 TABLE = dict[str, dict[str, Any]]  # "nodes" of run.json: what each announced
@@ -50,7 +50,7 @@ TABLE = dict[str, dict[str, Any]]  # "nodes" of run.json: what each announced
 # The nodes as one operator: ``sum of (A_i X + G_i)``, each asked at the same time, summed in a fixed order.
 #
 # A pass over the nodes is a pass like any other: a node is a unit, asking it a task, and the tree in which the answers
-# are summed is that of :mod:`npmdask.execution.reduction`. It does not matter who answers first.
+# are summed is that of :mod:`npmdask.core.execution.reduction`. It does not matter who answers first.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -485,7 +485,7 @@ def problem_of_nodes(source: Source, request: Request, earlier: object) -> Probl
         steps = min(DEFAULT_STEPS, nodes.most_steps) if request.max_steps is None else request.max_steps
         algorithm = PowerMethod(target_rank=k, iteration_rank=p, tol=tol)
         if request.options is not None:
-            from npmdask.algorithms.momentum import MomentumOptions, MomentumPower
+            from npmdask.privacy.momentum import MomentumOptions, MomentumPower
 
             asked = options_from("power", MomentumOptions, request.options)
             algorithm = MomentumPower(target_rank=k, iteration_rank=p, tol=tol, momentum=asked.momentum)

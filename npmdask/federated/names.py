@@ -12,11 +12,11 @@ from itertools import product
 
 import numpy as np
 
+from npmdask.core.storage.labels import Labels
+from npmdask.core.storage.names import columns_of, is_counted
 from npmdask.errors import BadInputError
 from npmdask.federated.client import NodeConnections
 from npmdask.federated.protocol import UnansweredError, decode, encode, encoded_size
-from npmdask.storage.labels import Labels
-from npmdask.storage.names import columns_of, is_counted
 
 NAMES, ORDER = "/names", "/names/order"
 

@@ -21,24 +21,24 @@ from uuid import uuid4
 
 import numpy as np
 
-from npmdask.algorithms.private_power import UNSAID, PrivateAlternating
-from npmdask.checkpoint.store import RunStore
+from npmdask.core.checkpoint.store import RunStore
+from npmdask.core.execution.executor import make_executor, single_threaded_blas
+from npmdask.core.execution.memory import tree_rss
+from npmdask.core.numerics.subspaces import Block
+from npmdask.core.operators import Gram
+from npmdask.core.runs.build import default_rank, make_problem
+from npmdask.core.runs.problem import Problem, Request
+from npmdask.core.runs.resources import Resources
+from npmdask.core.runs.restore import bind
+from npmdask.core.runs.session import memory_for, needs_of
+from npmdask.core.storage.bundle import write_file_atomically
+from npmdask.core.storage.readers.dense import ReadStats
+from npmdask.core.storage.source import Source
 from npmdask.errors import BudgetError, RefusedError, require
-from npmdask.execution.executor import make_executor, single_threaded_blas
-from npmdask.execution.memory import tree_rss
 from npmdask.federated.protocol import Announcement, UnansweredError, block_digest, decode, encode, encoded_size
-from npmdask.numerics.subspaces import Block
-from npmdask.operators import Gram
 from npmdask.privacy.account import Account, require_room
 from npmdask.privacy.concerns import concerns_of_node
-from npmdask.runs.build import default_rank, make_problem
-from npmdask.runs.problem import Problem, Request
-from npmdask.runs.resources import Resources
-from npmdask.runs.restore import bind
-from npmdask.runs.session import memory_for, needs_of
-from npmdask.storage.bundle import write_file_atomically
-from npmdask.storage.readers.dense import ReadStats
-from npmdask.storage.source import Source
+from npmdask.privacy.private_power import UNSAID, PrivateAlternating
 
 ORTHONORMAL = 1e-8  # of an entry of X^T X - I: a thousand times what rounding explains
 NO_BUDGET = "the privacy budget of this node does not allow another job; its owner can see why"

@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from npmdask.core.numerics.subspaces import Block
 from npmdask.errors import BadInputError, RefusedError, require
-from npmdask.numerics.subspaces import Block
 
 FORMAT = 1
 TOKEN = "NPMDASK_NODE_TOKEN"

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.core.certificates.wording import LOST, Assurance, at_most_percent, degrees, spread
-from npmdask.numerics.subspaces import Block
+from npmdask.core.numerics.subspaces import Block
 
 LIKELY = 2.0  # times the sampling error
 OF_WEIGHTS = 4.0  # the same of the weights of a mixture

@@ -11,21 +11,21 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.checkpoint.store import RunStore
+from npmdask.advice.sampling_errors import Groups
+from npmdask.core.checkpoint.store import RunStore
+from npmdask.core.runs.components import labels_of_run
+from npmdask.core.runs.restore import OF_ROWS, solution_of
+from npmdask.core.storage.labels import Axis, Labels
+from npmdask.core.storage.paths import data_name
+from npmdask.core.storage.source import IN_MEMORY, open_source
 from npmdask.errors import BadInputError, NpmdaskError
 from npmdask.manage.kinds import PageOptions, Spec
 from npmdask.manage.row_scores import SAMPLED, RowScores, row_scores
-from npmdask.numerics.sampling_errors import Groups
+from npmdask.missing.gaps import DROP
 from npmdask.report import Bars, Map, Plot, Report, Rule, Section, Series
 from npmdask.report.blocks import Text, section, series, spectrum_plot, table, warnings
 from npmdask.report.plots import COLOURS
-from npmdask.runs.components import labels_of_run
-from npmdask.runs.presentation import PART, require_independent
-from npmdask.runs.restore import OF_ROWS, solution_of
-from npmdask.storage.labels import Axis, Labels
-from npmdask.storage.paths import data_name
-from npmdask.storage.readers.gaps import DROP
-from npmdask.storage.source import IN_MEMORY, open_source
+from npmdask.rotations.presentation import PART, require_independent
 
 SHOWN = 10  # loadings of a component
 CARDS, IMAGES, MAPS, TIMES = 6, 12, 6, 4  # components that are shown so

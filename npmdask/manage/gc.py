@@ -16,16 +16,24 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from npmdask.checkpoint.lease import holder_of
-from npmdask.checkpoint.reader import GOING, OWN, folders_below, is_store, size_of, stores_below
-from npmdask.checkpoint.remote import LocalCopy
-from npmdask.checkpoint.store import REPLACED, RunStore
+from npmdask.core.checkpoint.lease import holder_of
+from npmdask.core.checkpoint.reader import GOING, OWN, folders_below, is_store, size_of, stores_below
+from npmdask.core.checkpoint.store import REPLACED, RunStore
+from npmdask.core.storage.bundle import MANIFEST
+from npmdask.core.storage.paths import (
+    NOTE,
+    cache_folder,
+    local_path,
+    locked,
+    require_no_link,
+    unless_locked,
+    url_of_copy,
+)
 from npmdask.errors import NpmdaskError, RefusedError, require
+from npmdask.formats.ingest import copies, drop_copy
 from npmdask.manage.kinds import Keeps, all_kinds, kind_of
 from npmdask.privacy.account import KEY
-from npmdask.storage.bundle import MANIFEST
-from npmdask.storage.ingest import copies, drop_copy
-from npmdask.storage.paths import NOTE, cache_folder, local_path, locked, require_no_link, unless_locked, url_of_copy
+from npmdask.remote.run_store import LocalCopy
 
 PARTIAL = ".partial"
 

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
-from npmdask.checkpoint.store import RunStore
 from npmdask.core import features
+from npmdask.core.checkpoint.store import RunStore
+from npmdask.core.numerics.units import bytes_text
+from npmdask.core.runs.kinds import KINDS, Resumable, Spec, StoredRun
+from npmdask.core.runs.kinds import kind_of as resumed_kind_of
+from npmdask.core.runs.resources import DeviceUse, NetworkUse
 from npmdask.errors import BadInputError
-from npmdask.numerics.units import bytes_text
-from npmdask.runs.kinds import KINDS, Resumable, Spec, StoredRun
-from npmdask.runs.kinds import kind_of as resumed_kind_of
-from npmdask.runs.resources import DeviceUse, NetworkUse
 
 if TYPE_CHECKING:
     from npmdask.report import Report
@@ -70,7 +70,7 @@ class PageOptions:
 
     def or_as_run(self, asked: Mapping[str, Any]) -> PageOptions:
         """Fill in what is not given here from what the run was ``asked`` for, in its configuration for example."""
-        from npmdask.runs.presentation import grid_of
+        from npmdask.rotations.presentation import grid_of
 
         grid = grid_of(asked["grid"]) if self.grid is None and "grid" in asked else self.grid
         if self.colour is not None or "colour" not in asked:
@@ -82,7 +82,7 @@ class RunKind(Resumable):
     """A kind of run. What a subclass leaves out is that of a run without stages, whose store has no timing to hide.
 
     ``name``: in the column "what" of ``npmdask status``. ``folders``: names in its store that hold runs of stages,
-    beside those that lie in the store itself. All else: see :class:`npmdask.runs.kinds.Resumable`.
+    beside those that lie in the store itself. All else: see :class:`npmdask.core.runs.kinds.Resumable`.
 
     Examples
     --------

@@ -12,8 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.algorithms.stopping import Outcome, default_tol
-from npmdask.checkpoint.store import RunStore, not_finished
+from npmdask.core.algorithms.stopping import Outcome, default_tol
+from npmdask.core.checkpoint.store import RunStore, not_finished
+from npmdask.core.numerics.units import attributes
+from npmdask.core.runs.kinds import StoredRun
+from npmdask.core.runs.left_vectors import left_blocks, left_height
+from npmdask.core.runs.progress import duration, passes_text
+from npmdask.core.runs.restore import OF_ROWS, TELLS, solution_of
+from npmdask.core.runs.solution import Solution
+from npmdask.core.storage.bundle import read_bundle
+from npmdask.core.storage.labels import Labels
 from npmdask.errors import BadInputError
 from npmdask.manage.kinds import (
     Keeps,
@@ -30,22 +38,10 @@ from npmdask.manage.kinds import (
     values_text,
 )
 from npmdask.manage.status import progress
-from npmdask.numerics.units import attributes
+from npmdask.missing.rules import missing_facts, missing_of
 from npmdask.report import Report
-from npmdask.runs.kinds import StoredRun
-from npmdask.runs.left_vectors import left_blocks, left_height
-from npmdask.runs.missing import missing_facts, missing_of
-from npmdask.runs.presentation import AS_FOUND, PART, Earlier, arrays_of, earlier_of, presentation_facts, turn
-from npmdask.runs.progress import duration, passes_text
-from npmdask.runs.restore import (
-    OF_ROWS,
-    TELLS,
-    solution_of,
-)
-from npmdask.runs.solution import Solution
-from npmdask.runs.weights import NAMES
-from npmdask.storage.bundle import read_bundle
-from npmdask.storage.labels import Labels
+from npmdask.rotations.presentation import AS_FOUND, PART, Earlier, arrays_of, earlier_of, presentation_facts, turn
+from npmdask.weights.aspect import NAMES
 
 RELEASED = ("value_stddevs", "factor_left", "factor_right", "left_basis", "covariance")
 ROWS = ("samples", "matrix", "sparse")  # kinds whose data have rows that are not columns

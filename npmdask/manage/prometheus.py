@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from npmdask.core.storage.paths import local_path
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError, extra
 from npmdask.manage.status import Night, RunStatus, nights_of, status_below
-from npmdask.storage.paths import local_path
 
 if TYPE_CHECKING:
-    from npmdask.privacy.ledger import Ledger
+    from npmdask.ledger import Ledger
 
 STATES = ("running", "hung", "crashed", "unfinished", "waiting", "finished", "damaged")
 RUN = ("run", "what")

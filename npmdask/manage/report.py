@@ -15,14 +15,14 @@ from typing import IO, Any, ClassVar
 
 import numpy as np
 
-from npmdask.checkpoint.store import RunStore, folder_of, not_finished
+from npmdask.core.checkpoint.store import RunStore, folder_of, not_finished
+from npmdask.core.storage.bundle import write_file_atomically
+from npmdask.core.storage.labels import Axis, Labels, as_dataset, require_names
+from npmdask.core.storage.paths import local_path
+from npmdask.core.storage.source import notes_in
 from npmdask.errors import BadInputError, CommitError, extra, require, warn
 from npmdask.manage.kinds import PageOptions, kind_of, kind_of_answer
 from npmdask.report import Report, as_html, as_json, as_markdown
-from npmdask.storage.bundle import write_file_atomically
-from npmdask.storage.labels import Axis, Labels, as_dataset, require_names
-from npmdask.storage.paths import local_path
-from npmdask.storage.source import notes_in
 
 # The components of a run in files for other tools, with the names of columns: CSV, Parquet, NetCDF, h5ad.
 
@@ -274,9 +274,9 @@ def export(
     time.
 
     ``rotate`` ("varimax", "promax", "procrustes", "none") and ``align_to`` (the store of an earlier run) turn the
-    components of rows (npmdask.runs.presentation). A run that was reported turned is exported so, unless ``rotate`` is
-    "none". Written are then ``basis``, ``rotation``, ``correlations``, ``score_weights`` and, of an alignment,
-    ``earlier``, ``similarity`` and ``inside``.
+    components of rows (npmdask.rotations.presentation). A run that was reported turned is exported so, unless
+    ``rotate`` is "none". Written are then ``basis``, ``rotation``, ``correlations``, ``score_weights`` and, of an
+    alignment, ``earlier``, ``similarity`` and ``inside``.
 
     ``values`` of samples have n in the denominator, as the bounds of their errors have. Of a centred run
     ``explained_variance`` (n - 1, as ``numpy.cov`` and scikit-learn have it) and ``explained_variance_ratio`` are

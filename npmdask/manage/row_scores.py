@@ -15,15 +15,15 @@ from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 
-from npmdask.checkpoint.store import RunStore
+from npmdask.containers.containers import is_sparse
+from npmdask.core.checkpoint.store import RunStore
+from npmdask.core.runs.components import StoredComponents
+from npmdask.core.runs.restore import OF_ROWS, solution_of
+from npmdask.core.runs.solution import Solution
+from npmdask.core.storage.labels import colour_of, labels_in_file
+from npmdask.core.storage.source import Source
 from npmdask.errors import BadInputError, NpmdaskError, require
 from npmdask.manage.kinds import PageOptions
-from npmdask.runs.components import StoredComponents
-from npmdask.runs.restore import OF_ROWS, solution_of
-from npmdask.runs.solution import Solution
-from npmdask.storage.containers import is_sparse
-from npmdask.storage.labels import colour_of, labels_in_file
-from npmdask.storage.source import Source
 
 PART = "row_scores"
 SAMPLED = 2000  # rows

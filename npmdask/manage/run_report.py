@@ -8,11 +8,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from npmdask.algorithms.covariance import CLEAR
-from npmdask.algorithms.stopping import Outcome
-from npmdask.checkpoint.store import RunStore
+from npmdask.core.algorithms.stopping import Outcome
 from npmdask.core.certificates.recursions import gaussian_norm
 from npmdask.core.certificates.statements import assurance_of
+from npmdask.core.checkpoint.store import RunStore
+from npmdask.core.numerics.units import bytes_text
+from npmdask.core.runs.resources import DeviceUse
+from npmdask.core.runs.results import comparison, prediction_facts
+from npmdask.core.storage.labels import Labels, require_names
+from npmdask.core.storage.source import notes_in
 from npmdask.errors import BadInputError, require
 from npmdask.manage.data_report import (
     Sampling,
@@ -24,8 +28,9 @@ from npmdask.manage.data_report import (
     sampling_of,
 )
 from npmdask.manage.kinds import PageOptions, device_text, flat
-from npmdask.numerics.units import bytes_text
+from npmdask.missing.rules import missing_of, missing_warnings
 from npmdask.privacy.account import budget_left
+from npmdask.privacy.covariance import CLEAR
 from npmdask.privacy.mechanisms.gaussian_laplace import RELEASE_KIND
 from npmdask.report import Plot, Report, Rule, Section, Series, Table
 from npmdask.report.blocks import (
@@ -39,13 +44,8 @@ from npmdask.report.blocks import (
     tiles,
     warnings,
 )
-from npmdask.runs.missing import missing_of, missing_warnings
-from npmdask.runs.resources import DeviceUse
-from npmdask.runs.results import comparison, prediction_facts
-from npmdask.runs.weights import kept_weights
-from npmdask.storage.labels import Labels, require_names
-from npmdask.storage.source import notes_in
 from npmdask.theory.noisy_symmetric import noise_norm
+from npmdask.weights.aspect import kept_weights
 
 # What a private page says to those who read it: what rises above the noise, and what the promise means.
 

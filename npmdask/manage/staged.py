@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from npmdask.checkpoint.store import RunStore
+from npmdask.core.checkpoint.store import RunStore
+from npmdask.core.runs.kinds import changed_resources
+from npmdask.core.runs.observers import Observer
+from npmdask.core.runs.restore import resources_of
 from npmdask.errors import BadInputError, Later
 from npmdask.manage.kinds import PageOptions, RunKind, Spec, named
-from npmdask.runs.kinds import changed_resources
-from npmdask.runs.observers import Observer
-from npmdask.runs.restore import resources_of
 
 if TYPE_CHECKING:
     from npmdask.report import Report

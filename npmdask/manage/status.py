@@ -18,20 +18,20 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from npmdask.checkpoint.lease import Holder, holder_of
-from npmdask.checkpoint.reader import is_store, size_of, stores_below
-from npmdask.checkpoint.remote import holds_run
-from npmdask.checkpoint.store import RunStore, folder_of, no_run, runs_near
+from npmdask.core.checkpoint.lease import Holder, holder_of
+from npmdask.core.checkpoint.reader import is_store, size_of, stores_below
+from npmdask.core.checkpoint.store import RunStore, folder_of, no_run, runs_near
+from npmdask.core.execution.reduction import TreeNode
+from npmdask.core.numerics.units import bytes_text, time_text
+from npmdask.core.runs.results import prediction_facts
+from npmdask.core.storage.bundle import write_file_atomically
+from npmdask.core.storage.paths import local_path, read_facts
+from npmdask.core.storage.source import Source, is_registered, open_source
 from npmdask.errors import BadInputError, NpmdaskError
-from npmdask.execution.reduction import TreeNode
 from npmdask.manage.kinds import Spec, kind_of, last_error
-from npmdask.numerics.units import bytes_text, time_text
 from npmdask.planning.forecast import seconds_left
-from npmdask.runs.results import prediction_facts
-from npmdask.storage.bundle import write_file_atomically
-from npmdask.storage.object_url import is_remote
-from npmdask.storage.paths import local_path, read_facts
-from npmdask.storage.source import Source, is_registered, open_source
+from npmdask.remote.object_url import is_remote
+from npmdask.remote.run_store import holds_run
 
 NOTES = ".schedules"  # the folder of how schedules ended
 

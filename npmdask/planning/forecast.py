@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.algorithms import REGISTRY as ALGORITHMS
-from npmdask.algorithms import Algorithm, GramKrylov, Result
-from npmdask.algorithms.stopping import ResidualRule, StepView, view_of
-from npmdask.numerics.random import generator
-from npmdask.numerics.subspaces import Block, orth
-from npmdask.numerics.units import attributes, time_text
-from npmdask.runs.build import default_rank
-from npmdask.runs.problem import Problem
-from npmdask.runs.stopping_rules import LowRankRule
+from npmdask.core.algorithms import REGISTRY as ALGORITHMS
+from npmdask.core.algorithms import Algorithm, GramKrylov, Result
+from npmdask.core.algorithms.stopping import ResidualRule, StepView, view_of
+from npmdask.core.numerics.random import generator
+from npmdask.core.numerics.subspaces import Block, orth
+from npmdask.core.numerics.units import attributes, time_text
+from npmdask.core.runs.build import default_rank
+from npmdask.core.runs.problem import Problem
+from npmdask.core.runs.stopping_rules import LowRankRule
 from npmdask.theory import best_q, gaussian_norm, init_tan_quantile, npm_max_noise
 from npmdask.theory.power import MOST, ZERO, predict_passes, steps_by_rank
 

@@ -1,7 +1,7 @@
 """Plan a run before it starts: collect the facts, and choose what is "auto".
 
 ``make_plan`` is pure, ``plan_run`` measures for it; ``forms_sooner`` and ``free_columns`` measure for
-:mod:`npmdask.runs.automatic`.
+:mod:`npmdask.core.runs.automatic`.
 """
 
 from __future__ import annotations
@@ -12,27 +12,27 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.algorithms import BlockKrylov, GramKrylov, PowerOnDisk
-from npmdask.algorithms.tensor.power import TensorPower
+from npmdask.core.algorithms import BlockKrylov, GramKrylov, PowerOnDisk
+from npmdask.core.execution.executor import single_threaded_blas
+from npmdask.core.execution.memory import MemoryPlan, give_back, largest_rank, link_to, tree_rss
+from npmdask.core.execution.reduction import runs_of
+from npmdask.core.numerics.spectra import Spectrum
+from npmdask.core.numerics.units import attributes, time_text
+from npmdask.core.runs.automatic import FEW, FORMED, formed_one, with_options
+from npmdask.core.runs.build import make_problem
+from npmdask.core.runs.checks import MOSTLY, mean_of_rows, mean_said
+from npmdask.core.runs.disk_release import disk_said, readings_of
+from npmdask.core.runs.problem import DEFAULT_STEPS, Problem
+from npmdask.core.runs.resources import Resources
+from npmdask.core.runs.session import memory_for, needs_of, require_device
 from npmdask.errors import BadInputError, MemoryRefusedError
-from npmdask.execution.executor import single_threaded_blas
-from npmdask.execution.memory import MemoryPlan, give_back, largest_rank, link_to, tree_rss
-from npmdask.execution.reduction import runs_of
-from npmdask.numerics.spectra import Spectrum
-from npmdask.numerics.units import attributes, time_text
-from npmdask.planning.device_choice import OF_MATRIX, USUAL, DeviceChoice, choice_said, choose_device
+from npmdask.gpu.device_choice import OF_MATRIX, USUAL, DeviceChoice, choice_said, choose_device
+from npmdask.planning.chunk_advice import ChunkReading, LayoutAdvice, advise_chunks, how_read
 from npmdask.planning.forecast import Forecast, look_ahead, predict_steps
 from npmdask.planning.predicted_steps import GRAM_FLOPS, MEMORY, PLACES, REHEARSAL_FLOPS, SIDE
 from npmdask.planning.row_sample import SampleBudget, ShareError, sample_said, shares_said, why_too_small
 from npmdask.planning.throughput import MOST_COLUMNS, Throughput, measure_on_disk, measure_throughput
-from npmdask.runs.automatic import FEW, FORMED, formed_one, with_options
-from npmdask.runs.build import make_problem
-from npmdask.runs.checks import MOSTLY, mean_of_rows, mean_said
-from npmdask.runs.disk_release import disk_said, readings_of
-from npmdask.runs.problem import DEFAULT_STEPS, Problem
-from npmdask.runs.resources import Resources
-from npmdask.runs.session import memory_for, needs_of, require_device
-from npmdask.storage.chunk_advice import ChunkReading, LayoutAdvice, advise_chunks, how_read
+from npmdask.tensors.power import TensorPower
 
 
 @dataclass(frozen=True, kw_only=True)

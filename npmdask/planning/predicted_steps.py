@@ -18,26 +18,26 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.algorithms import GramKrylov, PowerMethod
-from npmdask.algorithms.stopping import ResidualRule
-from npmdask.algorithms.tensor.power import TensorPower
-from npmdask.checkpoint.store import RunStore
-from npmdask.execution.executor import Executor
-from npmdask.execution.memory import MemoryPlan
-from npmdask.numerics.random import generator
-from npmdask.numerics.subspaces import Block
-from npmdask.numerics.units import attributes
+from npmdask.core.algorithms import GramKrylov, PowerMethod
+from npmdask.core.algorithms.stopping import ResidualRule
+from npmdask.core.checkpoint.store import RunStore
+from npmdask.core.execution.executor import Executor
+from npmdask.core.execution.memory import MemoryPlan
+from npmdask.core.numerics.random import generator
+from npmdask.core.numerics.subspaces import Block
+from npmdask.core.numerics.units import attributes
+from npmdask.core.runs.build import default_rank, make_problem
+from npmdask.core.runs.observers import Observer
+from npmdask.core.runs.problem import FIRST_STAGE, Problem, Request
+from npmdask.core.runs.results import FORESEEN
+from npmdask.core.runs.session import Session
+from npmdask.core.runs.stopping_rules import STAGE_STEPS, LowRankRule, ShareRule, next_columns, smallest_rank
+from npmdask.core.storage.chunk_access import first_line
+from npmdask.core.storage.source import Source
 from npmdask.planning.forecast import SPARE, TINY, Simulation, locked_values, play, predict_steps, thinned
 from npmdask.planning.row_sample import Sample, SampleBudget, draw_sample, in_part, places_of, sample_of, why_too_small
-from npmdask.runs.build import default_rank, make_problem
-from npmdask.runs.observers import Observer
-from npmdask.runs.problem import FIRST_STAGE, Problem, Request
-from npmdask.runs.results import FORESEEN
-from npmdask.runs.session import Session
-from npmdask.runs.stopping_rules import STAGE_STEPS, LowRankRule, ShareRule, next_columns, smallest_rank
-from npmdask.storage.chunk_access import first_line
-from npmdask.storage.object_url import is_remote
-from npmdask.storage.source import Source
+from npmdask.remote.object_url import is_remote
+from npmdask.tensors.power import TensorPower
 
 SECONDS = 0.5
 AWAY = 2.0  # of data that come from elsewhere: at half of it no further row of chunks is begun

@@ -10,17 +10,17 @@ import numpy as np
 from scipy.linalg import eigh
 from scipy.sparse import csr_matrix, issparse, vstack
 
+from npmdask.complex.parts import as_complex, moduli
 from npmdask.core.certificates.wording import at_most_percent, degrees, percent, the_components
-from npmdask.execution.memory import MemoryPlan
-from npmdask.numerics.complex_parts import as_complex, moduli
-from npmdask.numerics.random import generator
-from npmdask.numerics.spectra import evenly
-from npmdask.runs.problem import Problem, Request
-from npmdask.storage.column_statistics import ColumnStatistics, ColumnSums, EntrySums, of_moments
-from npmdask.storage.readers.dense import AroundDense, DenseReader, ReadStats
-from npmdask.storage.readers.packed import TensorReader, TriangleReader
-from npmdask.storage.readers.sparse import CsrReader, whole_rows
-from npmdask.storage.source import Source
+from npmdask.core.execution.memory import MemoryPlan
+from npmdask.core.numerics.random import generator
+from npmdask.core.numerics.spectra import evenly
+from npmdask.core.runs.problem import Problem, Request
+from npmdask.core.storage.column_statistics import ColumnStatistics, ColumnSums, EntrySums, of_moments
+from npmdask.core.storage.readers.dense import AroundDense, DenseReader, ReadStats
+from npmdask.core.storage.readers.sparse import CsrReader, whole_rows
+from npmdask.core.storage.source import Source
+from npmdask.symmetric.reader import TensorReader, TriangleReader
 
 AWRY = 7919  # a prime: from other rows of every chunk
 ALIKE = 0.5

@@ -19,21 +19,21 @@ from typing import Any
 import numpy as np
 import psutil
 
-from npmdask.algorithms import RowGramKrylov
-from npmdask.algorithms.gram import PROBES
-from npmdask.execution.executor import single_threaded_blas
-from npmdask.execution.memory import MemoryPlan
-from npmdask.execution.reduction import fed, runs_of
-from npmdask.numerics.random import generator
-from npmdask.numerics.subspaces import orth, rayleigh_ritz
-from npmdask.operators import Operator, RowGram, RowsByRange
-from npmdask.operators.row_gram import STRIP_COLUMNS
-from npmdask.operators.view import AS_STORED
+from npmdask.core.algorithms import RowGramKrylov
+from npmdask.core.algorithms.gram import PROBES
+from npmdask.core.execution.executor import single_threaded_blas
+from npmdask.core.execution.memory import MemoryPlan
+from npmdask.core.execution.reduction import fed, runs_of
+from npmdask.core.numerics.random import generator
+from npmdask.core.numerics.subspaces import orth, rayleigh_ritz
+from npmdask.core.operators import Operator, RowGram, RowsByRange
+from npmdask.core.operators.row_gram import STRIP_COLUMNS
+from npmdask.core.operators.view import AS_STORED
+from npmdask.core.runs.problem import Problem
+from npmdask.core.storage.block_files import BlockFile
+from npmdask.core.storage.column_statistics import ColumnStatistics
 from npmdask.planning.row_sample import Sample, SampleBudget, draw_sample
-from npmdask.runs.problem import Problem
-from npmdask.storage.block_files import BlockFile
-from npmdask.storage.column_statistics import ColumnStatistics
-from npmdask.storage.prefetch import granted
+from npmdask.remote.prefetch import granted
 
 SECONDS = 5.0  # for everything
 FRESH, WARM, SAMPLE = 0.2, 0.4, 0.2  # shares of it; the rest is for what cannot be cut short

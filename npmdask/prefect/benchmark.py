@@ -16,6 +16,8 @@ from typing import Annotated, Any, Literal
 
 from prefect import flow, get_run_logger
 
+from npmdask.core.storage.bundle import write_file_atomically
+from npmdask.core.storage.paths import require_no_link
 from npmdask.errors import BadInputError, RefusedError, closest, require
 from npmdask.prefect.heartbeat import tended
 from npmdask.prefect.parameters import Folder, RunId, run_folder, said
@@ -25,8 +27,6 @@ from npmdask.prefect.server import ROOT, python_path
 from npmdask.prefect.tasks import end_state, run_name, said_in_a_sentence, step
 from npmdask.report.blocks import table
 from npmdask.report.render import markdown
-from npmdask.storage.bundle import write_file_atomically
-from npmdask.storage.paths import require_no_link
 
 
 @flow(name="benchmark", flow_run_name=run_name("benchmark"), persist_result=False)

@@ -25,10 +25,10 @@ from prefect.context import SettingsContext, get_settings_context
 from prefect.runtime import flow_run
 from prefect.states import Crashed
 
-from npmdask.checkpoint.lease import OWNER
-from npmdask.checkpoint.logging import open_log, tell
-from npmdask.checkpoint.store import RunStore
 from npmdask.config import RunConfig
+from npmdask.core.checkpoint.lease import OWNER
+from npmdask.core.checkpoint.logging import open_log, tell
+from npmdask.core.checkpoint.store import RunStore
 from npmdask.errors import CommitError, FencedOutError, HeldError, LostError, RefusedError
 from npmdask.manage.status import note_end
 from npmdask.prefect.programs import BELOW, FOLDER

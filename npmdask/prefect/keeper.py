@@ -11,7 +11,7 @@ Every LOOK seconds:
 * of ticks that were missed while everything was down, only the newest runs.
 
 There may be several keepers, or none for a while: every change is a transition that the server accepts once, and a run
-that is started twice finds its store held and leaves (:mod:`npmdask.checkpoint.store`).
+that is started twice finds its store held and leaves (:mod:`npmdask.core.checkpoint.store`).
 """
 
 # ruff: noqa: E402  (settings come before prefect, which reads them when it is imported)
@@ -48,7 +48,7 @@ from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 from prefect.states import Cancelled, Crashed, Failed, Scheduled
 from prefect.types.entrypoint import EntrypointType
 
-from npmdask.checkpoint.logging import open_log
+from npmdask.core.checkpoint.logging import open_log
 from npmdask.errors import BadInputError
 from npmdask.prefect.heartbeat import BEAT, EVENT
 from npmdask.prefect.schedules import Planned, read_schedules

@@ -7,8 +7,12 @@ from typing import Annotated, Any, Literal
 
 from prefect import flow
 
-from npmdask.checkpoint.store import folder_of
 from npmdask.config import RunConfig
+from npmdask.core.checkpoint.store import folder_of
+from npmdask.core.runs.deflation import deflated
+from npmdask.core.runs.driver import solve
+from npmdask.core.runs.observers import Observers
+from npmdask.core.runs.progress import ProgressBar
 from npmdask.errors import RefusedError
 from npmdask.manage.report import summary
 from npmdask.prefect.heartbeat import require_progress, tended
@@ -40,10 +44,6 @@ from npmdask.prefect.tasks import (
     step,
     validate,
 )
-from npmdask.runs.deflation import deflated
-from npmdask.runs.driver import solve
-from npmdask.runs.observers import Observers
-from npmdask.runs.progress import ProgressBar
 
 PREVIOUS = "previous"
 

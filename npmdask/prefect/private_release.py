@@ -15,8 +15,13 @@ from typing import Annotated, Any
 from prefect import flow, get_run_logger
 from prefect.states import Failed
 
-from npmdask.checkpoint.store import RunStore
 from npmdask.config import RunConfig
+from npmdask.core.checkpoint.store import RunStore
+from npmdask.core.runs.driver import solve
+from npmdask.core.runs.observers import Observer, Observers
+from npmdask.core.runs.progress import ProgressBar
+from npmdask.core.runs.restore import bind
+from npmdask.core.runs.solution import Step
 from npmdask.errors import BudgetError, CommitError, FencedOutError, HeldError, LostError, NpmdaskError, RefusedError
 from npmdask.manage.report import summary
 from npmdask.prefect.heartbeat import require_progress, tended
@@ -26,11 +31,6 @@ from npmdask.prefect.publish import progress_text, show, try_to
 from npmdask.prefect.tasks import Made, end_state, publish_report, run_name, show_plan, step
 from npmdask.privacy.account import Account
 from npmdask.privacy.concerns import require_signal
-from npmdask.runs.driver import solve
-from npmdask.runs.observers import Observer, Observers
-from npmdask.runs.progress import ProgressBar
-from npmdask.runs.restore import bind
-from npmdask.runs.solution import Step
 
 # What Prefect learns of a private run, that of nodes included: public numbers and releases. Of an error only its kind,
 # unless it is the sentence of a budget.

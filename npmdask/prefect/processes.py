@@ -21,9 +21,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from npmdask.core.storage.bundle import write_file_atomically
+from npmdask.core.storage.paths import private
 from npmdask.errors import RefusedError
-from npmdask.storage.bundle import write_file_atomically
-from npmdask.storage.paths import private
 
 STATE = "services.json"
 LOCK = "serve.lock"

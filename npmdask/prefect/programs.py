@@ -18,11 +18,11 @@ from urllib.parse import urlsplit
 
 from httpx import HTTPError
 
-from npmdask.checkpoint.logging import tell
 from npmdask.cli.main import INTERRUPTED, end_when_asked
+from npmdask.core.checkpoint.logging import tell
+from npmdask.core.runs.progress import stop_bars
+from npmdask.core.storage.paths import open_plain, private
 from npmdask.errors import NpmdaskError, RefusedError, warnings_to
-from npmdask.runs.progress import stop_bars
-from npmdask.storage.paths import open_plain, private
 
 POOL = "npmdask"  # the work pool of schedules
 BELOW = "NPMDASK_REPORTS_BELOW"  # the folder whose runs are served: reports, and how schedules ended

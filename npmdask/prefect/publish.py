@@ -26,12 +26,12 @@ from prefect.context import SettingsContext, get_settings_context
 from prefect.runtime import flow_run
 from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, Settings
 
-from npmdask.checkpoint.store import RunStore
+from npmdask.core.checkpoint.store import RunStore
+from npmdask.core.runs.observers import Observer
+from npmdask.core.runs.solution import Solution, Step
 from npmdask.report.blocks import Text, table
 from npmdask.report.plots import ALONE, COLOURS, LINES, axes, draw, svg
 from npmdask.report.render import markdown
-from npmdask.runs.observers import Observer
-from npmdask.runs.solution import Solution, Step
 from npmdask.streaming import StreamSolution
 from npmdask.streaming.metrics import Measurement
 from npmdask.streaming.report import angles_plot, gap_plot

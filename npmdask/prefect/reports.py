@@ -24,16 +24,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit
 
-from npmdask.checkpoint.store import RunStore
+from npmdask.core.checkpoint.store import RunStore
+from npmdask.core.numerics.units import time_text
+from npmdask.core.storage.paths import data_name
 from npmdask.errors import RefusedError
 from npmdask.manage.status import RunStatus, nights_of, status_below
-from npmdask.numerics.units import time_text
 from npmdask.prefect.programs import BELOW, auth_string, counted
 from npmdask.prefect.server import ask
 from npmdask.report import Report, Section, Text, as_html
 from npmdask.report.blocks import section
 from npmdask.report.render import script_policy
-from npmdask.storage.paths import data_name
 
 # The first page shows every schedule and every run below ``runs``, with links to their pages. It is a report as any
 # other (:mod:`npmdask.report`), made when it is asked for: of runs from what ``npmdask status`` reads, of schedules

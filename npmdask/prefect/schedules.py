@@ -22,15 +22,15 @@ from prefect.utilities.asyncutils import run_coro_as_sync
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from npmdask.config import RunConfig, load_config, parse_toml, sentences
+from npmdask.core.numerics.units import attributes, time_text
+from npmdask.core.storage.paths import local_path
 from npmdask.errors import BadInputError, closest, require
-from npmdask.numerics.units import attributes, time_text
 from npmdask.prefect.benchmark import benchmark
 from npmdask.prefect.parameters import at_store, checked, run_folder
 from npmdask.prefect.power_method import distributed_private_pca, npm, npm_deflation
 from npmdask.prefect.private_release import private_release
 from npmdask.prefect.staged_runs import latent, topics, two_fields
 from npmdask.prefect.streaming_update import for_ticks, streaming_update
-from npmdask.storage.paths import local_path
 
 CONFIGURED = (npm, npm_deflation, streaming_update, private_release, distributed_private_pca)
 FLOWS: dict[str, Flow[..., Any]] = {made.name: made for made in (*CONFIGURED, topics, latent, two_fields, benchmark)}

@@ -25,10 +25,10 @@ from pathlib import Path
 
 import psutil
 
-from npmdask.checkpoint.logging import open_log
-from npmdask.cli.operate import add_serve_options
 from npmdask.cli.parser import SCHEDULES_SCHEMA, SCHEMA, Parser
+from npmdask.core.checkpoint.logging import open_log
 from npmdask.errors import BadInputError, RefusedError, require
+from npmdask.manage.commands import add_serve_options
 from npmdask.manage.prometheus import require_client
 from npmdask.prefect import reports
 from npmdask.prefect.processes import Service, Supervisor, alone

@@ -31,9 +31,9 @@ from urllib.parse import urlencode, urlsplit
 from urllib.request import ProxyHandler, Request, build_opener
 from uuid import uuid4
 
+from npmdask.core.storage.paths import private
 from npmdask.errors import RefusedError
 from npmdask.prefect.programs import apply_settings, auth_string, home_folder
-from npmdask.storage.paths import private
 
 PATIENCE = 120  # seconds; migrating a new database takes 5 to 20
 DATABASE_LOOK = 2.0  # seconds between two looks at its file

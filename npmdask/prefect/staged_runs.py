@@ -11,11 +11,11 @@ from typing import Annotated, Any, Literal
 
 from prefect import flow, get_run_logger
 
+from npmdask.core.runs.progress import with_progress
+from npmdask.core.runs.resources import asked_resources
+from npmdask.core.runs.solution import Step
+from npmdask.latent.answers import fit_latent
 from npmdask.manage.report import summary
-from npmdask.models.latent.answers import fit_latent
-from npmdask.models.topics.documents import documents_of
-from npmdask.models.topics.run import CorpusFilter, run_topics
-from npmdask.models.two_fields.answers import fit_coupled
 from npmdask.prefect.heartbeat import require_progress, tended
 from npmdask.prefect.parameters import (
     Folder,
@@ -31,9 +31,9 @@ from npmdask.prefect.parameters import (
 )
 from npmdask.prefect.publish import LivePublisher, ending_text
 from npmdask.prefect.tasks import reported, run_name, said_in_a_sentence, step
-from npmdask.runs.progress import with_progress
-from npmdask.runs.resources import asked_resources
-from npmdask.runs.solution import Step
+from npmdask.topics.documents import documents_of
+from npmdask.topics.run import CorpusFilter, run_topics
+from npmdask.two_fields.answers import fit_coupled
 
 
 @flow(

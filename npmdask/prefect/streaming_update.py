@@ -13,14 +13,14 @@ from prefect import flow, get_run_logger
 from prefect.states import Completed
 
 from npmdask.config import RunConfig, StreamTable
+from npmdask.core.runs.observers import Observers
+from npmdask.core.runs.progress import ProgressBar
 from npmdask.errors import BadInputError, TooFewRowsError
 from npmdask.manage.report import summary
 from npmdask.prefect.heartbeat import require_progress, tended
 from npmdask.prefect.parameters import Config, RunId, at_store
 from npmdask.prefect.publish import StreamPublisher
 from npmdask.prefect.tasks import plan, report, run_name, said_in_a_sentence, step
-from npmdask.runs.observers import Observers
-from npmdask.runs.progress import ProgressBar
 from npmdask.streaming import run_stream
 from npmdask.streaming.problem import StreamProblem
 

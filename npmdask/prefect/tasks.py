@@ -10,10 +10,15 @@ from prefect.cache_policies import NO_CACHE
 from prefect.runtime import flow_run
 from prefect.states import Completed, Failed, State
 
-from npmdask.checkpoint.store import RunStore
 from npmdask.cli.main import SHORT
 from npmdask.cli.models import NOT_CONVERGED
 from npmdask.config import RunConfig
+from npmdask.core.checkpoint.store import RunStore
+from npmdask.core.runs.driver import solve
+from npmdask.core.runs.observers import Observers
+from npmdask.core.runs.problem import Problem
+from npmdask.core.runs.progress import ProgressBar
+from npmdask.core.storage.paths import data_name
 from npmdask.errors import NpmdaskError, warnings_to
 from npmdask.manage.report import summary, write_report
 from npmdask.planning.plan import Plan, plan_lines
@@ -24,11 +29,6 @@ from npmdask.prefect.reports import URL, page_url
 from npmdask.report import Report, Text, as_markdown
 from npmdask.report.blocks import section, table
 from npmdask.report.render import markdown
-from npmdask.runs.driver import solve
-from npmdask.runs.observers import Observers
-from npmdask.runs.problem import Problem
-from npmdask.runs.progress import ProgressBar
-from npmdask.storage.paths import data_name
 from npmdask.theory.private import dist_comm
 
 # Names of flow and task runs that say what runs: ``PCA of samples.zarr, k = 10``; those of flows also say when. Prefect
@@ -399,7 +399,7 @@ def table_of_plan(config: RunConfig) -> tuple[Rows, int | None]:
     if config.streams:
         return [(name, str(value)) for name, value in config.stream_plan().items()], None
     if config.privacy is not None:
-        from npmdask.planning import private  # and with it the ledger and its database: half a second
+        from npmdask.privacy import plan as private  # and with it the ledger and its database: half a second
 
         public = _pairs(private.private_lines(config.private_plan()))
         return [(name, said) for name, said in public if name != "memory"], None  # it follows the number of rows

@@ -25,17 +25,17 @@ from uuid import uuid4
 
 import numpy as np
 
-from npmdask.checkpoint.store import RunStore
+from npmdask.core.checkpoint.store import RunStore
+from npmdask.core.numerics.subspaces import Block
+from npmdask.core.storage.bundle import write_file_atomically
+from npmdask.core.storage.paths import read_facts
+from npmdask.core.storage.source import Source
 from npmdask.errors import BudgetError, NpmdaskError, RefusedError
-from npmdask.numerics.subspaces import Block
 from npmdask.privacy.mechanisms import Entropy, destroy_key
 from npmdask.privacy.request import Privacy
-from npmdask.storage.bundle import write_file_atomically
-from npmdask.storage.paths import read_facts
-from npmdask.storage.source import Source
 
 if TYPE_CHECKING:
-    from npmdask.privacy.ledger import Ledger, Run
+    from npmdask.ledger import Ledger, Run
 
 KEY = "entropy"  # of the file in the folder of the run
 PLACE = "ledger.json"  # beside it: the last entry of the ledger that this run has seen
@@ -57,18 +57,15 @@ def release_id_of(store: RunStore) -> str:
 
 
 def _ledger_of(privacy: Privacy) -> Ledger:
-    from npmdask.privacy.ledger import (  # SQLAlchemy: a tenth of a second that others do not need
-        default_address,
-        open_ledger,
-    )
+    from npmdask.ledger import default_address, open_ledger
 
     return open_ledger(privacy.ledger or default_address())
 
 
 def same_ledger(one: str | None, other: str | None) -> bool:
     """Whether two addresses (None: the default) name one ledger: a file by any path, a database by any spelling."""
-    from npmdask.privacy.ledger import default_address
-    from npmdask.privacy.ledger.database import find_database
+    from npmdask.ledger import default_address
+    from npmdask.ledger.database import find_database
 
     try:
         return len({find_database(address or default_address()).place for address in (one, other)}) == 1
@@ -78,7 +75,7 @@ def same_ledger(one: str | None, other: str | None) -> bool:
 
 def budget_left(privacy: dict[str, Any], source: str) -> str:
     """What the ledger says is left for the data set of a run, in a sentence; also where the ledger is gone."""
-    import npmdask.privacy.ledger.messages as words
+    import npmdask.ledger.messages as words
 
     asked = Privacy(**privacy)
     try:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from npmdask.algorithms.stopping import Outcome
-from npmdask.checkpoint.store import folder_of, not_finished
+from npmdask.core.algorithms.stopping import Outcome
+from npmdask.core.checkpoint.store import folder_of, not_finished
+from npmdask.core.runs.solution import WITHOUT_PASS, Solution
+from npmdask.core.storage.bundle import read_bundle
 from npmdask.privacy.matrix_release import components_of_covariance
-from npmdask.runs.solution import WITHOUT_PASS, Solution
-from npmdask.storage.bundle import read_bundle
 
 
 def private_components(store: str | Path, k: int, *, columns: Sequence[int] | None = None) -> Solution:

@@ -13,10 +13,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from npmdask.accounting import Budget
+from npmdask.core.numerics.random import generator
+from npmdask.core.storage.source import Source
 from npmdask.errors import RefusedError
-from npmdask.numerics.random import generator
 from npmdask.privacy.neighbors import MatrixRelation, protected
-from npmdask.storage.source import Source
 
 WEAK_EPSILON = 10.0  # above it a guarantee is called weak
 WEAK_DELTA = 1e-6  # the same where the number of records is private: data sets of a million records are common

@@ -18,30 +18,30 @@ import numpy as np
 import zarr
 
 from npmdask.accounting import Budget, mu_for, paper_stddev
-from npmdask.algorithms import Algorithm, Query, Result
-from npmdask.algorithms.covariance import PrivateCovariance
-from npmdask.algorithms.private_power import AlternatingState, PrivateAlternating, PrivatePower, PrivateState
-from npmdask.algorithms.private_power import value_stddevs as stddevs_of_values
-from npmdask.algorithms.stopping import FixedSteps
+from npmdask.core.algorithms import Algorithm, Query, Result
+from npmdask.core.algorithms.stopping import FixedSteps
 from npmdask.core.certificates.recursions import gaussian_norm
 from npmdask.core.certificates.statements import with_assurance
+from npmdask.core.numerics.units import attributes
+from npmdask.core.storage.paths import is_url
+from npmdask.core.storage.readers.sparse import CsrReader
+from npmdask.core.storage.source import Source
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.numerics.units import attributes
-from npmdask.operators.clipped_entries import BoundedProduct, BoundedSymmetric, BoundedTriangle
-from npmdask.operators.clipped_rows import ClippedGram, ClippedSparseGram
+from npmdask.formats.ingest import file_of
+from npmdask.privacy.clipped_entries import BoundedProduct, BoundedSymmetric, BoundedTriangle
+from npmdask.privacy.clipped_rows import ClippedGram, ClippedSparseGram
 from npmdask.privacy.concerns import Asked, ReleaseNoise, first_query, largest_of
+from npmdask.privacy.covariance import PrivateCovariance
 from npmdask.privacy.mechanisms import PrivateGaussian, PrivateLaplace, SymmetricGaussian
 from npmdask.privacy.mechanisms.gaussian_laplace import require_gaussian
 from npmdask.privacy.neighbors import MatrixRelation, Relation, make_relation
+from npmdask.privacy.private_power import AlternatingState, PrivateAlternating, PrivatePower, PrivateState
+from npmdask.privacy.private_power import value_stddevs as stddevs_of_values
 from npmdask.privacy.public_rule import PublicRule, said_of
 from npmdask.privacy.release import PrivateRecipe
 from npmdask.privacy.request import Privacy
 from npmdask.privacy.statements import plane_sine
-from npmdask.storage.ingest import file_of
-from npmdask.storage.paths import is_url
-from npmdask.storage.readers.packed import TriangleReader
-from npmdask.storage.readers.sparse import CsrReader
-from npmdask.storage.source import Source
+from npmdask.symmetric.reader import TriangleReader
 from npmdask.theory.noisy_symmetric import noise_norm
 
 MECHANISMS = {"gaussian": PrivateGaussian, "laplace": PrivateLaplace}

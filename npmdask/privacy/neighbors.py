@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from npmdask.core.numerics.subspaces import Block
 from npmdask.errors import BadInputError, RefusedError, closest, require
-from npmdask.numerics.subspaces import Block
 
 # What every neighbouring relation is, and norms of a block that are rounded up.
 

@@ -22,8 +22,12 @@ import numpy as np
 import zarr
 
 from npmdask.accounting import Budget, mu_for
-from npmdask.checkpoint.logging import tell
-from npmdask.checkpoint.store import RunStore
+from npmdask.core.checkpoint.logging import tell
+from npmdask.core.checkpoint.store import RunStore
+from npmdask.core.runs.restore import bind_spec
+from npmdask.core.storage.paths import NEW_STORE, local_path, locked, read_facts
+from npmdask.core.storage.readers.dense import ReadStats
+from npmdask.core.storage.source import Source, open_source
 from npmdask.errors import BadInputError, BudgetError, RefusedError, package_version
 from npmdask.privacy.account import Account, release_id_of
 from npmdask.privacy.concerns import weak_promise
@@ -32,12 +36,8 @@ from npmdask.privacy.mechanisms import EntriesGaussian
 from npmdask.privacy.request import Privacy
 from npmdask.privacy.statements import of_copy
 from npmdask.privacy.tensor_release import tensor_relation
-from npmdask.runs.restore import bind_spec
-from npmdask.storage.paths import NEW_STORE, local_path, locked, read_facts
-from npmdask.storage.readers.dense import ReadStats
-from npmdask.storage.readers.packed import TensorReader
-from npmdask.storage.source import Source, open_source
-from npmdask.storage.writers.packed import TensorWriter
+from npmdask.symmetric.reader import TensorReader
+from npmdask.symmetric.writer import TensorWriter
 
 FOLDER = ".perturbing"  # beside DEST, until it is there: the parameters and the key
 # A component of a symmetric tensor can be seen in noise with entries of stddev s / sqrt(6) if it is above this times

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from npmdask.core.aspects import Aspect
+from npmdask.core.operators.view import AS_STORED, View
 from npmdask.errors import RefusedError
-from npmdask.operators.view import AS_STORED, View
 from npmdask.privacy.request import Privacy
 
 BY_PLACE = ("record_replace", "record_zero_out")  # in which a record stays where it is

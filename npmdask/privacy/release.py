@@ -9,16 +9,16 @@ from typing import Any, ClassVar
 import numpy as np
 
 from npmdask.accounting import Budget
-from npmdask.algorithms import Query
-from npmdask.checkpoint.logging import tell
-from npmdask.checkpoint.store import RunStore
+from npmdask.core.algorithms import Query
 from npmdask.core.certificates.statements import with_assurance
+from npmdask.core.checkpoint.logging import tell
+from npmdask.core.checkpoint.store import RunStore
+from npmdask.core.numerics.subspaces import Block
 from npmdask.core.runs.release import RELEASES_ONLY, Answer, Disclosure, Passes, Released
-from npmdask.numerics.subspaces import Block
+from npmdask.core.storage.source import Source
 from npmdask.privacy.account import Account
 from npmdask.privacy.concerns import Asked, concerns, require_signal, weak_promise
 from npmdask.privacy.request import Privacy
-from npmdask.storage.source import Source
 
 
 @dataclass(frozen=True, kw_only=True)

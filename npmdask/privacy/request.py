@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from npmdask.checkpoint.schema import table
-from npmdask.storage.paths import require_no_password
+from npmdask.core.checkpoint.schema import table
+from npmdask.core.storage.paths import require_no_password
 
 
 @table("privacy")

@@ -6,21 +6,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from npmdask.algorithms.private_power import begun_options, with_options
-from npmdask.checkpoint.store import RunStore
 from npmdask.core import features
 from npmdask.core.aspects import kept_aspects
+from npmdask.core.checkpoint.store import RunStore
+from npmdask.core.numerics.units import attributes
+from npmdask.core.runs.build import make_problem, ranks_of
+from npmdask.core.runs.problem import Method, Problem, Request
+from npmdask.core.runs.stopping_rules import refuse_low_rank
+from npmdask.core.storage.source import Source, open_source
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.numerics.units import attributes
 from npmdask.privacy.matrix_release import COVARIANCE, CovarianceRecipe, make_covariance, make_power
 from npmdask.privacy.mechanisms import EntriesGaussian
+from npmdask.privacy.private_power import begun_options, with_options
 from npmdask.privacy.public_rule import PublicRule, public_rule
 from npmdask.privacy.request import Privacy
 from npmdask.privacy.tensor_release import make_tensor
-from npmdask.runs.build import make_problem, ranks_of
-from npmdask.runs.problem import Method, Problem, Request
-from npmdask.runs.stopping_rules import refuse_low_rank
-from npmdask.storage.source import Source, open_source
 from npmdask.tensors.route import TENSOR, require_tensor_algorithm
 
 PLAIN = ("auto", "power")

@@ -13,21 +13,21 @@ from typing import Any
 import numpy as np
 
 from npmdask.accounting import Budget, mu_for
-from npmdask.algorithms import Query, Result
-from npmdask.algorithms.stopping import FixedSteps
-from npmdask.algorithms.tensor.private_power import PrivateTensorPower, PrivateTensorState
+from npmdask.core.algorithms import Query, Result
+from npmdask.core.algorithms.stopping import FixedSteps
 from npmdask.core.certificates.recursions import gaussian_norm
+from npmdask.core.numerics.units import attributes, from_table
+from npmdask.core.storage.source import Source
 from npmdask.errors import BadInputError, RefusedError, closest
-from npmdask.numerics.units import attributes, from_table
-from npmdask.operators.clipped_entries import BoundedTensor
+from npmdask.privacy.clipped_entries import BoundedTensor
 from npmdask.privacy.concerns import Asked, ReleaseNoise, first_query
 from npmdask.privacy.matrix_release import public_statement, require_registered
 from npmdask.privacy.mechanisms import TensorGaussian
 from npmdask.privacy.neighbors import TENSORS, TensorRelation, make_relation, no_laplace
+from npmdask.privacy.private_tensor_power import PrivateTensorPower, PrivateTensorState
 from npmdask.privacy.release import RecipeOfMechanism
 from npmdask.privacy.request import Privacy
-from npmdask.storage.readers.packed import TensorReader
-from npmdask.storage.source import Source
+from npmdask.symmetric.reader import TensorReader
 
 TENSOR_POWER = PrivateTensorPower.name
 LOOKING = ("harvest", "tol")  # options of the plain method that would make the number of releases follow the data

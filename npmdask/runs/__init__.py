@@ -1,1 +1,1 @@
-"""One run: from a request to a loop over passes, its commits, its answer."""
+"""Public names of runs, where they were before the core was a folder."""

@@ -1,1 +1,1 @@
-"""Store data and results: Zarr layouts, ingest, generation, and folders that appear whole or not at all."""
+"""Public names of storage, where they were before the core was a folder."""

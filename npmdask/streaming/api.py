@@ -7,23 +7,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from npmdask.checkpoint.store import RunStore
+from npmdask.containers.containers import values_of
+from npmdask.core.checkpoint.store import RunStore
+from npmdask.core.execution.reduction import COMMIT_SECONDS
+from npmdask.core.runs.observers import Observer
+from npmdask.core.runs.progress import with_progress
+from npmdask.core.runs.resources import Resources, asked_resources
+from npmdask.core.runs.restore import resources_of
+from npmdask.core.storage.paths import is_url
+from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError, require
-from npmdask.execution.reduction import COMMIT_SECONDS
-from npmdask.runs.observers import Observer
-from npmdask.runs.progress import with_progress
-from npmdask.runs.resources import Resources, asked_resources
-from npmdask.runs.restore import resources_of
-from npmdask.runs.weights import find_weights
-from npmdask.storage.containers import values_of
-from npmdask.storage.paths import is_url
-from npmdask.storage.readers.gaps import checked_marks
-from npmdask.storage.source import open_source
-from npmdask.storage.streams.directory import Directory
+from npmdask.missing.gaps import checked_marks
 from npmdask.streaming.loop import StreamDriver
 from npmdask.streaming.problem import BATCH_ROWS, StreamProblem, StreamRequest, make_stream_problem, problem_of_store
 from npmdask.streaming.solution import StreamSolution
 from npmdask.streaming.source import Reading
+from npmdask.streaming.sources.directory import Directory
+from npmdask.weights.aspect import find_weights
 
 
 def stream_pca(
@@ -200,7 +200,7 @@ def stream_components(
     Learn the k components of largest weight of the third moment ``E x (x) x (x) x`` of rows, using each row once.
 
     This uses the online tensor power method, in memory O(d (k + restarts)). The rows must be whitened and not Gaussian:
-    see ``npmdask.algorithms.streaming.tensor_power.OnlineTensorPower``, also for the four parameters.
+    see ``npmdask.streaming.algorithms.tensor_power.OnlineTensorPower``, also for the four parameters.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
 """The loop over batches: read -> absorb -> measure -> commit state and position as one.
 
-It is a second loop beside ``npmdask.runs.loop``, whose step is a pass over all data and a commit: here a step is a
+It is a second loop beside ``npmdask.core.runs.loop``, whose step is a pass over all data and a commit: here a step is a
 batch of a few megabytes and takes less than a commit, so that only every so often one is made (docs/decisions/0025).
 What was read after it is read again; the state is a function of the rows alone, and so are the bits of the result.
 """
@@ -13,27 +13,27 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from npmdask.algorithms import StreamInfo, StreamResult
-from npmdask.algorithms.stopping import Outcome
-from npmdask.algorithms.streaming.model import REFUSE, ModelState
-from npmdask.checkpoint.store import RunStore
+from npmdask.core.algorithms import StreamInfo, StreamResult
+from npmdask.core.algorithms.stopping import Outcome
 from npmdask.core.aspects import keep_aspects
+from npmdask.core.checkpoint.store import RunStore
+from npmdask.core.execution.memory import MemoryPlan, tree_rss
+from npmdask.core.numerics.units import attributes
+from npmdask.core.runs.components import labels_of_run
+from npmdask.core.runs.observers import Observer
+from npmdask.core.runs.resources import Resources
+from npmdask.core.runs.restore import bind_spec
+from npmdask.core.runs.session import Session
+from npmdask.core.storage.labels import Labels
+from npmdask.core.storage.names import matched
 from npmdask.errors import BadInputError, NpmdaskError, TooFewRowsError
-from npmdask.execution.memory import MemoryPlan, tree_rss
-from npmdask.numerics.units import attributes
-from npmdask.runs.components import labels_of_run
-from npmdask.runs.observers import Observer
-from npmdask.runs.resources import Resources
-from npmdask.runs.restore import bind_spec
-from npmdask.runs.session import Session
-from npmdask.storage.labels import Labels
-from npmdask.storage.names import matched
-from npmdask.storage.streams import BatchedStream
+from npmdask.streaming.algorithms.model import REFUSE, ModelState
 from npmdask.streaming.memory import plan_stream
 from npmdask.streaming.metrics import Measures, last_step, measure_model
 from npmdask.streaming.problem import StreamProblem
 from npmdask.streaming.solution import StreamSolution
 from npmdask.streaming.source import said_of, weights_of
+from npmdask.streaming.sources import BatchedStream
 from npmdask.streaming.statements import of_stream
 
 TELL_SECONDS = 1.0  # between two signs of life

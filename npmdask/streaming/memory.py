@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from npmdask.algorithms.streaming.frequent_directions import FrequentDirections
-from npmdask.algorithms.streaming.model import IMPUTE, PIECE_BYTES, SCALE_FREE, Model
-from npmdask.algorithms.streaming.msg import MSG, MiniBatchMSG
-from npmdask.algorithms.streaming.power import StreamPower
-from npmdask.algorithms.streaming.tensor_power import PIECE_ROWS, OnlineTensorPower
+from npmdask.core.execution.memory import GROWTH, THREAD_BASE, MemoryPlan, tree_rss
+from npmdask.core.runs.resources import Resources
 from npmdask.errors import MemoryRefusedError
-from npmdask.execution.memory import GROWTH, THREAD_BASE, MemoryPlan, tree_rss
-from npmdask.runs.resources import Resources
+from npmdask.streaming.algorithms.frequent_directions import FrequentDirections
+from npmdask.streaming.algorithms.model import IMPUTE, PIECE_BYTES, SCALE_FREE, Model
+from npmdask.streaming.algorithms.msg import MSG, MiniBatchMSG
+from npmdask.streaming.algorithms.power import StreamPower
+from npmdask.streaming.algorithms.tensor_power import PIECE_ROWS, OnlineTensorPower
 from npmdask.streaming.problem import StreamProblem
 
 MIB = 2**20

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.algorithms import StreamInfo
-from npmdask.algorithms.streaming.model import Model, ModelState
+from npmdask.core.algorithms import StreamInfo
+from npmdask.core.numerics.subspaces import Block, max_sin_theta
+from npmdask.core.numerics.units import attributes
 from npmdask.errors import BadInputError
-from npmdask.numerics.subspaces import Block, max_sin_theta
-from npmdask.numerics.units import attributes
+from npmdask.streaming.algorithms.model import Model, ModelState
 
 MOST = 256  # measurements that are kept: then every second one goes, and they are made half as often
 FIRST_BATCHES = 16  # between the first measurements

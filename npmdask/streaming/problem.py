@@ -12,22 +12,22 @@ from typing import Any
 import numpy as np
 import zarr
 
-from npmdask.algorithms import StreamAlgorithm
-from npmdask.algorithms.streaming import STREAM_REGISTRY
-from npmdask.algorithms.streaming.model import IMPUTE, REFUSE, Model
-from npmdask.algorithms.streaming.tensor_power import ITERATIONS, default_restarts
-from npmdask.checkpoint.schema import TABLES
-from npmdask.checkpoint.store import CHECKPOINT_FORMAT, RunStore
+from npmdask.core.algorithms import StreamAlgorithm
+from npmdask.core.checkpoint.schema import TABLES
+from npmdask.core.checkpoint.store import CHECKPOINT_FORMAT, RunStore
+from npmdask.core.numerics.subspaces import Block
+from npmdask.core.numerics.units import attributes, from_table
+from npmdask.core.storage.kinds import for_matrices_only, for_tensors_only, real_array
+from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError, RefusedError, closest, package_version, require
-from npmdask.numerics.subspaces import Block
-from npmdask.numerics.units import attributes, from_table
-from npmdask.runs.weights import kept_weights
-from npmdask.storage.kinds import for_matrices_only, for_tensors_only, real_array
-from npmdask.storage.readers.gaps import Marks, checked_marks
-from npmdask.storage.source import open_source
-from npmdask.storage.streams.zarr_rows import ZarrRows
+from npmdask.missing.gaps import Marks, checked_marks
+from npmdask.streaming.algorithms import STREAM_REGISTRY
+from npmdask.streaming.algorithms.model import IMPUTE, REFUSE, Model
+from npmdask.streaming.algorithms.tensor_power import ITERATIONS, default_restarts
 from npmdask.streaming.metrics import FIRST_BATCHES, HeldOut, require_directions
 from npmdask.streaming.source import Opened, Reading, open_stream
+from npmdask.streaming.sources.zarr_rows import ZarrRows
+from npmdask.weights.aspect import kept_weights
 
 # What is asked of a stream: public, printable, the same words as the configuration file.
 

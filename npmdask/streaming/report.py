@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.checkpoint.store import RunStore
+from npmdask.core.checkpoint.store import RunStore
+from npmdask.core.numerics.units import bytes_text
+from npmdask.core.storage.source import notes_in
 from npmdask.errors import BadInputError
-from npmdask.numerics.units import bytes_text
 from npmdask.report import Plot, Report, Section, Table
 from npmdask.report.blocks import (
     Text,
@@ -24,7 +25,6 @@ from npmdask.report.blocks import (
     tiles,
     warnings,
 )
-from npmdask.storage.source import notes_in
 from npmdask.streaming.metrics import Measurement
 from npmdask.streaming.solution import StreamStatus, stream_status
 from npmdask.streaming.source import Reading

@@ -12,9 +12,9 @@ from typing import IO, Any
 
 import numpy as np
 
+from npmdask.core.storage.checksum import fingerprint
+from npmdask.core.storage.paths import require_no_link
 from npmdask.errors import BadInputError, CommitError, RefusedError, extra, require
-from npmdask.storage.checksum import fingerprint
-from npmdask.storage.paths import require_no_link
 
 FORMS = (".npy", ".csv", ".parquet")
 # Endings that say "a file": a folder of that name would be taken for one by every other program.

@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.algorithms import StreamInfo
-from npmdask.algorithms.stopping import Outcome
-from npmdask.algorithms.streaming import STREAM_REGISTRY
-from npmdask.algorithms.streaming.model import Model, ModelState
-from npmdask.checkpoint.store import RunStore, folder_of
+from npmdask.core.algorithms import StreamInfo
+from npmdask.core.algorithms.stopping import Outcome
+from npmdask.core.checkpoint.store import RunStore, folder_of
+from npmdask.core.execution.executor import single_threaded_blas
+from npmdask.core.numerics.subspaces import Block
+from npmdask.core.numerics.units import attributes
+from npmdask.core.storage.bundle import read_bundle
 from npmdask.errors import BadInputError
-from npmdask.execution.executor import single_threaded_blas
-from npmdask.numerics.subspaces import Block
-from npmdask.numerics.units import attributes
-from npmdask.storage.bundle import read_bundle
+from npmdask.streaming.algorithms import STREAM_REGISTRY
+from npmdask.streaming.algorithms.model import Model, ModelState
 from npmdask.streaming.metrics import Measurement
 from npmdask.streaming.statements import of_stream
 

@@ -10,24 +10,24 @@ from typing import Any
 import numpy as np
 import zarr
 
+from npmdask.containers.containers import is_linear_operator, is_sparse, values_of
+from npmdask.containers.lazy import BlockRows
+from npmdask.core.numerics.subspaces import Block
+from npmdask.core.numerics.units import attributes
+from npmdask.core.storage.columns import Choice, addressed, at
+from npmdask.core.storage.kinds import for_matrices_only, for_tensors_only
+from npmdask.core.storage.paths import is_zarr, local_path
+from npmdask.core.storage.source import Source, open_source
 from npmdask.errors import BadInputError, require
-from npmdask.numerics.subspaces import Block
-from npmdask.numerics.units import attributes
-from npmdask.runs.weights import Weights, find_weights
-from npmdask.storage.columns import Choice, addressed, at
-from npmdask.storage.containers import is_linear_operator, is_sparse, values_of
-from npmdask.storage.formats.tables import taken_for_names
-from npmdask.storage.kinds import for_matrices_only, for_tensors_only
-from npmdask.storage.object_url import SCHEMES, is_remote
-from npmdask.storage.paths import is_zarr, local_path
-from npmdask.storage.readers.gaps import Marks
-from npmdask.storage.readers.lazy import BlockRows
-from npmdask.storage.snapshots import is_of_icechunk
-from npmdask.storage.source import Source, open_source
-from npmdask.storage.streams import BatchedStream, Stream
-from npmdask.storage.streams.directory import Directory, is_complete
-from npmdask.storage.streams.iterator import IteratorRows, standard_input
-from npmdask.storage.streams.zarr_rows import ZarrRows
+from npmdask.formats.tables import taken_for_names
+from npmdask.missing.gaps import Marks
+from npmdask.remote.object_url import SCHEMES, is_remote
+from npmdask.remote.snapshots import is_of_icechunk
+from npmdask.streaming.sources import BatchedStream, Stream
+from npmdask.streaming.sources.directory import Directory, is_complete
+from npmdask.streaming.sources.iterator import IteratorRows, standard_input
+from npmdask.streaming.sources.zarr_rows import ZarrRows
+from npmdask.weights.aspect import Weights, find_weights
 
 STANDARD_INPUT = "-"
 

@@ -10,20 +10,20 @@ from typing import Any, Self
 import numpy as np
 from scipy.sparse import issparse
 
-from npmdask.algorithms import StreamInfo, StreamResult
-from npmdask.algorithms.streaming.model import IMPUTE, REFUSE, Model, ModelState
+from npmdask.core.algorithms import StreamInfo, StreamResult
+from npmdask.core.execution.executor import single_threaded_blas
+from npmdask.core.numerics.subspaces import Block
+from npmdask.core.numerics.units import attributes
+from npmdask.core.runs.components import AS_RUN, LEAST_SQUARES, StoredComponents, require_rule
+from npmdask.core.runs.observers import Observer
+from npmdask.core.runs.progress import with_progress
+from npmdask.core.storage.bundle import write_bundle
+from npmdask.core.storage.kinds import real_array
+from npmdask.core.storage.paths import local_path
 from npmdask.errors import BadInputError, require
-from npmdask.execution.executor import single_threaded_blas
-from npmdask.numerics.subspaces import Block
-from npmdask.numerics.units import attributes
-from npmdask.runs.components import AS_RUN, LEAST_SQUARES, StoredComponents, require_rule
-from npmdask.runs.observers import Observer
-from npmdask.runs.progress import with_progress
-from npmdask.storage.bundle import write_bundle
-from npmdask.storage.kinds import real_array
-from npmdask.storage.paths import local_path
-from npmdask.storage.readers.gaps import checked_marks, unmarked
-from npmdask.streaming.estimator import TRANSFORMER, Estimator, NotFittedError, in_memory, weighed
+from npmdask.estimators.base import TRANSFORMER, Estimator, NotFittedError, in_memory, weighed
+from npmdask.missing.gaps import checked_marks, unmarked
+from npmdask.streaming.algorithms.model import IMPUTE, REFUSE, Model, ModelState
 from npmdask.streaming.metrics import HeldOut, Measurement, last_step, measure_model
 from npmdask.streaming.problem import BATCH_ROWS, StreamRequest, make_model
 from npmdask.streaming.solution import read_model

@@ -15,12 +15,11 @@ from typing import Any
 import numpy as np
 import zarr
 
-from npmdask.checkpoint.store import RunStore, folder_of, not_finished
-from npmdask.errors import BadInputError, CommitError, require
-from npmdask.execution.executor import single_threaded_blas
-from npmdask.numerics.subspaces import Block
-from npmdask.runs.columns import places_in
-from npmdask.runs.components import (
+from npmdask.core.checkpoint.store import RunStore, folder_of, not_finished
+from npmdask.core.execution.executor import single_threaded_blas
+from npmdask.core.numerics.subspaces import Block
+from npmdask.core.runs.columns import places_in
+from npmdask.core.runs.components import (
     AS_RUN,
     LEAST_SQUARES,
     StoredComponents,
@@ -28,18 +27,19 @@ from npmdask.runs.components import (
     labels_of_run,
     require_rule,
 )
-from npmdask.runs.missing import Fits
-from npmdask.runs.observers import Observer
-from npmdask.storage.columns import addressed
-from npmdask.storage.paths import is_zarr, local_path, locked
-from npmdask.storage.readers.gaps import unmarked
-from npmdask.storage.safe_open import carried, open_node
-from npmdask.storage.streams import BatchedStream
-from npmdask.storage.writers.dense import DenseWriter
+from npmdask.core.runs.observers import Observer
+from npmdask.core.storage.columns import addressed
+from npmdask.core.storage.paths import is_zarr, local_path, locked
+from npmdask.core.storage.safe_open import carried, open_node
+from npmdask.errors import BadInputError, CommitError, require
+from npmdask.formats.writers.dense import DenseWriter
+from npmdask.missing.gaps import unmarked
+from npmdask.missing.rules import Fits
 from npmdask.streaming.loop import TELL_SECONDS, Stopwatch
 from npmdask.streaming.row_files import RowFile, is_row_file
 from npmdask.streaming.solution import answer_of, is_stream, read_model
 from npmdask.streaming.source import STANDARD_INPUT, Opened, Reading, open_stream, said_of
+from npmdask.streaming.sources import BatchedStream
 
 # Rows along the components that a store holds: of a stream, a model that was saved, a finished run or a release.
 

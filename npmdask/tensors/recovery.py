@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.algorithms import Result
-from npmdask.numerics.moments import match
-from npmdask.runs.plain_release import PlainRelease
-from npmdask.storage.source import Truth
+from npmdask.core.algorithms import Result
+from npmdask.core.runs.plain_release import PlainRelease
+from npmdask.core.storage.source import Truth
+from npmdask.latent.moments import match
 
 
 class TensorRelease(PlainRelease):

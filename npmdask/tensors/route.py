@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from npmdask.algorithms.stopping import UntilSettled, default_tol
-from npmdask.algorithms.tensor.power import TensorPower, restarts_for
+from npmdask.core.algorithms.stopping import UntilSettled, default_tol
+from npmdask.core.numerics.units import options_from
+from npmdask.core.runs.problem import Method, Problem, Request
+from npmdask.core.runs.stopping_rules import refuse_low_rank
+from npmdask.core.storage.kinds import for_tensors_only
+from npmdask.core.storage.source import Source
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.numerics.units import options_from
-from npmdask.runs.problem import Method, Problem, Request
-from npmdask.runs.stopping_rules import refuse_low_rank
-from npmdask.storage.kinds import for_tensors_only
-from npmdask.storage.source import Source
+from npmdask.tensors.power import TensorPower, restarts_for
 
 TENSOR = "tensor-power"
 MOST = 10**9  # restarts, iterations: more are a slip of the pen

@@ -17,20 +17,20 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.algorithms import BlockKrylov
-from npmdask.algorithms.stopping import ResidualRule
+from npmdask.core.algorithms import BlockKrylov
+from npmdask.core.algorithms.stopping import ResidualRule
+from npmdask.core.numerics.subspaces import Block
+from npmdask.core.operators import Operator
+from npmdask.core.runs.build import default_rank, make_problem
+from npmdask.core.runs.problem import DEFAULT_STEPS, DerivedOperator, Problem, Request
+from npmdask.core.runs.session import Session
+from npmdask.core.runs.solution import Solution
+from npmdask.core.runs.stages import run_stage
+from npmdask.core.storage.checksum import crc32c
+from npmdask.core.storage.source import Source, open_source
 from npmdask.errors import require
-from npmdask.numerics.subspaces import Block
-from npmdask.operators import Operator
-from npmdask.runs.build import default_rank, make_problem
-from npmdask.runs.problem import DEFAULT_STEPS, DerivedOperator, Problem, Request
-from npmdask.runs.session import Session
-from npmdask.runs.solution import Solution
-from npmdask.runs.stages import run_stage
-from npmdask.storage.checksum import crc32c
-from npmdask.storage.readers.packed import place_of
-from npmdask.storage.source import Source, open_source
-from npmdask.storage.writers.packed import TensorWriter
+from npmdask.symmetric.reader import place_of
+from npmdask.symmetric.writer import TensorWriter
 from npmdask.tensors.route import TENSOR, TensorQuestion, pose_tensor
 
 SAME = 0.99  # cosine of two directions that are one component found twice

@@ -11,7 +11,7 @@ from npmdask.accounting import mu_for
 from npmdask.accounting import shuffled_epsilon as shuffle_eps
 from npmdask.core.certificates.prediction import Prediction, Predictions
 from npmdask.core.certificates.recursions import gaussian_norm, improved_recursion, npm_error_recursion, predicted_sine
-from npmdask.numerics.subspaces import condition_number, zeta, zeta_from_frobenius
+from npmdask.core.numerics.subspaces import condition_number, zeta, zeta_from_frobenius
 from npmdask.theory.composition import Share, dp_tpm_nu, drv, input_perturbation_min_eps, lemma16_split, ppm_sigma, zcdp
 from npmdask.theory.convex import (
     Schedule,

@@ -14,8 +14,8 @@ import numpy as np
 
 from npmdask.accounting import Budget, epsilon_for, gaussian_multiplier, paper_charge, paper_stddev, paper_tensor_stddev
 from npmdask.core.certificates.prediction import Prediction, Predictions
+from npmdask.core.numerics.domains import counts, not_negative, one_of, positive, probability
 from npmdask.errors import BadInputError
-from npmdask.numerics.domains import counts, not_negative, one_of, positive, probability
 
 MODES = ("paper", "exact")
 LARGEST_SPLIT = 0.9  # Lemma 16 of Duengler and Sanyal: epsilon <= 0.9

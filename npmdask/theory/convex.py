@@ -12,8 +12,8 @@ import math
 from typing import NamedTuple
 
 from npmdask.core.certificates.prediction import Prediction, Predictions
+from npmdask.core.numerics.domains import counts, one_of, positive, probability
 from npmdask.errors import require
-from npmdask.numerics.domains import counts, one_of, positive, probability
 
 COSTS = ("oja", "4.2", "4.3")
 

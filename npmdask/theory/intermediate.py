@@ -18,8 +18,8 @@ import numpy as np
 
 from npmdask.core.certificates.prediction import Prediction
 from npmdask.core.certificates.recursions import gaussian_norm
+from npmdask.core.numerics.domains import accuracy, counts, falling, not_negative, one_of, positive, ranks, spectrum_gap
 from npmdask.errors import require
-from npmdask.numerics.domains import accuracy, counts, falling, not_negative, one_of, positive, ranks, spectrum_gap
 from npmdask.theory.power import NoiseBound, NoisePrediction, npm_iterations, npm_max_noise
 from npmdask.theory.start import init_tan_bound, start_factor, start_promised
 

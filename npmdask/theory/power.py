@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from npmdask.core.certificates.prediction import Prediction, Predictions
+from npmdask.core.numerics.domains import accuracy, falling, not_negative, spectrum_gap
 from npmdask.errors import require
-from npmdask.numerics.domains import accuracy, falling, not_negative, spectrum_gap
 
 MOST_ACCURATE = 0.5  # Theorem 2.4 asks for epsilon < 1/2
 EXACTLY = 1 - 1e-12  # so that a whole number of steps is not rounded up to the next

@@ -17,8 +17,17 @@ import numpy as np
 
 from npmdask.core.certificates.prediction import Prediction
 from npmdask.core.certificates.recursions import sine_of
+from npmdask.core.numerics.domains import (
+    counts,
+    falling,
+    not_negative,
+    one_of,
+    positive,
+    probability,
+    ranks,
+    spectrum_gap,
+)
 from npmdask.errors import BadInputError, closest, require
-from npmdask.numerics.domains import counts, falling, not_negative, one_of, positive, probability, ranks, spectrum_gap
 from npmdask.theory.start import init_tan_explicit, norm_of, start_factor, start_promised
 
 # Errors of the private power method as the papers print them: up to a constant, which is an argument, 1 by default.

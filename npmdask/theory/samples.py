@@ -14,8 +14,8 @@ import math
 from collections.abc import Sequence
 
 from npmdask.core.certificates.prediction import Prediction
+from npmdask.core.numerics.domains import accuracy, counts, exponent, not_negative, positive, ranks, spectrum_gap
 from npmdask.errors import require
-from npmdask.numerics.domains import accuracy, counts, exponent, not_negative, positive, ranks, spectrum_gap
 from npmdask.theory.power import NoiseBound, NoisePrediction
 
 PROVED_SCALE = 2.0  # of D: the largest quantiles of sums of squares are then those of one square

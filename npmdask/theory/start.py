@@ -13,8 +13,8 @@ from scipy.special import gammaincinv, gammaln
 
 from npmdask.core.certificates.prediction import Prediction
 from npmdask.core.certificates.recursions import gaussian_norm
+from npmdask.core.numerics.domains import counts, not_negative, one_of, positive, probability, ranks
 from npmdask.errors import require
-from npmdask.numerics.domains import counts, not_negative, one_of, positive, probability, ranks
 
 TAIL = 10  # draws beyond a quantile below which it is a guess
 SHARE = 0.1  # of a fail_prob: for the part of X_0 outside U, whose tail costs next to nothing

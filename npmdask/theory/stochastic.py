@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from npmdask.core.certificates.prediction import Prediction, Predictions
+from npmdask.core.numerics.domains import counts, exponent, not_negative, positive, probability
+from npmdask.core.numerics.subspaces import condition_number
 from npmdask.errors import require
-from npmdask.numerics.domains import counts, exponent, not_negative, positive, probability
-from npmdask.numerics.subspaces import condition_number
 from npmdask.theory.composition import Share, lemma16_split
 
 # What the parts of k-DP-PCA need (Duengler and Sanyal 2025): rates, groups, thresholds, the smallest batches.

@@ -16,9 +16,9 @@ import math
 import numpy as np
 
 from npmdask.core.certificates.prediction import Prediction
+from npmdask.core.numerics.domains import counts, not_negative, one_of, positive, probability
+from npmdask.core.numerics.subspaces import Block
 from npmdask.errors import require
-from npmdask.numerics.domains import counts, not_negative, one_of, positive, probability
-from npmdask.numerics.subspaces import Block
 
 NOISES = ("adversarial", "round", "weakly correlated")
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.core.certificates.wording import Assurance, at_most_percent, percent
-from npmdask.numerics.subspaces import Block
+from npmdask.core.numerics.subspaces import Block
 
 LIKELY = 2.0  # times S / sqrt(N): about 19 of 20 topics have less
 TOLD = 1.0  # a sum of absolute differences (0 to 2) from which on a topic has no statement

@@ -29,8 +29,8 @@ from npmdask.accounting import (
     release_charge,
     require_sound,
 )
+from npmdask.core.numerics.subspaces import random_orthonormal
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.numerics.subspaces import random_orthonormal
 from npmdask.privacy.neighbors import make_relation
 
 ONE = Budget(1.0, 1e-6)

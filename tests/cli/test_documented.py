@@ -14,7 +14,7 @@ import xarray as xr
 
 import npmdask
 from npmdask.cli.main import _parser, main
-from npmdask.storage.ingest import ingest
+from npmdask.formats.ingest import ingest
 from tests.conftest import often, write_zarr
 
 ROOT = Path(__file__).resolve().parents[2]

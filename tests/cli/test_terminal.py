@@ -130,7 +130,7 @@ def test_a_dumb_terminal_gets_lines_and_no_colour_means_none(
 
 def test_two_threads_share_a_terminal(tmp_path: Path) -> None:
     program = (
-        "import sys, time\nfrom threading import Thread\nfrom npmdask.runs.progress import with_progress\n"
+        "import sys, time\nfrom threading import Thread\nfrom npmdask.core.runs.progress import with_progress\n"
         "def work(n):\n"
         "    with with_progress(None, True) as told:\n"
         "        told.on_begin(0, n, 'pass')\n"
@@ -154,7 +154,7 @@ def test_what_is_piped_gets_there_while_the_bar_is_on_the_terminal(tmp_path: Pat
     """Fails where the bar takes over what is printed to stdout, wherever that goes."""
     program = tmp_path / "program.py"
     program.write_text(
-        "import time\nfrom npmdask.runs.progress import with_progress\n"
+        "import time\nfrom npmdask.core.runs.progress import with_progress\n"
         "with with_progress(None, True) as told:\n"
         "    told.on_begin(0, 7, 'pass')\n"
         "    time.sleep(0.5)\n"

@@ -18,21 +18,21 @@ import pytest
 from distributed import Client, Event
 
 import npmdask
-import npmdask.execution.distributed_pass as distributed_pass
-import npmdask.operators._protocol as protocol
+import npmdask.cluster.distributed_pass as distributed_pass
+import npmdask.core.operators._protocol as protocol
+from npmdask.cluster.workers import Cluster
+from npmdask.core.execution.executor import Threads
+from npmdask.core.execution.reduction import TreeNode, runs_of
+from npmdask.core.numerics.subspaces import Block
+from npmdask.core.operators import Gram, Partial
+from npmdask.core.runs.build import make_problem
+from npmdask.core.runs.problem import Request
+from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError, LostError, RefusedError
-from npmdask.execution.executor import Threads
-from npmdask.execution.reduction import TreeNode, runs_of
-from npmdask.execution.workers import Cluster
-from npmdask.numerics.subspaces import Block
-from npmdask.operators import Gram, Partial
 from npmdask.planning import predicted_steps
-from npmdask.runs.build import make_problem
-from npmdask.runs.problem import Request
-from npmdask.storage.source import open_source
-from tests.cluster.conftest import ROOT, Machines
 from tests.conftest import planted, same_bytes, write_zarr
-from tests.operators.test_operators import ignore
+from tests.core.operators.test_operators import ignore
+from tests.machines import ROOT, Machines
 
 pytestmark = pytest.mark.slow
 
@@ -77,7 +77,7 @@ def config(folder: Path, store: str, algorithm: str = "auto", **run: object) -> 
 HELD = """
 import sys
 import npmdask.cli.main
-from npmdask.checkpoint.store import RunStore
+from npmdask.core.checkpoint.store import RunStore
 commit = RunStore.commit_step
 def committed(self, number, *given, **more):
     commit(self, number, *given, **more)

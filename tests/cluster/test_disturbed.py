@@ -16,21 +16,21 @@ import numpy as np
 import pytest
 from distributed import LocalCluster
 
-import npmdask.execution.distributed_pass as distributed_pass
-import npmdask.execution.workers as workers_module
-import npmdask.operators._protocol as protocol
+import npmdask.cluster.distributed_pass as distributed_pass
+import npmdask.cluster.workers as workers_module
+import npmdask.core.operators._protocol as protocol
 from infra.proxy import Proxy
+from npmdask.cluster.workers import Cluster
+from npmdask.core.execution.executor import Threads
+from npmdask.core.execution.reduction import PassCheckpoint, TreeNode, runs_of
+from npmdask.core.numerics.subspaces import Block
+from npmdask.core.operators import Gram, Partial
+from npmdask.core.storage.source import open_source
 from npmdask.errors import LostError
-from npmdask.execution.executor import Threads
-from npmdask.execution.reduction import PassCheckpoint, TreeNode, runs_of
-from npmdask.execution.workers import Cluster
-from npmdask.numerics.subspaces import Block
-from npmdask.operators import Gram, Partial
-from npmdask.storage.source import open_source
-from tests.cluster.conftest import Machines
 from tests.cluster.test_cluster import wait_for_workers
 from tests.conftest import planted, write_zarr
-from tests.operators.test_operators import ignore
+from tests.core.operators.test_operators import ignore
+from tests.machines import Machines
 
 # Heavy: two minutes in all, on a busy machine more.
 pytestmark = [pytest.mark.slow, pytest.mark.heavy]
@@ -148,7 +148,7 @@ def covers(parts: dict[TreeNode, Partial], count: int) -> bool:
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pass]:
     for name, value in {"RUN_BYTES": 1, "COLUMN_BYTES": 1}.items():
         monkeypatch.setattr(protocol, name, value)
-    monkeypatch.setattr("npmdask.execution.reduction.FEW_RUNS", 4 * RUNS)
+    monkeypatch.setattr("npmdask.core.execution.reduction.FEW_RUNS", 4 * RUNS)
     for name, value in {"TASKS_PER_SLOT": RUNS, "LOOK": 0.3, "SILENT": 60.0, "LEAST": 0.5}.items():
         monkeypatch.setattr(distributed_pass, name, value)
     yield Pass(tmp_path)

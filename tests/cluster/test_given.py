@@ -17,11 +17,11 @@ import pytest
 from distributed import Client, LocalCluster, Security
 
 import npmdask
-import npmdask.operators._protocol as protocol
+import npmdask.core.operators._protocol as protocol
+from npmdask.cluster.clusters import SchedulerAddress, scheduler_of
 from npmdask.config import load_config, parse_changes
+from npmdask.core.runs.observers import Observer
 from npmdask.errors import BadInputError, LostError
-from npmdask.execution.clusters import SchedulerAddress, scheduler_of
-from npmdask.runs.observers import Observer
 from tests.conftest import planted, same_bytes, write_zarr
 
 pytestmark = pytest.mark.slow

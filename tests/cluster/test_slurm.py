@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 import npmdask
-import npmdask.operators._protocol as protocol
-from npmdask.runs.observers import Observer
-from tests.cluster.conftest import ROOT
+import npmdask.core.operators._protocol as protocol
+from npmdask.core.runs.observers import Observer
 from tests.conftest import planted, same_bytes, write_zarr
+from tests.machines import ROOT
 
 jobqueue = pytest.importorskip("dask_jobqueue", reason="dask-jobqueue is not installed: SLURM is not tested")
 pytestmark = pytest.mark.slow

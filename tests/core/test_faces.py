@@ -11,10 +11,10 @@ import pytest
 
 import npmdask
 from npmdask.core import features
+from npmdask.core.runs import kinds
+from npmdask.core.runs.observers import Observer
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.manage import RunKind, kind_of
-from npmdask.runs import kinds
-from npmdask.runs.observers import Observer
 
 ROOMS = ("cli", "federated", "manage", "models", "planning", "report", "streaming")
 
@@ -62,7 +62,7 @@ def test_a_store_of_a_feature_that_is_gone_says_its_name(
 ) -> None:
     assert kind_of({"data": {"kind": kind}}).name == kind
     monkeypatch.setattr(features, "PACKAGE", tmp_path / "npmdask")
-    owner = {"stream": "streaming", "ica": "latent"}.get(kind, kind)
+    owner = {"stream": "streaming", "ica": "latent", "gram": "stored_gram"}.get(kind, kind)
     with pytest.raises(BadInputError, match=f"run of kind {kind}, and the feature {owner} is not installed"):
         kinds.kind_of({"data": {"kind": kind}})
     assert kinds.kind_of({"data": {"kind": "samples"}}).name == "matrix", "which is the core's"

@@ -16,11 +16,11 @@ from benchmarks.kdppca_page import COLUMNS
 from benchmarks.tensor_noise import components, signal
 from benchmarks.tensor_online import FALLING, deflated_online, rows_of
 from benchmarks.tensor_private import RELEASES, SENSITIVITY, WEIGHT, printed_epsilon, private_trial
-from npmdask.algorithms.streaming.power import StreamPower
+from npmdask.core.numerics.random import generator
 from npmdask.experiments import as_printed
 from npmdask.experiments.figures import DELTA, EPSILON, FIGURES, Setting, methods, power_releases
 from npmdask.experiments.matrix_streams import MatrixStream
-from npmdask.numerics.random import generator
+from npmdask.streaming.algorithms.power import StreamPower
 from npmdask.theory.diagnostics import max_sin_theta
 
 KNOWN = methods("record_replace")
@@ -71,7 +71,8 @@ def called(run: Callable[[], Any]) -> set[str]:
 
 
 DATA = {
-    f"npmdask.{name}" for name in ("experiments.matrix_streams", "experiments.figures", "numerics.random", "errors")
+    f"npmdask.{name}"
+    for name in ("experiments.matrix_streams", "experiments.figures", "core.numerics.random", "errors")
 }
 
 
@@ -95,7 +96,7 @@ def test_the_labels_of_the_page_are_those_of_the_figures() -> None:
     }
     assert {name for name, title in COLUMNS.items() if "as printed" in title} <= set(PRINTED)
     modules = {one.split(":")[0] for one in called(lambda: answer("power-answer"))}
-    assert "npmdask.algorithms.private_power" in modules and "as printed" not in KNOWN["power-answer"].label
+    assert "npmdask.privacy.private_power" in modules and "as printed" not in KNOWN["power-answer"].label
     assert "X_L" in KNOWN["dp-power"].label and "X_L" not in KNOWN["power-answer"].label
     assert all(set(PRINTED) <= set(FIGURES[name].names) for name in ("2a", "2b", "2c", "3", "4a", "4b", "4c"))
 

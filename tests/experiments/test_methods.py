@@ -18,6 +18,10 @@ from benchmarks.kdppca_page import DRAWN, PAGE, kept, plots, tables
 from benchmarks.paper_page import table
 from npmdask import experiments
 from npmdask.accounting import Budget, mean_stddev, pure_as_gaussian
+from npmdask.dp_pca.base import SimulatedNoise
+from npmdask.dp_pca.deflation import Deflation
+from npmdask.dp_pca.private_mean import ClippedMean, PaperRange
+from npmdask.dp_pca.record_images import images_of_rows
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.experiments.figures import CHECKED, DELTA, EPSILON, EXACT, NOT_PRIVATE, Setting, methods
 from npmdask.experiments.matrix_streams import ROWS, MatrixStream, signal_and_noise, violation
@@ -35,10 +39,6 @@ from npmdask.experiments.oracles import (
     tight,
     tight_matched,
 )
-from npmdask.operators.record_images import images_of_rows
-from npmdask.privacy.dp_pca.base import SimulatedNoise
-from npmdask.privacy.dp_pca.deflation import Deflation
-from npmdask.privacy.dp_pca.private_mean import ClippedMean, PaperRange
 from npmdask.privacy.neighbors import make_relation
 
 BUDGET = Budget(EPSILON, DELTA)

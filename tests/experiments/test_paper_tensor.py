@@ -38,8 +38,8 @@ from benchmarks.tensor_private import (
 from benchmarks.tensor_revealed import RevealedTensor, symmetric_gaussian
 from benchmarks.tensor_series import SERIES
 from npmdask.accounting import Budget
-from npmdask.algorithms.tensor.components import unit_columns
-from npmdask.numerics.random import generator
+from npmdask.core.numerics.random import generator
+from npmdask.tensors.components import unit_columns
 
 WORDS = ("was found that stops the method", "hardest", "drawn as needed")
 

@@ -10,6 +10,8 @@ import pytest
 from scipy.special import ndtr
 
 from npmdask.accounting import Budget, delta_for, gaussian_multiplier, mu_for
+from npmdask.core.numerics.random import Rounding
+from npmdask.core.numerics.subspaces import Block, random_orthonormal
 from npmdask.experiments import as_printed
 from npmdask.experiments.as_printed import (
     clip_diagonal,
@@ -31,8 +33,6 @@ from npmdask.experiments.baselines import (
     split_budget,
 )
 from npmdask.experiments.matrix_streams import MatrixBatch, gaussian, signal_and_noise
-from npmdask.numerics.random import Rounding
-from npmdask.numerics.subspaces import Block, random_orthonormal
 from npmdask.privacy.mechanisms import PrivateGaussian
 from npmdask.privacy.neighbors import Relation, make_relation
 from npmdask.theory.diagnostics import max_sin_theta

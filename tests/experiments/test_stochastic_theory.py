@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from npmdask.core.numerics.subspaces import orth, random_orthonormal
 from npmdask.errors import BadInputError
 from npmdask.experiments.matrix_streams import MatrixStream, gaussian, signal_and_noise
-from npmdask.numerics.subspaces import orth, random_orthonormal
 from npmdask.theory import (
     AssumptionA,
     condition_number,

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.checkpoint.store import RunStore
+from npmdask.core.checkpoint.store import RunStore
 from npmdask.streaming import stream_pca
 
 ROWS, COLUMNS, BATCH = 16, 5, 8  # of one call: two batches, a commit after each

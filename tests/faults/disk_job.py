@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import npmdask
+from npmdask.core.runs import disk_release
+from npmdask.core.storage import block_files
+from npmdask.core.storage.block_files import BlockFile
 from npmdask.errors import CommitError
-from npmdask.runs import disk_release
-from npmdask.storage import block_files
-from npmdask.storage.block_files import BlockFile
 from tests.faults.crash_points import forked
 
 NEVER = 10**9

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from npmdask import top_k
-from npmdask.operators import gram_matrix
-from npmdask.storage.ingest import ingest
-from npmdask.storage.writers import journal
+from npmdask.core.operators import gram_matrix
+from npmdask.formats.ingest import ingest
+from npmdask.formats.writers import journal
 
 
 def main(folder: Path, threads: int, algorithm: str) -> None:

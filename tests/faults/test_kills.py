@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from npmdask.checkpoint.store import RunStore
+from npmdask.core.checkpoint.store import RunStore
 from tests.conftest import often, planted, same_bytes
 from tests.faults import job
 from tests.processes import started

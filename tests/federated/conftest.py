@@ -19,11 +19,11 @@ import pytest
 
 from npmdask.accounting import Budget
 from npmdask.config import load_config
+from npmdask.core.runs.solution import Solution
 from npmdask.federated.protocol import DIGEST, NONCE, SIGNATURE, TOKEN, TOKENS, Signed
-from npmdask.privacy.ledger import open_ledger
-from npmdask.privacy.ledger.granting import grant_source
-from npmdask.runs.solution import Solution
-from npmdask.storage.ingest import ingest
+from npmdask.formats.ingest import ingest
+from npmdask.ledger import open_ledger
+from npmdask.ledger.granting import grant_source
 
 ROOT = Path(__file__).resolve().parents[2]
 RELATION, CLIP = "record_replace", 1.0

@@ -13,14 +13,14 @@ import pytest
 
 from npmdask.api import solve
 from npmdask.config import load_config
+from npmdask.core.runs.build import make_problem
+from npmdask.core.runs.problem import Problem, Request
+from npmdask.core.runs.resources import Resources
 from npmdask.errors import RefusedError
 from npmdask.federated.node import Node
+from npmdask.ledger import open_ledger
 from npmdask.manage.report import write_report
 from npmdask.privacy.concerns import concerns, require_signal
-from npmdask.privacy.ledger import open_ledger
-from npmdask.runs.build import make_problem
-from npmdask.runs.problem import Problem, Request
-from npmdask.runs.resources import Resources
 from tests.federated.conftest import Sites, grant, private_tables, records, write_site
 from tests.federated.test_error_growth import source_of
 

@@ -20,16 +20,15 @@ import pytest
 import npmdask
 from benchmarks.wiretap import Exchange, tapped
 from npmdask.cli.main import main
+from npmdask.core.storage.bundle import read_bundle
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.federated.coordinator import open_nodes
 from npmdask.federated.protocol import DIGEST, NONCE, SIGNATURE, TOKENS, decode, encode
+from npmdask.ledger import open_ledger
 from npmdask.manage.report import summary, write_report
-from npmdask.operators.exact_sums import on_grid
-from npmdask.privacy.ledger import open_ledger
-from npmdask.storage.bundle import read_bundle
+from npmdask.privacy.exact_sums import on_grid
 from npmdask.theory.diagnostics import max_sin_theta
 from npmdask.theory.private import dist_comm
-from tests.cluster.certificates import Authority
 from tests.conftest import often, write_zarr
 from tests.federated.conftest import (
     ROOT,
@@ -41,6 +40,7 @@ from tests.federated.conftest import (
     signed_headers,
     write_tokens,
 )
+from tests.remote.certificates import Authority
 
 D, P, L, S = 40, 4, 3, 3
 SIGNED = {name.lower() for name in (NONCE, DIGEST, SIGNATURE)}

@@ -12,17 +12,17 @@ import pytest
 from npmdask.accounting import Budget
 from npmdask.api import solve
 from npmdask.config import load_config
+from npmdask.core.numerics.subspaces import Block
+from npmdask.core.runs.build import make_problem
+from npmdask.core.runs.problem import Request
+from npmdask.core.runs.resources import Resources
+from npmdask.core.storage.source import Source
 from npmdask.federated.client import NodeConnections
 from npmdask.federated.coordinator import Group, _kind_of
 from npmdask.federated.node import Node
 from npmdask.federated.protocol import Announcement, decode, encode, encoded_size
-from npmdask.numerics.subspaces import Block
-from npmdask.privacy.ledger import open_ledger
-from npmdask.privacy.ledger.granting import grant_source
-from npmdask.runs.build import make_problem
-from npmdask.runs.problem import Request
-from npmdask.runs.resources import Resources
-from npmdask.storage.source import Source
+from npmdask.ledger import open_ledger
+from npmdask.ledger.granting import grant_source
 from npmdask.theory.diagnostics import max_sin_theta
 from tests.federated.conftest import private_tables, write_site
 

@@ -20,9 +20,9 @@ import pytest
 
 from npmdask.api import solve
 from npmdask.config import load_config
+from npmdask.core.storage.bundle import read_bundle
 from npmdask.errors import LostError
-from npmdask.privacy.ledger import open_ledger
-from npmdask.storage.bundle import read_bundle
+from npmdask.ledger import open_ledger
 from tests.conftest import often
 from tests.federated.conftest import Site, Sites, centre_file, environment, records
 

@@ -9,11 +9,11 @@ import pytest
 
 from npmdask.api import solve
 from npmdask.config import load_config
+from npmdask.core.runs.build import make_problem
+from npmdask.core.runs.problem import Request
+from npmdask.core.runs.resources import Resources
+from npmdask.core.storage.source import open_source
 from npmdask.privacy.request import Privacy
-from npmdask.runs.build import make_problem
-from npmdask.runs.problem import Request
-from npmdask.runs.resources import Resources
-from npmdask.storage.source import open_source
 from npmdask.theory import dist_error, ppm_error
 from npmdask.theory.diagnostics import max_sin_theta
 from tests.federated.conftest import grant, private_tables, records, write_site

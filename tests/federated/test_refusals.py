@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from npmdask.config import load_config, validate_config
+from npmdask.core.storage.bundle import read_bundle
 from npmdask.errors import BadInputError, DataWarning, NpmdaskError, RefusedError
 from npmdask.federated.node import Node
 from npmdask.federated.protocol import UnansweredError, decode, encode
-from npmdask.privacy.ledger import open_ledger
-from npmdask.storage.bundle import read_bundle
+from npmdask.ledger import open_ledger
 from tests.federated.conftest import grant, private_tables, records, write_site
 
 D, P, L = 12, 3, 2

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 from npmdask.accounting import Budget
+from npmdask.core.numerics.random import Rounding
+from npmdask.core.storage.source import Source
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.federated.client import NodeConnections, require_address
 from npmdask.federated.coordinator import Group, NodesRecipe, _kind_of, make_recipe
@@ -27,10 +29,8 @@ from npmdask.federated.protocol import (
     node_token,
     tokens_for,
 )
-from npmdask.numerics.random import Rounding
 from npmdask.privacy.mechanisms import PrivateGaussian
 from npmdask.privacy.neighbors import make_relation
-from npmdask.storage.source import Source
 from tests.federated.conftest import write_tokens
 
 D, P, L = 12, 3, 5

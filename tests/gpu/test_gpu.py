@@ -22,16 +22,16 @@ import pytest
 import scipy.sparse as sp
 
 import npmdask
+from npmdask.core.execution.threads import Threads
+from npmdask.core.operators import ColumnMoments, Gram, GramMatrix, SparseGram, View
+from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError, MemoryRefusedError, RefusedError
-from npmdask.execution.threads import Threads
-from npmdask.numerics.devices import BACKENDS, LIBRARIES, Device
-from npmdask.operators import ColumnMoments, Gram, GramMatrix, SparseGram, View
-from npmdask.operators.on_device import on_device
-from npmdask.storage.source import open_source
+from npmdask.gpu.devices import BACKENDS, LIBRARIES, Device
+from npmdask.gpu.on_device import on_device
 from npmdask.theory.diagnostics import max_sin_theta
 from tests.conftest import planted, same_bytes, write_zarr
+from tests.core.operators.test_operators import ignore, write_csr
 from tests.gpu.job import ASKED
-from tests.operators.test_operators import ignore, write_csr
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS, COLUMNS, P = 3000, 700, 12  # more than one strip, panel and run, none of them full

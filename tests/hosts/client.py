@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import npmdask
-import npmdask.operators._protocol as protocol
-from npmdask.runs.observers import Observer
+import npmdask.core.operators._protocol as protocol
+from npmdask.core.runs.observers import Observer
 
 
 class Saying(Observer):

@@ -27,10 +27,10 @@ from obstore.store import S3Store
 from infra import postgres
 from infra.local_cluster import LocalCluster
 from infra.topology import BUCKET, CRUNCHER, LINKS, OBJECTS, POSTGRES, SCHEDULER, SERVER, WORKER
+from npmdask.core.storage.bundle import read_bundle
+from npmdask.core.storage.paths import locked
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.prefect.server import ask
-from npmdask.storage.bundle import read_bundle
-from npmdask.storage.paths import locked
 from npmdask.synthetic import generate
 from tests.prefect.conftest import alive
 

@@ -15,8 +15,8 @@ from tempfile import NamedTemporaryFile
 import numpy as np
 import psutil
 
-from npmdask.checkpoint.lease import STALE
-from npmdask.storage.ingest import ingest
+from npmdask.core.checkpoint.lease import STALE
+from npmdask.formats.ingest import ingest
 from tests.conftest import planted
 from tests.manage.job import hang
 from tests.processes import started

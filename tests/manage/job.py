@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from npmdask import resume, top_k
-from npmdask.checkpoint.lease import Ownership
+from npmdask.core.checkpoint.lease import Ownership
+from npmdask.core.execution.threads import Threads
+from npmdask.core.storage import bundle
 from npmdask.errors import NpmdaskError
-from npmdask.execution.threads import Threads
-from npmdask.models.latent import fit_mixture
-from npmdask.storage import bundle
+from npmdask.latent import fit_mixture
 from npmdask.streaming import stream_pca
 
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import npmdask
-from npmdask.checkpoint.store import RunStore
+from npmdask.core.checkpoint.store import RunStore
+from npmdask.core.execution.threads import Threads
+from npmdask.core.runs.observers import Observer
+from npmdask.core.runs.solution import Step
 from npmdask.errors import BadInputError
-from npmdask.execution.threads import Threads
-from npmdask.runs.observers import Observer
-from npmdask.runs.solution import Step
 from tests.manage.common import content, make_data
 from tests.manage.job import mixture, run
 

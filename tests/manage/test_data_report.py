@@ -16,9 +16,11 @@ import numpy as np
 import pytest
 
 import npmdask
-from npmdask.checkpoint.store import RunStore
 from npmdask.cli.main import main
+from npmdask.core.checkpoint.store import RunStore
+from npmdask.core.storage.labels import Labels, axis_of
 from npmdask.errors import BadInputError
+from npmdask.formats.ingest import ingest
 from npmdask.manage.data_report import components, grouped
 from npmdask.manage.kinds import PageOptions
 from npmdask.manage.report import report_of, write_report
@@ -27,8 +29,6 @@ from npmdask.report import Map, Plot, Report, Series, as_html, as_json, as_markd
 from npmdask.report.blocks import section
 from npmdask.report.plots import COLOURS
 from npmdask.report.render import behind
-from npmdask.storage.ingest import ingest
-from npmdask.storage.labels import Labels, axis_of
 from tests.conftest import write_zarr
 from tests.prefect.browser import browser, missing
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import npmdask
-from npmdask.checkpoint.store import CHECKPOINT_FORMAT
 from npmdask.cli.main import main
+from npmdask.core.checkpoint.store import CHECKPOINT_FORMAT
 from npmdask.errors import RefusedError
 from npmdask.manage.report import export, write_report
 from npmdask.manage.status import inspect

@@ -14,16 +14,16 @@ import pytest
 
 import npmdask
 import npmdask.privacy.account as account
-from npmdask.checkpoint.store import RunStore
 from npmdask.cli.main import main
+from npmdask.core.checkpoint.store import RunStore
+from npmdask.core.runs.observers import Observer
+from npmdask.core.runs.solution import Step
+from npmdask.core.storage.paths import locked
 from npmdask.errors import BadInputError, RefusedError
+from npmdask.latent.answers import read_latent
 from npmdask.manage.gc import GcReport, Retention, sweep
 from npmdask.manage.report import export, write_report
 from npmdask.manage.status import inspect
-from npmdask.models.latent.answers import read_latent
-from npmdask.runs.observers import Observer
-from npmdask.runs.solution import Step
-from npmdask.storage.paths import locked
 from tests.manage.common import content, hanging, make_data
 from tests.manage.job import mixture, run, stream
 from tests.privacy.runs.conftest import STEPS, World, world  # noqa: F401

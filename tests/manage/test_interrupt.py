@@ -15,7 +15,7 @@ import numpy as np
 import psutil
 import pytest
 
-from npmdask.checkpoint.store import RunStore
+from npmdask.core.checkpoint.store import RunStore
 from tests.conftest import often, write_zarr
 
 pytestmark = pytest.mark.slow

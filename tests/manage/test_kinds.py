@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 import npmdask
-from npmdask.algorithms.stopping import Outcome
-from npmdask.checkpoint.store import CHECKPOINT_FORMAT, RunStore, not_finished
 from npmdask.cli.main import main
+from npmdask.core.algorithms.stopping import Outcome
+from npmdask.core.checkpoint.store import CHECKPOINT_FORMAT, RunStore, not_finished
 from npmdask.errors import BadInputError
 from npmdask.manage import RunKind, forget_kind, kind_of, kind_of_answer, register_kind
 from npmdask.manage.kinds import all_kinds

@@ -15,10 +15,10 @@ import zarr
 
 import npmdask
 from npmdask.cli.main import main
+from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError, CommitError
+from npmdask.formats.ingest import ingest
 from npmdask.manage.report import export
-from npmdask.storage.ingest import ingest
-from npmdask.storage.source import open_source
 
 GENES = [f"gene,{i}" for i in range(24)]  # a comma is quoted
 X = np.random.default_rng(5).standard_normal((300, 24)) * np.arange(24, 0, -1)

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from npmdask import top_k
-from npmdask.checkpoint.logging import open_log, tell
-from npmdask.checkpoint.store import RunStore
 from npmdask.cli.main import main
+from npmdask.core.checkpoint.logging import open_log, tell
+from npmdask.core.checkpoint.store import RunStore
 from npmdask.errors import BadInputError, NpmdaskError
 from npmdask.privacy.mechanisms import PrivateGaussian
 from tests.manage.common import OWNER, ROOT, hanging, let_age, make_data
@@ -133,7 +133,7 @@ def test_of_processes_that_are_killed_and_of_those_that_take_over(tmp_path: Path
 def test_many_processes_share_a_file(tmp_path: Path) -> None:
     program = """
 import sys
-from npmdask.checkpoint.logging import open_log, tell
+from npmdask.core.checkpoint.logging import open_log, tell
 open_log(sys.argv[1])
 for i in range(300):
     tell("step", "x" * 500, run=sys.argv[2], step=i)
@@ -168,7 +168,9 @@ def test_a_file_that_was_moved_away_is_made_anew(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_without_a_log_nothing_is_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    program = "from npmdask.checkpoint.logging import tell; import logging; tell('error', 'loud', level=logging.ERROR)"
+    program = (
+        "from npmdask.core.checkpoint.logging import tell; import logging; tell('error', 'loud', level=logging.ERROR)"
+    )
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT).returncode == 0
     assert capfd.readouterr() == ("", "")
 

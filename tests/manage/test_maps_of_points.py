@@ -11,11 +11,11 @@ import pytest
 import xarray as xr
 
 import npmdask
+from npmdask.core.storage.labels import Labels, axis_of
+from npmdask.formats.ingest import ingest
 from npmdask.manage.data_report import Drawing
 from npmdask.manage.report import report_of
 from npmdask.report import Report
-from npmdask.storage.ingest import ingest
-from npmdask.storage.labels import Labels, axis_of
 
 ROWS = 50
 

@@ -11,12 +11,12 @@ import scipy.sparse as sp
 
 import npmdask
 from npmdask.cli.main import main
+from npmdask.core.runs.observers import Observer
+from npmdask.core.runs.resources import Resources
+from npmdask.latent.answers import fit_latent
 from npmdask.manage import kind_of_answer
-from npmdask.models.latent.answers import fit_latent
-from npmdask.models.topics.run import CorpusFilter, run_topics
-from npmdask.models.two_fields.answers import fit_coupled
-from npmdask.runs.observers import Observer
-from npmdask.runs.resources import Resources
+from npmdask.topics.run import CorpusFilter, run_topics
+from npmdask.two_fields.answers import fit_coupled
 from tests.conftest import planted
 
 COST = {"time": "1.0 s: 2 passes, 1.0 MB read", "memory": "peak 100 MiB of this process"}

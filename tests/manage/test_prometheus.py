@@ -15,16 +15,16 @@ import pytest
 
 from npmdask.cli.main import main
 from npmdask.errors import BadInputError, RefusedError
+from npmdask.ledger import Ledger
 from npmdask.manage.prometheus import STATES, Exporter
 from npmdask.manage.status import status_below
-from npmdask.privacy.ledger import Ledger
 from tests.manage.common import ROOT, hanging, let_age, make_data
 from tests.manage.job import run
 from tests.privacy.runs.conftest import STEPS, World, world  # noqa: F401
 
 DIES = """
 import os, npmdask
-from npmdask.execution.threads import Threads
+from npmdask.core.execution.threads import Threads
 Threads.run_pass = lambda *_: os.kill(os.getpid(), 9)
 npmdask.resume({!r})
 """
@@ -128,7 +128,7 @@ def test_a_private_run_and_its_budget(world: World, tmp_path: Path) -> None:  # 
 
 
 def test_a_ledger_that_cannot_be_read_costs_its_own_numbers_only(tmp_path: Path) -> None:
-    from npmdask.privacy.ledger import open_ledger
+    from npmdask.ledger import open_ledger
 
     (tmp_path / "ledger.sqlite").write_bytes(b"no database, but long enough to be looked at" * 100)
     broken: Ledger = open_ledger(tmp_path / "ledger.sqlite")

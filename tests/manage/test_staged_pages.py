@@ -10,12 +10,12 @@ import pytest
 from scipy import sparse
 
 import npmdask
+from npmdask.formats.ingest import ingest
+from npmdask.latent import fit_independent_components
 from npmdask.manage.report import report_of
-from npmdask.models.latent import fit_independent_components
-from npmdask.models.topics.run import run_topics
 from npmdask.report import Bars
-from npmdask.storage.ingest import ingest
-from tests.models.topics.made import a_model, documents_from
+from npmdask.topics.run import run_topics
+from tests.topics.made import a_model, documents_from
 
 
 @pytest.mark.slow

@@ -15,15 +15,15 @@ import numpy as np
 import pytest
 
 import npmdask
-import npmdask.checkpoint.lease as ownership
-from npmdask.checkpoint.store import RunStore
+import npmdask.core.checkpoint.lease as ownership
 from npmdask.cli.main import main
+from npmdask.core.checkpoint.store import RunStore
+from npmdask.core.numerics.units import time_text
+from npmdask.core.operators import _protocol
+from npmdask.core.runs.observers import Observer
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.manage.status import RunStatus, inspect, runs_as_lines, status_below
-from npmdask.numerics.units import time_text
-from npmdask.operators import _protocol
 from npmdask.planning.forecast import seconds_left, steps_to
-from npmdask.runs.observers import Observer
 from npmdask.streaming import stream_pca
 from tests.manage.common import OWNER, ROOT, content, hanging, let_age, make_data
 from tests.manage.job import mixture, run, stream
@@ -87,7 +87,7 @@ def test_a_run_that_runs_hangs_and_is_killed(tmp_path: Path) -> None:
     assert (s.state, s.holder, s.crashes) == ("unfinished", None, 0), "it had come further than its start"
     program = f"""
 import os, npmdask
-from npmdask.execution.threads import Threads
+from npmdask.core.execution.threads import Threads
 Threads.run_pass = lambda *_: os.kill(os.getpid(), 9)
 npmdask.resume({str(runs / "run")!r})
 """
@@ -109,8 +109,8 @@ def test_one_kill_is_called_that_and_the_share_of_the_pass_is_shown(
     make_data(tmp_path)
     program = f"""
 import os, npmdask
-from npmdask.operators import _protocol
-from npmdask.runs.observers import Observer
+from npmdask.core.operators import _protocol
+from npmdask.core.runs.observers import Observer
 _protocol.RUN_BYTES = _protocol.COLUMN_BYTES = 1
 class Dies(Observer):
     tasks = 0

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-import npmdask.checkpoint.lease as ownership
+import npmdask.core.checkpoint.lease as ownership
 from npmdask.api import resume
-from npmdask.checkpoint.store import RunStore
+from npmdask.core.checkpoint.store import RunStore
+from npmdask.core.runs.observers import Observer
+from npmdask.core.runs.solution import Step
 from npmdask.errors import FencedOutError, HeldError
+from npmdask.ledger import export_lines
 from npmdask.manage.status import inspect, status_of
-from npmdask.privacy.ledger import export_lines
-from npmdask.runs.observers import Observer
-from npmdask.runs.solution import Step
 from tests.conftest import same_bytes
 from tests.manage.common import OWNER, ROOT, Hung, content, hanging, let_age, make_data, woken
 from tests.manage.job import mixture, run, stream
@@ -218,7 +218,7 @@ def test_a_closed_store_has_no_holder_and_a_killed_one_is_free(tmp_path: Path) -
         assert ownership.holder_of(store).alive  # type: ignore[union-attr]
     assert ownership.holder_of(store) is None
     program = (
-        f"import os; from npmdask.checkpoint.store import RunStore; RunStore({str(store)!r}).open(); "
+        f"import os; from npmdask.core.checkpoint.store import RunStore; RunStore({str(store)!r}).open(); "
         "os.kill(os.getpid(), 9)"
     )
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT).returncode == -signal.SIGKILL

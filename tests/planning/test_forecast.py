@@ -16,17 +16,17 @@ import pytest
 
 import npmdask
 from benchmarks.step_cases import compare, shares
-from npmdask.algorithms import BlockKrylov, PowerMethod
-from npmdask.algorithms.stopping import ResidualRule
 from npmdask.cli.main import main
+from npmdask.core.algorithms import BlockKrylov, PowerMethod
+from npmdask.core.algorithms.stopping import ResidualRule
+from npmdask.core.numerics.spectra import asked_spectrum, read_spectrum
+from npmdask.core.runs.build import make_problem
+from npmdask.core.runs.problem import Request
+from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.numerics.spectra import asked_spectrum, read_spectrum
 from npmdask.planning.forecast import look_ahead, predict_steps, simulate_steps, thinned, unlucky_start
-from npmdask.planning.private import MEANINGLESS, USEFUL, private_outlook
 from npmdask.planning.row_sample import SampleBudget, draw_sample
-from npmdask.runs.build import make_problem
-from npmdask.runs.problem import Request
-from npmdask.storage.source import open_source
+from npmdask.privacy.plan import MEANINGLESS, USEFUL, private_outlook
 from npmdask.theory.power import likely_sine, steps_by_rank
 from tests.conftest import planted, write_zarr
 from tests.privacy.runs.conftest import make_world, records

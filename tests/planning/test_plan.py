@@ -21,21 +21,21 @@ from zarr.codecs import BloscCodec, BytesCodec
 import npmdask
 from npmdask.cli.main import main
 from npmdask.config import load_config, validate_config
+from npmdask.core.execution.memory import MemoryPlan, plan_memory
+from npmdask.core.operators import Gram
+from npmdask.core.runs import automatic
+from npmdask.core.runs.automatic import posed
+from npmdask.core.runs.build import make_problem
+from npmdask.core.runs.problem import Request
+from npmdask.core.runs.resources import Resources
+from npmdask.core.storage.readers.dense import DenseReader, ReadStats
+from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.execution.memory import MemoryPlan, plan_memory
-from npmdask.operators import Gram
+from npmdask.formats.ingest import ingest
 from npmdask.planning import plan as planning
 from npmdask.planning.plan import plan_lines, plan_run
 from npmdask.planning.row_sample import spectrum_of
 from npmdask.planning.throughput import Throughput, measure_throughput, spread_positions
-from npmdask.runs import automatic
-from npmdask.runs.automatic import posed
-from npmdask.runs.build import make_problem
-from npmdask.runs.problem import Request
-from npmdask.runs.resources import Resources
-from npmdask.storage.ingest import ingest
-from npmdask.storage.readers.dense import DenseReader, ReadStats
-from npmdask.storage.source import open_source
 from npmdask.synthetic import generate
 from npmdask.theory.power import MOST, predict_passes
 from tests.conftest import often, write_zarr

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 import npmdask
-from npmdask.checkpoint.store import RunStore
+from npmdask.core.checkpoint.store import RunStore
+from npmdask.core.runs import results
+from npmdask.core.runs.observers import Observer
+from npmdask.core.runs.results import FORESEEN
+from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError
 from npmdask.manage.report import summary, write_report
 from npmdask.manage.status import status_of
 from npmdask.planning import predicted_steps
-from npmdask.runs import results
-from npmdask.runs.observers import Observer
-from npmdask.runs.results import FORESEEN
-from npmdask.storage.source import open_source
 from tests.conftest import planted, same_bytes, write_zarr
 from tests.privacy.runs.conftest import make_world, records
 

@@ -11,6 +11,11 @@ import pytest
 from scipy.sparse import csr_matrix
 
 from benchmarks.sample_cases import MISSED, AllRows, as_markdown, measure
+from npmdask.core.runs.build import make_problem, prepared
+from npmdask.core.runs.problem import Request
+from npmdask.core.runs.resources import Resources
+from npmdask.core.storage.source import open_source
+from npmdask.formats.ingest import ingest
 from npmdask.planning.plan import Plan, plan_lines, plan_run
 from npmdask.planning.row_sample import (
     SampleBudget,
@@ -23,11 +28,6 @@ from npmdask.planning.row_sample import (
     share_errors,
     shares_said,
 )
-from npmdask.runs.build import make_problem, prepared
-from npmdask.runs.problem import Request
-from npmdask.runs.resources import Resources
-from npmdask.storage.ingest import ingest
-from npmdask.storage.source import open_source
 from tests.conftest import write_zarr
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from npmdask.federated.protocol import TOKENS
-from npmdask.privacy.ledger import open_ledger
+from npmdask.ledger import open_ledger
 from tests.federated.conftest import Sites, centre_file, records, sites
 from tests.prefect.conftest import Shop, committed
 

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 import npmdask
+from npmdask.core.storage.bundle import read_bundle, write_bundle
 from npmdask.manage.report import write_report
 from npmdask.manage.status import RunStatus, status_below
 from npmdask.prefect import reports
 from npmdask.report import Report, Text, as_markdown
-from npmdask.storage.bundle import read_bundle, write_bundle
 from tests.prefect.browser import browser, missing
 from tests.prefect.test_reports import AUTH, asked
 

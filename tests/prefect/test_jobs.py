@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npmdask.models.latent.answers import fit_latent
-from npmdask.models.topics.run import read_topics, run_topics
-from npmdask.runs.observers import Observer
-from npmdask.runs.resources import Resources
-from npmdask.storage.ingest import ingest
-from tests.faults.tensor_jobs import make, planted_tensor
+from npmdask.core.runs.observers import Observer
+from npmdask.core.runs.resources import Resources
+from npmdask.formats.ingest import ingest
+from npmdask.latent.answers import fit_latent
+from npmdask.topics.run import read_topics, run_topics
 from tests.prefect.conftest import Shop, committed
+from tests.tensors.tensor_jobs import make, planted_tensor
 
 
 def flow(shop: Shop, name: str, parameters: dict[str, Any]) -> int:

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from npmdask import top_k
-from npmdask.checkpoint.store import RunStore
 from npmdask.cli.main import main as npmdask
-from npmdask.storage.ingest import ingest
-from npmdask.storage.safe_open import mark_data
+from npmdask.core.checkpoint.store import RunStore
+from npmdask.core.storage.safe_open import mark_data
+from npmdask.formats.ingest import ingest
 from tests.prefect.conftest import ROOT, Shop, alive, committed, wait_until
 
 pytestmark = pytest.mark.slow
@@ -96,7 +96,7 @@ def test_a_share_of_the_variance_through_the_flow(client: Shop) -> None:
 # The flow of the command, which stays where it has committed a step: its run does not end before it is ended.
 STAYS = """
 import runpy, sys, time
-from npmdask.checkpoint.store import RunStore
+from npmdask.core.checkpoint.store import RunStore
 
 commit_step, last = RunStore.commit_step, int(sys.argv.pop(1))
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npmdask.checkpoint.store import RunStore
+from npmdask.core.checkpoint.store import RunStore
+from npmdask.ledger import Status
 from npmdask.prefect.heartbeat import EVENT
 from npmdask.prefect.programs import AUTH, read_auth_string
-from npmdask.privacy.ledger import Status
 from tests.prefect.conftest import Door, Running, Shop, start_server, wait_until
 from tests.prefect.served import Served
 from tests.prefect.told import Secrets, told

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from npmdask.checkpoint.store import RunStore
+from npmdask.core.checkpoint.store import RunStore
 from npmdask.synthetic import generate
 from tests.prefect.conftest import Shop, committed
 from tests.prefect.served import Served

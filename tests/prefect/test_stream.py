@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npmdask.checkpoint.store import RunStore
 from npmdask.cli.main import main as npmdask
 from npmdask.config import RunConfig, load_config
+from npmdask.core.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
 from tests.conftest import same_bytes, write_zarr
 from tests.prefect.conftest import Shop

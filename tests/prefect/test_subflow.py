@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from npmdask.cli.main import main as npmdask
-from npmdask.models.latent.answers import fit_latent
-from npmdask.models.topics.run import read_topics, run_topics
+from npmdask.core.runs.observers import Observer
+from npmdask.core.runs.resources import Resources
+from npmdask.latent.answers import fit_latent
 from npmdask.prefect.server import answers, free_port
-from npmdask.runs.observers import Observer
-from npmdask.runs.resources import Resources
 from npmdask.synthetic import generate
-from tests.faults.tensor_jobs import make
+from npmdask.topics.run import read_topics, run_topics
 from tests.prefect.conftest import ROOT, Shop, committed, wait_until
+from tests.tensors.tensor_jobs import make
 
 pytestmark = pytest.mark.slow
 
@@ -29,7 +29,7 @@ SLOWLY = 'center=True, algorithm="power", tol=1e-10, changes={"algorithm.max_ste
 KILLED_ONCE = """
 import os, signal
 from pathlib import Path
-from npmdask.checkpoint.store import RunStore
+from npmdask.core.checkpoint.store import RunStore
 
 commit_step, mark = RunStore.commit_step, Path(__file__).with_name("killed")
 

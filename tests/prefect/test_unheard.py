@@ -17,8 +17,8 @@ ORPHAN = """
 import sys
 from pathlib import Path
 from npmdask.prefect.heartbeat import tended
-from npmdask.runs.observers import Observers
-from npmdask.runs.progress import ProgressBar
+from npmdask.core.runs.observers import Observers
+from npmdask.core.runs.progress import ProgressBar
 from tests.manage.job import run
 
 @tended

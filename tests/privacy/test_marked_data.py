@@ -17,12 +17,12 @@ import zarr
 import npmdask
 from npmdask.accounting import Budget
 from npmdask.cli.main import main
+from npmdask.core.storage.safe_open import BUDGET_MARK, mark_data
+from npmdask.core.storage.source import open_source
 from npmdask.errors import BudgetError, DataWarning, NpmdaskError, RefusedError
-from npmdask.privacy.ledger import open_ledger
-from npmdask.privacy.ledger.granting import grant_source
-from npmdask.storage.ingest import ingest
-from npmdask.storage.safe_open import BUDGET_MARK, mark_data
-from npmdask.storage.source import open_source
+from npmdask.formats.ingest import ingest
+from npmdask.ledger import open_ledger
+from npmdask.ledger.granting import grant_source
 from tests.conftest import often
 
 SAID = "these data have a privacy budget (as 'people' in the ledger)"
@@ -242,6 +242,6 @@ def test_a_clone_of_the_ledger_is_noticed_by_runs_and_grants(granted: Path) -> N
 @pytest.mark.slow
 def test_data_that_cannot_be_written_are_charged_all_the_same(granted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = (granted / "x.zarr" / "zarr.json").read_bytes()
-    monkeypatch.setattr("npmdask.privacy.ledger.ledger.mark_data", lambda *_: 1 / 0)
+    monkeypatch.setattr("npmdask.ledger.ledger.mark_data", lambda *_: 1 / 0)
     assert private(granted, "a.sqlite", "one").statement["epsilon"] == 0.3
     assert (granted / "x.zarr" / "zarr.json").read_bytes() == before

@@ -12,7 +12,7 @@ from scipy.sparse.linalg import svds
 from sklearn.datasets import load_digits
 
 import npmdask
-from npmdask.storage.ingest import ingest
+from npmdask.formats.ingest import ingest
 from npmdask.theory.diagnostics import max_sin_theta
 from tests.conftest import shared_file
 

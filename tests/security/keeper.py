@@ -11,16 +11,16 @@ import zarr
 import flows  # noqa: F401  (makes PREFECT_HOME)
 from infra.make_secrets import read_or_make
 from npmdask.api import solve
-from npmdask.checkpoint.remote import LocalCopy
-from npmdask.checkpoint.store import RunStore
 from npmdask.config import load_config
+from npmdask.core.checkpoint.store import RunStore
+from npmdask.core.runs.observers import Observer
+from npmdask.core.runs.resources import Resources
+from npmdask.core.storage.safe_open import BUDGET_MARK
+from npmdask.ledger import open_ledger
+from npmdask.ledger.granting import grant_source
 from npmdask.prefect.parameters import next_store
 from npmdask.prefect.processes import Service, Supervisor
-from npmdask.privacy.ledger import open_ledger
-from npmdask.privacy.ledger.granting import grant_source
-from npmdask.runs.observers import Observer
-from npmdask.runs.resources import Resources
-from npmdask.storage.safe_open import BUDGET_MARK
+from npmdask.remote.run_store import LocalCopy
 from tests.privacy.runs.conftest import THREE_RUNS, make_world, records
 
 

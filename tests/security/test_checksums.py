@@ -12,15 +12,15 @@ import scipy.sparse as sp
 from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, ZstdCodec
 
 from npmdask.cli.main import main
+from npmdask.core.storage.readers.dense import ReadStats
+from npmdask.core.storage.readers.sparse import CsrReader
+from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError
-from npmdask.storage.readers.dense import ReadStats
-from npmdask.storage.readers.packed import TensorReader
-from npmdask.storage.readers.sparse import CsrReader
-from npmdask.storage.source import open_source
-from npmdask.storage.writers.packed import TensorWriter
+from npmdask.symmetric.reader import TensorReader
+from npmdask.symmetric.writer import TensorWriter
 from tests.conftest import write_zarr
-from tests.operators.test_operators import write_csr
-from tests.operators.test_packed_symmetric import pack
+from tests.core.operators.test_operators import write_csr
+from tests.symmetric.test_packed_symmetric import pack
 
 ROWS, COLUMNS = 60, 12
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from npmdask.checkpoint.schema import checked_spec
+from npmdask.core.checkpoint.schema import checked_spec
 from tests.conftest import often
 from tests.goldens.kinds import KINDS
 from tests.security.test_strangers import FIXTURES, all_commands, sent, sources

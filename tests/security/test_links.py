@@ -13,17 +13,17 @@ import numpy as np
 import pytest
 
 import npmdask
-from npmdask.checkpoint.lease import STALE, count_start, holder_of
-from npmdask.checkpoint.reader import NO_LINKS
-from npmdask.checkpoint.remote import LocalCopy
-from npmdask.checkpoint.store import RunStore
 from npmdask.cli.main import main
+from npmdask.core.checkpoint.lease import STALE, count_start, holder_of
+from npmdask.core.checkpoint.reader import NO_LINKS
+from npmdask.core.checkpoint.store import RunStore
+from npmdask.core.storage.paths import locked
 from npmdask.errors import BadInputError, NpmdaskError
+from npmdask.formats.ingest import ingest
 from npmdask.manage.gc import Retention, sweep
 from npmdask.manage.status import status_below
 from npmdask.prefect.parameters import next_store
-from npmdask.storage.ingest import ingest
-from npmdask.storage.paths import locked
+from npmdask.remote.run_store import LocalCopy
 
 ALL = Retention(seconds=0, results=True, unfinished=True)
 LINK = "is a symbolic link, and npmdask does not write through links"

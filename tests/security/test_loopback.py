@@ -18,13 +18,13 @@ import psutil
 import pytest
 from distributed import Client
 
+from npmdask.cluster.workers import Processes
+from npmdask.core.execution.threads import Threads
+from npmdask.core.operators import Gram
+from npmdask.core.storage.source import open_source
 from npmdask.errors import RefusedError
-from npmdask.execution.threads import Threads
-from npmdask.execution.workers import Processes
 from npmdask.federated.protocol import TOKEN
 from npmdask.federated.server import serve
-from npmdask.operators import Gram
-from npmdask.storage.source import open_source
 from npmdask.synthetic import generate
 from tests.security.looking import listening
 

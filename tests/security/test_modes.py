@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from npmdask.storage.paths import private
+from npmdask.core.storage.paths import private
 from tests.conftest import often
 from tests.security.looking import open_to_others
 

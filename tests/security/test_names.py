@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 import npmdask
-from npmdask.checkpoint.remote import Carried, LocalCopy, Pointer, fetch_files
-from npmdask.checkpoint.store import RunStore
 from npmdask.cli.main import main
 from npmdask.config import validate_config
+from npmdask.core.checkpoint.store import RunStore
+from npmdask.core.storage.bundle import MANIFEST, read_bundle, write_bundle
+from npmdask.core.storage.checksum import crc32c_bytes
+from npmdask.core.storage.paths import place_of_store
 from npmdask.errors import BadInputError
 from npmdask.prefect.parameters import at_store, checked, run_folder
 from npmdask.prefect.staged_runs import topics
-from npmdask.storage.bundle import MANIFEST, read_bundle, write_bundle
-from npmdask.storage.checksum import crc32c_bytes
-from npmdask.storage.paths import place_of_store
+from npmdask.remote.run_store import Carried, LocalCopy, Pointer, fetch_files
 from npmdask.synthetic import generate
 
 NO_NAMES = [

@@ -20,15 +20,15 @@ from prefect import Task
 from prefect.cache_policies import NO_CACHE
 
 import npmdask
+from npmdask.core.runs.left_vectors import open_left_product
+from npmdask.core.storage.bundle import MANIFEST, read_bundle, write_bundle
+from npmdask.core.storage.checksum import crc32c_bytes
 from npmdask.errors import BadInputError
+from npmdask.formats.ingest import ingest
 from npmdask.prefect import private_release, staged_runs, streaming_update
 from npmdask.prefect import tasks as tasks_of_runs
 from npmdask.prefect.programs import SETTINGS
 from npmdask.prefect.schedules import FLOWS
-from npmdask.runs.left_vectors import open_left_product
-from npmdask.storage.bundle import MANIFEST, read_bundle, write_bundle
-from npmdask.storage.checksum import crc32c_bytes
-from npmdask.storage.ingest import ingest
 from npmdask.streaming.streaming_pca import StreamingPCA
 from npmdask.synthetic import generate
 

@@ -21,14 +21,14 @@ import numpy as np
 import pytest
 
 import npmdask
-from npmdask.checkpoint.rights import notes_file
-from npmdask.checkpoint.store import RunStore
 from npmdask.cli.main import main
+from npmdask.core.checkpoint.rights import notes_file
+from npmdask.core.checkpoint.store import RunStore
+from npmdask.core.storage.source import register_source
 from npmdask.errors import BadInputError
-from npmdask.storage.source import register_source
+from tests.core.storage.test_registered_sources import Toy
 from tests.goldens.kinds import KINDS, SOURCES
 from tests.goldens.worlds import renamed, unpacked, unpacked_sources
-from tests.storage.test_registered_sources import Toy
 
 FIXTURES = Path(__file__).parents[1] / "goldens" / "fixtures"
 OF_EACH_KIND = ("samples", "stream-oja", "topics", "ica", "private-gaussian", "k-dp-pca", "share-searching", "perturb")
@@ -191,7 +191,7 @@ def test_a_url_is_opened_once_its_user_allows_it(sent: Any, listener: Listener) 
 def strangers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows at strangers://rows, and a user without notes."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr("npmdask.storage.source._OPENERS", {})
+    monkeypatch.setattr("npmdask.core.storage.source._OPENERS", {})
     register_source("strangers", lambda url: Toy(np.random.default_rng(0).standard_normal((130, 40))))
 
 

@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 
 import npmdask
-from npmdask.checkpoint.store import RunStore
+from npmdask.cluster.clusters import security_of
+from npmdask.cluster.workers import Cluster
 from npmdask.config import load_config
+from npmdask.core.checkpoint.store import RunStore
+from npmdask.core.runs.resources import Resources
 from npmdask.errors import BadInputError, LostError, NpmdaskError, RefusedError
-from npmdask.execution.clusters import security_of
-from npmdask.execution.workers import Cluster
-from npmdask.runs.resources import Resources
 from npmdask.synthetic import generate
-from tests.cluster.certificates import Authority
-from tests.cluster.conftest import Machines, machines  # noqa: F401
 from tests.conftest import same_bytes
+from tests.machines import Machines, machines  # noqa: F401
+from tests.remote.certificates import Authority
 
 TLS = "tls://127.0.0.1:8786"
 

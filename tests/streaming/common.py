@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npmdask.algorithms.streaming.model import Model, ModelState
-from npmdask.checkpoint.store import RunStore
+from npmdask.core.checkpoint.store import RunStore
+from npmdask.streaming.algorithms.model import Model, ModelState
 from npmdask.streaming.problem import StreamRequest, make_model
 
 D, K = 6, 2

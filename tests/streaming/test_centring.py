@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from npmdask.algorithms.streaming.model import RunningMean, centred
+from npmdask.streaming.algorithms.model import RunningMean, centred
 
 D = 3
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npmdask.checkpoint import store as checkpoint
-from npmdask.checkpoint.store import RunStore
+from npmdask.core.checkpoint import store as checkpoint
+from npmdask.core.checkpoint.store import RunStore
 from npmdask.streaming import stream_pca
 from tests.streaming.common import EXACT, K, rows_of, same_end
 
@@ -105,9 +105,9 @@ def test_what_a_kill_left_of_a_replaced_step_is_cleared_up(
         store.commit_step(3, {"x": np.zeros(1)}, {"said": "first"})
         with monkeypatch.context() as patched, pytest.raises(Kill):
             if newer:
-                patched.setattr("npmdask.checkpoint.store.shutil.rmtree", second)
+                patched.setattr("npmdask.core.checkpoint.store.shutil.rmtree", second)
             else:
-                patched.setattr("npmdask.checkpoint.store.write_bundle", dies)
+                patched.setattr("npmdask.core.checkpoint.store.write_bundle", dies)
             store.commit_step(3, {"x": np.ones(1)}, {"said": "second"})
     left = {path.name for path in (tmp_path / "s" / "steps").iterdir()}
     assert left == ({"000003", "000003.replaced"} if newer else {"000003.replaced"})

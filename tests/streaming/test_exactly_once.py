@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npmdask.algorithms.streaming.model import Model
-from npmdask.checkpoint.store import RunStore
-from npmdask.storage import bundle
-from npmdask.storage.streams import BatchedStream
-from npmdask.storage.streams.directory import Directory
+from npmdask.core.checkpoint.store import RunStore
+from npmdask.core.storage import bundle
 from npmdask.streaming import StreamSolution, stream_pca
+from npmdask.streaming.algorithms.model import Model
+from npmdask.streaming.sources import BatchedStream
+from npmdask.streaming.sources.directory import Directory
 from tests.conftest import write_zarr
 from tests.streaming.common import EXACT, D, K, kept_state, rows_of, same_end, scatter
 

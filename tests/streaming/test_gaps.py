@@ -201,7 +201,7 @@ def test_imputing_takes_no_more_memory_than_is_planned(monkeypatch: pytest.Monke
     """Fails when whole batches are copied over and over; and pieces give what the whole batch gives, to rounding."""
     import tracemalloc
 
-    import npmdask.algorithms.streaming.model as gaps
+    import npmdask.streaming.algorithms.model as gaps
     from npmdask.streaming.memory import plan_stream
     from npmdask.streaming.problem import StreamRequest, make_model
 

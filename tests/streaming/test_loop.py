@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npmdask.checkpoint.store import RunStore
+from npmdask.core.checkpoint.store import RunStore
+from npmdask.core.runs import observers
+from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError, MemoryRefusedError, RefusedError
-from npmdask.runs import observers
-from npmdask.storage.source import open_source
-from npmdask.storage.streams.directory import Directory
-from npmdask.storage.streams.zarr_rows import ZarrRows
 from npmdask.streaming import StreamSolution, resume_stream, stream_pca
 from npmdask.streaming.loop import Stopwatch
+from npmdask.streaming.sources.directory import Directory
+from npmdask.streaming.sources.zarr_rows import ZarrRows
 from tests.conftest import write_zarr
 from tests.streaming.common import EXACT, OPTIONS, D, K, kept_state, rows_of, same_end, scatter
 

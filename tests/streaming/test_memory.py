@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from npmdask.core.execution.memory import MemoryPlan
+from npmdask.core.runs.observers import Observer
 from npmdask.errors import MemoryRefusedError
-from npmdask.execution.memory import MemoryPlan
-from npmdask.runs.observers import Observer
 from npmdask.streaming import stream_pca
 from npmdask.streaming.memory import plan_stream
 from tests.conftest import often, write_zarr
@@ -22,7 +22,7 @@ from tests.streaming.common import OPTIONS, every, model_of
 MIB = 2**20
 PROGRAM = """
 import json, sys
-from npmdask.runs.observers import Observer
+from npmdask.core.runs.observers import Observer
 from npmdask.streaming import stream_pca
 
 class Watch(Observer):

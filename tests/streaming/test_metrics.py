@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from npmdask.algorithms import StreamInfo
+from npmdask.core.algorithms import StreamInfo
 from npmdask.errors import BadInputError
 from npmdask.streaming.metrics import MOST, HeldOut, Measurement, Measures, last_step, measure_model
 from npmdask.streaming.problem import StreamRequest, make_stream_problem

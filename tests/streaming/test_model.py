@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from sklearn.decomposition import PCA
 
-from npmdask.algorithms.streaming.model import Model
+from npmdask.core.storage.bundle import read_bundle, write_bundle
 from npmdask.errors import BadInputError
-from npmdask.storage.bundle import read_bundle, write_bundle
+from npmdask.streaming.algorithms.model import Model
 from npmdask.theory.diagnostics import max_sin_theta
 from tests.streaming.common import EXACT, OPTIONS, D, K, bits, every, fed, model_of, rows_of, scatter
 
@@ -179,7 +179,7 @@ def test_blas_is_all_loaded_before_its_threads_are_counted() -> None:
     """Fails if SciPy's own BLAS is loaded inside of a step: it would have all cores and other last bits."""
     program = """
 import npmdask.streaming as s, numpy as np
-from npmdask.execution.executor import single_threaded_blas
+from npmdask.core.execution.executor import single_threaded_blas
 from threadpoolctl import threadpool_info
 with single_threaded_blas():
     s.StreamingPCA(2, "mb-msg", options={"gap": .2, "batch_rows": 8, "warm_rows": 8}).partial_fit(np.eye(40)[:, :20])
@@ -191,6 +191,6 @@ with single_threaded_blas():
 
 
 def test_every_algorithm_has_options_here() -> None:
-    from npmdask.algorithms.streaming import STREAM_REGISTRY
+    from npmdask.streaming.algorithms import STREAM_REGISTRY
 
     assert OPTIONS.keys() == {name for name, kind in STREAM_REGISTRY.items() if kind.moment == 2}

@@ -13,11 +13,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from npmdask.checkpoint.store import RunStore
+from npmdask.core.checkpoint.store import RunStore
 from npmdask.errors import BadInputError
+from npmdask.formats.ingest import ingest
 from npmdask.manage.report import report_of, write_report
 from npmdask.report import Bars
-from npmdask.storage.ingest import ingest
 from npmdask.streaming import stream_pca
 from npmdask.streaming.metrics import Measurement
 from npmdask.streaming.report import drift_plot

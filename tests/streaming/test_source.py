@@ -12,11 +12,11 @@ import pytest
 import scipy.sparse as sp
 import zarr
 
+from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError
-from npmdask.storage.source import open_source
-from npmdask.storage.streams.directory import Directory
-from npmdask.storage.streams.zarr_rows import ZarrRows
 from npmdask.streaming.source import Reading, open_stream
+from npmdask.streaming.sources.directory import Directory
+from npmdask.streaming.sources.zarr_rows import ZarrRows
 from npmdask.synthetic import generate
 from tests.conftest import write_zarr
 from tests.streaming.common import D, rows_of

@@ -206,7 +206,7 @@ def test_in_the_company_of_scikit_learn(tmp_path: Path) -> None:
 TWO_RUNS = """
 import threading
 import numpy
-from npmdask.execution.executor import single_threaded_blas
+from npmdask.core.execution.executor import single_threaded_blas
 from threadpoolctl import threadpool_info
 
 threads = lambda: {pool["num_threads"] for pool in threadpool_info()}

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 import npmdask
-from npmdask.algorithms.streaming.model import Learnt, RunningMean, centred, completed, no_levels
 from npmdask.cli.main import main
+from npmdask.core.runs.observers import Observer
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.runs.observers import Observer
 from npmdask.streaming import StreamingPCA, stream_pca
+from npmdask.streaming.algorithms.model import Learnt, RunningMean, centred, completed, no_levels
 from npmdask.streaming.api import resume_stream
 from tests.conftest import write_zarr
 from tests.streaming.common import EXACT, D, rows_of

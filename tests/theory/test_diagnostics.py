@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from npmdask.core.numerics.subspaces import random_orthonormal
 from npmdask.errors import BadInputError
-from npmdask.numerics.subspaces import random_orthonormal
 from npmdask.theory import diagnostics
 from npmdask.theory.diagnostics import assumption_a
 

@@ -10,8 +10,8 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 from npmdask.accounting import Budget, gaussian_charge, gaussian_multiplier
-from npmdask.privacy.dp_pca.base import parallel
-from npmdask.privacy.dp_pca.private_mean import PaperMean, PaperRange
+from npmdask.dp_pca.base import parallel
+from npmdask.dp_pca.private_mean import PaperMean, PaperRange
 from npmdask.theory import (
     AssumptionA,
     condition_number,

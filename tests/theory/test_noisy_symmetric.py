@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from npmdask.algorithms.covariance import PrivateCovariance
 from npmdask.core.certificates.wording import LOST
+from npmdask.privacy.covariance import PrivateCovariance
 from npmdask.theory.noisy_symmetric import noise_norm, perturbed_sine, projected, values_along
 from tests.conftest import often
 

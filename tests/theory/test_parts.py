@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from npmdask.accounting import Budget, epsilon_for, gaussian_charge
-from npmdask.algorithms.streaming.msg import MiniBatchRMSG
-from npmdask.algorithms.streaming.oja import Oja
+from npmdask.core.numerics.subspaces import random_orthonormal
+from npmdask.dp_pca.private_mean import PaperMean, PaperRange, StabilityHistogram
 from npmdask.errors import BadInputError
-from npmdask.numerics.subspaces import random_orthonormal
-from npmdask.privacy.dp_pca.private_mean import PaperMean, PaperRange, StabilityHistogram
 from npmdask.privacy.neighbors import make_relation
+from npmdask.streaming.algorithms.msg import MiniBatchRMSG
+from npmdask.streaming.algorithms.oja import Oja
 from npmdask.theory import (
     bernstein_batch,
     dp_tpm_min_eps,

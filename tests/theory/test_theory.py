@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
+from npmdask.core.numerics.subspaces import random_orthonormal
 from npmdask.errors import BadInputError
-from npmdask.numerics.subspaces import random_orthonormal
 from npmdask.theory import (
     coherence_linf_bound,
     dist_comm,

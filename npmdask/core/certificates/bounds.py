@@ -22,7 +22,7 @@ from npmdask.core.certificates.recursions import gaussian_norm, improved_recursi
 
 ALWAYS, START, SEEN = "always", "random start", "none missed"
 SINGLE_EPS, DOUBLE_EPS = float(np.finfo(np.float32).eps), float(np.finfo(np.float64).eps)
-SINGLE_FLOOR = 16  # of npmdask.algorithms: what float32 products can be trusted to
+SINGLE_FLOOR = 16  # of npmdask.core.algorithms: what float32 products can be trusted to
 BLIND = 0.01  # share of random starts that hold less of one direction than is taken for granted where none was missed
 ALIKE = 0.8  # of p: so many pairs that are not told apart may be more, as p columns hold the p-th direction badly
 HALVINGS = 40  # of an interval that holds a bound
@@ -42,8 +42,8 @@ class Evidence:
     multiplied : how often what the space is made of was multiplied by A before; 0: it is as random as the start.
     columns : random ones of the start that the space holds powers of; 0: none (deflation, noise in between).
     known : a warm start gave columns beside these. ``missed``: an eigenvalue so large it may hide from them (99 %).
-    formed : bounds of the largest eigenvalues of a matrix that was formed (npmdask.algorithms.Seen.upper).
-    degree, powers : see npmdask.algorithms.Seen.
+    formed : bounds of the largest eigenvalues of a matrix that was formed (npmdask.core.algorithms.Seen.upper).
+    degree, powers : see npmdask.core.algorithms.Seen.
     rounding : absolute error that rounding can make in an eigenvalue.
     start_rounding : absolute error of the products that formed the space (larger, where some were in float32), and
         what converged pairs left out of them.

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from npmdask.core.certificates.prediction import Prediction
+from npmdask.core.numerics.domains import counts, falling, not_negative, probability, spectrum_gap
 from npmdask.errors import require
-from npmdask.numerics.domains import counts, falling, not_negative, probability, spectrum_gap
 
 
 def gaussian_norm(stddev: float, rows: int, columns: int, releases: int = 1, fail_prob: float = 0.1) -> float:

@@ -183,7 +183,7 @@ def of_coupled(certificate: Mapping[str, Any] | None, lead: np.ndarray, values: 
 
     Parameters
     ----------
-    certificate : of the run on ``[[0, C], [C^T, 0]]``, as numbers (:func:`npmdask.runs.results.as_numbers`).
+    certificate : of the run on ``[[0, C], [C^T, 0]]``, as numbers (:func:`npmdask.core.runs.results.as_numbers`).
     lead : which of its 2 k eigenvalues, of both signs, are those of the modes.
     values : covariances of the modes (k), as they are given: 0 where they cannot be distinguished from zero.
     """

@@ -1,1 +1,1 @@
-"""A run: its border to the data, and the noise that is no promise."""
+"""One run: from a request to a loop over passes, its commits, its answer."""

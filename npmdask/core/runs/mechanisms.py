@@ -8,9 +8,9 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from npmdask.core.numerics.random import generator
+from npmdask.core.numerics.subspaces import Block
 from npmdask.errors import BadInputError
-from npmdask.numerics.random import generator
-from npmdask.numerics.subspaces import Block
 
 
 @dataclass(frozen=True, kw_only=True)

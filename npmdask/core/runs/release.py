@@ -1,9 +1,9 @@
 """The border of a run: all that a loop holds of the data is a :class:`Release`, whose products anybody may see.
 
 A loop asks for products and gets sums that are public: those of data that need no protection as they are
-(:mod:`npmdask.runs.plain_release`), those of private data with their noise (:mod:`npmdask.privacy.release`), those of
-distant nodes as the nodes released them (:mod:`npmdask.federated.coordinator`). It never gets a source, an operator or
-an executor, so that what is not released cannot be reached from it, by mistake or otherwise.
+(:mod:`npmdask.core.runs.plain_release`), those of private data with their noise (:mod:`npmdask.privacy.release`), those
+of distant nodes as the nodes released them (:mod:`npmdask.federated.coordinator`). It never gets a source, an operator
+or an executor, so that what is not released cannot be reached from it, by mistake or otherwise.
 
 What a private run shows while it goes, and in its solution, follows from its :class:`Disclosure`. Bytes, chunks, rates,
 sizes of tasks and the memory plan follow the number of rows, which may be what is protected. Times do too: when a line
@@ -19,10 +19,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from npmdask.algorithms import Query
-from npmdask.checkpoint.store import RunStore
-from npmdask.numerics.subspaces import Block
-from npmdask.storage.source import Source
+from npmdask.core.algorithms import Query
+from npmdask.core.checkpoint.store import RunStore
+from npmdask.core.numerics.subspaces import Block
+from npmdask.core.storage.source import Source
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +114,7 @@ class Passes(Protocol):
 class Recipe(Protocol):
     """What is particular to one kind of release: public configuration, made before the data are opened.
 
-    :class:`npmdask.privacy.matrix_release.PowerRecipe`, :class:`npmdask.privacy.dp_pca_release.RecordsRecipe` and
+    :class:`npmdask.privacy.matrix_release.PowerRecipe`, :class:`npmdask.dp_pca.release.RecordsRecipe` and
     :class:`npmdask.privacy.tensor_release.TensorRecipe` are of data that lie here,
     :class:`npmdask.federated.coordinator.NodesRecipe` of nodes.
     """

@@ -32,10 +32,10 @@ from npmdask.accounting import (
     paper_tensor_stddev,
     require_sound,
 )
+from npmdask.core.numerics.random import Rounding
+from npmdask.core.numerics.subspaces import Block
+from npmdask.core.numerics.units import attributes
 from npmdask.errors import BadInputError, RefusedError, closest
-from npmdask.numerics.random import Rounding
-from npmdask.numerics.subspaces import Block
-from npmdask.numerics.units import attributes
 from npmdask.privacy.mechanisms.noise_key import Entropy, Keystream
 from npmdask.privacy.mechanisms.sampler import LARGEST_SCALE, rounded_gaussian, rounded_laplace, sampler_slack
 from npmdask.privacy.neighbors import Relation, TensorRelation, up

@@ -16,13 +16,13 @@ import zarr
 from scipy import stats
 
 from npmdask.accounting import Budget, delta_for
+from npmdask.core.execution.executor import Threads
+from npmdask.core.numerics.random import Rounding
+from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.execution.executor import Threads
-from npmdask.numerics.random import Rounding
-from npmdask.operators.clipped_rows import ClippedGram
+from npmdask.privacy.clipped_rows import ClippedGram
 from npmdask.privacy.mechanisms import Entropy, PrivateGaussian, PrivateLaplace
 from npmdask.privacy.neighbors import REGISTRY, Entry, Norm, Relation, make_relation
-from npmdask.storage.source import open_source
 
 GRID = 2.0**-30
 BOTH = [PrivateGaussian, PrivateLaplace]

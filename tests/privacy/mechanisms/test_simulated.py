@@ -10,18 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from npmdask.algorithms import PowerMethod
-from npmdask.algorithms.streaming.power import StreamPower
 from npmdask.api import solve
+from npmdask.core.algorithms import PowerMethod
+from npmdask.core.numerics.random import generator
+from npmdask.core.numerics.subspaces import Block, random_orthonormal
+from npmdask.core.runs.build import make_problem
 from npmdask.core.runs.mechanisms import NoiseOracle, block_noise, noise_norms
+from npmdask.core.runs.problem import Request
+from npmdask.core.runs.resources import Resources
+from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError
-from npmdask.numerics.random import generator
-from npmdask.numerics.subspaces import Block, random_orthonormal
 from npmdask.privacy.neighbors import make_relation
-from npmdask.runs.build import make_problem
-from npmdask.runs.problem import Request
-from npmdask.runs.resources import Resources
-from npmdask.storage.source import open_source
+from npmdask.streaming.algorithms.power import StreamPower
 from npmdask.theory import coherence_linf_bound
 from npmdask.theory.diagnostics import max_sin_theta
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from npmdask.accounting import Budget, require_sound
+from npmdask.core.numerics.subspaces import random_orthonormal
 from npmdask.errors import BadInputError
-from npmdask.numerics.subspaces import random_orthonormal
 from npmdask.privacy.neighbors import (
     REGISTRY,
     Entry,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from npmdask.accounting import Budget, gaussian_multiplier, paper_charge, paper_tensor_stddev, require_sound
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.privacy.ledger.ledger import relation_unit
+from npmdask.ledger.ledger import relation_unit
 from npmdask.privacy.neighbors import TENSORS, TensorRelation, make_relation
 
 CHANGE = 0.8

@@ -13,22 +13,22 @@ import pytest
 
 from npmdask.accounting import Budget
 from npmdask.api import solve
-from npmdask.checkpoint.store import RunStore
+from npmdask.core.checkpoint.store import RunStore
+from npmdask.core.runs.build import make_problem
+from npmdask.core.runs.observers import Observer
+from npmdask.core.runs.problem import Problem, Request
+from npmdask.core.runs.resources import Resources
+from npmdask.core.runs.restore import bind
+from npmdask.core.runs.solution import Solution
+from npmdask.core.storage.source import open_source
+from npmdask.formats.ingest import ingest
+from npmdask.ledger import Ledger, open_ledger
+from npmdask.ledger.granting import grant_source
+from npmdask.missing.rules import Fill, Gaps
 from npmdask.privacy.account import Account
-from npmdask.privacy.ledger import Ledger, open_ledger
-from npmdask.privacy.ledger.granting import grant_source
 from npmdask.privacy.mechanisms import SymmetricGaussian
 from npmdask.privacy.request import Privacy
-from npmdask.runs.build import make_problem
-from npmdask.runs.missing import Fill, Gaps
-from npmdask.runs.observers import Observer
-from npmdask.runs.problem import Problem, Request
-from npmdask.runs.resources import Resources
-from npmdask.runs.restore import bind
-from npmdask.runs.solution import Solution
-from npmdask.runs.weights import Weights
-from npmdask.storage.ingest import ingest
-from npmdask.storage.source import open_source
+from npmdask.weights.aspect import Weights
 
 COLUMNS, RANK, STEPS = 12, 2, 3
 POWER: dict[str, Any] = {"target_rank": RANK, "iteration_rank": 4, "max_steps": STEPS}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import zarr
 
-from npmdask.storage.checksum import crc32c
+from npmdask.core.storage.checksum import crc32c
 
 FREE = 80  # lowest bits of so many numbers: enough to reach any checksum of 32 bits
 

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from npmdask.core.runs.observers import Observer
+from npmdask.core.storage.source import Source
 from npmdask.privacy.mechanisms import PrivateGaussian
 from npmdask.privacy.release import PrivateRelease
-from npmdask.runs.observers import Observer
-from npmdask.storage.source import Source
 from tests.privacy.runs.conftest import STEPS, World
 
 POST_PROCESSING = {"state", "released", "info", "query", "views", "history", "arrays", "scalars", "outcome"}
@@ -126,7 +126,7 @@ def test_no_product_before_its_noise_is_in_the_loop(walked: tuple[Walker, list[n
 
 def test_the_loop_cannot_be_told_from_its_text_to_look_at_data() -> None:
     """The module of the loop is not where sources are opened, and does not ask what kind of run this is."""
-    import npmdask.runs.loop as loop
+    import npmdask.core.runs.loop as loop
 
     text = Path(loop.__file__).read_text()
     body = text[text.index("def power_loop") : text.index("def first_state")]

@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 
 from npmdask.accounting import Budget
-from npmdask.algorithms import Result, state_fields
-from npmdask.algorithms.private_power import PrivatePower, PrivateState, value_stddevs
-from npmdask.execution.executor import Threads
-from npmdask.numerics.subspaces import random_orthonormal
-from npmdask.operators.clipped_rows import ClippedGram
+from npmdask.core.algorithms import Result, state_fields
+from npmdask.core.execution.executor import Threads
+from npmdask.core.numerics.subspaces import random_orthonormal
+from npmdask.core.runs.build import make_problem
+from npmdask.core.runs.problem import Request
+from npmdask.core.storage.source import open_source
+from npmdask.privacy.clipped_rows import ClippedGram
 from npmdask.privacy.matrix_release import PowerRecipe
 from npmdask.privacy.mechanisms import Entropy, PrivateGaussian, PrivateLaplace
 from npmdask.privacy.neighbors import make_relation
-from npmdask.runs.build import make_problem
-from npmdask.runs.problem import Request
-from npmdask.storage.source import open_source
+from npmdask.privacy.private_power import PrivatePower, PrivateState, value_stddevs
 from tests.privacy.runs.conftest import STEPS, World, make_world, records
 from tests.privacy.runs.test_run import granted, symmetric
 

@@ -12,14 +12,14 @@ import pytest
 
 from npmdask.accounting import Budget
 from npmdask.cli.main import main
+from npmdask.core.runs.build import make_problem
+from npmdask.core.runs.resources import Resources
+from npmdask.core.storage.source import open_source
 from npmdask.errors import RefusedError
+from npmdask.formats.ingest import ingest
 from npmdask.manage.report import write_report
-from npmdask.planning.private import plan_private, private_lines
 from npmdask.privacy.concerns import concerns, require_signal
-from npmdask.runs.build import make_problem
-from npmdask.runs.resources import Resources
-from npmdask.storage.ingest import ingest
-from npmdask.storage.source import open_source
+from npmdask.privacy.plan import plan_private, private_lines
 from tests.privacy.runs.conftest import OF_RECORDS, make_world, of_tensor, planted, records, sine_of_run
 from tests.privacy.runs.test_doors import TOML
 

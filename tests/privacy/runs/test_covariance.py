@@ -16,22 +16,22 @@ from scipy.stats import kstest, norm
 
 import npmdask
 from npmdask.accounting import Budget
+from npmdask.core.runs.build import make_problem
+from npmdask.core.runs.problem import Request
+from npmdask.core.storage.readers.dense import ReadStats
+from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
+from npmdask.formats.ingest import ingest
+from npmdask.ledger import open_ledger
+from npmdask.ledger.granting import grant_source
 from npmdask.manage.report import export, summary, write_report
-from npmdask.planning.private import ways_of
 from npmdask.privacy.account import require_room
-from npmdask.privacy.ledger import open_ledger
-from npmdask.privacy.ledger.granting import grant_source
 from npmdask.privacy.matrix_release import components_of_covariance, make_covariance
 from npmdask.privacy.mechanisms import Entropy, SymmetricGaussian
 from npmdask.privacy.neighbors import make_relation
+from npmdask.privacy.plan import ways_of
 from npmdask.privacy.public_rule import PublicRule
 from npmdask.privacy.request import Privacy
-from npmdask.runs.build import make_problem
-from npmdask.runs.problem import Request
-from npmdask.storage.ingest import ingest
-from npmdask.storage.readers.dense import ReadStats
-from npmdask.storage.source import open_source
 from tests.conftest import often
 from tests.privacy.runs.conftest import COLUMNS, RANK, World, make_world, of_tensor, planted, records
 
@@ -157,7 +157,7 @@ def test_one_column_has_no_right_angle() -> None:
 
 
 def mechanism_of(d: int) -> SymmetricGaussian:
-    from npmdask.numerics.random import Rounding
+    from npmdask.core.numerics.random import Rounding
 
     relation = make_relation("record_replace", clip_norm=1.0)
     return SymmetricGaussian(
@@ -223,7 +223,7 @@ def test_a_run_charges_once_and_every_k_and_every_column_is_free(whole: World, m
     assert np.linalg.norm(first.basis - truth[:, :RANK] @ truth[:, :RANK].T @ first.basis, 2) < 0.1
     along = np.diag(first.basis.T @ (x.T @ x / ROWS) @ first.basis)
     assert first.value_stddevs is not None and (np.abs(first.values - along) < 4 * first.value_stddevs).all()
-    monkeypatch.setattr("npmdask.runs.session.Session.one_pass", lambda *_: pytest.fail("the data were read"))
+    monkeypatch.setattr("npmdask.core.runs.session.Session.one_pass", lambda *_: pytest.fail("the data were read"))
     for k in (1, 2, 5, COLUMNS):
         other = whole.solve("run", whole.problem(target_rank=k))
         assert other.basis.shape == (COLUMNS, k) and other.data_passes == 0

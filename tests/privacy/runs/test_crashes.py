@@ -23,11 +23,11 @@ import pytest
 
 import npmdask.privacy.account as account
 from npmdask.api import resume, solve
-from npmdask.checkpoint.store import RunStore
+from npmdask.core.checkpoint.store import RunStore
+from npmdask.core.runs.resources import Resources
 from npmdask.errors import RefusedError
-from npmdask.privacy.ledger import Ledger, open_ledger
+from npmdask.ledger import Ledger, open_ledger
 from npmdask.privacy.mechanisms import Entropy, PrivateGaussian, SymmetricGaussian
-from npmdask.runs.resources import Resources
 from tests.conftest import often, same_bytes
 from tests.privacy.runs.conftest import (
     OF_RECORDS,
@@ -213,7 +213,7 @@ def test_a_run_that_crashes_before_and_after_every_call(
 def test_a_crash_after_every_release_changes_no_bit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, oracle: str
 ) -> None:
-    """Every step begins from its checkpoint, which tests/privacy/dp_pca/test_rounds.py looks into."""
+    """Every step begins from its checkpoint, which tests/dp_pca/test_rounds.py looks into."""
     world = undisturbed_run(of_records(tmp_path, oracle))
     crashes = 0
     while not (world.folder / "run" / "result").exists():
@@ -312,11 +312,11 @@ LATEST = 1.0  # seconds
 JOB = """
 import sys
 from pathlib import Path
-from npmdask.operators.clipped_entries import BoundedTensor
-from npmdask.operators.clipped_rows import ClippedGram
-from npmdask.operators.record_images import RecordImages
+from npmdask.privacy.clipped_entries import BoundedTensor
+from npmdask.privacy.clipped_rows import ClippedGram
+from npmdask.dp_pca.record_images import RecordImages
 import time
-import npmdask.runs.loop, npmdask.privacy.ledger
+import npmdask.core.runs.loop, npmdask.ledger
 for operator in (BoundedTensor, ClippedGram, RecordImages):
     def slowly(self, slabs, block, partial=operator.partial):
         time.sleep(WAIT)

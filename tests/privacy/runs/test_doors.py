@@ -14,8 +14,8 @@ import zarr
 import npmdask.planning.plan as planning
 import npmdask.planning.throughput as measurement
 from npmdask.cli.main import main
-from npmdask.execution.threads import Threads
-from npmdask.storage.readers.dense import DenseReader
+from npmdask.core.execution.threads import Threads
+from npmdask.core.storage.readers.dense import DenseReader
 from tests.privacy.runs.conftest import World, make_world, records
 
 ROWS = 4507

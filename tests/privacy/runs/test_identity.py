@@ -16,19 +16,19 @@ import scipy.sparse as sp
 import zarr
 
 from npmdask.api import solve, top_k
-from npmdask.checkpoint.store import RunStore
+from npmdask.core.checkpoint.store import RunStore
+from npmdask.core.runs.observers import Observer
+from npmdask.core.runs.resources import Resources
+from npmdask.core.runs.restore import bind
+from npmdask.core.storage.checksum import fingerprint
+from npmdask.core.storage.readers.dense import ReadStats
+from npmdask.core.storage.source import Source, open_source
 from npmdask.errors import BadInputError, BudgetError, DataWarning, RefusedError
+from npmdask.formats.ingest import ingest
+from npmdask.ledger.granting import grant_source
 from npmdask.privacy.account import PLACE, Account
-from npmdask.privacy.ledger.granting import grant_source
 from npmdask.privacy.mechanisms import Entropy
 from npmdask.privacy.perturb import perturb
-from npmdask.runs.observers import Observer
-from npmdask.runs.resources import Resources
-from npmdask.runs.restore import bind
-from npmdask.storage.checksum import fingerprint
-from npmdask.storage.ingest import ingest
-from npmdask.storage.readers.dense import ReadStats
-from npmdask.storage.source import Source, open_source
 from tests.conftest import same_bytes
 from tests.privacy.runs.conftest import THREE_RUNS, World, make_world, of_tensor, planted, records
 from tests.privacy.runs.forgery import forge

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import npmdask
-from npmdask.algorithms.private_power import UNSAID, PrivatePower, PrivateState, leading_pairs
 from npmdask.core.certificates.wording import LOST
+from npmdask.core.numerics.subspaces import Block
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.numerics.subspaces import Block
 from npmdask.privacy.matrix_release import likely_sine_of_release
+from npmdask.privacy.private_power import UNSAID, PrivatePower, PrivateState, leading_pairs
 from tests.conftest import often
 from tests.privacy.runs.conftest import POWER, World
 from tests.privacy.runs.test_release_fit import Level, lost

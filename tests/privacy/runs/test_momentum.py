@@ -11,12 +11,12 @@ import pytest
 
 import npmdask
 from npmdask import theory
-from npmdask.algorithms.private_power import PrivatePower, PrivateState, leading_pairs
 from npmdask.core.certificates.wording import LOST
+from npmdask.core.numerics.subspaces import Block, random_orthonormal
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
-from npmdask.numerics.noisy_products import accelerated, momentum_of
-from npmdask.numerics.subspaces import Block, random_orthonormal
 from npmdask.privacy.matrix_release import likely_sine_of_release
+from npmdask.privacy.noisy_products import accelerated, momentum_of
+from npmdask.privacy.private_power import PrivatePower, PrivateState, leading_pairs
 from tests.conftest import often, planted
 from tests.privacy.runs.conftest import World
 from tests.privacy.runs.test_law_of_answers import BULKS, K

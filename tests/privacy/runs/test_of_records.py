@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 
 import npmdask
-import npmdask.privacy.dp_pca_release as record_parts
+import npmdask.dp_pca.release as record_parts
 from npmdask.accounting import Budget, mu_for
 from npmdask.api import solve
 from npmdask.cli.main import main
+from npmdask.core.runs.observers import Observer
+from npmdask.core.runs.resources import Resources
+from npmdask.core.storage.bundle import read_bundle
+from npmdask.dp_pca.release import BatchRelease
 from npmdask.errors import BadInputError, BudgetError, DataWarning, NpmdaskError
 from npmdask.manage.report import write_report
-from npmdask.privacy.dp_pca_release import BatchRelease
-from npmdask.runs.observers import Observer
-from npmdask.runs.resources import Resources
-from npmdask.storage.bundle import read_bundle
 from tests.conftest import same_bytes
 from tests.privacy.runs.conftest import COLUMNS, OF_RECORDS, World, make_world, of_records, prepared, records
 from tests.privacy.runs.test_taint import Watcher, shown

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npmdask.numerics.spectra import read_spectrum
-from npmdask.planning.private import MEANINGLESS, private_outlook
+from npmdask.core.numerics.spectra import read_spectrum
+from npmdask.core.runs.build import make_problem
+from npmdask.core.runs.problem import Problem, Request
+from npmdask.core.storage.source import open_source
+from npmdask.formats.ingest import ingest
+from npmdask.privacy.plan import MEANINGLESS, private_outlook
 from npmdask.privacy.request import Privacy
-from npmdask.runs.build import make_problem
-from npmdask.runs.problem import Problem, Request
-from npmdask.storage.ingest import ingest
-from npmdask.storage.source import open_source
 from tests.conftest import often
 from tests.privacy.runs.conftest import sine_of_run
 
@@ -95,5 +95,5 @@ def test_where_runs_are_too_large_to_simulate_the_formula_is_used(
     problem, _, values = posed(tmp_path, x, 1.0, target_rank=2, iteration_rank=12, max_steps=2)
     spectrum = read_spectrum(values, problem.most_values)
     simulated = private_outlook(problem, spectrum).likely
-    monkeypatch.setattr("npmdask.planning.private.MOST_FLOPS", 0.0)
+    monkeypatch.setattr("npmdask.privacy.plan.MOST_FLOPS", 0.0)
     assert simulated / 3 < private_outlook(problem, spectrum).likely < 3 * simulated

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from npmdask.api import solve
-from npmdask.numerics.spectra import read_spectrum
-from npmdask.planning.private import PowerNoise, PrivateForecast, private_outlook, sizes_of
-from npmdask.runs.build import make_problem
-from npmdask.runs.problem import Problem, Request
-from npmdask.runs.resources import Resources
-from npmdask.storage.ingest import ingest
-from npmdask.storage.source import open_source
+from npmdask.core.numerics.spectra import read_spectrum
+from npmdask.core.runs.build import make_problem
+from npmdask.core.runs.problem import Problem, Request
+from npmdask.core.runs.resources import Resources
+from npmdask.core.storage.source import open_source
+from npmdask.formats.ingest import ingest
+from npmdask.privacy.plan import PowerNoise, PrivateForecast, private_outlook, sizes_of
 from npmdask.theory import ppm_error
 from tests.privacy.runs.conftest import make_world, records
 from tests.privacy.runs.test_run import granted

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from npmdask.core.runs.build import make_problem
+from npmdask.core.runs.problem import Request
+from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError, BudgetError, NpmdaskError
+from npmdask.formats.ingest import ingest
 from npmdask.privacy.neighbors import REGISTRY, TENSORS, make_relation
 from npmdask.privacy.request import Privacy
-from npmdask.runs.build import make_problem
-from npmdask.runs.problem import Request
-from npmdask.storage.ingest import ingest
-from npmdask.storage.source import open_source
 
 FITS = {
     "samples": {"record_add_remove", "record_replace", "record_zero_out"},

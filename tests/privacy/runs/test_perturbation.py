@@ -17,20 +17,20 @@ import npmdask.privacy.account as account
 import npmdask.privacy.perturb as perturbation
 from npmdask.accounting import Budget, mu_for
 from npmdask.api import resume
+from npmdask.audit import ALPHA
 from npmdask.cli.main import main
+from npmdask.core.storage.readers.dense import ReadStats
+from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
+from npmdask.ledger import Ledger
 from npmdask.manage.status import inspect
-from npmdask.privacy.audit import ALPHA
-from npmdask.privacy.ledger import Ledger
 from npmdask.privacy.mechanisms import EntriesGaussian, Entropy
 from npmdask.privacy.mechanisms.gaussian_laplace import unique_entries
 from npmdask.privacy.neighbors import TensorRelation, make_relation
 from npmdask.privacy.perturb import concerns_of_copy, perturb
 from npmdask.privacy.request import Privacy
-from npmdask.storage.readers.dense import ReadStats
-from npmdask.storage.readers.packed import TensorReader
-from npmdask.storage.source import open_source
-from npmdask.storage.writers.packed import TensorWriter
+from npmdask.symmetric.reader import TensorReader
+from npmdask.symmetric.writer import TensorWriter
 from tests.conftest import write_zarr
 from tests.privacy.runs.conftest import World, of_tensor, planted
 from tests.privacy.runs.test_crashes import Crash, crash_at
@@ -123,7 +123,7 @@ def test_a_crash_at_any_point_ends_in_the_same_copy(
         return real(path, **more)
 
     monkeypatch.setattr(Entropy, "open", remember)
-    monkeypatch.setattr("npmdask.storage.writers.journal.JOURNAL_BYTES", 1)  # every block is remembered at once
+    monkeypatch.setattr("npmdask.formats.writers.journal.JOURNAL_BYTES", 1)  # every block is remembered at once
     for point in POINTS:
         for after in (False, True):
             with monkeypatch.context() as patch:

@@ -16,7 +16,7 @@ from sklearn.base import clone
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from npmdask import BadInputError, BudgetError, PrivatePCA, RefusedError
-from npmdask.checkpoint.store import RunStore
+from npmdask.core.checkpoint.store import RunStore
 from npmdask.errors import DataWarning
 from tests.privacy.runs.conftest import COLUMNS, World, make_world, records
 

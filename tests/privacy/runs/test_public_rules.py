@@ -18,22 +18,22 @@ from npmdask.accounting import Budget
 from npmdask.api import resume
 from npmdask.cli.main import main
 from npmdask.config import load_config
+from npmdask.core.runs.build import make_problem
+from npmdask.core.runs.problem import Request
+from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError, RefusedError
+from npmdask.formats.ingest import ingest
 from npmdask.manage.report import write_report
-from npmdask.models.private_pca import PrivatePCA
-from npmdask.operators.clipped_rows import ClippedGram
+from npmdask.missing.gaps import RULES, with_missing
+from npmdask.missing.rules import Fill, find_fill
 from npmdask.privacy.account import bound_to
+from npmdask.privacy.clipped_rows import ClippedGram
 from npmdask.privacy.neighbors import make_relation
+from npmdask.privacy.private_pca import PrivatePCA
 from npmdask.privacy.public_rule import PublicRule
 from npmdask.privacy.request import Privacy
-from npmdask.runs.build import make_problem
-from npmdask.runs.missing import Fill, find_fill
-from npmdask.runs.problem import Request
-from npmdask.runs.weights import Weights
-from npmdask.storage.ingest import ingest
-from npmdask.storage.readers.gaps import RULES, with_missing
-from npmdask.storage.source import open_source
 from npmdask.streaming.transform import transform
+from npmdask.weights.aspect import Weights
 from tests.privacy.runs.conftest import (
     COLUMNS,
     POWER,
@@ -119,7 +119,7 @@ def test_neighbours_with_gaps_and_weights_are_no_further_apart_than_the_sensitiv
             other[4] = np.where(np.isnan(x[4]), other[4], np.nan)  # what was missing is there, and the other way round
         other = np.delete(x, 4, axis=0) if relation == "record_add_remove" else other
         rows = None if relation == "record_add_remove" else np.exp(rng.uniform(-3, 3, 9))
-        view = npmdask.operators.View(column_weight=np.exp(rng.uniform(-3, 3, d)), row_weight=rows)
+        view = npmdask.core.operators.View(column_weight=np.exp(rng.uniform(-3, 3, d)), row_weight=rows)
         fill = float(np.exp(rng.uniform(-3, 6)))
         block = np.linalg.qr(rng.standard_normal((d, 2)))[0]
         sums = []
@@ -240,7 +240,7 @@ def test_what_is_not_proved_is_refused_without_a_look(
     store: Path, monkeypatch: pytest.MonkeyPatch, relation: str, request_: dict[str, Any], said: str
 ) -> None:
     looked: list[Any] = []
-    monkeypatch.setattr(npmdask.storage.readers.dense.DenseReader, "tiles", lambda *a: looked.append(a))
+    monkeypatch.setattr(npmdask.core.storage.readers.dense.DenseReader, "tiles", lambda *a: looked.append(a))
     if request_.get("algorithm") == "k-dp-pca":
         request_ = request_ | {"max_steps": None, "iteration_rank": None}
     with pytest.raises((BadInputError, RefusedError), match=said) as caught:

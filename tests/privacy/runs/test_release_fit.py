@@ -8,11 +8,11 @@ from functools import cache
 import numpy as np
 import pytest
 
-from npmdask.algorithms import Result
-from npmdask.algorithms.private_power import PrivateAlternating, PrivatePower, PrivateState, value_stddevs
-from npmdask.numerics.noisy_products import posterior_weights, vectors_of
-from npmdask.numerics.subspaces import Block, random_orthonormal
+from npmdask.core.algorithms import Result
+from npmdask.core.numerics.subspaces import Block, random_orthonormal
 from npmdask.privacy.matrix_release import released_arrays
+from npmdask.privacy.noisy_products import posterior_weights, vectors_of
+from npmdask.privacy.private_power import PrivateAlternating, PrivatePower, PrivateState, value_stddevs
 
 RUNS = 12
 

@@ -16,19 +16,19 @@ import pytest
 from npmdask.accounting import Budget, mu_for
 from npmdask.api import resume, solve
 from npmdask.cli.main import main
+from npmdask.core.runs.build import make_problem
+from npmdask.core.runs.problem import Request
+from npmdask.core.runs.resources import Resources
+from npmdask.core.storage.labels import of_columns
+from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError, BudgetError, NpmdaskError, RefusedError
+from npmdask.formats.ingest import ingest
+from npmdask.ledger import open_ledger
+from npmdask.ledger.granting import grant_source
 from npmdask.manage.report import export, summary, write_report
 from npmdask.manage.status import inspect
 from npmdask.privacy.account import same_ledger
-from npmdask.privacy.ledger import open_ledger
-from npmdask.privacy.ledger.granting import grant_source
 from npmdask.privacy.request import Privacy
-from npmdask.runs.build import make_problem
-from npmdask.runs.problem import Request
-from npmdask.runs.resources import Resources
-from npmdask.storage.ingest import ingest
-from npmdask.storage.labels import of_columns
-from npmdask.storage.source import open_source
 from tests.privacy.runs.conftest import STEPS, World, make_world, records
 
 
@@ -272,8 +272,8 @@ def test_records_that_are_not_finite_count_as_nothing_and_are_not_counted(tmp_pa
 
 
 def product_of(path: Path) -> np.ndarray:
-    from npmdask.execution.executor import Threads
-    from npmdask.operators.clipped_rows import ClippedGram
+    from npmdask.core.execution.executor import Threads
+    from npmdask.privacy.clipped_rows import ClippedGram
 
     operator = ClippedGram(reader=open_source(path, exact=False).reader, clip_norm=1.5)  # type: ignore[arg-type]
     block = operator.prepare(np.linalg.qr(np.random.default_rng(0).standard_normal((12, 3)))[0])

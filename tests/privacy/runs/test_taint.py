@@ -19,19 +19,19 @@ import pytest
 import npmdask.privacy.account as account
 import npmdask.privacy.matrix_release as private_parts
 from npmdask.api import resume
-from npmdask.checkpoint.store import RunStore
+from npmdask.core.checkpoint.store import RunStore
+from npmdask.core.runs.observers import Observer
+from npmdask.core.runs.progress import ProgressBar
+from npmdask.core.runs.solution import Solution, Step
+from npmdask.core.storage.readers.dense import ReadStats
 from npmdask.errors import NpmdaskError
+from npmdask.ledger import export_lines
 from npmdask.manage.report import summary, write_report
 from npmdask.manage.status import inspect
-from npmdask.operators.clipped_rows import ClippedGram
-from npmdask.privacy.ledger import export_lines
+from npmdask.missing.rules import Fill
+from npmdask.privacy.clipped_rows import ClippedGram
 from npmdask.privacy.mechanisms import Entropy, PrivateGaussian
-from npmdask.runs.missing import Fill
-from npmdask.runs.observers import Observer
-from npmdask.runs.progress import ProgressBar
-from npmdask.runs.solution import Solution, Step
-from npmdask.runs.weights import Weights
-from npmdask.storage.readers.dense import ReadStats
+from npmdask.weights.aspect import Weights
 from tests.privacy.runs.conftest import COLUMNS, POWER, STEPS, World, gappy, make_world, records
 
 PUBLISHED = ("result", "steps", "report.html")
@@ -216,7 +216,7 @@ def forms(key: bytes) -> list[bytes]:
 @pytest.mark.slow
 def test_the_executors_are_given_no_key_and_no_noise(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Noise is drawn once, centrally, after the reduction: a task that Dask runs twice must not draw it."""
-    import npmdask.execution.threads as threads
+    import npmdask.core.execution.threads as threads
 
     real, inside = threads.Threads.run_pass, []
 

@@ -13,16 +13,16 @@ import pytest
 
 import npmdask.privacy.tensor_release as tensor_parts
 from npmdask.accounting import Budget, mu_for
-from npmdask.algorithms.tensor.private_power import PrivateTensorPower
 from npmdask.api import resume
 from npmdask.cli.main import main
+from npmdask.core.numerics.subspaces import symmetric_part
+from npmdask.core.runs.observers import Observer
+from npmdask.core.runs.resources import Resources
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
 from npmdask.manage.report import write_report
-from npmdask.numerics.subspaces import symmetric_part
-from npmdask.planning.private import plan_private, private_lines
 from npmdask.privacy.mechanisms import PrivateGaussian
-from npmdask.runs.observers import Observer
-from npmdask.runs.resources import Resources
+from npmdask.privacy.plan import plan_private, private_lines
+from npmdask.privacy.private_tensor_power import PrivateTensorPower
 from tests.privacy.runs.conftest import RANK, World, of_tensor, planted
 from tests.privacy.runs.test_taint import Watcher, release_fixed, shown
 
@@ -113,7 +113,7 @@ def test_the_plan_says_what_it_costs_and_looks_at_nothing(world: World, monkeypa
     def refuse(*args: Any) -> None:
         raise AssertionError("the data were read")
 
-    monkeypatch.setattr("npmdask.storage.readers.packed.TensorReader.blocks", refuse)
+    monkeypatch.setattr("npmdask.symmetric.reader.TensorReader.blocks", refuse)
     plan = plan_private(world.problem(), Resources(), None)
     said = "\n".join(private_lines(plan))
     assert plan.releases == RANK * (ITERATIONS + 1) and plan.expense.covered and plan.memory is not None
@@ -212,9 +212,9 @@ def test_what_a_tensor_run_refuses(world: World, privacy: dict[str, Any], reques
 
 
 def test_it_is_for_tensors_that_were_ingested(world: World, tmp_path: Path) -> None:
-    from npmdask.runs.build import make_problem
-    from npmdask.runs.problem import Request
-    from npmdask.storage.source import open_source
+    from npmdask.core.runs.build import make_problem
+    from npmdask.core.runs.problem import Request
+    from npmdask.core.storage.source import open_source
 
     request = Request(target_rank=2, privacy=world.privacy)
     with pytest.raises(RefusedError, match="was never ingested"):
@@ -225,8 +225,8 @@ def test_it_is_for_tensors_that_were_ingested(world: World, tmp_path: Path) -> N
 
 def test_a_delta_that_is_no_promise_for_so_many_entries_is_said(world: World) -> None:
     """20 (20 + 1) (20 + 2) / 6 = 1540 entries with their permutations."""
-    from npmdask.privacy.ledger.granting import delta_warnings
-    from npmdask.storage.source import open_source
+    from npmdask.core.storage.source import open_source
+    from npmdask.ledger.granting import delta_warnings
 
     source = open_source(world.data, exact=False)
     assert f"{1 / 1540:.1e}" in delta_warnings(source, "tensor_orbit", Budget(1.0, 1e-3))[0]

@@ -12,11 +12,11 @@ import pytest
 from scipy import stats
 
 from npmdask.accounting import Budget, mu_for
+from npmdask.audit import ALPHA
+from npmdask.audit.attacks import Publication, Transcript, likelihood_ratio, path_loss
+from npmdask.audit.statistics import count, mu_interval, thresholds
+from npmdask.core.numerics.random import Rounding
 from npmdask.errors import RefusedError
-from npmdask.numerics.random import Rounding
-from npmdask.privacy.audit import ALPHA
-from npmdask.privacy.audit.attacks import Publication, Transcript, likelihood_ratio, path_loss
-from npmdask.privacy.audit.statistics import count, mu_interval, thresholds
 from npmdask.privacy.mechanisms import Entropy, TensorGaussian
 from npmdask.privacy.neighbors import TENSORS, TensorRelation, make_relation
 

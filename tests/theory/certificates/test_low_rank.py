@@ -15,9 +15,9 @@ import npmdask
 from benchmarks.low_rank_stops import as_markdown, measure, wrong
 from npmdask.cli.main import main
 from npmdask.core.certificates.bounds import Evidence, certify
+from npmdask.core.runs.stopping_rules import excess_of
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.runs.stopping_rules import excess_of
-from npmdask.storage.ingest import ingest
+from npmdask.formats.ingest import ingest
 from tests.conftest import planted, same_bytes
 from tests.theory.certificates.test_runs import put
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from npmdask.algorithms import PowerMethod
+from npmdask.core.algorithms import PowerMethod
 from npmdask.core.certificates.bounds import Evidence, certify, noisy_recursion
-from npmdask.numerics.random import generator
+from npmdask.core.numerics.random import generator
 from npmdask.theory.diagnostics import max_sin_theta
 
 D, P, K, STEPS = 30, 6, 2, 8

@@ -13,11 +13,11 @@ import pytest
 import scipy.sparse as sp
 
 import npmdask
-from npmdask.checkpoint.store import RunStore
+from npmdask.core.checkpoint.store import RunStore
+from npmdask.core.storage.bundle import read_bundle, write_bundle
+from npmdask.core.storage.source import open_source
+from npmdask.formats.ingest import ingest
 from npmdask.manage.report import summary, write_report
-from npmdask.storage.bundle import read_bundle, write_bundle
-from npmdask.storage.ingest import ingest
-from npmdask.storage.source import open_source
 from npmdask.synthetic import generate
 
 K = 3

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from benchmarks.certificate_cases import Drawn, certificate_of, draw, draw_warm, draw_warm_ties, solve
-from npmdask.algorithms import PowerMethod
-from npmdask.algorithms.base import started
-from npmdask.algorithms.stopping import ResidualRule, StepView
+from npmdask.core.algorithms import PowerMethod
+from npmdask.core.algorithms.base import started
+from npmdask.core.algorithms.stopping import ResidualRule, StepView
 from npmdask.core.certificates.bounds import SEEN, Evidence, certify, largest_missed
 from npmdask.core.certificates.wording import bounds_values
-from npmdask.numerics.random import generator
-from npmdask.numerics.subspaces import Block
+from npmdask.core.numerics.random import generator
+from npmdask.core.numerics.subspaces import Block
 
 D = 150
 

@@ -13,24 +13,24 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from npmdask.accounting import Budget
-from npmdask.algorithms.private_power import PrivateAlternating, PrivatePower
-from npmdask.algorithms.tensor.power import TensorPower, restarts_for
-from npmdask.algorithms.tensor.private_power import PrivateTensorPower
+from npmdask.core.numerics.subspaces import max_sin_theta, orth, rayleigh_ritz
 from npmdask.federated.statements import of_nodes
+from npmdask.latent import fit_independent_components, fit_mixture
 from npmdask.latent.statements import of_independent, of_mixture
-from npmdask.models.latent import fit_independent_components, fit_mixture
-from npmdask.models.topics.model import TopicModel
-from npmdask.models.topics.run import CorpusFilter, run_topics
-from npmdask.numerics.subspaces import max_sin_theta, orth, rayleigh_ritz
 from npmdask.privacy.matrix_release import likely_sine_of_release, released_arrays
+from npmdask.privacy.private_power import PrivateAlternating, PrivatePower
+from npmdask.privacy.private_tensor_power import PrivateTensorPower
 from npmdask.privacy.statements import of_release
 from npmdask.streaming.metrics import HeldOut, Measures, measure_model
 from npmdask.streaming.problem import StreamRequest, make_model
 from npmdask.streaming.statements import of_directions, of_third_moment
+from npmdask.tensors.power import TensorPower, restarts_for
 from npmdask.tensors.statements import of_tensor
+from npmdask.topics.model import TopicModel
+from npmdask.topics.run import CorpusFilter, run_topics
 from npmdask.topics.statements import of_topics
-from tests.models.topics.made import documents_from, words
 from tests.privacy.runs.conftest import make_world
+from tests.topics.made import documents_from, words
 
 Pairs = list[tuple[float, float]]
 STREAMS: dict[str, dict[str, Any]] = {

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from npmdask.core.certificates.wording import LOST
-from npmdask.numerics.subspaces import orth
+from npmdask.core.numerics.subspaces import orth
 from npmdask.streaming.metrics import Measurement
 from npmdask.streaming.statements import of_directions
 from npmdask.tensors.statements import of_tensor

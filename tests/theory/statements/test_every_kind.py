@@ -15,38 +15,37 @@ from typing import Any
 import numpy as np
 import pytest
 
-import npmdask.algorithms
 from npmdask.accounting import Budget
-from npmdask.algorithms.streaming import STREAM_REGISTRY
 from npmdask.api import solve, top_k
-from npmdask.checkpoint.store import RunStore
 from npmdask.cli.main import main
 from npmdask.core.certificates.statements import assurance_of
+from npmdask.core.checkpoint.store import RunStore
+from npmdask.core.runs.build import JOBS, make_problem
+from npmdask.core.runs.observers import Observer
+from npmdask.core.runs.problem import Request
+from npmdask.core.runs.resources import Resources
+from npmdask.core.storage.source import open_source
+from npmdask.dp_pca.release import RECORD_ORACLES
+from npmdask.formats.ingest import ingest
+from npmdask.latent.answers import fit_latent
+from npmdask.ledger import open_ledger
+from npmdask.ledger.granting import grant_source
 from npmdask.manage.report import summary, write_report
 from npmdask.manage.status import inspect, status_of
-from npmdask.models.latent.answers import fit_latent
-from npmdask.models.topics.run import CorpusFilter, run_topics
-from npmdask.privacy.dp_pca_release import RECORD_ORACLES
-from npmdask.privacy.ledger import open_ledger
-from npmdask.privacy.ledger.granting import grant_source
 from npmdask.privacy.perturb import perturb
 from npmdask.privacy.request import Privacy
-from npmdask.runs.build import JOBS, make_problem
-from npmdask.runs.observers import Observer
-from npmdask.runs.problem import Request
-from npmdask.runs.resources import Resources
-from npmdask.storage.ingest import ingest
-from npmdask.storage.source import open_source
 from npmdask.streaming import stream_components, stream_pca
+from npmdask.streaming.algorithms import STREAM_REGISTRY
 from npmdask.streaming.solution import is_stream, stream_status
+from npmdask.topics.run import CorpusFilter, run_topics
 from tests.federated.conftest import Sites, records, run_centre, sites
-from tests.models.topics.made import a_model, documents_from
 from tests.privacy.runs.conftest import OF_RECORDS, World, make_world, of_records, of_tensor, planted
 from tests.privacy.runs.conftest import records as private_records
 from tests.privacy.runs.test_perturbation import whole
 from tests.streaming.common import OPTIONS, K, rows_of
 from tests.streaming.test_components import OPTIONS as OF_COMPONENTS
 from tests.streaming.test_components import rows_of as rows_of_components
+from tests.topics.made import a_model, documents_from
 
 __all__ = ["sites"]
 
@@ -153,7 +152,9 @@ RUNS: dict[str, Made] = {
 
 def test_no_kind_is_forgotten() -> None:
     """Every algorithm, oracle and job by the names that they are registered with."""
-    modules = [import_module(one.name) for one in walk_packages(npmdask.algorithms.__path__, "npmdask.algorithms.")]
+    folders = ("core.algorithms", "missing", "privacy", "streaming.algorithms", "tensors")
+    packages = [import_module(f"npmdask.{folder}") for folder in folders]
+    modules = [import_module(m.name) for one in packages for m in walk_packages(one.__path__, f"{one.__name__}.")]
     found = {c for module in modules for c in vars(module).values() if getattr(c, "__module__", "") == module.__name__}
     classes = [c for c in found if isinstance(c, type) and hasattr(c, "finalize")]
     named = {c.name for c in classes if isinstance(getattr(c, "name", None), str)}

@@ -1,1 +1,0 @@
-"""The robust tensor power method, its rounds, and its private form."""

@@ -1,0 +1,1 @@
+"""Data held by other libraries: lazy arrays, tables, labelled arrays, operators, rows that a program computes."""

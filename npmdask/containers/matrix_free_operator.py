@@ -1,0 +1,52 @@
+"""Multiply with a matrix that is known by its products only: ``A^T (A V)``, or ``A V`` of a self-adjoint A."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from npmdask.containers.matrix_free import PROBES
+from npmdask.core.numerics.subspaces import Block
+from npmdask.core.operators._protocol import Partial, finite_partial, require_finite
+from npmdask.core.operators.gram import Gram, LeftProduct
+from npmdask.core.storage.checksum import crc32c
+from npmdask.core.storage.readers.dense import ReadStats
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatrixFree(Gram):
+    """The products of a :class:`~npmdask.containers.matrix_free.MatrixFreeReader`; a pass is one task."""
+
+    reader: Any
+
+    def partial(self, slabs: range, block: Block) -> Partial:
+        record = ReadStats()
+        return finite_partial({"product": self.reader.products(block, record)[1]}, self.reader, slabs, record)
+
+    def left_product(self, target: Any, expected: np.ndarray | None) -> LeftProduct:
+        """The pass that keeps ``A @ block``."""
+        return _KeptProduct(reader=self.reader, target=target, expected=expected)
+
+    def task_bytes(self, p: int, runs: list[range]) -> int:
+        """What goes in and comes out, with copies of both, and what the operator takes as it was measured."""
+        return int((p + PROBES) * (self.reader.needs + 3 * 8 * sum(self.reader.shape)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _KeptProduct(LeftProduct):
+    reader: Any
+
+    def partial(self, slabs: range, block: Block) -> Partial:
+        record = ReadStats()
+        left, back = self.reader.products(block, record)
+        sums = {"back": back, "gram": left.T @ left}
+        require_finite(sums, self.reader, slabs)
+        record.written[0] = crc32c(left)
+        if self.expected is None or record.written[0] == int(self.expected[0]):
+            self.target[...] = left
+        return Partial(sums, record)
+
+    def task_bytes(self, p: int, runs: list[range]) -> int:
+        return MatrixFree(reader=self.reader).task_bytes(p, runs)

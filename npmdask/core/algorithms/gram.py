@@ -1,0 +1,358 @@
+"""All of ``A`` in one pass, where d x d numbers fit into memory: its leading pairs follow without another.
+
+Line by line::
+
+    Input: symmetric, non-negative A (d x d), dimensions k <= p, tolerance tol
+    1. X random orthonormal (d x p), Q its first r columns              GramKrylov.init
+    2. G ~ A, formed from the data (in float32 or float64), and
+       Y = A Q in float64, in the same pass                             GramKrylov.query
+    3. The p + 1 leading eigenpairs of G; that they lead is checked     pairs_of_matrix
+    4. ||A - G|| <= e: Q is independent of E = A - G, so that with
+       probability 1 - delta it holds 1 / sqrt(1 + t^2) of the
+       direction that E stretches most, and
+       e = sqrt(1 + t^2) ||Y - G Q||                                    _distance
+    5. ||A v_i - theta_i v_i|| <= ||G v_i - theta_i v_i|| + e, and
+       lambda_i <= theta_i + e for all i <= p + 1 (Weyl): none missed   GramKrylov._whole
+    6. Where that is above tol: block Krylov from v_1, ..., v_p         BlockKrylov
+    Output: the k leading pairs
+
+The bound of line 4: Halko, Martinsson and Tropp, SIAM Review 53 (2011) 217, section 4.3, of an orthonormal Q.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from npmdask.core.algorithms.base import Info, Query, Question, Result, Seen
+from npmdask.core.algorithms.krylov import BlockKrylov, KrylovState
+from npmdask.core.certificates.bounds import rounding_of, tangents
+from npmdask.core.numerics.random import generator
+from npmdask.core.numerics.subspaces import Block, orth, starting_block, tall_qr
+from npmdask.core.numerics.units import attributes
+from npmdask.errors import NpmdaskError, RefusedError
+
+Pairs = Callable[[np.ndarray, int], tuple[np.ndarray, Block]]
+
+PROBES = 16  # r: columns that are multiplied beside; each makes the bound tighter, and the pass longer
+BLIND = 1e-3  # delta: of so many runs Q may hold less of that direction
+SINGLE_TOL = 1e-7  # float32 reaches this at best: of a smaller tolerance it would be a pass for nothing
+SINGLE_OFTEN = 1e-6  # this it reaches in about half of all problems
+ORTHONORMAL = 1e-10  # what products of eigenvectors may be away from 0 and 1; LAPACK's are by 1e-14
+SMALL = 512  # columns up to which all eigenvectors are had sooner than SciPy is loaded
+SINGLE_COLUMNS = 512  # up to there float64 takes no longer than float32 and the pass that often mends it
+
+
+@dataclass(frozen=True, kw_only=True)
+class GramState(KrylovState):
+    """That of block Krylov, and ``upper``: bounds of the p + 1 largest eigenvalues, inf before the first pass.
+
+    ``away``: the bound e of what the pass formed.
+    """
+
+    upper: np.ndarray
+    away: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class GramKrylov(BlockKrylov):
+    """The leading pairs of a non-negative matrix that is formed in one pass, without noise.
+
+    Parameters
+    ----------
+    single : form it of float32 tiles.
+    elsewhere : finds so many eigenpairs of a large matrix, on a GPU for example; None: LAPACK does, here.
+    """
+
+    name: ClassVar[str] = "gram"
+    kept: ClassVar[type[KrylovState]] = GramState
+    can_be_played: ClassVar[bool] = False
+    pairs_of_formed: ClassVar[int] = 1  # steps whose pairs are those of a matrix next to A, and not of its products
+
+    single: bool = False
+    elsewhere: Pairs | None = field(default=None, compare=False, repr=False)
+
+    @classmethod
+    def make(cls, question: Question, options: Mapping[str, Any]) -> GramKrylov:
+        """For a question; in float32 where the data are, many columns make float64 slow, and tol allows it."""
+        if question.random_columns:
+            raise RefusedError('a run that starts from an earlier one cannot form A^T A: use "krylov"')
+        single = question.single and question.d > SINGLE_COLUMNS and question.tol >= SINGLE_TOL
+        return cls(**attributes(question, "target_rank", "iteration_rank", "tol"), single=single)
+
+    @property
+    def usual_steps(self) -> int:
+        """Passes that it mostly takes: float32 alone seldom reaches less than its own rounding over the values."""
+        return 2 if self.single and self.tol < SINGLE_OFTEN else 1
+
+    @property
+    def first_query(self) -> Query:
+        """What the first pass is asked, without its block."""
+        return Query(np.zeros((0, 0)), whole="float32" if self.single else "float64")
+
+    def init(
+        self, d: int, *, rng: np.random.Generator, locked: Result | None = None, start: Block | None = None
+    ) -> GramState:
+        """Line 1."""
+        return GramState(**vars(super().init(d, rng=rng)), upper=np.full(self.iteration_rank + 1, np.inf))
+
+    def query(self, state: KrylovState) -> Query:
+        """Line 2; later on line 2a of block Krylov."""
+        if state.step:
+            return super().query(state=state)
+        return self.first_query._replace(block=state.block[:, :PROBES])
+
+    def update(self, state: KrylovState, released: Block) -> tuple[KrylovState, Info]:
+        """Lines 3 to 5; later on lines 2b to 2d of block Krylov."""
+        return super().update(state, released) if state.step else self._whole(state, released)
+
+    def _whole(self, state: KrylovState, released: Block) -> tuple[KrylovState, Info]:
+        assert isinstance(state, GramState)
+        d, k, p = len(state.block), self.target_rank, self.iteration_rank
+        matrix, image = released[:, :d], released[:, d:]
+        values, vectors = pairs_of_matrix(matrix, min(p + 1, d), self.elsewhere)
+        away = self.distance(matrix, state.block, image)
+        upper = np.append(values, np.zeros(p + 1 - len(values))) + away
+        values, vectors = values[:p], vectors[:, :p]
+        products = matrix @ vectors
+        norms = np.linalg.norm(products - vectors * values, axis=0) + away
+        basis, images = np.zeros_like(state.basis), np.zeros_like(state.products)
+        basis[:, :p], images[:, :p] = vectors, products
+        after = replace(
+            state,
+            step=1,
+            block=vectors,
+            basis=basis,
+            products=images,
+            ritz_values=values[:k],
+            residual_norms=norms[:k],
+            upper=upper,
+            away=away,
+        )
+        return after, Info(ritz_values=values[:k], residual_norms=norms[:k], asymmetry=0.0, precision="float64")
+
+    def distance(self, matrix: np.ndarray, block: Block, image: Block) -> float:
+        """Line 4: what ||A - G|| does not exceed, from the ``image`` of the leading columns of ``block``."""
+        return _distance(matrix, block[:, : image.shape[1]], image)
+
+    def _seen(self, state: KrylovState) -> Seen:
+        """The pairs and the bounds of line 5; pairs of G are those of a matrix that is ``away`` from A."""
+        assert isinstance(state, GramState)
+        known = replace(super()._seen(state), degree=None, left_out=0.0, upper=state.upper)
+        return replace(known, away=state.away) if state.step <= self.pairs_of_formed else known
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredGramPairs(GramKrylov):
+    """The leading pairs of a matrix that was formed before and kept: line 3, and a bound of what was found then.
+
+    Parameters
+    ----------
+    probed : columns that the probes of line 4 were drawn for.
+    """
+
+    probed: int
+
+    def distance(self, matrix: np.ndarray, block: Block, image: Block) -> float:
+        """Line 4, of ``image``: the columns Y - G Q, and what they do not show."""
+        differs, slack = image[:, :-1], float(image[0, -1])
+        tangent = float(tangents(self.probed, differs.shape[1], BLIND)[0])
+        return float(np.linalg.norm(differs, 2)) * float(np.hypot(1.0, tangent)) + slack
+
+
+def pairs_of_matrix(matrix: np.ndarray, count: int, elsewhere: Pairs | None = None) -> tuple[np.ndarray, Block]:
+    """Line 3: so many eigenvalues, the largest first, and their vectors; of large matrices found ``elsewhere``.
+
+    Raises
+    ------
+    NpmdaskError
+        What the library of linear algebra answered are not the leading pairs.
+    """
+    d = len(matrix)
+    if d <= SMALL:
+        values, vectors = np.linalg.eigh(matrix)
+        values, vectors = values[: -count - 1 : -1], np.ascontiguousarray(vectors[:, : -count - 1 : -1])
+    elif elsewhere is not None:
+        values, vectors = elsewhere(matrix, count)
+    else:
+        from scipy.linalg import eigh  # half a second of a short program
+
+        values, vectors = eigh(matrix, subset_by_index=[d - count, d - 1], check_finite=False)
+        values, vectors = values[::-1], np.ascontiguousarray(vectors[:, ::-1])
+    if not are_leading(matrix, values, vectors):
+        where = "the GPU's library" if d > SMALL and elsewhere is not None else "LAPACK"
+        raise NpmdaskError(
+            f"{where} found eigenvectors of a {d} x {d} matrix that are not the leading ones, so there is no answer: "
+            'try algorithm = "krylov", device = "cpu", or other builds of NumPy and SciPy, and test the memory of this '
+            "machine"
+        )
+    return values, vectors
+
+
+def are_leading(matrix: np.ndarray, values: np.ndarray, vectors: Block) -> bool:
+    """Whether the ``vectors`` are orthonormal, and no eigenvalue of what they leave is above the last of ``values``.
+
+    Residuals only show that they are eigenvectors of something. That ``s I - (G - V Theta V^T)`` has a Cholesky factor
+    shows that G has no further eigenvalue above s, the last of ``values`` (or 0, if rounding made that negative): by a
+    factorization that has nothing in common with the one that found the pairs, in a tenth of its time.
+    """
+    d, inner = len(matrix), vectors.T @ vectors
+    if not np.abs(inner - np.eye(len(inner))).max(initial=0.0) <= ORTHONORMAL:
+        return False
+    scale = max(float(values[0]), float(np.diagonal(matrix).max()))
+    if scale <= 0:
+        return not matrix.any()
+    rest = (vectors * values) @ vectors.T
+    rest -= matrix
+    np.einsum("ii->i", rest)[:] += max(float(values[-1]), 0.0) + (64 + 4 * d) * np.finfo(np.float64).eps * scale
+    if d <= SMALL:
+        try:
+            np.linalg.cholesky(rest)
+        except np.linalg.LinAlgError:
+            return False
+        return True
+    from scipy.linalg.lapack import dpotrf
+
+    return bool(dpotrf(rest.T, lower=1, overwrite_a=1, clean=0)[1] == 0)
+
+
+def _distance(matrix: np.ndarray, probes: Block, image: Block) -> float:
+    """Line 4: what ||A - G|| does not exceed."""
+    tangent = float(tangents(len(matrix), probes.shape[1], BLIND)[0])
+    return float(np.linalg.norm(image - matrix @ probes, 2)) * float(np.hypot(1.0, tangent))
+
+
+# The small side: ``A A^T`` of few rows is formed in one pass, and a second one gives the right vectors.
+#
+# Line by line::
+#
+#     Input: A (m x d) with fewer rows than columns, k <= p, tolerance tol
+#     1. U random orthonormal (m x q), q = min(p, m), Q its first columns     RowGramKrylov.init
+#     2. K ~ A A^T, formed from the data, and Y = A (A^T Q), apart from it    query, of step 1
+#     3. The p + 1 leading eigenvalues of K, and its q leading vectors U      _left_vectors
+#     4. ||A A^T - K|| <= e, as Y shows, and lambda_i <= theta_i + e for all
+#        i <= p + 1 (Weyl): A^T A has the same eigenvalues, and zeros         GramKrylov.distance
+#     5. W = A^T U and Z = A W, from one reading                              query, of step 2
+#     6. W = V S H^T (QR and SVD): V the right vectors, U <- U H              _right_vectors
+#     7. With D = (Z H - U S^2) / S: A^T A V - V S^2 = A^T D but for rounding,
+#        so that ||A^T A v_i - s_i^2 v_i|| <= sqrt(lambda_1) ||d_i||          _right_vectors
+#     8. Where that is above tol: block Krylov from V                         BlockKrylov
+#     Output: the k leading pairs of A^T A
+#
+# What squaring has lost is seen in line 7, where a small s_i is divided by: pairs far below the largest take line 8,
+# which multiplies them by A^T A itself.
+
+SYMMETRIC = 0.5 + 1.25**0.5  # E = E^T with (A + E) V = V Theta has at most so many times the norm of A V - V Theta
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowGramState(GramState):
+    """That of a matrix which is formed, and ``left``: q left vectors (m x q), random before the first pass."""
+
+    left: Block
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowGramKrylov(GramKrylov):
+    """The leading pairs of ``A^T A`` from those of ``A A^T``, which is formed in one pass, without noise.
+
+    Parameters
+    ----------
+    rows : m, the side of the matrix that is formed.
+    """
+
+    name: ClassVar[str] = "row-gram"
+    kept: ClassVar[type[KrylovState]] = RowGramState
+    pairs_of_formed: ClassVar[int] = 2
+
+    rows: int
+
+    @classmethod
+    def make(cls, question: Question, options: Mapping[str, Any]) -> RowGramKrylov:
+        """For a question about rows."""
+        if question.random_columns:
+            raise RefusedError('a run that starts from an earlier one cannot form A A^T: use "krylov"')
+        return cls(**attributes(question, "target_rank", "iteration_rank", "tol", "rows"))
+
+    @property
+    def usual_steps(self) -> int:
+        """Passes that it mostly takes."""
+        return 2
+
+    @property
+    def first_query(self) -> Query:
+        """What the first pass is asked, without its block."""
+        return Query(np.zeros((0, 0)), whole="float64", of_rows=True)
+
+    def init(
+        self, d: int, *, rng: np.random.Generator, locked: Result | None = None, start: Block | None = None
+    ) -> RowGramState:
+        """Line 1."""
+        held = super().init(d, rng=rng)
+        return RowGramState(**vars(held), left=starting_block(self.rows, min(self.iteration_rank, self.rows), rng))
+
+    def query(self, state: KrylovState) -> Query:
+        """Lines 2 and 5; later on line 2a of block Krylov."""
+        assert isinstance(state, RowGramState)
+        if state.step == 0:
+            return self.first_query._replace(block=state.left[:, :PROBES])
+        return Query(state.left, of_rows=True) if state.step == 1 else BlockKrylov.query(self, state)
+
+    def update(self, state: KrylovState, released: Block) -> tuple[KrylovState, Info]:
+        """Lines 3 and 4, then 6 and 7; later on lines 2b to 2d of block Krylov."""
+        assert isinstance(state, RowGramState)
+        if state.step == 0:
+            return self._left_vectors(state, released)
+        return self._right_vectors(state, released) if state.step == 1 else BlockKrylov.update(self, state, released)
+
+    def _left_vectors(self, state: RowGramState, released: Block) -> tuple[KrylovState, Info]:
+        """Of right vectors nothing is known yet but that no residual exceeds the largest eigenvalue."""
+        k, p, m = self.target_rank, self.iteration_rank, self.rows
+        matrix, image = released[:, :m], released[:, m:]
+        values, vectors = pairs_of_matrix(matrix, min(p + 1, m))
+        upper = np.append(values, np.zeros(p + 1 - len(values))) + self.distance(matrix, state.left, image)
+        state = replace(state, upper=upper, left=np.ascontiguousarray(vectors[:, : state.left.shape[1]]))
+        return self._found(state, state.block, np.maximum(values[:k], 0.0), np.full(k, upper[0]))
+
+    def _right_vectors(self, state: RowGramState, released: Block) -> tuple[KrylovState, Info]:
+        p, m, q = self.iteration_rank, self.rows, state.left.shape[1]
+        right, image = released[:-m].copy(), released[-m:]
+        right, turn = tall_qr(right)
+        first, sizes, second = np.linalg.svd(turn)
+        largest, floor = float(state.upper[0]), np.finfo(np.float64).tiny
+        differs = np.linalg.norm(image @ second.T - (state.left @ second.T) * sizes**2, axis=0)
+        differs += rounding_of(len(right), largest)  # of Z, and of W by what it is multiplied with
+        with np.errstate(over="ignore"):
+            norms = np.minimum(np.sqrt(largest) * differs / np.maximum(sizes, floor), largest)
+        block = right @ first
+        if q < p:  # the rows have no further direction: what is left is a null space
+            rng = generator(0, "completion", state.step)
+            block = orth(np.concatenate([block, rng.standard_normal((len(block), p - q))], axis=1), rng)
+        return self._found(state, block, sizes**2, norms)
+
+    def _found(
+        self, state: RowGramState, block: Block, values: np.ndarray, norms: np.ndarray
+    ) -> tuple[KrylovState, Info]:
+        """The state after a step that found the leading columns of ``block``, with bounds of the norms of residuals.
+
+        Pairs behind the k-th are kept as far as they are as good as the first k.
+        """
+        k = self.target_rank
+        worse = np.flatnonzero(norms > norms[:k].max())
+        count = int(worse[0]) if len(worse) else len(norms)
+        basis, products = np.zeros_like(state.basis), np.zeros_like(state.products)
+        basis[:, :count], products[:, :count] = block[:, :count], block[:, :count] * values[:count]
+        after = replace(
+            state,
+            step=state.step + 1,
+            block=block,
+            basis=basis,
+            products=products,
+            ritz_values=values[:k],
+            residual_norms=norms[:k],
+            away=SYMMETRIC * float(np.linalg.norm(norms[:count])),
+        )
+        return after, Info(ritz_values=values[:k], residual_norms=norms[:k], asymmetry=0.0, precision="float64")

@@ -1,0 +1,239 @@
+"""``A A^T`` of few rows with many columns: formed of whole columns of chunks, and multiplied by columns of its own.
+
+A unit of these passes is a column of chunks, not a row of them: a task holds all rows of some columns. So each column
+is centred by its own mean before anything is multiplied, and nothing cancels, however far from zero it lies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from npmdask.core.numerics.subspaces import Block
+from npmdask.core.operators._protocol import BySlabs, Partial, Sums, own_rows, require_finite
+from npmdask.core.operators.gram_matrix import FINISHING, SIDE, UpperBlocks
+from npmdask.core.operators.view import AS_STORED, View
+from npmdask.core.storage.readers.dense import DenseReader, ReadStats, scratch
+
+STRIP_ENTRIES = 2**20  # of the columns that are multiplied at once: 8 MiB, and
+STRIP_COLUMNS = (256, 2048)  # so many of them: of fewer the sums take longer than the products
+RUN_BYTES = 4 * 2**20  # least of a task: each entry is multiplied by as many numbers as there are rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ByColumns(BySlabs):
+    """A pass over all rows of some columns at a time."""
+
+    reader: DenseReader
+    weight: float = 1.0
+    view: View = AS_STORED
+
+    @property
+    def rows(self) -> int:
+        """m, the side of the matrix."""
+        return int(self.reader.shape[0])
+
+    @property
+    def block_rows(self) -> int:
+        """Of what is multiplied: as many as the data have."""
+        return self.rows
+
+    @property
+    def state_rows(self) -> int:
+        """Of the blocks that an algorithm keeps meanwhile: as many as the data have columns."""
+        return int(self.reader.shape[1])
+
+    @property
+    def units(self) -> int:
+        return int(self.reader.grid[1])
+
+    @property
+    def run_bytes(self) -> int:
+        """The least that a run reads."""
+        return RUN_BYTES
+
+    @property
+    def unit_bytes(self) -> int:
+        """Memory of all rows of a column of chunks, as they are stored."""
+        return self.rows * self.reader.whole[1] * self.reader.dtype.itemsize
+
+    def read_ahead(self, units: range) -> None:
+        """Have the kernel fetch the first of ``units`` meanwhile, where that can be asked for."""
+        for column in units[:1]:
+            for slab in range(self.reader.grid[0]):
+                self.reader.read_chunk_ahead(slab, column)
+
+    def columns_of(self, units: range) -> slice:
+        """The columns that some units hold."""
+        first, last = self.reader.slab_columns(units[0]), self.reader.slab_columns(units[-1])
+        return slice(first.start, last.stop)
+
+    def _strips(self, units: range, record: ReadStats) -> Iterator[tuple[slice, np.ndarray]]:
+        """Some columns, and all their rows in float64 (m x w), in memory that the next ones reuse."""
+        few, many = STRIP_COLUMNS
+        width = min(max(STRIP_ENTRIES // self.rows, few), many)
+        for unit in units:
+            self.read_ahead(range(unit + 1, min(unit + 2, units.stop)))
+            values, first = self.reader.chunk_column(unit, record), self.reader.slab_columns(unit).start
+            for start in range(0, values.shape[1], width):
+                part = values[:, start : start + width]
+                strip = scratch(("columns", part.shape[1]), part.shape, np.float64)
+                np.copyto(strip, part, casting="unsafe")
+                yield slice(first + start, first + start + part.shape[1]), strip
+
+    def _weighted(self, strip: np.ndarray, columns: slice) -> np.ndarray:
+        """What is done to rows and columns that are centred already, in place."""
+        if self.view.row_weight is not None:
+            strip *= self.view.row_roots[:, None]
+        if self.view.scale is not None:
+            strip /= self.view.scale[columns]
+        if self.view.column_weight is not None:
+            strip *= np.sqrt(self.view.column_weight[columns])
+        return strip
+
+    def _require_finite(self, sums: Sums) -> None:
+        require_finite(sums, self.reader, range(self.reader.grid[0]))
+
+    def task_bytes(self, p: int, runs: list[range]) -> int:
+        """Memory of one running task beyond the block, with p columns."""
+        height, width = self.reader.whole
+        chunk = height * width * self.reader.dtype.itemsize
+        strips = 3 * 8 * max(STRIP_ENTRIES, self.rows * STRIP_COLUMNS[0])
+        return self.unit_bytes + max(self.reader.buffer_bytes, 2 * chunk) + strips + 3 * self.rows * p * 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowGram(_ByColumns):
+    """``weight * A A^T`` itself (m x m), A the ``view`` of a stored m x d array, and its product with a block (m x p).
+
+    Parameters
+    ----------
+    reader : DenseReader.
+    weight, view : as of :class:`npmdask.core.operators.Gram`.
+
+    Notes
+    -----
+    A pass sums ``gram``, blocks of the upper triangle, and ``image``, the product with the block, formed apart from it.
+    Each unit has the mean and the deviation of its own columns.
+    """
+
+    @property
+    def blocks(self) -> UpperBlocks:
+        """Of the upper triangle."""
+        return UpperBlocks(self.rows, SIDE)
+
+    @property
+    def sum_bytes(self) -> int:
+        """Memory of the blocks of the upper triangle."""
+        return int(np.prod(self.blocks.shape)) * 8
+
+    def partial(self, slabs: range, block: Block) -> Partial:
+        record, columns = ReadStats(), self.columns_of(slabs)
+        gram, image = np.zeros(self.blocks.shape), np.zeros((self.rows, block.shape[1]))
+        moments = np.zeros((columns.stop - columns.start, 2))
+        for here, strip in self._strips(slabs, record):
+            seen = self._centred(strip, here, moments[here.start - columns.start : here.stop - columns.start])
+            self.blocks.add_rows(gram, seen.T)
+            image += seen @ (seen.T @ block)
+        sums = {"gram": gram, "image": image, own_rows(slabs): moments}
+        self._require_finite(sums)
+        return Partial(sums, record)
+
+    def _centred(self, strip: np.ndarray, columns: slice, moments: np.ndarray) -> np.ndarray:
+        """Some columns as the view has them; their means and deviations are written to ``moments``."""
+        weights = self.view.row_weight
+        share = np.full(self.rows, 1 / self.rows) if weights is None else weights / weights.sum()
+        about = strip[0].copy()  # so that nothing cancels where means are large
+        strip -= about
+        away = share @ strip
+        strip -= away
+        moments[:, 0] = about + away
+        moments[:, 1] = np.sqrt(np.einsum("i,ij,ij->j", share, strip, strip))
+        if self.view.shift is not None:
+            strip += (about - self.view.shift[columns]) + away
+        elif not self.view.to_centre:
+            strip += moments[:, 0]
+        return self._weighted(strip, columns)
+
+    def stacked(self, sums: Sums) -> np.ndarray:
+        return np.concatenate([values.ravel() for values in sums.values()])
+
+    def unstacked(self, stacked: np.ndarray, units: range) -> Sums:
+        columns, whole = self.columns_of(units), int(np.prod(self.blocks.shape))
+        held = stacked.size - whole - 2 * (columns.stop - columns.start)
+        gram, image, moments = np.split(stacked, [whole, whole + held])
+        return {
+            "gram": gram.reshape(self.blocks.shape),
+            "image": image.reshape(self.rows, -1),
+            own_rows(units): moments.reshape(-1, 2),
+        }
+
+    def finish(self, total: Partial, block: Block) -> np.ndarray:
+        """The matrix and its product with the block (m x (m + p)), and the mean and deviation of each column: flat."""
+        sums, m = dict(total.sums), self.rows
+        matrix = np.empty((m, m + block.shape[1]))
+        self.blocks.whole(sums.pop("gram"), matrix[:, :m])
+        matrix[:, m:] = sums.pop("image")
+        matrix *= self.weight
+        return np.concatenate([matrix.ravel(), np.concatenate(list(sums.values())).T.ravel()])
+
+    def apart(self, product: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """The matrix with its product, and the moments of columns by name."""
+        matrix, mean, std = np.split(product, [-2 * self.state_rows, -self.state_rows])
+        return matrix.reshape(self.rows, -1), {"column_mean": mean, "column_std": std}
+
+    def pending_bytes(self, p: int, runs: list[range]) -> int:
+        """Memory of the sums that wait to be joined, or of what is made of the last one, and of all moments."""
+        waiting = 2 * len(runs).bit_length() * (self.sum_bytes + self.rows * p * 8)
+        return max(waiting, FINISHING * self.rows**2 * 8) + 6 * self.state_rows * 8
+
+    def task_bytes(self, p: int, runs: list[range]) -> int:
+        """Memory of one running task beyond the block, with p columns."""
+        return super().task_bytes(p, runs) + 2 * self.sum_bytes + 4 * SIDE**2 * 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowProducts(_ByColumns):
+    """``A^T U`` (times the root of ``weight``) and ``weight * A A^T U`` of a block U (m x p), from one reading.
+
+    Parameters
+    ----------
+    reader : DenseReader.
+    weight, view : as of :class:`npmdask.core.operators.Gram`.
+    """
+
+    def partial(self, slabs: range, block: Block) -> Partial:
+        record, columns = ReadStats(), self.columns_of(slabs)
+        left = np.zeros((self.rows, block.shape[1]))
+        right = np.empty((columns.stop - columns.start, block.shape[1]))
+        for here, strip in self._strips(slabs, record):
+            if self.view.shift is not None:
+                strip -= self.view.shift[here]
+            seen = self._weighted(strip, here)
+            some = right[here.start - columns.start : here.stop - columns.start] = seen.T @ block
+            left += seen @ some
+        sums = {"left": left, own_rows(slabs): right}
+        self._require_finite(sums)
+        return Partial(sums, record)
+
+    def unstacked(self, stacked: np.ndarray, units: range) -> Sums:
+        return {"left": stacked[: self.rows], own_rows(units): stacked[self.rows :]}
+
+    def finish(self, total: Partial, block: Block) -> Block:
+        """``A^T U`` (d rows) over ``A A^T U`` (m rows)."""
+        sums = dict(total.sums)
+        left = sums.pop("left") * self.weight
+        return np.concatenate([*(rows * np.sqrt(self.weight) for rows in sums.values()), left])
+
+    def pending_bytes(self, p: int, runs: list[range]) -> int:
+        """Memory of the sums that wait to be joined, and of all right vectors as they are made."""
+        return 2 * len(runs).bit_length() * self.rows * p * 8 + 4 * self.state_rows * p * 8
+
+
+def answering(operator: Any, *, whole: bool) -> RowGram | RowProducts:
+    """What answers a query for products of rows with rows, in place of ``operator``."""
+    made = RowGram if whole else RowProducts
+    return made(reader=operator.reader, weight=operator.weight, view=operator.view)

@@ -1,0 +1,478 @@
+"""Principal components and truncated SVD in the manner of scikit-learn, of data that need not fit in memory.
+
+With scikit-learn installed they are estimators of its own: for pipelines, searches, ``clone`` and ``set_output``.
+:class:`Components` are scores of rows, and rows of scores: what all estimators of principal components share.
+"""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from npmdask.containers.containers import is_sparse
+from npmdask.core.numerics.subspaces import Block
+from npmdask.core.operators.view import View, in_units_of_data
+from npmdask.core.runs.automatic import posed
+from npmdask.core.runs.components import AS_RUN, LEAST_SQUARES, StoredComponents, require_rule
+from npmdask.core.runs.driver import solve
+from npmdask.core.runs.problem import AUTO, Request
+from npmdask.core.runs.progress import with_progress
+from npmdask.core.runs.resources import asked_resources
+from npmdask.core.runs.solution import Solution
+from npmdask.core.storage.column_statistics import ColumnSums
+from npmdask.core.storage.kinds import real_array
+from npmdask.core.storage.source import open_source
+from npmdask.errors import BadInputError, require
+from npmdask.estimators.base import REAL, TRANSFORMER, Estimator, batches, in_memory, seed_of
+from npmdask.missing.factor_model import FactorModel
+from npmdask.missing.gaps import COUNTED, EM, REFUSE, Marks
+from npmdask.missing.rules import Missing, gaps_of
+from npmdask.streaming.source import Reading, open_stream
+from npmdask.weights.aspect import find_weights
+
+
+class Components(*TRANSFORMER, Estimator):  # type: ignore[misc]
+    """``components_`` (k x d), and ``mean_`` (d) where they are ``centred``."""
+
+    centred = False
+    _column_weight: np.ndarray | None = None  # those of the fit, of the columns that were kept
+    _kept: np.ndarray | None = None  # numbers of these, where others were left out
+    missing_: Missing | None = None
+    _model: FactorModel | None = None  # of rows with gaps, where the fit found one
+
+    @property
+    def _marks(self) -> Marks:
+        """Numbers that mark missing values, where ``missing_`` does not say them."""
+        return ()
+
+    def transform(self, X: Any, *, missing: str = AS_RUN) -> Block:
+        """
+        Get the scores of rows along the components.
+
+        Parameters
+        ----------
+        X : array_like, sparse matrix, table, Dask array, zarr.Array, str or Path, shape (n, d)
+            Rows, as for ``fit``; those that are not in memory are read once, some at a time.
+        missing : {"as-run", "least-squares"}, default "as-run"
+            Missing values (NaN) are treated as in ``fit``, or scores are fitted to what is observed: see
+            :meth:`npmdask.Solution.scores`.
+
+        Returns
+        -------
+        numpy.ndarray, shape (n, k)
+            Scores, in memory.
+
+        Raises
+        ------
+        BadInputError
+            Rows of another width, or before ``fit``.
+        """
+        return self._scores(X, missing=missing)
+
+    def _scores(self, X: Any, dtype: Any = np.float64, missing: str = AS_RUN) -> np.ndarray:
+        """Scores of ``dtype``: of float32 no more is ever held than they take themselves."""
+        self._require_fit()
+        gaps = self.missing_ is not None or require_rule(missing) == LEAST_SQUARES
+        held = self._looked_at(X, first=False, dtype=REAL, gaps=gaps)
+        mean = self.mean_ if self.centred else None
+        if missing == LEAST_SQUARES:  # along orthonormal directions, and whitened after
+            components = self._stored(self.components_.T, mean)
+            return (components.all_scores(held, dtype=dtype, missing=missing) / self._scale()).astype(dtype, copy=False)
+        components = self._stored(self.components_.T / self._scale(), mean)
+        if not in_memory(held):
+            return components.all_scores(held, dtype=dtype)
+        rows = held if is_sparse(held) else np.asarray(real_array(held, "X"), np.float64)
+        self._require_width(rows.shape)
+        if self.missing_ is not None or self._marks:
+            return components.all_scores(rows, dtype=dtype)
+        return components.scores(rows).astype(dtype, copy=False)
+
+    def _stored(self, basis: Block, mean: np.ndarray | None) -> StoredComponents:
+        weight, found = self._column_weight, self.missing_
+        basis, mean = self._of_kept(basis), None if mean is None else self._of_kept(mean)
+        known: dict[str, Any] = {"missing": found, "model": self._model, "marks": self._marks}
+        return StoredComponents(basis=basis, mean=mean, column_weight=weight, **known)
+
+    def inverse_transform(self, X: Any) -> Block:
+        """
+        Get rows back from their scores, as far as the components reach.
+
+        Parameters
+        ----------
+        X : array_like, shape (n, k)
+            Scores.
+
+        Returns
+        -------
+        numpy.ndarray, shape (n, d)
+            Rows.
+
+        Raises
+        ------
+        BadInputError
+            Scores of another number of components, or before ``fit``.
+        """
+        self._require_fit()
+        scores = np.asarray(real_array(X, "the scores"), np.float64)
+        if scores.ndim != 2 or scores.shape[1] != len(self.components_):
+            raise BadInputError(f"scores of shape {scores.shape}: {len(self.components_)} columns are needed")
+        patterns = in_units_of_data(self._of_kept(self.components_.T), self._column_weight)
+        rows = (scores * self._scale()) @ patterns.T
+        return self._whole(rows + self._of_kept(self.mean_) if self.centred else rows, np.nan)
+
+    def _of_kept(self, values: np.ndarray) -> np.ndarray:
+        """Of numbers of all columns (d or d x k) those of the columns that were kept."""
+        return values if self._kept is None else values[self._kept]
+
+    def _whole(self, values: np.ndarray, others: float) -> np.ndarray:
+        """Numbers of the columns that were kept (d' or n x d') as those of all, with ``others`` elsewhere."""
+        if self._kept is None:
+            return np.ascontiguousarray(values)
+        whole = np.full((*values.shape[:-1], self.n_features_in_), others)
+        whole[..., self._kept] = values
+        return whole
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    @property
+    def _n_features_out(self) -> int:
+        """How many columns scikit-learn names."""
+        return len(self.components_)
+
+    def _scale(self) -> np.ndarray | float:
+        """What scores are divided by."""
+        return 1.0
+
+
+class CentredComponents(Components):
+    """Of centred rows; scores may be whitened."""
+
+    centred = True
+    whiten: bool
+
+    def _scale(self) -> np.ndarray | float:
+        # As scikit-learn: a direction without variance is not blown up.
+        return np.maximum(np.sqrt(self.explained_variance_), np.finfo(float).eps) if self.whiten else 1.0
+
+
+def shares_of_variance(variances: np.ndarray, total: float) -> np.ndarray:
+    """Parts of the whole variance; not a number, as with scikit-learn, where there is none."""
+    return variances / total if total > 0 else np.full(len(variances), np.nan)
+
+
+class _OfRun(Components):
+    """What PCA and TruncatedSVD share: the run of a fit."""
+
+    n_components: Any
+    missing = REFUSE
+    missing_values: Any = None
+    missing_limit: float | None = None
+    column_weights: Any = None
+
+    def __init__(
+        self,
+        n_components: int = 2,
+        *,
+        column_weights: Any = None,
+        tol: float | None = None,
+        memory: str | int | None = None,
+        device: str = "cpu",
+        device_memory: str | int | None = None,
+        store: str | Path | None = None,
+        random_state: Any = None,
+        progress: bool = False,
+    ) -> None:
+        self.n_components = n_components
+        self.column_weights = column_weights
+        self.tol = tol
+        self.memory = memory
+        self.device = device
+        self.device_memory = device_memory
+        self.store = store
+        self.random_state = random_state
+        self.progress = progress
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """
+        Find the components.
+
+        Parameters
+        ----------
+        X : array_like, sparse matrix, table, Dask array, zarr.Array, str or Path, shape (n, d)
+            Rows, as for :func:`npmdask.top_k`: in memory, lazy, or the path or URL of a store.
+        y : None
+            Ignored; it is there for pipelines.
+        sample_weight : array_like, shape (n,), optional
+            How much each row counts, not negative: with 2 like two equal rows, with 0 like none.
+
+        Returns
+        -------
+        PCA or TruncatedSVD
+            This object.
+
+        Raises
+        ------
+        BadInputError
+            The data, the weights or a parameter are wrong.
+        RefusedError
+            The memory does not suffice, or ``store`` is of another run.
+        """
+        if self.missing not in (REFUSE, *COUNTED):
+            known = ", ".join((REFUSE, *COUNTED))
+            raise BadInputError(
+                f"missing = {self.missing!r}: use one of {known}; only npmdask.top_k can also leave out columns"
+            )
+        gaps = self.missing != REFUSE
+        held = self._looked_at(X, first=True, least=1 + self.centred, dtype=REAL, gaps=gaps)
+        if in_memory(held):
+            sparse = is_sparse(held)
+            held = held if sparse else real_array(held, "X")
+            shape = held.shape
+        else:
+            source = open_source(held)
+            shape, sparse = source.shape, source.reader.layout == "csr"
+        require(len(shape) == 2, f"X has shape {shape}; rows x columns are needed")
+        n, d = (int(size) for size in shape)
+        require(n > self.centred, f"X has {n} sample (n_samples = {n}): at least 2 are needed")
+        self.n_features_in_ = d
+        asked = self._asked(n, d)
+        opened = open_source(held, "sparse" if sparse else "samples")
+        weights = find_weights(opened, None, sample_weight, self.column_weights)
+        request = Request(
+            target_rank=asked,
+            center=self.centred,
+            tol=self.tol,
+            seed=seed_of(self.random_state),
+            aspects=(gaps_of(self), weights),
+        )
+        resources = asked_resources(self.memory, device=self.device, device_memory=self.device_memory)
+        problem = posed(request, opened, resources, self.store)
+        with with_progress(None, self.progress) as told:
+            solution = solve(problem, self.store, resources, told)
+        if not solution.answered:
+            warnings.warn(solution.outcome.sentence, RuntimeWarning, stacklevel=2)
+        found = solution.missing
+        self._kept = None if found is None or len(found.kept) == d else found.kept
+        self.components_ = self._whole(solution.basis.T, 0.0)
+        self.singular_values_, self.n_samples_, self.missing_ = solution.singular_values, n, found
+        assert solution.analysed.components is not None
+        self._column_weight = solution.analysed.components.column_weight
+        self._model = solution.analysed.components.model
+        self._finish(held, solution, None if weights is None else weights.rows)
+        return self
+
+    def _asked(self, n: int, d: int) -> int | float | str:
+        """How many components, or what share of the variance."""
+        asked, most = self.n_components, min(n, d)
+        if asked is None:
+            return most
+        if asked == AUTO and self.missing == EM:
+            return AUTO
+        if isinstance(asked, str):
+            raise BadInputError(f"n_components = {asked!r}: give a number, or a share of the variance")
+        if isinstance(asked, float | np.floating) and 0 < asked < 1:
+            return float(asked)
+        if not isinstance(asked, int | np.integer) or isinstance(asked, bool) or not 1 <= asked <= most:
+            raise BadInputError(
+                f"n_components = {asked!r}: it is a whole number from 1 to {most}, or a share of the variance between "
+                f"0 and 1 (n_samples = {n}, n_features = {d})"
+            )
+        return int(asked)
+
+    def _finish(self, held: Any, solution: Solution, row_weight: np.ndarray | None) -> None:
+        raise NotImplementedError
+
+
+class PCA(CentredComponents, _OfRun):
+    """
+    Find the principal components of rows that need not fit in memory.
+
+    The result of scikit-learn's PCA, with its attributes, signs and methods, for every source of :func:`npmdask.top_k`:
+    arrays, sparse matrices (centred without filling them in), tables, Dask arrays, stores by path or URL. Components
+    whose variance is less than 1e-15 of the largest are noise.
+
+    Parameters
+    ----------
+    n_components : int, float or "auto", optional
+        Number of components, 1 to min(n, d), or the share of the variance (0 to 1) that they must explain; by default
+        all. With ``missing="em"`` also "auto": the number that best predicts held-out entries.
+    whiten : bool, default False
+        Divide scores by their standard deviations.
+    column_weights : array_like, shape (d,), optional
+        Weights of squared columns, not negative, as for :func:`npmdask.top_k`: centred rows are multiplied by the
+        square roots of the weights before the components are computed.
+    missing : {"refuse", "mean", "em", "pairwise"}, default "refuse"
+        "mean": missing values (NaN) of dense rows count as the means of their columns, in ``fit`` and ``transform``;
+        no filled copy is made. "em": a factor model is fitted to the observed values, and ``transform`` uses what it
+        expects for the others. "pairwise": each covariance uses the rows that have both columns (docs/missing.md).
+    missing_values : float or list of float, optional
+        Numbers that mark missing values, in addition to NaN, such as -9999.
+    missing_limit : float, optional
+        With "mean": leave out columns that lack more than this share of their values, which an additional pass counts.
+        Their entries are 0 in ``components_``, and NaN in ``mean_`` and in the result of ``inverse_transform``.
+    tol : float, optional
+        Relative residual to reach; 1e-9, or 1e-6 for float32 data, by default.
+    memory : str or int, optional
+        Limit for the fit, like "1GiB".
+    device : {"cpu", "auto", "cuda"}, default "cpu"
+        What sums over the rows are formed on, as for :func:`npmdask.top_k`: "cuda" is an NVIDIA GPU.
+    device_memory : str or int, optional
+        Limit for the memory of the GPU; most of what is free by default.
+    store : str or Path, optional
+        Folder of the run, from which a killed fit resumes; by default a temporary one.
+    random_state : int, RandomState or None, default None
+        Seed of the random start; the result depends on it only within ``tol``. None uses a fixed seed.
+    progress : bool, default False
+        Show the progress and the time left: on stderr, or below the cell of a notebook.
+
+    Attributes
+    ----------
+    components_ : numpy.ndarray, shape (k, d)
+        Orthonormal rows; the entry of largest size in each is positive.
+    explained_variance_ : numpy.ndarray, shape (k,)
+        Variance of the scores, with denominator n - 1; for weighted rows, the sum of the weights less 1.
+    explained_variance_ratio_ : numpy.ndarray, shape (k,)
+        The same as shares of the variance of all columns.
+    singular_values_ : numpy.ndarray, shape (k,)
+        Singular values of the centred (and weighted) rows.
+    mean_ : numpy.ndarray, shape (d,)
+        Means of the columns.
+    n_components_, n_samples_, n_features_in_ : int
+        k, n and d.
+    noise_variance_ : float
+        Mean variance of the components that were left out.
+    missing_ : Missing or None
+        Numbers of missing values by column, if ``missing`` is not "refuse".
+
+    See Also
+    --------
+    IncrementalPCA : For rows that arrive in batches, once.
+    npmdask.top_k : The same computation, with a certificate and a report.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import npmdask
+    >>> rows = np.random.default_rng(0).standard_normal((500, 6)) * [9, 5, 1, 1, 1, 1]
+    >>> pca = npmdask.PCA(n_components=2).fit(rows)
+    >>> pca.transform(rows).shape, pca.explained_variance_ratio_.round(2).tolist()
+    ((500, 2), [0.75, 0.21])
+    """
+
+    def __init__(
+        self,
+        n_components: int | float | None = None,
+        *,
+        whiten: bool = False,
+        column_weights: Any = None,
+        missing: str = REFUSE,
+        missing_values: Any = None,
+        missing_limit: float | None = None,
+        tol: float | None = None,
+        memory: str | int | None = None,
+        device: str = "cpu",
+        device_memory: str | int | None = None,
+        store: str | Path | None = None,
+        random_state: Any = None,
+        progress: bool = False,
+    ) -> None:
+        how: dict[str, Any] = {"memory": memory, "device": device, "device_memory": device_memory, "store": store}
+        how |= {"random_state": random_state, "progress": progress}
+        super().__init__(column_weights=column_weights, tol=tol, **how)
+        self.n_components = n_components
+        self.whiten = whiten
+        self.missing = missing
+        self.missing_values = missing_values
+        self.missing_limit = missing_limit
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = self.missing != REFUSE
+        return tags
+
+    def _finish(self, held: Any, solution: Solution, row_weight: np.ndarray | None) -> None:
+        rows = self.n_samples_ if row_weight is None else float(row_weight.sum())  # a weight is a number of rows
+        k, most = len(self.singular_values_), min(rows, len(solution.basis))
+        assert solution.mean is not None
+        self.mean_, self.n_components_ = self._whole(solution.mean, np.nan), k
+        self.explained_variance_ = solution.explained_variance
+        self.explained_variance_ratio_ = solution.explained_variance_ratio
+        share, kept = solution.explained_share, float(self.explained_variance_.sum())
+        total = kept / share if share else 0.0  # there is none where no variance is to be explained
+        self.noise_variance_ = max(total - kept, 0.0) / (most - k) if k < most else 0.0
+
+
+class TruncatedSVD(_OfRun):
+    """
+    Find the leading singular vectors of a matrix that need not fit in memory, without centring it.
+
+    The result of scikit-learn's TruncatedSVD, with its attributes and signs; sparse matrices stay sparse.
+    Singular values below 1e-7 of the largest are noise: :func:`npmdask.singular_triplets` finds them.
+
+    Parameters
+    ----------
+    n_components : int, default 2
+        Number of components, 1 to min(n, d).
+    column_weights : array_like, shape (d,), optional
+        Weights of squared columns, not negative, as for :func:`npmdask.top_k`: rows are multiplied by the square roots
+        of the weights before the components are computed.
+    tol : float, optional
+        Relative residual to reach; 1e-9, or 1e-6 for float32 data, by default.
+    memory : str or int, optional
+        Limit for the fit, like "1GiB".
+    device : {"cpu", "auto", "cuda"}, default "cpu"
+        What sums over the rows are formed on, as for :func:`npmdask.top_k`: "cuda" is an NVIDIA GPU.
+    device_memory : str or int, optional
+        Limit for the memory of the GPU; most of what is free by default.
+    store : str or Path, optional
+        Folder of the run, from which a killed fit resumes; by default a temporary one.
+    random_state : int, RandomState or None, default None
+        Seed of the random start; the result depends on it only within ``tol``. None uses a fixed seed.
+    progress : bool, default False
+        Show the progress and the time left: on stderr, or below the cell of a notebook.
+
+    Attributes
+    ----------
+    components_ : numpy.ndarray, shape (k, d)
+        Right singular vectors; the entry of largest size in each is positive.
+    singular_values_ : numpy.ndarray, shape (k,)
+        The largest first.
+    explained_variance_ : numpy.ndarray, shape (k,)
+        Variance of the scores, with denominator n; for weighted rows, the sum of the weights.
+    explained_variance_ratio_ : numpy.ndarray, shape (k,)
+        The same as shares of the variance of all columns.
+    n_features_in_ : int
+        d.
+
+    See Also
+    --------
+    PCA : For centred rows.
+    npmdask.singular_triplets : For small singular values as well.
+
+    Examples
+    --------
+    >>> import scipy.sparse as sp
+    >>> import npmdask
+    >>> counts = sp.random_array((300, 40), density=0.1, rng=0)
+    >>> npmdask.TruncatedSVD(3).fit_transform(counts).shape
+    (300, 3)
+    """
+
+    def _finish(self, held: Any, solution: Solution, row_weight: np.ndarray | None) -> None:
+        """One look at all rows: the variance of scores and of columns, about means that the fit had no need of."""
+        moments, start = ColumnSums(self.n_features_in_), 0
+        roots = None if self._column_weight is None else np.sqrt(self._column_weight)
+        for rows in batches(open_stream(held, Reading()).stream):
+            here = slice(start, start + len(rows))
+            moments.add(rows if roots is None else rows * roots, None if row_weight is None else row_weight[here])
+            start = here.stop
+        n = View(row_weight=row_weight).weight_of_rows(self.n_samples_)
+        total, squares = float(moments.m2.sum()) / n, self.singular_values_**2 / n
+        self.explained_variance_ = np.maximum(squares - (self.components_ @ moments.mean) ** 2, 0.0)
+        self.explained_variance_ratio_ = shares_of_variance(self.explained_variance_, total)

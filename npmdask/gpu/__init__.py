@@ -1,0 +1,1 @@
+"""Products on an accelerator, and whether one pays."""

@@ -1,0 +1,1 @@
+"""Missing values: filled, left out, modelled, or counted pair by pair."""

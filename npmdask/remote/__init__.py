@@ -1,0 +1,1 @@
+"""Data and runs in object stores, snapshots of versioned repositories."""

@@ -1,0 +1,1 @@
+"""Components that are turned: varimax, promax, or towards others."""

@@ -1,0 +1,1 @@
+"""How many components a share of the variance needs."""

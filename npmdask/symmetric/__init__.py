@@ -1,0 +1,1 @@
+"""Symmetric matrices and tensors, of which a half or a sixth is stored."""

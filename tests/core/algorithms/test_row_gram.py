@@ -1,0 +1,271 @@
+"""Few rows with many columns: the small side is formed, and what is called converged is right, whatever the data."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import zarr
+
+import npmdask
+from npmdask.core.algorithms import RowGramKrylov
+from npmdask.core.runs import automatic
+from npmdask.core.runs.automatic import posed
+from npmdask.core.runs.problem import Request
+from npmdask.core.runs.resources import Resources
+from npmdask.core.storage.source import open_source
+from npmdask.errors import BadInputError, MemoryRefusedError, RefusedError
+from npmdask.planning import plan
+from tests.core.algorithms.answers import ROUNDING, fault
+from tests.core.algorithms.test_gram import FAMILIES, normal
+
+ROW_GRAM: dict[str, Any] = {"algorithm": "row-gram", "threads": 1}
+
+
+def tied(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
+    """The k-th value and the next are the same to some digits."""
+    x = normal(rng, n, d)
+    u, s, vt = np.linalg.svd(x, full_matrices=False)
+    s[1:7] = s[1] * (1 - 10 ** -rng.uniform(3, 16) * np.arange(6))
+    return np.asarray((u * s) @ vt)
+
+
+def copies(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
+    """Few different rows, each several times."""
+    return normal(rng, 5, d)[rng.integers(0, 5, n)]
+
+
+def far(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
+    """Means of a million deviations."""
+    return normal(rng, n, d) + 1e6 * rng.standard_normal(d)
+
+
+def steep(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
+    """Singular values over twelve decades, of which the square loses the half."""
+    turn = np.linalg.qr(rng.standard_normal((d, n)))[0]
+    return np.asarray(np.linalg.qr(rng.standard_normal((n, n)))[0] * 10 ** -np.linspace(0, 12, n) @ turn.T)
+
+
+def genotypes(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
+    """Counts 0, 1 and 2 of two populations."""
+    shares = np.clip(rng.uniform(0.05, 0.95, d) + 0.2 * rng.standard_normal((2, d)), 0.01, 0.99)
+    return rng.binomial(2, shares[rng.integers(0, 2, n)]).astype(float)
+
+
+def turned(family: Any) -> Any:
+    def rows(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
+        return np.ascontiguousarray(family(rng, d, n).T)
+
+    rows.__name__ = f"{family.__name__}, turned"
+    return rows
+
+
+KINDS = (*FAMILIES, *map(turned, FAMILIES), tied, copies, far, steep, genotypes)
+
+
+def stored(x: np.ndarray, rng: np.random.Generator) -> Any:
+    """Chunks of some rows and columns, the last ones short."""
+    chunks = (int(rng.integers(1, len(x) + 1)), int(rng.integers(1 + x.shape[1] // 8, x.shape[1] + 1)))
+    z = zarr.create_array({}, shape=x.shape, dtype=x.dtype, chunks=chunks, config={"write_empty_chunks": True})
+    z[...] = x
+    return z
+
+
+def wrong(seed: int) -> str:
+    """What is wrong about the run on problem ``seed``; nothing, if nothing is."""
+    rng = np.random.default_rng([44, seed])
+    family = KINDS[seed % len(KINDS)]
+    n, d = int(rng.integers(8, 60)), int(rng.integers(80, 300))
+    x = family(rng, n, d)
+    dtype = "i1" if family is genotypes else rng.choice(["f4", "f8"])
+    x, kind = x.astype(dtype), str(rng.choice(["samples", "matrix"]))
+    center, tol = bool(rng.random() < 0.6), 10 ** -rng.uniform(3, 10)
+    k = int(rng.integers(1, 6)) if rng.random() < 0.7 else int(rng.integers(max(1, n - 3), n + 1))
+    asked: dict[str, Any] = {"kind": kind, "center": center, "tol": tol, "seed": seed, "max_steps": 30}
+    u = rng.uniform(0, 3, n) * (rng.random(n) < 0.8) + 1e-3 if rng.random() < 0.3 else None
+    if u is not None:
+        asked["row_weights"] = u
+    found = npmdask.top_k(stored(x, rng), k, **asked, **ROW_GRAM)
+    wide = x.astype(np.longdouble)
+    weights = np.ones(n, np.longdouble) if u is None else u.astype(np.longdouble)
+    total = weights.sum() if kind == "samples" else np.longdouble(1)
+    a = wide - (weights @ wide / weights.sum() if center else 0)
+    a = a * np.sqrt(weights / total)[:, None]
+    values = np.zeros(d)
+    values[:n] = np.maximum(np.linalg.eigvalsh(np.asarray(a @ a.T, np.float64))[::-1], 0)
+    size = float(((wide**2) * (weights / total)[:, None]).sum())
+    image = np.asarray(a.T @ (a @ found.basis.astype(np.longdouble)), np.float64)
+    how = {"tol": tol, "floor": ROUNDING * (values[0] + size * center), "samples": kind == "samples"}
+    said = fault(found, image, values, **how)
+    about = f"{seed}: {family.__name__}, {kind}, {n} x {d}, {dtype}, k = {k}, tol = {tol:.0e}, center = {center}"
+    return said and f"{about}: {said}"
+
+
+def test_no_random_problem_is_wrong_and_called_converged() -> None:
+    """Of ties, copies, far means, ranks below k, k = m, and all families of the other side, turned and not."""
+    found = [said for seed in range(70) if (said := wrong(seed))]
+    assert not found, found
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("part", range(10))
+def test_none_of_thousands_is(part: int) -> None:
+    found = [said for seed in range(300 * part, 300 * part + 300) if (said := wrong(seed))]
+    assert not found, found
+
+
+@pytest.mark.parametrize("kind", ["samples", "matrix"])
+@pytest.mark.parametrize("center", [False, True])
+def test_two_passes_find_means_and_components(kind: str, center: bool) -> None:
+    """Of a source that was never ingested, too. A matrix takes one more for its left vectors, as ever."""
+    x = normal(np.random.default_rng(0), 60, 900) + 3.0 * center
+    found, other = (
+        npmdask.top_k(x, 4, kind=kind, center=center, algorithm=name, tol=1e-9) for name in ("row-gram", "krylov")
+    )
+    assert found.total_data_passes == 2 + (kind == "matrix") < other.total_data_passes - 1
+    np.testing.assert_allclose(found.values, other.values, rtol=1e-11)
+    np.testing.assert_allclose(found.scores(x), other.scores(x), atol=1e-6)
+    assert found.certificate is not None and found.certificate["ground"] in ("always", "random start")
+    np.testing.assert_allclose(found.mean if center else x.mean(0), x.mean(axis=0), rtol=1e-13)
+
+
+def test_small_values_take_a_pass_that_verifies_them() -> None:
+    """A fall of 10^3 costs nine digits of the bound of line 7: A^T A itself is asked. Mutants: it is not divided by the
+    value, or not what was measured; with either the run ends after two steps.
+    """
+    rng = np.random.default_rng(0)
+    turn = np.linalg.qr(rng.standard_normal((500, 20)))[0]
+    x = np.linalg.qr(rng.standard_normal((50, 20)))[0] * np.geomspace(1, 1e-3, 20) @ turn.T
+    few, many = (npmdask.top_k(x, k, kind="samples", tol=1e-7, **ROW_GRAM) for k in (3, 20))
+    assert few.steps == 2 < many.steps and few.converged and many.converged
+    np.testing.assert_allclose(many.values, np.geomspace(1, 1e-6, 20) / 50, rtol=1e-6)
+
+
+def test_zeros_have_no_components() -> None:
+    found = npmdask.top_k(np.zeros((5, 40)), 3, kind="samples", **ROW_GRAM)
+    assert found.converged and not found.values.any()
+    np.testing.assert_allclose(found.basis.T @ found.basis, np.eye(3), atol=1e-14)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_run_that_is_cut_short_goes_on_with_the_same_bits(
+    threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    z = zarr.create_array(tmp_path / "x.zarr", shape=(40, 900), dtype="f4", chunks=(16, 100))
+    z[...] = normal(np.random.default_rng(2), 40, 900) + 7
+    asked: dict[str, Any] = {"kind": "matrix", "center": True, "tol": 1e-6, "algorithm": "row-gram"}
+    whole = npmdask.top_k(tmp_path / "x.zarr", 3, store=tmp_path / "whole", threads=2, **asked)
+    with monkeypatch.context() as patched:
+        patched.setattr(RowGramKrylov, "pairs_of_formed", 1)
+        npmdask.top_k(tmp_path / "x.zarr", 3, store=tmp_path / "short", max_steps=1, threads=threads, **asked)
+    again = npmdask.resume(tmp_path / "short", max_steps=10, threads=threads)
+    assert again.basis.tobytes() == whole.basis.tobytes() and again.values.tobytes() == whole.values.tobytes()
+    more = npmdask.deflate(tmp_path / "whole", 2, store=tmp_path / "more")
+    assert more.converged and len(more.values) == 5 and more.total_data_passes == 3
+
+
+def test_chunks_are_held_to_their_checksums(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the passes, of data that were never ingested. Mutant: columns of chunks are not compared."""
+    z = zarr.create_array(tmp_path / "x.zarr", shape=(40, 300), dtype="f8", chunks=(16, 100), compressors=None)
+    z[...] = normal(np.random.default_rng(2), 40, 300)
+    asked: dict[str, Any] = {"kind": "samples", "store": tmp_path / "run", **ROW_GRAM}
+    with monkeypatch.context() as patched:
+        patched.setattr(RowGramKrylov, "pairs_of_formed", 1)  # as if it were killed between the passes
+        npmdask.top_k(tmp_path / "x.zarr", 3, max_steps=1, **asked)
+    chunk, stat = tmp_path / "x.zarr/c/1/2", (tmp_path / "x.zarr/c/1/2").stat()
+    held = bytearray(chunk.read_bytes())
+    held[80] ^= 1
+    chunk.write_bytes(held)
+    os.utime(chunk, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    with pytest.raises(BadInputError, match=r"chunk c/1/2 .* is corrupt"):
+        npmdask.resume(tmp_path / "run", max_steps=9)
+    chunk.unlink()
+    with pytest.raises(BadInputError, match="c/1/2"):
+        npmdask.top_k(tmp_path / "x.zarr", 3, kind="samples", **ROW_GRAM)
+
+
+@pytest.mark.parametrize(
+    "data, asked, error, said",
+    [
+        (np.eye(9), {"kind": "symmetric"}, BadInputError, r"forms A A\^T, and .* is of kind symmetric"),
+        (sp.csr_matrix(np.eye(9)), {}, RefusedError, "is sparse: leave algorithm out"),
+        (np.eye(9), {"k": 0.9}, RefusedError, 'leave algorithm = "row-gram" out'),
+        (np.eye(9), {"center": True, "missing": "mean"}, RefusedError, "has missing values"),
+        (np.eye(9), {"mechanism": "gaussian", "stddev": 0.1}, RefusedError, "use 'power' with a noise mechanism"),
+    ],
+)
+def test_what_it_cannot_do(data: Any, asked: dict[str, Any], error: type[Exception], said: str) -> None:
+    kind = "sparse" if sp.issparse(data) else "samples"
+    with pytest.raises(error, match=said):
+        npmdask.top_k(data, **{"k": 2, "kind": kind, **ROW_GRAM, **asked})
+
+
+def test_a_value_that_is_none_is_named() -> None:
+    x = np.ones((5, 40))
+    x[3, 21] = np.nan
+    with pytest.raises(BadInputError, match="nan at row 3, column 21"):
+        npmdask.top_k(x, 2, kind="samples", **ROW_GRAM)
+
+
+def test_what_does_not_fit_is_refused_with_what_would() -> None:
+    wide = zarr.create_array({}, shape=(3000, 400_000), chunks=(1000, 400_000), dtype="f4")
+    with pytest.raises(MemoryRefusedError, match='or algorithm = "krylov", which forms no matrix of rows x rows'):
+        npmdask.top_k(wide, 3, kind="samples", algorithm="row-gram", memory="2GiB")
+
+
+def chosen(shape: tuple[int, int], chunks: tuple[int, int] | None = None, **request: Any) -> str:
+    """What ``auto`` takes for data of this shape, of which nothing is read."""
+    array = zarr.create_array({}, shape=shape, dtype="i1", chunks=chunks or (shape[0], 2000))
+    asked = Request(**{"target_rank": 3, **request})
+    return str(posed(asked, open_source(array, "samples"), Resources()).algorithm.name)
+
+
+def test_auto_forms_the_small_side_where_that_is_the_fastest_way() -> None:
+    assert chosen((400, 40_000)) == chosen((1000, 40_000)) == "row-gram"
+    assert chosen((400, 10_000)) == "krylov", "a pass takes no time"
+    assert chosen((1400, 40_000)) == chosen((1000, 9_000)) == "krylov", "nine passes are made meanwhile"
+    assert chosen((600, 1_000_000), (600, 1_000_000)) == "krylov", "600 MB of each column of chunks at once"
+    assert chosen((400, 40_000), mechanism="gaussian", stddev=1.0) == "power"
+    assert chosen((400, 40_000), target_rank=0.9) == "krylov"
+
+
+def test_large_data_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the clock no test may depend: passes as slow as a disk make the small side win, free ones make it lose."""
+    for name in ("TIMED", "MANY_ENTRIES", "SURE"):
+        monkeypatch.setattr(automatic, name, 0)
+    measured, x = plan.measure_throughput, normal(np.random.default_rng(0), 60, 2000)
+    for slow, wanted in ((1.0, "row-gram"), (1e4, "krylov")):
+
+        def clock(*args: Any, slow: float = slow, **options: Any) -> Any:
+            found = measured(*args, **options)
+            assert found.formed is not None and found.formed > 0
+            rates = dict.fromkeys(("early", "late", "again", "late_again"), 1e-6)
+            return replace(found, **rates, column=1e-13, step_seconds=0.0, formed=slow * 1e-6)
+
+        monkeypatch.setattr(plan, "measure_throughput", clock)
+        asked = Request(target_rank=3, iteration_rank=5, tol=1e-6)
+        assert posed(asked, open_source(x, "samples"), Resources()).algorithm.name == wanted
+
+
+def test_a_plan_shows_the_small_side() -> None:
+    problem = posed(Request(target_rank=3), open_source(normal(np.random.default_rng(0), 60, 2000)), Resources())
+    found = plan.plan_run(problem, Resources())
+    assert [route.algorithm for route in found.routes] == ["krylov", "row-gram", "power"]
+    assert found.routes[1].passes == 3 < found.routes[0].passes
+
+
+@pytest.mark.parametrize("kind", ["samples", "matrix"])
+def test_one_step_is_not_enough_for_vectors(kind: str) -> None:
+    """The first step knows values and no vectors: they were told beside the random start, and a share with it."""
+    x = normal(np.random.default_rng(1), 40, 200)
+    found = npmdask.top_k(x, 20, kind=kind, center=True, max_steps=1, **ROW_GRAM)
+    seen = x - x.mean(axis=0)
+    captured = np.linalg.norm(seen @ found.basis) ** 2 / np.linalg.norm(seen) ** 2
+    assert found.explained_share == pytest.approx(captured, rel=1e-9) and found.steps == 2
+    sizes = np.square(np.linalg.norm(seen @ found.basis, axis=0)) / (40 if kind == "samples" else 1)
+    np.testing.assert_allclose(found.values ** (1 if kind == "samples" else 2), sizes, rtol=1e-9)

@@ -1,0 +1,37 @@
+"""``kill -9`` of runs with weights and gaps, in the survey, inside passes, between steps: the same bits in the end."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.conftest import same_bytes, write_zarr
+from tests.processes import exit_status
+from tests.weights.weighted_job import main
+
+SURVEY, LEFT = "survey of the columns", "left singular vectors"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("algorithm", "places"),
+    [("power", (SURVEY, "step 1", "1", "step 2", "2", LEFT)), ("gram", (SURVEY, "step 1", LEFT))],
+)
+def test_killed_with_weights_and_gaps_it_ends_in_the_same_bits(
+    algorithm: str, places: tuple[str, ...], tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((60, 12)) * np.geomspace(9, 3, 12) + np.arange(12)
+    rows[rng.random(rows.shape) < 0.1] = np.nan
+    write_zarr(tmp_path / "x", rows, (17, 5))
+    np.save(tmp_path / "u.npy", np.linspace(0.0, 3.0, 60))
+    np.save(tmp_path / "v.npy", np.linspace(2.0, 0.5, 12))
+    assert exit_status(main, tmp_path, "whole", algorithm, "end") == 0
+    for place in places:
+        assert exit_status(main, tmp_path, "run", algorithm, place) == -signal.SIGKILL, place
+    assert exit_status(main, tmp_path, "run", algorithm, "end") == 0
+    parts = ("steps", "result", "survey", "missing", "weights", "left.zarr")
+    same_bytes(tmp_path / "whole", tmp_path / "run", parts)
