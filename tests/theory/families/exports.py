@@ -111,7 +111,8 @@ def written(problem: Exported, folder: Path, names: list[str]) -> str:
             cells = pd.DataFrame(index=[f"c{i}" for i in range(len(x))])
             anndata.AnnData(x, var=pd.DataFrame(index=names), obs=cells).write_h5ad(path)
     if problem.format in INGESTED:
-        required("ingest", str(path), str(folder / "ingested.zarr"), "--quiet")
+        said = ["--header"] if len(names) < 3 and (problem.format, problem.names) == ("csv", "numbers") else []
+        required("ingest", str(path), str(folder / "ingested.zarr"), "--quiet", *said)  # two numbers may be data
         return str(folder / "ingested.zarr")
     return str(path)
 
