@@ -185,7 +185,7 @@ assert main(["report", "runs/x"]) == 2
 MISSING = {
     "flows": "import npmdask.prefect",
     "ingest": "from npmdask.formats.ingest import ingest; ingest('t.csv', 't.zarr')",
-    "private": "import npmdask.ledger",
+    "private": "from npmdask.ledger import open_ledger",
     "report": "import npmdask.report.plots as p; p.axes('', '', '')",
     "objects": "npmdask.top_k('s3://there/x.zarr', 2)",
     "nodes": "import npmdask.federated.server",

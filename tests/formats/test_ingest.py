@@ -762,11 +762,11 @@ def test_what_a_killed_overwrite_left_is_no_obstacle(tmp_path: Path) -> None:
 KILL = """
 import json, os, signal, sys
 from importlib import import_module
-from npmdask.core.storage import ingest
+from npmdask.formats import ingest
 from npmdask.formats.writers import sparse
 source, dest, options, constants = json.loads(sys.argv[1])
 for module, name, value in constants:
-    setattr(import_module("npmdask.core.storage." + module), name, value)
+    setattr(import_module("npmdask.formats." + module), name, value)
 sparse.SparseWriter.CHUNK = 1000
 def progress(done, total, size):
     if done >= 2000:
@@ -775,11 +775,11 @@ ingest.ingest(source, dest, progress=progress, **options)
 """
 SMALL = [
     ("writers.journal", "JOURNAL_BYTES", 16384),
-    ("formats.common", "BATCH_BYTES", 30000),
-    ("formats.common", "TEXT_BYTES", 30000),
-    ("formats.compressed", "BATCH_ENTRIES", 500),
-    ("formats.compressed", "BUCKET_BYTES", 20000),
-    ("formats.compressed", "MAX_BUCKETS", 4),
+    ("common", "BATCH_BYTES", 30000),
+    ("common", "TEXT_BYTES", 30000),
+    ("compressed", "BATCH_ENTRIES", 500),
+    ("compressed", "BUCKET_BYTES", 20000),
+    ("compressed", "MAX_BUCKETS", 4),
 ]
 
 
@@ -853,7 +853,7 @@ def test_a_kill_leaves_no_trace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, options: dict[str, Any]
 ) -> None:
     for module, constant, value in SMALL:
-        monkeypatch.setattr(f"npmdask.core.storage.{module}.{constant}", value)
+        monkeypatch.setattr(f"npmdask.formats.{module}.{constant}", value)
     monkeypatch.setattr(SparseWriter, "CHUNK", 1000)
     source = write_source(tmp_path, name)
     ingest(source, tmp_path / "calm.zarr", **options)
@@ -873,7 +873,7 @@ def test_a_kill_leaves_no_trace(
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     script = """
 import re, sys
-from npmdask.core.storage import ingest
+from npmdask.formats import ingest
 def peak():
     return int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]) // 1024
 before = peak()

@@ -126,7 +126,7 @@ def test_an_interrupted_write_goes_on_to_the_same_bytes(
 
 KILL = """
 import os, signal, sys
-from npmdask.core.storage import ingest
+from npmdask.formats import ingest
 from npmdask.formats.writers import journal
 from npmdask.formats import common
 journal.JOURNAL_BYTES, common.BATCH_BYTES = 1, 2000

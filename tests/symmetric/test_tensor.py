@@ -357,7 +357,7 @@ def test_an_interrupted_write_goes_on_to_the_same_bytes(tmp_path: Path, monkeypa
 
 KILL = """
 import os, signal, sys
-from npmdask.core.storage import ingest
+from npmdask.formats import ingest
 from npmdask.formats.writers import journal
 journal.JOURNAL_BYTES = 1
 def progress(done, blocks, size):

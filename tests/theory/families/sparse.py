@@ -28,10 +28,13 @@ class Sparse(Problem):
 
 
 def problem(rng: Rng) -> Sparse:
-    n, d = whole(rng, 2, 199), whole(rng, 1, 39)
+    n, d, many = whole(rng, 2, 199), whole(rng, 1, 39), chance(rng, 0.03)
+    if many:  # sums over rows with a large mean round
+        n, d = whole(rng, 3000, 12000), whole(rng, 1, 8)
     x = rng.standard_normal((n, d)) * np.geomspace(1, power_of_ten(rng, -3, 0), d)
     x = np.where(rng.random((n, d)) < one_of(rng, (0.05, 0.2, 0.5)), x, 0)
     change = one_of(rng, ("none", "counts", "a full column", "units", "rows of all sizes", "empty columns"))
+    change = "a full column" if many else change
     if change == "counts":
         x = np.round(np.abs(x) * 5)
     elif change == "a full column":
@@ -91,7 +94,8 @@ def check(problem: Sparse, folder: Path) -> Findings:
     judge(found, solution, question)
     values = np.asarray(solution.values)
     if solution.answered and solution.explained_share is not None:
-        found.close("share", solution.explained_share, (values**2).sum() / question.total, 1e-6, 1.0)
+        rounded = 2 * (largest_bound(solution.certificate) or 0.0) / (values[0] or 1)
+        found.close("share", solution.explained_share, (values**2).sum() / question.total, max(1e-6, rounded), 1.0)
     if problem.container != "Gram":
         scores = truth.rows_before @ np.asarray(solution.basis)
         rounding = truth.of_scores(scaled=how["scale"])
