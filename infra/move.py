@@ -43,6 +43,9 @@ class Moves:
         }
         self._name = re.compile(r"(?<![\w./-])(npmdask|tests)((?:\.[A-Za-z_]\w*)+)")
         self._path = re.compile(r"(?<![\w-])(?<!\w/)((?:npmdask|tests)(?:/[\w-]+)+(?:\.py)?)(?![\w.-]*\.\w)")
+        self._import = re.compile(
+            r"from ((?:npmdask|tests)(?:\.\w+)*) import (\w+(?:, \w+)*)\b(?! as)(?!,)"
+        )  # in strings
         self._within = re.compile(r"(?<![\w./-])([a-z_]+(?:/[\w-]+)+\.py)\b")  # paths as pages write them
 
     def _targets(self, folder: str) -> set[str]:
@@ -65,6 +68,7 @@ class Moves:
 
     def text(self, text: str) -> str:
         """Rewrite dotted names and paths."""
+        text = self._import.sub(lambda found: "; ".join(self.statements(found[1], found[2].split(", "))), text)
         text = self._name.sub(lambda found: self.name(found[0]), text)
         text = self._path.sub(lambda found: self.path(found[1]), text)
         return self._within.sub(lambda found: self.path(f"npmdask/{found[1]}").removeprefix("npmdask/"), text)
@@ -77,24 +81,25 @@ class Moves:
             end, module = node.end_lineno or node.lineno, node.module or ""
             if module.partition(".")[0] not in ("npmdask", "tests"):
                 continue
-            found: dict[str, list[str]] = {}
-            for alias in node.names:
-                package, _, name = self.imported(module, alias.name)
-                said = alias.asname or (alias.name if name != alias.name else None)
-                found.setdefault(package, []).append(name if said is None or said == name else f"{name} as {said}")
-            if {*found} == {module}:
+            names = [f"{alias.name} as {alias.asname}" if alias.asname else alias.name for alias in node.names]
+            if len(said := self.statements(module, names)) == 1 and said[0].split()[1] == module:
                 continue
             indent = lines[node.lineno - 1][: node.col_offset]
             noted = re.search(r"#.*$", lines[end - 1].rstrip("\n"))
             tail = f"  {noted[0]}" if noted and end == node.lineno else ""
-            said_all = [f"{indent}from {package} import {', '.join(names)}{tail}\n" for package, names in found.items()]
-            lines[node.lineno - 1 : end] = said_all
+            lines[node.lineno - 1 : end] = [f"{indent}{statement}{tail}\n" for statement in said]
         return self.text("".join(lines))
 
-    def imported(self, module: str, name: str) -> tuple[str, str, str]:
-        """Return the package and the name by which ``from module import name`` finds the same."""
-        full = f"{module}.{name}"
-        return self.modules[full].rpartition(".") if full in self.modules else (self.name(module), ".", name)
+    def statements(self, module: str, names: list[str]) -> list[str]:
+        """Return the statements that import the same: names of a package may be modules, and lie apart now."""
+        found: dict[str, list[str]] = {}
+        for each in names:
+            name, _, given = each.partition(" as ")
+            moved = self.modules.get(f"{module}.{name}")
+            package, _, now = moved.rpartition(".") if moved else (self.name(module), ".", name)
+            given = given or name
+            found.setdefault(package, []).append(now if now == given else f"{now} as {given}")
+        return [f"from {package} import {', '.join(those)}" for package, those in found.items()]
 
 
 def main(root: Path) -> None:
