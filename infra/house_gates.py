@@ -344,7 +344,7 @@ def words_of(node: ast.AST) -> tuple[list[str], list[str]]:
 def names(checkout: Checkout, features: Sequence[Entry]) -> dict[str, list[str]]:
     """List, for each feature, the lines of the core that know it by name."""
     trees = {path: ast.parse(path.read_text()) for path in checkout.core_files() if path != checkout.features}
-    own = {name for tree in trees.values() for name in given_names(tree)}
+    own = {name for tree in trees.values() for name in given_names(tree)} | {*dir(str), *dir(dict)}
     exports = {
         one.name: {
             name for f in one.folders for path in (checkout.package / f).rglob("*.py") for name in exported(path)
