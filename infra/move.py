@@ -16,7 +16,7 @@ from pathlib import Path
 
 TABLE = Path(__file__).with_name("moves.toml")
 TEXTS = {".py", ".md", ".toml", ".yaml", ".yml", ".sh", ".json", ".cfg", ".txt", ".service", ".cff", ""}
-KEPT = ("tests/goldens/fixtures/", "infra/moves.toml", "infra/house_map.toml", "benchmarks/results/")
+KEPT = ("tests/goldens/fixtures/", "tests/goldens/bits.json", "infra/moves.toml", "benchmarks/results/")
 ABOVE = re.compile(r"(Path\(__file__\)(?:\.resolve\(\))?\.parents\[)(\d+)\]")
 
 

@@ -196,7 +196,7 @@ def _derived_problem(source: Source, request: Request, earlier: object) -> Probl
     if name not in OPERATORS:
         raise BadInputError(
             f"unknown operator {name!r}: {closest(str(name), list(OPERATORS)) if OPERATORS else 'none is registered'}; "
-            "call npmdask.core.runs.problem.register_operator in this process first"
+            "call npmdask.runs.problem.register_operator in this process first"
         )
     others = (request.privacy, earlier, request.low_rank_tol, request.center or None, request.scale or None)
     if (
