@@ -10,11 +10,16 @@ from npmdask.errors import BadInputError, BudgetError, CommitError, NpmdaskError
 
 if TYPE_CHECKING:
     from npmdask.api import resume, top_k
+    from npmdask.core.algorithms import register_algorithm
     from npmdask.core.runs.deflation import deflate
+    from npmdask.core.runs.observers import Observer
+    from npmdask.core.runs.problem import register_operator
     from npmdask.core.runs.solution import Solution
+    from npmdask.core.storage.source import register_source
     from npmdask.dilation.triplets import singular_triplets
     from npmdask.estimators.incremental_pca import IncrementalPCA
     from npmdask.estimators.pca import PCA, TruncatedSVD
+    from npmdask.formats.ingest import ingest
     from npmdask.latent.estimators import ICA, Mixture
     from npmdask.privacy.components import private_components
     from npmdask.privacy.private_pca import PrivatePCA
@@ -38,7 +43,12 @@ MODULES = {
     "npmdask.two_fields.answers": "CoupledModes FieldModes cca mca",
     "npmdask.two_fields.estimators": "CCA MCA",
     "npmdask.privacy.request": "Privacy",
+    "npmdask.core.algorithms": "register_algorithm",
     "npmdask.core.runs.deflation": "deflate",
+    "npmdask.core.runs.observers": "Observer",
+    "npmdask.core.runs.problem": "register_operator",
+    "npmdask.core.storage.source": "register_source",
+    "npmdask.formats.ingest": "ingest",
     "npmdask.stored_gram.store": "GramStore gram",
     "npmdask.privacy.components": "private_components",
     "npmdask.core.runs.solution": "Solution",
@@ -61,6 +71,7 @@ __all__ = [
     "IncrementalPCA",
     "Mixture",
     "NpmdaskError",
+    "Observer",
     "Privacy",
     "PrivatePCA",
     "RefusedError",
@@ -72,8 +83,12 @@ __all__ = [
     "cca",
     "deflate",
     "gram",
+    "ingest",
     "mca",
     "private_components",
+    "register_algorithm",
+    "register_operator",
+    "register_source",
     "resume",
     "singular_triplets",
     "stream_components",

@@ -176,7 +176,7 @@ def top_k(
         Makes the run a differentially private release. It needs a ``store``, and a budget granted in the ledger
         (``npmdask ledger grant``).
     operator : str, optional
-        Name of your own operator, instead of that of the data: see :func:`npmdask.core.runs.problem.register_operator`.
+        Name of your own operator, instead of that of the data: see :func:`register_operator`.
     row_weights : array_like, DataArray, str or Path, shape (m,), optional
         Weight of each row, not negative: 2 counts like two equal rows, 0 like none. Means, deviations and covariances
         are weighted as well. Also the name of a coordinate of the data, or the path of an array (.npy or Zarr). No

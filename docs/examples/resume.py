@@ -16,7 +16,7 @@ import numpy as np
 import zarr
 
 import npmdask
-from npmdask.core.runs.observers import Observer
+from npmdask import Observer
 
 folder = Path(tempfile.mkdtemp())
 rng = np.random.default_rng(0)
@@ -25,7 +25,7 @@ zarr.save(folder / "rows.zarr", rows)
 
 program = f"""
 import os, signal, npmdask
-from npmdask.core.runs.observers import Observer
+from npmdask import Observer
 class Killed(Observer):
     def on_step(self, step):
         if step.number == 4:

@@ -1,7 +1,7 @@
 """Rows that another program gives: computed, or fetched from where npmdask has no reader for.
 
 Such a program (:class:`Rows`) is registered under the scheme of its URLs
-(:func:`npmdask.core.storage.source.register_source`) and is then a source like any other. Nothing that it says is
+(:func:`npmdask.register_source`) and is then a source like any other. Nothing that it says is
 believed: every tile is looked at, its rows are counted, and its checksums, taken in the first pass, must be the same in
 every later one, also after a kill.
 """

@@ -224,7 +224,7 @@ def ingest_tensor(
     mark: Any,
     progress: Progress | None,
 ) -> IngestSummary:
-    """The part of :func:`npmdask.formats.ingest.ingest` that is for tensors; parameters and errors are as there."""
+    """The part of :func:`ingest` that is for tensors; parameters and errors are as there."""
     began, options = time.perf_counter(), {"dataset": dataset, "missing": missing, "symmetrise": symmetrise}
     with locked(target), scratch_folder(target) as spool:
         with reading(path):
@@ -319,37 +319,63 @@ def ingest(
     progress: Progress | None = None,
     on_slab: OnSlab | None = None,
 ) -> IngestSummary:
-    """Write ``src`` into a new npmdask store ``dest``.
+    """
+    Copy a file into a new store: checked, with checksums, in bounded memory.
+
+    The store appears only when it is complete. The same call continues an ingest that was killed.
 
     Parameters
     ----------
-    src : a file or folder in one of the formats of ``SUPPORTED``, or a pattern of tables, such as ``dir/*.csv``.
-    dest : folder to create; an ingest that was killed is continued if nothing about it changed.
-    kind : samples (default of dense data), sparse (default of sparse data), symmetric (checked), matrix.
-        Sparse data become dense for a dense kind and the other way round.
-        matrices: of a 3-D array (n x d x d) in .npy or Zarr; each becomes a row of d^2 numbers.
-        tensor: of a 3-D array (d x d x d) in .npy or Zarr, whose every entry is compared with its mirror images;
-        its unique blocks are stored.
-    layout : of a symmetric matrix: packed (default; its upper triangle, half the bytes) or full.
-    dataset : which array, where a file holds several.
-    chunks : rows and columns of a chunk (dense kinds), three equal numbers for a tensor; chosen if None.
-    shards : bytes of a file that holds several chunks (128 * 2**20 or "128MiB"), of dense rows or of the entries of
-        sparse ones; a file for each chunk if None. There are fewer files; each is written at once, from memory.
-    dtype : stored type; the source's if None. A value that it does not have is an error.
-    rounding : "nearest" rounds values that a float ``dtype`` does not have, "error" names the first and refuses.
-    missing : "fill" reads chunks of Zarr or HDF5 that are not there as their fill value, "error" refuses.
-    non_finite : "zero" stores a row of dense data that holds a NaN or an infinity as zeros and says nothing of it:
-        what a private run counts it as. "missing" stores a NaN of samples or a matrix, which a run treats as its
-        ``missing`` says (docs/missing.md), and does not say whether there was any; an infinity is refused. "error"
-        names the first and refuses.
-    symmetrise : of a tensor: store the mean over the six orders of the indices, instead of comparing.
-    header : whether the first line of CSV is names. If None it is where none of it is a number; a line of names and
-        numbers is refused. The summary says what was taken for names.
-    columns : of a table names of columns, "numeric" (integers and floats only), or a mapping of "only" and
-        "leave_out" to such; all if None, but for names of rows. The summary says what was left out.
-    progress : called after every batch with rows done, rows in all (None if unknown) and bytes done.
-    on_slab : called with the array and how many rows of its chunks are written, after each one; of dense rows whose
+    src : str or Path
+        A file or folder in one of the formats that ``npmdask.formats.SUPPORTED`` names, or a pattern of tables, such as
+        ``dir/*.csv``.
+    dest : str or Path
+        Folder to create.
+    kind : {"samples", "sparse", "symmetric", "matrix", "matrices", "tensor"}, optional
+        What the data are; by default "samples", or "sparse" where they are. Sparse data become dense for a dense kind
+        and the other way round. "symmetric": checked. "matrices": a 3-D array (n x d x d) in .npy or Zarr, each matrix
+        of which becomes a row of d^2 numbers. "tensor": a 3-D array (d x d x d) in .npy or Zarr, whose every entry is
+        compared with its mirror images; its unique blocks are stored.
+    layout : {"packed", "full"}, optional
+        Of a symmetric matrix: its upper triangle, half the bytes (the default), or all of it.
+    dataset : str, optional
+        Name of the array, where a file holds several.
+    chunks : tuple of int, optional
+        Rows and columns of a chunk of a dense kind; three equal numbers for a tensor. By default they are chosen.
+    shards : int or str, optional
+        Bytes of a file that holds several chunks of dense rows, or of the entries of sparse ones, like "128MiB": there
+        are fewer files, each written at once, from memory. By default each chunk is a file.
+    dtype : str or dtype, optional
+        Stored type; by default that of the source. A value that it does not have is an error.
+    missing : {"error", "fill"}, default "error"
+        Chunks of Zarr or HDF5 that do not exist: refused, or read as their fill value.
+    non_finite : {"error", "zero", "missing"}, default "error"
+        NaN and infinities: "error" names the first and refuses. "zero" stores a row of dense data that holds one as
+        zeros, as which a private run counts it, and does not say so. "missing" stores a NaN of samples or a matrix,
+        which a run treats as its ``missing`` says (docs/missing.md), and does not say whether there was any; an
+        infinity is refused.
+    rounding : {"error", "nearest"}, default "error"
+        Values that a float ``dtype`` does not have: the first is named and refused, or all are rounded.
+    symmetrise : bool, default False
+        Of a tensor: store the mean over the six orders of the indices, instead of comparing.
+    header : bool, optional
+        Whether the first line of CSV is names. By default it is where none of it is a number; a line of names and
+        numbers is refused.
+    columns : list of str, "numeric" or dict, optional
+        Columns of a table: names, "numeric" (integers and floats only), or ``{"only": ..., "leave_out": [...]}``. By
+        default all, but for names of rows.
+    overwrite : bool, default False
+        Replace ``dest`` once the new store is complete.
+    progress : callable, optional
+        Called after every batch with rows done, rows in all (None if unknown) and bytes done.
+    on_slab : callable, optional
+        Called with the array and how many of its rows are written, after each row of chunks; for dense rows whose
         number is known before.
+
+    Returns
+    -------
+    IngestSummary
+        Kind, shape, dtype and fingerprint of the store, seconds and bytes, and what was taken for names or left out.
 
     Raises
     ------
@@ -360,6 +386,21 @@ def ingest(
         ``dest`` exists, or another process is writing it.
     CommitError
         The disk is full; what is written is kept and the same call goes on from it.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import npmdask
+    >>> rows = np.random.default_rng(0).standard_normal((500, 20)) * np.geomspace(8, 1, 20)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     np.save(f"{folder}/rows.npy", rows)
+    ...     summary = npmdask.ingest(f"{folder}/rows.npy", f"{folder}/rows.zarr")
+    ...     solution = npmdask.top_k(f"{folder}/rows.zarr", 3, center=True)
+    >>> summary.kind, summary.shape
+    ('samples', (500, 20))
+    >>> np.allclose(solution.values, np.linalg.eigvalsh(np.cov(rows.T, bias=True))[:-4:-1])
+    True
     """
     began = time.perf_counter()
     path = local_path(

@@ -1,5 +1,5 @@
-"""What watches a run."""
+"""What watches a run: :class:`npmdask.Observer`."""
 
-from npmdask.core.runs.observers import Observer
+from npmdask import Observer
 
 __all__ = ["Observer"]

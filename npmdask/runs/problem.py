@@ -1,5 +1,5 @@
-"""Operators of other packages."""
+"""Operators of other packages: :func:`npmdask.register_operator`."""
 
-from npmdask.core.runs.problem import register_operator
+from npmdask import register_operator
 
 __all__ = ["register_operator"]

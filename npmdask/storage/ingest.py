@@ -1,5 +1,5 @@
-"""Copy files into a store."""
+"""Copy files into a store: :func:`npmdask.ingest`."""
 
-from npmdask.formats.ingest import ingest
+from npmdask import ingest
 
 __all__ = ["ingest"]

@@ -1,5 +1,5 @@
-"""Sources of other packages."""
+"""Sources of other packages: :func:`npmdask.register_source`."""
 
-from npmdask.core.storage.source import register_source
+from npmdask import register_source
 
 __all__ = ["register_source"]

@@ -60,13 +60,13 @@ def ingest_with_gram(
     gram : str or Path
         Store of the Gram to create.
     kind : {"samples", "matrix", "sparse"}, optional
-        As for :func:`npmdask.formats.ingest.ingest`.
+        As for :func:`npmdask.ingest`.
     overwrite : bool, default False
         Replace ``dest`` once the new store is whole.
     observer : Observer, optional
         Of the last pass.
     **options
-        Further ones of :func:`npmdask.formats.ingest.ingest`.
+        Further ones of :func:`npmdask.ingest`.
 
     Returns
     -------

@@ -36,17 +36,20 @@ def is_ours(algorithm: Any) -> bool:
 
 
 def register_algorithm(kind: type[Any]) -> type[Any]:
-    """Make an algorithm known by its name to Python, the command line and flows.
+    """
+    Make an algorithm known by its name to Python, the command line and flows.
 
     Its answer is made of a pass of npmdask with its vectors, not of what it says of them: one pass more.
 
     Parameters
     ----------
-    kind : a frozen dataclass with the methods of :class:`Algorithm`, a class method ``make`` and a ``name``.
+    kind : type
+        A frozen dataclass with the methods of :class:`npmdask.core.algorithms.Algorithm`, a class method ``make`` and a
+        ``name``.
 
     Returns
     -------
-    kind
+    type
         The class itself, so that this may be used as a decorator.
 
     Raises
@@ -56,10 +59,15 @@ def register_algorithm(kind: type[Any]) -> type[Any]:
 
     Examples
     --------
-    >>> from npmdask.core.algorithms import REGISTRY, PowerMethod, register_algorithm
-    >>> @register_algorithm
+    >>> import numpy as np
+    >>> import npmdask
+    >>> from npmdask.algorithms import REGISTRY, PowerMethod
+    >>> @npmdask.register_algorithm
     ... class Slow(PowerMethod):
     ...     name = "slow-power"
+    >>> rows = np.random.default_rng(0).standard_normal((500, 20)) * np.geomspace(8, 1, 20)
+    >>> npmdask.top_k(rows, 3, algorithm="slow-power").converged
+    True
     >>> REGISTRY.pop("slow-power") is Slow
     True
     """

@@ -144,7 +144,7 @@ S = TypeVar("S")
 class Algorithm(Protocol[S]):
     """Frozen public configuration and what is done with it.
 
-    A class that is registered (:func:`npmdask.core.algorithms.register_algorithm`) is made by ``make(question,
+    A class that is registered (:func:`npmdask.register_algorithm`) is made by ``make(question,
     options)``, a class method; ``options`` are those of the request, and what it does not know it refuses. Facts of the
     class, each False where it is left out:
 

@@ -191,7 +191,7 @@ def _with_random_columns(start: Start, k: int, p: int, most: int, *, asked: bool
 
 
 def _derived_problem(source: Source, request: Request, earlier: object) -> Problem:
-    """The problem of an operator from outside (:func:`npmdask.core.runs.problem.register_operator`)."""
+    """The problem of an operator from outside (:func:`npmdask.register_operator`)."""
     name = request.operator
     if name not in OPERATORS:
         raise BadInputError(

@@ -21,49 +21,168 @@ if TYPE_CHECKING:
 
 
 class Observer:
-    """Told of everything; does nothing. Base of what prints, draws or publishes."""
+    """
+    Watch a run: the base of what prints, draws or publishes its events.
+
+    Every method does nothing: override those that you need. They are called after the event and can change nothing. A
+    private run reports only what is public: :meth:`on_stage`, :meth:`on_begin`, :meth:`on_pass`, :meth:`on_step` and
+    :meth:`on_end`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import npmdask
+    >>> class Steps(npmdask.Observer):
+    ...     def __init__(self):
+    ...         self.residuals = []
+    ...     def on_step(self, step):
+    ...         self.residuals.append(step.worst_residual)
+    >>> observer = Steps()
+    >>> rows = np.random.default_rng(0).standard_normal((500, 60)) * np.geomspace(8, 1, 60)
+    >>> solution = npmdask.top_k(rows, 3, algorithm="krylov", observer=observer)
+    >>> len(observer.residuals) == solution.steps, observer.residuals[-1] < 1e-9
+    (True, True)
+    """
 
     def on_plan(self, plan: MemoryPlan) -> None:
-        """Before the first pass."""
+        """
+        Report the memory that is planned, before the first pass.
+
+        Parameters
+        ----------
+        plan : MemoryPlan
+            What the run needs, in bytes, and its numbers of processes and threads.
+        """
 
     def on_ready(self, problem: Problem, session: Session) -> None:
-        """All is bound and planned of a new run, and nothing is read yet. Private runs do not call this."""
+        """
+        Report that a new run is bound to its store and planned, and that nothing is read yet.
+
+        Parameters
+        ----------
+        problem : Problem
+            Everything that determines the result.
+        session : Session
+            Store, memory and threads of the run.
+        """
 
     def on_search(self, problem: Problem, stage: Problem, session: Session, store: RunStore) -> None:
-        """The same of a ``stage`` of the search for a rank, which ``problem`` asks for in ``store``."""
+        """
+        Report the same of a stage of the search for a rank.
+
+        Parameters
+        ----------
+        problem : Problem
+            The search.
+        stage : Problem
+            The stage, which asks for a number of components.
+        session : Session
+            That of the stage.
+        store : RunStore
+            Store of the search.
+        """
 
     def on_stage(self, label: str) -> None:
-        """A part of a longer job begins: the steps that follow are its own, counted from one."""
+        """
+        Report that a part of a longer job begins; the steps that follow are its own, counted from one.
+
+        Parameters
+        ----------
+        label : str
+            What the part does, as a phrase to show.
+        """
 
     def on_begin(self, done: int, expected: int | None, unit: str) -> None:
-        """Work of ``expected`` units (None: unknown) begins, or goes on after ``done`` of them.
+        """
+        Report that work begins, or goes on where it was.
 
-        ``unit``: "pass", "release" (of a private run, whose number of them is public), or what is counted, like "row".
+        Parameters
+        ----------
+        done : int
+            Units that are done already.
+        expected : int or None
+            Units in all; None where that is unknown.
+        unit : str
+            "pass", "release" (of a private run, whose number of them is public), or what is counted, such as "row".
         """
 
     def on_pass(self, label: str, total_bytes: int, total_chunks: int) -> None:
-        """A pass over the data begins."""
+        """
+        Report that a pass over the data begins.
+
+        Parameters
+        ----------
+        label : str
+            What the pass is for.
+        total_bytes : int
+            Bytes that it reads, decoded; 0 in a private run.
+        total_chunks : int
+            Chunks that it reads; 0 in a private run.
+        """
 
     def on_task(self, record: ReadStats) -> None:
-        """A part of the pass is done."""
+        """
+        Report that a part of the pass is done; first, what an interrupted pass had done.
+
+        Parameters
+        ----------
+        record : ReadStats
+            Bytes and chunks of this part, and their checksums.
+        """
 
     def on_step(self, step: Step) -> None:
-        """A step was committed: it survives whatever happens now."""
+        """
+        Report that a step was committed: it survives whatever happens now.
+
+        Parameters
+        ----------
+        step : Step
+            Its number, values, residuals and cost.
+        """
 
     def on_rows(self, rows: int, skipped: int, rate: float) -> None:
-        """About once a second of a stream: rows taken and left out so far, and rows per second of this call.
+        """
+        Report how far a stream is, about once a second.
 
-        ``rate`` is 0 where it was not measured.
+        Parameters
+        ----------
+        rows : int
+            Rows taken so far.
+        skipped : int
+            Rows left out so far.
+        rate : float
+            Rows per second of this call; 0 where it was not measured.
         """
 
     def on_measurement(self, measurement: Any) -> None:
-        """The model of a stream was measured; nothing says that this is committed yet."""
+        """
+        Report that the model of a stream was measured; this need not be committed yet.
+
+        Parameters
+        ----------
+        measurement : Measurement
+            How good the model is after so many rows.
+        """
 
     def on_stream_end(self, solution: Any) -> None:
-        """All rows that there were are taken and committed."""
+        """
+        Report that all rows that there were are taken and committed.
+
+        Parameters
+        ----------
+        solution : StreamSolution
+            The components so far.
+        """
 
     def on_end(self, solution: Solution) -> None:
-        """The run ended, in whatever way."""
+        """
+        Report that the run ended, in whatever way.
+
+        Parameters
+        ----------
+        solution : Solution
+            The answer, with its outcome.
+        """
 
 
 class Observers(Observer):

@@ -188,14 +188,18 @@ OPERATORS: dict[str, Callable[[Source], DerivedOperator]] = {}
 
 
 def register_operator(name: str, make: Callable[[Source], DerivedOperator]) -> None:
-    """Make an operator of yours known to :func:`npmdask.top_k` (``operator=name``), configurations and resume.
+    """
+    Make an operator of yours known to :func:`npmdask.top_k` (``operator=name``), configurations and resume.
+
+    Its answer gets no certificate, as npmdask knows no bound of it.
 
     Parameters
     ----------
-    name : what it is asked for by, in each process that uses it; part of a run's identity.
-    make : from a source to the operator on it, symmetric (d x d), like a
-        :class:`~npmdask.core.runs.stages.MomentOperator`. Its answer gets no certificate, as npmdask knows no bound of
-        it.
+    name : str
+        What it is asked for by, in each process that uses it; part of a run's identity.
+    make : callable
+        Makes of a source the operator on it, symmetric, shape (d, d), like a
+        :class:`~npmdask.core.runs.stages.MomentOperator`.
 
     Raises
     ------
@@ -207,7 +211,7 @@ def register_operator(name: str, make: Callable[[Source], DerivedOperator]) -> N
     >>> import numpy as np
     >>> import npmdask
     >>> from npmdask.core.operators import Gram, View
-    >>> from npmdask.core.runs.problem import OPERATORS, register_operator
+    >>> from npmdask.core.runs.problem import OPERATORS
     >>> from npmdask.core.runs.stages import MomentOperator
     >>> weights = np.arange(1.0, 101.0)
     >>> def weighted(source):
@@ -215,7 +219,7 @@ def register_operator(name: str, make: Callable[[Source], DerivedOperator]) -> N
     ...         return Gram(reader=reader, weight=1 / weights.sum(), view=View(row_weight=weights))
     ...     side = source.dimension
     ...     return MomentOperator(kind="symmetric", name="weighted", side=side, made=made, facts={}, arrays=(weights,))
-    >>> register_operator("weighted rows", weighted)
+    >>> npmdask.register_operator("weighted rows", weighted)
     >>> rows = np.random.default_rng(0).standard_normal((100, 6))
     >>> found = npmdask.top_k(rows, 2, operator="weighted rows")
     >>> np.allclose(found.values, np.linalg.eigvalsh(rows.T @ np.diag(weights) @ rows / weights.sum())[:-3:-1])

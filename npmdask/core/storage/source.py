@@ -57,20 +57,40 @@ _OPENERS: dict[str, Opener] = {}
 
 
 def register_source(scheme: str, opener: Opener) -> None:
-    """Let URLs that begin with ``scheme://`` be opened by ``opener``, everywhere in this process.
+    """
+    Let ``opener`` open the URLs that begin with ``scheme://``, everywhere in this process.
 
     A package that is installed needs no call: ``[project.entry-points."npmdask.sources"]`` with ``scheme =
     "module:opener"`` makes the command line and worker processes know it too.
 
     Parameters
     ----------
-    scheme : two letters or more; lower case letters, digits and ``+.-``.
-    opener : makes :class:`npmdask.containers.computed.Rows` of a URL.
+    scheme : str
+        Two characters or more: a lower case letter, then these, digits and ``+.-``.
+    opener : callable
+        Makes :class:`npmdask.containers.computed.Rows` of a URL: an object that gives its rows a unit at a time.
 
     Raises
     ------
     BadInputError
         No scheme, or one that npmdask opens itself.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import npmdask
+    >>> class Waves:
+    ...     shape, dtype = (500, 20), np.dtype("float64")
+    ...     unit_rows = 100
+    ...     identity = "waves, version 1"  # changes whenever the rows do
+    ...     needs = 2 * 100 * 20 * 8  # bytes, to make a unit
+    ...     def tiles(self, unit):
+    ...         yield np.random.default_rng(unit).standard_normal((100, 20)) * np.geomspace(8, 1, 20)
+    >>> npmdask.register_source("waves", lambda url: Waves())
+    >>> solution = npmdask.top_k("waves://all", 3)
+    >>> rows = np.concatenate([tile for unit in range(5) for tile in Waves().tiles(unit)])
+    >>> np.allclose(solution.values, np.linalg.svd(rows)[1][:3])
+    True
     """
     if scheme in (*schemes(), "file") or not re.fullmatch(r"[a-z][a-z0-9+.-]+", scheme):
         raise BadInputError(f"no source can be registered for {scheme!r}: use your own scheme, such as 'lab'")
@@ -264,7 +284,7 @@ def open_source(
     without either a plain 2-D array is a matrix. ``spill``: a folder for rows that are computed, so that they are
     computed once. ``gaps``: missing values of tables, masked arrays and files become NaN, for a rule that treats them.
     ``of_complex``: the caller can take complex numbers, which are refused otherwise. ``columns``: of a table, as of
-    :func:`npmdask.formats.ingest.ingest`; an address chooses them, too (:mod:`npmdask.core.storage.columns`).
+    :func:`npmdask.ingest`; an address chooses them, too (:mod:`npmdask.core.storage.columns`).
     ``exact``: False where nothing is made of the data, or only what their privacy budget pays for.
 
     What their user has to know (``notes``), that they have such a budget first of all, is warned of here.
