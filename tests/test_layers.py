@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 
@@ -124,6 +125,43 @@ def test_features_import_only_what_is_named_here() -> None:
             if others := (rooms & features) - {own}:
                 found[own] = found.get(own, set()) | others
     assert found == {name: {*others.split()} for name, others in PAIRS.items()}
+
+
+def test_any_module_can_be_imported_first() -> None:
+    """A worker process begins with whichever module it is sent: none may need itself half imported.
+
+    Mutant: names of ``npmdask/latent/fit.py`` imported in ``npmdask/latent/__init__.py``.
+    """
+    modules = {f"npmdask.{module_name(path)}": path for path in sources()}
+    needs = {name: {*at_once(path, modules)} - {name} for name, path in modules.items()}
+    for name, others in needs.items():  # packages of a module are imported before it, unless one is at it already
+        others |= {above for other in others for above in packages(other) & modules.keys() - {name, *packages(name)}}
+    ready = set[str]()
+    while new := {name for name in modules.keys() - ready if needs[name] <= ready}:
+        ready |= new
+    assert not sorted(modules.keys() - ready), "each of these waits for another of them"
+
+
+def packages(name: str) -> set[str]:
+    parts = name.split(".")
+    return {".".join(parts[:end]) for end in range(2, len(parts))}
+
+
+def at_once(path: Path, modules: Mapping[str, Path]) -> Iterator[str]:
+    """Go through the modules that are imported when a module is: not in functions, not for type checking."""
+    waiting: list[ast.AST] = [ast.parse(path.read_text())]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            continue
+        if isinstance(node, ast.ImportFrom) and node.module:
+            full = {f"{node.module}.{alias.name}" for alias in node.names} & modules.keys()
+            yield from full or {node.module} & modules.keys()
+        elif isinstance(node, ast.Import):
+            yield from ({alias.name for alias in node.names} & modules.keys())
+        waiting += ast.iter_child_nodes(node)
 
 
 PUBLIC = """

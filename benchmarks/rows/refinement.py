@@ -16,7 +16,7 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment, minimize
 
 from benchmarks.registry import Context, Measured, Row
-from npmdask.latent import fit_independent_components, fit_mixture
+from npmdask.latent.fit import fit_independent_components, fit_mixture
 
 SEEDS = 10
 WAYS = ("moments", "refined", "likelihood", "scikit-learn")

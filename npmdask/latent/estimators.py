@@ -115,7 +115,7 @@ class Mixture(*DENSITY, _OfSamples):  # type: ignore[misc]
 
     Attributes
     ----------
-    model_ : npmdask.latent.GaussianMixture
+    model_ : npmdask.latent.fit.GaussianMixture
         The fitted model, after ``fit``.
     n_features_in_ : int
         Columns of the samples (d).
@@ -227,7 +227,7 @@ class ICA(*TRANSFORMER, _OfSamples):  # type: ignore[misc]
 
     Attributes
     ----------
-    model_ : npmdask.latent.IndependentComponents
+    model_ : npmdask.latent.fit.IndependentComponents
         The fitted model, after ``fit``.
     n_features_in_ : int
         Columns of the samples (d).

@@ -16,9 +16,8 @@ from npmdask.core.checkpoint.store import RunStore
 from npmdask.core.runs.observers import Observer
 from npmdask.core.runs.resources import Resources
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
-from npmdask.latent import fit_independent_components, fit_mixture
 from npmdask.latent.answers import _means, latent_report
-from npmdask.latent.fit import ANSWER
+from npmdask.latent.fit import ANSWER, fit_independent_components, fit_mixture
 from tests.conftest import same_bytes, write_zarr
 
 D, K, N = 8, 3, 20_000

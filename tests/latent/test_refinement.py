@@ -20,9 +20,8 @@ from npmdask.core.runs.observers import Observer
 from npmdask.core.runs.resources import Resources
 from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.latent import GaussianMixture, fit_independent_components, fit_mixture
 from npmdask.latent.answers import JOB, read_latent
-from npmdask.latent.fit import _not_refined
+from npmdask.latent.fit import GaussianMixture, _not_refined, fit_independent_components, fit_mixture
 from npmdask.latent.likelihood import SphericalGaussians, maximized
 from npmdask.latent.likelihood_sums import MixtureExpectations, SourceContrasts
 from npmdask.tensors.stages import Decomposed

@@ -18,8 +18,8 @@ from npmdask.core.storage.safe_open import BUDGET_MARK
 from npmdask.core.storage.source import open_source
 from npmdask.errors import BudgetError, DataWarning, RefusedError
 from npmdask.formats.ingest import ingest
-from npmdask.latent import fit_mixture
 from npmdask.latent.answers import read_latent
+from npmdask.latent.fit import fit_mixture
 from npmdask.ledger import Ledger, Status, export_lines, open_ledger
 from npmdask.ledger.format import require_whole_export
 from npmdask.ledger.granting import grant_source, sketch_of

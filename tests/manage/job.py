@@ -18,7 +18,7 @@ from npmdask.core.checkpoint.lease import Ownership
 from npmdask.core.execution.threads import Threads
 from npmdask.core.storage import bundle
 from npmdask.errors import NpmdaskError
-from npmdask.latent import fit_mixture
+from npmdask.latent.fit import fit_mixture
 from npmdask.streaming import stream_pca
 
 

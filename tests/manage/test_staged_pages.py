@@ -11,7 +11,7 @@ from scipy import sparse
 
 import npmdask
 from npmdask.formats.ingest import ingest
-from npmdask.latent import fit_independent_components
+from npmdask.latent.fit import fit_independent_components
 from npmdask.manage.report import report_of
 from npmdask.report import Bars
 from npmdask.topics.run import run_topics

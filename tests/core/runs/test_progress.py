@@ -27,7 +27,7 @@ from npmdask.core.runs.progress import (
     duration,
     with_progress,
 )
-from npmdask.latent import fit_independent_components, fit_mixture
+from npmdask.latent.fit import fit_independent_components, fit_mixture
 from tests.conftest import planted
 
 

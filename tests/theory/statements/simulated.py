@@ -15,7 +15,7 @@ from scipy.optimize import linear_sum_assignment
 from npmdask.accounting import Budget
 from npmdask.core.numerics.subspaces import max_sin_theta, orth, rayleigh_ritz
 from npmdask.federated.statements import of_nodes
-from npmdask.latent import fit_independent_components, fit_mixture
+from npmdask.latent.fit import fit_independent_components, fit_mixture
 from npmdask.latent.statements import of_independent, of_mixture
 from npmdask.privacy.matrix_release import likely_sine_of_release, released_arrays
 from npmdask.privacy.private_power import PrivateAlternating, PrivatePower
