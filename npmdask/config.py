@@ -22,10 +22,10 @@ from npmdask.core.execution.memory import tree_rss
 from npmdask.core.numerics.spectra import asked_spectrum
 from npmdask.core.numerics.units import attributes, parse_memory
 from npmdask.core.runs.automatic import posed
-from npmdask.core.runs.build import checked_rank, make_problem
+from npmdask.core.runs.build import make_problem
 from npmdask.core.runs.driver import solve
 from npmdask.core.runs.observers import Observer
-from npmdask.core.runs.problem import Presentation, Problem, Request, Start
+from npmdask.core.runs.problem import Presentation, Problem, Request, Start, checked_rank
 from npmdask.core.runs.resources import Resources
 from npmdask.core.runs.restore import find_start
 from npmdask.core.runs.session import memory_for, needs_of

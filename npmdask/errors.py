@@ -114,6 +114,18 @@ class Later:
         return found
 
 
+def first_of(said: Mapping[str, Any]) -> str:
+    """Return the first of some sentences, or words, whose value is true; "" if none is. Those that are "" do not count.
+
+    Examples
+    --------
+    >>> from npmdask.errors import first_of
+    >>> first_of({"a share": False, "": True, "a start": True, "deflation": True})
+    'a start'
+    """
+    return next((each for each, true in said.items() if each and true), "")
+
+
 class TooFewRowsError(BadInputError):
     """A stream has not given enough rows for an answer yet; those that it gave are kept."""
 

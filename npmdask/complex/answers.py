@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +18,8 @@ from npmdask.core.algorithms import Result
 from npmdask.core.algorithms.stopping import StepView
 from npmdask.core.certificates.bounds import Certificate, Evidence, Level, carried_over
 from npmdask.core.numerics.subspaces import Block
+from npmdask.core.numerics.units import attributes
+from npmdask.errors import first_of
 
 WHOLE = 0.7  # sine, below which a space that is made closed under J is tilted no more than before (complex_pairs)
 
@@ -104,3 +107,20 @@ class Representation:
     closed, of_pairs, certificate = staticmethod(closed), staticmethod(of_pairs), staticmethod(_complex_certificate)
     answer, left, rotation = staticmethod(in_complex), staticmethod(_of_complex), staticmethod(_rotation)
     phases, moduli, entries = staticmethod(fix_phases), staticmethod(moduli), staticmethod(as_complex)
+
+    @staticmethod
+    def takes(request: Any, source: Any) -> str:
+        """Return why a question is of real numbers, where it would be answered for the real parts alone; or ""."""
+        asked = {
+            **attributes(request, "privacy", "operator", "low_rank_tol"),
+            f"mechanism = {request.mechanism!r}": request.mechanism != "none",
+            "a share of the variance": isinstance(request.target_rank, float),
+            'algorithm = "row-gram"': request.algorithm == "row-gram",
+            "the [report] table": request.presentation,
+        }
+        name = first_of(asked)
+        why = (
+            f"{name} is for real numbers, and {source.path} holds {source.dtype}: leave it out (a share: give a whole "
+            "number of components, and see explained_share), or give real and imaginary parts as columns"
+        )
+        return why if name else ""

@@ -9,10 +9,12 @@ import numpy as np
 
 from npmdask.containers.matrix_free import PROBES
 from npmdask.core.numerics.subspaces import Block
+from npmdask.core.numerics.units import attributes
 from npmdask.core.operators._protocol import Partial, finite_partial, require_finite
 from npmdask.core.operators.gram import Gram, LeftProduct
 from npmdask.core.storage.checksum import crc32c
 from npmdask.core.storage.readers.dense import ReadStats
+from npmdask.errors import first_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +22,20 @@ class MatrixFree(Gram):
     """The products of a :class:`~npmdask.containers.matrix_free.MatrixFreeReader`; a pass is one task."""
 
     reader: Any
+
+    @staticmethod
+    def takes(request: Any, source: Any) -> str:
+        """Return why a question needs rows or entries; "" where products are enough."""
+        asked = {
+            **attributes(request, "center", "scale", "privacy", "operator"),
+            "a share of the variance": isinstance(request.target_rank, float),
+            f'algorithm = "{request.algorithm}"': request.algorithm in ("gram", "row-gram"),
+            **{aspect.noun: True for aspect in request.aspects},
+        }
+        name = first_of(asked)
+        where = source.path.partition(", ")[2]  # of what lies in memory
+        why = f"{name} needs rows or entries, and {where} gives products only: leave it out, or give the matrix itself"
+        return why if name else ""
 
     def partial(self, slabs: range, block: Block) -> Partial:
         record = ReadStats()

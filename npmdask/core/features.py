@@ -30,10 +30,10 @@ class Feature:
     name : what it is called where it is missing.
     aspects : how a question sees the data, by its place in run.json: an :class:`npmdask.core.aspects.Aspect`.
     keywords : what makes an aspect of keywords of a public call, by their names, "name=default" where it is not None.
-    routes : how a question is answered, by the layout of its data, or what else tells that it is no plain one.
+    routes : how a question is answered, by the layout of its data, or what else tells that it is no plain one:
+        :class:`npmdask.core.runs.problem.Route`. A table of run.json with such a key becomes a question again by it.
     algorithms : words of ``algorithm``: :class:`npmdask.core.runs.problem.Method`.
     options : of the power method, that an algorithm of the feature has.
-    restores : how run.json becomes a question again, by a table of it that others have not.
     tables : schemas of tables of run.json.
     stream_algorithms : of streams, by name.
     operators : how data act on a block, by their layout.
@@ -49,7 +49,6 @@ class Feature:
     executors : what makes passes or sums elsewhere: "cluster", "device".
     stores : what carries the store of a run whose place is a URL, by its scheme.
     methods : what a finished answer can be asked, by the class and the name of its method.
-    releases : who makes the products of a question, by its rule for missing values or the kind of its data.
     notes : who notes what is odd about an answer, by whose answer it is.
     statements : how wrong an answer can be, by the kind of its data, or whose it is.
     commands : of the command line: what adds their arguments, by their word.
@@ -62,7 +61,6 @@ class Feature:
     routes: Table = field(default_factory=dict)
     algorithms: Table = field(default_factory=dict)
     options: Table = field(default_factory=dict)
-    restores: Table = field(default_factory=dict)
     tables: Table = field(default_factory=dict)
     stream_algorithms: Table = field(default_factory=dict)
     operators: Table = field(default_factory=dict)
@@ -78,7 +76,6 @@ class Feature:
     executors: Table = field(default_factory=dict)
     stores: Table = field(default_factory=dict)
     methods: Table = field(default_factory=dict)
-    releases: Table = field(default_factory=dict)
     notes: Table = field(default_factory=dict)
     statements: Table = field(default_factory=dict)
     commands: Table = field(default_factory=dict)
@@ -131,8 +128,7 @@ FEATURES: tuple[Feature, ...] = (
     Feature(name="estimators", methods={"Solution.to_anndata": "npmdask.estimators.annotated:write_components"}),
     Feature(
         name="federated",
-        routes={"nodes": "npmdask.federated.coordinator:problem_of_nodes"},
-        restores={"nodes": "npmdask.federated.coordinator:problem_of_spec"},
+        routes={"nodes": "npmdask.federated.coordinator:NODES"},
         tables={"nodes": "npmdask.federated.coordinator:TABLE"},
         statements={"nodes": "npmdask.federated.statements:of_run_of_nodes"},
         choices={"nodes": "npmdask.privacy.plan:as_begun"},
@@ -178,10 +174,6 @@ FEATURES: tuple[Feature, ...] = (
             "missing=refuse missing_fill missing_values missing_limit": "npmdask.missing.rules:find_gaps",
         },
         routes={"em": "npmdask.missing.unfilled:BY_MODEL", "pairwise": "npmdask.missing.unfilled:BY_PAIRS"},
-        releases={
-            "em": "npmdask.missing.unfilled:FactorRelease",
-            "pairwise": "npmdask.missing.unfilled:PairwiseRelease",
-        },
     ),
     Feature(
         name="planning",
@@ -194,14 +186,13 @@ FEATURES: tuple[Feature, ...] = (
     ),
     Feature(
         name="privacy",
-        routes={"privacy": "npmdask.privacy.route:problem_of"},
+        routes={"privacy": "npmdask.privacy.route:PRIVATE"},
         algorithms={"covariance": "npmdask.privacy.route:METHOD"},
         options={"momentum": "npmdask.privacy.momentum:MomentumPower"},
-        restores={"privacy": "npmdask.privacy.route:restored"},
         tables={"privacy": "npmdask.privacy.request:Privacy"},
         kinds={"algorithm input-perturbation": "npmdask.privacy.noisy_copy:COPY"},
         statements={"private": "npmdask.privacy.statements:of_private_run"},
-        choices={"private": "npmdask.privacy.plan:choose"},
+        choices={"privacy": "npmdask.privacy.plan:choose"},
         needs=("accounting", "symmetric", "tensors", "theory"),
     ),
     Feature(
@@ -247,7 +238,7 @@ FEATURES: tuple[Feature, ...] = (
     ),
     Feature(
         name="stored_gram",
-        routes={"gram": "npmdask.stored_gram.store:problem_of_gram"},
+        routes={"gram": "npmdask.stored_gram.store:OF_GRAM"},
         operators={"gram": "npmdask.stored_gram.operator:StoredGram"},
         kinds={"gram": "npmdask.stored_gram.kind:GRAM"},
         sources={"run.json": "npmdask.stored_gram.store:open_stored_gram"},
@@ -283,9 +274,8 @@ FEATURES: tuple[Feature, ...] = (
     ),
     Feature(
         name="tensors",
-        routes={"tensor": "npmdask.tensors.route:problem_of"},
+        routes={"tensor": "npmdask.tensors.route:OF_TENSOR"},
         algorithms={"tensor-power": "npmdask.tensors.route:METHOD"},
-        releases={"tensor": "npmdask.tensors.recovery:TensorRelease"},
         statements={"tensor": "npmdask.tensors.statements:of_tensor_run"},
         needs=("symmetric",),
     ),
@@ -346,7 +336,8 @@ def required(table: str, key: str) -> Any:
         Its feature is not installed here.
     """
     if (there := found(table, key)) is None:
-        raise RefusedError(f"{key!r} needs the feature {owner_of(table, key) or key!r}, which is not installed here")
+        owner = owner_of(table, key) or key
+        raise RefusedError(f"{key!r} needs the feature {owner!r}, which this npmdask does not have")
     return there
 
 
@@ -365,6 +356,11 @@ def of_type(table: str, kind: type) -> Any:
 
 
 _OF_TYPE: dict[tuple[str, type], Any] = {}
+
+
+def knows(table: str, key: str) -> bool:
+    """Say whether a table has a key, of a feature that was deleted too."""
+    return bool(owner_of(table, key)) or found(table, key) is not None
 
 
 def keys(table: str, *, ours: bool = False) -> list[str]:

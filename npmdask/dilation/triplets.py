@@ -20,10 +20,10 @@ from npmdask.core.algorithms.stopping import DOUBLE_EPS, ResidualRule
 from npmdask.core.execution.reduction import COMMIT_SECONDS
 from npmdask.core.numerics.subspaces import Block
 from npmdask.core.operators import Operator
-from npmdask.core.runs.build import default_rank, make_problem
+from npmdask.core.runs.build import make_problem
 from npmdask.core.runs.driver import solve
 from npmdask.core.runs.observers import Observer
-from npmdask.core.runs.problem import Problem, Request
+from npmdask.core.runs.problem import Problem, Request, default_rank
 from npmdask.core.runs.progress import with_progress
 from npmdask.core.runs.resources import asked_resources
 from npmdask.core.runs.solution import Solution

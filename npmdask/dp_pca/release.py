@@ -19,8 +19,7 @@ from npmdask.core.algorithms.stopping import UntilFinished
 from npmdask.core.certificates.recursions import gaussian_norm
 from npmdask.core.numerics.subspaces import Block
 from npmdask.core.numerics.units import from_table
-from npmdask.core.runs.build import ranks_of
-from npmdask.core.runs.problem import Method, Request
+from npmdask.core.runs.problem import Method, Request, ranks_of
 from npmdask.core.storage.source import Source
 from npmdask.dp_pca.base import RELATIONS, BatchQuery, Oracle, Relation, SecretNoise, released, require_relation
 from npmdask.dp_pca.deflation import DeflationRounds, as_released

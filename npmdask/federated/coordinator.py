@@ -20,15 +20,15 @@ from npmdask.core.numerics.random import Rounding
 from npmdask.core.numerics.subspaces import Block
 from npmdask.core.numerics.units import options_from
 from npmdask.core.operators._protocol import OnePass, Partial, pending_sums
-from npmdask.core.runs.build import make_problem, ranks_of
+from npmdask.core.runs.build import make_problem
 from npmdask.core.runs.plain_release import PlainRelease
-from npmdask.core.runs.problem import DEFAULT_STEPS, Problem, Request
+from npmdask.core.runs.problem import DEFAULT_STEPS, Earlier, Problem, Request, Route, ranks_of
 from npmdask.core.runs.release import Answer, Disclosure, Released
 from npmdask.core.runs.session import Session
-from npmdask.core.runs.stopping_rules import low_rank_rule, refuse_low_rank
+from npmdask.core.runs.stopping_rules import low_rank_rule, without_low_rank
 from npmdask.core.storage.readers.dense import ReadStats
 from npmdask.core.storage.source import Source
-from npmdask.errors import BadInputError, NpmdaskError, RefusedError
+from npmdask.errors import BadInputError, NpmdaskError, RefusedError, first_of
 from npmdask.federated.client import PATIENCE, NodeConnections, Traffic, require_address
 from npmdask.federated.protocol import Announcement, encoded_size, tokens_for
 from npmdask.privacy.account import release_id_of
@@ -162,10 +162,6 @@ class NodesRecipe:
     def disclosure(self) -> Disclosure:
         """Partial sums are of what the nodes have released; of private nodes times follow the rows."""
         return Disclosure(partial_sums=True, times=not self.private)
-
-    def release_for(self, problem: Problem, session: Session) -> FederatedRelease:
-        """The release of a run of ``problem`` in ``session``."""
-        return FederatedRelease(problem, session)
 
     @property
     def most_steps(self) -> int:
@@ -463,72 +459,75 @@ def _mechanism_of(announced: Announcement) -> Any:
     return made
 
 
-def problem_of_nodes(source: Source, request: Request, earlier: object) -> Problem:
-    """The problem of a coordinator: the noisy power method on the sum of what its nodes hold, and release."""
-    _require_plain(request, earlier)
-    k = int(request.target_rank)
-    nodes = make_recipe(source, k, request.iteration_rank, request.max_steps)  # type: ignore[arg-type]
-    k, p = ranks_of(source, replace(request, iteration_rank=nodes.group.block_shape[1]), 0)
-    algorithm: Algorithm[Any]
-    rule: StoppingRule
-    if nodes.releases is not None:
-        refuse_low_rank(request.low_rank_tol, "private nodes release a fixed number of products")
-        if request.tol is not None:
-            raise RefusedError(
-                "private nodes release a fixed number of products: leave tol out, it would have no effect"
-            )
-        algorithm = PrivatePower(target_rank=k, iteration_rank=p, releases=nodes.releases, noise=nodes)
-        algorithm = with_options(algorithm, request.options)
-        rule = FixedSteps(max_steps=nodes.releases, promise=nodes.promise)
-    else:
-        tol = default_tol(np.dtype(np.float64)) if request.tol is None else request.tol
-        steps = min(DEFAULT_STEPS, nodes.most_steps) if request.max_steps is None else request.max_steps
-        algorithm = PowerMethod(target_rank=k, iteration_rank=p, tol=tol)
-        if request.options is not None:
-            from npmdask.privacy.momentum import MomentumOptions, MomentumPower
+class NodesRoute(Route):
+    """The noisy power method on the sum of what nodes hold, and release."""
 
-            asked = options_from("power", MomentumOptions, request.options)
-            algorithm = MomentumPower(target_rank=k, iteration_rank=p, tol=tol, momentum=asked.momentum)
-        rule = ResidualRule(tol=tol, max_steps=steps, d=source.shape[1], squared=source.kind == "sparse")
-        rule = low_rank_rule(rule, request.low_rank_tol, source.kind, k, p)
-    return Problem(source=source, request=request, algorithm=algorithm, mechanism=nodes, rule=rule, recipe=nodes)
-
-
-def _require_plain(request: Request, earlier: object) -> None:
-    """Refuse what a coordinator cannot do because it has no data."""
-    if request.privacy is not None or request.mechanism != "none":
-        raise RefusedError(
+    def takes(self, request: Request, source: Source, earlier: Earlier) -> str:
+        """Return what a coordinator cannot do because it has no data; "" where it can."""
+        refused = {
             "the coordinator of a distributed run has no data to protect: each node has its own [privacy] table and "
-            "adds its own noise; leave [privacy] and [mechanism] out here"
+            "adds its own noise; leave [privacy] and [mechanism] out here": (
+                request.privacy is not None or request.mechanism != "none"
+            ),
+            "a distributed run needs a whole number for target_rank, and takes iteration_rank from its nodes": (
+                not isinstance(request.target_rank, int) or request.iteration_rank == "auto"
+            ),
+            "nodes do not center or scale, because none of them knows the means of all data: leave center and scale "
+            "out": request.center or request.scale,
+            f"algorithm = {request.algorithm!r} is not available for distributed runs: leave algorithm out": (
+                request.algorithm not in ("auto", "power")
+            ),
+            "a distributed run always starts from its seed: leave the earlier run (warm start, deflation) out": any(
+                earlier
+            ),
+        }
+        return first_of(refused)
+
+    def problem(self, request: Request, source: Source, earlier: Earlier) -> Problem:
+        """Return the problem. Raises RefusedError for what follows from what nodes announce."""
+        k = request.target_rank
+        nodes = make_recipe(source, k, request.iteration_rank, request.max_steps)  # type: ignore[arg-type]
+        k, p = ranks_of(source, replace(request, iteration_rank=nodes.group.block_shape[1]), 0)
+        algorithm: Algorithm[Any]
+        rule: StoppingRule
+        if nodes.releases is not None:
+            fixed = "private nodes release a fixed number of products"
+            why = f"{fixed}: leave tol out, it would have no effect" if request.tol is not None else ""
+            if why := without_low_rank(request.low_rank_tol, fixed) or why:
+                raise RefusedError(why)
+            algorithm = PrivatePower(target_rank=k, iteration_rank=p, releases=nodes.releases, noise=nodes)
+            algorithm = with_options(algorithm, request.options)
+            rule = FixedSteps(max_steps=nodes.releases, promise=nodes.promise)
+        else:
+            tol = default_tol(np.dtype(np.float64)) if request.tol is None else request.tol
+            steps = min(DEFAULT_STEPS, nodes.most_steps) if request.max_steps is None else request.max_steps
+            algorithm = PowerMethod(target_rank=k, iteration_rank=p, tol=tol)
+            if request.options is not None:
+                from npmdask.privacy.momentum import MomentumOptions, MomentumPower
+
+                asked = options_from("power", MomentumOptions, request.options)
+                algorithm = MomentumPower(target_rank=k, iteration_rank=p, tol=tol, momentum=asked.momentum)
+            rule = ResidualRule(tol=tol, max_steps=steps, d=source.shape[1], squared=source.kind == "sparse")
+            rule = low_rank_rule(rule, request.low_rank_tol, source.kind, k, p)
+        return Problem(source=source, request=request, algorithm=algorithm, mechanism=nodes, rule=rule, recipe=nodes)
+
+    def release(self, problem: Problem, session: Session) -> FederatedRelease:
+        """Return sums of what the nodes release."""
+        return FederatedRelease(problem, session)
+
+    def restored(self, held: RunStore, spec: dict[str, Any]) -> Problem:
+        """Return the problem that run.json of a coordinator describes, of its nodes as they are now."""
+        private = any(node["mechanism"].get("private") for node in spec["nodes"].values())
+        request = Request(
+            target_rank=spec["algorithm"]["target_rank"],
+            algorithm="power",
+            options=begun_options(spec["algorithm"]),
+            max_steps=spec["stop"]["max_steps"],
+            tol=None if private else spec["stop"]["tol"],
+            low_rank_tol=spec["stop"].get("low_rank_tol"),
+            seed=spec["run"]["seed"],
         )
-    if isinstance(request.target_rank, float) or request.iteration_rank == "auto":
-        raise RefusedError(
-            "a distributed run needs a whole number for target_rank, and takes iteration_rank from its nodes"
-        )
-    if request.center or request.scale:
-        raise RefusedError(
-            "nodes do not center or scale, because none of them knows the means of all data: leave center and scale out"
-        )
-    if request.algorithm not in ("auto", "power"):
-        raise RefusedError(
-            f"algorithm = {request.algorithm!r} is not available for distributed runs: leave algorithm out"
-        )
-    if earlier is not None:
-        raise RefusedError(
-            "a distributed run always starts from its seed: leave the earlier run (warm start, deflation) out"
-        )
+        return make_problem(open_nodes(spec["source"].split()), request)
 
 
-def problem_of_spec(held: RunStore, spec: dict[str, Any]) -> Problem:
-    """The problem that run.json of a coordinator describes, of its nodes as they are now."""
-    private = any(node["mechanism"].get("private") for node in spec["nodes"].values())
-    request = Request(
-        target_rank=spec["algorithm"]["target_rank"],
-        algorithm="power",
-        options=begun_options(spec["algorithm"]),
-        max_steps=spec["stop"]["max_steps"],
-        tol=None if private else spec["stop"]["tol"],
-        low_rank_tol=spec["stop"].get("low_rank_tol"),
-        seed=spec["run"]["seed"],
-    )
-    return make_problem(open_nodes(spec["source"].split()), request)
+NODES = NodesRoute()

@@ -26,8 +26,8 @@ from npmdask.core.execution.executor import make_executor, single_threaded_blas
 from npmdask.core.execution.memory import tree_rss
 from npmdask.core.numerics.subspaces import Block
 from npmdask.core.operators import Gram
-from npmdask.core.runs.build import default_rank, make_problem
-from npmdask.core.runs.problem import Problem, Request
+from npmdask.core.runs.build import make_problem
+from npmdask.core.runs.problem import Problem, Request, default_rank
 from npmdask.core.runs.resources import Resources
 from npmdask.core.runs.restore import bind
 from npmdask.core.runs.session import memory_for, needs_of

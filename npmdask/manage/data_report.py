@@ -14,7 +14,8 @@ import numpy as np
 from npmdask.advice.sampling_errors import Groups
 from npmdask.core.checkpoint.store import RunStore
 from npmdask.core.runs.components import labels_of_run
-from npmdask.core.runs.restore import OF_ROWS, solution_of
+from npmdask.core.runs.problem import OF_ROWS
+from npmdask.core.runs.restore import solution_of
 from npmdask.core.storage.labels import Axis, Labels
 from npmdask.core.storage.paths import data_name
 from npmdask.core.storage.source import IN_MEMORY, open_source

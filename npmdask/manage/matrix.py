@@ -17,8 +17,9 @@ from npmdask.core.checkpoint.store import RunStore, not_finished
 from npmdask.core.numerics.units import attributes
 from npmdask.core.runs.kinds import StoredRun
 from npmdask.core.runs.left_vectors import left_blocks, left_height
+from npmdask.core.runs.problem import OF_ROWS
 from npmdask.core.runs.progress import duration, passes_text
-from npmdask.core.runs.restore import OF_ROWS, TELLS, solution_of
+from npmdask.core.runs.restore import TELLS, solution_of
 from npmdask.core.runs.solution import Solution
 from npmdask.core.storage.bundle import read_bundle
 from npmdask.core.storage.labels import Labels

@@ -18,7 +18,8 @@ import numpy as np
 from npmdask.containers.containers import is_sparse
 from npmdask.core.checkpoint.store import RunStore
 from npmdask.core.runs.components import StoredComponents
-from npmdask.core.runs.restore import OF_ROWS, solution_of
+from npmdask.core.runs.problem import OF_ROWS
+from npmdask.core.runs.restore import solution_of
 from npmdask.core.runs.solution import Solution
 from npmdask.core.storage.labels import colour_of, labels_in_file
 from npmdask.core.storage.source import Source

@@ -11,15 +11,17 @@ from npmdask.core.algorithms import Query, Result
 from npmdask.core.algorithms.stopping import Outcome, StepView, UntilStationary
 from npmdask.core.aspects import named
 from npmdask.core.numerics.units import options_from
-from npmdask.core.runs.build import plain_problem
+from npmdask.core.operators.view import View
 from npmdask.core.runs.plain_release import PlainRelease
-from npmdask.core.runs.problem import AUTO, CHOSEN, DEFAULT_STEPS, Locked, Problem, Request, Route, Start
+from npmdask.core.runs.plain_route import PlainRoute
+from npmdask.core.runs.problem import AUTO, CHOSEN, DEFAULT_STEPS, Earlier, Problem, Request, Route
 from npmdask.core.runs.release import Answer, Released
-from npmdask.core.runs.stopping_rules import refuse_low_rank
+from npmdask.core.runs.session import Session
+from npmdask.core.runs.stopping_rules import without_low_rank
 from npmdask.core.storage.column_statistics import ColumnStatistics
 from npmdask.core.storage.readers.dense import ReadStats
 from npmdask.core.storage.source import Source
-from npmdask.errors import BadInputError, RefusedError
+from npmdask.errors import BadInputError, first_of, require
 from npmdask.latent.likelihood_sums import FactorExpectations
 from npmdask.missing.em import MissingEM, of_factor_model
 from npmdask.missing.factor_model import ModelSums
@@ -43,60 +45,97 @@ class FactorOptions:
             raise ValueError(f"held_out = {self.held_out} must be a share from 0 to {MOST_WITHHELD}")
 
 
-def factor_problem(
-    source: Source, request: Request, locked: Locked | None, start: Start | None, share: float | str | None
-) -> Problem:
-    """The problem of rows with gaps as a factor model sees them; with one component, where entries held out choose."""
-    auto = AUTO in (request.target_rank, share)
-    k, (rows, d) = 1 if request.target_rank == AUTO else request.target_rank, source.shape
-    if not isinstance(k, int) or locked is not None or start is not None:
-        asked = "a start or deflation" if isinstance(k, int) else f"target_rank = {k}"
-        raise RefusedError(
+class ByModel(Route):
+    """Rows with gaps as a factor model sees them; with one component, where entries held out choose."""
+
+    certified = False  # of what it converges to nothing is proved
+    chooses = True
+    settled = True
+    algorithms = (EM,)
+
+    def takes(self, request: Request, source: Source, earlier: Earlier) -> str:
+        """Return why the model cannot be asked this; "" where it can."""
+        share = isinstance(request.target_rank, float)
+        asked = f"target_rank = {request.target_rank}" if share else "a start or deflation"
+        refused = {
             f"{asked} with missing = {EM!r}: the model needs a whole number of components and starts by itself. Give a "
-            f"number, or {AUTO!r}, with which held-out entries choose it"
-        )
-    if request.algorithm not in ("auto", EM) or request.iteration_rank not in (None, k + 1):
-        raise BadInputError(
+            f"number, or {AUTO!r}, with which held-out entries choose it": share or earlier.locked or earlier.start,
+            without_low_rank(request.low_rank_tol, f"missing = {EM!r} has none"): True,
+        }
+        return first_of(refused)
+
+    def problem(self, request: Request, source: Source, earlier: Earlier) -> Problem:
+        """Return the problem. Raises BadInputError for other columns than components, or for too many."""
+        auto = AUTO in (request.target_rank, earlier.share)
+        k, (rows, d) = 1 if request.target_rank == AUTO else int(request.target_rank), source.shape
+        wrong = {
             f"missing = {EM!r} is an algorithm of its own, with as many columns as components: leave algorithm and "
-            "iteration_rank out"
-        )
-    refuse_low_rank(request.low_rank_tol, f"missing = {EM!r} has none")
-    if not 1 <= k < min(rows, d):
-        raise BadInputError(
+            "iteration_rank out": request.algorithm not in ("auto", EM) or request.iteration_rank not in (None, k + 1),
             f"target_rank = {k} is not possible with missing = {EM!r}: the data are {rows} x {d}, and the model needs "
-            f"a direction for noise alone, so at most {min(rows, d) - 1}"
+            f"a direction for noise alone, so at most {min(rows, d) - 1}": not 1 <= k < min(rows, d),
+        }
+        require(not (why := first_of(wrong)), why)
+        options: FactorOptions = options_from(EM, FactorOptions, request.options)
+        if auto and "held_out" not in (request.options or {}):
+            options = FactorOptions(held_out=CHOOSING)
+        if auto and not options.held_out:
+            raise BadInputError(f"target_rank = {AUTO!r} is chosen by held-out entries: leave held_out = 0 out")
+        tol = EM_TOL if request.tol is None else request.tol
+        return Problem(
+            source=source,
+            request=request,
+            algorithm=MissingEM(target_rank=k, withheld=options.held_out),
+            rule=UntilStationary(tol=tol, max_steps=DEFAULT_STEPS if request.max_steps is None else request.max_steps),
+            share=AUTO if auto else None,
         )
-    options: FactorOptions = options_from(EM, FactorOptions, request.options)
-    if auto and "held_out" not in (request.options or {}):
-        options = FactorOptions(held_out=CHOOSING)
-    if auto and not options.held_out:
-        raise BadInputError(f"target_rank = {AUTO!r} is chosen by held-out entries: leave held_out = 0 out")
-    tol = EM_TOL if request.tol is None else request.tol
-    return Problem(
-        source=source,
-        request=request,
-        algorithm=MissingEM(target_rank=k, withheld=options.held_out),
-        rule=UntilStationary(tol=tol, max_steps=DEFAULT_STEPS if request.max_steps is None else request.max_steps),
-        share=AUTO if auto else None,
-    )
+
+    def release(self, problem: Problem, session: Session) -> FactorRelease:
+        """Return sums of steps of EM."""
+        return FactorRelease(problem, session)
+
+    def operator(self, problem: Problem, view: View) -> FactorExpectations:
+        """Return what sums expectations of the model."""
+        return FactorExpectations(reader=problem.source.reader, view=view, seed=problem.request.seed)
 
 
-def pairwise_problem(
-    source: Source, request: Request, locked: Locked | None, start: Start | None, share: float | str | None
-) -> Problem:
-    """The problem of covariances of pairs of columns."""
-    if request.algorithm not in ("auto", "gram"):
-        raise BadInputError(
-            f"missing = {PAIRWISE!r} forms a matrix of columns x columns, which algorithm = {request.algorithm!r} does "
-            "not: leave algorithm out"
-        )
-    if options := named(request.aspects, "rows"):
-        raise RefusedError(
+class ByPairs(PlainRoute):
+    """Covariances of pairs of columns."""
+
+    surveys = False  # its one pass finds the means
+    settled = True
+
+    def takes(self, request: Request, source: Source, earlier: Earlier) -> str:
+        """Return why the matrix does not answer a question; "" where it does."""
+        options, why = named(request.aspects, "rows"), "one pass forms the matrix, and what its components leave over"
+        refused = {
             f"{options} with missing = {PAIRWISE!r}: a covariance is computed from the rows that have both columns, "
-            f"which count alike. Leave the weights out, or set missing = {EM!r} or 'mean'"
-        )
-    refuse_low_rank(request.low_rank_tol, "one pass forms the matrix, and what its components leave over is known")
-    return plain_problem(source, replace(request, algorithm="gram"), locked, start, share)
+            f"which count alike. Leave the weights out, or set missing = {EM!r} or 'mean'": options,
+            f"target_rank = {request.target_rank} is a share, and missing = {PAIRWISE!r} finds a number of components: "
+            "give one (explained_share says how much they explain), or set missing = 'mean'": (
+                isinstance(request.target_rank, float)
+            ),
+            f"missing = {PAIRWISE!r} forms its matrix in one pass, which nothing that was found before shortens: leave "
+            "the earlier run (a start, deflation) out, and ask for all components at once": any(earlier),
+            without_low_rank(request.low_rank_tol, f"{why} is known"): True,
+        }
+        return first_of(refused)
+
+    def problem(self, request: Request, source: Source, earlier: Earlier) -> Problem:
+        """Return the problem of a matrix that is formed. Raises BadInputError for another algorithm."""
+        if request.algorithm not in ("auto", "gram"):
+            raise BadInputError(
+                f"missing = {PAIRWISE!r} forms a matrix of columns x columns, which algorithm = {request.algorithm!r} "
+                "does not: leave algorithm out"
+            )
+        return super().problem(replace(request, algorithm="gram"), source, earlier)
+
+    def release(self, problem: Problem, session: Session) -> PairwiseRelease:
+        """Return the matrix, once."""
+        return PairwiseRelease(problem, session)
+
+    def operator(self, problem: Problem, view: View) -> PairwiseGram:
+        """Return what sums products of pairs."""
+        return PairwiseGram(reader=problem.source.reader, view=view, scaled=problem.request.scale)
 
 
 class FactorRelease(PlainRelease):
@@ -228,15 +267,4 @@ def means_of_first_rows(reader: Any) -> np.ndarray:
     return np.asarray(np.where(there, rows, 0.0).sum(axis=0) / np.maximum(there.sum(axis=0), 1))
 
 
-BY_MODEL = Route(
-    problem=factor_problem,
-    operator=lambda reader, view, request: FactorExpectations(reader=reader, view=view, seed=request.seed),
-    certified=False,  # of what it converges to nothing is proved
-    chooses=True,
-    algorithms=(EM,),
-)
-BY_PAIRS = Route(
-    problem=pairwise_problem,
-    operator=lambda reader, view, request: PairwiseGram(reader=reader, view=view, scaled=request.scale),
-    surveys=False,  # its one pass finds the means
-)
+BY_MODEL, BY_PAIRS = ByModel(), ByPairs()

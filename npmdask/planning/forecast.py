@@ -16,8 +16,7 @@ from npmdask.core.algorithms.stopping import ResidualRule, StepView, view_of
 from npmdask.core.numerics.random import generator
 from npmdask.core.numerics.subspaces import Block, orth
 from npmdask.core.numerics.units import attributes, time_text
-from npmdask.core.runs.build import default_rank
-from npmdask.core.runs.problem import Problem
+from npmdask.core.runs.problem import Problem, default_rank
 from npmdask.core.runs.stopping_rules import LowRankRule
 from npmdask.theory import best_q, gaussian_norm, init_tan_quantile, npm_max_noise
 from npmdask.theory.power import MOST, ZERO, predict_passes, steps_by_rank

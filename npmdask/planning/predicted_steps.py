@@ -26,9 +26,9 @@ from npmdask.core.execution.memory import MemoryPlan
 from npmdask.core.numerics.random import generator
 from npmdask.core.numerics.subspaces import Block
 from npmdask.core.numerics.units import attributes
-from npmdask.core.runs.build import default_rank, make_problem
+from npmdask.core.runs.build import make_problem
 from npmdask.core.runs.observers import Observer
-from npmdask.core.runs.problem import FIRST_STAGE, Problem, Request
+from npmdask.core.runs.problem import FIRST_STAGE, Problem, Request, default_rank
 from npmdask.core.runs.results import FORESEEN
 from npmdask.core.runs.session import Session
 from npmdask.core.runs.stopping_rules import STAGE_STEPS, LowRankRule, ShareRule, next_columns, smallest_rank

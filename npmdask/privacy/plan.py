@@ -24,7 +24,7 @@ from npmdask.core.numerics.spectra import Spectrum, read_spectrum
 from npmdask.core.numerics.subspaces import Block
 from npmdask.core.numerics.units import attributes
 from npmdask.core.runs.automatic import held_run
-from npmdask.core.runs.build import lies_elsewhere, make_problem
+from npmdask.core.runs.build import make_problem
 from npmdask.core.runs.problem import Problem, Request, Start
 from npmdask.core.runs.resources import Resources
 from npmdask.core.runs.session import memory_for, needs_of
@@ -763,8 +763,6 @@ def choose(
         As :func:`npmdask.core.runs.build.make_problem`.
     """
     request = as_begun(request, source, resources, store, start)
-    if start is not None or lies_elsewhere(source):
-        return request
     held = (None if store is None else RunStore(store).read_spec()) or {}
     open_ = request.max_steps is None and request.algorithm in ("auto", POWER) and source.kind != "tensor"
     if not open_:

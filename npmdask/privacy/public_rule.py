@@ -20,7 +20,7 @@ import numpy as np
 
 from npmdask.core.aspects import Aspect
 from npmdask.core.operators.view import AS_STORED, View
-from npmdask.errors import RefusedError
+from npmdask.errors import RefusedError, first_of
 from npmdask.privacy.request import Privacy
 
 BY_PLACE = ("record_replace", "record_zero_out")  # in which a record stays where it is
@@ -98,36 +98,27 @@ def _require_neighbours(rule: PublicRule, privacy: Privacy, *, oracle: bool) -> 
         return
     if rule.fill is not None and relation not in RECORDS:
         _require_wide(relation, rule.fill, privacy)
-    if relation == "record_zero_out" and 0.0 in rule.marks:
-        raise RefusedError(
-            "missing_values = 0 with record_zero_out: a record of zeros, which represents no person, would "
-            "count as one of missing values and change the sum. Mark missing values by another number, or choose "
-            "record_replace"
-        )
-    if rule.view.column_weight is not None and relation not in RECORDS:
-        raise RefusedError(
-            f"column_weights with {relation}: an entry of a weighted column moves by change times the root of its "
-            "weight, so the guarantee would differ between columns. Multiply the columns when you write the data, "
-            "and give the change of the multiplied entries"
-        )
-    if rule.view.row_weight is None:
-        return
-    if relation not in RECORDS:
-        raise RefusedError(
-            f"row_weights with {relation}: an entry of a weighted row moves by change times the root of its weight. "
-            "Multiply the rows when you write the data, and give the change of the multiplied entries"
-        )
-    if relation not in BY_PLACE:
-        raise RefusedError(
-            f"row_weights with {relation}: one record more or less gives all later records other weights, which no "
-            f"clip_norm bounds. Choose {' or '.join(BY_PLACE)}, where every record keeps its place, or leave the "
-            "weights out"
-        )
-    if oracle:
-        raise RefusedError(
-            "row_weights apply only to the private power method and the covariance; oracles of records release "
-            "means over batches of equal records. Leave the weights out, or choose another algorithm"
-        )
+    weights, rows = rule.view.column_weight is not None, rule.view.row_weight is not None
+    refused = {
+        "missing_values = 0 with record_zero_out: a record of zeros, which represents no person, would count as one of "
+        "missing values and change the sum. Mark missing values by another number, or choose record_replace": (
+            relation == "record_zero_out" and 0.0 in rule.marks
+        ),
+        f"column_weights with {relation}: an entry of a weighted column moves by change times the root of its weight, "
+        "so the guarantee would differ between columns. Multiply the columns when you write the data, and give the "
+        "change of the multiplied entries": weights and relation not in RECORDS,
+        f"row_weights with {relation}: an entry of a weighted row moves by change times the root of its weight. "
+        "Multiply the rows when you write the data, and give the change of the multiplied entries": (
+            rows and relation not in RECORDS
+        ),
+        f"row_weights with {relation}: one record more or less gives all later records other weights, which no "
+        f"clip_norm bounds. Choose {' or '.join(BY_PLACE)}, where every record keeps its place, or leave the weights "
+        "out": rows and relation not in BY_PLACE,
+        "row_weights apply only to the private power method and the covariance; oracles of records release means over "
+        "batches of equal records. Leave the weights out, or choose another algorithm": rows and oracle,
+    }
+    if why := first_of(refused):
+        raise RefusedError(why)
 
 
 def _require_wide(relation: str, fill: float | np.ndarray, privacy: Privacy) -> None:

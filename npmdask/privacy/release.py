@@ -36,10 +36,6 @@ class PrivateRecipe:
         """The table of run.json that only a private run has."""
         return {"privacy": asdict(self.privacy)}
 
-    def release_for(self, problem: Any, session: Passes) -> PrivateRelease:
-        """The release of a run of ``problem`` in ``session``."""
-        return PrivateRelease(problem, session)
-
     def promise_concerns(self, source: Source) -> tuple[str, ...]:
         """What makes the promise weak."""
         return weak_promise(Budget(self.privacy.epsilon, self.privacy.delta), self.mechanism.relation, source.shape)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from npmdask.core.checkpoint.schema import table
 from npmdask.core.storage.paths import require_no_password
@@ -52,6 +52,8 @@ class Privacy:
     >>> promise.name_of("patients.zarr")
     'patients'
     """
+
+    route: ClassVar[str] = "privacy"
 
     epsilon: float
     delta: float

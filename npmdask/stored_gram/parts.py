@@ -33,9 +33,8 @@ from npmdask.containers.matrix_free import MatrixFreeReader
 from npmdask.core.checkpoint.store import RunStore
 from npmdask.core.execution.reduction import TreeNode
 from npmdask.core.operators import Partial, View
-from npmdask.core.runs.build import lies_elsewhere
 from npmdask.core.runs.observers import Observer
-from npmdask.core.runs.problem import STORED_GRAM
+from npmdask.core.runs.problem import STORED_GRAM, lies_elsewhere
 from npmdask.core.runs.resources import Resources
 from npmdask.core.runs.restore import bind_spec
 from npmdask.core.runs.session import GATHERED, Need, Session, keeper_of

@@ -24,20 +24,22 @@ from npmdask.core.algorithms.stopping import ResidualRule, StepView, default_tol
 from npmdask.core.checkpoint.store import RunStore, folder_of
 from npmdask.core.execution.reduction import COMMIT_SECONDS
 from npmdask.core.numerics.subspaces import single_threaded_blas
+from npmdask.core.numerics.units import attributes
 from npmdask.core.operators import View
-from npmdask.core.runs.build import ranks_of
 from npmdask.core.runs.components import labels_of_run
 from npmdask.core.runs.observers import Observer
-from npmdask.core.runs.problem import STORED_GRAM, Problem, Request
+from npmdask.core.runs.plain_release import PlainRelease
+from npmdask.core.runs.problem import STORED_GRAM, Earlier, Problem, Request, Route, ranks_of
 from npmdask.core.runs.progress import with_progress
 from npmdask.core.runs.resources import Resources, asked_resources
 from npmdask.core.runs.restore import bind_spec
 from npmdask.core.runs.results import in_units
+from npmdask.core.runs.session import Session
 from npmdask.core.runs.stopping_rules import smallest_rank, trace_of
 from npmdask.core.storage.labels import Axis, Labels
 from npmdask.core.storage.paths import is_url
 from npmdask.core.storage.source import IN_MEMORY, Asked, Source, open_source
-from npmdask.errors import BadInputError, RefusedError, require
+from npmdask.errors import BadInputError, RefusedError, first_of, require
 from npmdask.stored_gram.operator import GramReader, GramSums, StoredGram, probes_of
 from npmdask.stored_gram.parts import (
     PREFIX,
@@ -909,43 +911,56 @@ class StoredGramRule(ResidualRule):
         )
 
 
-def problem_of_gram(source: Source, request: Request, earlier: object) -> Problem:
-    """The problem of a question to a stored Gram."""
-    asked = {
-        "privacy": request.privacy,
-        "mechanism": None if request.mechanism == "none" else request.mechanism,
-        "low_rank_tol": request.low_rank_tol or None,
-        "start and deflation": earlier,
-        "algorithm.options": request.options,
-    }
-    for name, value in asked.items():
-        if value is not None:
-            raise RefusedError(f"{source.path} is a stored Gram, without rows: {name} is for rows; leave it out")
-    if request.algorithm not in ("auto", "gram"):
-        raise RefusedError(
-            f"{source.path} is a stored Gram, which is decomposed and not multiplied: leave algorithm = "
-            f"{request.algorithm!r} out"
+class GramRoute(Route):
+    """A stored Gram, which is decomposed."""
+
+    def takes(self, request: Request, source: Source, earlier: Earlier) -> str:
+        """Return what needs rows; "" where nothing does."""
+        asked = {
+            **attributes(request, "privacy", "low_rank_tol"),
+            "mechanism": request.mechanism != "none",
+            "a start": earlier.start,
+            "deflation": earlier.locked,
+        }
+        gram, name = f"{source.path} is a stored Gram", first_of(asked)
+        refused = {
+            f"{gram}, without rows: {name} is for rows; leave it out": name,
+            f"{gram}, which is decomposed and not multiplied: leave algorithm = {request.algorithm!r} out": (
+                request.algorithm not in ("auto", "gram")
+            ),
+            f"{gram}, without rows: algorithm.options are for rows; leave them out": request.options is not None,
+        }
+        return first_of(refused)
+
+    def problem(self, request: Request, source: Source, earlier: Earlier) -> Problem:
+        """Return the problem, of a share with the number of components that explain it."""
+        reader: Any = source.reader
+        request = replace(
+            request,
+            algorithm="gram",
+            max_steps=1,
+            iteration_rank=None if request.iteration_rank == "auto" else request.iteration_rank,
         )
-    reader: Any = source.reader
-    request = replace(
-        request,
-        algorithm="gram",
-        max_steps=1,
-        iteration_rank=None if request.iteration_rank == "auto" else request.iteration_rank,
-    )
-    share = request.target_rank if isinstance(request.target_rank, float) else None
-    if share is not None:
-        request = replace(request, target_rank=_rank_of(source, request, share))
-    k, p = ranks_of(source, request, 0)
-    tol = default_tol(reader.dtype) if request.tol is None else request.tol
-    squared = source.kind in ("matrix", "sparse")
-    return Problem(
-        source=source,
-        request=request,
-        algorithm=StoredGramPairs(target_rank=k, iteration_rank=p, tol=tol, probed=reader.probed),
-        rule=StoredGramRule(tol=tol, max_steps=1, d=source.shape[1], squared=squared),
-        share=share,
-    )
+        share = request.target_rank if isinstance(request.target_rank, float) else None
+        if share is not None:
+            request = replace(request, target_rank=_rank_of(source, request, share))
+        k, p = ranks_of(source, request, 0)
+        tol = default_tol(reader.dtype) if request.tol is None else request.tol
+        squared = source.kind in ("matrix", "sparse")
+        return Problem(
+            source=source,
+            request=request,
+            algorithm=StoredGramPairs(target_rank=k, iteration_rank=p, tol=tol, probed=reader.probed),
+            rule=StoredGramRule(tol=tol, max_steps=1, d=source.shape[1], squared=squared),
+            share=share,
+        )
+
+    def release(self, problem: Problem, session: Session) -> PlainRelease:
+        """Return the matrix, of which a pass reads no rows."""
+        return PlainRelease(problem, session)
+
+
+OF_GRAM = GramRoute()
 
 
 def _rank_of(source: Source, request: Request, share: float) -> int:

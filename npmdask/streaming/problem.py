@@ -17,7 +17,7 @@ from npmdask.core.checkpoint.schema import TABLES
 from npmdask.core.checkpoint.store import CHECKPOINT_FORMAT, RunStore
 from npmdask.core.numerics.subspaces import Block
 from npmdask.core.numerics.units import attributes, from_table
-from npmdask.core.storage.kinds import for_matrices_only, for_tensors_only, real_array
+from npmdask.core.storage.kinds import real_array, require_rows
 from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError, RefusedError, closest, package_version, require
 from npmdask.missing.gaps import Marks, checked_marks
@@ -324,10 +324,7 @@ def _held_out(given: Any) -> tuple[np.ndarray, str | None]:
     if not isinstance(given, str | Path | zarr.Array | zarr.Group):
         raise BadInputError(f"held_out is a {type(given).__name__}: give an array of rows, or a Zarr store")
     source = open_source(given)
-    if source.kind == "matrices":
-        raise for_matrices_only(source.path)
-    if source.kind == "tensor":
-        raise for_tensors_only(source.path)
+    require_rows(source.kind, source.path)
     n, d = source.shape
     if n * d * 8 > HELD_OUT_BYTES:
         most = HELD_OUT_BYTES // (8 * d)

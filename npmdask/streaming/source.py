@@ -15,7 +15,7 @@ from npmdask.containers.lazy import BlockRows
 from npmdask.core.numerics.subspaces import Block
 from npmdask.core.numerics.units import attributes
 from npmdask.core.storage.columns import Choice, addressed, at
-from npmdask.core.storage.kinds import for_matrices_only, for_tensors_only
+from npmdask.core.storage.kinds import require_rows
 from npmdask.core.storage.paths import is_zarr, local_path
 from npmdask.core.storage.source import Source, open_source
 from npmdask.errors import BadInputError, require
@@ -178,10 +178,7 @@ def _in_memory(source: Any) -> bool:
 
 
 def _stored(source: Source, reading: Reading, seed: int, weights: Weights | None, *, named: bool) -> Opened:
-    if source.kind == "matrices":
-        raise for_matrices_only(source.path)
-    if source.kind == "tensor":
-        raise for_tensors_only(source.path)
+    require_rows(source.kind, source.path)
     if source.kind == "symmetric":
         raise BadInputError(
             f"{source.path} holds a symmetric matrix, whose rows are not samples: use the algorithm 'power' or 'krylov'"

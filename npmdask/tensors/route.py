@@ -8,12 +8,14 @@ from typing import Any
 
 from npmdask.core.algorithms.stopping import UntilSettled, default_tol
 from npmdask.core.numerics.units import options_from
-from npmdask.core.runs.problem import Method, Problem, Request
-from npmdask.core.runs.stopping_rules import refuse_low_rank
-from npmdask.core.storage.kinds import for_tensors_only
+from npmdask.core.runs.problem import Earlier, Method, Problem, Request, Route
+from npmdask.core.runs.session import Session
+from npmdask.core.runs.stopping_rules import without_low_rank
+from npmdask.core.storage.kinds import require_rows
 from npmdask.core.storage.source import Source
-from npmdask.errors import BadInputError, RefusedError
+from npmdask.errors import BadInputError, first_of, require
 from npmdask.tensors.power import TensorPower, restarts_for
+from npmdask.tensors.recovery import TensorRelease
 
 TENSOR = "tensor-power"
 MOST = 10**9  # restarts, iterations: more are a slip of the pen
@@ -91,47 +93,52 @@ def pose_tensor(
     return algorithm, UntilSettled(tol=question.tol, max_steps=question.max_steps or MOST_STEPS)
 
 
-def problem_of(source: Source, request: Request, earlier: object) -> Problem:
-    """The problem of a symmetric tensor: its components, by the robust tensor power method."""
-    require_tensor_algorithm(source, request)
-    _require_tensor_options(source, request, earlier)
-    question = TensorQuestion(
-        target_rank=int(request.target_rank),
-        side=source.dimension,
-        tol=default_tol(source.reader.dtype) if request.tol is None else request.tol,
-        seed=request.seed,
-        squared_norm=source.squared_frobenius,
-        max_steps=request.max_steps,
-    )
-    algorithm, rule = pose_tensor(question, request.options, source.path)
-    return Problem(source=source, request=request, algorithm=algorithm, rule=rule)
+class TensorRoute(Route):
+    """Components of a symmetric tensor, by the robust tensor power method."""
+
+    algorithms = (TENSOR,)
+
+    def takes(self, request: Request, source: Source, earlier: Earlier) -> str:
+        """Return what is for matrices only; "" where nothing is."""
+        refused = {
+            f"target_rank = {request.target_rank} is a share of the variance, and a tensor has none: give a whole "
+            "number (components that do not exist are reported as surplus)": isinstance(request.target_rank, float),
+            without_low_rank(request.low_rank_tol, "a tensor has none"): True,
+            f"mechanism = {request.mechanism!r} is for matrices: leave it out for a tensor": (
+                request.mechanism != "none"
+            ),
+            f"{source.path} is a tensor, whose runs start from their seed: warm starts and deflation of finished runs "
+            "are for matrices; ask for more components in a new run": any(earlier),
+        }
+        return first_of(refused)
+
+    def problem(self, request: Request, source: Source, earlier: Earlier) -> Problem:
+        """Return the problem. Raises BadInputError for another algorithm, and for columns of a block."""
+        require_tensor_algorithm(source, request)
+        require(
+            request.iteration_rank is None,
+            "iteration_rank is for matrices: leave it out; for a tensor set options = { restarts = ... }",
+        )
+        question = TensorQuestion(
+            target_rank=int(request.target_rank),
+            side=source.dimension,
+            tol=default_tol(source.reader.dtype) if request.tol is None else request.tol,
+            seed=request.seed,
+            squared_norm=source.squared_frobenius,
+            max_steps=request.max_steps,
+        )
+        algorithm, rule = pose_tensor(question, request.options, source.path)
+        return Problem(source=source, request=request, algorithm=algorithm, rule=rule)
+
+    def release(self, problem: Problem, session: Session) -> TensorRelease:
+        """Return products as they are."""
+        return TensorRelease(problem, session)
 
 
 def require_tensor_algorithm(source: Source, request: Request) -> None:
-    """A tensor has an algorithm of its own."""
+    """Raise BadInputError for another algorithm than that of tensors."""
     if request.algorithm not in ("auto", TENSOR):
-        raise for_tensors_only(source.path)
-
-
-def _require_tensor_options(source: Source, request: Request, earlier: object) -> None:
-    """Options of matrices only."""
-    if isinstance(request.target_rank, float):
-        raise RefusedError(
-            f"target_rank = {request.target_rank} is a share of the variance, and a tensor has none: give a whole "
-            "number (components that do not exist are reported as surplus)"
-        )
-    if request.iteration_rank is not None:
-        raise BadInputError(
-            "iteration_rank is for matrices: leave it out; for a tensor set options = { restarts = ... }"
-        )
-    refuse_low_rank(request.low_rank_tol, "a tensor has none")
-    if request.mechanism != "none":
-        raise RefusedError(f"mechanism = {request.mechanism!r} is for matrices: leave it out for a tensor")
-    if earlier is not None:
-        raise RefusedError(
-            f"{source.path} is a tensor, whose runs start from their seed: warm starts and deflation of finished runs "
-            "are for matrices; ask for more components in a new run"
-        )
+        require_rows(source.kind, source.path)
 
 
 def _of_other_data(source: Source) -> BadInputError | None:
@@ -145,3 +152,4 @@ def _of_other_data(source: Source) -> BadInputError | None:
 
 
 METHOD = Method(refusal=_of_other_data)
+OF_TENSOR = TensorRoute()

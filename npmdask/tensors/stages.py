@@ -21,8 +21,8 @@ from npmdask.core.algorithms import BlockKrylov
 from npmdask.core.algorithms.stopping import ResidualRule
 from npmdask.core.numerics.subspaces import Block
 from npmdask.core.operators import Operator
-from npmdask.core.runs.build import default_rank, make_problem
-from npmdask.core.runs.problem import DEFAULT_STEPS, DerivedOperator, Problem, Request
+from npmdask.core.runs.build import make_problem
+from npmdask.core.runs.problem import DEFAULT_STEPS, DerivedOperator, Problem, Request, default_rank
 from npmdask.core.runs.session import Session
 from npmdask.core.runs.solution import Solution
 from npmdask.core.runs.stages import run_stage

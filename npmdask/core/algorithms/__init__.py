@@ -31,8 +31,9 @@ REGISTRY: dict[str, type[Any]] = {
 
 
 def is_ours(algorithm: Any) -> bool:
-    """Say whether what an algorithm says of its results is proved and tested; a plugin's is held to the data."""
-    return type(algorithm).__module__.partition(".")[0] == __name__.partition(".")[0]
+    """Say whether what an algorithm, or a class of them, says is proved and tested; a plugin's is held to the data."""
+    kind = algorithm if isinstance(algorithm, type) else type(algorithm)
+    return kind.__module__.partition(".")[0] == __name__.partition(".")[0]
 
 
 def register_algorithm(kind: type[Any]) -> type[Any]:

@@ -33,7 +33,7 @@ from npmdask.core.certificates.bounds import rounding_of, tangents
 from npmdask.core.numerics.random import generator
 from npmdask.core.numerics.subspaces import Block, orth, starting_block, tall_qr
 from npmdask.core.numerics.units import attributes
-from npmdask.errors import NpmdaskError, RefusedError
+from npmdask.errors import NpmdaskError
 
 Pairs = Callable[[np.ndarray, int], tuple[np.ndarray, Block]]
 
@@ -78,8 +78,6 @@ class GramKrylov(BlockKrylov):
     @classmethod
     def make(cls, question: Question, options: Mapping[str, Any]) -> GramKrylov:
         """For a question; in float32 where the data are, many columns make float64 slow, and tol allows it."""
-        if question.random_columns:
-            raise RefusedError('a run that starts from an earlier one cannot form A^T A: use "krylov"')
         single = question.single and question.d > SINGLE_COLUMNS and question.tol >= SINGLE_TOL
         return cls(**attributes(question, "target_rank", "iteration_rank", "tol"), single=single)
 
@@ -273,8 +271,6 @@ class RowGramKrylov(GramKrylov):
     @classmethod
     def make(cls, question: Question, options: Mapping[str, Any]) -> RowGramKrylov:
         """For a question about rows."""
-        if question.random_columns:
-            raise RefusedError('a run that starts from an earlier one cannot form A A^T: use "krylov"')
         return cls(**attributes(question, "target_rank", "iteration_rank", "tol", "rows"))
 
     @property

@@ -16,8 +16,9 @@ import psutil
 from npmdask.core import features
 from npmdask.core.algorithms.gram import SINGLE_TOL
 from npmdask.core.checkpoint.store import RunStore
-from npmdask.core.runs.build import ON_DISK, default_rank, lies_elsewhere, make_problem, prepared, why_not_on_disk
-from npmdask.core.runs.problem import Problem, Request, Start
+from npmdask.core.runs.build import make_problem, prepared, route_for, route_key, route_of
+from npmdask.core.runs.plain_route import ON_DISK, PLAIN, why_not_on_disk
+from npmdask.core.runs.problem import OF_ROWS, Earlier, Problem, Request, Start, default_rank
 from npmdask.core.runs.resources import Resources
 from npmdask.core.runs.session import memory_for, needs_of
 from npmdask.core.storage.paths import is_url
@@ -56,11 +57,10 @@ def posed(
         As :func:`npmdask.core.runs.build.make_problem`.
     """
     source = prepared(source, request)
-    if request.route is not None:
+    if route_for(request, source, Earlier(start=start)).settled:
         return make_problem(source, request, start=start)
-    layout = source.reader.layout if lies_elsewhere(source) else ""
-    whose = layout if request.privacy is None else "private"
-    if whose and (choose := features.found("choices", whose)):
+    key = route_key(request, source)
+    if key and (choose := features.found("choices", key)):
         request = choose(request, source, resources, store, start)
     elif request.algorithm == "auto" and start is None:
         request = replace(request, algorithm=_route(request, source, resources, store))
@@ -155,12 +155,10 @@ def _worth_timing(source: Source, resources: Resources) -> bool:
 
 def formed_one(request: Request, source: Source) -> str | None:
     """The algorithm that forms a matrix which answers the question: A^T A, or A A^T of fewer rows than columns."""
-    plain = request.privacy is None and request.operator is None and request.mechanism == "none"
-    plain = plain and request.route is None
+    plain = route_of(request, source) is PLAIN and request.mechanism == "none"
     whole = isinstance(request.target_rank, int) and request.low_rank_tol is None
     whole = whole and (request.options is None or request.algorithm == "krylov")
-    of_rows = source.kind in ("samples", "matrix", "sparse") and not lies_elsewhere(source)
-    of_rows = of_rows and source.reader.layout != "matrix-free"
+    of_rows = source.kind in OF_ROWS and source.reader.layout != "matrix-free"
     if not (plain and whole and of_rows):
         return None
     rows, columns = source.shape
@@ -204,11 +202,9 @@ def with_options(request: Request, source: Source, resources: Resources, store: 
     them. float32 at first for data that stay in memory: from a disk it hides no more of the arithmetic than float64
     does, and its last pass, of vectors that are known, is one more. What a store was begun with is kept.
     """
-    plain = request.privacy is None and request.operator is None and request.mechanism == "none"
+    plain = route_of(request, source) is PLAIN and request.mechanism == "none" and source.kind != "matrices"
     whole = isinstance(request.target_rank, int) and request.options is None
-    if request.algorithm not in ("auto", "krylov") or not plain or not whole or lies_elsewhere(source):
-        return request
-    if source.kind not in ("samples", "matrix", "sparse", "symmetric"):
+    if request.algorithm not in ("auto", "krylov") or not plain or not whole:
         return request
     held = held_run(store)
     if held is not None:

@@ -22,9 +22,9 @@ from npmdask.core.runs.components import components_of_run, keep_statistics
 from npmdask.core.runs.disk_release import require_disk
 from npmdask.core.runs.left_vectors import left_is_whole
 from npmdask.core.runs.plain_release import PlainRelease
+from npmdask.core.runs.plain_route import PLAIN
 from npmdask.core.runs.problem import Problem
 from npmdask.core.runs.release import Release, Released
-from npmdask.core.runs.releases import plain_release
 from npmdask.core.runs.restore import bind
 from npmdask.core.runs.results import expected_steps, in_units, prediction_facts
 from npmdask.core.runs.session import Session, needs_of
@@ -161,8 +161,7 @@ def solve_in(problem: Problem, session: Session) -> Solution:
     with session:
         session.warnings += [problem.start.warning] if problem.start and problem.start.warning else []
         session.warnings += bind(problem, held, session.resources)
-        recipe = problem.recipe
-        release: Any = plain_release(problem, session) if recipe is None else recipe.release_for(problem, session)
+        release: Any = (problem.route or PLAIN).release(problem, session)
         with closing(release):
             known = held.read_part("result")
             found = known or _answered(problem, release, session)

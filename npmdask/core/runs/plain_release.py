@@ -1,7 +1,7 @@
 """The release of data that need no protection: products as they are, or with simulated noise, for studying it.
 
 It surveys the columns where that is needed, holds later passes to the checksums of the first, makes the left singular
-vectors, and says how wrong the answer can be. Which one a problem gets, :mod:`npmdask.core.runs.releases` says.
+vectors, and says how wrong the answer can be. Which one a problem gets, its route says.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from npmdask.core.algorithms import Algorithm, GramKrylov, PowerOnDisk, Query, R
 from npmdask.core.algorithms.stopping import StoppingRule
 from npmdask.core.aspects import Extent, ordered, reading_of, seen, spec_of
 from npmdask.core.checkpoint.schema import table
-from npmdask.core.checkpoint.store import CHECKPOINT_FORMAT
+from npmdask.core.checkpoint.store import CHECKPOINT_FORMAT, RunStore
 from npmdask.core.execution.memory import ITERATION_RANK, Chosen
 from npmdask.core.numerics.subspaces import Block
 from npmdask.core.numerics.units import attributes
@@ -24,8 +24,9 @@ from npmdask.core.runs.release import EVERYTHING, Disclosure, Recipe
 from npmdask.core.storage.column_statistics import ColumnStatistics
 from npmdask.core.storage.labels import Axis
 from npmdask.core.storage.source import Source
-from npmdask.errors import BadInputError, package_version
+from npmdask.errors import BadInputError, package_version, require
 
+OF_ROWS = ("samples", "matrix", "sparse")  # kinds of data whose components rows can be scored along
 STORED_GRAM = "gram"  # the kind of data in the parameters of a store that holds a Gram, and no run
 DEFAULT_STEPS = 200
 AUTO = "auto"  # in place of a number of components
@@ -48,24 +49,6 @@ class Presentation:
     def facts(self) -> dict[str, Any]:
         """Return the request by name."""
         return {name: value for name, value in asdict(self).items() if value is not None}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Route:
-    """How an answer is found that is not by products of the data's own matrix.
-
-    ``problem``: of what :func:`npmdask.core.runs.build.plain_problem` takes, or a refusal. ``operator``: of reader,
-    view and the request. ``certified``: whether a bound of the answer is proved.
-    ``chooses``: whether it finds the number of components. ``surveys``: whether means are to be found before.
-    ``algorithms``: names of its own.
-    """
-
-    problem: Callable[..., Problem]
-    operator: Callable[..., Operator]
-    certified: bool = True
-    chooses: bool = False
-    surveys: bool = True
-    algorithms: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,21 +82,12 @@ class Request:
 
     @property
     def route_key(self) -> str:
-        """The key of the route of the reading; "": by products."""
-        return "" if self.reading is None else str(self.reading.route)
-
-    @property
-    def route(self) -> Route | None:
-        """That route."""
-        return features.found("routes", self.route_key) if self.route_key else None
+        """The key of the route that a part of the request asks for, in the table of routes; "" if none does."""
+        return next((str(each.route) for each in (self.privacy, self.reading) if each is not None), "")
 
     def seen(self, source: Source, view: View = AS_STORED) -> View:
         """Return how the question sees what is read of a source, of how it would without its aspects."""
         return seen(self.aspects, Extent.of(source), view)
-
-
-def _of_any_data(source: Source) -> BadInputError | None:
-    return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +110,7 @@ class Method:
     counts_steps: bool = False
     of_matrices: bool = False
     of_any_rank: bool = False
-    refusal: Callable[[Source], BadInputError | None] = _of_any_data
+    refusal: Callable[[Source], BadInputError | None] | None = None
     make: Callable[[Source, Request, Any], Recipe] | None = None
 
 
@@ -166,6 +140,20 @@ class Start:
     passes: int = 0  # spent on the way to it, where that was part of this run (a search for the rank)
     random_columns: int = 0  # beside it at least; 0: of stages of a search, and of runs begun before there were any
     axes: tuple[Axis, ...] = ()  # what the columns of the earlier run are called
+
+
+class Earlier(NamedTuple):
+    """What a run is given of others before it.
+
+    Parameters
+    ----------
+    locked, start : what they found, to be searched beside, or to begin from.
+    share : what was asked for, where the number of components in the request is the one that was found for it.
+    """
+
+    locked: Locked | None = None
+    start: Start | None = None
+    share: float | str | None = None
 
 
 class DerivedOperator(Protocol):
@@ -232,9 +220,58 @@ def register_operator(name: str, make: Callable[[Source], DerivedOperator]) -> N
     OPERATORS[name] = make
 
 
+def lies_elsewhere(source: Source) -> bool:
+    """Say whether no rows of a source are read here: they lie with nodes, or are summed in a stored Gram."""
+    return bool(getattr(source.reader, "elsewhere", False))
+
+
 def representation_of(reader: Any) -> Any:
     """Return how entries of a reader are told that are no real numbers; None of those that are."""
     return features.required("representations", "complex") if getattr(reader, "parts", 1) == 2 else None
+
+
+class Route(Protocol):
+    """Say which questions are answered in one way, and how: of a feature, by its key in the table ``routes``.
+
+    :func:`npmdask.core.runs.build.make_problem` finds it, and asks it for whatever depends on how the answer is found. What
+    a person may not ask for there is refused in one place: ``takes``.
+
+    Attributes
+    ----------
+    certified : bool
+        Whether a bound of the answer is proved.
+    chooses : bool
+        Whether it finds the number of components.
+    surveys : bool
+        Whether means of columns are to be found before its products.
+    settled : bool
+        Whether a request leaves nothing open that a look at this machine would choose.
+    algorithms : tuple of str
+        Names of its own, with options of their own.
+    """
+
+    certified: ClassVar[bool] = True
+    chooses: ClassVar[bool] = False
+    surveys: ClassVar[bool] = True
+    settled: ClassVar[bool] = False
+    algorithms: ClassVar[tuple[str, ...]] = ()
+
+    def takes(self, request: Request, source: Source, earlier: Earlier) -> str:
+        """Return why it does not answer a question, as a person reads it; "" where it does."""
+
+    def problem(self, request: Request, source: Source, earlier: Earlier) -> Problem:
+        """Return the problem of a question that it takes. Raises BadInputError for values that are wrong."""
+
+    def release(self, problem: Problem, session: Any) -> Any:
+        """Return what the loop asks for products: a :class:`npmdask.core.runs.release.Release`."""
+
+    def operator(self, problem: Problem, view: View) -> Operator | None:
+        """Return what multiplies its blocks; None: what goes with the layout of the data."""
+        return None
+
+    def restored(self, held: RunStore, spec: dict[str, Any]) -> Problem:
+        """Return the problem that a run.json describes which has a table named like the route."""
+        raise AssertionError(f"no run has a table of {type(self).__name__}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,6 +288,7 @@ class Problem:
     share: float | str | None = None  # of the variance, asked for in place of a number of components; or "auto"
     recipe: Recipe | None = None  # of what is released: by a private run, or by nodes; None: products as they are
     derived: DerivedOperator | None = None  # through which the data are seen
+    route: Route | None = None  # by which it was made; None: by products of a matrix
     chosen: Chosen | None = ITERATION_RANK  # what the columns of a block follow from; None: nothing that was asked for
 
     @property
@@ -325,7 +363,7 @@ class Problem:
     @property
     def certified(self) -> bool:
         """Whether the answer gets a certificate: of the data's own matrix, or of one made of its entries alone."""
-        if (route := self.request.route) is not None and not route.certified:
+        if self.route is not None and not self.route.certified:
             return False
         return self.of_matrix or (self.derived is not None and self.derived.certified)
 
@@ -344,16 +382,16 @@ class Problem:
         own = "complex" if self.source.parts == 2 else kind if kind == "symmetric" and reader.layout == "dense" else ""
         if own:
             view = None if kind == "symmetric" else self.view(columns)
-            operator: Operator = features.required("operators", own)(self.source, view, first=first)
-            return operator
-        made = of_layout(reader.layout)
+            made: Operator = features.required("operators", own)(self.source, view, first=first)
+            return made
+        of = of_layout(reader.layout)
         if kind in ("symmetric", "tensor"):
-            return made(reader=reader)
+            return of(reader=reader)
         view = self.view(columns)
-        if (route := self.request.route) is not None:
-            return route.operator(reader, view, self.request)
+        if self.route is not None and (operator := self.route.operator(self, view)) is not None:
+            return operator
         weight = 1.0 / view.weight_of_rows(self.source.shape[0]) if kind == "samples" else 1.0
-        return made(reader=reader, weight=weight, view=view)
+        return of(reader=reader, weight=weight, view=view)
 
     def view(self, columns: ColumnStatistics | None) -> View:
         """How the question sees the stored columns, of these means and deviations."""
@@ -387,7 +425,7 @@ class Problem:
         """
         center = self.request.center and not isinstance(self.algorithm, GramKrylov)
         gaps = getattr(self.source.reader, "counts_gaps", False)
-        if (route := self.request.route) is not None and not route.surveys:  # its one pass finds them
+        if self.route is not None and not self.route.surveys:  # its one pass finds them
             return False
         wanted = center or self.request.scale or self.share is not None or gaps
         return wanted and self.source.column_mean is None and self.source.kind != "symmetric"
@@ -430,3 +468,56 @@ class Problem:
             "version": {"npmdask": package_version(), "checkpoint_format": CHECKPOINT_FORMAT},
         }
         return more | aspects | {table: keys | aspects.get(table, {}) for table, keys in own.items()}
+
+
+# How many components, and how many columns a block has.
+
+
+def checked_rank(rank: Any) -> int | float | str:
+    """Return a number of components (int), a share of the variance (float strictly between 0 and 1), or "auto".
+
+    Raises
+    ------
+    BadInputError
+        None of these.
+    """
+    if isinstance(rank, str) and rank == AUTO:
+        return AUTO
+    if isinstance(rank, int | np.integer) and not isinstance(rank, bool):
+        return int(rank)
+    if isinstance(rank, float | np.floating) and 0 < rank < 1:
+        return float(rank)
+    raise BadInputError(
+        f"target_rank = {rank!r} is neither a whole number of components (write 1, not 1.0) nor a share of the "
+        "variance strictly between 0 and 1, like 0.95"
+    )
+
+
+def ranks_of(source: Source, request: Request, locked: int) -> tuple[int, int]:
+    """Return k and p, in columns of the data; ``locked``: how many components are found already."""
+    width = source.dimension // source.parts
+    smallest = min(source.shape[0], width)
+    if not isinstance(request.target_rank, int):
+        return min(FIRST_STAGE, smallest), min(FIRST_STAGE, smallest)
+    k = request.target_rank
+    if k < 1 or k + locked > smallest:
+        more = f" (and {locked} are found already)" if locked else ""
+        raise BadInputError(
+            f"target_rank = {k} is not possible: the data are {source.shape[0]} x {source.shape[1]}, so at most "
+            f"{smallest} components exist{more}"
+        )
+    room = width - locked
+    if request.iteration_rank == "auto":
+        raise BadInputError('iteration_rank = "auto" is chosen by top_k and `npmdask run`; give a number here')
+    p = default_rank(k, room) if request.iteration_rank is None else request.iteration_rank
+    require(p >= k, f"iteration_rank = {p} is smaller than target_rank = {k}; leave it out or use {2 * k}")
+    require(p <= room, f"iteration_rank = {p} is larger than the {room} columns there are; leave it out")
+    return k, p
+
+
+def default_rank(k: int, room: int) -> int:
+    """Return p for k wanted vectors by default, with ``room`` columns to choose from.
+
+    Twice as many, up to 64: beyond that columns cost more than the passes that they save (decision 11).
+    """
+    return min(max(k + 10, min(2 * k, 64)), room)

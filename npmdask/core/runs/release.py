@@ -140,6 +140,3 @@ class Recipe(Protocol):
 
     def operator(self, source: Source) -> Any:
         """The operator whose products are released."""
-
-    def release_for(self, problem: Any, session: Any) -> Release:
-        """The release of a run of ``problem`` in ``session``."""

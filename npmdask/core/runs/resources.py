@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.core.checkpoint.schema import table
+from npmdask.core.checkpoint.store import RunStore
 from npmdask.core.execution.executor import scheduler_of
 from npmdask.core.execution.reduction import COMMIT_SECONDS
 from npmdask.core.numerics.domains import DEVICES
@@ -109,3 +111,32 @@ class NetworkUse:
     requests: int
     nbytes: int
     cost: float | None = None
+
+
+OF_DEVICE = ("device", "library")
+ON_CPU = "the processor"
+
+
+def changed_device(store: RunStore, now: Mapping[str, str] | None) -> list[str]:
+    """What should be known where sums are formed on another device than when the run in ``store`` began.
+
+    Parameters
+    ----------
+    store : whose run.json says on which; a run without any step takes ``now``.
+    now : facts of the device; None: the processor.
+    """
+    spec = store.read_spec()
+    if spec is None:
+        return []
+    known = {name: value for name, value in spec.get("environment", {}).items() if name in OF_DEVICE}
+    if now and not known and store.last_step() is None:
+        store.write_spec(spec | {"environment": spec.get("environment", {}) | now})
+        return []
+    if known.keys() != (now or {}).keys():
+        known, now = ({"device": (facts or {}).get("device", ON_CPU)} for facts in (known, now))
+    return [
+        f"{name} was {known[name]!r} when this run began and is {value!r} now: the result is as accurate, but its last "
+        "bits may differ from an undisturbed run's"
+        for name, value in (now or {}).items()
+        if known[name] != value
+    ]

@@ -27,10 +27,11 @@ from npmdask.core.checkpoint.store import RunStore, folder_of, not_finished
 from npmdask.core.execution.executor import single_threaded_blas
 from npmdask.core.execution.threads import environment
 from npmdask.core.numerics.subspaces import Block
-from npmdask.core.runs.build import JOBS, make_problem
+from npmdask.core.runs.build import make_problem
 from npmdask.core.runs.components import StoredComponents, components_of_run, known_of_run, labels_of_run, view_of_run
 from npmdask.core.runs.problem import (
     OF_OPERATOR,
+    OF_ROWS,
     STORED_GRAM,
     Locked,
     Presentation,
@@ -46,7 +47,6 @@ from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError, RefusedError, require
 
 TELLS = "npmdask.stores"  # the logger; the command line shows what it says
-OF_ROWS = ("samples", "matrix", "sparse")  # kinds of data whose components rows can be scored along
 
 # A store belongs to one problem: bound when it is new, checked ever after.
 
@@ -127,35 +127,6 @@ def bind_spec(
         "last bits may differ from an undisturbed run's"
         for name, value in environment().items()
         if before.get(name) != value
-    ]
-
-
-OF_DEVICE = ("device", "library")
-ON_CPU = "the processor"
-
-
-def changed_device(store: RunStore, now: Mapping[str, str] | None) -> list[str]:
-    """What should be known where sums are formed on another device than when the run in ``store`` began.
-
-    Parameters
-    ----------
-    store : whose run.json says on which; a run without any step takes ``now``.
-    now : facts of the device; None: the processor.
-    """
-    spec = store.read_spec()
-    if spec is None:
-        return []
-    known = {name: value for name, value in spec.get("environment", {}).items() if name in OF_DEVICE}
-    if now and not known and store.last_step() is None:
-        store.write_spec(spec | {"environment": spec.get("environment", {}) | now})
-        return []
-    if known.keys() != (now or {}).keys():
-        known, now = ({"device": (facts or {}).get("device", ON_CPU)} for facts in (known, now))
-    return [
-        f"{name} was {known[name]!r} when this run began and is {value!r} now: the result is as accurate, but its last "
-        "bits may differ from an undisturbed run's"
-        for name, value in (now or {}).items()
-        if known[name] != value
     ]
 
 
@@ -246,19 +217,13 @@ def resources_of(held: RunStore, **changed: Any) -> Resources:
     return replace(Resources(**found), **changed)
 
 
-def _is_of_feature(table: str) -> bool:
-    """Say whether a table of run.json is one by which a feature knows its runs, which may have been deleted."""
-    return bool(features.owner_of("restores", table)) or (
-        table not in TABLES and features.found("restores", table) is not None
-    )
-
-
 def problem_of(held: RunStore) -> Problem:
     """The problem that a store's run.json describes."""
     spec = held.read_spec() or {}
     data, algorithm, mechanism = spec["data"], spec["algorithm"], spec["mechanism"]
-    if own := next(filter(_is_of_feature, spec), ""):
-        problem: Problem = features.required("restores", own)(held, spec)
+    others = (table for table in spec if table not in TABLES and features.knows("routes", table))
+    if own := next((table for table in spec if features.owner_of("routes", table)), next(others, "")):
+        problem: Problem = features.required("routes", own).restored(held, spec)
         return problem
     if "dilation" in spec.get("lens", {}):
         raise BadInputError(
@@ -319,7 +284,8 @@ def _with_what_is_kept(held: RunStore) -> Iterator[None]:
 def _is_of_job(folder: Path) -> bool:
     """Whether a folder is that of a job, which made what lies below it and goes on with that itself."""
     spec = RunStore(folder).read_spec() if (folder / "run.json").is_file() else None
-    return spec is not None and spec["data"].get("kind") in JOBS
+    kind = None if spec is None else spec["data"].get("kind")
+    return bool(getattr(features.found("kinds", str(kind)), "staged", False))
 
 
 def solution_of(run: RunStore, *, scores: bool = True) -> Solution:

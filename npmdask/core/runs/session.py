@@ -39,8 +39,7 @@ from npmdask.core.runs.left_vectors import flush_left
 from npmdask.core.runs.observers import Observer, StageObserver, watched
 from npmdask.core.runs.problem import Problem
 from npmdask.core.runs.release import EVERYTHING, Disclosure
-from npmdask.core.runs.resources import DeviceUse, NetworkUse, Resources
-from npmdask.core.runs.restore import changed_device
+from npmdask.core.runs.resources import DeviceUse, NetworkUse, Resources, changed_device
 from npmdask.core.storage.block_files import Workspace
 from npmdask.core.storage.bundle import Arrays
 from npmdask.core.storage.checksum import crc32c

@@ -21,7 +21,7 @@ from npmdask.core.algorithms.stopping import DOUBLE_EPS, Outcome, ResidualRule, 
 from npmdask.core.certificates.bounds import Evidence, certify, rounding_of
 from npmdask.core.certificates.wording import bounds_values
 from npmdask.core.storage.source import Source
-from npmdask.errors import BadInputError, RefusedError
+from npmdask.errors import BadInputError
 
 # Stop by what is left over, not by the components: where eigenvalues are close, the first is settled long before.
 #
@@ -134,12 +134,10 @@ def low_rank_rule(rule: ResidualRule, low_rank_tol: float | None, kind: str, k: 
     return LowRankRule(**vars(rule), low_rank_tol=low_rank_tol, kind=kind)
 
 
-def refuse_low_rank(low_rank_tol: float | None, why: str) -> None:
-    """RefusedError where nothing could be compared, saying ``why``."""
-    if low_rank_tol:
-        raise RefusedError(
-            f"low_rank_tol = {low_rank_tol} ends a run by what its certificate says: {why}; leave it out"
-        )
+def without_low_rank(low_rank_tol: float | None, why: str) -> str:
+    """Return what to say of the tolerance where nothing could be compared, and ``why``; "" if there is none."""
+    said = f"low_rank_tol = {low_rank_tol} ends a run by what its certificate says: {why}; leave it out"
+    return said if low_rank_tol else ""
 
 
 # What share of the variance some components explain, and how many explain the share that is asked for.

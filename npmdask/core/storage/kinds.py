@@ -96,21 +96,16 @@ def require_cubic(chunks: Sequence[int]) -> int:
     return int(chunks[0])
 
 
-def for_tensors_only(path: str) -> BadInputError:
-    """What to say where a tensor is asked for something else than what tensors are for."""
-    return BadInputError(
-        f"{path} holds a symmetric tensor of order three (kind = 'tensor'), which only the tensor power methods "
-        "(tensor-power) can decompose; give data with rows and columns here"
-    )
-
-
-def for_matrices_only(path: str) -> BadInputError:
-    """What to say where data of kind matrices are asked for something else than what they are for."""
-    return BadInputError(
-        f"{path} holds square matrices, one for each record (kind = 'matrices'): they are for the private stochastic "
-        "algorithms (k-dp-pca), which find the leading eigenvectors of their mean; give data with rows and columns "
-        "here, or the mean of the matrices as kind = 'symmetric'"
-    )
+def require_rows(kind: str, path: str) -> None:
+    """Raise BadInputError for data of kinds that have no rows of numbers, and say what they are for."""
+    said = {
+        "tensor": f"{path} holds a symmetric tensor of order three (kind = 'tensor'), which only the tensor power "
+        "methods (tensor-power) can decompose; give data with rows and columns here",
+        "matrices": f"{path} holds square matrices, one for each record (kind = 'matrices'): they are for the private "
+        "stochastic algorithms (k-dp-pca), which find the leading eigenvectors of their mean; give data with rows and "
+        "columns here, or the mean of the matrices as kind = 'symmetric'",
+    }
+    require(kind not in said, said.get(kind, ""))
 
 
 def choose_layout(kind: str, layout: str | None, chunks: Sequence[int] | None) -> str:
