@@ -258,6 +258,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except NpmdaskError as error:
         print(f"npmdask: {error}", file=sys.stderr)
         return error.exit_code
+    except ModuleNotFoundError as error:  # of a feature that was deleted
+        if not isinstance(gone := features.of_gone(error), NpmdaskError):
+            raise
+        print(f"npmdask: {gone}", file=sys.stderr)
+        return gone.exit_code
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

@@ -228,6 +228,7 @@ FEATURES: tuple[Feature, ...] = (
             "TurnedComponents.aligned": "npmdask.rotations.turned:aligned_again",
         },
         presenters={"the [report] table": "npmdask.rotations.presentation:presenter_of"},
+        needs=("gram",),
     ),
     Feature(
         name="share",
@@ -295,9 +296,28 @@ FEATURES: tuple[Feature, ...] = (
 
 
 def load(target: str) -> Any:
-    """Import what ``"module:name"`` names."""
+    """Import what ``"module:name"`` names. Raises RefusedError where it needs a feature that was deleted."""
     module, _, name = target.partition(":")
-    return getattr(import_module(module), name)
+    try:
+        return getattr(import_module(module), name)
+    except ModuleNotFoundError as error:
+        raise of_gone(error) from error
+
+
+def of_gone(error: ModuleNotFoundError) -> Exception:
+    """Return what to say of a module of a feature that was deleted; the error as it is of any other."""
+    name = error.name or ""
+    for feature in FEATURES if name.startswith(f"{PACKAGE.name}.") else ():
+        tables = (table for table in vars(feature).values() if isinstance(table, Mapping))
+        ours = any(target.startswith(f"{name}:") for table in tables for target in table.values())
+        if ours or name.split(".")[1] == feature.name:
+            return missing("this", feature.name)
+    return error
+
+
+def missing(what: str, owner: str) -> RefusedError:
+    """Return what to say where a feature is needed that was deleted."""
+    return RefusedError(f"{what} needs the feature {owner!r}, which this npmdask does not have: install it")
 
 
 def is_there(target: str) -> bool:
@@ -336,8 +356,7 @@ def required(table: str, key: str) -> Any:
         Its feature is not installed here.
     """
     if (there := found(table, key)) is None:
-        owner = owner_of(table, key) or key
-        raise RefusedError(f"{key!r} needs the feature {owner!r}, which this npmdask does not have")
+        raise missing(repr(key), owner_of(table, key) or key)
     return there
 
 
@@ -356,6 +375,13 @@ def of_type(table: str, kind: type) -> Any:
 
 
 _OF_TYPE: dict[tuple[str, type], Any] = {}
+
+
+def require(table: str, key: Any) -> None:
+    """Raise RefusedError where the feature that has a key was deleted; nothing is imported."""
+    for feature in FEATURES:
+        if (target := getattr(feature, table).get(key)) and not is_there(target):
+            raise missing(repr(key), feature.name)
 
 
 def knows(table: str, key: str) -> bool:

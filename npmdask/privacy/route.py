@@ -51,8 +51,8 @@ class PrivateRoute(Route):
             without_low_rank(request.low_rank_tol, why): True,
             f"{other} = {getattr(request, other, '')!r} is not for private runs: leave it out, the [privacy] table "
             "chooses the noise": other,
-            "a private run starts from its public seed: leave the earlier run (warm start, deflation) out": any(
-                earlier
+            "a private run starts from its public seed: leave the earlier run (warm start, deflation) out": (
+                any(earlier)
             ),
             f"{source.path} was ingested so that it may hold missing values (whether it does was not checked): set "
             "missing = 'fill' with a public missing_fill to replace them": source.gaps and request.reading is None,

@@ -22,13 +22,12 @@ from npmdask.core.checkpoint.store import RunStore, folder_of
 from npmdask.core.execution.executor import single_threaded_blas
 from npmdask.core.numerics.domains import counts
 from npmdask.core.runs.components import StoredComponents, TurnedComponents
-from npmdask.core.runs.problem import Presentation, Problem
+from npmdask.core.runs.problem import STORED_GRAM, Presentation, Problem
 from npmdask.core.runs.restore import solution_of
 from npmdask.core.runs.solution import Solution
 from npmdask.core.storage.labels import Labels, colour_of
 from npmdask.errors import BadInputError, RefusedError, closest
 from npmdask.rotations.turned import SIMPLE_STRUCTURE, aligned
-from npmdask.stored_gram.parts import STORED_GRAM
 from npmdask.stored_gram.resampling import LEAST_GROUPS, LEAST_REPLICATES
 from npmdask.stored_gram.store import GramStore
 

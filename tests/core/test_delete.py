@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ import zarr
 import npmdask
 from infra.house_gates import Checkout, delete, entries, goes_with, needers
 from tests.conftest import often
+from tests.goldens.worlds import archive, unpacked, unpacked_sources
 
 ROOT = Path(__file__).resolve().parents[2]
 CHECKOUT = Checkout(root=ROOT)
@@ -24,6 +26,46 @@ import numpy as np, npmdask
 x = np.random.default_rng(0).standard_normal((500, 20))
 npmdask.top_k(x, 3, kind="samples", center=True)
 assert npmdask.resume(sys.argv[1], max_steps=100).converged
+"""
+
+FIXTURES = ROOT / "tests" / "goldens" / "fixtures"
+STORES = {  # goldens of each feature, and of what they are told that it is needed for
+    "complex": {"complex": "complex", "hermitian": "complex"},
+    "containers": {"grid-zarr": "grid"},
+    "dp_pca": {"k-dp-pca": "k-dp-pca", "k-dp-ojas": "k-dp-ojas"},
+    "federated": {"federated": "nodes", "federated-private": "nodes"},
+    "gram": {"gram": "gram", "from-gram": "run.json"},
+    "latent": {"mixture": "mixture", "ica": "ica"},
+    "missing": dict.fromkeys(
+        ("gaps-mean-weighted", "gaps-dropped", "gaps-em", "gaps-pairwise-weighted", "private-filled"), "data.missing"
+    ),
+    "privacy": {"private-gaussian": "privacy", "private-tensor": "privacy", "power-momentum": "momentum"},
+    "rotations": {"from-gram-intervals": "the [report] table"},
+    "share": {"share-searching": "a share of the variance", "gaps-em-auto": 'target_rank = "auto"'},
+    "streaming": {"stream-spm": "stream", "stream-online-tensor-power": "stream", "stream-of-files": "stream"},
+    "symmetric": {"packed-symmetric": "packed"},
+    "tensors": {"tensor": "tensor"},
+    "topics": {"topics": "topics"},
+    "two_fields": {"mca": "mca", "cca": "cca"},
+    "weights": {"weighted": "weights", "stream-weighted": "weights"},
+}
+UNSAID = ("grid-zarr", "from-gram", "share-searching", "gaps-em-auto", "packed-symmetric")  # by run.json: by their data
+ASKS = """
+import contextlib, io, json, os, sys
+import npmdask
+from npmdask.cli.main import main
+def asked(*words):
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(out):
+        main(words)
+    return out.getvalue()
+for folder in sys.argv[2:]:
+    os.chdir(folder)
+    try:
+        said = npmdask.resume("run") and "it was resumed"
+    except npmdask.RefusedError as error:
+        said = str(error)
+    known = os.path.basename(folder) not in sys.argv[1].split()
+    print(json.dumps([said, *(asked(word, "run") for word in ("status", "report") if known)]))
 """
 
 
@@ -52,3 +94,37 @@ def test_the_rest_goes_on_without_it(feature: str, begun: Path, tmp_path: Path) 
         words = [sys.executable, "-W", "ignore", *command]
         done = subprocess.run(words, capture_output=True, text=True, env=environment, cwd=tmp_path)
         assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The data of all goldens."""
+    return unpacked_sources(FIXTURES, tmp_path_factory.mktemp("sources"))
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("feature", often(sorted(STORES), 2, 6, 15))
+def test_a_store_of_a_feature_that_is_gone_is_refused_by_its_name(feature: str, sources: Path, tmp_path: Path) -> None:
+    """And left as it is. With the feature each goes on: tests/goldens. Mutant: ``kind_of`` that asks nothing."""
+    shutil.copytree(ROOT / "npmdask", tmp_path / "npmdask", ignore=shutil.ignore_patterns("__pycache__"))
+    gone = goes_with(feature, needers(entries(CHECKOUT), (), by_name=True)) & CHECKOUT.parts().keys()
+    delete(tmp_path, CHECKOUT, gone)
+    folders = [unpacked(archive(FIXTURES, name, "interrupted"), tmp_path / name) for name in STORES[feature]]
+    for folder in folders:
+        (folder / "sources").symlink_to(sources)
+    before = [files_in(folder / "run") for folder in folders]
+    words = [sys.executable, "-W", "ignore", "-c", ASKS, " ".join(UNSAID), *map(str, folders)]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(words, capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+    for (name, what), folder, kept, line in zip(
+        STORES[feature].items(), folders, before, done.stdout.splitlines(), strict=True
+    ):
+        said, *shown = json.loads(line)
+        assert said == f"{what!r} needs the feature {feature!r}, which this npmdask does not have: install it", name
+        assert all("which this npmdask does not have" in text for text in shown), (name, shown)
+        assert name in UNSAID or files_in(folder / "run") == kept, name

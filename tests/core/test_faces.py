@@ -13,7 +13,7 @@ import npmdask
 from npmdask.core import features
 from npmdask.core.runs import kinds
 from npmdask.core.runs.observers import Observer
-from npmdask.errors import BadInputError, RefusedError
+from npmdask.errors import RefusedError
 from npmdask.manage import RunKind, kind_of
 
 ROOMS = ("cli", "federated", "manage", "models", "planning", "report", "streaming")
@@ -63,7 +63,7 @@ def test_a_store_of_a_feature_that_is_gone_says_its_name(
     assert kind_of({"data": {"kind": kind}}).name == kind
     monkeypatch.setattr(features, "PACKAGE", tmp_path / "npmdask")
     owner = {"stream": "streaming", "ica": "latent", "gram": "stored_gram"}.get(kind, kind)
-    with pytest.raises(BadInputError, match=f"run of kind {kind}, and the feature {owner} is not installed"):
+    with pytest.raises(RefusedError, match=f"'{kind}' needs the feature '{owner}', which this npmdask does not have"):
         kinds.kind_of({"data": {"kind": kind}})
     assert kinds.kind_of({"data": {"kind": "samples"}}).name == "matrix", "which is the core's"
 
@@ -74,7 +74,7 @@ def test_what_is_left_open_for_a_feature_that_is_gone(tmp_path: Path, monkeypatc
     rows = np.random.default_rng(0).standard_normal((300, 40)) / np.arange(1, 41)
     assert npmdask.top_k(rows, 3, store=tmp_path / "run").converged
     for asked, feature in ({"iteration_rank": "auto"}, "planning"), ({"k": 0.5}, "share"):
-        with pytest.raises(RefusedError, match=f"the feature '{feature}', which is not installed"):
+        with pytest.raises(RefusedError, match=f"the feature '{feature}', which this npmdask does not have"):
             npmdask.top_k(rows, **({"k": 3, "store": tmp_path / feature} | asked))  # type: ignore[arg-type]
 
 

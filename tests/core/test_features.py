@@ -60,7 +60,7 @@ def test_features_of_other_packages_come_last(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_every_route_obeys_the_protocol() -> None:
-    """The loop knows routes by these methods only, and a person their sentences. Mutant: one that refuses by raising."""
+    """The loop knows routes by these methods, and a person their sentences. Mutant: one that refuses by raising."""
     for key in features.keys("routes"):
         route = features.required("routes", key)
         assert Route in type(route).__mro__, key

@@ -105,6 +105,7 @@ def route_key(request: Request, source: Source) -> str:
 def _require_valid(request: Request, source: Source, route: Route) -> None:
     """Raise BadInputError for values that no route takes, and for an algorithm that these data do not have."""
     named = request.algorithm in ("auto", *ALGORITHMS)
+    features.require("algorithms", request.algorithm)
     method: Method | None = None if named else features.found("algorithms", request.algorithm)
     if source.kind == "matrices" and (method is None or not method.of_matrices):
         require_rows(source.kind, source.path)

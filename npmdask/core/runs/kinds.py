@@ -109,25 +109,47 @@ def kind_of(spec: Spec | None) -> Resumable:
     Raises
     ------
     BadInputError
-        No kind knows them: the package that wrote the store is not loaded, or a feature is not installed.
+        No kind knows them: the package that wrote the store is not loaded.
+    RefusedError
+        The run needs a feature that was deleted.
     """
     spec = spec or {}
     if registered := next((kind for kind in KINDS if kind.matches(spec)), None):
         return registered
+    _require_features(spec)
     data, algorithm = spec.get("data", {}).get("kind"), spec.get("algorithm", {})
     stored = not spec or data in DATA_KINDS
-    key = f"algorithm {algorithm.get('name')}" if stored else str(data)  # a noisy copy has the kind of its data
-    owner = features.owner_of("kinds", key)
-    found: Resumable | None = features.found("kinds", key) if owner or not stored else None
+    key = _key_of(spec)
+    found: Resumable | None = features.found("kinds", key) if features.owner_of("kinds", key) or not stored else None
     if found is not None:
         return found
-    if owner:
-        raise BadInputError(f"this is a run of kind {key}, and the feature {owner} is not installed: install it")
     if not stored:
         raise BadInputError(
             f"these parameters belong to no known kind of run: {sorted(spec)}; load the package that wrote them"
         )
     return StoredRun("matrix" if algorithm.get("share") is None else "search")
+
+
+def _key_of(spec: Spec) -> str:
+    """Return the key of a kind: that of the data; a noisy copy has the kind of its data."""
+    data = spec.get("data", {}).get("kind")
+    return f"algorithm {spec.get('algorithm', {}).get('name')}" if not spec or data in DATA_KINDS else str(data)
+
+
+def _require_features(spec: Spec) -> None:
+    """Raise RefusedError for a run of a feature that was deleted, before anything of it is read."""
+    data, algorithm = spec.get("data", {}), spec.get("algorithm", {})
+    features.require("kinds", _key_of(spec))
+    for table, found in (("routes", (*spec, data.get("kind"))), ("aspects", (*spec, *(f"data.{key}" for key in data)))):
+        for key in found:
+            features.require(table, key)
+    features.require("algorithms", algorithm.get("name"))
+    for option in algorithm.get("options") or () if algorithm.get("name") == "power" else ():
+        features.require("options", option)
+    if "report" in spec:
+        features.require("presenters", "the [report] table")
+    if str(data.get("dtype", ""))[1:2] == "c":
+        features.require("representations", "complex")
 
 
 def changed_resources(changes: Mapping[str, Any]) -> dict[str, Any]:

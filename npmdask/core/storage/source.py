@@ -476,7 +476,8 @@ def _node_at(path: Path) -> Any:
         raise BadInputError(f"there is nothing at {path}{hint}")
     if path.name.endswith(".partial"):
         raise BadInputError(f"{path} is an unfinished ingest: run the same `npmdask ingest` or `generate` again")
-    if (path / "run.json").exists() and not (path / "zarr.json").exists():
+    if (path / RUN).exists() and not (path / "zarr.json").exists():
+        features.require("sources", RUN)
         raise BadInputError(
             f"{path} is the store of a run or a Gram, but rows are needed here: give the data that it was made from"
         )

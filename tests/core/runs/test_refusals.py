@@ -116,7 +116,7 @@ QUESTIONS = {
         "private", {"algorithm": "krylov"}, "algorithm = 'krylov' is not for private", PRIVATE
     ),
     "a private run with noise": Question("private", NOISE, "mechanism = 'gaussian' is not for private runs", PRIVATE),
-    "a private start": Question("private", START, "a private run starts from its seed", PRIVATE),
+    "a private start": Question("private", START, "a private run starts from its public seed", PRIVATE),
     "private gaps without a rule": Question(
         "private gaps",
         {"missing": "refuse", "missing_fill": None},
