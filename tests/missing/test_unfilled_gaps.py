@@ -350,7 +350,7 @@ def test_sums_of_pairs_that_do_not_fit_are_refused() -> None:
         ({"missing": "refuse", "algorithm": "em"}, "unknown algorithm 'em'"),
         ({"missing": "pairwise", "algorithm": "power"}, "forms a matrix of columns x columns"),
         ({"missing": "pairwise", "row_weights": np.ones(M)}, "which count alike"),
-        ({"missing": "pairwise", "k": 0.9}, "a share of the variance"),
+        ({"missing": "pairwise", "k": 0.9}, "target_rank = 0.9 is a share"),
     ],
 )
 def test_what_is_refused(how: dict[str, Any], said: str) -> None:

@@ -152,8 +152,8 @@ BAD = [
     ({}, {"tol": 1e-3}, "tolerance"),
     ({}, {"low_rank_tol": 0.1}, "whatever their results"),
     ({}, {"center": True}, "centre"),
-    ({}, {"mechanism": "gaussian", "stddev": 1.0}, "leave both out"),
-    ({}, {"algorithm": "krylov"}, "leave both out"),
+    ({}, {"mechanism": "gaussian", "stddev": 1.0}, "is not for private runs: leave it out"),
+    ({}, {"algorithm": "krylov"}, "is not for private runs: leave it out"),
 ]
 
 
