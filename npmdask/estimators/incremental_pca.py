@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -42,6 +43,7 @@ from npmdask.streaming.source import Reading, open_stream
 HELD = 4
 
 
+@dataclass(eq=False, repr=False)
 class IncrementalPCA(CentredComponents):
     """
     Find the principal components of rows that come in batches, each row once.
@@ -102,29 +104,13 @@ class IncrementalPCA(CentredComponents):
     (5000, [0.7, 0.2])
     """
 
-    _basis: Block
-    _squares: np.ndarray
-    _running: RunningMean
-    _moments: ColumnSums
-    _levels: Levels
-    _rows: int
-
-    def __init__(
-        self,
-        n_components: int | None = None,
-        *,
-        whiten: bool = False,
-        batch_size: int | None = None,
-        missing: str = REFUSE,
-        missing_values: Any = None,
-        progress: bool = False,
-    ) -> None:
-        self.n_components = n_components
-        self.whiten = whiten
-        self.batch_size = batch_size
-        self.missing = missing
-        self.missing_values = missing_values
-        self.progress = progress
+    n_components: int | None = None
+    _: KW_ONLY
+    whiten: bool = False
+    batch_size: int | None = None
+    missing: str = REFUSE
+    missing_values: Any = None
+    progress: bool = False
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """
@@ -216,6 +202,21 @@ class IncrementalPCA(CentredComponents):
         for name in ("components_", "n_samples_seen_"):
             self.__dict__.pop(name, None)
 
+    def _begin(self, shape: tuple[int, ...]) -> None:
+        if len(shape) != 2 or shape[0] < 2 or not shape[1]:
+            raise BadInputError(f"a first batch of shape {shape}: at least 2 rows and 1 column are needed")
+        n, d = shape
+        asked = min(n, d) if self.n_components is None else self._asked(d)
+        if asked > n:
+            raise BadInputError(
+                f"n_components = {asked}, and the first batch has {n} rows (n_samples = {n}): give at least as many"
+            )
+        self.n_components_, self.n_features_in_ = asked, d
+        self._basis: Block = np.zeros((d, 0))
+        self._squares = np.zeros(0)
+        self._running, self._moments = RunningMean(np.zeros(d), np.zeros(d), 0.0), ColumnSums(d)
+        self._levels, self._rows = no_levels(d), 0
+
     def _learn(self, rows: np.ndarray, weights: np.ndarray | None) -> None:
         if not hasattr(self, "components_"):
             self._begin(rows.shape)
@@ -249,20 +250,6 @@ class IncrementalPCA(CentredComponents):
         self._moments.mean = np.where(new, levels.mean, self._moments.mean)
         mean, rest = np.where(new, levels.mean, self._running.mean), np.where(new, 0.0, self._running.rest)
         return self._running._replace(mean=mean, rest=rest)
-
-    def _begin(self, shape: tuple[int, ...]) -> None:
-        if len(shape) != 2 or shape[0] < 2 or not shape[1]:
-            raise BadInputError(f"a first batch of shape {shape}: at least 2 rows and 1 column are needed")
-        n, d = shape
-        asked = min(n, d) if self.n_components is None else self._asked(d)
-        if asked > n:
-            raise BadInputError(
-                f"n_components = {asked}, and the first batch has {n} rows (n_samples = {n}): give at least as many"
-            )
-        self.n_components_, self.n_features_in_ = asked, d
-        self._basis, self._squares = np.zeros((d, 0)), np.zeros(0)
-        self._running, self._moments = RunningMean(np.zeros(d), np.zeros(d), 0.0), ColumnSums(d)
-        self._levels, self._rows = no_levels(d), 0
 
     def _require_weight(self, rows: np.ndarray, weights: np.ndarray | None) -> None:
         """Refuse weights that are too small for a variance, before anything is learnt."""

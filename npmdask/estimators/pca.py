@@ -7,6 +7,7 @@ With scikit-learn installed they are estimators of its own: for pipelines, searc
 from __future__ import annotations
 
 import warnings
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -166,37 +167,24 @@ def shares_of_variance(variances: np.ndarray, total: float) -> np.ndarray:
     return variances / total if total > 0 else np.full(len(variances), np.nan)
 
 
+@dataclass(eq=False, repr=False)
 class _OfRun(Components):
     """What PCA and TruncatedSVD share: the run of a fit."""
 
-    n_components: Any
     missing = REFUSE
-    missing_values: Any = None
-    missing_limit: float | None = None
-    column_weights: Any = None
+    missing_values = None
+    missing_limit = None
 
-    def __init__(
-        self,
-        n_components: int = 2,
-        *,
-        column_weights: Any = None,
-        tol: float | None = None,
-        memory: str | int | None = None,
-        device: str = "cpu",
-        device_memory: str | int | None = None,
-        store: str | Path | None = None,
-        random_state: Any = None,
-        progress: bool = False,
-    ) -> None:
-        self.n_components = n_components
-        self.column_weights = column_weights
-        self.tol = tol
-        self.memory = memory
-        self.device = device
-        self.device_memory = device_memory
-        self.store = store
-        self.random_state = random_state
-        self.progress = progress
+    n_components: int = 2
+    _: KW_ONLY
+    column_weights: Any = None
+    tol: float | None = None
+    memory: str | int | None = None
+    device: str = "cpu"
+    device_memory: str | int | None = None
+    store: str | Path | None = None
+    random_state: Any = None
+    progress: bool = False
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """
@@ -289,6 +277,7 @@ class _OfRun(Components):
         raise NotImplementedError
 
 
+@dataclass(eq=False, repr=False)
 class PCA(CentredComponents, _OfRun):
     """
     Find the principal components of rows that need not fit in memory.
@@ -302,20 +291,9 @@ class PCA(CentredComponents, _OfRun):
     n_components : int, float or "auto", optional
         Number of components, 1 to min(n, d), or the share of the variance (0 to 1) that they must explain; by default
         all. With ``missing="em"`` also "auto": the number that best predicts held-out entries.
-    whiten : bool, default False
-        Divide scores by their standard deviations.
     column_weights : array_like, shape (d,), optional
         Weights of squared columns, not negative, as for :func:`npmdask.top_k`: centred rows are multiplied by the
         square roots of the weights before the components are computed.
-    missing : {"refuse", "mean", "em", "pairwise"}, default "refuse"
-        "mean": missing values (NaN) of dense rows count as the means of their columns, in ``fit`` and ``transform``;
-        no filled copy is made. "em": a factor model is fitted to the observed values, and ``transform`` uses what it
-        expects for the others. "pairwise": each covariance uses the rows that have both columns (docs/missing.md).
-    missing_values : float or list of float, optional
-        Numbers that mark missing values, in addition to NaN, such as -9999.
-    missing_limit : float, optional
-        With "mean": leave out columns that lack more than this share of their values, which an additional pass counts.
-        Their entries are 0 in ``components_``, and NaN in ``mean_`` and in the result of ``inverse_transform``.
     tol : float, optional
         Relative residual to reach; 1e-9, or 1e-6 for float32 data, by default.
     memory : str or int, optional
@@ -330,6 +308,17 @@ class PCA(CentredComponents, _OfRun):
         Seed of the random start; the result depends on it only within ``tol``. None uses a fixed seed.
     progress : bool, default False
         Show the progress and the time left: on stderr, or below the cell of a notebook.
+    whiten : bool, default False
+        Divide scores by their standard deviations.
+    missing : {"refuse", "mean", "em", "pairwise"}, default "refuse"
+        "mean": missing values (NaN) of dense rows count as the means of their columns, in ``fit`` and ``transform``;
+        no filled copy is made. "em": a factor model is fitted to the observed values, and ``transform`` uses what it
+        expects for the others. "pairwise": each covariance uses the rows that have both columns (docs/missing.md).
+    missing_values : float or list of float, optional
+        Numbers that mark missing values, in addition to NaN, such as -9999.
+    missing_limit : float, optional
+        With "mean": leave out columns that lack more than this share of their values, which an additional pass counts.
+        Their entries are 0 in ``components_``, and NaN in ``mean_`` and in the result of ``inverse_transform``.
 
     Attributes
     ----------
@@ -365,31 +354,12 @@ class PCA(CentredComponents, _OfRun):
     ((500, 2), [0.75, 0.21])
     """
 
-    def __init__(
-        self,
-        n_components: int | float | None = None,
-        *,
-        whiten: bool = False,
-        column_weights: Any = None,
-        missing: str = REFUSE,
-        missing_values: Any = None,
-        missing_limit: float | None = None,
-        tol: float | None = None,
-        memory: str | int | None = None,
-        device: str = "cpu",
-        device_memory: str | int | None = None,
-        store: str | Path | None = None,
-        random_state: Any = None,
-        progress: bool = False,
-    ) -> None:
-        how: dict[str, Any] = {"memory": memory, "device": device, "device_memory": device_memory, "store": store}
-        how |= {"random_state": random_state, "progress": progress}
-        super().__init__(column_weights=column_weights, tol=tol, **how)
-        self.n_components = n_components
-        self.whiten = whiten
-        self.missing = missing
-        self.missing_values = missing_values
-        self.missing_limit = missing_limit
+    n_components: int | float | None = None  # type: ignore[assignment]
+    _: KW_ONLY
+    whiten: bool = False
+    missing: str = REFUSE
+    missing_values: Any = None
+    missing_limit: float | None = None  # type: ignore[assignment]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -18,27 +19,19 @@ from npmdask.estimators.base import DENSITY, TRANSFORMER, Estimator, in_memory, 
 from npmdask.latent.fit import GaussianMixture, IndependentComponents, fit_independent_components, fit_mixture
 
 
+@dataclass(eq=False, repr=False)
 class _OfSamples(Estimator):
     """The parameters of both, and ``fit``."""
 
-    _fit: Callable[..., Any]
+    _fit: ClassVar[Callable[..., Any]]
 
-    def __init__(
-        self,
-        n_components: int = 2,
-        *,
-        memory: str | int | None = None,
-        store: str | Path | None = None,
-        random_state: Any = 0,
-        refine: int | None = None,
-        progress: bool = False,
-    ) -> None:
-        self.n_components = n_components
-        self.memory = memory
-        self.store = store
-        self.random_state = random_state
-        self.refine = refine
-        self.progress = progress
+    n_components: int = 2
+    _: KW_ONLY
+    memory: str | int | None = None
+    store: str | Path | None = None
+    random_state: Any = 0
+    refine: int | None = None
+    progress: bool = False
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """

@@ -7,6 +7,7 @@ released. Every array below comes out of the solution; the data are not looked a
 from __future__ import annotations
 
 import warnings
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -34,6 +35,7 @@ from npmdask.weights.aspect import find_weights
 RELATIONS = ("record_replace", "record_zero_out", "record_add_remove")  # of rows, whose norm row_norm bounds
 
 
+@dataclass(eq=False, repr=False)
 class PrivatePCA(Components):
     """
     Release the principal components of private rows, and charge their budget in the ledger.
@@ -130,42 +132,23 @@ class PrivatePCA(Components):
     ((2, 6), True)
     """
 
-    def __init__(
-        self,
-        n_components: int = 2,
-        *,
-        epsilon: float,
-        delta: float,
-        row_norm: float,
-        neighboring_relation: str,
-        store: str | Path,
-        missing: str = "refuse",
-        missing_fill: Any = None,
-        missing_values: Any = None,
-        column_weights: Any = None,
-        max_steps: int | None = None,
-        ledger: str | None = None,
-        dataset: str | None = None,
-        memory: str | int | None = None,
-        random_state: Any = None,
-        progress: bool = False,
-    ) -> None:
-        self.n_components = n_components
-        self.epsilon = epsilon
-        self.delta = delta
-        self.row_norm = row_norm
-        self.neighboring_relation = neighboring_relation
-        self.store = store
-        self.missing = missing
-        self.missing_fill = missing_fill
-        self.missing_values = missing_values
-        self.column_weights = column_weights
-        self.max_steps = max_steps
-        self.ledger = ledger
-        self.dataset = dataset
-        self.memory = memory
-        self.random_state = random_state
-        self.progress = progress
+    n_components: int = 2
+    _: KW_ONLY
+    epsilon: float
+    delta: float
+    row_norm: float
+    neighboring_relation: str
+    store: str | Path
+    missing: str = "refuse"
+    missing_fill: Any = None
+    missing_values: Any = None
+    column_weights: Any = None
+    max_steps: int | None = None
+    ledger: str | None = None
+    dataset: str | None = None
+    memory: str | int | None = None
+    random_state: Any = None
+    progress: bool = False
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 from scipy.sparse import issparse
@@ -30,6 +30,7 @@ from npmdask.streaming.solution import read_model
 from npmdask.streaming.source import Reading, open_stream, weights_of
 
 
+@dataclass(eq=False, repr=False)
 class StreamingPCA(*TRANSFORMER, Estimator):  # type: ignore[misc]
     """
     Learn the k leading principal directions of rows that arrive in batches, in memory O(d (k + batch)).
@@ -84,35 +85,21 @@ class StreamingPCA(*TRANSFORMER, Estimator):  # type: ignore[misc]
     (10000, True)
     """
 
-    _model: Model | None = None
-    _state: ModelState | None = None
+    _model = cast("Model | None", None)
+    _state = cast("ModelState | None", None)
     _info = StreamInfo(rows=0, rank=0, steps=0)
-    _results: list[StreamResult]  # of the state, once they were asked for
 
-    def __init__(
-        self,
-        target_rank: int = 2,
-        algorithm: str = "spm",
-        *,
-        options: Mapping[str, Any] | None = None,
-        half_life: float | None = None,
-        center: bool = False,
-        unit: float | None = None,
-        seed: int = 0,
-        missing: str = REFUSE,
-        missing_values: Any = None,
-        progress: bool = False,
-    ) -> None:
-        self.target_rank = target_rank
-        self.algorithm = algorithm
-        self.options = options
-        self.half_life = half_life
-        self.center = center
-        self.unit = unit
-        self.seed = seed
-        self.missing = missing
-        self.missing_values = missing_values
-        self.progress = progress
+    target_rank: int = 2
+    algorithm: str = "spm"
+    _: KW_ONLY
+    options: Mapping[str, Any] | None = None
+    half_life: float | None = None
+    center: bool = False
+    unit: float | None = None
+    seed: int = 0
+    missing: str = REFUSE
+    missing_values: Any = None
+    progress: bool = False
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """
@@ -217,7 +204,7 @@ class StreamingPCA(*TRANSFORMER, Estimator):  # type: ignore[misc]
                 if not self._state.rows:
                     self._model = self._state = None  # the width of a refused batch says nothing
                 raise
-        self._results = []
+        self._results: list[StreamResult] = []  # of the state, once they were asked for
 
     def _known(self) -> tuple[Model, ModelState]:
         if self._model is None or self._state is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,6 +22,7 @@ from npmdask.topics.transform import MAX_ITERATIONS, TOL, for_model, shares_of
 from npmdask.topics.word_moments import HALF_LENGTH
 
 
+@dataclass(eq=False, repr=False)
 class Topics(*TRANSFORMER, Estimator):  # type: ignore[misc]
     """
     Find topics (latent Dirichlet allocation) from moments, in a few passes for a corpus of any size.
@@ -73,32 +75,18 @@ class Topics(*TRANSFORMER, Estimator):  # type: ignore[misc]
     [['cat', 'dog'], ['law', 'tax']]
     """
 
-    def __init__(
-        self,
-        n_components: int = 10,
-        *,
-        alpha0: float = 1.0,
-        half_length: float = HALF_LENGTH,
-        min_df: int = 1,
-        max_df: float = 1.0,
-        memory: str | int | None = None,
-        store: str | Path | None = None,
-        max_doc_update_iter: int = MAX_ITERATIONS,
-        doc_update_tol: float = TOL,
-        random_state: Any = 0,
-        progress: bool = False,
-    ) -> None:
-        self.n_components = n_components
-        self.alpha0 = alpha0
-        self.half_length = half_length
-        self.min_df = min_df
-        self.max_df = max_df
-        self.memory = memory
-        self.store = store
-        self.max_doc_update_iter = max_doc_update_iter
-        self.doc_update_tol = doc_update_tol
-        self.random_state = random_state
-        self.progress = progress
+    n_components: int = 10
+    _: KW_ONLY
+    alpha0: float = 1.0
+    half_length: float = HALF_LENGTH
+    min_df: int = 1
+    max_df: float = 1.0
+    memory: str | int | None = None
+    store: str | Path | None = None
+    max_doc_update_iter: int = MAX_ITERATIONS
+    doc_update_tol: float = TOL
+    random_state: Any = 0
+    progress: bool = False
 
     def fit(self, X: Any, y: Any = None, *, vocabulary: Sequence[str] | str | Path | None = None) -> Self:
         """

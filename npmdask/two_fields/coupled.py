@@ -280,6 +280,7 @@ class MCA(_Coupled):
         return self._by_mode(self.modes_.squared_covariance_fraction, "squared_covariance_fraction")
 
 
+@dataclass(eq=False, repr=False)
 class CCA(_Coupled):
     """
     Find pairs of patterns of two DataArrays whose scores are most correlated; neither need fit in memory.
@@ -290,8 +291,6 @@ class CCA(_Coupled):
     ----------
     n_modes : int, default 2
         How many modes.
-    n_pca_modes : int or pair of int, default 10
-        How many leading components represent X and Y. :func:`npmdask.cca` takes all columns, too.
     standardize : bool, default False
         Divide every grid point of both fields by its standard deviation, and only then weight it.
     use_coslat : bool, default False
@@ -308,6 +307,8 @@ class CCA(_Coupled):
         Seed of the start.
     progress : bool, default False
         Show the progress and the time left: on stderr, or below the cell of a notebook.
+    n_pca_modes : int or pair of int, default 10
+        How many leading components represent X and Y. :func:`npmdask.cca` takes all columns, too.
 
     Attributes
     ----------
@@ -327,23 +328,8 @@ class CCA(_Coupled):
     (2,)
     """
 
-    def __init__(
-        self,
-        n_modes: int = 2,
-        *,
-        n_pca_modes: int | tuple[int, int] = 10,
-        standardize: bool = False,
-        use_coslat: bool = False,
-        missing: str = DROP,
-        memory: str | int | None = None,
-        store: str | Path | None = None,
-        tol: float | None = None,
-        random_state: int = 0,
-        progress: bool = False,
-    ) -> None:
-        how: dict[str, Any] = {"standardize": standardize, "use_coslat": use_coslat, "missing": missing, "tol": tol}
-        super().__init__(n_modes, memory=memory, store=store, random_state=random_state, progress=progress, **how)
-        self.n_pca_modes = n_pca_modes
+    _: KW_ONLY
+    n_pca_modes: int | tuple[int, int] = 10
 
     def _found(self, **asked: Any) -> CoupledModes:
         return cca(self._rows[0], self._rows[1], self.n_modes, pcs=self.n_pca_modes, **asked)

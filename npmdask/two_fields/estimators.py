@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,31 +17,19 @@ from npmdask.missing.gaps import MEAN, REFUSE
 from npmdask.two_fields.answers import CoupledModes, cca, mca
 
 
+@dataclass(eq=False, repr=False)
 class _OfTwoFields(*TRANSFORMER, Estimator):  # type: ignore[misc]
     """What both share: a run of :func:`npmdask.mca` or :func:`npmdask.cca`, by the names of scikit-learn."""
 
-    model_: CoupledModes
-
-    def __init__(
-        self,
-        n_components: int = 2,
-        *,
-        scale: bool = False,
-        missing: str = REFUSE,
-        tol: float | None = None,
-        memory: str | int | None = None,
-        store: str | Path | None = None,
-        random_state: Any = None,
-        progress: bool = False,
-    ) -> None:
-        self.n_components = n_components
-        self.scale = scale
-        self.missing = missing
-        self.tol = tol
-        self.memory = memory
-        self.store = store
-        self.random_state = random_state
-        self.progress = progress
+    n_components: int = 2
+    _: KW_ONLY
+    scale: bool = False
+    missing: str = REFUSE
+    tol: float | None = None
+    memory: str | int | None = None
+    store: str | Path | None = None
+    random_state: Any = None
+    progress: bool = False
 
     def fit(self, X: Any, Y: Any, sample_weight: Any = None) -> Self:
         """
@@ -250,6 +239,7 @@ class MCA(_OfTwoFields):
         return self._fitted().values
 
 
+@dataclass(eq=False, repr=False)
 class CCA(_OfTwoFields):
     """
     Find pairs of weights of two fields whose scores are most correlated (canonical correlation analysis).
@@ -261,10 +251,6 @@ class CCA(_OfTwoFields):
     ----------
     n_components : int, default 2
         Number of pairs (k), 1 to min(n, p, q).
-    pcs : int or pair of int, optional
-        Number of leading components that represent each field (a pair: for X and for Y); by default, all columns.
-    ridge : float, default 0.0
-        Multiple of the mean variance of a column (or component) that is added to the variance of every direction.
     scale : bool, default False
         Divide all columns by their standard deviations, n in the denominator. It matters with ``pcs`` or a ``ridge``.
     missing : {"refuse", "mean"}, default "refuse"
@@ -279,6 +265,10 @@ class CCA(_OfTwoFields):
         Seed of the random start, with ``pcs``; the result depends on it only within ``tol``. None uses a fixed seed.
     progress : bool, default False
         Show the progress and the time left: on stderr, or below the cell of a notebook.
+    pcs : int or pair of int, optional
+        Number of leading components that represent each field (a pair: for X and for Y); by default, all columns.
+    ridge : float, default 0.0
+        Multiple of the mean variance of a column (or component) that is added to the variance of every direction.
 
     Attributes
     ----------
@@ -313,24 +303,9 @@ class CCA(_OfTwoFields):
     True
     """
 
-    def __init__(
-        self,
-        n_components: int = 2,
-        *,
-        pcs: int | tuple[int, int] | None = None,
-        ridge: float = 0.0,
-        scale: bool = False,
-        missing: str = REFUSE,
-        tol: float | None = None,
-        memory: str | int | None = None,
-        store: str | Path | None = None,
-        random_state: Any = None,
-        progress: bool = False,
-    ) -> None:
-        how: dict[str, Any] = {"scale": scale, "missing": missing, "tol": tol, "memory": memory, "store": store}
-        super().__init__(n_components, random_state=random_state, progress=progress, **how)
-        self.pcs = pcs
-        self.ridge = ridge
+    _: KW_ONLY
+    pcs: int | tuple[int, int] | None = None
+    ridge: float = 0.0
 
     def _found(self, X: Any, Y: Any, **asked: Any) -> CoupledModes:
         return cca(X, Y, self.n_components, pcs=self.pcs, ridge=self.ridge, **asked)
