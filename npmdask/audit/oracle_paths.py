@@ -556,6 +556,7 @@ Maker = Callable[[Relation, Budget, int], Iterator[OraclePath]]
 EDGE = 4.0  # of a bin of distances from LARGEST
 BEYOND = EDGE + RECORD_GRID * grid_unit(LARGEST)  # the next point of the grid of distances, in the bin above
 RANK, DIMENSION = 2, 3  # of whole runs: a round on all of the space, and one behind a projection
+OF_OJAS = {"target_rank": RANK, "rates": ((1.0, 1.0),) * RANK, "radius": 1.0}
 TAIL = (0.01, 1.0)  # K and a of PrivMean: clipped closely, so that a record can move from end to end
 SURE = 3.0  # times the threshold, or scales of noise above it: where a bin is seen nearly always
 
@@ -579,40 +580,26 @@ def disjoint(relation: Relation, budget: Budget, steps: int) -> Iterator[OracleP
 
 def ojas(relation: Relation, budget: Budget, steps: int) -> Iterator[OraclePath]:
     """DP-Ojas with batches of four records; the one that changes is in the last of them."""
-    oracle = DPOjas(
-        records=4 * RANK * steps,
-        target_rank=RANK,
-        batch=4,
-        rates=((1.0, 1.0),) * RANK,
-        radius=1.0,
-        budget=budget,
-        relation=relation,
-    )
-    for pair in whole_run(relation, oracle.records, DIMENSION, place=oracle.records - 1):
-        yield OraclePath("k-dp-ojas", oracle, pair, budget, gaussian=True)
+    asked: dict[str, Any] = {**OF_OJAS, "budget": budget, "relation": relation}
+    return _of_last("k-dp-ojas", DPOjas(records=4 * RANK * steps, batch=4, **asked))
 
 
 def ojas_reuse(relation: Relation, budget: Budget, steps: int) -> Iterator[OraclePath]:
     """DP-Ojas with all records in every step."""
-    oracle = DPOjas(
-        records=4,
-        target_rank=RANK,
-        rates=((1.0, 1.0),) * RANK,
-        radius=1.0,
-        budget=budget,
-        relation=relation,
-        noise="reuse",
-        full_steps=steps,
-    )
-    for pair in whole_run(relation, oracle.records, DIMENSION, place=oracle.records - 1):
-        yield OraclePath("k-dp-ojas-reuse", oracle, pair, budget, gaussian=True)
+    asked: dict[str, Any] = {**OF_OJAS, "budget": budget, "relation": relation}
+    return _of_last("k-dp-ojas-reuse", DPOjas(records=4, noise="reuse", full_steps=steps, **asked))
 
 
 def power(relation: Relation, budget: Budget, steps: int) -> Iterator[OraclePath]:
     """The private power method with one column."""
     oracle = PowerOracle(records=4, target_rank=RANK, steps=steps, radius=1.0, budget=budget, relation=relation)
-    for pair in whole_run(relation, oracle.records, DIMENSION, place=oracle.records - 1):
-        yield OraclePath("k-dp-power", oracle, pair, budget, gaussian=True)
+    return _of_last("k-dp-power", oracle)
+
+
+def _of_last(name: str, oracle: Any) -> Iterator[OraclePath]:
+    """Whole runs whose last record changes."""
+    for pair in whole_run(oracle.relation, oracle.records, DIMENSION, place=oracle.records - 1):
+        yield OraclePath(name, oracle, pair, oracle.budget, gaussian=True)
 
 
 def paper(relation: Relation, budget: Budget, steps: int, *, halves: str = "same") -> Iterator[OraclePath]:

@@ -31,6 +31,7 @@ from npmdask.core.operators._protocol import (
     tile_bytes,
     zeros_for_sum,
 )
+from npmdask.core.operators.gram import tile_times
 from npmdask.core.operators.view import AS_STORED, View
 from npmdask.core.storage.readers.dense import DenseReader, ReadStats
 from npmdask.core.storage.readers.sparse import CsrReader, Fragment, cut_numbers, cut_rows, whole_rows
@@ -186,7 +187,7 @@ class CrossCovariance(BySlabs):
                     part = slice(here.start - rows.start, here.stop - rows.start)
                     tile = [(c, self.view.tile(values[part], here, c, block.dtype)) for c, values in raw]
                     left = [(c, values) for c, values in tile if c.start < self.split]
-                    yield tile, _times(left, block), _times(tile[len(left) :], block)
+                    yield tile, tile_times(left, block), tile_times(tile[len(left) :], block)
 
     def unstacked(self, stacked: np.ndarray, units: range) -> Sums:
         if not self.moments:
@@ -200,11 +201,3 @@ class CrossCovariance(BySlabs):
     def task_bytes(self, p: int, runs: list[range]) -> int:
         """Memory of one running task (the largest of ``runs``) beyond the block, with p columns."""
         return tile_bytes(self.reader, 2 * p) + 3 * self.block_rows * p * 8
-
-
-def _times(tile: Strip, block: Block) -> Block:
-    """Rows of a tile, in parts of their columns, times a block."""
-    z = tile[0][1] @ block[tile[0][0]]
-    for columns, values in tile[1:]:
-        z += values @ block[columns]
-    return np.asarray(z)

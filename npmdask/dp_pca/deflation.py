@@ -160,8 +160,7 @@ class DeflationRounds:
         like = RoundsState(
             step=0, deflation=self._deflation.init(self.dimension), ritz_values=zeros, residual_norms=zeros
         )
-        state: RoundsState = restored(like, arrays, scalars)
-        return state
+        return restored(like, arrays, scalars)
 
 
 def oracle_answer(released: np.ndarray) -> Answer:

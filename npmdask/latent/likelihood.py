@@ -110,10 +110,7 @@ def component_shifts(before: SphericalGaussians, after: SphericalGaussians, rows
     lengths = np.linalg.norm(after.means - before.means, axis=0)
     shares = np.abs(after.weights - before.weights)
     errors = np.sqrt(after.variances * len(after.means) / (rows * weights))
-    far: np.ndarray = np.maximum(
-        lengths / errors, shares / np.sqrt(np.maximum(weights * (1 - weights), 1 / rows) / rows)
-    )
-    return far
+    return np.maximum(lengths / errors, shares / np.sqrt(np.maximum(weights * (1 - weights), 1 / rows) / rows))
 
 
 # Independent components, in white coordinates.

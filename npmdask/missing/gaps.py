@@ -247,10 +247,6 @@ class GapReader(AroundDense):
         places = np.unravel_index(column, [axis.size for axis in named])
         return f"column {column} ({', '.join(f'{a.name} {a.places[i]}' for a, i in zip(named, places, strict=True))})"
 
-    def of_kept(self, values: np.ndarray) -> np.ndarray:
-        """Numbers of all stored columns, for the columns that are read."""
-        return values if self.kept is None else values[self.kept]
-
 
 def held_fill(fill: np.ndarray, reader: GapReader) -> np.ndarray:
     """What gaps are filled with in the dtype of the data, if that holds it, else in float64."""

@@ -50,8 +50,6 @@ LABELS = 8  # along an axis, at most
 INK = ALONE  # of text: seen on white and on black
 TEXT = f'font-family="sans-serif" font-size="11" fill="{INK}"'
 
-Points = Sequence[tuple[int, float]]
-
 
 def convergence_svg(history: list[dict[str, Any]], tol: float) -> str:
     """Relative residual, and the angle to the truth where it is known, against the step; logarithmic."""

@@ -30,6 +30,7 @@ from npmdask.core.operators._protocol import (
     strip_rows,
     tile_bytes,
 )
+from npmdask.core.operators.gram import row_strips
 from npmdask.core.operators.view import AS_STORED, View
 from npmdask.core.storage.readers.dense import DenseReader, ReadStats, Tile, scratch
 from npmdask.core.storage.readers.sparse import CsrReader, Fragment, cut_numbers, cut_rows, whole_rows
@@ -357,18 +358,12 @@ class ClippedSparseGram(Records):
 
     def _add(self, total: np.ndarray, rows: csr_matrix, block: Block, numbers: np.ndarray) -> None:
         """Add the products of whole rows, of these ``numbers``, some at a time and without the empty ones."""
-        lengths = np.diff(rows.indptr)
-        numbers = numbers[lengths > 0]
-        pointers = np.concatenate([[0], np.cumsum(lengths[lengths > 0])])
+        numbers = numbers[np.diff(rows.indptr) > 0]
         height = STRIP_ROWS if self.whole else SPLIT_ROWS
-        for start in range(0, len(pointers) - 1, height):
-            some = pointers[start : start + height + 1]
-            inside = slice(some[0], some[-1])
-            shape = (len(some) - 1, rows.shape[1])
-            values = rows.data[inside].astype(np.float64)
-            part = csr_matrix((values, rows.indices[inside].copy(), some - some[0]), shape=shape)
+        for at, strip in enumerate(row_strips(rows, np.float64, height)):
+            part = strip.copy()  # of what was read, which stays as it is
             part.sum_duplicates()
-            self._weight(part, numbers[start : start + height])
+            self._weight(part, numbers[at * height : (at + 1) * height])
             clip_rows(part, self.clipping)
             if self.whole:
                 self._add_square(total, part.toarray())

@@ -213,5 +213,4 @@ def read_options(options: Mapping[str, Any]) -> PrivateTensorOptions:
             )
         if name not in known:
             raise BadInputError(f"a private {TENSOR_POWER} has no option {name!r}: {closest(name, known)}")
-    made: PrivateTensorOptions = from_table(TENSOR_POWER, PrivateTensorOptions, options)
-    return made
+    return from_table(TENSOR_POWER, PrivateTensorOptions, options)

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from shlex import quote
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -126,11 +125,9 @@ class Follower:
         self._blas.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: Any) -> None:
         self._pool.shutdown(cancel_futures=True)
-        self._blas.__exit__(kind, error, trace)
+        self._blas.__exit__(*error)
 
     def __call__(self, array: Any, slabs: int) -> None:
         """So many rows of chunks of ``array`` are written: sum the runs that are complete with them."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +14,7 @@ from npmdask.core.checkpoint.store import RunStore
 from npmdask.core.numerics.subspaces import Block
 from npmdask.core.numerics.units import attributes
 from npmdask.manage.staged_job import TABLES, decomposition_history, job_report
-from npmdask.report import Bars, Plot, Report, Rule, Section, Series, Table, Text, TopicMap
+from npmdask.report import Bars, Plot, Report, Rule, Section, Table, Text, TopicMap
 from npmdask.report.blocks import section, series, spans_a_decade, table, tiles, warnings
 from npmdask.topics.model import TopicModel
 from npmdask.topics.quality import Coherence, Perplexity
@@ -111,7 +111,7 @@ ALPHA0_TOLERANCE = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class TopicFacts:
-    """What the report says; everything but the model may be missing, and is then left out.
+    """What the report says; the perplexity is None where no document was held out.
 
     ``spectrum``: eigenvalues of M2, largest first, of more than k where they are known; ``negative_mass`` (k): what the
     estimate of each topic had below 0 before it was projected on the simplex, as a share of its mass; ``convergence``:
@@ -122,20 +122,20 @@ class TopicFacts:
     """
 
     model: TopicModel
-    store: str = "RUN"
-    coherence: Coherence | None = None
-    perplexity: Perplexity | None = None
-    negative_mass: np.ndarray | None = None
-    spectrum: np.ndarray | None = None
-    convergence: Sequence[float] = ()
-    found: Sequence[int] = ()
-    tol: float | None = None
-    alpha0_given: float | None = None
-    documents: int | None = None
-    skipped: Mapping[str, int] = field(default_factory=dict)
-    numbers: Sequence[tuple[str, str]] = ()
-    warnings: Sequence[str] = ()
-    parameters: Mapping[str, Any] = field(default_factory=dict)
+    store: str
+    coherence: Coherence
+    perplexity: Perplexity | None
+    negative_mass: np.ndarray
+    spectrum: np.ndarray
+    convergence: Sequence[float]
+    found: Sequence[int]
+    tol: float
+    alpha0_given: float | None
+    documents: int
+    skipped: Mapping[str, int]
+    numbers: Sequence[tuple[str, str]]
+    warnings: Sequence[str]
+    parameters: Mapping[str, Any]
 
 
 def topics_report(run: RunStore, spec: dict[str, Any]) -> Report:
@@ -173,22 +173,20 @@ def topics_report(run: RunStore, spec: dict[str, Any]) -> Report:
 
 def topic_sections(facts: TopicFacts) -> list[Section]:
     """Show what is known."""
-    sections = [
+    plots = _weights(facts), _spectrum(facts.model.k, facts.spectrum), _convergence(facts)
+    return [
         section("", *warnings([*facts.warnings, *_doubts(facts)]), tiles(_tiles(facts))),
-        section("Topics", _map(facts.model), *_cards(facts), *_plots(facts)),
+        section("Topics", _map(facts.model), *_cards(facts), *plots),
         section("Numbers", _numbers(facts)),
+        section("Documents left out", table(facts.skipped.items(), ("why", "documents"))),
+        _usage(facts),
+        section("Parameters", table(facts.parameters.items())),
     ]
-    if facts.skipped:
-        sections.append(section("Documents left out", table(facts.skipped.items(), ("why", "documents"))))
-    sections.append(_usage(facts))
-    if facts.parameters:
-        sections.append(section("Parameters", table(facts.parameters.items())))
-    return sections
 
 
 def condition(facts: TopicFacts) -> float | None:
     """Largest eigenvalue of M2 over the k-th."""
-    if facts.spectrum is None or len(facts.spectrum) < facts.model.k:
+    if len(facts.spectrum) < facts.model.k:
         return None
     last = float(facts.spectrum[facts.model.k - 1])
     return float(facts.spectrum[0]) / last if last > 0 else float("inf")
@@ -218,19 +216,20 @@ def _doubts(facts: TopicFacts) -> list[str]:
 
 def _tiles(facts: TopicFacts) -> list[tuple[str, str]]:
     model, known, worst = facts.model, facts.coherence, condition(facts)
-    skipped = sum(facts.skipped.values())
-    found = [("topics", str(model.k)), ("different words", f"{model.words:,}")]
-    found += [] if facts.documents is None else [("documents", f"{facts.documents:,}")]
-    found += [("documents left out", f"{skipped:,}")] if facts.skipped else []
-    if known is not None:
-        found += [("coherence c_npmi", f"{known.means[1]:.3f}"), ("coherence u_mass", f"{known.means[0]:.2f}")]
+    found = [
+        ("topics", str(model.k)),
+        ("different words", f"{model.words:,}"),
+        ("documents", f"{facts.documents:,}"),
+        ("documents left out", f"{sum(facts.skipped.values()):,}"),
+        ("coherence c_npmi", f"{known.means[1]:.3f}"),
+        ("coherence u_mass", f"{known.means[0]:.2f}"),
+    ]
     if facts.perplexity is not None:
         found += [("held-out perplexity", f"{facts.perplexity.model:,.0f}")]
         found += [("perplexity by word frequencies alone", f"{facts.perplexity.unigram:,.0f}")]
     found += [("topic diversity, 25 words", f"{model.diversity():.0%}")]
     found += [] if worst is None else [("condition of M2", f"{worst:.1f}")]
-    found += [] if facts.negative_mass is None else [("negative mass, mean", f"{facts.negative_mass.mean():.1%}")]
-    return [*found, *facts.numbers]
+    return [*found, ("negative mass, mean", f"{facts.negative_mass.mean():.1%}"), *facts.numbers]
 
 
 def _map(model: TopicModel) -> TopicMap:
@@ -282,12 +281,10 @@ def _cards(facts: TopicFacts) -> list[Bars]:
 
 def _notes(facts: TopicFacts, topic: int) -> tuple[str, ...]:
     """Weight and negative mass of a topic on one line, its coherence on the next."""
-    said = [f"weight {facts.model.weights[topic]:.1%}"]
-    if facts.negative_mass is not None:
-        said[0] += f" · negative {facts.negative_mass[topic]:.1%}"
-    if facts.coherence is not None:
-        said += [f"c_npmi {facts.coherence.c_npmi[topic]:.3f} · u_mass {facts.coherence.u_mass[topic]:.2f}"]
-    return tuple(said)
+    return (
+        f"weight {facts.model.weights[topic]:.1%} · negative {facts.negative_mass[topic]:.1%}",
+        f"c_npmi {facts.coherence.c_npmi[topic]:.3f} · u_mass {facts.coherence.u_mass[topic]:.2f}",
+    )
 
 
 def documents_section(run: RunStore, model: TopicModel, found: StrongestDocuments) -> Section:
@@ -317,12 +314,6 @@ def documents_section(run: RunStore, model: TopicModel, found: StrongestDocument
 # Plots
 
 
-def _plots(facts: TopicFacts) -> list[Plot]:
-    drawn = [_weights(facts)]
-    drawn += [] if facts.spectrum is None else [_spectrum(facts.model.k, facts.spectrum)]
-    return drawn + ([_convergence(facts)] if len(facts.convergence) else [])
-
-
 def _weights(facts: TopicFacts) -> Plot:
     weights = facts.model.weights[facts.model.by_weight]
     drawn = series(range(1, facts.model.k + 1), weights, style="bars")
@@ -346,19 +337,19 @@ def _spectrum(k: int, spectrum: np.ndarray) -> Plot:
 
 def _convergence(facts: TopicFacts) -> Plot:
     residuals = np.maximum(facts.convergence, 1e-17)
-    drawn: list[Series] = [series(range(1, len(residuals) + 1), residuals, "worst relative residual", style="thin")]
-    if len(facts.found):
-        passes = range(1, len(facts.found) + 1)
-        drawn.append(series(passes, facts.found, "components found", style="steps", right=True))
+    passes = range(1, len(residuals) + 1)
     return Plot(
         title="Tensor power method",
         x="pass",
         y="worst relative residual",
-        right="components found" if len(drawn) > 1 else "",
+        right="components found",
         right_top=facts.model.k + 0.5,
-        series=tuple(drawn),
+        series=(
+            series(passes, residuals, "worst relative residual", style="thin"),
+            series(passes, facts.found, "components found", style="steps", right=True),
+        ),
         log=True,
-        rules=(Rule(y=facts.tol, name=f"tol {facts.tol:.0e}"),) if facts.tol else (),
+        rules=(Rule(y=facts.tol, name=f"tol {facts.tol:.0e}"),),
     )
 
 
@@ -370,13 +361,11 @@ def _numbers(facts: TopicFacts) -> Table:
     columns: dict[str, Any] = {
         "weight": [f"{w:.4f}" for w in model.weights],
         "alpha": [f"{a:.4g}" for a in model.alpha],
+        "c_npmi": [f"{value:.3f}" for value in facts.coherence.c_npmi],
+        "u_mass": [f"{value:.3f}" for value in facts.coherence.u_mass],
+        "negative mass": [f"{value:.2%}" for value in facts.negative_mass],
+        "first words": [", ".join(word for word, _ in top) for top in model.top_words(5)],
     }
-    if facts.coherence is not None:
-        columns["c_npmi"] = [f"{value:.3f}" for value in facts.coherence.c_npmi]
-        columns["u_mass"] = [f"{value:.3f}" for value in facts.coherence.u_mass]
-    if facts.negative_mass is not None:
-        columns["negative mass"] = [f"{value:.2%}" for value in facts.negative_mass]
-    columns["first words"] = [", ".join(word for word, _ in top) for top in model.top_words(5)]
     rows = ((number, *(column[t] for column in columns.values())) for number, t in enumerate(model.by_weight, 1))
     return table(rows, ("topic", *columns))
 

@@ -197,22 +197,22 @@ def test_the_bars_are_to_one_scale() -> None:
     ],
 )
 def test_doubts_are_said(change: dict[str, Any], said: str | None) -> None:
-    page = page_of(TopicFacts(model=MODEL, **{"alpha0_given": 2.0, **change}))
+    page = page_of(replace(FULL, **{"warnings": (), "spectrum": np.array([8.0, 4.0]), **change}))
     assert page.count('class="outcome bad"') == (said is not None)
     assert said is None or said in page
 
 
 @pytest.mark.slow
-def test_a_page_of_a_model_alone() -> None:
-    """Fails where something that is not known is needed after all."""
-    page = page_of(TopicFacts(model=a_model()))
-    assert not Reader(page).open and "c_npmi" not in page and page.count("<svg") == 2
-    assert full_page().count("<svg") == 4
-    assert condition(TopicFacts(model=a_model(), spectrum=np.ones(2))) is None
+def test_a_page_without_documents_held_out() -> None:
+    page = page_of(replace(FULL, perplexity=None))
+    assert not Reader(page).open and "perplexity" not in page and page.count("<svg") == full_page().count("<svg") == 4
+    assert condition(replace(FULL, spectrum=np.ones(1))) is None
 
 
 def block_of(model: TopicModel) -> TopicMap:
-    found = topic_sections(TopicFacts(model=model))[1].blocks[0]
+    of_topics = np.zeros(model.k)
+    measured = Coherence(u_mass=of_topics, c_npmi=of_topics, top=3, documents=9)
+    found = topic_sections(replace(FULL, model=model, negative_mass=of_topics, coherence=measured))[1].blocks[0]
     assert isinstance(found, TopicMap)
     return found
 

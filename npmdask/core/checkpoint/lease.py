@@ -669,5 +669,4 @@ def carrier_of(place: str) -> Carrier | None:
     url = place if is_url(place) else url_of_copy(Path(place))
     if url is None:
         return None
-    made: Carrier = features.required("stores", url.partition("://")[0])(url, None if url == place else Path(place))
-    return made
+    return features.required("stores", url.partition("://")[0])(url, None if url == place else Path(place))

@@ -50,8 +50,7 @@ def scheduler_of(given: Any) -> str | None:
     """
     if given is None or (isinstance(given, str) and given == ""):
         return given
-    address: str | None = features.required("executors", "address")(given)
-    return address
+    return features.required("executors", "address")(given)
 
 
 def make_executor(plan: MemoryPlan, source: str, cluster: str | None, certificates: str | None = None) -> Executor:
@@ -66,8 +65,7 @@ def make_executor(plan: MemoryPlan, source: str, cluster: str | None, certificat
     """
     if cluster is None and not plan.workers:
         return Threads(plan.threads, plan.in_flight)
-    made: Executor = features.required("executors", "cluster")(plan, source, cluster, certificates)
-    return made
+    return features.required("executors", "cluster")(plan, source, cluster, certificates)
 
 
 __all__ = ["Executor", "Threads", "make_executor", "single_threaded_blas"]

@@ -121,10 +121,7 @@ def fed(operator: Operator, runs: Sequence[range], threads: int) -> AbstractCont
         return nullcontext()
     groups = (runs[first : first + threads] for first in range(0, len(runs), threads))
     units = (unit for group in groups for level in zip_longest(*group) for unit in level if unit is not None)
-    asked: AbstractContextManager[None] = remote.following(
-        units, lambda unit: operator.read_ahead(range(unit, unit + 1))
-    )
-    return asked
+    return remote.following(units, lambda unit: operator.read_ahead(range(unit, unit + 1)))
 
 
 def expected_record(operator: Operator, which: range, runs: list[range]) -> ReadStats:

@@ -112,10 +112,10 @@ class Gram(BySlabs):
                 for part in self._strips(rows, block):
                     here = slice(rows.start + part.start, rows.start + part.stop)
                     tile = [(c, self._of_rows.tile(values[part], here, c, block.dtype)) for c, values in raw]
-                    z = _times(tile, block)
+                    z = tile_times(tile, block)
                     if self.rounded and max(z.max(), -z.min()) < SMALLEST:
                         tile = [(c, self._of_rows.tile(values[part], here, c, np.float64)) for c, values in raw]
-                        z = _times(tile, block.astype(np.float64))
+                        z = tile_times(tile, block.astype(np.float64))
                     yield here, tile, z
 
     def _strips(self, rows: slice, block: Block) -> list[slice]:
@@ -145,7 +145,7 @@ class Gram(BySlabs):
         return tile_bytes(self.reader, p) + 3 * self.block_rows * p * 8
 
 
-def _times(tile: Any, block: Block) -> Block:
+def tile_times(tile: Any, block: Block) -> Block:
     """Rows of a tile, in parts of their columns, times a block."""
     z = tile[0][1] @ block[tile[0][0]]
     for columns, values in tile[1:]:

@@ -411,8 +411,7 @@ class TurnedComponents:
         >>> again.similarity.round(6).tolist(), again.variances.tolist() == turned.variances[::-1].tolist()
         ([1.0, 1.0], True)
         """
-        found: TurnedComponents = features.required("methods", "TurnedComponents.aligned")(self, to)
-        return found
+        return features.required("methods", "TurnedComponents.aligned")(self, to)
 
 
 def variances_of_run(solution: Solution) -> tuple[StoredComponents, np.ndarray]:

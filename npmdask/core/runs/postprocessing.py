@@ -81,8 +81,7 @@ class Postprocessing:
         >>> [(one.criterion, one.components) for one in solution.component_counts(noise=1.0)][2]
         ('Marchenko-Pastur edge', 2)
         """
-        found: tuple[CountAdvice, ...] = required("methods", "Solution.component_counts")(self, share, noise)
-        return found
+        return required("methods", "Solution.component_counts")(self, share, noise)
 
     def north_errors(self, *, independent_rows: int | None = None) -> tuple[np.ndarray, tuple[tuple[int, ...], ...]]:
         """
@@ -120,10 +119,7 @@ class Postprocessing:
         >>> bool(np.allclose(errors, solution.explained_variance * np.sqrt(2 / 100))), mixed
         (True, ())
         """
-        found: tuple[np.ndarray, tuple[tuple[int, ...], ...]] = required("methods", "Solution.north_errors")(
-            self, independent_rows
-        )
-        return found
+        return required("methods", "Solution.north_errors")(self, independent_rows)
 
     def mixes_with_next(self, *, independent_rows: int | None = None) -> bool | None:
         """
@@ -155,8 +151,7 @@ class Postprocessing:
         >>> [npmdask.top_k(rows, k, kind="samples", center=True).mixes_with_next() for k in (2, 3)]
         [False, True]
         """
-        found: bool | None = required("methods", "Solution.mixes_with_next")(self, independent_rows)
-        return found
+        return required("methods", "Solution.mixes_with_next")(self, independent_rows)
 
     def rotated(
         self, method: str = "varimax", *, k: int | None = None, power: float = 4.0, normalize: bool = False
@@ -202,8 +197,7 @@ class Postprocessing:
         >>> bool(np.isclose(turned.variances.sum(), solution.explained_variance.sum()))
         True
         """
-        found: TurnedComponents = required("methods", "Solution.rotated")(self, method, k, power, normalize)
-        return found
+        return required("methods", "Solution.rotated")(self, method, k, power, normalize)
 
     def aligned(self, to: Any, *, rotate: bool = False) -> TurnedComponents:
         """
@@ -239,8 +233,7 @@ class Postprocessing:
         >>> bool(np.allclose(solution.aligned(earlier).basis, earlier))
         True
         """
-        found: TurnedComponents = required("methods", "Solution.aligned")(self, to, rotate)
-        return found
+        return required("methods", "Solution.aligned")(self, to, rotate)
 
     def to_anndata(self, adata: Any, *, key: str = "pca") -> Any:
         """

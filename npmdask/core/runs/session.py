@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict, replace
 from math import inf
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 from uuid import uuid4
 
@@ -199,10 +198,8 @@ class Session:
         self._held.callback(self._close_executor)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._held.__exit__(kind, error, trace)
+    def __exit__(self, *error: Any) -> None:
+        self._held.__exit__(*error)
 
     def _close_executor(self) -> None:
         if self._executor is not None:

@@ -155,8 +155,7 @@ def read_meta(path: Path) -> dict[str, Any]:
     BadInputError
         The manifest is missing or does not have its checksum.
     """
-    meta: dict[str, Any] = _read_manifest(path)["meta"]
-    return meta
+    return _read_manifest(path)["meta"]
 
 
 def _read_manifest(path: Path) -> Facts:

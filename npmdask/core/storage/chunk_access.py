@@ -120,8 +120,7 @@ def fetcher_of(node: Any) -> Fetcher | None:
     store = node.store_path.store
     if isinstance(store, zarr.storage.LocalStore | zarr.storage.MemoryStore):
         return None
-    found: Fetcher | None = features.of_type("fetchers", type(store))
-    return found
+    return features.of_type("fetchers", type(store))
 
 
 class Tally(NamedTuple):

@@ -327,16 +327,12 @@ def opened_as(source: Any, asked: Asked) -> Source:
         return _opened_at(at(source, asked.columns), asked)
     if asked.columns is None:
         if hasattr(type(source), "as_source"):  # it knows better what it is
-            known: Source = source.as_source(asked.kind)
-            return known
+            return source.as_source(asked.kind)
         if isinstance(source, zarr.Array | zarr.Group):
             return open_node_of(source, asked)
         if type(source) in HERE and asked.dim is None:
             return open_array(source, asked)
-    opened: Source = (features.of_type("sources", type(source)) or features.required("sources", "object")).opened(
-        source, asked
-    )
-    return opened
+    return (features.of_type("sources", type(source)) or features.required("sources", "object")).opened(source, asked)
 
 
 def _opened_at(source: str | Path, asked: Asked) -> Source:
@@ -412,8 +408,7 @@ def open_array(given: Any, asked: Asked) -> Source:
     array, side = _array_of(given, gaps=asked.gaps, numbers=_numbers_of(asked.kind)), None
     require_computed(asked)
     if asked.kind == "tensor":
-        made: Source = features.required("sources", "tensor")(array, asked)
-        return made
+        return features.required("sources", "tensor")(array, asked)
     if asked.kind == "matrices":
         n, side = require_square_matrices(array.shape, "the array")
         array = array.reshape(n, -1)

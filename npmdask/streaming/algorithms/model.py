@@ -376,8 +376,7 @@ class Model:
         """All rows, in the pieces that the algorithm asks for."""
         if weights is not None:
             self.require_weighted()
-            found: tuple[Any, StreamInfo] = self.algorithm.update(inner, rows, weights)  # type: ignore[call-arg]
-            return found
+            return self.algorithm.update(inner, rows, weights)  # type: ignore[call-arg]
         start, steps, last = 0, 0, StreamInfo(rows=0, rank=0, steps=0)
         while start < len(rows):
             asked: RowsQuery = self.algorithm.query(inner)

@@ -39,8 +39,7 @@ class Units(Protocol):
 def units_of(reader: Any) -> Units:
     """Return the units that ``reader`` is read in: what it says of itself, or those of dense or CSR rows."""
     if (own := getattr(reader, "whole_rows", None)) is not None:
-        found: Units = own()
-        return found
+        return own()
     return SparseUnits(reader) if reader.layout == "csr" else DenseUnits(reader)
 
 
