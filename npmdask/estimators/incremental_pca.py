@@ -19,7 +19,7 @@ from npmdask.core.storage.kinds import real_array
 from npmdask.errors import BadInputError
 from npmdask.estimators.base import BATCH_BYTES, REAL, weighed, weighted_batches
 from npmdask.estimators.pca import CentredComponents, shares_of_variance
-from npmdask.missing.gaps import Marks, checked_marks, unmarked
+from npmdask.missing.gaps import Marks, unmarked
 from npmdask.streaming.algorithms.low_rank_update import completed_basis, updated_eigen
 from npmdask.streaming.algorithms.model import (
     GAPS,
@@ -33,6 +33,7 @@ from npmdask.streaming.algorithms.model import (
     moderate,
     no_levels,
 )
+from npmdask.streaming.problem import marks_of_stream
 from npmdask.streaming.source import Reading, open_stream
 
 # A batch adds to what is held: U diag(squares) U^T + rows^T rows, of which the leading directions are held on (Ross,
@@ -189,13 +190,7 @@ class IncrementalPCA(CentredComponents):
 
     @property
     def _marks(self) -> Marks:
-        marks = checked_marks(self.missing_values)
-        if marks and not self._imputes:
-            raise BadInputError(
-                f"missing_values = {list(marks)} says which values are missing, but not what to do with them: also "
-                f"give missing = {IMPUTE!r}, too"
-            )
-        return marks
+        return marks_of_stream(self.missing_values, IMPUTE if self._imputes else REFUSE)
 
     def _forget(self) -> None:
         """Be as before the first batch; the first one tells which parameters are wrong."""

@@ -42,6 +42,17 @@ NEEDED = {
 }
 
 
+def marks_of_stream(given: Any, missing: str) -> Marks:
+    """Return numbers that mark missing values, which a stream imputes or does not take."""
+    marks = checked_marks(given)
+    if marks and missing == REFUSE:
+        raise BadInputError(
+            f"missing_values = {list(marks)} says which values are missing, but not what to do with them: also give "
+            f"missing = {IMPUTE!r}, too"
+        )
+    return marks
+
+
 @dataclass(frozen=True, kw_only=True)
 class StreamRequest:
     """An algorithm for a stream.
@@ -67,12 +78,7 @@ class StreamRequest:
     def __post_init__(self) -> None:
         for f in fields(self):  # what NumPy counted is as good as what Python did
             object.__setattr__(self, f.name, _plain(getattr(self, f.name)))
-        object.__setattr__(self, "missing_values", checked_marks(self.missing_values))
-        if self.missing_values and self.missing == REFUSE:
-            raise BadInputError(
-                f"missing_values = {list(self.missing_values)} says which values are missing, but not what to do "
-                f"with them: also give missing = {IMPUTE!r}, too"
-            )
+        object.__setattr__(self, "missing_values", marks_of_stream(self.missing_values, self.missing))
         require(isinstance(self.options, Mapping), f"options = {self.options!r}: a table of names and values is needed")
         object.__setattr__(self, "options", {name: _plain(value) for name, value in self.options.items()})
         for name in ("target_rank", "batch_rows", "measure_rows"):

@@ -29,7 +29,7 @@ from npmdask.core.storage.kinds import (
 from npmdask.core.storage.source import Asked, Source, content_of
 from npmdask.errors import BadInputError, require
 from npmdask.formats.writers.dense import SlabWriter, choose_chunks
-from npmdask.formats.writers.journal import JournalledWriter, reopen
+from npmdask.formats.writers.journal import JournalledWriter
 from npmdask.symmetric.reader import (
     PackedArray,
     Place,
@@ -99,15 +99,10 @@ class PackedWriter(SlabWriter):
         self._digests = np.zeros((self._n, self._n, DIGEST_BYTES), np.uint8)
         self._trace = self._squares = 0.0
         self._excess = 0  # rows that a square has no room for: counted for the sentence
-        found = self._resume()
-        if found is None:
-            self._gather(0)
-            with self._writing():
-                self._array = self._create_packed(triangle_number(self._n), self.chunks)
-        else:
+        found = self._begin(lambda: self._create_packed(triangle_number(self._n), self.chunks))
+        self._gather(0 if found is None else found[1]["rows"])
+        if found is not None:
             arrays, meta = found
-            self._gather(meta["rows"])
-            self._array = reopen(zarr.open_array(self.partial / "data", mode="r+"))
             self._checksums, self._digests = arrays["checksums"], arrays["digests"]
             self._trace, self._squares = meta["trace"], meta["squares"]
 
@@ -179,11 +174,7 @@ class PackedWriter(SlabWriter):
         ``extra`` goes into the record (attributes), ``arrays`` (names may contain ``/``) beside the data.
         """
         require(self.next_row != 0, f"no rows in the source of {self.dest}")
-        if self._expected is not None and self.next_row < self._expected:
-            raise BadInputError(
-                f"the source of {self.dest} ended after {self.next_row} of {self._expected} rows: it is "
-                "truncated; nothing was published"
-            )
+        self._require_all(self.next_row, self._expected or 0, "rows")
         if self.next_row != self.columns:
             raise not_square(self.next_row, self.columns)
         d, upper = self.columns, np.triu_indices(self._n)
@@ -226,18 +217,14 @@ class TensorWriter(JournalledWriter):
         self.units = tetrahedral_number(self.grid)
         facts = {"size": size, "dtype": self.dtype.str, "side": self.side, "compress": self.compress}
         super().__init__(dest, "tensor", {**facts, **identity}, overwrite)
-        found = self._resume()
-        if found is None:
-            self._checksums, self._squares = np.zeros(self.units, np.uint32), np.zeros(self.units)
-            self._digests = np.zeros((self.units, DIGEST_BYTES), np.uint8)
-            with self._writing():
-                self._array, self.next_unit = self._create_packed(self.units, (self.side,) * 3), 0
-        else:
-            arrays, meta = found
-            self._checksums, self._squares = arrays["checksums"].copy(), arrays["squares"].copy()
-            self._digests = arrays["digests"].copy()
-            self._array, self.next_unit = reopen(zarr.open_array(self.partial / "data", mode="r+")), meta["units"]
-        self._since_log = 0
+        self._checksums, self._squares = np.zeros(self.units, np.uint32), np.zeros(self.units)
+        self._digests = np.zeros((self.units, DIGEST_BYTES), np.uint8)
+        found = self._begin(lambda: self._create_packed(self.units, (self.side,) * 3))
+        self._since_log, self.next_unit = 0, 0 if found is None else found[1]["units"]
+        if found is not None:
+            held = found[0]
+            self._checksums, self._squares = held["checksums"].copy(), held["squares"].copy()
+            self._digests = held["digests"].copy()
 
     def write(self, values: np.ndarray) -> None:
         """Write the block of ``next_unit``, (b_i, b_j, b_k) finite numbers; a continued write goes on exactly here."""
@@ -276,11 +263,7 @@ class TensorWriter(JournalledWriter):
 
         ``extra`` goes into the record (attributes), ``arrays`` (names may contain ``/``) beside the data.
         """
-        if self.next_unit < self.units:
-            raise BadInputError(
-                f"the source of {self.dest} ended after {self.next_unit} of {self.units} blocks: it is truncated; "
-                "nothing was published"
-            )
+        self._require_all(self.next_unit, self.units, "blocks")
         d, side = self.size, self.side
         facts = {"shape": [d, d, d], "dtype": self.dtype.str, "chunks": [side, side, side], "layout": "packed"}
         extra = {**(extra or {}), "squared_frobenius": exact_sum(self._squares)}

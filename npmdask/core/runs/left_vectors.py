@@ -20,12 +20,12 @@ from npmdask.core.checkpoint.store import RunStore, folder_of
 from npmdask.core.numerics.subspaces import Block, fix_signs
 from npmdask.core.operators import Gram, LeftProduct, Operator
 from npmdask.core.runs.problem import representation_of
-from npmdask.core.storage.bundle import Arrays, fsync, fsync_folder, read_bundle
+from npmdask.core.storage.bundle import Arrays, fsync, fsync_folder, read_bundle, uncommitted
 from npmdask.core.storage.checksum import crc32c
 from npmdask.core.storage.paths import read_plain
 from npmdask.core.storage.readers.dense import ReadStats
 from npmdask.core.storage.safe_open import open_node
-from npmdask.errors import BadInputError, CommitError, RefusedError
+from npmdask.errors import BadInputError, RefusedError
 
 Z_NAME = "left.zarr"
 Pass = Callable[[Operator], tuple[Block, ReadStats]]
@@ -123,10 +123,7 @@ def flush_left(folder: Path, slabs: Iterable[int]) -> None:
         _require_here(folder, chunks)
         raise
     except OSError as error:
-        raise CommitError(
-            f"cannot flush {store} to disk: {error.strerror or error}. What was committed before is intact; free some "
-            "space (or fix the disk) and resume"
-        ) from error
+        raise uncommitted(f"flush {store} to disk", error) from error
 
 
 def _chunk_file(z: Path, slab: int) -> Path:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.core.numerics.subspaces import BASES, over_tiles
-from npmdask.core.storage.bundle import fsync, fsync_folder, write_file_atomically
+from npmdask.core.storage.bundle import fsync, fsync_folder, uncommitted, write_file_atomically
 from npmdask.core.storage.checksum import crc32c
 from npmdask.core.storage.paths import read_facts
 from npmdask.errors import BadInputError, CommitError
@@ -139,10 +139,7 @@ class BlockFile:
         except FileNotFoundError as error:
             raise BadInputError(f"{self.path} is gone, which the run goes on with; run again in a new store") from error
         except OSError as error:
-            raise CommitError(
-                f"cannot write {self.path}: {error.strerror or error}. What was committed before is intact; free some "
-                "space (or fix the disk) and resume"
-            ) from error
+            raise uncommitted(f"write {self.path}", error) from error
 
 
 class Workspace:

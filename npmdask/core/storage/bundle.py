@@ -74,13 +74,18 @@ def write_bundle(
             fsync_folder(path.parent)
     except OSError as error:
         shutil.rmtree(aside, ignore_errors=True)
-        raise CommitError(
-            f"cannot write {path}: {error.strerror or error}. What was committed before is intact; "
-            "free some space (or fix the disk) and resume"
-        ) from error
+        raise uncommitted(f"write {path}", error) from error
     except NpmdaskError:
         shutil.rmtree(aside, ignore_errors=True)
         raise
+
+
+def uncommitted(what: str, error: OSError) -> CommitError:
+    """Say what could not be done for a commit, and that the one before it is intact."""
+    return CommitError(
+        f"cannot {what}: {error.strerror or error}. What was committed before is intact; free some space (or fix the "
+        "disk) and resume"
+    )
 
 
 def _aside(path: Path) -> Path:

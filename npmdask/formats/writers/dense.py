@@ -15,7 +15,7 @@ from npmdask.core.storage.checksum import crc32c, digest_of
 from npmdask.core.storage.column_statistics import ColumnSums, of_moments
 from npmdask.core.storage.kinds import KEPT, size_of_matrix, storage_dtype
 from npmdask.errors import BadInputError, require
-from npmdask.formats.writers.journal import JournalledWriter, reopen
+from npmdask.formats.writers.journal import JournalledWriter
 
 CHUNK_BYTES = 16 * 2**20  # measured: 16 MiB chunks beat 64 MiB (docs/decisions/0002)
 INNER_BYTES = 2**20  # of a chunk inside a shard
@@ -162,15 +162,10 @@ class DenseWriter(SlabWriter):
         self._moments = ColumnSums(columns)
         self._checksums = np.empty((0, -(-columns // self.chunks[1])), np.uint32)
         self._digests: list[np.ndarray] = []  # of each row of chunks
-        found = self._resume()
-        if found is None:
-            self._gather(0)
-            with self._writing():
-                self._array = self._create(rows)
-        else:
+        found = self._begin(lambda: self._create(rows))
+        self._gather(0 if found is None else found[1]["rows"])
+        if found is not None:
             arrays, meta = found
-            self._gather(meta["rows"])
-            self._array = reopen(zarr.open_array(self.partial / "data", mode="r+"))
             self._checksums, self._digests = arrays["checksums"], list(arrays["digests"])
             self._moments.count = meta["rows"]
             vars(self._moments).update({name: arrays[name] for name in ("mean", "m2", "lost") if name in arrays})
@@ -230,11 +225,7 @@ class DenseWriter(SlabWriter):
         if self._filled:
             self._flush()
         require(self._rows != 0, f"no rows in the source of {self.dest}")
-        if self._array.shape[0] != self._rows:
-            raise BadInputError(
-                f"the source of {self.dest} ended after {self._rows} of {self._array.shape[0]} rows: it is "
-                "truncated; nothing was published"
-            )
+        self._require_all(self._rows, self._array.shape[0], "rows")
         if before_publish:
             before_publish(self._array)
         facts = {"shape": list(self._array.shape), "dtype": self.dtype.str, "chunks": list(self.chunks)}

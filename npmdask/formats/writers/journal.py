@@ -11,7 +11,7 @@ import asyncio
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -77,6 +77,23 @@ class JournalledWriter:
             self.partial.mkdir(parents=True)
             self._journal.mkdir()
         return None
+
+    def _begin(self, create: Callable[[], Any]) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
+        """Create the array, or open it as a kill has left it: then what the journal knows of it."""
+        found = self._resume()
+        if found is None:
+            with self._writing():
+                self._array = create()
+        else:
+            self._array = reopen(zarr.open_array(self.partial / "data", mode="r+"))
+        return found
+
+    def _require_all(self, written: int, expected: int, what: str) -> None:
+        if written < expected:
+            raise BadInputError(
+                f"the source of {self.dest} ended after {written} of {expected} {what}: it is truncated; nothing was "
+                "published"
+            )
 
     def _due(self, written: int) -> bool:
         """Whether so many bytes since the last entry ask for another."""
