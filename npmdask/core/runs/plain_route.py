@@ -146,7 +146,7 @@ class PlainRoute(Route):
 
 
 class RegisteredRoute(PlainRoute):
-    """Products of an operator from outside (:func:`npmdask.core.runs.problem.register_operator`)."""
+    """Products of an operator from outside (:func:`npmdask.register_operator`)."""
 
     def takes(self, request: Request, source: Source, earlier: Earlier) -> str:
         """Return why a question cannot be put to it; "" where it can."""
@@ -172,7 +172,7 @@ class RegisteredRoute(PlainRoute):
         if name not in OPERATORS:
             known = closest(name, list(OPERATORS)) if OPERATORS else "none is registered"
             raise BadInputError(
-                f"unknown operator {name!r}: {known}; call npmdask.core.runs.problem.register_operator in this process first"
+                f"unknown operator {name!r}: {known}; call npmdask.runs.problem.register_operator in this process first"
             )
         derived = OPERATORS[name](source)
         d, k = derived.dimension(source), int(request.target_rank)
