@@ -9,14 +9,16 @@ import re
 import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, field_validator, model_validator
 
 from npmdask.cluster.clusters import is_scheduler_file, scheduler_of
+from npmdask.core import features
 from npmdask.core.algorithms import REGISTRY as ALGORITHMS
-from npmdask.core.aspects import asked
+from npmdask.core.aspects import Aspect, asked
 from npmdask.core.checkpoint.store import PRIVATE
 from npmdask.core.execution.memory import tree_rss
 from npmdask.core.numerics.spectra import asked_spectrum
@@ -67,6 +69,14 @@ class ConfigTable(BaseModel):
     """No unknown key, nothing that is only nearly of the right type."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class AspectTable(ConfigTable):
+    """A table of a configuration that another package adds: how the question sees its data."""
+
+    def aspect(self, source: Source) -> Aspect | None:
+        """Make the aspect that the keys ask for of a ``source`` that is opened; None: they ask for none."""
+        raise NotImplementedError
 
 
 class SourceTable(ConfigTable):
@@ -402,6 +412,18 @@ class RunConfig(ConfigTable):
         ReportTable(), description="reported and exported form of the results; does not affect the computation"
     )
 
+    @model_validator(mode="wrap")
+    @classmethod
+    def _with_tables_of_others(cls, content: Any, handler: Any) -> RunConfig:
+        model = model_of(content) if isinstance(content, dict) else cls
+        return handler(content) if issubclass(cls, model) else model.model_validate(content)
+
+    @property
+    def of_others(self) -> dict[str, AspectTable]:
+        """Tables of other packages, by name."""
+        found = {name: getattr(self, name) for name in type(self).model_fields if name not in RunConfig.model_fields}
+        return {name: table for name, table in found.items() if table is not None}
+
     def request(self) -> Request:
         """The public parameters."""
         return Request(
@@ -470,6 +492,7 @@ class RunConfig(ConfigTable):
             "run.device": self.run.device != "cpu",
             "report": self.report.model_dump(exclude_none=True),
             "mechanism.name": self.mechanism.name != "none",
+            **self.of_others,
         }
         wrong = [name for name, value in said.items() if value]
         require(not wrong, f"a stream, whose rows are used once, takes no {', '.join(wrong)}: leave it out")
@@ -497,7 +520,8 @@ class RunConfig(ConfigTable):
     def _request_of(self, source: Source) -> Request:
         """The public parameters, with the weights of ``source``, and what its gaps count as, which are read."""
         keywords = ("row_weights", "column_weights", "missing", "missing_fill", "missing_values", "missing_limit")
-        return replace(self.request(), aspects=asked(source, None, attributes(self.source, *keywords)))
+        others = (table.aspect(source) for table in self.of_others.values())
+        return replace(self.request(), aspects=(*asked(source, None, attributes(self.source, *keywords)), *others))
 
     def _opened(self, *, of_complex: bool = False) -> Source:
         """The data, or the nodes that hold them; of a private run an ingested store, or nothing."""
@@ -603,6 +627,8 @@ class RunConfig(ConfigTable):
         for name in ("missing_values", "missing_limit", "operator", "row_weights", "column_weights"):
             if getattr(self.source, name) is not None:
                 raise RefusedError(f"a node answers with products of its rows as they are: leave source.{name} out")
+        for name in self.of_others:
+            raise RefusedError(f"a node answers with products of its rows as they are: leave the table [{name}] out")
         if self.run.device != "cpu":
             raise RefusedError("a node forms its products on the processor: leave run.device out")
         rank = self.algorithm.target_rank
@@ -629,6 +655,21 @@ class RunConfig(ConfigTable):
 
             return run_stream(self.stream_problem(), self.run.store, self.resources(), observer)
         return solve(self.problem(), self.run.store, self.resources(), observer)
+
+
+def model_of(tables: Iterable[str]) -> type[RunConfig]:
+    """The model of a configuration that has these tables; those that no package knows are left out."""
+    others = [name for name in tables if name not in RunConfig.model_fields]
+    return _with(tuple((name, table) for name in others if (table := features.found("settings", name)) is not None))
+
+
+@cache
+def _with(others: tuple[tuple[str, type[AspectTable]], ...]) -> type[RunConfig]:
+    fields: dict[str, Any] = {
+        name: (table | None, Field(None, description=(table.__doc__ or name).partition("\n")[0]))
+        for name, table in others
+    }
+    return create_model("RunConfig", __base__=RunConfig, __doc__=RunConfig.__doc__, **fields) if fields else RunConfig
 
 
 def load_config(
@@ -804,11 +845,11 @@ def _value_of(key: str, text: str) -> Any:
     return parsed["value"]
 
 
-def known_keys() -> dict[str, Any]:
+def known_keys(model: type[RunConfig] | None = None) -> dict[str, Any]:
     """The type of every key, by its dotted name."""
     return {
         f"{table}.{name}": option.annotation
-        for table, field in RunConfig.model_fields.items()
+        for table, field in (model or RunConfig).model_fields.items()
         for name, option in table_of(field.annotation).model_fields.items()
     }
 
@@ -821,13 +862,14 @@ def _field_of(key: str) -> Any:
     BadInputError
         There is no such key.
     """
-    known = known_keys()
+    model = model_of([key.partition(".")[0]])
+    known = known_keys(model)
     if key in known:
         return known[key]
     parent = key.rpartition(".")[0]
     if parent in known and any(get_origin(kind) is dict for kind in get_args(known[parent])):
         return None
-    require(key not in RunConfig.model_fields, f"{key} is a table: write {key}.KEY=VALUE, one --set for each key")
+    require(key not in model.model_fields, f"{key} is a table: write {key}.KEY=VALUE, one --set for each key")
     raise BadInputError(f"unknown key {key!r}: {closest(key, list(known))}")
 
 
@@ -892,7 +934,7 @@ def validate_config(content: dict[str, Any], name: str = "the configuration") ->
     try:
         config = RunConfig.model_validate(content)
     except ValidationError as error:
-        raise BadInputError(f"{name}: {sentences(error, RunConfig)}") from None
+        raise BadInputError(f"{name}: {sentences(error, model_of(content))}") from None
     parse_memory(config.run.memory)
     parse_memory(config.run.device_memory, "device_memory")
     return config
@@ -953,7 +995,7 @@ def _closest_key(model: type[BaseModel], fields: list[tuple[Any, Any]]) -> str:
     for _, field in fields[:-1]:
         table = table_of(field.annotation) if field is not None else table
     here = closest(name, [*getattr(table, "model_fields", ())])
-    if table is not RunConfig and model is RunConfig:
+    if table is not model and issubclass(model, RunConfig):
         elsewhere = [key for key in known_keys() if key.endswith(f".{name}")]
         return f"did you mean {elsewhere[0]!r}?" if elsewhere else here
     return here
@@ -965,7 +1007,7 @@ def _closest_key(model: type[BaseModel], fields: list[tuple[Any, Any]]) -> str:
 def render_config(config: RunConfig, only: Collection[str] | None = None) -> str:
     """A configuration as commented TOML; options left open are there as comments. ``only``: these dotted keys."""
     lines = []
-    for table, field in RunConfig.model_fields.items():
+    for table, field in type(config).model_fields.items():
         model, values = table_of(field.annotation), getattr(config, table)
         wanted = [name for name in model.model_fields if only is None or f"{table}.{name}" in only]
         if not wanted:
@@ -990,8 +1032,10 @@ def _toml(value: Any) -> str:
 
 
 def schema_text() -> str:
-    """The JSON schema of configurations, as the file beside this module has it: editors complete keys and values."""
-    made = RunConfig.model_json_schema()
+    """The JSON schema of configurations, by which editors complete keys and values: as the file beside this module has
+    it, with the tables of other packages.
+    """
+    made = model_of(features.keys("settings")).model_json_schema()
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Configuration of a run of npmdask"}
     return json.dumps(head | {key: value for key, value in made.items() if key != "title"}, indent=2) + "\n"
 

@@ -81,6 +81,10 @@ class Aspect:
         """Return the names of what asked for it; of "rows" or "columns" those that make some count unlike others."""
         return [] if side else [self.place]
 
+    def said(self) -> tuple[str, str] | None:
+        """Return title and text of its section of a report; None: it has none."""
+        return None
+
     def public(self, rule: Any) -> Any:
         """Return the public rule of a private run with its part, or refuse it."""
         raise RefusedError(f"{self.noun} is not for private runs: leave {' and '.join(self.options())} out")

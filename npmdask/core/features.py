@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from npmdask.errors import RefusedError
+from npmdask.errors import BadInputError, RefusedError
 
 GROUP = "npmdask.features"
 PACKAGE = Path(__file__).parents[1]
@@ -35,6 +35,7 @@ class Feature:
     algorithms : words of ``algorithm``: :class:`npmdask.core.runs.problem.Method`.
     options : of the power method, that an algorithm of the feature has.
     tables : schemas of tables of run.json.
+    settings : tables of a configuration that make an aspect, by their name: a :class:`npmdask.config.AspectTable`.
     stream_algorithms : of streams, by name.
     operators : how data act on a block, by their layout.
     kinds : run kinds, by the kind of data in run.json, or the name of its algorithm.
@@ -62,6 +63,7 @@ class Feature:
     algorithms: Table = field(default_factory=dict)
     options: Table = field(default_factory=dict)
     tables: Table = field(default_factory=dict)
+    settings: Table = field(default_factory=dict)
     stream_algorithms: Table = field(default_factory=dict)
     operators: Table = field(default_factory=dict)
     kinds: Table = field(default_factory=dict)
@@ -170,9 +172,7 @@ FEATURES: tuple[Feature, ...] = (
     Feature(
         name="missing",
         aspects={"data.missing": "npmdask.missing.rules:Gaps"},
-        keywords={
-            "missing=refuse missing_fill missing_values missing_limit": "npmdask.missing.rules:find_gaps",
-        },
+        keywords={"missing=refuse missing_fill missing_values missing_limit": "npmdask.missing.rules:find_gaps"},
         routes={"em": "npmdask.missing.unfilled:BY_MODEL", "pairwise": "npmdask.missing.unfilled:BY_PAIRS"},
     ),
     Feature(
@@ -330,9 +330,27 @@ def is_there(target: str) -> bool:
 @cache
 def from_outside() -> tuple[Feature, ...]:
     """Features of other packages; looking for them takes longer than a small run, so that it is done once, if ever."""
+    return tuple(loaded(GROUP, Feature))
+
+
+def loaded(group: str, kind: type = object, **which: Any) -> Iterator[Any]:
+    """Import what entry points of other packages name: those of a ``group``, or the ones of them with this ``name``.
+
+    Raises
+    ------
+    BadInputError
+        One cannot be imported, or is of another ``kind``.
+    """
     from importlib.metadata import entry_points
 
-    return tuple(entry.load() for entry in entry_points(group=GROUP))
+    for entry in entry_points(group=group, **which):
+        try:
+            found = entry.load()
+            if not isinstance(found, kind):
+                raise TypeError(f"{type(found).__name__} is no {kind.__module__}.{kind.__name__}")
+        except Exception as error:  # importing a foreign module may raise anything
+            raise BadInputError(f"{entry.value!r}, of a package, cannot be imported ({error!r}): repair it") from error
+        yield found
 
 
 def targets(table: str, *, ours: bool = False) -> Iterator[tuple[str, str]]:

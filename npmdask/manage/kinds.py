@@ -326,6 +326,11 @@ def named(spec: Spec, tables: Iterable[str]) -> dict[str, Any]:
     return {f"{table}.{name}": value for table in tables for name, value in spec.get(table, {}).items()}
 
 
+def tables_of_others(spec: Spec) -> list[str]:
+    """List the tables of run.json that aspects of other packages have."""
+    return [place.partition(".")[0] for place in spec.get("version", {}).get("aspects", ())]
+
+
 def flat(facts: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """List facts without nesting, for people: ``statement.mechanism.budget.epsilon``."""
     rows: list[tuple[str, Any]] = []

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from npmdask.core.algorithms.stopping import Outcome
+from npmdask.core.aspects import kept_aspects
 from npmdask.core.certificates.recursions import gaussian_norm
 from npmdask.core.certificates.statements import assurance_of
 from npmdask.core.checkpoint.store import RunStore
@@ -27,7 +28,7 @@ from npmdask.manage.data_report import (
     presentation_sections,
     sampling_of,
 )
-from npmdask.manage.kinds import PageOptions, device_text, flat
+from npmdask.manage.kinds import PageOptions, device_text, flat, tables_of_others
 from npmdask.missing.rules import missing_of, missing_warnings
 from npmdask.privacy.account import budget_left
 from npmdask.privacy.covariance import CLEAR
@@ -45,7 +46,6 @@ from npmdask.report.blocks import (
     warnings,
 )
 from npmdask.theory.noisy_symmetric import noise_norm
-from npmdask.weights.aspect import kept_weights
 
 # What a private page says to those who read it: what rises above the noise, and what the promise means.
 
@@ -459,7 +459,7 @@ def run_report(run: RunStore, spec: dict[str, Any], page: PageOptions) -> Report
         section("Values", spectrum, _components(values, result, sampling), _phases(spec)),
         *([] if sampling is None else [sampling.section()]),
         *(presentation_sections(run) if result else []),
-        *_weights(run, spec),
+        *(section(said[0], Text(text=said[1])) for each in kept_aspects(run, spec) if (said := each.said())),
         *_missing(run, result),
         went,
     ]
@@ -474,7 +474,12 @@ def run_report(run: RunStore, spec: dict[str, Any], page: PageOptions) -> Report
         error_statement=assurance_of(spec, result),
         sections=tuple(
             one
-            for one in (*sections, *_prediction(telemetry, history), *_memory(telemetry), parameters(spec, TABLES))
+            for one in (
+                *sections,
+                *_prediction(telemetry, history),
+                *_memory(telemetry),
+                parameters(spec, (*TABLES, *tables_of_others(spec))),
+            )
             if one.blocks
         ),
     )
@@ -488,12 +493,6 @@ def _phases(spec: dict[str, Any]) -> Text | None:
         text="The data are complex, and so are the components: each is determined up to a phase, which makes its "
         "largest entry real and positive. Modulus and phase of every entry: numpy.abs(basis) and numpy.angle(basis)."
     )
-
-
-def _weights(run: RunStore, spec: dict[str, Any]) -> list[Section]:
-    """What rows and columns weigh."""
-    found = kept_weights(run, spec)
-    return [] if found is None else [section("Weights", Text(text=found.sentence))]
 
 
 def _missing(run: RunStore, result: tuple[dict[str, np.ndarray], dict[str, Any]] | None) -> list[Section]:

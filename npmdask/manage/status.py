@@ -255,7 +255,12 @@ def _known(store: RunStore, holder: Holder | None) -> dict[str, Any]:
     if spec is None:
         built = "moments" if store.path.name.endswith(".partial.passes") else "?"  # npmdask moments
         return begun | {"what": built, "state": state, "error": last_error(store)}
-    found = begun | kind_of(spec).status(store, spec, state)
+    try:
+        kind = kind_of(spec)
+    except BadInputError as error:  # nothing is wrong with the store of a package that is not here
+        state = "finished" if store.part_meta("result") is not None else state
+        return begun | {"what": str(spec["data"].get("kind")), "state": state, "error": str(error)}
+    found = begun | kind.status(store, spec, state)
     if "error" not in found:
         found["error"] = "" if found["state"] in ("finished", "running") else last_error(store)
     return found

@@ -31,10 +31,11 @@ from npmdask.core.runs.observers import Observer
 from npmdask.core.storage.columns import addressed
 from npmdask.core.storage.paths import is_zarr, local_path, locked
 from npmdask.core.storage.safe_open import carried, open_node
+from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError, CommitError, require
 from npmdask.formats.writers.dense import DenseWriter
 from npmdask.missing.gaps import unmarked
-from npmdask.missing.rules import Fits
+from npmdask.missing.rules import Fits, Gaps
 from npmdask.streaming.loop import TELL_SECONDS, Stopwatch
 from npmdask.streaming.row_files import RowFile, is_row_file
 from npmdask.streaming.solution import answer_of, is_stream, read_model
@@ -261,6 +262,9 @@ class _Scorer:
 
     def scores(self, rows: Block) -> Block:
         """Scores of the next rows of the stream, those left out that have none."""
+        if not isinstance(self._components.reading, Gaps | None):  # of another package
+            opened = self._components.read_as_run(open_source(rows), AS_RUN)
+            rows = np.concatenate([part.copy() for _, part in self._components.rows_of(opened)])
         rows = rows if self._kept is None else rows[:, self._kept]
         rows = unmarked(rows, self._marks)
         gappy = np.isnan(rows).any(axis=1)

@@ -109,9 +109,8 @@ class Weights(Aspect):
         """Return SHA-256 of both, by side."""
         return {side: hashlib.sha256(values.astype("<f8").tobytes()).hexdigest() for side, values in self._given()}
 
-    @property
-    def sentence(self) -> str:
-        """Say in a sentence how many weights there are, and how large."""
+    def said(self) -> tuple[str, str]:
+        """Say how many weights there are, and how large."""
         said = []
         for side, values in self._given():
             left_out = int((values == 0).sum())
@@ -120,7 +119,7 @@ class Weights(Aspect):
             said.append(
                 f"{len(values):,} {side} weigh {lightest:.4g} to {heaviest:.4g}, {values.sum():.6g} together{none}"
             )
-        return f"{'; '.join(said)}. Values, shares and bounds are those of the weighted data."
+        return "Weights", f"{'; '.join(said)}. Values, shares and bounds are those of the weighted data."
 
     @property
     def worth(self) -> float:

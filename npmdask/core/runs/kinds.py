@@ -125,7 +125,7 @@ def kind_of(spec: Spec | None) -> Resumable:
         return found
     if not stored:
         raise BadInputError(
-            f"these parameters belong to no known kind of run: {sorted(spec)}; load the package that wrote them"
+            f"these parameters belong to no known kind of run: {data or sorted(spec)}; load the package that wrote them"
         )
     return StoredRun("matrix" if algorithm.get("share") is None else "search")
 

@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from importlib.metadata import entry_points
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -113,14 +112,7 @@ def _opener_of(source: Any) -> Opener | None:
     if not found or scheme in (*schemes(), "file"):
         return None
     if scheme not in _OPENERS:
-        for entry in entry_points(group=ENTRY_POINTS, name=scheme):
-            try:
-                _OPENERS[scheme] = entry.load()
-            except Exception as error:  # importing a foreign module may raise anything
-                raise BadInputError(
-                    f"the package that opens {scheme}:// cannot be imported ({type(error).__name__}: {error}); it "
-                    f"names {entry.value!r}: repair or remove it"
-                ) from error
+        _OPENERS.update((scheme, opener) for opener in features.loaded(ENTRY_POINTS, name=scheme))
     return _OPENERS.get(scheme)
 
 

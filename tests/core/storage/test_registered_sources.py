@@ -282,7 +282,7 @@ def test_an_installed_package_is_found_by_the_scheme_of_its_urls(
     monkeypatch.syspath_prepend(tmp_path / "site")
     assert open_source("lab://300x4").shape == (300, 4)
     (tmp_path / "site" / "lab-1.0.dist-info" / "entry_points.txt").write_text("[npmdask.sources]\nlab2 = lab:gone\n")
-    with pytest.raises(BadInputError, match=r"the package that opens lab2:// cannot be imported \(AttributeError"):
+    with pytest.raises(BadInputError, match=r"of a package, cannot be imported \(AttributeError"):
         open_source("lab2://300x4")
 
 
