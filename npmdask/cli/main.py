@@ -345,7 +345,7 @@ def _parser(given: Sequence[str] = ()) -> Parser:
         if (add := features.found("commands", each) if isinstance(each, str) else each) is not None:
             add(commands)
     if next((word for word in given if not word.startswith("-")), "") not in commands.choices:
-        # Those of other packages, for a word that is none of ours, and for the help, which they make 50 ms longer.
+        # Those of other packages, for a word that is none of ours, and for the help: 20 ms more than 100.
         for each in (word for word in features.keys("commands") if word not in commands.choices):
             features.found("commands", each)(commands)
     return parser

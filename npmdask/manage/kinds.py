@@ -326,9 +326,10 @@ def named(spec: Spec, tables: Iterable[str]) -> dict[str, Any]:
     return {f"{table}.{name}": value for table in tables for name, value in spec.get(table, {}).items()}
 
 
-def tables_of_others(spec: Spec) -> list[str]:
-    """List the tables of run.json that aspects of other packages have."""
-    return [place.partition(".")[0] for place in spec.get("version", {}).get("aspects", ())]
+def tables_of_aspects(spec: Spec) -> list[str]:
+    """List tables of run.json that aspects may have beside those of every run."""
+    places = (*features.keys("aspects", ours=True), *spec.get("version", {}).get("aspects", ()))
+    return [name for name in dict.fromkeys(place.partition(".")[0] for place in places) if name != "data"]
 
 
 def flat(facts: Mapping[str, Any]) -> list[tuple[str, Any]]:

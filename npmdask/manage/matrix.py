@@ -36,7 +36,7 @@ from npmdask.manage.kinds import (
     network_text,
     shares_text,
     short_store_path,
-    tables_of_others,
+    tables_of_aspects,
     values_text,
 )
 from npmdask.manage.status import progress
@@ -184,9 +184,7 @@ class MatrixKind(StoredRun, RunKind):
             | source
             | missing_facts(missing_of(run))
             | named(presentation_facts(run), (PART,))
-            | named(
-                spec, ("data", "weights", *tables_of_others(spec), "operator", "algorithm", "stop", "run", "version")
-            )
+            | named(spec, ("data", *tables_of_aspects(spec), "operator", "algorithm", "stop", "run", "version"))
         )
 
     def status(self, run: RunStore, spec: Spec, state: str) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from npmdask.manage.data_report import (
     presentation_sections,
     sampling_of,
 )
-from npmdask.manage.kinds import PageOptions, device_text, flat, tables_of_others
+from npmdask.manage.kinds import PageOptions, device_text, flat, tables_of_aspects
 from npmdask.missing.rules import missing_of, missing_warnings
 from npmdask.privacy.account import budget_left
 from npmdask.privacy.covariance import CLEAR
@@ -396,7 +396,7 @@ def _facts(statement: dict[str, Any], left: str) -> Table:
 
 
 VALUES = {"matrix": "singular value", "sparse": "singular value", "tensor": "weight"}
-TABLES = ("data", "weights", "operator", "algorithm", "mechanism", "stop", "run", "report", "version", "environment")
+TABLES = ("operator", "algorithm", "mechanism", "stop", "run", "report", "version", "environment")
 LEAST = 1e-17  # what is smaller is drawn here: zero has no place on a logarithmic axis
 
 # How wrong an answer can be: one line of numbers for each ground.
@@ -478,7 +478,7 @@ def run_report(run: RunStore, spec: dict[str, Any], page: PageOptions) -> Report
                 *sections,
                 *_prediction(telemetry, history),
                 *_memory(telemetry),
-                parameters(spec, (*TABLES, *tables_of_others(spec))),
+                parameters(spec, ("data", *tables_of_aspects(spec), *TABLES)),
             )
             if one.blocks
         ),

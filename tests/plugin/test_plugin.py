@@ -275,7 +275,7 @@ def states(command: Command) -> dict[str, str]:
 
 
 def test_nobody_looks_for_packages_who_asks_for_nothing_of_them(command: Command) -> None:
-    """Looking takes half as long as the shortest command. Mutant: ``targets`` that asks them first."""
+    """Looking takes a fifth of the time of the shortest command. Mutant: ``targets`` that asks them first."""
     np.save("x.npy", np.random.default_rng(0).standard_normal((60, 6)))
     features.from_outside.cache_clear()
     for words in (("run", "x.npy", "-k", 2, "--store", "r"), ("resume", "r"), ("inspect", "r"), ("status", ".")):
