@@ -72,7 +72,7 @@ class ConfigTable(BaseModel):
 
 
 class AspectTable(ConfigTable):
-    """A table of a configuration that another package adds: how the question sees its data."""
+    """A table of a configuration that another package adds: how the question sees its data. Paths stay as given."""
 
     def aspect(self, source: Source) -> Aspect | None:
         """Make the aspect that the keys ask for of a ``source`` that is opened; None: they ask for none."""

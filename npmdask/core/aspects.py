@@ -153,9 +153,7 @@ def ordered(aspects: Iterable[Aspect | None]) -> tuple[Aspect, ...]:
     given = [each for each in aspects if each is not None]
     for each in given:
         if not isinstance(each, Aspect):
-            raise BadInputError(
-                f"aspects = [{each!r}]: give objects of classes that are an npmdask.core.aspects.Aspect"
-            )
+            raise BadInputError(f"aspects = [{each!r}]: give objects of subclasses of npmdask.core.aspects.Aspect")
     given.sort(key=lambda each: (not isinstance(each, Reading), each.place))
     for each in given:
         if found("aspects", each.place) is not type(each):

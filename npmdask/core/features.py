@@ -29,7 +29,8 @@ class Feature:
     ----------
     name : what it is called where it is missing.
     aspects : how a question sees the data, by its place in run.json: an :class:`npmdask.core.aspects.Aspect`.
-    keywords : what makes an aspect of keywords of a public call, by their names, "name=default" where it is not None.
+    keywords : what makes an aspect of keywords of a public call, by their names, "name=default" where it is not None;
+        of ours, whose calls have these keywords.
     routes : how a question is answered, by the layout of its data, or what else tells that it is no plain one:
         :class:`npmdask.core.runs.problem.Route`. A table of run.json with such a key becomes a question again by it.
     algorithms : words of ``algorithm``: :class:`npmdask.core.runs.problem.Method`.

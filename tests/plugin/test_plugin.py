@@ -195,6 +195,20 @@ def test_a_configuration_keeps_its_tables(tmp_path: Path) -> None:
         validate_config(tables | node).node()
 
 
+@pytest.mark.usefixtures("package")
+def test_its_source_is_one_like_any_other(command: Command, package: Package) -> None:
+    """Mutant: ``_opener_of`` that knows the group ``npmdask.sources`` alone."""
+    assert json.loads(command("inspect", DATA, "--json")[1])["rows"] == 400
+    plain = (*PLAIN, "--algorithm", "krylov")
+    assert command(*plain, "--store", "whole")[0] == command(*plain, "--set", "stop.tol=1e-3", "--store", "run")[0] == 0
+    np.testing.assert_allclose(found := npmdask.resume("whole").values, values_of((x := rows()) - x.mean(axis=0)))
+    package.remove()
+    answered = npmdask.resume("whole")  # without its data
+    assert (answered.values == found).all() and f"{DATA} is a URL" in answered.warnings[-1]
+    code, said = command("resume", "run", "--tol", "1e-9")
+    assert code == BadInputError.exit_code and f"{DATA} is a URL" in said
+
+
 # Processes: those of a cluster, one that is killed, and one that has not the package.
 
 

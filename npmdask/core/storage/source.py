@@ -106,14 +106,16 @@ def is_registered(source: Any) -> bool:
     return _opener_of(source) is not None
 
 
-def _opener_of(source: Any) -> Opener | None:
+def _opener_of(source: Any) -> Callable[[str, Asked], Source] | None:
     """Who opens this URL: registered here, or by an installed package; None for all others."""
     scheme, found, _ = source.partition("://") if isinstance(source, str) else ("", "", "")
     if not found or scheme in (*schemes(), "file"):
         return None
     if scheme not in _OPENERS:
         _OPENERS.update((scheme, opener) for opener in features.loaded(ENTRY_POINTS, name=scheme))
-    return _OPENERS.get(scheme)
+    if scheme not in _OPENERS:
+        return features.found("sources", scheme + OF_URL)
+    return lambda text, asked: features.required("sources", "rows")(text, _OPENERS[scheme], asked)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -335,7 +337,7 @@ def _opened_at(source: str | Path, asked: Asked) -> Source:
         return features.required("sources", "grid")(text, asked)
     if (opener := _opener_of(source)) is not None:
         require_no_credentials(text)
-        return features.required("sources", "rows")(text, opener, asked)
+        return opener(text, asked)
     gram = features.found("sources", RUN) if local and (Path(text) / RUN).is_file() else None
     if gram is not None and (opened := gram(Path(text), asked)) is not None:
         return opened
