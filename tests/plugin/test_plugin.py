@@ -94,6 +94,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 # What a person asks for, and what comes of it.
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("package")
 def test_python_options_and_a_file_ask_the_same(command: Command) -> None:
     """Mutants: a table of the configuration that asks for nothing; a plan of another question."""
@@ -114,6 +115,7 @@ def test_python_options_and_a_file_ask_the_same(command: Command) -> None:
     assert code == BadInputError.exit_code and "low = 4.0 is not below high = 3.0" in said
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("package")
 def test_what_was_found_says_what_was_asked_and_scores_so(command: Command) -> None:
     """Mutants: tables of other packages that no page names; rows that ``transform`` scores as they are stored."""
@@ -133,6 +135,7 @@ def test_what_was_found_says_what_was_asked_and_scores_so(command: Command) -> N
     assert len(npmdask.resume("more").values) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("package")
 def test_it_answers_by_a_route_of_its_own(command: Command) -> None:
     """Mutant: a question that is answered by products of the rows as they are."""
@@ -148,6 +151,7 @@ def test_it_answers_by_a_route_of_its_own(command: Command) -> None:
     assert code == RefusedError.exit_code and "signs is for centred rows" in said
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("package")
 def test_its_command_and_its_words_are_there_with_it(command: Command, package: Package) -> None:
     """Mutant: commands of other packages that are no part of the help."""
@@ -195,6 +199,7 @@ def test_a_configuration_keeps_its_tables(tmp_path: Path) -> None:
         validate_config(tables | node).node()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("package")
 def test_its_source_is_one_like_any_other(command: Command, package: Package) -> None:
     """Mutant: ``_opener_of`` that knows the group ``npmdask.sources`` alone."""
@@ -288,6 +293,7 @@ def states(command: Command) -> dict[str, str]:
     return {one["name"]: one["state"] for one in json.loads(command("status", "runs", "--json")[1])["runs"]}
 
 
+@pytest.mark.slow
 def test_nobody_looks_for_packages_who_asks_for_nothing_of_them(command: Command) -> None:
     """Looking takes a fifth of the time of the shortest command. Mutant: ``targets`` that asks them first."""
     np.save("x.npy", np.random.default_rng(0).standard_normal((60, 6)))
@@ -322,6 +328,7 @@ def test_views_multiply(algorithm: str) -> None:
     assert ordered((one, None, two)) == ordered((two, one))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("package")
 def test_a_store_is_of_its_question(tmp_path: Path) -> None:
     """Without its package a run would be another question. Mutant: no ``version.aspects``."""
