@@ -258,8 +258,10 @@ def _known(store: RunStore, holder: Holder | None) -> dict[str, Any]:
     try:
         kind = kind_of(spec)
     except BadInputError as error:  # nothing is wrong with the store of a package that is not here
+        if not (what := spec["data"].get("kind")):
+            raise
         state = "finished" if store.part_meta("result") is not None else state
-        return begun | {"what": str(spec["data"].get("kind")), "state": state, "error": str(error)}
+        return begun | {"what": what, "state": state, "error": str(error)}
     found = begun | kind.status(store, spec, state)
     if "error" not in found:
         found["error"] = "" if found["state"] in ("finished", "running") else last_error(store)
