@@ -229,7 +229,7 @@ FEATURES: tuple[Feature, ...] = (
             "TurnedComponents.aligned": "npmdask.rotations.turned:aligned_again",
         },
         presenters={"the [report] table": "npmdask.rotations.presentation:presenter_of"},
-        needs=("gram",),
+        needs=("stored_gram",),
     ),
     Feature(
         name="share",

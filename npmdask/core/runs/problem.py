@@ -233,8 +233,8 @@ def representation_of(reader: Any) -> Any:
 class Route(Protocol):
     """Say which questions are answered in one way, and how: of a feature, by its key in the table ``routes``.
 
-    :func:`npmdask.core.runs.build.make_problem` finds it, and asks it for whatever depends on how the answer is found. What
-    a person may not ask for there is refused in one place: ``takes``.
+    :func:`npmdask.core.runs.build.make_problem` finds it, and asks it for whatever depends on how the answer is found.
+    What a person may not ask for there is refused in one place: ``takes``.
 
     Attributes
     ----------

@@ -42,6 +42,7 @@ from npmdask.core.runs.problem import (
 )
 from npmdask.core.runs.resources import Resources
 from npmdask.core.runs.solution import WITHOUT_PASS, Analysed, Solution
+from npmdask.core.storage.kinds import KINDS as DATA_KINDS
 from npmdask.core.storage.paths import Facts
 from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError, RefusedError, require
@@ -221,7 +222,8 @@ def problem_of(held: RunStore) -> Problem:
     """The problem that a store's run.json describes."""
     spec = held.read_spec() or {}
     data, algorithm, mechanism = spec["data"], spec["algorithm"], spec["mechanism"]
-    others = (table for table in spec if table not in TABLES and features.knows("routes", table))
+    others = (table for table in spec if table not in TABLES and not features.knows("aspects", table))
+    others = (table for table in others if features.knows("routes", table))
     if own := next((table for table in spec if features.owner_of("routes", table)), next(others, "")):
         problem: Problem = features.required("routes", own).restored(held, spec)
         return problem
@@ -284,8 +286,8 @@ def _with_what_is_kept(held: RunStore) -> Iterator[None]:
 def _is_of_job(folder: Path) -> bool:
     """Whether a folder is that of a job, which made what lies below it and goes on with that itself."""
     spec = RunStore(folder).read_spec() if (folder / "run.json").is_file() else None
-    kind = None if spec is None else spec["data"].get("kind")
-    return bool(getattr(features.found("kinds", str(kind)), "staged", False))
+    kind = DATA_KINDS[0] if spec is None else spec["data"].get("kind")
+    return kind not in DATA_KINDS and bool(getattr(features.found("kinds", str(kind)), "staged", False))
 
 
 def solution_of(run: RunStore, *, scores: bool = True) -> Solution:

@@ -15,7 +15,6 @@ ROBUST = Feature(
         "signs": "npmdask_robust.settings:SignsTable",
     },
     routes={"signs": "npmdask_robust.signs:BY_SIGNS"},
-    releases={"signs": "npmdask_robust.signs:SignsRelease"},
     sources={"waves://": "npmdask_robust.waves:open_url"},
     kinds={"ranges": "npmdask_robust.ranges:RANGES"},
     tables={"ranges": "npmdask_robust.ranges:Asked"},

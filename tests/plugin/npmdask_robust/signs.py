@@ -7,12 +7,12 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from npmdask.core.aspects import Reading
-from npmdask.core.operators import Gram
-from npmdask.core.runs.build import plain_problem
+from npmdask.core.operators import Gram, View
 from npmdask.core.runs.plain_release import PlainRelease
-from npmdask.core.runs.problem import Problem, Request, Route
+from npmdask.core.runs.plain_route import PlainRoute
+from npmdask.core.runs.problem import Problem, Request
 from npmdask.core.storage.readers.dense import AroundDense, DenseReader, ReadStats, Tile
-from npmdask.errors import BadInputError, RefusedError
+from npmdask.errors import BadInputError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,19 +61,6 @@ class Signs(Reading):
         return cls()
 
 
-def problem_of(source: Any, request: Request, locked: Any, start: Any, share: Any) -> Problem:
-    if request.algorithm not in ("auto", "krylov", "power") or not request.center or request.scale:
-        raise RefusedError(
-            "signs is for centred rows that are not scaled, and for products of blocks: leave the rest out"
-        )
-    return plain_problem(source, request, locked, start, share)
-
-
-def operator_of(reader: Any, view: Any, request: Request) -> Gram:
-    directions = Directions(inner=reader, checksums=reader.checksums, shift=view.shift)
-    return Gram(reader=directions, weight=1 / view.weight_of_rows(reader.shape[0]), view=replace(view, shift=None))
-
-
 class SignsRelease(PlainRelease):
     """The trace is that of directions, and not of the rows."""
 
@@ -82,4 +69,23 @@ class SignsRelease(PlainRelease):
         self._trace = 1.0
 
 
-BY_SIGNS = Route(problem=problem_of, operator=operator_of, certified=False)
+class BySigns(PlainRoute):
+    """Products of directions."""
+
+    certified = False
+
+    def takes(self, request: Request, source: Any, earlier: Any) -> str:
+        if request.algorithm not in ("auto", "krylov", "power") or not request.center or request.scale:
+            return "signs is for centred rows that are not scaled, and for products of blocks: leave the rest out"
+        return super().takes(request, source, earlier)
+
+    def release(self, problem: Problem, session: Any) -> SignsRelease:
+        return SignsRelease(problem, session)
+
+    def operator(self, problem: Problem, view: View) -> Gram:
+        reader = problem.source.reader
+        directions = Directions(inner=reader, checksums=reader.checksums, shift=view.shift)
+        return Gram(reader=directions, weight=1 / view.weight_of_rows(reader.shape[0]), view=replace(view, shift=None))
+
+
+BY_SIGNS = BySigns()

@@ -20,7 +20,7 @@ from npmdask.api import solve, top_k
 from npmdask.cli.main import main
 from npmdask.core.certificates.statements import assurance_of
 from npmdask.core.checkpoint.store import RunStore
-from npmdask.core.runs.build import JOBS, make_problem
+from npmdask.core.runs.build import make_problem
 from npmdask.core.runs.observers import Observer
 from npmdask.core.runs.problem import Request
 from npmdask.core.runs.resources import Resources
@@ -50,6 +50,7 @@ from tests.topics.made import a_model, documents_from
 __all__ = ["sites"]
 
 # Without privacy: their certificates are tested in a room of their own.
+JOBS = ("topics", "mixture", "ica")  # of stages
 MATRICES = {"power", "krylov", "gram", "row-gram"}
 Made = Callable[[Path], dict[str, Any]]  # makes a run in a folder below; returns its summary
 
