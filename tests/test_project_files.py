@@ -75,6 +75,46 @@ def test_files_that_contributing_names_exist() -> None:
     assert not [name for name in named if not (ROOT / name).exists()]
 
 
+def shown_files(page: str) -> set[str]:
+    """The files below npmdask/ that the picture of the architecture shows; ``sub/:`` begins a folder inside another."""
+    found, folder, inner = set(), "", ""
+    for line in re.sub(r"\([^)]*\)", "", page.split("```text\n")[1].split("```")[0]).splitlines():
+        if line.isupper() or not line:
+            continue
+        if name := line[:WIDTH].strip():
+            folder = inner = "" if name == "npmdask/" else name if line[0] != " " else f"core/{name}"
+        for word in line[WIDTH:].split():
+            if word.endswith("/:"):
+                inner = folder + word.removesuffix(":")
+            else:
+                found.add(f"{inner}{word}.py")
+    return found
+
+
+WIDTH = 16  # of the column of folders
+
+
+def test_the_architecture_shows_every_file_in_900_words() -> None:
+    """Mutants: a file that is added, moved or deleted, and the picture left as it was."""
+    page, package = (ROOT / "docs" / "architecture.md").read_text(), ROOT / "npmdask"
+    shown, there = shown_files(page), {str(path.relative_to(package)) for path in package.rglob("*.py")}
+    gone = [one for one in shown - there if (package / one).parent.is_dir()]  # a deleted feature has no folder
+    assert not gone, "docs/architecture.md shows files that are not there"
+    assert not {one for one in there - shown if not one.endswith("__init__.py")} - {"__main__.py"}, "it lacks files"
+    elsewhere = re.findall(r"`([\w/]+\.py)`", page)
+    assert len(elsewhere) > 20 and not [one for one in elsewhere if not any(f"/{p}".endswith(f"/{one}") for p in there)]
+    assert len(page.split()) <= 900
+
+
+@pytest.mark.parametrize("page", ["step", "new-aspect", "new-route", "new-source", "new-kind"])
+def test_files_that_pages_on_the_code_name_exist(page: str) -> None:
+    text = (ROOT / "docs" / "project" / f"{page}.md").read_text()
+    named = set(re.findall(r"\b(?:npmdask|tests|core)/[\w/-]+(?:\.\w+|/)", text))
+    assert len(named) > 2
+    assert not [name for name in named if not any((ROOT / at / name).exists() for at in ("", "npmdask"))]
+    assert len(text.split()) <= 350 or page == "step"
+
+
 def test_the_table_of_heavy_suites_names_targets_and_folders_that_exist() -> None:
     """Mutants: a target renamed in the Makefile, a folder renamed in npmdask/, a cell left out."""
     rows = re.findall(
