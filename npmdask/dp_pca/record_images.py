@@ -1,4 +1,4 @@
-"""Images P A_i P w of the records of one batch, and what a mechanism of the stochastic room sums of them: one pass.
+"""Images P A_i P w of the records of one batch, and what a mechanism of stochastic PCA sums of them: one pass.
 
 A pass reads only the rows of chunks that the batch lies in, whole (their checksums are over whole chunks), and forms
 images of the rows of the batch. They are formed in strips that stay in cache, cut by the stored layout and the batch
@@ -31,7 +31,7 @@ LEAST, LARGEST = 2.0**-500, 2.0**500  # of the largest entry of a record that is
 
 
 class Summing(Protocol):
-    """What this room needs of a mechanism: what it sums of images (b x d), and whether sums of parts add up."""
+    """What is needed of a mechanism: what it sums of images (b x d), and whether sums of parts add up."""
 
     additive: ClassVar[bool]
 

@@ -1,1 +1,1 @@
-"""Models made of several runs: topics, mixtures, independent components, singular triplets."""
+"""Estimators of components in the manner of scikit-learn, and of fields on a grid."""

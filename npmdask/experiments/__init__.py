@@ -7,7 +7,7 @@
 * :mod:`~npmdask.experiments.figures`: what Figures 1 to 4 vary, and the methods they draw, with what each promises.
 
 Noise is drawn from public seeds: right in size, private in no way. Private releases of data are those of
-:func:`npmdask.top_k` (docs/private-records.md). Nothing in npmdask imports this room; docs/kdppca.md says what was
+:func:`npmdask.top_k` (docs/private-records.md). Nothing in npmdask imports this folder; docs/kdppca.md says what was
 found with it.
 """
 

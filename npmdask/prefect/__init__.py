@@ -1,4 +1,4 @@
-"""Prefect flows over the driver of the command line, and what schedules and serves them; no other room imports prefect.
+"""Prefect flows over the driver of the command line, and what schedules and serves them; only here prefect is imported.
 
 For a flow of your own, on your server and work pool (docs/flows.md): flows to call as sub-flows, and steps to call one
 by one, which are tasks of Prefect.

@@ -1,1 +1,1 @@
-"""Private releases: requests, neighbours, mechanisms, the ledger, and audits of all of it."""
+"""Private releases: requests, neighbours, mechanisms, the account of a run, what is released."""

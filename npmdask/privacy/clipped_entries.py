@@ -228,7 +228,7 @@ def _strips(reader: DenseReader, slabs: range, record: ReadStats) -> Iterator[tu
 
 # Private contractions of a symmetric tensor whose entries are bounded, from its unique blocks.
 #
-# As for matrices (operators/bounded.py): bounding entries one by one brings neighbours no further apart, the float sum
+# As for matrices (above): bounding entries one by one brings neighbours no further apart, the float sum
 # errs by no more than public numbers say (docs/decisions/0021), and what is handed on are integers on a public grid.
 
 

@@ -24,7 +24,7 @@ MOST_STEPS = 2000  # products: k (R + 1) of them, where the paper's R is asked f
 
 @dataclass(frozen=True, kw_only=True)
 class TensorOptions:
-    """``algorithm.options`` of a tensor: L, R and how rounds end (``algorithms.tensor.power``).
+    """``algorithm.options`` of a tensor: L, R and how rounds end (:mod:`npmdask.tensors.power`).
 
     ``harvest``: all distinct fixed points of a round at once; left out, wherever ``iterations`` is left out.
     ``margin``: weights up to so many times what noise would give are surplus.

@@ -51,7 +51,7 @@ class StepView:
     finished: bool = False  # the algorithm says that there is nothing more to ask
     settled: bool = True  # and that it has found what was to be found
     said: str = ""  # the same in a sentence
-    excess: float = math.inf  # of what is left over, where a rule asks for it (low_rank.py)
+    excess: float = math.inf  # of what is left over, where a rule asks for it: stopping_rules.py
     missed: float = 0.0  # of a warm start: a value so large may still be hidden from it
     left: float = math.inf  # about how far values still have to go, where an algorithm says so
 

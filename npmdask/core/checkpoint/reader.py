@@ -135,7 +135,7 @@ class StoreReader:
     place: str
 
     def read_spec(self) -> dict[str, Any] | None:
-        """The parameters of the run, less what a store cannot bring (``checkpoint.rights``); or None for a new one."""
+        """The parameters of the run, less what a store cannot bring (rights.py); or None for a new one."""
         require_no_link(self.path, NO_LINKS)
         try:
             spec = checked_spec(read_plain(self.path / SPEC, SPEC_BYTES))

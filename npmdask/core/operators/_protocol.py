@@ -52,7 +52,7 @@ def split_rows(stacked: np.ndarray, rows: dict[str, int]) -> Sums:
 
 
 class BlockQuery(Protocol):
-    """What is asked of an operator: :class:`npmdask.core.algorithms.Query`, of which this room knows the names only."""
+    """What is asked of an operator: :class:`npmdask.core.algorithms.Query`, of which operators know the names only."""
 
     @property
     def block(self) -> Block: ...

@@ -56,12 +56,12 @@ class Request:
     """A request: public, printable, with the names of the configuration file."""
 
     target_rank: int | float | str  # k; a share of the variance that k is to explain, in (0, 1); or "auto", of "em"
-    iteration_rank: int | Literal["auto"] | None = None  # auto: see planning.resolve_rank
-    algorithm: str = "auto"  # auto: see planning.posed; or an oracle of records
+    iteration_rank: int | Literal["auto"] | None = None  # auto: as many as cost no time
+    algorithm: str = "auto"  # auto: see automatic.py; or an oracle of records
     options: dict[str, Any] | None = None  # of the algorithm
-    max_steps: int | None = None  # 200; of a private power method chosen in planning.private
+    max_steps: int | None = None  # 200; of a private power method chosen by its plan
     tol: float | None = None
-    low_rank_tol: float | None = None  # see low_rank.py
+    low_rank_tol: float | None = None  # see stopping_rules.py
     center: bool = False
     scale: bool = False
     seed: int = 0
@@ -320,12 +320,12 @@ class Problem:
 
     @property
     def searches(self) -> bool:
-        """Say whether the number of components is still to be found (rank_search.py)."""
+        """Say whether the number of components is still to be found, by a search."""
         return isinstance(self.request.target_rank, float)
 
     @property
     def chooses(self) -> bool:
-        """Say whether held-out entries choose it (rank_search.py)."""
+        """Say whether held-out entries choose it."""
         return self.request.target_rank == AUTO
 
     @property

@@ -1,1 +1,1 @@
-"""Store data and results: Zarr layouts, ingest, generation, and folders that appear whole or not at all."""
+"""Open data and read their chunks; write folders that appear whole or not at all."""

@@ -1,4 +1,4 @@
-"""Data as operators read them: dense, CSR, packed symmetric, packed tensor, and rows that a program gives."""
+"""Read data as operators take them: dense and CSR; other layouts are of features."""
 
 from __future__ import annotations
 
