@@ -129,7 +129,7 @@ def house_map() -> str:
     for init in sorted(package.rglob("*/__init__.py")):
         folder, what = init.parent, ast.get_docstring(ast.parse(init.read_text())) or ""
         files = sorted(path.name for path in folder.glob("*.py") if path != init)
-        said = cell(" ".join(what.partition("\n\n")[0].split()))
+        said = cell(re.sub(r":\w+:`~?([^`]+)`", r"`\1`", " ".join(what.partition("\n\n")[0].split())))
         rows.append(f"| {code(str(folder.relative_to(package)))} | {said} | {', '.join(map(code, files))} |")
     return "\n".join(["| folder | what it is | files |", "|---|---|---|", *rows]) + "\n"
 
