@@ -52,8 +52,7 @@ MODULES = {
     "npmdask.stored_gram.store": "GramStore gram",
     "npmdask.privacy.components": "private_components",
     "npmdask.core.runs.solution": "Solution",
-    "npmdask.streaming": "StreamSolution stream_components stream_pca",
-    "npmdask.streaming.streaming_pca": "StreamingPCA",
+    "npmdask.streaming": "StreamSolution StreamingPCA stream_components stream_pca",
 }
 LATER = {name: module for module, names in MODULES.items() for name in names.split()}
 

@@ -306,7 +306,7 @@ def add_moments(commands: Any) -> None:
 
 
 def _moments(a: argparse.Namespace) -> int:
-    from npmdask.tensors.third_moment import build_moments
+    from npmdask.latent.third_moment import build_moments
 
     built = build_moments(
         a.source,

@@ -12,31 +12,10 @@ found with it.
 """
 
 from npmdask.experiments.as_printed import clip_diagonal, clip_factors, clip_trace, clipped_sum
-from npmdask.experiments.baselines import (
-    ExactNoise,
-    dp_gauss_1,
-    dp_gauss_2,
-    exact_noise,
-    power_answer,
-    symmetric_noise,
-)
+from npmdask.experiments.baselines import ExactNoise, dp_gauss_1, dp_gauss_2, exact_noise, power_answer, symmetric_noise
 from npmdask.experiments.figures import FIGURES, Figure, Method, Setting, methods
-from npmdask.experiments.matrix_streams import (
-    MatrixBatch,
-    MatrixStream,
-    gaussian,
-    signal_and_noise,
-    spiked,
-    violation,
-)
-from npmdask.experiments.oracles import (
-    black_box_pca,
-    k_dp_ojas,
-    k_dp_pca_large,
-    plain_oja,
-    tight,
-    tight_matched,
-)
+from npmdask.experiments.matrix_streams import MatrixBatch, MatrixStream, gaussian, signal_and_noise, spiked, violation
+from npmdask.experiments.oracles import black_box_pca, k_dp_ojas, k_dp_pca_large, plain_oja, tight, tight_matched
 
 __all__ = [
     "FIGURES",

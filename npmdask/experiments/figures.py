@@ -19,14 +19,7 @@ from npmdask.experiments import as_printed
 from npmdask.experiments.as_printed import clip_diagonal, clip_trace, clipped_sum, leading_eigenvectors
 from npmdask.experiments.baselines import dp_gauss_1, dp_gauss_2, exact_noise, power_answer
 from npmdask.experiments.matrix_streams import MatrixStream, gaussian, signal_and_noise, spiked
-from npmdask.experiments.oracles import (
-    black_box_pca,
-    k_dp_ojas,
-    k_dp_pca_large,
-    plain_oja,
-    tight,
-    tight_matched,
-)
+from npmdask.experiments.oracles import black_box_pca, k_dp_ojas, k_dp_pca_large, plain_oja, tight, tight_matched
 from npmdask.privacy.neighbors import make_relation
 from npmdask.report.plots import BLUE, GREY, ORANGE
 

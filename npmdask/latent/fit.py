@@ -41,11 +41,11 @@ from npmdask.latent.likelihood import (
     rotation,
 )
 from npmdask.latent.likelihood_sums import MixtureExpectations, SourceContrasts
-from npmdask.latent.moments import IndependentSources, SphericalMixture, whiten
 from npmdask.latent.sample_moments import MixtureSpread, MixtureTriples, SampleFourth
+from npmdask.latent.third_moment import cube_of, polarising_block
 from npmdask.manage.staged_job import answered
+from npmdask.tensors.moments import IndependentSources, SphericalMixture, whiten
 from npmdask.tensors.stages import Decomposed, Stages
-from npmdask.tensors.third_moment import cube_of, polarising_block
 
 # From the moments to the likelihood.
 

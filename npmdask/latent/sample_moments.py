@@ -31,7 +31,7 @@ from npmdask.core.operators._protocol import (
 from npmdask.core.operators.gram import Gram
 from npmdask.core.storage.readers.dense import ReadStats, scratch
 from npmdask.errors import BadInputError
-from npmdask.latent.moments import blocks_of, require_whitening
+from npmdask.tensors.moments import blocks_of, require_whitening
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,7 +222,7 @@ class SampleBlocks(Gram):
     ----------
     reader, view : as of :class:`Gram`, of which only ``shift`` is used: without it rows are as they are.
     side : b.
-    wanted : the blocks of this pass, places in :func:`npmdask.latent.moments.unique_blocks`.
+    wanted : the blocks of this pass, places in :func:`npmdask.tensors.moments.unique_blocks`.
     """
 
     side: int

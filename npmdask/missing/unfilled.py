@@ -22,9 +22,9 @@ from npmdask.core.storage.column_statistics import ColumnStatistics
 from npmdask.core.storage.readers.dense import ReadStats
 from npmdask.core.storage.source import Source
 from npmdask.errors import BadInputError, first_of, require
-from npmdask.latent.likelihood_sums import FactorExpectations
 from npmdask.missing.em import MissingEM, of_factor_model
 from npmdask.missing.factor_model import ModelSums
+from npmdask.missing.factor_sums import FactorExpectations
 from npmdask.missing.gaps import EM, PAIRWISE, GapReader
 from npmdask.missing.pairwise import FACTS, PairwiseGram
 

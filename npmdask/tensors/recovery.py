@@ -9,7 +9,7 @@ import numpy as np
 from npmdask.core.algorithms import Result
 from npmdask.core.runs.plain_release import PlainRelease
 from npmdask.core.storage.source import Truth
-from npmdask.latent.moments import match
+from npmdask.tensors.moments import match
 
 
 class TensorRelease(PlainRelease):

@@ -15,7 +15,7 @@ import numpy as np
 from npmdask.core.numerics.domains import counts, exponent
 from npmdask.core.numerics.subspaces import Block, condition_number, max_sin_theta, principal_angle_sines, zeta
 from npmdask.errors import BadInputError, require
-from npmdask.latent.moments import match
+from npmdask.tensors.moments import match
 from npmdask.theory.stochastic import AssumptionA
 from npmdask.theory.tensor import incoherence
 

@@ -36,9 +36,9 @@ from npmdask.core.storage.paths import local_path
 from npmdask.core.storage.readers.sparse import CsrReader
 from npmdask.core.storage.source import Source, open_source
 from npmdask.errors import BadInputError, RefusedError, require
-from npmdask.latent.moments import LDA, SingleTopic, Whitening, on_simplex, whiten
 from npmdask.manage.staged_job import StagedJob, answered
 from npmdask.remote.object_url import is_remote
+from npmdask.tensors.moments import LDA, SingleTopic, Whitening, on_simplex, whiten
 from npmdask.tensors.stages import Decomposed, Stages
 from npmdask.topics.documents import (
     Documents,

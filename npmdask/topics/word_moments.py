@@ -42,7 +42,7 @@ from npmdask.core.operators.gram import SPARSE_ROWS, row_strips
 from npmdask.core.storage.readers.dense import ReadStats
 from npmdask.core.storage.readers.sparse import CsrReader, Fragment, cut_rows, whole_rows
 from npmdask.errors import BadInputError
-from npmdask.latent.moments import (
+from npmdask.tensors.moments import (
     blocks_of,
     cube_share,
     in_three_orders,
@@ -384,14 +384,14 @@ class TripleBlocks(ByDocuments):
 
     ``finish`` gives (units b b) x b: the blocks one under the other, in lexicographic order, padded with zeros at the
     edge of the tensor, as a packed store holds them; a block with a repeated index is symmetric to the last bit. A
-    whole tensor takes a pass for each of :func:`npmdask.latent.moments.unit_groups`, and (2 / 3) nnz d^2 flops: word
+    whole tensor takes a pass for each of :func:`npmdask.tensors.moments.unit_groups`, and (2 / 3) nnz d^2 flops: word
     by word, the documents with it are multiplied in dense form.
 
     Parameters
     ----------
     sums : of :class:`WordTotals`.
     side : b.
-    wanted : the blocks of this pass, places in :func:`npmdask.latent.moments.unique_blocks`.
+    wanted : the blocks of this pass, places in :func:`npmdask.tensors.moments.unique_blocks`.
     alpha0 : of LDA; 0 for a single topic.
     """
 
@@ -464,7 +464,7 @@ class TripleBlocks(ByDocuments):
             values[same, same, same] += 2 * self._of_words(self.sums.third, i)
 
     def _without_mixing(self, values: np.ndarray, pairs: np.ndarray, places: tuple[int, int, int]) -> None:
-        """Take off what the Dirichlet prior adds: see :mod:`npmdask.latent.moments`."""
+        """Take off what the Dirichlet prior adds: see :mod:`npmdask.tensors.moments`."""
         x, y, z = (self._of_words(self.sums.mean, row) for row in places)
         i, j, k = places
         xy, xz, yz = (self._second(pairs, *two) for two in ((i, j), (i, k), (j, k)))

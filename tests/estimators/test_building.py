@@ -14,9 +14,9 @@ from npmdask.core.checkpoint.store import RunStore
 from npmdask.core.runs.resources import Resources
 from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError, RefusedError
+from npmdask.latent import third_moment
+from npmdask.latent.third_moment import build_moments
 from npmdask.symmetric.reader import place_of
-from npmdask.tensors import third_moment
-from npmdask.tensors.third_moment import build_moments
 from npmdask.topics.documents import documents_of, write_documents
 from tests.conftest import write_zarr
 from tests.tensors.tensor_kills import differences, kept

@@ -18,7 +18,8 @@ from npmdask.core.operators import Gram, View
 from npmdask.core.storage.readers.dense import DenseReader
 from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError
-from npmdask.latent.moments import (
+from npmdask.latent.sample_moments import MixtureSpread, MixtureTriples, SampleFourth, SampleTriples
+from npmdask.tensors.moments import (
     LDA,
     IndependentSources,
     SingleTopic,
@@ -33,7 +34,6 @@ from npmdask.latent.moments import (
     on_simplex,
     whiten,
 )
-from npmdask.latent.sample_moments import MixtureSpread, MixtureTriples, SampleFourth, SampleTriples
 from npmdask.topics.word_moments import WhitenedTriples, WordPairs, WordTotals
 from tests.conftest import write_zarr
 from tests.core.operators.test_operators import ignore

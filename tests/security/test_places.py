@@ -16,6 +16,7 @@ from npmdask.core.storage.paths import local_path
 from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError
 from npmdask.formats.ingest import ingest
+from npmdask.latent.third_moment import build_moments
 from npmdask.ledger import open_ledger
 from npmdask.manage.gc import Retention, sweep
 from npmdask.manage.report import export, write_report
@@ -23,7 +24,6 @@ from npmdask.manage.status import inspect, status_below
 from npmdask.streaming import StreamingPCA, run_stream  # noqa: F401
 from npmdask.streaming.transform import transform
 from npmdask.synthetic import generate
-from npmdask.tensors.third_moment import build_moments
 
 ROWS = np.random.default_rng(0).standard_normal((40, 6))
 # PLACE is what is given; everything else is there and good.

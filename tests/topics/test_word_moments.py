@@ -21,7 +21,7 @@ from npmdask.core.operators import Operator
 from npmdask.core.storage.readers.sparse import CsrReader
 from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError, MemoryRefusedError
-from npmdask.latent.moments import unique_blocks, unit_groups
+from npmdask.tensors.moments import unique_blocks, unit_groups
 from npmdask.topics.word_moments import TripleBlocks, WhitenedTriples, WordPairs, WordSums, WordTotals, WordTriples
 from tests.core.operators.test_operators import ignore, write_csr
 

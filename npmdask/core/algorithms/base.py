@@ -35,7 +35,7 @@ class Query(NamedTuple):
     ``of_rows``: of A = B^T B the other one, B B^T (m x m), in place of A: with ``whole`` itself, and its product with
     the block (m x p); without, B^T @ block (d x p) over B B^T @ block (m x p).
     ``noise``, ``held_out``: of a factor model whose loadings and mean are the block, the sums of a step of EM, without
-    so large a share of the entries (:class:`npmdask.latent.likelihood_sums.FactorExpectations`).
+    so large a share of the entries (:class:`npmdask.missing.factor_sums.FactorExpectations`).
     """
 
     block: Block

@@ -265,6 +265,11 @@ def strip_rows(columns: int, dtype: Any) -> int:
     return max(64, STRIP_BYTES // (columns * np.dtype(dtype).itemsize))
 
 
+def strip_bytes(d: int, beside: int) -> int:
+    """Return the bytes of a strip of float64, of what is made of it, and of the one before, which is not freed yet."""
+    return 2 * 8 * strip_rows(d + beside, np.float64) * (d + beside)
+
+
 def add_buffered(product: Block, left: np.ndarray, right: np.ndarray) -> None:
     """``product += left @ right`` by way of this thread's reused buffer: the sum is float64, the product not always."""
     held = scratch(("product", len(left)), (len(left), right.shape[1]), right.dtype)

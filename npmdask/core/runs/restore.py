@@ -222,8 +222,7 @@ def problem_of(held: RunStore) -> Problem:
     """The problem that a store's run.json describes."""
     spec = held.read_spec() or {}
     data, algorithm, mechanism = spec["data"], spec["algorithm"], spec["mechanism"]
-    others = (table for table in spec if table not in TABLES and not features.knows("aspects", table))
-    others = (table for table in others if features.knows("routes", table))
+    others = (t for t in spec if t not in TABLES and not features.knows("aspects", t) and features.knows("routes", t))
     if own := next((table for table in spec if features.owner_of("routes", table)), next(others, "")):
         problem: Problem = features.required("routes", own).restored(held, spec)
         return problem

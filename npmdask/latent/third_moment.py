@@ -21,10 +21,10 @@ from npmdask.core.storage.paths import NEW_STORE, local_path, locked
 from npmdask.core.storage.safe_open import carried
 from npmdask.core.storage.source import Source, open_source
 from npmdask.errors import BadInputError, RefusedError, require
-from npmdask.latent.moments import unit_groups
 from npmdask.latent.sample_moments import SampleBlocks
 from npmdask.symmetric.reader import place_of
 from npmdask.symmetric.writer import TensorWriter
+from npmdask.tensors.moments import unit_groups
 from npmdask.topics.word_moments import HALF_LENGTH, TripleBlocks, WordTotals
 
 # A small symmetric tensor, held, from one product with many vectors: polarisation.
