@@ -343,7 +343,7 @@ def test_a_run_whose_eigensolver_lies_has_no_answer(monkeypatch: pytest.MonkeyPa
 def test_a_start_is_not_for_it(tmp_path: Path) -> None:
     x = np.random.default_rng(0).standard_normal((60, 10))
     npmdask.top_k(x, 2, kind="samples", store=tmp_path / "old")
-    with pytest.raises(RefusedError, match="starts from an earlier one"):
+    with pytest.raises(RefusedError, match="a start needs an algorithm that multiplies blocks"):
         npmdask.top_k(x, 2, kind="samples", start=tmp_path / "old", algorithm="gram")
 
 
