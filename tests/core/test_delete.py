@@ -34,7 +34,7 @@ STORES = {  # goldens of each feature, and of what they are told that it is need
     "containers": {"grid-zarr": "grid"},
     "dp_pca": {"k-dp-pca": "k-dp-pca", "k-dp-ojas": "k-dp-ojas"},
     "federated": {"federated": "nodes", "federated-private": "nodes"},
-    "gram": {"gram": "gram", "from-gram": "run.json"},
+    "stored_gram": {"gram": "gram", "from-gram": "run.json"},
     "latent": {"mixture": "mixture", "ica": "ica"},
     "missing": dict.fromkeys(
         ("gaps-mean-weighted", "gaps-dropped", "gaps-em", "gaps-pairwise-weighted", "private-filled"), "data.missing"
