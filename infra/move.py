@@ -105,6 +105,10 @@ class Moves:
 def main(root: Path) -> None:
     """Rewrite and move."""
     moves = Moves(tomllib.loads(TABLE.read_text()))
+    if not (root / ".git").exists():
+        raise SystemExit(
+            f"{root} is no checkout of git, whose files this rewrites: give the folder of one, or `git init` it"
+        )
     known = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, text=True, check=True).stdout
     for name in filter(None, known.split("\0")):
         path, new = root / name, moves.files.get(name, name)
