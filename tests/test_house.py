@@ -197,5 +197,5 @@ def test_a_feature_is_a_folder_of_its_name() -> None:
     """What is in no table is asked for by its own name only: flows, experiments, the audit."""
     checkout = Checkout(root=ROOT)
     named = {one.name for one in entries(checkout)}
-    assert {*checkout.folders()} - named == {"audit", "dilation", "experiments", "prefect", "synthetic"}
+    assert {*checkout.folders()} - named == {"audit", "experiments", "prefect", "synthetic"}
     assert named <= {*checkout.folders()}

@@ -102,6 +102,7 @@ FEATURES: tuple[Feature, ...] = (
             "cluster": "npmdask.cluster.workers:executor_of",
             "address": "npmdask.cluster.clusters:scheduler_of",
         },
+        needs=("gpu",),
     ),
     Feature(
         name="complex",
@@ -119,6 +120,7 @@ FEATURES: tuple[Feature, ...] = (
             "rows": "npmdask.containers.computed:open_given",
         },
     ),
+    Feature(name="dilation"),
     Feature(
         name="dp_pca",
         algorithms={
@@ -128,7 +130,11 @@ FEATURES: tuple[Feature, ...] = (
         },
         needs=("privacy",),
     ),
-    Feature(name="estimators", methods={"Solution.to_anndata": "npmdask.estimators.annotated:write_components"}),
+    Feature(
+        name="estimators",
+        methods={"Solution.to_anndata": "npmdask.estimators.annotated:write_components"},
+        needs=("complex", "containers", "missing", "streaming", "weights"),
+    ),
     Feature(
         name="federated",
         routes={"nodes": "npmdask.federated.coordinator:NODES"},
@@ -140,16 +146,13 @@ FEATURES: tuple[Feature, ...] = (
     Feature(name="formats", sources={"file": "npmdask.formats.ingest:open_source_at"}),
     Feature(
         name="gpu",
-        executors={
-            "device": "npmdask.gpu.on_device:device_for",
-            "operator": "npmdask.gpu.on_device:on_device",
-        },
+        executors={"device": "npmdask.gpu.on_device:device_for", "operator": "npmdask.gpu.on_device:on_device"},
         choices={'device = "auto"': "npmdask.gpu.device_choice:settle_device"},
     ),
     Feature(
         name="latent",
         kinds={"mixture": "npmdask.latent.kind:MIXTURE", "ica": "npmdask.latent.kind:ICA"},
-        needs=("manage",),
+        needs=("topics",),
     ),
     Feature(
         name="ledger",
@@ -175,6 +178,7 @@ FEATURES: tuple[Feature, ...] = (
         aspects={"data.missing": "npmdask.missing.rules:Gaps"},
         keywords={"missing=refuse missing_fill missing_values missing_limit": "npmdask.missing.rules:find_gaps"},
         routes={"em": "npmdask.missing.unfilled:BY_MODEL", "pairwise": "npmdask.missing.unfilled:BY_PAIRS"},
+        needs=("containers",),
     ),
     Feature(
         name="planning",
@@ -237,6 +241,7 @@ FEATURES: tuple[Feature, ...] = (
             "a share of the variance": "npmdask.share.rank_search:solve_share",
             'target_rank = "auto"': "npmdask.share.rank_search:solve_auto",
         },
+        needs=("missing",),
     ),
     Feature(
         name="stored_gram",
@@ -259,7 +264,7 @@ FEATURES: tuple[Feature, ...] = (
             "online-tensor-power": "npmdask.streaming.algorithms.tensor_power:OnlineTensorPower",
         },
         kinds={"stream": "npmdask.streaming.kind:STREAM"},
-        needs=("manage",),
+        needs=("estimators", "formats", "manage", "remote", "theory"),
     ),
     Feature(
         name="symmetric",
@@ -281,12 +286,12 @@ FEATURES: tuple[Feature, ...] = (
         statements={"tensor": "npmdask.tensors.statements:of_tensor_run"},
         needs=("symmetric",),
     ),
-    Feature(name="theory", needs=("accounting",)),
-    Feature(name="topics", kinds={"topics": "npmdask.topics.kind:TOPICS"}, needs=("manage",)),
+    Feature(name="theory", needs=("accounting", "tensors")),
+    Feature(name="topics", kinds={"topics": "npmdask.topics.kind:TOPICS"}, needs=("streaming",)),
     Feature(
         name="two_fields",
         kinds={"mca": "npmdask.two_fields.kind:MCA", "cca": "npmdask.two_fields.kind:CCA"},
-        needs=("manage",),
+        needs=("dilation", "estimators", "formats", "manage"),
     ),
     Feature(
         name="weights",

@@ -47,7 +47,7 @@ STORES = {  # goldens of each feature, and of what they are told that it is need
     "tensors": {"tensor": "tensor"},
     "topics": {"topics": "topics"},
     "two_fields": {"mca": "mca", "cca": "cca"},
-    "weights": {"weighted": "weights", "stream-weighted": "weights"},
+    "weights": {"weighted": "weights"},
 }
 UNSAID = ("grid-zarr", "from-gram", "share-searching", "gaps-em-auto", "packed-symmetric")  # by run.json: by their data
 ASKS = """

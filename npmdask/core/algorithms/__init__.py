@@ -18,8 +18,8 @@ from npmdask.core.algorithms.base import (
     state_fields,
 )
 from npmdask.core.algorithms.gram import GramKrylov, RowGramKrylov, StoredGramPairs
-from npmdask.core.algorithms.krylov import BlockKrylov, KrylovState
-from npmdask.core.algorithms.power import DiskPowerState, PowerMethod, PowerOnDisk, PowerState
+from npmdask.core.algorithms.krylov import BlockKrylov
+from npmdask.core.algorithms.power import PowerMethod, PowerOnDisk
 from npmdask.errors import BadInputError, require
 
 REGISTRY: dict[str, type[Any]] = {
@@ -89,13 +89,10 @@ __all__ = [
     "REGISTRY",
     "Algorithm",
     "BlockKrylov",
-    "DiskPowerState",
     "GramKrylov",
     "Info",
-    "KrylovState",
     "PowerMethod",
     "PowerOnDisk",
-    "PowerState",
     "Query",
     "Question",
     "Result",

@@ -8,7 +8,7 @@ Who calls that, in which process, is not its business (see :mod:`npmdask.core.ex
 from typing import Any
 
 from npmdask.core import features
-from npmdask.core.operators._protocol import RUN_BYTES, Operator, Partial, PrivateOperator
+from npmdask.core.operators._protocol import Operator, Partial, PrivateOperator
 from npmdask.core.operators.column_moments import ColumnMoments
 from npmdask.core.operators.gram import (
     ColumnsByRange,
@@ -32,8 +32,6 @@ def of_layout(layout: str) -> Any:
 
 
 __all__ = [
-    "OF_LAYOUT",
-    "RUN_BYTES",
     "ColumnMoments",
     "ColumnsByRange",
     "Gram",
