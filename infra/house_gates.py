@@ -272,13 +272,10 @@ def texts(node: ast.AST | None) -> list[str]:
     return [each.value for each in found if isinstance(each.value, str)]
 
 
-def needers(features: Sequence[Entry], given: Sequence[str], *, by_name: bool = False) -> dict[str, list[str]]:
-    """Return what goes with a folder, by the tables and by arguments ``folder=needer,needer``; or with a name."""
+def needers(features: Sequence[Entry], given: Sequence[str]) -> dict[str, list[str]]:
+    """Return what goes with a folder, by the tables and by arguments ``folder=needer,needer``."""
     found: dict[str, list[str]] = {}
-    for one in features if by_name else ():
-        for need in one.needs:
-            found.setdefault(need, []).append(one.name)
-    for one in () if by_name else features:
+    for one in features:
         for other in features:
             if other.name in one.needs:
                 for folder in other.folders - one.folders:

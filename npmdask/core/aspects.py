@@ -106,6 +106,11 @@ class Reading(Aspect, ABC):
         """The key of how the answer is found, in the table of routes, where it is not by products of the data."""
         return ""
 
+    @property
+    def as_recorded(self) -> bool:
+        """Whether what ingest recorded of columns, their means among it, is of entries as it reads them."""
+        return False
+
     @staticmethod
     @abstractmethod
     def scored(opened: Any, found: Any, how: str) -> Any:

@@ -312,13 +312,9 @@ def load(target: str) -> Any:
 
 def of_gone(error: ModuleNotFoundError) -> Exception:
     """Return what to say of a module of a feature that was deleted; the error as it is of any other."""
-    name = error.name or ""
-    for feature in FEATURES if name.startswith(f"{PACKAGE.name}.") else ():
-        tables = (table for table in vars(feature).values() if isinstance(table, Mapping))
-        ours = any(target.startswith(f"{name}:") for table in tables for target in table.values())
-        if ours or name.split(".")[1] == feature.name:
-            return missing("this", feature.name)
-    return error
+    package, _, module = (error.name or "").partition(".")
+    folder = module.partition(".")[0]
+    return missing("this", folder) if package == PACKAGE.name and not (PACKAGE / folder).is_dir() else error
 
 
 def missing(what: str, owner: str) -> RefusedError:

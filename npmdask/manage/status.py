@@ -27,7 +27,7 @@ from npmdask.core.runs.results import prediction_facts
 from npmdask.core.storage.bundle import write_file_atomically
 from npmdask.core.storage.paths import local_path, read_facts
 from npmdask.core.storage.source import Source, is_registered, open_source
-from npmdask.errors import BadInputError, NpmdaskError
+from npmdask.errors import BadInputError, NpmdaskError, RefusedError
 from npmdask.manage.kinds import Spec, kind_of, last_error
 from npmdask.planning.forecast import seconds_left
 from npmdask.remote.object_url import is_remote
@@ -257,7 +257,7 @@ def _known(store: RunStore, holder: Holder | None) -> dict[str, Any]:
         return begun | {"what": built, "state": state, "error": last_error(store)}
     try:
         kind = kind_of(spec)
-    except BadInputError as error:  # nothing is wrong with the store of a package that is not here
+    except (BadInputError, RefusedError) as error:  # nothing is wrong with the store of what is not here
         if not (what := spec["data"].get("kind")):
             raise
         state = "finished" if store.part_meta("result") is not None else state

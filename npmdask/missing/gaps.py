@@ -322,8 +322,6 @@ def with_missing(
         raise RefusedError(f"missing = {rule!r} needs samples or a dense matrix, but {source.path} is {what}: {remedy}")
     if not marks and ((source.registered and not source.gaps) or reader.dtype.kind != "f"):
         return source
-    if marks:  # means that were recorded took them for values
-        source = replace(source, statistics=None)
     reader, axes = as_nan(reader), () if source.labels is None else source.labels.columns
     known: dict[str, Any] = {"axes": axes, "checksums": reader.checksums, "marks": marks}
     if rule == FILL:

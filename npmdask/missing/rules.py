@@ -385,6 +385,11 @@ class Gaps(Reading):
         """Of "em" and "pairwise", whose operators see gaps themselves."""
         return self.rule if self.rule in (EM, PAIRWISE) else ""
 
+    @property
+    def as_recorded(self) -> bool:
+        """Whether no values are marked: ingest took them for numbers, and left out what is NaN."""
+        return not self.values
+
     def source(self, source: Source, request: Any) -> Source:
         """Return the source with its gaps read by the rule.
 

@@ -112,8 +112,7 @@ class PrivateRoute(Route):
 
 def _method(request: Request) -> Method | None:
     """Return the algorithm of a feature that is asked for; None of the private power method."""
-    found: Method | None = None if request.algorithm in PLAIN else features.found("algorithms", request.algorithm)
-    return found
+    return None if request.algorithm in PLAIN else features.found("algorithms", request.algorithm)
 
 
 def require_run(path: Path, spec: dict[str, Any]) -> None:

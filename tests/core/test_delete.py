@@ -86,9 +86,7 @@ def test_the_rest_goes_on_without_it(feature: str, begun: Path, tmp_path: Path) 
     package, run = tmp_path / "npmdask", tmp_path / "run"
     shutil.copytree(ROOT / "npmdask", package, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(begun, run)
-    delete(
-        tmp_path, CHECKOUT, goes_with(feature, needers(entries(CHECKOUT), (), by_name=True)) & CHECKOUT.parts().keys()
-    )
+    delete(tmp_path, CHECKOUT, goes_with(feature, needers(entries(CHECKOUT), ())) & CHECKOUT.parts().keys())
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     for command in (["-c", "import npmdask"], ["-c", RUNS, str(run)], ["-m", "npmdask", "--help"]):
         words = [sys.executable, "-W", "ignore", *command]
@@ -111,7 +109,7 @@ def files_in(folder: Path) -> dict[str, bytes]:
 def test_a_store_of_a_feature_that_is_gone_is_refused_by_its_name(feature: str, sources: Path, tmp_path: Path) -> None:
     """And left as it is. With the feature each goes on: tests/goldens. Mutant: ``kind_of`` that asks nothing."""
     shutil.copytree(ROOT / "npmdask", tmp_path / "npmdask", ignore=shutil.ignore_patterns("__pycache__"))
-    gone = goes_with(feature, needers(entries(CHECKOUT), (), by_name=True)) & CHECKOUT.parts().keys()
+    gone = goes_with(feature, needers(entries(CHECKOUT), ())) & CHECKOUT.parts().keys()
     delete(tmp_path, CHECKOUT, gone)
     folders = [unpacked(archive(FIXTURES, name, "interrupted"), tmp_path / name) for name in STORES[feature]]
     for folder in folders:
@@ -127,4 +125,19 @@ def test_a_store_of_a_feature_that_is_gone_is_refused_by_its_name(feature: str, 
         said, *shown = json.loads(line)
         assert said == f"{what!r} needs the feature {feature!r}, which this npmdask does not have: install it", name
         assert all("which this npmdask does not have" in text for text in shown), (name, shown)
+        assert not any("damaged" in text for text in shown), "nothing is wrong with it"
         assert name in UNSAID or files_in(folder / "run") == kept, name
+
+
+@pytest.mark.slow
+def test_a_command_of_a_feature_that_is_gone_says_its_name(tmp_path: Path) -> None:
+    """Mutant: ``of_gone`` that returns the error as it is."""
+    shutil.copytree(ROOT / "npmdask", tmp_path / "npmdask", ignore=shutil.ignore_patterns("__pycache__"))
+    np.savetxt(tmp_path / "x.csv", np.eye(4), delimiter=",", header="a,b,c,d", comments="")
+    command = [sys.executable, "-W", "ignore", "-m", "npmdask", "ingest", "x.csv", "x.zarr"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    assert not subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True).returncode
+    shutil.rmtree(tmp_path / "npmdask" / "formats")
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
+    said = "npmdask: this needs the feature 'formats', which this npmdask does not have: install it\n"
+    assert (done.returncode, done.stderr) == (npmdask.RefusedError.exit_code, said)

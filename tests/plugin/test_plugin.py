@@ -294,7 +294,7 @@ def states(command: Command) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_nobody_looks_for_packages_who_asks_for_nothing_of_them(command: Command) -> None:
+def test_packages_are_looked_for_only_where_something_is_asked_of_them(command: Command) -> None:
     """Looking takes a fifth of the time of the shortest command. Mutant: ``targets`` that asks them first."""
     np.save("x.npy", np.random.default_rng(0).standard_normal((60, 6)))
     features.from_outside.cache_clear()
@@ -303,6 +303,51 @@ def test_nobody_looks_for_packages_who_asks_for_nothing_of_them(command: Command
     assert features.from_outside.cache_info().misses == 0
     assert "ingest" in command("--help")[1]
     assert features.from_outside.cache_info().misses == 1
+
+
+# What would be certified and wrong, if the core did not hold the rule.
+
+
+@pytest.mark.usefixtures("package")
+@pytest.mark.parametrize("dtype", ["f8", "f4", "i4"])
+@pytest.mark.parametrize("how", [{"center": True}, {"center": True, "scale": True}])
+def test_what_ingest_recorded_is_of_entries_as_they_are(how: dict[str, bool], dtype: str, tmp_path: Path) -> None:
+    """A reading need not know that means are recorded. Mutant: ``prepared`` that keeps them."""
+    from npmdask_robust.aspects import Clip
+
+    x = (np.random.default_rng(0).standard_normal((400, 8)) * np.geomspace(50, 10, 8) + 30).astype(dtype)
+    np.save(tmp_path / "x.npy", x)
+    npmdask.ingest(tmp_path / "x.npy", tmp_path / "x.zarr", kind="samples")
+    assert open_source(tmp_path / "x.zarr").statistics is not None
+    found = npmdask.top_k(tmp_path / "x.zarr", 3, aspects=[Clip(low=-20, high=20)], **how)
+    assert found.certificate is not None
+    y = np.clip(x.astype(float), -20, 20)
+    y = (y - y.mean(axis=0)) / (y.std(axis=0) if "scale" in how else 1)
+    off = np.abs(found.values - values_of(y)).max()
+    assert off <= found.certificate["levels"][0]["value_errors"][0] + 1e-13 * found.values[0]
+    whole = npmdask.top_k(tmp_path / "x.zarr", 3, aspects=[Clip(low=-1e6, high=1e6)], **how)
+    np.testing.assert_allclose(whole.values, npmdask.top_k(tmp_path / "x.zarr", 3, **how).values, rtol=1e-6)
+
+
+@pytest.mark.usefixtures("package")
+def test_only_a_reading_changes_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that are scored later would be read as they are. Mutant: ``make_problem`` that believes an aspect."""
+    from npmdask_robust.aspects import Clip, RowLimit
+
+    assert npmdask.top_k(ROWS, 2, aspects=[RowLimit(first=50)], **HOW).converged
+    monkeypatch.setattr(RowLimit, "source", lambda self, source, request: Clip(low=-1, high=1).source(source, request))
+    with pytest.raises(BadInputError, match="a limit of rows changes entries: RowLimit must be a Reading"):
+        npmdask.top_k(ROWS, 2, aspects=[RowLimit(first=50)], **HOW)
+
+
+@pytest.mark.usefixtures("package")
+def test_a_route_of_a_package_gets_no_certificate() -> None:
+    """It says that it is certified. Mutant: ``Problem.certified`` that believes it."""
+    from npmdask_robust.signs import BY_SIGNS, Signs
+
+    assert BY_SIGNS.certified and npmdask.top_k(ROWS, 2, **HOW).certificate is not None
+    found = npmdask.top_k(ROWS, 2, aspects=[Signs()], **HOW)
+    assert found.converged and found.certificate is None
 
 
 # Aspects of another package beside ours.

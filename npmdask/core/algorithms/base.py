@@ -144,9 +144,9 @@ S = TypeVar("S")
 class Algorithm(Protocol[S]):
     """Frozen public configuration and what is done with it.
 
-    A class that is registered (:func:`npmdask.register_algorithm`) is made by ``make(question,
-    options)``, a class method; ``options`` are those of the request, and what it does not know it refuses. Facts of the
-    class, each False where it is left out:
+    A class that is registered (:func:`npmdask.register_algorithm`) is made by ``make(question, options)``, a class
+    method; ``options`` are those of the request, and what it does not know it refuses. Facts of the class, each False
+    where it is left out:
 
     ``takes_noise``: products may come with noise; ``residuals_decrease``: from step to step, so that a rate tells how
     long a run still takes; ``powers_only``: the block is a power of the operator times its start; ``can_be_played``: a

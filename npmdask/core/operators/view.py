@@ -28,8 +28,7 @@ class View:
     scale : what columns are divided by (d).
     row_weight, column_weight : u (m) and v (d), not negative: ``A^T A`` is the sum of ``u_i a_i a_i^T``, and the inner
         product of two rows that of their entries times v.
-    to_centre : rows are less their mean, which is to be found: by :class:`npmdask.core.operators.GramMatrix`, and no
-    other.
+    to_centre : rows are less their mean, which :class:`npmdask.core.operators.GramMatrix` finds, and no other.
     scale_error : the largest relative error of what columns are divided by.
 
     Raises

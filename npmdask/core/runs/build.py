@@ -52,7 +52,9 @@ def make_problem(
     request = replace(request, target_rank=checked_rank(request.target_rank))
     source = prepared(source, request)
     for aspect in request.aspects:
-        source = aspect.source(source, request)
+        reader, source = source.reader, aspect.source(source, request)
+        if source.reader is not reader and aspect is not request.reading:
+            raise BadInputError(f"{aspect.noun} changes entries: {type(aspect).__name__} must be a Reading")
     if request.seen(source).row_weight is not None:  # moments that were recorded are those of equal rows
         source = replace(source, statistics=None)
     earlier = Earlier(locked=locked, start=start, share=share)
@@ -73,7 +75,9 @@ def prepared(source: Source, request: Request) -> Source:
     other = None if lies_elsewhere(source) else representation_of(source.reader) or of_layout(source.reader.layout)
     if (takes := getattr(other, "takes", None)) and (why := takes(request, source)):  # no rows of real numbers
         raise RefusedError(why)
-    return source if request.reading is None else request.reading.source(source, request)
+    reading = request.reading
+    read = source if reading is None else reading.source(source, request)
+    return read if reading is None or reading.as_recorded else replace(read, statistics=None)
 
 
 def route_for(request: Request, source: Source, earlier: Earlier) -> Route:
@@ -91,8 +95,7 @@ def route_of(request: Request, source: Source) -> Route:
     key = route_key(request, source)
     if not key:
         return PLAIN
-    found: Route = features.required("routes", key)
-    return found
+    return features.required("routes", key)
 
 
 def route_key(request: Request, source: Source) -> str:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 import numpy as np
 
 from npmdask.core import features
-from npmdask.core.algorithms import Algorithm, GramKrylov, PowerOnDisk, Query, Result, RowGramKrylov
+from npmdask.core.algorithms import Algorithm, GramKrylov, PowerOnDisk, Query, Result, RowGramKrylov, is_ours
 from npmdask.core.algorithms.stopping import StoppingRule
 from npmdask.core.aspects import Extent, ordered, reading_of, seen, spec_of
 from npmdask.core.checkpoint.schema import table
@@ -239,7 +239,7 @@ class Route(Protocol):
     Attributes
     ----------
     certified : bool
-        Whether a bound of the answer is proved.
+        Whether a bound of the answer is proved; of other packages' routes it never is.
     chooses : bool
         Whether it finds the number of components.
     surveys : bool
@@ -363,7 +363,7 @@ class Problem:
     @property
     def certified(self) -> bool:
         """Whether the answer gets a certificate: of the data's own matrix, or of one made of its entries alone."""
-        if self.route is not None and not self.route.certified:
+        if self.route is not None and not (self.route.certified and is_ours(self.route)):
             return False
         return self.of_matrix or (self.derived is not None and self.derived.certified)
 
@@ -382,8 +382,7 @@ class Problem:
         own = "complex" if self.source.parts == 2 else kind if kind == "symmetric" and reader.layout == "dense" else ""
         if own:
             view = None if kind == "symmetric" else self.view(columns)
-            made: Operator = features.required("operators", own)(self.source, view, first=first)
-            return made
+            return features.required("operators", own)(self.source, view, first=first)
         of = of_layout(reader.layout)
         if kind in ("symmetric", "tensor"):
             return of(reader=reader)

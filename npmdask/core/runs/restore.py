@@ -224,8 +224,7 @@ def problem_of(held: RunStore) -> Problem:
     data, algorithm, mechanism = spec["data"], spec["algorithm"], spec["mechanism"]
     others = (t for t in spec if t not in TABLES and not features.knows("aspects", t) and features.knows("routes", t))
     if own := next((table for table in spec if features.owner_of("routes", table)), next(others, "")):
-        problem: Problem = features.required("routes", own).restored(held, spec)
-        return problem
+        return features.required("routes", own).restored(held, spec)
     if "dilation" in spec.get("lens", {}):
         raise BadInputError(
             f"{held.path} is a run on the dilation of a matrix: it goes on where "

@@ -82,7 +82,7 @@ class Clip(Reading):
         if source.kind not in ("samples", "matrix") or not isinstance(source.reader, DenseReader):
             raise BadInputError(f"clip is for dense rows, and {source.path} is of kind {source.kind}: leave it out")
         reader = ClippedRows(inner=source.reader, checksums=source.reader.checksums, low=self.low, high=self.high)
-        return replace(source, reader=reader, statistics=None)  # those that were recorded are of entries as they are
+        return replace(source, reader=reader)
 
     @staticmethod
     def scored(opened: Any, found: Any, how: str) -> Any:

@@ -70,9 +70,7 @@ class SignsRelease(PlainRelease):
 
 
 class BySigns(PlainRoute):
-    """Products of directions."""
-
-    certified = False
+    """Products of directions, which get no certificate: npmdask cannot know whose values they are."""
 
     def takes(self, request: Request, source: Any, earlier: Any) -> str:
         if request.algorithm not in ("auto", "krylov", "power") or not request.center or request.scale:
