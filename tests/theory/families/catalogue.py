@@ -29,6 +29,7 @@ NIGHTLY = {
     "held_out": 600,
     "small_values": 500,
     "streams": 400,
+    "readings": 300,
     "em": 250,
     "intervals": 200,
     "masks": 200,
