@@ -199,6 +199,7 @@ def _from_trace(evidence: Evidence) -> np.ndarray:
     if evidence.nonnegative and evidence.trace is not None:
         others = evidence.values.sum() - np.append(evidence.values, 0.0)
         tau = np.maximum(evidence.trace - others, 0.0) + evidence.rounding
+        tau[:m] = np.maximum(tau[:m], evidence.values)  # a trace of equal terms is off by more: all round to one side
     if m == evidence.d:
         tau[m] = 0.0
     return np.minimum.accumulate(tau)

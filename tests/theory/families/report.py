@@ -12,6 +12,7 @@ from tests.theory.families.judging import EPS
 
 BECAME = ("right", "refused", "unasked", "crashed", "wrong")
 ROUNDING = 1e-13  # of the largest value: a smaller error is that of the oracle as well
+OFTEN = 0.99  # of what holds more often, the problems are named where it does not
 BY_CHANCE = 1e-6  # how likely a statement that holds as often as it says may be found to fail
 
 
@@ -54,15 +55,19 @@ def median(ratios: np.ndarray) -> str:
 def statements(cases: list[Case]) -> tuple[list[str], bool]:
     """How often what is likely was so, beside how often it must be."""
     found = defaultdict[tuple[str, float], list[bool]](list)
+    rare = defaultdict[tuple[str, float], list[str]](list)
     for case in cases:
         for name, share, held in case.findings.claims:
             found[name, share].append(bool(held))
+            if share > OFTEN and not held:
+                rare[name, share].append(f"{case.family} {case.number}")
     lines, every = [], True
     for (name, share), held in sorted(found.items()):
         often_enough = binom.cdf(sum(held), len(held), share) > BY_CHANCE
         every &= bool(often_enough)
         lines.append(
-            f"{'held' if often_enough else 'FAILED'}: {name}, {sum(held)} of {len(held)}, at least {share:.0%}"
+            f"{'held' if often_enough else 'FAILED'}: {name}, {sum(held)} of {len(held)}, at least {share:.4g}"
+            + "".join(f"; not {which}" for which in rare[name, share])
         )
     return lines, every
 

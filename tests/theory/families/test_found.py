@@ -215,3 +215,19 @@ def test_a_column_of_gaps_is_left_out_and_others_are_filled(dtype: str) -> None:
     away = np.nan_to_num(kept - np.nanmean(kept, axis=0))
     value = np.linalg.svd(away, compute_uv=False)[0] ** 2 / 40
     assert abs(solution.values[0] - value) <= bound_of(solution) + 1e-14 * value
+
+
+@pytest.mark.parametrize("n", [67, 4096])
+@pytest.mark.parametrize("form", [np.float64, np.float32, np.int8, "lazy"])
+def test_what_is_left_of_a_trace_of_equal_terms(n: int, form: Any) -> None:
+    """Equal terms all round to one side: the trace was off by more than was allowed for, and bounds below the values.
+
+    Mutant: ``_from_trace`` without its maximum with the Ritz values.
+    """
+    d = 18
+    x: Any = np.eye(n, d, dtype=np.float64 if form == "lazy" else form)
+    x = da.from_array(x, chunks=(n // 4, d)) if form == "lazy" else x
+    solution = npmdask.top_k(x, d, kind="samples", center=True, algorithm="krylov")
+    truth = np.array([1 / n] * (d - 1) + [(1 - d / n) / n])
+    levels = solution.certificate["levels"]
+    assert levels and all((np.array(level["upper"]) >= truth).all() for level in levels)

@@ -79,4 +79,6 @@ def test_a_report_names_the_smallest_problem_and_counts_what_is_likely() -> None
     text, faultless = report([*right, case(60, "wrong", 50), case(61, "crashed", 8)], 5)
     assert not faultless and "SEED=5 python -m tests.theory.families ties --case 61" in text and "--case 60" not in text
     text, faultless = report([case(i, "right", 9, claims=[("likely", 0.9, i % 2 == 0)]) for i in range(60)], 5)
-    assert not faultless and "FAILED: likely, 30 of 60" in text
+    assert not faultless and "FAILED: likely, 30 of 60, at least 0.9" in text
+    text, faultless = report([case(i, "right", 9, claims=[("rarely not", 0.9999, i != 7)]) for i in range(60)], 5)
+    assert faultless and "held: rarely not, 59 of 60, at least 0.9999; not ties 7" in text
