@@ -58,10 +58,10 @@ $(PEERS): infra/peers.lock infra/make-peers
 	@sh infra/make-peers $(PYTHON)
 	@touch $(PEERS)
 
-bench: env peers    ## every number to reach: ONLY=row-name for one, SCALE=small for tiny data; docs/benchmarks.md
+bench: env peers    ## every number to reach: ONLY=row-name for one, SCALE=small for tiny data; docs/papers/benchmarks.md
 	@$(BIN)/python -m benchmarks $(ONLY) --scale $(or $(SCALE),full)
 
-papers: env         ## the papers' experiments, fifty minutes; docs/papers.md, docs/tensors-paper.md, docs/theory-experiments.md
+papers: env         ## the papers' experiments, fifty minutes; docs/papers/streams.md, docs/papers/tensors.md, docs/papers/theory-experiments.md
 	@$(BIN)/python -m benchmarks.paper_msg all
 	@$(BIN)/python -m benchmarks.paper_stream all
 	@$(BIN)/python -m benchmarks.paper_tensor --figure all

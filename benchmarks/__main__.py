@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", metavar="ONLY", help="rows to run, all if none")
     parser.add_argument("--only", action="append", default=[], help="the same")
     parser.add_argument("--list", action="store_true", help="names and targets")
-    parser.add_argument("--table", action="store_true", help="write docs/benchmarks.md again from the kept results")
+    parser.add_argument("--table", action="store_true", help="write docs/papers/benchmarks.md from the kept results")
     parser.add_argument("--keep", action="store_true", help="with names: put these rows into the kept results")
     parser.add_argument("--scale", choices=("small", "medium", "full"), default="full")
     a = parser.parse_args(argv)

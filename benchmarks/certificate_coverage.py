@@ -1,6 +1,7 @@
 """How often the bounds of certificates hold, and by how much they are too large: random problems with known answers.
 
-python -m benchmarks.certificate_coverage [--problems 3000] [--first 0] prints the table of docs/certificates.md.
+python -m benchmarks.certificate_coverage [--problems 3000] [--first 0] prints the table of
+docs/explanation/certificates.md.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ def _pairs(
 
 
 def as_markdown(tallies: dict[tuple[str, str], Tally]) -> str:
-    """The table of docs/certificates.md."""
+    """The table of docs/explanation/certificates.md."""
     lines = [
         "| if | bound of | claimed | held | too large by (median) | of runs that converged | that were stopped |",
         "|---|---|---|---|---|---|---|",

@@ -1,4 +1,4 @@
-"""docs/complex-waves.svg: phases along the equator of the two modes of the field in docs/complex.md.
+"""docs/howto/complex-waves.svg: phases along the equator of the two modes of the field in docs/howto/complex.md.
 
 python -m benchmarks.complex_page
 """
@@ -36,7 +36,7 @@ def main() -> None:
             for mode, name in ((1, "mode 1"), (2, "mode 2"))
         ),
     )
-    (ROOT / "docs" / "complex-waves.svg").write_text(draw(drawn) + "\n")
+    (ROOT / "docs" / "howto" / "complex-waves.svg").write_text(draw(drawn) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The kept results, and docs/benchmarks.md made from them."""
+"""The kept results, and docs/papers/benchmarks.md made from them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.registry import Row
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "bench.json"
-PAGE = ROOT / "docs" / "benchmarks.md"
+PAGE = ROOT / "docs" / "papers" / "benchmarks.md"
 MEMORY = ("peak MiB", "of it not reclaimable", "within budget")
 HEAD = """# Benchmarks
 

@@ -1,4 +1,6 @@
-"""``python -m benchmarks.drift_plot``: a stream that drifts, with and without forgetting, to docs/streaming-drift.svg.
+"""``python -m benchmarks.drift_plot``: a stream that drifts, with and without forgetting.
+
+Drawn to docs/tutorials/streaming-drift.svg.
 
 40 days of 2,000 rows of 100 columns. From day 11 to day 25 the second of two directions turns by 5 degrees a day, then
 it stands still where it came to. Models of several half lives (the streaming power method, centred) take each day once.
@@ -16,7 +18,7 @@ from npmdask import StreamingPCA
 from npmdask.report.plots import BLUE, GREY, ORANGE, svg
 from npmdask.theory.diagnostics import max_sin_theta
 
-PICTURE = ROOT / "docs" / "streaming-drift.svg"
+PICTURE = ROOT / "docs" / "tutorials" / "streaming-drift.svg"
 DAYS, ROWS, COLUMNS, BATCH = 40, 2000, 100, 200
 BEGINS, ENDS, DEGREES = 11, 25, 5.0
 HALF_LIVES: dict[float | None, tuple[str, str]] = {  # in days

@@ -2,7 +2,7 @@
 
     python -m benchmarks.kdppca_allocation [--trials N]
 
-Keeps ``benchmarks/results/kdppca-allocation.json`` and fills two tables of docs/kdppca.md. Minutes on one core.
+Keeps ``benchmarks/results/kdppca-allocation.json`` and fills two tables of docs/papers/kdppca.md. Minutes on one core.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""docs/kdppca.md: its figures and tables, from the kept CSV of benchmarks/paper_kdppca.py; the words around them stay.
+"""docs/papers/kdppca.md: figures and tables, from the CSV of benchmarks/paper_kdppca.py; the words around them stay.
 
 python -m benchmarks.kdppca_page
 """
@@ -20,7 +20,7 @@ from npmdask.core.numerics.random import generator
 from npmdask.core.numerics.subspaces import random_orthonormal
 from npmdask.experiments.figures import FIGURES, Setting, methods
 
-PAGE = ROOT / "docs" / "kdppca.md"
+PAGE = ROOT / "docs" / "papers" / "kdppca.md"
 KEPT = RESULTS.with_name("kdppca")
 RELATION = "record_replace"  # of what is kept
 RANDOM_BASES = 50

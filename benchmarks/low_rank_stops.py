@@ -1,7 +1,7 @@
 """Runs that stop by what is left over: how often more is left than they say, the steps that this saves, and how well it
 is foretold. Random problems with known answers.
 
-python -m benchmarks.low_rank_stops [--problems 1500] [--first 0] prints the table of docs/certificates.md.
+python -m benchmarks.low_rank_stops [--problems 1500] [--first 0] prints the table of docs/explanation/certificates.md.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def measure(problems: int, first: int = 0) -> list[Stop]:
 
 
 def as_markdown(stops: Sequence[Stop]) -> str:
-    """The table of docs/certificates.md."""
+    """The table of docs/explanation/certificates.md."""
     ratios = np.array([s.foretold / s.steps for s in stops if s.foretold is not None])
     lines = [
         "| | |",

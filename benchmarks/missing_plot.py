@@ -1,4 +1,4 @@
-"""``python -m benchmarks.missing_plot``: three rules for missing values, drawn to docs/missing-rules.svg.
+"""``python -m benchmarks.missing_plot``: three rules for missing values, drawn to docs/howto/missing-rules.svg.
 
 2,000 rows of 40 columns, three components with deviations of 6, 4 and 3 and noise of 1, with gaps at random. The sine
 of the largest angle to the truth, of four data sets the root mean square. About a minute.
@@ -15,7 +15,7 @@ from benchmarks.docs import ROOT
 from npmdask.report.plots import BLUE, GREY, ORANGE, svg
 from npmdask.theory.diagnostics import max_sin_theta
 
-PICTURE = ROOT / "docs" / "missing-rules.svg"
+PICTURE = ROOT / "docs" / "howto" / "missing-rules.svg"
 ROWS, COLUMNS, DEVIATIONS = 2000, 40, (6.0, 4.0, 3.0)
 SHARES = (0.0, 0.05, 0.1, 0.2, 0.4, 0.6, 0.7)
 SEEDS = range(4)

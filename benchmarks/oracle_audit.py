@@ -1,4 +1,4 @@
-"""The table of docs/audit.md: every private path of the stochastic room, measured.
+"""The table of docs/papers/audit.md: every private path of the stochastic room, measured.
 
 python -m benchmarks.oracle_audit            1000 runs of each world, some five minutes; writes the table
 python -m benchmarks.oracle_audit 500        fewer
@@ -14,7 +14,7 @@ from pathlib import Path
 from npmdask.audit import PATHS, Finding, audit
 from npmdask.dp_pca.base import RELATIONS
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "audit.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "papers" / "audit.md"
 BEGIN, END = "<!-- measured by benchmarks.oracle_audit -->", "<!-- end of what was measured -->"
 HEAD = (
     "| relation | path | pair | releases | claimed | spent | interval | passed |",

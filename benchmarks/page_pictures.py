@@ -1,4 +1,4 @@
-"""``python -m benchmarks.page_pictures``: the pictures of README.md, docs/components.md and docs/weights.md.
+"""``python -m benchmarks.page_pictures``: pictures of README.md, docs/howto/components.md and docs/howto/weights.md.
 
 Half a minute. Each function draws what the executed example beside its picture computes.
 """
@@ -16,6 +16,7 @@ from benchmarks.paper_page import save
 from npmdask.report.plots import BLUE, GREY, ORANGE, axes
 
 DOCS = ROOT / "docs"
+HOWTO = DOCS / "howto"
 GREEN = "#4d9221"
 NIGHTS = 14
 SIMPLE = np.kron(np.eye(3), np.ones((4, 1)))  # three groups of four columns
@@ -175,18 +176,18 @@ def overview() -> Any:
 
 
 PICTURES = {
-    "overview": overview,
-    "components-count": counted,
-    "components-errors": sure,
-    "components-nights": nights,
-    "weights-areas": areas,
+    DOCS / "overview.svg": overview,
+    HOWTO / "components-count.svg": counted,
+    HOWTO / "components-errors.svg": sure,
+    HOWTO / "components-nights.svg": nights,
+    HOWTO / "weights-areas.svg": areas,
 }
 
 
 def main() -> None:
     """Draw them all."""
-    for name, draw in PICTURES.items():
-        save(draw(), DOCS / f"{name}.svg")
+    for path, draw in PICTURES.items():
+        save(draw(), path)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The figures of docs/papers.md, from the kept means."""
+"""The figures of docs/papers/streams.md, from the kept means."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
     python -m benchmarks.paper_msg [table | figure1 | mnist | all] [--small] [--draw]
 
-In full about twenty minutes; the means are kept in results/paper_msg.json, the figures go to docs/paper-*.svg,
-the tables into docs/papers.md. ``--small`` runs the same code on little data in seconds and only prints.
+In full about twenty minutes; the means are kept in results/paper_msg.json, the figures go to docs/papers/paper-*.svg,
+the tables into docs/papers/streams.md. ``--small`` runs the same code on little data in seconds and only prints.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         if not wanted.draw:
             keep("paper_msg", measure(parts, Scale(), wanted.images))
     found = kept("paper_msg")
-    draw(found, ROOT / "docs")
+    draw(found, ROOT / "docs" / "papers")
     write(msg_tables(found))
 
 

@@ -1,4 +1,4 @@
-"""What was measured for docs/papers.md: kept as JSON, laid into the page's tables; the words around them stay."""
+"""What was measured for docs/papers/streams.md: kept as JSON, laid into its tables; the words around them stay."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.machine import describe
 from benchmarks.paper_methods import METHODS
 from npmdask.report.plots import svg
 
-PAGE = ROOT / "docs" / "papers.md"
+PAGE = ROOT / "docs" / "papers" / "streams.md"
 Rows = list[list[str]]
 
 

@@ -269,7 +269,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not wanted.draw:
         keep("paper_stream", measure(parts, FULL))
     found = kept("paper_stream")
-    draw(found, ROOT / "docs")
+    draw(found, ROOT / "docs" / "papers")
     write(stream_tables(found))
 
 

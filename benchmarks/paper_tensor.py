@@ -4,7 +4,7 @@
 
 Minutes each. Every trial is a line of ``FOLDER/trials.csv`` as soon as it is made: a run that was stopped goes on from
 there, and ``--trials`` adds to it. Levels and their standard errors are kept in results/paper_tensor.json; plots go to
-docs/tensor-*.svg, tables to docs/tensors-paper.md (``--draw``: from what is kept).
+docs/papers/tensor-*.svg, tables to docs/papers/tensors.md (``--draw``: from what is kept).
 """
 
 from __future__ import annotations

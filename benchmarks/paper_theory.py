@@ -4,8 +4,8 @@
                                        | distributed | coherence | tensor | all] [--small] [--draw]
 
 The papers print no experiment of their own. What is measured is kept in results/paper_theory.json; plots go to
-docs/theory-*.svg, tables into docs/theory-experiments.md. In full some minutes; ``--small`` runs the same code on small
-problems within a minute and only prints. ``--draw``: from what is kept.
+docs/papers/theory-*.svg, tables into docs/papers/theory-experiments.md. In full some minutes; ``--small`` runs the same
+code on small problems within a minute and only prints. ``--draw``: from what is kept.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from benchmarks.docs import ROOT
 from benchmarks.paper_page import keep, kept, message, save, table, write
 
 NAME = "paper_theory"
-PAGE = ROOT / "docs" / "theory-experiments.md"
+PAGE = ROOT / "docs" / "papers" / "theory-experiments.md"
 PARTS: dict[str, ModuleType] = {
     "contraction": theory_contraction,
     "start": theory_start,

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.private_plot [--draw]``: captured variance against n, to docs/private-captured.svg.
+"""``python -m benchmarks.private_plot [--draw]``: variance captured by n, to docs/explanation/private-captured.svg.
 
 Analyze Gauss beside the private power method, with images of records clipped (the default) and without. About ten
 minutes; the measured means are kept in results/private_captured.json, from which ``--draw`` draws again.
@@ -23,7 +23,7 @@ from benchmarks.private_cases import BUDGET, STEPS, K, make_case
 from npmdask.report.plots import ALONE, COLOURS, themed
 
 KEPT = RESULTS.with_name("private_captured.json")
-PICTURE = ROOT / "docs" / "private-captured.svg"
+PICTURE = ROOT / "docs" / "explanation" / "private-captured.svg"
 COLUMNS, SEEDS, RELATION = 500, 3, "record_replace"
 MIDDLE = {"1/i": 9_000, "i^-0.5": 30_000, "10 spikes": 4_600, "0.8^i": 4_000}  # where Analyze Gauss captures 90 %
 STEPS_OF_N = (0.25, 0.4, 0.6, 0.8, 1.0, 1.5, 2.2, 3.5, 6.0, 10.0)

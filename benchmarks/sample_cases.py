@@ -1,7 +1,7 @@
 """Whether a sample is enough: errors told from a sample of rows against those that runs on a share of them have.
 
 ``python -m benchmarks.sample_cases`` prints how often the bounds hold, family by family; with ``--draw`` it draws
-docs/planning-sample.svg instead. Families are other ones than those on which the bounds were calibrated.
+docs/explanation/planning-sample.svg instead. Families are other ones than those on which the bounds were calibrated.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WORDS = "nips-docword.txt.gz"
 SAMPLES = (150, 400, 1200)  # rows
 RUNS = 3  # on each share of the rows
 COMMONEST = 1000  # words
-PICTURE = ROOT / "docs" / "planning-sample.svg"
+PICTURE = ROOT / "docs" / "explanation" / "planning-sample.svg"
 FAMILIES = (
     "independent rows",
     "spikes in noise",
@@ -186,7 +186,7 @@ def measure(problems: int, *, with_real: bool = True) -> dict[str, Coverage]:
 
 
 def as_markdown(found: dict[str, Coverage]) -> str:
-    """The table of docs/planning.md."""
+    """The table of docs/explanation/planning.md."""
     lines = ["| rows | angles that held | bound / truth | no angle promised | losses that held | bound / truth |"]
     lines.append("|---|---|---|---|---|---|")
     for family, one in found.items():
@@ -197,7 +197,7 @@ def as_markdown(found: dict[str, Coverage]) -> str:
 
 
 def drawn_rows() -> np.ndarray:
-    """The rows of the picture and of docs/planning.md: 40,000 of 60 columns, variances 25, 16, 9, and 1."""
+    """The rows of the picture and of docs/explanation/planning.md: 40,000 of 60 columns, variances 25, 16, 9, and 1."""
     rng = np.random.default_rng(0)
     return rng.standard_normal((40_000, 60)) * np.r_[5.0, 4.0, 3.0, np.ones(57)]
 

@@ -1,6 +1,6 @@
 """The random planted problems of :mod:`benchmarks.step_cases` after deflation, from a warm start, and by a share.
 
-``python -m benchmarks.step_variants [CASES]`` prints the figures of docs/planning.md.
+``python -m benchmarks.step_variants [CASES]`` prints the figures of docs/explanation/planning.md.
 """
 
 from __future__ import annotations

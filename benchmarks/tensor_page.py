@@ -1,4 +1,4 @@
-"""docs/tensors-paper.md: its plots and tables, from what benchmarks/paper_tensor.py has kept; the words stay."""
+"""docs/papers/tensors.md: its plots and tables, from what benchmarks/paper_tensor.py has kept; the words stay."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from benchmarks.tensor_private import exact_epsilon, input_epsilon, printed_epsi
 from benchmarks.tensor_series import SERIES
 from npmdask.report.plots import BLUE, GREY, ORANGE
 
-PAGE = ROOT / "docs" / "tensors-paper.md"
+PAGE = ROOT / "docs" / "papers" / "tensors.md"
 MEMORY = (64, 256, 1024)  # d
 WHITENED = ("power, round", "whitening, round", "power, weak", "whitening, weak")
 CALIBRATIONS = {

@@ -1,4 +1,4 @@
-"""Hardt and Price 2014, Theorem 3.2: what docs/papers.md leaves open of the streaming power method.
+"""Hardt and Price 2014, Theorem 3.2: what docs/papers/streams.md leaves open of the streaming power method.
 
 That the error falls as n^(-1/2), with L, is measured there (benchmarks/paper_stream.py). Here: rows in proportion to d
 at a fixed error, and p = k against p = 2 k, down to where streams fail.
@@ -62,7 +62,7 @@ def measure(scale: Scale) -> dict[str, Any]:
 
 
 def errors(case: tuple[int, int, int, int], totals: tuple[int, ...], seeds: int) -> np.ndarray:
-    """sin theta_k(U, X_L): seeds x totals, of the spiked model of docs/papers.md."""
+    """sin theta_k(U, X_L): seeds x totals, of the spiked model of docs/papers/streams.md."""
     return np.array([stream_errors(case, totals, seed) for seed in range(seeds)])
 
 

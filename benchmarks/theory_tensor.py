@@ -1,6 +1,6 @@
 """Wang and Anandkumar 2016, Theorem 2.2: noise that keeps every printed condition and hides the component (ERR-24).
 
-Levels where half of the trials succeed are measured already (benchmarks/paper_tensor.py, docs/tensors-paper.md) and
+Levels where half of the trials succeed are measured already (benchmarks/paper_tensor.py, docs/papers/tensors.md) and
 reused here; added is what happens at one fixed size of the noise as d grows.
 """
 
@@ -57,7 +57,7 @@ def measure(scale: Scale) -> dict[str, Any]:
 
 
 def levels() -> dict[str, list[float]]:
-    """From docs/tensors-paper.md: the largest weakly correlated noise that half of the trials survive, by d; k = 1."""
+    """From docs/papers/tensors.md: the largest weakly correlated noise that half of the trials survive, by d; k = 1."""
     line: dict[str, list[float]] = kept("paper_tensor")["noise"]["weak"]
     return line
 
@@ -96,7 +96,7 @@ def figure(found: dict[str, Any]) -> Any:
     x = np.array(line["x"])
     right.loglog(x, 0.8 * line["value"][0] * np.sqrt(x[0] / x), ":", color=GREY, label=r"$\propto d^{-1/2}$")
     right.set(xlabel="d", ylabel=r"largest $\|E\| / \lambda$")
-    right.set_title("from docs/tensors-paper.md, 10 starts", fontsize=9.5)
+    right.set_title("from docs/papers/tensors.md, 10 starts", fontsize=9.5)
     axis_ticks(right, line["x"])
     for axis in axes[0]:
         axis.legend(fontsize=7.5, frameon=False)

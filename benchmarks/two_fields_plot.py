@@ -1,6 +1,6 @@
-"""``python -m benchmarks.two_fields_plot``: two fields with one series in common, to docs/two-fields.svg.
+"""``python -m benchmarks.two_fields_plot``: two fields with one series in common, to docs/howto/two-fields.svg.
 
-The fields of docs/two-fields.md. Above the first pattern of either, in the middle their scores, below covariances
+The fields of docs/howto/two-fields.md. Above the first pattern of either, in the middle their scores, below covariances
 beside those of 20 pairs of fields of which one has its rows in another order. About ten seconds.
 """
 
@@ -14,7 +14,7 @@ import npmdask
 from benchmarks.docs import ROOT
 from npmdask.report.plots import BLUE, GREY, ORANGE, svg
 
-PICTURE = ROOT / "docs" / "two-fields.svg"
+PICTURE = ROOT / "docs" / "howto" / "two-fields.svg"
 TIMES, K, ORDERS = 300, 5, 20
 LAT, LON = np.linspace(-20, 20, 9), np.arange(160, 280, 8)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 # tests/test_readme.py runs them in processes of their own: they set limits of memory.
-collect_ignore = ["lazy.md", "tutorial.md"]
+collect_ignore = ["howto/lazy.md", "tutorials/from-a-file.md"]
 
 
 @pytest.fixture(autouse=True)

@@ -84,14 +84,14 @@ def top_k(
         rows, a SciPy sparse matrix, a table of pandas, Polars or PyArrow, an ``xarray.DataArray``, an AnnData. Without
         loading all of it: an array or DataFrame of Dask, a lazy DataArray, a memory map, a dataset of h5py, a backed
         AnnData, whose rows are computed or read a block at a time in every pass; a session of icechunk; a
-        ``LinearOperator`` of SciPy, which is only asked for products (docs/lazy.md). Dense rows may be complex
-        (docs/complex.md).
+        ``LinearOperator`` of SciPy, which is only asked for products (docs/howto/lazy.md). Dense rows may be complex
+        (docs/howto/complex.md).
         Values of a Zarr array are decoded by the CF conventions (scale_factor, add_offset, _FillValue, ...), as
         xarray does; missing values, also masked ones, are treated as ``missing`` says.
     k : int, float or "auto"
         Number of components, 1 <= k <= min(m, d). A float strictly between 0 and 1 is the share of the variance to
         explain (of the trace of the operator; for a matrix, of the sum of squares); k is then searched for. "auto",
-        with ``missing="em"``, takes the number that best predicts held-out entries (docs/missing.md).
+        with ``missing="em"``, takes the number that best predicts held-out entries (docs/howto/missing.md).
     kind : {"samples", "symmetric", "matrix", "sparse", "matrices"}, optional
         What to compute: eigenpairs of ``X^T X / m`` ("samples"), eigenpairs of a symmetric (complex: Hermitian) matrix,
         singular triplets of a dense or singular pairs of a CSR matrix, or eigenpairs of the mean of matrices (private
@@ -102,7 +102,7 @@ def top_k(
     columns : list of str, "numeric" or dict, optional
         Columns of a table (a data frame, an AnnData, CSV, Parquet) to analyse: names, "numeric" (integers and floats
         only), or ``{"only": ..., "leave_out": [...]}``. By default all, but for an index that was stored with them. A
-        path may say the same: ``"x.csv?leave_out=id,date"``, wherever one is taken (docs/tour.md).
+        path may say the same: ``"x.csv?leave_out=id,date"``, wherever one is taken (docs/tutorials/tour.md).
     spill : str or Path, optional
         For sources that are computed (Dask, lazy xarray): a folder to which the first pass writes the rows, compressed,
         so that later passes can read them. It is not deleted. By default every pass computes the rows again.
@@ -116,9 +116,9 @@ def top_k(
         as the mean of the observed values of its column. "em": a factor model is fitted to the observed values, by
         passes of EM (``options={"held_out": share}``: share of the entries that measure the fit, 0.02). "pairwise":
         each covariance uses the rows that have both columns. These three need ``center``, and the last two need
-        samples. ``Solution.missing`` has the numbers of missing values (docs/missing.md). "fill", for private runs: a
-        gap counts as a public number before records are clipped, and the number of gaps is not revealed
-        (docs/private-gaps.md).
+        samples. ``Solution.missing`` has the numbers of missing values (docs/howto/missing.md). "fill", for private
+        runs: a gap counts as a public number before records are clipped, and the number of gaps is not revealed
+        (docs/howto/private-gaps.md).
     missing_fill : float, array_like, str or Path, shape (d,), optional
         That number, or one per column, or the path of an array (.npy or Zarr). Public, never a statistic of the data.
     missing_values : float or list of float, optional
@@ -133,19 +133,19 @@ def top_k(
         formed, and a second pass gives the components), "krylov" (restarted block Krylov, a third of the passes of
         subspace iteration on slow spectra), "power" (the noisy power method, the only one for noise), or "auto". For
         data from 16 MiB on "auto" is the faster of "krylov" and the matrix of the smaller side, by their shape, or
-        measured if that is worth its time; otherwise "krylov", and "power" with noise (docs/passes.md). A resumed run
-        keeps its algorithm. With
+        measured if that is worth its time; otherwise "krylov", and "power" with noise (docs/explanation/passes.md). A
+        resumed run keeps its algorithm. With
         ``privacy``, "covariance" (released once, whole, for every number of components) or "power", where "auto" is the
-        one that public numbers predict to capture more (docs/planning.md); also "k-dp-pca", "k-dp-ojas" and
-        "k-dp-power" (private oracles of records, one direction after the other: docs/kdppca.md).
+        one that public numbers predict to capture more (docs/explanation/planning.md); also "k-dp-pca", "k-dp-ojas" and
+        "k-dp-power" (private oracles of records, one direction after the other: docs/papers/kdppca.md).
     options : dict, optional
         Parameters of k-dp-pca and its relatives, such as ``{"variant": "tight", "steps": 8}``. For "krylov":
         ``basis_blocks`` (number of blocks of products that are kept, 2 or more) and ``precision`` ("mixed": dense
         float32 data are first multiplied in float32; or "float64"). For "power" on sparse data: ``{"blocks": "disk"}``
-        (blocks lie in the folder of the run: docs/passes.md); in private runs, also of nodes, ``{"answer": "last"}``
-        (vectors of the last release, as in the paper, not of all). For "power", also private: ``{"momentum": "auto"}``
-        or a share of the k-th value, below which values are damped alike: fewer steps where they fall slowly. By
-        default they are chosen from the shape, the tolerance and the memory, and kept in the store.
+        (blocks lie in the folder of the run: docs/explanation/passes.md); in private runs, also of nodes, ``{"answer":
+        "last"}`` (vectors of the last release, as in the paper, not of all). For "power", also private: ``{"momentum":
+        "auto"}`` or a share of the k-th value, below which values are damped alike: fewer steps where they fall slowly.
+        By default they are chosen from the shape, the tolerance and the memory, and kept in the store.
     memory : str or int, optional
         Limit for all processes of the run together, like "1GiB" or a number of bytes; checked before the first pass.
     tol : float, optional
@@ -180,7 +180,7 @@ def top_k(
     row_weights : array_like, DataArray, str or Path, shape (m,), optional
         Weight of each row, not negative: 2 counts like two equal rows, 0 like none. Means, deviations and covariances
         are weighted as well. Also the name of a coordinate of the data, or the path of an array (.npy or Zarr). No
-        weighted copy is made (docs/weights.md).
+        weighted copy is made (docs/howto/weights.md).
     column_weights : array_like, DataArray, str or Path, shape (d,), optional
         Weights of the squares in the inner product of rows, such as areas of grid cells; entries are multiplied by
         their square roots. A name or path as for ``row_weights``, or "coslat": cosines of the latitudes of labelled
@@ -194,7 +194,7 @@ def top_k(
     cluster : str, Path, distributed.Client or cluster object, optional
         Cluster whose workers compute the products instead: the address of a Dask scheduler (``tcp://host:8786``), the
         path of the JSON file that it wrote, "current" for the client of this program, a client (which stays open), or
-        an object with a ``scheduler_address`` (LocalCluster, SLURMCluster, ...: docs/clusters.md).
+        an object with a ``scheduler_address`` (LocalCluster, SLURMCluster, ...: docs/howto/clusters.md).
     certificates : str or Path, optional
         For an address at ``tls://host:8786``: a folder with ca.pem, cert.pem and key.pem; by default those in Dask's
         configuration. Clients and cluster objects have their own.

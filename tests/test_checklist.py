@@ -1,4 +1,4 @@
-"""docs/checklist.md against the program: sixty points, names that can be imported, tests that exist."""
+"""docs/project/checklist.md against the program: sixty points, names that can be imported, tests that exist."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from npmdask import theory
 from npmdask.theory import AssumptionA, intermediate
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "checklist.md"
+PAGE = ROOT / "docs" / "project" / "checklist.md"
 POINTS = 60
 
 

@@ -53,7 +53,7 @@ def test_the_citation_is_of_this_version_and_names_the_five_papers() -> None:
     assert (citation["version"], citation["license"]) == (PROJECT["version"], PROJECT["license"])
     assert citation["authors"] == PROJECT["authors"]
     named = {tuple(one["family-names"] for one in paper["authors"]): paper["year"] for paper in citation["references"]}
-    page = (ROOT / "docs" / "checklist.md").read_text().partition("\n\n")[2].partition("point by point")[0]
+    page = (ROOT / "docs" / "project" / "checklist.md").read_text().partition("\n\n")[2].partition("point by point")[0]
     assert len(named) == 5
     for authors, year in named.items():
         for name in authors:

@@ -32,6 +32,31 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert (page.parent / target).exists(), target
 
 
+def test_at_most_five_pages_lie_at_the_root_of_docs() -> None:
+    """A page lies in the folder where its reader looks."""
+    assert len(list((ROOT / "docs").glob("*.md"))) <= 5
+
+
+def test_pages_and_pictures_that_files_name_exist() -> None:
+    """Mutants: a page that moved, and a docstring, a message, a script or a comment with its old path."""
+    folders = ("npmdask", "flows", "benchmarks", "infra", "tests", "docs", "data", ".ci", ".github")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*")] + list(ROOT.glob("*"))
+    gone, found = [], 0
+    for path in files:
+        if path.suffix not in (".py", ".md", ".toml", ".yaml", ".yml", ".sh", "") or not path.is_file():
+            continue
+        text = path.read_text()
+        named = re.findall(r"(?<![\w/.-])docs/[\w./*-]*\w", text)
+        joined = re.findall(r'"docs"(?: / "[\w.-]+")+', text) if path.suffix == ".py" else []
+        named += [each.replace('"', "").replace(" / ", "/") for each in joined]
+        found += len(named)
+        gone += [f"{path}: {name}" for name in named if not any(ROOT.glob(f"{name}*")) and name not in NOT_KEPT]
+    assert found > 200 and not gone, gone
+
+
+NOT_KEPT = ("docs/NAME.md", "docs/gallery", "docs/sg_execution_times.rst")  # any page; what a build writes
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_lines_of_a_table_have_the_cells_of_its_head(page: Path) -> None:
     """A line with more loses them without a word: a | in code is written as \\|, there too."""
@@ -51,7 +76,7 @@ def test_commands_of_the_readme_exist(capsys: pytest.CaptureFixture[str]) -> Non
     with pytest.raises(SystemExit):
         main(["--help"])
     known = capsys.readouterr().out
-    tour = (ROOT / "docs" / "tour.md").read_text() + (ROOT / "docs" / "start.md").read_text()
+    tour = (ROOT / "docs" / "tutorials" / "tour.md").read_text() + (ROOT / "docs" / "start.md").read_text()
     verbs = set(re.findall(r"^(?:.*; )?npmdask (\w+)", text + tour, re.M))
     assert len(verbs) > 15
     for verb in verbs:
@@ -122,7 +147,7 @@ def test_the_first_blocks_run_as_they_are_printed(page: str, tmp_path: Path, ins
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", ["lazy.md", "tutorial.md"])
+@pytest.mark.parametrize("page", ["howto/lazy.md", "tutorials/from-a-file.md"])
 def test_a_page_that_sets_a_limit_of_memory_runs_as_it_is_written(page: str, tmp_path: Path) -> None:
     """In a process of its own: this one has grown with the tests before, and may hold servers."""
     options = ("ELLIPSIS", "NORMALIZE_WHITESPACE")
@@ -132,7 +157,7 @@ def test_a_page_that_sets_a_limit_of_memory_runs_as_it_is_written(page: str, tmp
 
 
 def test_the_python_examples_use_names_that_exist() -> None:
-    for page in ("README.md", "docs/tour.md", "docs/start.md"):
+    for page in ("README.md", "docs/tutorials/tour.md", "docs/start.md"):
         text = "".join(re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.S))
         names = re.findall(r"npmdask\.(\w+)\(", text)
         assert names

@@ -14,7 +14,7 @@ from benchmarks.registry import Context, Measured, Row
 K = 20
 SPECTRA = {"logspace(0, -6, 60)": np.logspace(0, -6, 60), "1/sqrt(i)": np.arange(1, 401) ** -0.5}
 EXACT, INEXACT = 1e-10, 1e-2
-KNOWN_WRONG = ("dask", "dask-ml", "xeofs")  # their power iterations are not normalised (docs/benchmarks.md)
+KNOWN_WRONG = ("dask", "dask-ml", "xeofs")  # their power iterations are not normalised (docs/papers/benchmarks.md)
 
 
 def measure(context: Context) -> Measured:

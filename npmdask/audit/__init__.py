@@ -1,6 +1,6 @@
 """An empirical audit of the private release: can an adversary tell neighbours apart better than was promised?
 
-What an audit shows, and what it cannot show: docs/audit.md.
+What an audit shows, and what it cannot show: docs/howto/audit.md.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ class TightOracle:
     Notes
     -----
     Neighbours: record_replace, record_zero_out; with ``reuse`` record_add_remove too. Releases share the budget.
-    Guarantee: private for all data; no theorem of its utility: measured (docs/kdppca.md).
+    Guarantee: private for all data; no theorem of its utility: measured (docs/papers/kdppca.md).
     Needs: a public bound of images, shares between 0 and 1, records enough for the steps; else BadInputError.
     Cost: two releases a step, of all records (2 k T passes) or of a batch each (2 in all); O(d k T) memory.
     """

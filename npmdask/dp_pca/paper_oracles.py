@@ -286,7 +286,7 @@ class ModifiedDPPCA(OjaOracle):
     -----
     Neighbours: record_replace, record_zero_out; a record more or less is refused.
     Guarantee: the budget, by parallel composition over batches; utility as of Theorem 9 (npmdask.theory.dppca_zeta).
-    Needs: batches of two records or more, delta > 0; else BadInputError. Large batches, too (docs/kdppca.md).
+    Needs: batches of two records or more, delta > 0; else BadInputError. Large batches, too (docs/papers/kdppca.md).
     Cost: every record once or twice, O(d k); O(B d) memory.
 
     Where PrivRange finds nothing, the direction stays as it is (the paper does not say what to do).

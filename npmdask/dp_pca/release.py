@@ -183,7 +183,7 @@ def make_oracle(name: str, options: Mapping[str, Any], question: OracleQuestion)
         values["rates"] = [values["rates"]] * question.target_rank
     for option, f in own.items():
         if f.default is MISSING and option not in values:
-            raise BadInputError(f"{name} needs the option {option}: {NEEDED.get(option, 'see docs/kdppca.md')}")
+            raise BadInputError(f"{name} needs the option {option}: {NEEDED.get(option, 'see docs/papers/kdppca.md')}")
     oracle: Oracle[Any] = from_table(name, kind, _public(kind, question) | values)
     promise = oracle.promise()
     if not promise.verified:

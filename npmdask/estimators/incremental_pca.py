@@ -63,7 +63,7 @@ class IncrementalPCA(CentredComponents):
         Rows that ``fit`` takes at once; by default 5 d, if 16 MiB hold them, but at least 4 k.
     missing : {"refuse", "impute"}, default "refuse"
         "impute": missing values (NaN) are replaced by what the components so far predict, given the observed values of
-        the row (docs/missing.md); rows without any value are skipped.
+        the row (docs/howto/missing.md); rows without any value are skipped.
     missing_values : float or list of float, optional
         Numbers that mark missing values, in addition to NaN, such as -9999.
     progress : bool, default False

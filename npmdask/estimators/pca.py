@@ -313,7 +313,8 @@ class PCA(CentredComponents, _OfRun):
     missing : {"refuse", "mean", "em", "pairwise"}, default "refuse"
         "mean": missing values (NaN) of dense rows count as the means of their columns, in ``fit`` and ``transform``;
         no filled copy is made. "em": a factor model is fitted to the observed values, and ``transform`` uses what it
-        expects for the others. "pairwise": each covariance uses the rows that have both columns (docs/missing.md).
+        expects for the others. "pairwise": each covariance uses the rows that have both columns
+        (docs/howto/missing.md).
     missing_values : float or list of float, optional
         Numbers that mark missing values, in addition to NaN, such as -9999.
     missing_limit : float, optional

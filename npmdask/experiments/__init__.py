@@ -7,8 +7,8 @@
 * :mod:`~npmdask.experiments.figures`: what Figures 1 to 4 vary, and the methods they draw, with what each promises.
 
 Noise is drawn from public seeds: right in size, private in no way. Private releases of data are those of
-:func:`npmdask.top_k` (docs/private-records.md). Nothing in npmdask imports this folder; docs/kdppca.md says what was
-found with it.
+:func:`npmdask.top_k` (docs/howto/private-records.md). Nothing in npmdask imports this folder; docs/papers/kdppca.md
+says what was found with it.
 """
 
 from npmdask.experiments.as_printed import clip_diagonal, clip_factors, clip_trace, clipped_sum

@@ -1,9 +1,9 @@
 """The papers' algorithms as they are printed, line by line: every curve that is called "as printed" is drawn from here.
 
 NumPy and nothing of this project, so that no part of it can improve them. The number at the end of a line is that of
-the paper's listing. "erratum N" (docs/theory.md) marks what cannot be run as written, or is a parameter whose default
-is what is printed. What a paper leaves open is a parameter, too (docs/kdppca.md names the values of the figures). Noise
-is that of a seeded generator: for experiments only, private in no way.
+the paper's listing. "erratum N" (docs/reference/theory.md) marks what cannot be run as written, or is a parameter whose
+default is what is printed. What a paper leaves open is a parameter, too (docs/papers/kdppca.md names the values of the
+figures). Noise is that of a seeded generator: for experiments only, private in no way.
 
 Hardt and Price 2014 (HP), Nicolas et al. 2024, Duengler and Sanyal 2025 (DS), Wang and Anandkumar 2016 (WA).
 """

@@ -352,7 +352,7 @@ def ingest(
     non_finite : {"error", "zero", "missing"}, default "error"
         NaN and infinities: "error" names the first and refuses. "zero" stores a row of dense data that holds one as
         zeros, as which a private run counts it, and does not say so. "missing" stores a NaN of samples or a matrix,
-        which a run treats as its ``missing`` says (docs/missing.md), and does not say whether there was any; an
+        which a run treats as its ``missing`` says (docs/howto/missing.md), and does not say whether there was any; an
         infinity is refused.
     rounding : {"error", "nearest"}, default "error"
         Values that a float ``dtype`` does not have: the first is named and refused, or all are rounded.

@@ -1,4 +1,4 @@
-"""The status of the runs below a folder, for Prometheus: what ``npmdask status`` says, as numbers (docs/observing.md).
+"""The status of runs below a folder for Prometheus: what ``npmdask status`` says, as numbers (docs/howto/observing.md).
 
 Nothing is counted or kept in here: every scrape reads the stores, without a lock, so that any number of exporters may
 look, and one that was down has missed nothing. Of private runs there is what ``npmdask status`` tells of them.

@@ -313,13 +313,13 @@ def with_missing(
             "in missing values first"
         )
     if source.kind not in ("samples", "matrix") or not isinstance(reader, DenseReader):
-        what, remedy = f"of kind {source.kind}", "leave it out, and fill missing values in before"
+        what, fix = f"of kind {source.kind}", "leave it out, and fill missing values in before"
         if reader.layout == "gram":
             what = "a stored Gram, which has no missing values"
         if reader.layout == "csr":
             what = "sparse, whose entries that are not stored are zeros"
-            remedy = "leave it out; or, where they mean missing, give rows with NaN there (docs/missing.md: ratings)"
-        raise RefusedError(f"missing = {rule!r} needs samples or a dense matrix, but {source.path} is {what}: {remedy}")
+            fix = "leave it out; or, where they mean missing, give rows with NaN there (docs/howto/missing.md: ratings)"
+        raise RefusedError(f"missing = {rule!r} needs samples or a dense matrix, but {source.path} is {what}: {fix}")
     if not marks and ((source.registered and not source.gaps) or reader.dtype.kind != "f"):
         return source
     reader, axes = as_nan(reader), () if source.labels is None else source.labels.columns

@@ -418,7 +418,7 @@ def _dense(product: Any) -> np.ndarray:
 # their answers differ by is the error of one of them. To more rows it is carried on by the laws of sampling: squared
 # tangents fall like 1 / n, where the gap behind the components is known not to be zero; the variance that is lost falls
 # at least like 1 / sqrt(n), whatever the gap is. Calibrated on families of problems (benchmarks/sample_cases.py), of
-# which the bounds hold in nine of ten; docs/planning.md says in which not.
+# which the bounds hold in nine of ten; docs/explanation/planning.md says in which not.
 
 
 SHARES = (0.01, 0.1)

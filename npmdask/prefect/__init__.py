@@ -1,7 +1,7 @@
 """Prefect flows over the driver of the command line, and what schedules and serves them; only here prefect is imported.
 
-For a flow of your own, on your server and work pool (docs/flows.md): flows to call as sub-flows, and steps to call one
-by one, which are tasks of Prefect.
+For a flow of your own, on your server and work pool (docs/howto/flows.md): flows to call as sub-flows, and steps to
+call one by one, which are tasks of Prefect.
 
 >>> from npmdask.prefect import npm
 >>> facts = npm("samples.zarr", 10, center=True, memory="1GiB", store="runs/first")  # doctest: +SKIP

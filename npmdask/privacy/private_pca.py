@@ -57,12 +57,12 @@ class PrivatePCA(Components):
     row_norm : float
         Public bound on the 2-norm of a row; longer rows are scaled down to it. Do not choose it by looking at the data.
     neighboring_relation : {"record_replace", "record_zero_out", "record_add_remove"}
-        Which data sets must be indistinguishable (docs/private.md); no default.
+        Which data sets must be indistinguishable (docs/explanation/private-guarantee.md); no default.
     store : str or Path
         Folder of the run. A killed fit resumes from it without spending again.
     missing : {"refuse", "fill"}, default "refuse"
         "fill": missing values of a store that keeps them count as ``missing_fill``, before rows are shortened
-        (docs/private-gaps.md).
+        (docs/howto/private-gaps.md).
     missing_fill : float, array_like, str or Path, shape (d,), optional
         Public: one number, one per column, or the path of an array. Never a statistic of the data.
     missing_values : float or list of float, optional
@@ -72,7 +72,7 @@ class PrivatePCA(Components):
     max_steps : int, optional
         Number of noisy products that the private power method releases. By default the covariance is released once,
         unless public numbers predict that the power method captures more; they then also give this number
-        (docs/planning.md).
+        (docs/explanation/planning.md).
     ledger : str, optional
         File or database URL of the budgets; by default ``NPMDASK_LEDGER`` or a file of the user.
     dataset : str, optional

@@ -4,7 +4,7 @@ A public rule is a map F_i of the i-th record alone: it fills missing entries wi
 entries by public roots of weights. A data set D counts as F(D). The mechanism releases sums over the *clipped* records
 of F(D), whose sensitivity is that of any records of norm at most clip_norm; so all that is to be shown of a rule is
 that neighbours D, D' have images F(D), F(D') that are neighbours too. Where that is not so, the rule is refused here,
-from public numbers and before anything is charged (docs/private-gaps.md).
+from public numbers and before anything is charged (docs/howto/private-gaps.md).
 
 A statistic of the data (the mean of what is observed, the share of gaps, a weight that was estimated) is no public
 constant: with it one record moves what is made of all others.

@@ -24,7 +24,8 @@ class Privacy:
     delta : float
         The delta of the whole run; 0 for pure epsilon-differential privacy.
     neighboring_relation : str
-        Which data sets must be indistinguishable, such as "record_replace" or "entry" (docs/private.md); no default.
+        Which data sets must be indistinguishable, such as "record_replace" or "entry"
+        (docs/explanation/private-guarantee.md); no default.
     clip_norm : float
         Public bound on the 2-norm of a record, or on the magnitude of an entry; larger ones are clipped to it.
     change : float, default 1.0

@@ -267,7 +267,7 @@ class GramStore:
         Notes
         -----
         Marchenko-Pastur with the margin of Johnstone (2001), Gavish and Donoho (2014), Horn (1965), Frontier (1976):
-        docs/components.md says where each holds.
+        docs/howto/components.md says where each holds.
 
         Examples
         --------

@@ -72,7 +72,7 @@ def stream_pca(
         The dimension along which rows lie, for an array of xarray, Dask or NumPy, as for :func:`npmdask.top_k`.
     algorithm : str, default "spm"
         "spm" (the streaming power method), "oja", "msg", "rmsg", "mb-msg", "mb-rmsg" or "frequent-directions"
-        (docs/streaming.md says which to choose). "online-tensor-power" has its own function:
+        (docs/howto/streaming.md says which to choose). "online-tensor-power" has its own function:
         :func:`stream_components`.
     options : dict, optional
         Further parameters of the algorithm; see its class.
@@ -92,7 +92,7 @@ def stream_pca(
         Treatment of rows that are not finite; skipped rows are counted.
     missing : {"refuse", "impute"}, default "refuse"
         "impute": missing values (NaN) are replaced by what the model so far expects, given the observed values of the
-        row (docs/missing.md); rows without any value are skipped and counted. "refuse": they count as not finite.
+        row (docs/howto/missing.md); rows without any value are skipped and counted. "refuse": they count as not finite.
     missing_values : float or list of float, optional
         Numbers that mark missing values, in addition to NaN, such as -9999.
     row_weights : array_like, shape (n,), or str or Path, optional

@@ -43,8 +43,8 @@ class StreamingPCA(*TRANSFORMER, Estimator):  # type: ignore[misc]
         Directions (k).
     algorithm : str, default "spm"
         "spm" (the streaming power method), "oja", "msg", "rmsg", "mb-msg", "mb-rmsg" or "frequent-directions";
-        docs/streaming.md says which to choose. "online-tensor-power" finds components of the third moment instead:
-        ``basis`` are those found so far (d x j, j <= k), ``values`` their weights.
+        docs/howto/streaming.md says which to choose. "online-tensor-power" finds components of the third moment
+        instead: ``basis`` are those found so far (d x j, j <= k), ``values`` their weights.
     options : dict, optional
         Further parameters of the algorithm, such as ``{"gap": 0.1}``; see its class.
     half_life : float, optional
@@ -57,7 +57,7 @@ class StreamingPCA(*TRANSFORMER, Estimator):  # type: ignore[misc]
         Seed of the random start.
     missing : {"refuse", "impute"}, default "refuse"
         "impute": missing values (NaN) are replaced by what the model so far expects, given the observed values of the
-        row (docs/missing.md); rows without any value are skipped.
+        row (docs/howto/missing.md); rows without any value are skipped.
     missing_values : float or list of float, optional
         Numbers that mark missing values, in addition to NaN, such as -9999.
     progress : bool, default False

@@ -140,8 +140,8 @@ def transform(
     non_finite : "refuse" rows that are not finite, or "skip" and count them: then the rows of ``dest`` move up.
     missing : of rows with missing values (NaN): "as-run" treats them as ``Solution.scores`` does ("mean" and "pairwise"
         fill in means, "em" what the model expects; others are not finite), "least-squares" fits scores to what is
-        observed (docs/missing.md). Rows that do not determine their scores then count as not finite. Either way columns
-        that the run left out are left out.
+        observed (docs/howto/missing.md). Rows that do not determine their scores then count as not finite. Either way
+        columns that the run left out are left out.
     pattern : of a directory: which files. format : of standard input: "csv", "npy" or "float32".
     header : of CSV: whether a first line holds names.
     overwrite : replace what is at ``dest``.

@@ -1,7 +1,7 @@
 """Evaluate the theorems of the papers: explicit bounds where there are any, and every constant that had to be assumed.
 
 Functions return a :class:`Prediction` (or :class:`Predictions`, several numbers): the value, the constants that no
-paper gives, and flags: which conditions of the theorem hold. docs/theory.md has them by paper and by name.
+paper gives, and flags: which conditions of the theorem hold. docs/reference/theory.md has them by paper and by name.
 """
 
 from __future__ import annotations

@@ -288,7 +288,7 @@ def mca(
     -----
     Bretherton, Smith and Wallace, An intercomparison of methods for finding coupled patterns in climate data, J.
     Climate 1992. The largest covariance is always positive and often looks significant when it is not: compare it with
-    that of fields whose rows were permuted (docs/two-fields.md).
+    that of fields whose rows were permuted (docs/howto/two-fields.md).
 
     Examples
     --------

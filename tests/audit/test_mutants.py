@@ -11,7 +11,7 @@ from tests.conftest import often
 
 pytestmark = pytest.mark.slow  # many whole runs: too long for `make check`
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "audit.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "papers" / "audit.md"
 
 
 def kinds(problems: tuple[str, ...]) -> set[str]:

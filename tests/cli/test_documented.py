@@ -117,16 +117,16 @@ def of_tour() -> None:
 
 
 PREPARED: dict[str, Callable[[], None]] = {
-    "docs/gram.md": of_gram,
-    "docs/components.md": of_components,
-    "docs/report.md": of_report,
-    "docs/results.md": of_results,
+    "docs/howto/gram.md": of_gram,
+    "docs/howto/components.md": of_components,
+    "docs/reference/report.md": of_report,
+    "docs/reference/results.md": of_results,
     "docs/howto/climate.md": of_climate,
-    "docs/operations.md": lambda: finished("runs/first"),
-    "docs/tour.md": of_tour,
+    "docs/howto/operations.md": lambda: finished("runs/first"),
+    "docs/tutorials/tour.md": of_tour,
 }
 # Of these pages only; the tests of their rooms run the others: for ever, for minutes, with a server, or from much data
-ONLY = {"docs/operations.md": "status|gc", "docs/tour.md": "ledger|(plan|run) people"}
+ONLY = {"docs/howto/operations.md": "status|gc", "docs/tutorials/tour.md": "ledger|(plan|run) people"}
 ANOTHER = {
     "npmdask gram --merge": ("G",),
     "npmdask ingest rows.npy": ("G", "rows.zarr"),

@@ -157,7 +157,7 @@ def test_the_schema_takes_what_the_model_takes(tmp_path: Path) -> None:
         content = tomllib.loads(example.read_text())
         validate_config(content)
         assert [error.message for error in held.iter_errors(content)] == [], example
-    pages = [*ROOT.glob("docs/*.md"), ROOT / "README.md"]
+    pages = [*ROOT.glob("docs/**/*.md"), ROOT / "README.md"]
     blocks = [block for page in pages for block in re.findall(r"```toml\n(.*?)```", page.read_text(), re.S)]
     configurations = [found for block in blocks if "algorithm" in (found := tomllib.loads(block)) and "source" in found]
     assert len(configurations) >= 3

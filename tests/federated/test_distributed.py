@@ -356,7 +356,7 @@ def http(site: Site, method: str, path: str, body: bytes, headers: dict[str, str
 @pytest.mark.slow
 def test_the_page_is_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its two files and its three commands as printed, but for the port, the token and the number of nodes."""
-    text = (ROOT / "docs" / "distributed.md").read_text()
+    text = (ROOT / "docs" / "howto" / "distributed.md").read_text()
     node, coordinator = re.findall(r"^```toml\n(.*?)^```", text, re.S | re.M)
     grant, serve = re.findall(r"^npmdask (ledger grant .*|node .*?) *(?:#.*)?$", text, re.M)
     monkeypatch.chdir(tmp_path)

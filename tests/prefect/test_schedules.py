@@ -270,5 +270,6 @@ def test_every_key_and_every_parameter_is_described() -> None:
 
 
 def test_the_page_names_every_key() -> None:
-    page = (ROOT / "docs" / "operations.md").read_text().partition("### Keys of a schedule")[2].partition("\n## ")[0]
+    text = (ROOT / "docs" / "howto" / "operations.md").read_text()
+    page = text.partition("### Keys of a schedule")[2].partition("\n## ")[0]
     assert set(re.findall(r"^\| `(\w+)` \|", page, re.M)) == set(ScheduleEntry.model_fields)

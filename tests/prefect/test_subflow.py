@@ -47,8 +47,8 @@ PREFECT = ("-m", "prefect")
 
 
 def recipe(name: str) -> str:
-    """The program of that name, as docs/flows.md shows it."""
-    (text,) = re.findall(rf"```py\n(# {name}\n.*?)```", (ROOT / "docs" / "flows.md").read_text(), re.DOTALL)
+    """The program of that name, as docs/howto/flows.md shows it."""
+    (text,) = re.findall(rf"```py\n(# {name}\n.*?)```", (ROOT / "docs" / "howto" / "flows.md").read_text(), re.DOTALL)
     return str(text)
 
 

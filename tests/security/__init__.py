@@ -1,1 +1,1 @@
-"""What is protected against what: docs/security.md."""
+"""What is protected against what: docs/explanation/security.md."""

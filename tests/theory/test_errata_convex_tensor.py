@@ -1,4 +1,4 @@
-"""Errata 21, 22, 25 and 26; 20, 23, 24 and the rest of 25 are tested where the algorithms are (docs/theory.md)."""
+"""Errata 21, 22, 25 and 26; 20, 23, 24 and the rest of 25: beside the algorithms (docs/reference/theory.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errata 10 to 19, of Duengler and Sanyal, as far as they are not tested where the algorithms are (docs/theory.md)."""
+"""Errata 10 to 19, of Duengler and Sanyal, as far as not tested beside the algorithms (docs/reference/theory.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/theory.md names every function and every erratum, and nothing that does not exist."""
+"""docs/reference/theory.md names every function and every erratum, and nothing that does not exist."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from npmdask import theory
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "theory.md").read_text()
+PAGE = (ROOT / "docs" / "reference" / "theory.md").read_text()
 TYPES = {"Form", "NoisePrediction", "Prediction", "Predictions"}
 
 

@@ -75,8 +75,9 @@ class Evidence:
 def rounding_of(d: int, size: float, *, single: bool = False) -> float:
     """Absolute error that arithmetic can make in an eigenvalue: of products, and of what turns vectors step by step.
 
-    ``size``: of the largest. Of float64 8 eps (sqrt(d) + 10) times that: measured (docs/certificates.md), not proved;
-    sums over rows are formed in a tree, so that their number does not count. Of float32 its floor in the algorithms.
+    ``size``: of the largest. Of float64 8 eps (sqrt(d) + 10) times that: measured (docs/explanation/certificates.md),
+    not proved; sums over rows are formed in a tree, so that their number does not count. Of float32 its floor in the
+    algorithms.
     """
     if single:
         return SINGLE_FLOOR * SINGLE_EPS * math.sqrt(d) * size
@@ -243,7 +244,7 @@ def _from_residuals(evidence: Evidence) -> np.ndarray:
     A space that holds the share s = 1 / sqrt(1 + t^2) of an eigenvector of lambda has ||R|| >= s (lambda - theta). Of
     p random columns in d dimensions t^2 <= d / x^2 in 99 % (x: that quantile of chi_p), and (theta / lambda)^(2 L) of
     that after L multiplications: lambda is at most where both agree. Not proved, because it looks at one direction and
-    at the residuals of the leading pairs alone; how often it has held is in docs/certificates.md.
+    at the residuals of the leading pairs alone; how often it has held is in docs/explanation/certificates.md.
     The last pair is the first to approximate a smaller one, and says nothing where there are others beyond k.
 
     Pairs beyond the p-th, which only a Krylov space has, say less, because p columns held no more than p directions:

@@ -2,8 +2,9 @@
 
 Each kind of run has its own, of ``features.statements``: pure functions, no pass over the data, no clock, no
 randomness. A sentence says how large the error is likely to be, on what that rests, and what is not covered;
-what it claims in numbers is in ``numbers``, and how often that was true in simulations is in docs/assurance.md.
-Certificates have theirs in :mod:`npmdask.core.certificates.wording`, beside the table of how numbers read.
+what it claims in numbers is in ``numbers``, and how often that was true in simulations is in
+docs/explanation/assurance.md. Certificates have theirs in :mod:`npmdask.core.certificates.wording`, beside the table of
+how numbers read.
 """
 
 from __future__ import annotations

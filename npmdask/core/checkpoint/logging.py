@@ -2,7 +2,8 @@
 
 Every line has ``time`` (UTC), ``level``, ``run``, ``stage``, ``step``, ``event``, ``message``, ``process``, ``host``
 and ``owner`` (what a scheduler started the process for: NPMDASK_OWNER); some have more. What is not known is null.
-Lines about a private run bear no time and no size: those of its passes follow the number of rows (docs/observing.md).
+Lines about a private run bear no time and no size: those of its passes follow the number of rows
+(docs/howto/observing.md).
 
 Users of npmdask as a library find the same records at the logger "npmdask", and may handle them as any others.
 """

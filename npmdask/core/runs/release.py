@@ -7,8 +7,8 @@ or an executor, so that what is not released cannot be reached from it, by mista
 
 What a private run shows while it goes, and in its solution, follows from its :class:`Disclosure`. Bytes, chunks, rates,
 sizes of tasks and the memory plan follow the number of rows, which may be what is protected. Times do too: when a line
-was written, or how long a pass took, cannot be hidden from an observer of the machine (docs/private.md, what is not
-promised), but no time is written into what is shown.
+was written, or how long a pass took, cannot be hidden from an observer of the machine
+(docs/explanation/private-guarantee.md, what is not promised), but no time is written into what is shown.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ class Solution(Postprocessing):
     assurance : str
         How wrong the answer can be, in a sentence for everybody.
     certificate : dict or None
-        The same in numbers, where there is one (docs/certificates.md).
+        The same in numbers, where there is one (docs/explanation/certificates.md).
     prediction : dict
         How many steps had been predicted.
     analysed : Analysed
@@ -251,7 +251,7 @@ class Solution(Postprocessing):
         """
         Variances of the scores, n - 1 in the denominator, as scikit-learn's PCA has them.
 
-        Of weighted rows n is the sum of their weights: a row of weight 2 counts as two rows (docs/weights.md).
+        Of weighted rows n is the sum of their weights: a row of weight 2 counts as two rows (docs/howto/weights.md).
 
         Returns
         -------
@@ -323,7 +323,7 @@ class Solution(Postprocessing):
 
         Notes
         -----
-        Least squares: Nelson, Taylor and MacGregor, Chemom. Intell. Lab. Syst. 35 (1996) 45 (docs/missing.md).
+        Least squares: Nelson, Taylor and MacGregor, Chemom. Intell. Lab. Syst. 35 (1996) 45 (docs/howto/missing.md).
 
         Examples
         --------

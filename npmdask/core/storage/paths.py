@@ -224,7 +224,7 @@ class Withheld(str):
     """A URL in the parameters of a run that its store alone asks for: it is shown and compared, and not opened.
 
     Who writes to a store must not choose what another person's machine connects to, and with which credentials
-    (docs/security.md). ``store``: where the run lies.
+    (docs/explanation/security.md). ``store``: where the run lies.
     """
 
     store: str

@@ -48,7 +48,7 @@ ITERATIONS = 10
 
 
 def default_restarts(k: int) -> int:
-    """L = Theta(k log k), and at least 10: see docs/streaming.md for what was measured."""
+    """L = Theta(k log k), and at least 10: see docs/howto/streaming.md for what was measured."""
     return max(10, ceil(2 * k * log(k)) + 10)
 
 

@@ -25,7 +25,7 @@ FITS = {
     "matrix": {"entry", "spectral_norm", "frobenius_norm"},
     "tensor": {"tensor_entry", "tensor_orbit"},
 }
-PAPERS = Path(__file__).resolve().parents[3] / "docs" / "private.md"
+PAPERS = Path(__file__).resolve().parents[3] / "docs" / "explanation" / "private-guarantee.md"
 
 
 @pytest.fixture(scope="module")

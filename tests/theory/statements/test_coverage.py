@@ -1,9 +1,9 @@
 """What is said of an error is true in at least nine of ten planted problems, and says more than "anything".
 
 Seeds are fixed, so that no test fails by chance. The same with ten times as many problems is under ``heavy``; its
-figures are in docs/assurance.md. Mutants that die here, each tried: a half, and four times, of DEVIATIONS, TURNED,
-NEARER, OF_WEIGHTS and LIKELY (of topics, means and sources); four times ACROSS; a quarter of BENT; a half of RESIDUAL,
-and twice as much.
+figures are in docs/explanation/assurance.md. Mutants that die here, each tried: a half, and four times, of DEVIATIONS,
+TURNED, NEARER, OF_WEIGHTS and LIKELY (of topics, means and sources); four times ACROSS; a quarter of BENT; a half of
+RESIDUAL, and twice as much.
 """
 
 from __future__ import annotations
