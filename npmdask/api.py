@@ -142,10 +142,11 @@ def top_k(
         Parameters of k-dp-pca and its relatives, such as ``{"variant": "tight", "steps": 8}``. For "krylov":
         ``basis_blocks`` (number of blocks of products that are kept, 2 or more) and ``precision`` ("mixed": dense
         float32 data are first multiplied in float32; or "float64"). For "power" on sparse data: ``{"blocks": "disk"}``
-        (blocks lie in the folder of the run: docs/explanation/passes.md); in private runs, also of nodes, ``{"answer":
-        "last"}`` (vectors of the last release, as in the paper, not of all). For "power", also private: ``{"momentum":
-        "auto"}`` or a share of the k-th value, below which values are damped alike: fewer steps where they fall slowly.
-        By default they are chosen from the shape, the tolerance and the memory, and kept in the store.
+        (blocks lie in the folder of the run: docs/explanation/passes.md); in private runs, also of nodes,
+        ``{"answer": "last"}`` (vectors of the last release, as in the paper, not of all). For "power", also private:
+        ``{"momentum": "auto"}`` or a share of the k-th value, below which values are damped alike: fewer steps where
+        they fall slowly. By default they are chosen from the shape, the tolerance and the memory, and kept in the
+        store.
     memory : str or int, optional
         Limit for all processes of the run together, like "1GiB" or a number of bytes; checked before the first pass.
     tol : float, optional
