@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from npmdask.formats.ingest import ingest
     from npmdask.latent.estimators import ICA, Mixture
     from npmdask.privacy.components import private_components
-    from npmdask.privacy.private_pca import PrivatePCA
     from npmdask.privacy.request import Privacy
+    from npmdask.private_pca.estimator import PrivatePCA
     from npmdask.stored_gram.store import GramStore, gram
     from npmdask.streaming import StreamingPCA, StreamSolution, stream_components, stream_pca
     from npmdask.topics.estimator import Topics
@@ -38,7 +38,7 @@ MODULES = {
     "npmdask.estimators.incremental_pca": "IncrementalPCA",
     "npmdask.latent.estimators": "ICA Mixture",
     "npmdask.estimators.pca": "PCA TruncatedSVD",
-    "npmdask.privacy.private_pca": "PrivatePCA",
+    "npmdask.private_pca.estimator": "PrivatePCA",
     "npmdask.topics.estimator": "Topics",
     "npmdask.two_fields.answers": "CoupledModes FieldModes cca mca",
     "npmdask.two_fields.estimators": "CCA MCA",

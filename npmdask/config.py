@@ -34,7 +34,7 @@ from npmdask.core.runs.session import memory_for, needs_of
 from npmdask.core.runs.solution import Solution
 from npmdask.core.storage.columns import at
 from npmdask.core.storage.paths import is_url, local_path, place_of_store
-from npmdask.core.storage.source import Source, is_registered, open_source
+from npmdask.core.storage.source import Source, is_registered, is_remote, open_source, schemes
 from npmdask.dp_pca.release import RECORD_ORACLES
 from npmdask.errors import (
     LONGEST_VALUE,
@@ -49,7 +49,6 @@ from npmdask.errors import (
 from npmdask.missing.gaps import checked_marks
 from npmdask.privacy.matrix_release import COVARIANCE
 from npmdask.privacy.request import Privacy
-from npmdask.remote.object_url import SCHEMES, is_remote
 from npmdask.streaming.algorithms import STREAM_REGISTRY
 from npmdask.tensors.route import TENSOR as TENSOR_POWER
 from npmdask.weights.aspect import COSLAT
@@ -362,7 +361,7 @@ class ReportTable(ConfigTable):
     @field_validator("grid")
     @classmethod
     def _rows_by_columns(cls, grid: str | None) -> str | None:
-        from npmdask.rotations.presentation import grid_of
+        from npmdask.core.numerics.units import grid_of
 
         try:
             return grid if grid is None else "{}x{}".format(*grid_of(grid))
@@ -743,7 +742,7 @@ def config_of_source(
     require(bool(source), "the source is empty: give a path or a URL of data (an unset variable of the shell?)")
     if "algorithm.target_rank" not in changes:
         if source != "-" and not (is_remote(source) or is_registered(source)):
-            local_path(source, "an array that is analysed", SCHEMES)  # refuses a place that nothing can be at
+            local_path(source, "an array that is analysed", schemes())  # refuses a place that nothing can be at
         raise BadInputError(
             f"{source} is a source of data: give the number of components, as in `npmdask run {source} -k 10` (a "
             "configuration is a file whose name ends in .toml)"

@@ -19,8 +19,8 @@ from benchmarks.children import as_child, in_child
 from benchmarks.registry import Context, Measured, Row
 from npmdask import singular_triplets
 from npmdask.core.runs.observers import Observer
-from npmdask.formats.writers.sparse import SparseWriter
 from npmdask.streaming import stream_pca
+from npmdask.writers.sparse import SparseWriter
 
 MB = {"gap": 0.05, "batch_rows": 64, "warm_rows": 64, "optimistic": False}
 TRIPLETS: dict[str, Any] = {"run": "dilation", "k": 5, "iteration_rank": 20, "max_steps": 3, "threads": 2}

@@ -17,8 +17,9 @@ from typing import Any, Self
 
 import numpy as np
 import zarr
+from scipy.sparse import issparse
 
-from npmdask.containers.containers import is_sparse, labels_of, values_of
+from npmdask.containers.containers import labels_of, values_of
 from npmdask.containers.lazy import BlockRows
 from npmdask.core.numerics.subspaces import Block
 from npmdask.core.storage.kinds import real_array
@@ -77,13 +78,13 @@ def in_memory(held: Any) -> bool:
     """Whether these are numbers that scikit-learn can look at, and not a place or a recipe of them."""
     if isinstance(held, str | os.PathLike | zarr.Array | zarr.Group | BlockRows):
         return False
-    return isinstance(held, list | tuple) or hasattr(held, "__array__") or is_sparse(held)
+    return isinstance(held, list | tuple) or hasattr(held, "__array__") or issparse(held)
 
 
 def _refused(held: Any) -> BadInputError | None:
     """What we have against numbers in memory; of objects scikit-learn finds out whether they are numbers."""
     try:
-        if not is_sparse(held):
+        if not issparse(held):
             real_array(held, "the rows")
     except BadInputError as error:
         return error

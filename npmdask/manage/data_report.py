@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.advice.sampling_errors import Groups
+from npmdask.core import features
 from npmdask.core.checkpoint.store import RunStore
+from npmdask.core.numerics.domains import require_independent
 from npmdask.core.runs.components import labels_of_run
+from npmdask.core.runs.kinds import PRESENTED
 from npmdask.core.runs.problem import OF_ROWS
 from npmdask.core.runs.restore import solution_of
 from npmdask.core.storage.labels import Axis, Labels
@@ -22,11 +24,9 @@ from npmdask.core.storage.source import IN_MEMORY, open_source
 from npmdask.errors import BadInputError, NpmdaskError
 from npmdask.manage.kinds import PageOptions, Spec
 from npmdask.manage.row_scores import SAMPLED, RowScores, row_scores
-from npmdask.missing.gaps import DROP
 from npmdask.report import Bars, Map, Plot, Report, Rule, Section, Series
 from npmdask.report.blocks import Text, section, series, spectrum_plot, table, warnings
 from npmdask.report.plots import COLOURS
-from npmdask.rotations.presentation import PART, require_independent
 
 SHOWN = 10  # loadings of a component
 CARDS, IMAGES, MAPS, TIMES = 6, 12, 6, 4  # components that are shown so
@@ -546,7 +546,7 @@ class Sampling:
 
     values: np.ndarray
     errors: np.ndarray
-    mixed: Groups
+    mixed: tuple[tuple[int, ...], ...]
     rows: int
     what: str = "value"
     gaps: bool = False
@@ -626,7 +626,7 @@ def sampling_of(run: RunStore, spec: Mapping[str, Any], independent_rows: int | 
     data, asked = spec["data"], independent_rows
     asked = spec.get("report", {}).get("independent_rows") if asked is None else asked
     of_rows = data["kind"] in OF_ROWS and (data["kind"] == "samples" or data["center"])
-    if not of_rows or "operator" in spec or "lens" in spec:
+    if not of_rows or "operator" in spec or "lens" in spec or "Solution.north_errors" not in features.keys("methods"):
         return None
     solution = solution_of(run, scores=False)
     if asked is not None:
@@ -640,23 +640,20 @@ def sampling_of(run: RunStore, spec: Mapping[str, Any], independent_rows: int | 
     if rows < FEWEST or not solution.answered or not np.isfinite(errors).all():
         return None
     of_value = np.sqrt(2 / rows) / (1 if data["kind"] == "samples" else 2)  # of a root half as much
-    missing = solution.missing
-    # Of columns that are left out nothing is used, and the others lack nothing.
-    gaps = missing is not None and missing.rule != DROP and missing.entries > 0
     return Sampling(
         values=solution.values,
         errors=np.abs(solution.values) * of_value,
         mixed=mixed,
         rows=rows,
         what="variance (n in the denominator)" if data["kind"] == "samples" else "singular value",
-        gaps=gaps,
+        gaps=solution.missing is not None and solution.missing.lacking,
         next_mixed=next_mixed,
     )
 
 
 def presentation_sections(run: RunStore) -> list[Section]:
     """Show how components were rotated or aligned, how far they turned, and bootstrap intervals."""
-    part = run.read_part(PART)
+    part = run.read_part(PRESENTED)
     if part is None:
         return []
     arrays, meta = part

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
+from scipy.sparse import issparse
 
-from npmdask.containers.containers import is_sparse
 from npmdask.core.checkpoint.store import RunStore
 from npmdask.core.runs.components import StoredComponents
 from npmdask.core.runs.problem import OF_ROWS
@@ -235,7 +235,7 @@ def scores_at(
         scores[low:high] = found[rows[low:high] - first]
         if column is not None:
             held = part[rows[low:high] - first]
-            taken[low:high] = (held.toarray() if is_sparse(held) else np.asarray(held))[:, column]
+            taken[low:high] = (held.toarray() if issparse(held) else np.asarray(held))[:, column]
     return scores, taken
 
 

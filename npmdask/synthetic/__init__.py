@@ -31,10 +31,10 @@ from npmdask.core.numerics.subspaces import Block, random_orthonormal
 from npmdask.core.storage.kinds import choose_layout, require_cubic
 from npmdask.core.storage.paths import NEW_STORE, local_path, locked, require_path
 from npmdask.errors import RefusedError, closest, require
-from npmdask.formats.writers.dense import DenseWriter
-from npmdask.formats.writers.sparse import SparseWriter
 from npmdask.symmetric.reader import choose_side, packed_tensor_bytes, place_of, tetrahedral_number
 from npmdask.symmetric.writer import PackedWriter, TensorWriter, in_order, packed_bytes
+from npmdask.writers.dense import DenseWriter
+from npmdask.writers.sparse import SparseWriter
 
 SLAB_BYTES = 4 * 2**20  # stays in cache between the draw, the product and the copy into the chunk
 TILE = 256  # side of the products of a symmetric matrix

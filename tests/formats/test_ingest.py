@@ -30,8 +30,8 @@ from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError, CommitError, RefusedError
 from npmdask.formats import common, compressed, tables
 from npmdask.formats.ingest import IngestSummary, ingest
-from npmdask.formats.writers import journal
-from npmdask.formats.writers.sparse import SparseWriter
+from npmdask.writers import journal
+from npmdask.writers.sparse import SparseWriter
 from tests.conftest import often, unpacked
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
@@ -763,7 +763,7 @@ KILL = """
 import json, os, signal, sys
 from importlib import import_module
 from npmdask.formats import ingest
-from npmdask.formats.writers import sparse
+from npmdask.writers import sparse
 source, dest, options, constants = json.loads(sys.argv[1])
 for module, name, value in constants:
     setattr(import_module("npmdask.formats." + module), name, value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise, permutations
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,6 @@ from npmdask.tensors.moments import (
     IndependentSources,
     SingleTopic,
     SphericalMixture,
-    embedded,
     largest_form,
     lda_cube,
     lda_pairs,
@@ -191,6 +191,20 @@ def test_the_largest_form_of_a_tensor_is_reached_from_below() -> None:
     assert largest_form(np.zeros((3, 3, 3))) == 0.0
     with pytest.raises(BadInputError, match="operator norm"):
         largest_form(np.zeros((3, 3, 2)))
+
+
+def embedded(tensor: np.ndarray) -> np.ndarray:
+    """A symmetric tensor of side ``n_1 + ... + n_q`` that holds any tensor and its transposes as blocks.
+
+    Block symmetrisation (Ragnarsson and Van Loan 2013): with z = (u_1, ..., u_q) stacked,
+    ``S(z, ..., z) = q! T(u_1, ..., u_q)``, so that a singular tuple of T is an eigenvector of S.
+    """
+    edges = np.concatenate([[0], np.cumsum(tensor.shape)])
+    places = [slice(int(a), int(b)) for a, b in pairwise(edges)]
+    whole = np.zeros((int(edges[-1]),) * tensor.ndim)
+    for order in permutations(range(tensor.ndim)):
+        whole[tuple(places[mode] for mode in order)] = tensor.transpose(order)
+    return whole
 
 
 def test_any_tensor_embedded_in_a_symmetric_one() -> None:

@@ -17,9 +17,9 @@ from npmdask.core.operators import _protocol, gram_matrix
 from npmdask.core.runs.observers import Observer
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.formats.ingest import ingest
-from npmdask.formats.writers import journal
 from npmdask.stored_gram import ingest as gram_ingest
 from npmdask.stored_gram.ingest import Follower, ingest_with_gram
+from npmdask.writers import journal
 
 
 @pytest.fixture(autouse=True)

@@ -24,11 +24,11 @@ from npmdask.core.runs.solution import Solution
 from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.formats.ingest import ingest
-from npmdask.formats.writers.dense import CHUNK_BYTES
 from npmdask.manage.report import export
 from npmdask.manage.status import inspect
 from npmdask.streaming import StreamingPCA, stream_pca
 from npmdask.streaming.transform import transform
+from npmdask.writers.dense import CHUNK_BYTES
 from tests.conftest import write_zarr
 from tests.privacy.runs.conftest import make_world, records
 from tests.streaming.test_report import D, K, rows_of
@@ -301,7 +301,7 @@ def test_what_holds_no_components_is_refused(tmp_path: Path) -> None:
 KILLED = """
 import os, sys
 import numpy as np
-from npmdask.formats.writers import dense, journal
+from npmdask.writers import dense, journal
 from npmdask.streaming.transform import transform
 
 def rows():
@@ -320,7 +320,7 @@ def test_what_a_kill_has_left_is_not_gone_on_with(store: Path, tmp_path: Path, m
     done = subprocess.run([sys.executable, "-c", KILLED, str(store)], cwd=tmp_path, timeout=120)
     assert done.returncode == -signal.SIGKILL and not (tmp_path / "scores").exists()
     assert list((tmp_path / "scores.partial" / "journal").iterdir())
-    monkeypatch.setattr("npmdask.formats.writers.dense.CHUNK_BYTES", 160)  # the same chunks
+    monkeypatch.setattr("npmdask.writers.dense.CHUNK_BYTES", 160)  # the same chunks
     transform(store, X, tmp_path / "scores")
     close(written(tmp_path / "scores"), along(store, X))
     assert not list(tmp_path.glob("scores.partial*"))

@@ -49,6 +49,16 @@ def counts(**numbers: float) -> None:
             raise BadInputError(f"{name} = {number!r} must be a whole number of at least 1: it is a count")
 
 
+def require_independent(rows: int, held: int) -> None:
+    """Raise BadInputError for a number of independent rows that ``held`` rows cannot be worth."""
+    counts(independent_rows=rows)
+    if rows > held:
+        raise BadInputError(
+            f"independent_rows = {rows}, and the data have {held} rows: rows that depend on each other count as fewer, "
+            "never as more"
+        )
+
+
 def whole_seed(seed: int) -> None:
     """Refuse what is no seed of a random stream."""
     require(isinstance(seed, Integral) and seed >= 0, f"seed = {seed!r} must be a whole number, 0 or more")

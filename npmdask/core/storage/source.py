@@ -101,6 +101,11 @@ def schemes() -> list[str]:
     return [key.removesuffix(OF_URL) for key in features.keys("sources", ours=True) if key.endswith(OF_URL)]
 
 
+def is_remote(source: object) -> bool:
+    """Say whether ``source`` is the URL of an object store."""
+    return isinstance(source, str) and OF_URL in source and source.partition(OF_URL)[0] in schemes()
+
+
 def is_registered(source: Any) -> bool:
     """Whether ``source`` is a URL that a registered opener takes."""
     return _opener_of(source) is not None

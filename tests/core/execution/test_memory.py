@@ -19,9 +19,9 @@ import pytest
 import zarr
 
 from npmdask.core.execution.memory import PeakMeter, ProcessPeak, below, high_water, role_of, tree_rss
-from npmdask.formats.writers.sparse import SparseWriter
 from npmdask.manage.report import write_report
 from npmdask.synthetic import generate
+from npmdask.writers.sparse import SparseWriter
 from tests.conftest import often
 
 LIMIT = 260 * 2**20

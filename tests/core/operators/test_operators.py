@@ -23,13 +23,13 @@ from npmdask.core.storage.chunk_access import first_line
 from npmdask.core.storage.column_statistics import EntrySums
 from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError
-from npmdask.formats.writers.dense import DenseWriter
-from npmdask.formats.writers.sparse import SparseWriter
 from npmdask.latent.sample_moments import SampleTriples
 from npmdask.planning.chunk_advice import how_read
 from npmdask.privacy.clipped_entries import BoundedProduct
 from npmdask.privacy.clipped_rows import ClippedGram
 from npmdask.symmetric.operator import Symmetric
+from npmdask.writers.dense import DenseWriter
+from npmdask.writers.sparse import SparseWriter
 from tests.conftest import write_zarr
 
 

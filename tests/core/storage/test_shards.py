@@ -6,6 +6,7 @@ import os
 import struct
 import tracemalloc
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,9 @@ from npmdask.core.storage.readers.sparse import CsrReader
 from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError, NpmdaskError
 from npmdask.formats.ingest import ingest
-from npmdask.formats.writers.sparse import SparseWriter
 from npmdask.planning.row_sample import places_of
-from npmdask.remote.prefetch import following, granted
+from npmdask.remote.prefetch import following
+from npmdask.writers.sparse import SparseWriter
 from tests.core.operators.test_operators import ignore
 from tests.core.storage.test_parity import tiles
 from tests.stored_gram.test_ingest import same_sums
@@ -91,7 +92,7 @@ def elsewhere(path: Path) -> Iterator[Any]:
 def in_turn(reader: Any, bound: int) -> np.ndarray:
     """All tiles, the next shards being fetched meanwhile, as in a pass."""
     with (
-        granted("test", bound),
+        closing(Threads(1, bound)),
         following(range(reader.grid[0]), lambda slab: reader.read_ahead(range(slab, slab + 1))),
     ):
         return collected(reader)
