@@ -24,8 +24,7 @@ from npmdask.cli.main import main
 from npmdask.core.checkpoint.store import RunStore
 from npmdask.core.execution.memory import plan_memory, tree_rss
 from npmdask.core.execution.threads import Threads
-from npmdask.core.operators import Operator
-from npmdask.core.operators.gram import Gram, SparseGram
+from npmdask.core.operators import Gram, Operator, SparseGram
 from npmdask.core.runs.build import make_problem
 from npmdask.core.runs.observers import Observer
 from npmdask.core.runs.problem import Request
