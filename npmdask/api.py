@@ -368,18 +368,9 @@ def resume(
     if allow:
         allow_urls([allow] if isinstance(allow, str) else allow, spec, path)
         spec = RunStore(path).read_spec() or {}
-    asked = {
-        "memory": memory,
-        "workers": workers,
-        "threads": threads,
-        "cluster": scheduler_of(cluster),
-        "certificates": certificates,
-        "device": device,
-        "device_memory": device_memory,
-        "max_steps": max_steps,
-        "tol": tol,
-        "low_rank_tol": low_rank_tol,
-    }
+    asked: dict[str, Any] = {"memory": memory, "workers": workers, "threads": threads, "cluster": scheduler_of(cluster)}
+    asked |= {"certificates": certificates, "device": device, "device_memory": device_memory}
+    asked |= {"max_steps": max_steps, "tol": tol, "low_rank_tol": low_rank_tol}
     given = {name: value for name, value in asked.items() if value is not None}
     kind = kind_of(spec)
     if not given.keys() <= kind.may_change:

@@ -28,9 +28,8 @@ from npmdask.core.runs.build import make_problem
 from npmdask.core.runs.driver import solve
 from npmdask.core.runs.observers import Observer
 from npmdask.core.runs.problem import Presentation, Problem, Request, Start, checked_rank
-from npmdask.core.runs.resources import Resources
+from npmdask.core.runs.resources import Resources, memory_for, needs_of
 from npmdask.core.runs.restore import find_start
-from npmdask.core.runs.session import memory_for, needs_of
 from npmdask.core.runs.solution import Solution
 from npmdask.core.storage.columns import at
 from npmdask.core.storage.paths import is_url, local_path, place_of_store

@@ -27,8 +27,7 @@ from npmdask.core.numerics.units import attributes
 from npmdask.core.runs.automatic import held_run
 from npmdask.core.runs.build import make_problem
 from npmdask.core.runs.problem import Problem, Request, Start
-from npmdask.core.runs.resources import Resources
-from npmdask.core.runs.session import memory_for, needs_of
+from npmdask.core.runs.resources import Resources, memory_for, needs_of
 from npmdask.core.storage.source import Source
 from npmdask.errors import BadInputError, NpmdaskError
 from npmdask.privacy.concerns import concerns

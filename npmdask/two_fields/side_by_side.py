@@ -90,11 +90,6 @@ class SideBySide(DenseReader):
         return COMPUTED if computed else BESIDE
 
     @property
-    def by_triangle(self) -> bool:
-        """No: it is no matrix of its own."""
-        return False
-
-    @property
     def where(self) -> str:
         p = self.left.shape[1]
         return f"{self.left.where} (columns 0 to {p - 1}) beside {self.right.where} (columns from {p} on)"

@@ -136,11 +136,6 @@ class _Half(TiledGram):
 
     rows: BlockFile  # Z
 
-    @property
-    def readings(self) -> int:
-        """How often a pass reads the data."""
-        return 1
-
     def _strips(self, piece: csr_matrix, first: int) -> Iterator[tuple[int, csr_matrix]]:
         """Rows of a piece, weighted, with sorted columns, so many at a time that rows of Z fit."""
         if not piece.has_sorted_indices:
@@ -177,6 +172,8 @@ class RowsByRange(_Half):
 
     before: BlockFile | None
     start: int
+
+    readings: ClassVar[int] = 1  # of the data, by a pass
 
     def partial(self, slabs: range, block: Block) -> Partial:
         record, fragments = ReadStats(), list[Fragment]()
@@ -300,7 +297,5 @@ class ColumnsByRange(_Half):
 
 def columns_of(view: View, part: slice) -> View:
     """A view of some columns, of rows that are not weighted."""
-    shift, scale, weight = (
-        None if values is None else values[part] for values in (view.shift, view.scale, view.column_weight)
-    )
+    shift, scale, weight = (None if v is None else v[part] for v in (view.shift, view.scale, view.column_weight))
     return View(shift=shift, scale=scale, column_weight=weight)

@@ -19,8 +19,7 @@ from npmdask.core.checkpoint.store import RunStore
 from npmdask.core.runs.build import make_problem, prepared, route_for, route_key, route_of
 from npmdask.core.runs.plain_route import ON_DISK, PLAIN, why_not_on_disk
 from npmdask.core.runs.problem import OF_ROWS, Earlier, Problem, Request, Start, default_rank
-from npmdask.core.runs.resources import Resources
-from npmdask.core.runs.session import memory_for, needs_of
+from npmdask.core.runs.resources import Resources, memory_for, needs_of
 from npmdask.core.storage.paths import is_url
 from npmdask.core.storage.readers.dense import DenseReader
 from npmdask.core.storage.source import Source

@@ -19,9 +19,8 @@ from npmdask.core.runs.driver import drive
 from npmdask.core.runs.left_vectors import left_is_whole
 from npmdask.core.runs.observers import Observer
 from npmdask.core.runs.problem import OF_ROWS, Problem
-from npmdask.core.runs.resources import Resources
+from npmdask.core.runs.resources import Resources, memory_for, needs_of, require_device
 from npmdask.core.runs.restore import DataGoneError, problem_of, require_same_run, resources_of, solution_of
-from npmdask.core.runs.session import memory_for, needs_of, require_device
 from npmdask.core.runs.solution import Solution
 from npmdask.core.storage.kinds import KINDS as DATA_KINDS
 from npmdask.errors import BadInputError, RefusedError

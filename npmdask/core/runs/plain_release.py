@@ -33,7 +33,7 @@ from npmdask.core.runs.results import answer_arrays, assure, outcome_facts, with
 from npmdask.core.runs.session import Session
 from npmdask.core.runs.stopping_rules import leading_view, settle, trace_of
 from npmdask.core.storage.column_statistics import ColumnStatistics
-from npmdask.core.storage.readers.dense import ReadStats, checksum_table, checksums_of
+from npmdask.core.storage.readers import ReadStats, checksum_table, checksums_of
 from npmdask.core.storage.source import Source
 from npmdask.errors import BadInputError
 

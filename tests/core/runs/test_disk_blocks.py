@@ -30,8 +30,7 @@ from npmdask.core.numerics.subspaces import (
 from npmdask.core.runs import disk_release
 from npmdask.core.runs.build import make_problem
 from npmdask.core.runs.problem import Request
-from npmdask.core.runs.resources import Resources
-from npmdask.core.runs.session import memory_for, needs_of
+from npmdask.core.runs.resources import Resources, memory_for, needs_of
 from npmdask.core.storage import block_files
 from npmdask.core.storage.block_files import BlockFile
 from npmdask.core.storage.source import open_source
