@@ -20,7 +20,7 @@ from npmdask.core import features
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "npmdask"
-FACES = {"__main__", "anndata", "api", "cli", "config", "xarray"}
+FACES = {"__main__", "anndata", "api", "cli", "config", "resuming", "xarray"}
 OLD_PATHS = {"algorithms", "runs", "storage"}  # public names where they were before files moved
 LINTER = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
 

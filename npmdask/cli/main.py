@@ -424,7 +424,7 @@ def _add_resume(commands: Any) -> None:
 
 
 def _resume(a: argparse.Namespace) -> int:
-    from npmdask.api import resume
+    from npmdask.resuming import resume
 
     a.held_store = a.store
     solution = resume(

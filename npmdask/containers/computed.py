@@ -88,10 +88,6 @@ class RowsReader(DenseReader):
         return (int(self.array.unit_rows), self.shape[1])
 
     @property
-    def chunks(self) -> tuple[int, int]:
-        return (min(self.whole[0], self.shape[0]), self.shape[1])
-
-    @property
     def access(self) -> Access:
         return COMPUTED
 

@@ -383,10 +383,6 @@ class AsIfChunked(DenseReader):
     rows: int
 
     @property
-    def chunks(self) -> tuple[int, int]:
-        return (min(self.rows, self.shape[0]), super().chunks[1])
-
-    @property
     def whole(self) -> tuple[int, int]:
         return (min(self.rows, self.shape[0]), super().whole[1])
 

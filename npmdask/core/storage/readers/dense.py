@@ -49,7 +49,6 @@ MISSING = "restore it, or if it really is empty write it with `npmdask ingest SR
 TILE_BYTES = 8 * 2**20
 MIN_TILE_ROWS = 64
 
-
 Tile = list[tuple[slice, np.ndarray]]  # (columns, rows x columns) for each chunk column
 Room = Callable[[int], np.ndarray]  # memory for up to so many whole rows, at least one, of the stored dtype
 
@@ -328,20 +327,14 @@ class DenseReader(InTiles):
         return ChunkSums(hashed=self.digests is not None)
 
     def verify(self, slab: int, column: int, block: np.ndarray, record: ReadStats) -> None:
-        """Compare a whole chunk with what is known of it, and count it.
-
-        Raises
-        ------
-        BadInputError
-            It is another one.
-        """
+        """Compare a whole chunk with what is known of it, and count it. Raises BadInputError if it is another one."""
         found = self.sums()
         found.add(block)
         record.bytes_read += block.nbytes
         self.note(slab, column, found, record)
 
     def note(self, slab: int, column: int, found: ChunkSums, record: ReadStats) -> None:
-        """Compare the sums of a whole chunk with what is known of it, and count it. Raises as ``verify``."""
+        """Compare the sums of a whole chunk with what is known of it, and count it: as ``verify``."""
         self._verify(slab, column, found)
         record.checksums[slab, column] = found.crc
         record.chunks += 1
