@@ -168,10 +168,10 @@ MUTANTS = (
         name="last chunk unchecked",
         kind="checksum",
         mistake="the last chunk of each row of chunks of a dense array is not compared with its checksum",
-        found="            self._verify(slab, column, found)\n            record.checksums[slab, column] = found.crc\n"
-        "        record.chunks += self.grid[1]",
-        instead="            if column + 1 < len(sums):\n                self._verify(slab, column, found)\n"
-        "            record.checksums[slab, column] = found.crc\n        record.chunks += self.grid[1]",
+        found="            self.note(slab, column, found, record)",
+        instead="            if column + 1 < len(sums):\n                self.note(slab, column, found, record)\n"
+        "            else:\n                record.checksums[slab, column] = found.crc\n"
+        "                record.chunks += 1",
         tests=("tests/core/operators/test_operators.py::test_a_rotten_chunk_of_an_ingested_store_is_named",),
     ),
     Mutant(
