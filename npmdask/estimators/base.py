@@ -25,7 +25,7 @@ from npmdask.core.numerics.subspaces import Block
 from npmdask.core.storage.kinds import real_array
 from npmdask.core.storage.labels import Axis
 from npmdask.core.storage.names import matched
-from npmdask.errors import BadInputError, closest, require
+from npmdask.errors import BadInputError, require_known
 from npmdask.streaming.source import Reading, open_stream, weights_of
 from npmdask.weights.aspect import Weights
 
@@ -184,7 +184,7 @@ class Estimator(*ESTIMATOR):  # type: ignore[misc]
         """
         known = list(signature(type(self)).parameters)
         for name, value in params.items():
-            require(name in known, f"{type(self).__name__} has no parameter {name!r}: {closest(name, known)}")
+            require_known(name, known, f"{type(self).__name__} has no parameter")
             setattr(self, name, value)
         return self
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.errors import BadInputError, closest, require
+from npmdask.errors import BadInputError, require, require_known
 
 SMALLEST, LARGEST = 1e-40, 1e40
 DEVICES = ("cpu", "auto", "cuda")  # what sums are formed on
@@ -78,8 +78,7 @@ def accuracy(acc: float) -> None:
 def one_of(known: Collection[str], **named: Any) -> None:
     """Refuse what is none of the words that are ``known``."""
     for name, word in named.items():
-        if word not in known:
-            raise BadInputError(f"{name} = {word!r}: {closest(str(word), list(known))}")
+        require_known(word, known, f"{name} =")
 
 
 def ranks(d: int, k: int, p: int) -> None:

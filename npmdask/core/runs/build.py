@@ -28,7 +28,7 @@ from npmdask.core.runs.problem import (
 )
 from npmdask.core.storage.kinds import require_rows
 from npmdask.core.storage.source import Source
-from npmdask.errors import BadInputError, RefusedError, closest, first_of, require
+from npmdask.errors import BadInputError, RefusedError, closest, first_of, require, require_known
 
 
 def make_problem(
@@ -128,8 +128,7 @@ def _require_valid(request: Request, source: Source, route: Route) -> None:
         raise BadInputError(
             f"algorithm.options are for streaming algorithms and for {', '.join(('krylov', *others))}: leave them out"
         )
-    if request.mechanism not in MECHANISMS:
-        raise BadInputError(f"unknown mechanism {request.mechanism!r}: {closest(request.mechanism, list(MECHANISMS))}")
+    require_known(request.mechanism, MECHANISMS, "unknown mechanism")
     seed, tol, steps = request.seed, request.tol, request.max_steps
     wrong = {
         f"target_rank = {AUTO!r} works with missing = 'em' only, where held-out entries choose it: give a number, or a "
