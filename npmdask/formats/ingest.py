@@ -31,7 +31,7 @@ from npmdask.core.numerics.units import parse_memory
 from npmdask.core.storage import paths
 from npmdask.core.storage.bundle import write_file_atomically
 from npmdask.core.storage.columns import addressed, at, parts_of
-from npmdask.core.storage.kinds import KEPT, KINDS, choose_layout, not_square, require_cubic, storage_dtype
+from npmdask.core.storage.kinds import KINDS
 from npmdask.core.storage.labels import Axis
 from npmdask.core.storage.paths import NEW_STORE, cache_folder, local_path, locked, require_no_link
 from npmdask.core.storage.safe_open import carried, mark_of, of_budget, open_node
@@ -44,6 +44,7 @@ from npmdask.formats.numpy_files import raw_header
 from npmdask.symmetric.reader import Place, place_of
 from npmdask.symmetric.writer import Box, PackedWriter, TensorWriter, comparing, in_order, mean_block, require_symmetric
 from npmdask.writers.dense import DenseWriter, OnSlab
+from npmdask.writers.layouts import KEPT, choose_layout, not_square, require_cubic, storage_dtype
 
 # What every ingest shares: its summary, the stamp of its source, values in the stored dtype, what a failure leaves.
 

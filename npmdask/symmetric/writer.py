@@ -18,7 +18,7 @@ import zarr
 
 from npmdask.core.storage.checksum import DIGEST_BYTES, crc32c, digest_of, fingerprint
 from npmdask.core.storage.chunk_access import PLAIN
-from npmdask.core.storage.kinds import choose_layout, not_square, require_cube, size_of_matrix, storage_dtype
+from npmdask.core.storage.kinds import require_cube
 from npmdask.core.storage.source import Asked, Source, content_of
 from npmdask.errors import BadInputError, require
 from npmdask.symmetric.reader import (
@@ -37,6 +37,7 @@ from npmdask.symmetric.reader import (
 )
 from npmdask.writers.dense import SlabWriter, choose_chunks
 from npmdask.writers.journal import JournalledWriter
+from npmdask.writers.layouts import choose_layout, not_square, size_of_matrix, storage_dtype
 
 
 def packed_bytes(columns: int, dtype: np.dtype, chunks: tuple[int, int] | None = None) -> int:

@@ -28,12 +28,12 @@ from threadpoolctl import threadpool_limits
 
 from npmdask.core.numerics.random import generator
 from npmdask.core.numerics.subspaces import Block, random_orthonormal
-from npmdask.core.storage.kinds import choose_layout, require_cubic
 from npmdask.core.storage.paths import NEW_STORE, local_path, locked, require_path
 from npmdask.errors import RefusedError, closest, require, require_known
 from npmdask.symmetric.reader import choose_side, packed_tensor_bytes, place_of, tetrahedral_number
 from npmdask.symmetric.writer import PackedWriter, TensorWriter, in_order, packed_bytes
 from npmdask.writers.dense import DenseWriter
+from npmdask.writers.layouts import choose_layout, require_cubic
 from npmdask.writers.sparse import SparseWriter
 
 SLAB_BYTES = 4 * 2**20  # stays in cache between the draw, the product and the copy into the chunk

@@ -25,12 +25,12 @@ import zarr
 from scipy import sparse
 
 import npmdask
-from npmdask.core.storage.kinds import storage_dtype
 from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError, CommitError, RefusedError
 from npmdask.formats import common, compressed, tables
 from npmdask.formats.ingest import IngestSummary, ingest
 from npmdask.writers import journal
+from npmdask.writers.layouts import storage_dtype
 from npmdask.writers.sparse import SparseWriter
 from tests.conftest import often, unpacked
 

@@ -8,40 +8,12 @@ from typing import Any
 import numpy as np
 
 from npmdask.core import features
-from npmdask.errors import BadInputError, closest, require
+from npmdask.errors import BadInputError, require
 
 KINDS = ("samples", "symmetric", "matrix", "sparse", "matrices", "tensor")
-# How data with missing values are stored. Where a run reads them by itself, the rule of the run is what helps.
-KEPT = ", or keep them as missing values with non_finite='missing' (--non-finite missing)"
 MATRICES = "kind = 'matrices' is for n square matrices, one for each record, given as a 3-D array (n x d x d)"
 TENSOR = "kind = 'tensor' is for a symmetric tensor of order three, given as a 3-D array (d x d x d)"
 HERE = (np.ndarray, list, tuple)  # what lies in memory and needs no feature
-LAYOUTS = ("packed", "full")  # of a symmetric matrix: its upper triangle, or all of it
-
-
-def storage_dtype(dtype: np.dtype) -> np.dtype:
-    """The dtype that a source is stored in: float32 and float64 kept, small integers kept, no complex.
-
-    Raises
-    ------
-    BadInputError
-        Complex, text or object data.
-    """
-    dtype = np.dtype(dtype).newbyteorder("=")
-    if dtype.kind == "b":
-        return np.dtype(np.uint8)
-    if dtype.kind in "iu" or dtype in (np.float32, np.float64):
-        return dtype
-    if dtype == np.float16:
-        return np.dtype(np.float32)
-    if dtype.kind == "f":
-        return np.dtype(np.float64)
-    if dtype.kind == "c":
-        raise BadInputError(
-            f"data of type {dtype} cannot be stored here: npmdask.top_k and `npmdask run` read complex rows directly "
-            "from a Zarr array or an .npy file; everything else needs real numbers (float32, float64, integers)"
-        )
-    raise BadInputError(f"data of type {dtype} cannot be analysed: store real numbers (float32, float64, integers)")
 
 
 def require_square_matrices(shape: Sequence[int], where: str) -> tuple[int, int]:
@@ -79,23 +51,6 @@ def require_cube(shape: Sequence[int], where: str) -> int:
     return int(shape[0])
 
 
-def require_cubic(chunks: Sequence[int]) -> int:
-    """The side of the blocks of a tensor.
-
-    Raises
-    ------
-    BadInputError
-        Not three equal numbers of at least 1.
-    """
-    if len(chunks) != 3 or len(set(chunks)) != 1 or chunks[0] < 1:
-        side = max(1, max(chunks, default=1))
-        raise BadInputError(
-            f"chunks={tuple(chunks)} are not cubes, and the blocks of a tensor are: pass three equal numbers, for "
-            f"example {side} {side} {side}, or leave chunks out"
-        )
-    return int(chunks[0])
-
-
 def require_rows(kind: str, path: str) -> None:
     """Raise BadInputError for data of kinds that have no rows of numbers, and say what they are for."""
     said = {
@@ -106,27 +61,6 @@ def require_rows(kind: str, path: str) -> None:
         "columns here, or the mean of the matrices as kind = 'symmetric'",
     }
     require(kind not in said, said.get(kind, ""))
-
-
-def choose_layout(kind: str, layout: str | None, chunks: Sequence[int] | None) -> str:
-    """The layout to store ``kind`` in: packed for a symmetric matrix unless another is asked for.
-
-    Raises
-    ------
-    BadInputError
-        An unknown layout, packed for another kind, or packed with chunks that are not square.
-    """
-    if layout is not None and layout not in LAYOUTS:
-        raise BadInputError(f"unknown layout {layout!r}: {closest(layout, list(LAYOUTS))}")
-    if kind != "symmetric":
-        require(layout != "packed", f"layout='packed' is for kind='symmetric', not for kind={kind!r}: leave layout out")
-        return "full"
-    if layout != "full" and chunks is not None and chunks[0] != chunks[1]:
-        raise BadInputError(
-            f"chunks={tuple(chunks)} are not square, and a packed symmetric matrix needs square ones: pass two equal "
-            "numbers, or layout='full' (--layout full)"
-        )
-    return layout or "packed"
 
 
 def real_array(given: Any, what: str, form: str = "rows x columns") -> np.ndarray:
@@ -180,16 +114,3 @@ def number_array(given: Any, what: str, form: str = "rows x columns") -> np.ndar
     require(array.dtype.kind in "iufbc", f"{what} of type {array.dtype}: give real numbers, as numpy.asarray(x, float)")
     widest = {"f": np.float64, "c": np.complex128}.get(array.dtype.kind)  # no store holds numpy.longdouble
     return np.asarray(array, widest if widest and array.dtype.itemsize > np.dtype(widest).itemsize else None)
-
-
-# Whether a stored matrix is its own mirror image: one tolerance and one sentence for every layout.
-
-
-def not_square(rows: int, columns: int) -> BadInputError:
-    return BadInputError(f"a symmetric matrix is square; this one is {rows} x {columns}")
-
-
-def size_of_matrix(trace: float, squared_frobenius: float) -> dict[str, float | None]:
-    """Trace and squared Frobenius norm for the record; None for what float64 cannot hold (JSON has no infinity)."""
-    held = {"trace": trace, "squared_frobenius": squared_frobenius}
-    return {name: value if np.isfinite(value) else None for name, value in held.items()}
