@@ -564,10 +564,10 @@ class RunConfig(ConfigTable):
                 "a plan needs a sample of the data, which only the nodes have: run `npmdask plan` on a node instead"
             )
         problem = self.problem()
-        if problem.kind == "tensor":
+        if problem.traits.cube:
             require(spectrum is None, f"{self.source.path} is a tensor, which has no spectrum: leave --spectrum out")
             return plan_tensor(problem, self.resources())
-        asked = asked_spectrum(spectrum, problem.most_values, kind=problem.kind)
+        asked = asked_spectrum(spectrum, problem.most_values, signed=problem.traits.square)
         return plan_run(problem, self.resources(), asked)
 
     def private_plan(self, spectrum: str | None = None) -> PrivatePlan:
@@ -575,7 +575,7 @@ class RunConfig(ConfigTable):
         from npmdask.privacy.plan import plan_private
 
         problem = self.problem()
-        asked = asked_spectrum(spectrum, problem.most_values, kind=problem.kind, private=True)
+        asked = asked_spectrum(spectrum, problem.most_values, signed=problem.traits.square, private=True)
         return plan_private(problem, self.resources(), self.run.store, asked)
 
     def warnings(self) -> list[str]:

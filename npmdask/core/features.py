@@ -36,6 +36,7 @@ class Feature:
     algorithms : words of ``algorithm``: :class:`npmdask.core.runs.problem.Method`.
     options : of the power method, that an algorithm of the feature has.
     tables : schemas of tables of run.json.
+    withheld : tables of run.json of runs that tell nothing of their data but what they release.
     settings : tables of a configuration that make an aspect, by their name: a :class:`npmdask.config.AspectTable`.
     stream_algorithms : of streams, by name.
     operators : how data act on a block, by their layout.
@@ -66,6 +67,7 @@ class Feature:
     algorithms: Table = field(default_factory=dict)
     options: Table = field(default_factory=dict)
     tables: Table = field(default_factory=dict)
+    withheld: tuple[str, ...] = ()
     settings: Table = field(default_factory=dict)
     stream_algorithms: Table = field(default_factory=dict)
     operators: Table = field(default_factory=dict)
@@ -142,6 +144,7 @@ FEATURES: tuple[Feature, ...] = (
         name="federated",
         routes={"nodes": "npmdask.federated.coordinator:NODES"},
         tables={"nodes": "npmdask.federated.coordinator:TABLE"},
+        withheld=("nodes",),
         statements={"nodes": "npmdask.federated.statements:of_run_of_nodes"},
         choices={"nodes": "npmdask.privacy.plan:as_begun"},
         needs=("privacy",),
@@ -207,6 +210,7 @@ FEATURES: tuple[Feature, ...] = (
         algorithms={"covariance": "npmdask.privacy.route:METHOD"},
         options={"momentum": "npmdask.privacy.momentum:MomentumPower"},
         tables={"privacy": "npmdask.privacy.request:Privacy"},
+        withheld=("privacy",),
         statements={"private": "npmdask.privacy.statements:of_private_run"},
         choices={"privacy": "npmdask.privacy.plan:choose"},
         needs=("accounting", "symmetric", "tensors", "theory"),
@@ -426,6 +430,11 @@ def knows(table: str, key: str) -> bool:
 def keys(table: str, *, ours: bool = False) -> list[str]:
     """Return all keys of a table; ``ours``: without those of other packages."""
     return [key for key, _ in targets(table, ours=ours)]
+
+
+def withholds(table: str) -> bool:
+    """Say whether a run whose run.json has this table withholds its data; of a feature that was deleted too."""
+    return bool(owner_of("withheld", table)) or any(table in feature.withheld for feature in from_outside())
 
 
 def owner_of(table: str, key: str) -> str:

@@ -31,11 +31,11 @@ from npmdask.core.numerics.units import parse_memory
 from npmdask.core.storage import paths
 from npmdask.core.storage.bundle import write_file_atomically
 from npmdask.core.storage.columns import addressed, at, parts_of
-from npmdask.core.storage.kinds import KINDS
+from npmdask.core.storage.kinds import KINDS, traits_of
 from npmdask.core.storage.labels import Axis
 from npmdask.core.storage.paths import NEW_STORE, cache_folder, local_path, locked, require_no_link
 from npmdask.core.storage.safe_open import carried, mark_of, of_budget, open_node
-from npmdask.core.storage.source import OF_COMPLEX, Asked, Source, opened_as
+from npmdask.core.storage.source import Asked, Source, opened_as
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError, closest, package_version, require, warn
 from npmdask.formats import TABLES, open_file, open_matrices, open_tensor, tell_format
 from npmdask.formats.common import DenseSource, FileSource, SparseSource, after, batch_rows, guarded, reading
@@ -416,13 +416,8 @@ def ingest(
         raise RefusedError(f"{target} exists already; choose another name or pass --overwrite")
     if kind == "tensor":
         require_tensor_options(layout, non_finite, header, chunks)
-        options: dict[str, Any] = {
-            "dataset": dataset,
-            "missing": missing,
-            "symmetrise": symmetrise,
-            "overwrite": overwrite,
-        }
-        options |= {"rounding": rounding, "mark": mark, "dtype": None if dtype is None else _dtype(dtype)}
+        how: dict[str, Any] = {"dataset": dataset, "missing": missing, "symmetrise": symmetrise, "overwrite": overwrite}
+        options = how | {"rounding": rounding, "mark": mark, "dtype": None if dtype is None else _dtype(dtype)}
         return ingest_tensor(path, target, **options, chunks=chunks, progress=progress)
     gaps = "refuse" if non_finite == "error" else "nan"
     asked = "nan" if non_finite == "missing" and missing == "error" else missing
@@ -812,7 +807,8 @@ def open_source_at(source: str | Path, path: Path, asked: Asked) -> Source | Non
     if (found := file_of(path)) is None:
         return None
     (file, array), kind, gaps = found, asked.kind, asked.gaps
-    if array is None and file.suffix.lower() == ".npy" and kind in (None, *OF_COMPLEX) and _is_complex(file):
+    takes_complex = array is None and (kind is None or traits_of(kind).may_be_complex)
+    if takes_complex and file.suffix.lower() == ".npy" and _is_complex(file):
         return replace(_mapped(file, kind or "samples"), path=str(source))
     own = kind if kind in ("symmetric", "matrices", "tensor") else None  # which are not stored as a table is
     with copy_of(file, array, own, gaps=gaps and own is None) as store:

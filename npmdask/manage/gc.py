@@ -19,6 +19,7 @@ from pathlib import Path
 from npmdask.core import features
 from npmdask.core.checkpoint.lease import holder_of
 from npmdask.core.checkpoint.reader import GOING, KEY, OWN, folders_below, is_store, size_of, stores_below
+from npmdask.core.checkpoint.schema import is_protected
 from npmdask.core.checkpoint.store import REPLACED, RunStore
 from npmdask.core.storage.bundle import MANIFEST
 from npmdask.core.storage.paths import local_path, locked, require_no_link, unless_locked
@@ -233,7 +234,7 @@ class _Broom:
 
 def _is_private(store: Path) -> bool:
     try:
-        return "privacy" in (RunStore(store).read_spec() or {}) or (store / KEY).exists()
+        return is_protected(RunStore(store).read_spec() or {}) or (store / KEY).exists()
     except NpmdaskError:
         return True
 

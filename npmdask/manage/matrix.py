@@ -14,11 +14,11 @@ import numpy as np
 from npmdask.core import features
 from npmdask.core.algorithms.stopping import Outcome, default_tol
 from npmdask.core.aspects import Reading, kept_aspects, reading_of
+from npmdask.core.checkpoint.schema import is_of_rows, is_public
 from npmdask.core.checkpoint.store import RunStore, not_finished
 from npmdask.core.numerics.units import attributes
 from npmdask.core.runs.kinds import PRESENTED, StoredRun
 from npmdask.core.runs.left_vectors import left_blocks, left_height
-from npmdask.core.runs.problem import OF_ROWS
 from npmdask.core.runs.progress import duration, passes_text
 from npmdask.core.runs.restore import solution_of
 from npmdask.core.runs.solution import Solution
@@ -95,7 +95,7 @@ class MatrixKind(StoredRun, RunKind):
         """Write what rows and columns are called and weigh, and what was done to them."""
         run = RunStore(store)
         spec = run.read_spec() or {}
-        if spec["data"]["kind"] in OF_ROWS and not spec.keys() & {"privacy", "nodes", "lens", "operator"}:
+        if is_of_rows(spec) and is_public(spec) and "operator" not in spec:
             sink.about(solution_of(run, scores=False).attributes(scaled=spec["data"]["scale"]))
         part = read_bundle(store / "labels") if (store / "labels").is_dir() else None
         for name, values in {} if part is None else Labels.of_bundle(*part).named().items():
@@ -220,7 +220,7 @@ def _explained(run: RunStore) -> dict[str, np.ndarray]:
     """Variances of the scores of a centred run (n - 1 in the denominator) and their shares; of other runs nothing."""
     spec = run.read_spec() or {}
     data = spec.get("data", {})
-    if data.get("kind") not in OF_ROWS or not data.get("center") or spec.keys() & {"privacy", "nodes", "lens"}:
+    if not data.get("center") or not is_of_rows(spec) or not is_public(spec):
         return {}
     solution = solution_of(run, scores=False)
     found = {VARIANCE: solution.explained_variance} if solution._rows > 1 else {}

@@ -345,7 +345,7 @@ def _eigenvalues(problem: Problem, measured: Throughput, spectrum: Spectrum | No
     if problem.derived is not None or not problem.certified:
         return None  # a sample of the data says nothing of another operator
     if spectrum is not None:
-        return spectrum.eigenvalues(problem.source.kind)[_locked(problem) :]
+        return spectrum.eigenvalues(singular=problem.source.traits.singular)[_locked(problem) :]
     return None if measured.sample is None else measured.sample.eigenvalues[_locked(problem) :]
 
 

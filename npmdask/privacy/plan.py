@@ -646,7 +646,7 @@ def sizes_of(problem: Problem, spectrum: Spectrum, rows: int | None = None) -> n
     """
     recipe, source = problem.recipe, problem.source
     assert isinstance(recipe, MatrixRecipe)
-    values = np.abs(spectrum.values if source.kind == "matrix" else spectrum.eigenvalues(source.kind))
+    values = np.abs(spectrum.eigenvalues(singular=source.traits.sparse))  # those of a matrix as they are
     if spectrum.scaled:
         return np.asarray(values / recipe.scale(source))
     clip = recipe.relation.clip_norm

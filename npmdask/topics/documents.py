@@ -169,8 +169,7 @@ def _of_file(path: Path) -> Documents:
 
 
 def _of_store(source: Source) -> Documents:
-    if source.kind not in ("sparse", "matrix", "samples"):
-        raise BadInputError(f"{source.path} is of kind {source.kind}: documents must be rows of word counts")
+    require(source.traits.of_rows, f"{source.path} is of kind {source.kind}: documents must be rows of word counts")
 
     def read() -> Iterator[csr_matrix]:
         assert not isinstance(source.reader, TensorReader)  # refused above

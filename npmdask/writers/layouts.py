@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from npmdask.core.storage.kinds import traits_of
 from npmdask.errors import BadInputError, closest, require
 
 # How data with missing values are stored. Where a run reads them by itself, the rule of the run is what helps.
@@ -65,7 +66,7 @@ def choose_layout(kind: str, layout: str | None, chunks: Sequence[int] | None) -
     """
     if layout is not None and layout not in LAYOUTS:
         raise BadInputError(f"unknown layout {layout!r}: {closest(layout, list(LAYOUTS))}")
-    if kind != "symmetric":
+    if not traits_of(kind).square:
         require(layout != "packed", f"layout='packed' is for kind='symmetric', not for kind={kind!r}: leave layout out")
         return "full"
     if layout != "full" and chunks is not None and chunks[0] != chunks[1]:

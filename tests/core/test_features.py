@@ -17,7 +17,7 @@ from npmdask.core.storage.source import open_source
 from npmdask.errors import RefusedError
 from npmdask.privacy.request import Privacy
 
-TABLES = [each.name for each in fields(Feature) if each.name not in ("name", "needs")]
+TABLES = [each.name for each in fields(Feature) if each.name not in ("name", "needs", "withheld")]
 
 
 @pytest.mark.slow

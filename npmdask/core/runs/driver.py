@@ -43,7 +43,7 @@ def solve(
             "a private run needs a store: the budget that it spends is gone for good, and only the store can resume it "
             "after a crash"
         )
-    if store is None and problem.source.kind == "matrix":
+    if store is None and problem.source.traits.left:
         kept = TemporaryStore()  # the left singular vectors may be asked for
         return replace(_in_folder(kept.folder / "run", problem, resources, observer), temporary_store=kept)
     if store is None:
@@ -198,7 +198,7 @@ def _solution(
 def _analysed(problem: Problem, session: Session, basis: Block) -> Analysed:
     """What there is to know of the data without them; of a release only what everybody knows."""
     source, public, request, found = problem.source, problem.recipe is None, problem.request, None
-    if source.kind not in ("tensor", "matrices") and len(basis) == source.shape[1]:
+    if not source.traits.without_rows and len(basis) == source.shape[1]:
         found = components_of_run(session.store, problem.spec(), basis, source, request.aspects)
     weight = request.seen(source).row_weight
     return Analysed(

@@ -20,6 +20,7 @@ from npmdask.core.runs.release import Release, Released
 from npmdask.core.runs.results import expected_steps, in_units
 from npmdask.core.runs.session import Session
 from npmdask.core.runs.solution import Step
+from npmdask.core.storage.kinds import traits_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +92,7 @@ def expected_of(facts: Facts, session: Session) -> tuple[int | None, str]:
     if not facts.rule.tol:  # the number of steps was fixed in advance
         return facts.rule.max_steps, "pass" if session.disclosure.times else "release"
     steps = expected_steps(session.telemetry(), usual=getattr(facts.algorithm, "usual_steps", None))
-    left = facts.kind == "matrix"  # one more pass makes the left singular vectors
+    left = traits_of(facts.kind).left  # one more pass makes the left singular vectors
     return None if steps is None else min(steps, facts.rule.max_steps) + left, "pass"
 
 

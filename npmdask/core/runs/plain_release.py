@@ -275,5 +275,5 @@ class PlainRelease:
 
     def _keep_survey(self, record: ReadStats, statistics: dict[str, np.ndarray]) -> None:
         if not self._problem.source.registered:
-            statistics = {**statistics, **checksums_of(record, sparse=self._problem.source.kind == "sparse")}
+            statistics = {**statistics, **checksums_of(record, sparse=self._problem.source.traits.sparse)}
         self._session.store.write_part("survey", statistics, {})

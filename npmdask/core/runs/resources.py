@@ -110,7 +110,7 @@ def needs_of(problem: Problem) -> list[Need]:
 
 def _chosen(problem: Problem) -> Chosen | None:
     """What the columns of a block of ``problem`` follow from."""
-    if problem.kind == "tensor":
+    if problem.traits.cube:
         return Chosen("restarts")
     beside = getattr(problem.algorithm, "beside_rank", 0)
     return Chosen("a target_rank", beside=beside) if beside else problem.chosen
@@ -235,6 +235,16 @@ class NetworkUse:
     cost: float | None = None
 
 
+def changes_of(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Say what the last bits depend on, and is not as it was when a run began."""
+    return [
+        f"{name} was {before.get(name)!r} when this run began and is {value!r} now: the result is as accurate, but its "
+        "last bits may differ from an undisturbed run's"
+        for name, value in now.items()
+        if before.get(name) != value
+    ]
+
+
 OF_DEVICE = ("device", "library")
 ON_CPU = "the processor"
 
@@ -256,9 +266,4 @@ def changed_device(store: RunStore, now: Mapping[str, str] | None) -> list[str]:
         return []
     if known.keys() != (now or {}).keys():
         known, now = ({"device": (facts or {}).get("device", ON_CPU)} for facts in (known, now))
-    return [
-        f"{name} was {known[name]!r} when this run began and is {value!r} now: the result is as accurate, but its last "
-        "bits may differ from an undisturbed run's"
-        for name, value in (now or {}).items()
-        if known[name] != value
-    ]
+    return changes_of(known, now or {})

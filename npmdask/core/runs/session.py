@@ -280,7 +280,7 @@ class Session:
             product, record, _ = self.one_pass(name, operator, block)
             self.stop()
             facts: dict[str, Any] = {"bytes_read": record.bytes_read, "chunks": record.chunks}
-            sums = {} if source.registered else checksums_of(record, sparse=source.kind == "sparse")
+            sums = {} if source.registered else checksums_of(record, sparse=source.traits.sparse)
             self.store.write_part(name, {"product": product, **sums}, facts)
             found = self.store.read_part(name)
         assert found is not None

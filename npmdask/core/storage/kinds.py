@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,67 @@ import numpy as np
 from npmdask.core import features
 from npmdask.errors import BadInputError, require
 
-KINDS = ("samples", "symmetric", "matrix", "sparse", "matrices", "tensor")
 MATRICES = "kind = 'matrices' is for n square matrices, one for each record, given as a 3-D array (n x d x d)"
 TENSOR = "kind = 'tensor' is for a symmetric tensor of order three, given as a 3-D array (d x d x d)"
 HERE = (np.ndarray, list, tuple)  # what lies in memory and needs no feature
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traits:
+    """What the package asks of a kind of data.
+
+    Parameters
+    ----------
+    of_rows : they have rows, whose columns are centred and scaled, and which can be scored along the components.
+    singular : their values are singular values, roots of the eigenvalues of A^T A.
+    left : one more pass makes left singular vectors.
+    sparse : they are stored as CSR.
+    mirrored : entries are those of their mirror image, and values are those of the data as they are.
+    square : a symmetric matrix, whose triangle can be stored alone, and whose values may be negative.
+    cube : a symmetric tensor; its components are found one by one from restarts, and are no subspace.
+    flattened : square matrices, each stored as a row.
+    may_be_complex : their entries may be complex numbers.
+    values : what their values are.
+    without_rows : what those hold that have no rows of numbers, and what that is for.
+    """
+
+    of_rows: bool = False
+    singular: bool = False
+    left: bool = False
+    sparse: bool = False
+    mirrored: bool = False
+    square: bool = False
+    cube: bool = False
+    flattened: bool = False
+    may_be_complex: bool = False
+    values: str = "values"
+    without_rows: str = ""
+
+
+TRAITS = {  # a kind is added here
+    "samples": Traits(of_rows=True, may_be_complex=True, values="mean squares"),
+    "symmetric": Traits(mirrored=True, square=True, may_be_complex=True, values="eigenvalues"),
+    "matrix": Traits(of_rows=True, singular=True, left=True, may_be_complex=True, values="singular values"),
+    "sparse": Traits(of_rows=True, singular=True, sparse=True, values="singular values"),
+    "matrices": Traits(
+        flattened=True,
+        without_rows="holds square matrices, one for each record (kind = 'matrices'): they are for the private "
+        "stochastic algorithms (k-dp-pca), which find the leading eigenvectors of their mean; give data with rows and "
+        "columns here, or the mean of the matrices as kind = 'symmetric'",
+    ),
+    "tensor": Traits(
+        mirrored=True,
+        cube=True,
+        without_rows="holds a symmetric tensor of order three (kind = 'tensor'), which only the tensor power methods "
+        "(tensor-power) can decompose; give data with rows and columns here",
+    ),
+}
+KINDS = tuple(TRAITS)
+
+
+def traits_of(kind: str | None) -> Traits:
+    """Return what there is to know of a kind; of one that a feature has, and of none, nothing holds."""
+    return TRAITS.get(kind or "", Traits())
 
 
 def require_square_matrices(shape: Sequence[int], where: str) -> tuple[int, int]:
@@ -53,14 +111,8 @@ def require_cube(shape: Sequence[int], where: str) -> int:
 
 def require_rows(kind: str, path: str) -> None:
     """Raise BadInputError for data of kinds that have no rows of numbers, and say what they are for."""
-    said = {
-        "tensor": f"{path} holds a symmetric tensor of order three (kind = 'tensor'), which only the tensor power "
-        "methods (tensor-power) can decompose; give data with rows and columns here",
-        "matrices": f"{path} holds square matrices, one for each record (kind = 'matrices'): they are for the private "
-        "stochastic algorithms (k-dp-pca), which find the leading eigenvectors of their mean; give data with rows and "
-        "columns here, or the mean of the matrices as kind = 'symmetric'",
-    }
-    require(kind not in said, said.get(kind, ""))
+    said = traits_of(kind).without_rows
+    require(not said, f"{path} {said}")
 
 
 def real_array(given: Any, what: str, form: str = "rows x columns") -> np.ndarray:

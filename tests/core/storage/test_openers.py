@@ -21,7 +21,7 @@ from npmdask.core.storage.paths import NOTE, cache_folder
 from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError, RefusedError
 
-TABLES = [one.name for one in fields(Feature) if one.name not in ("name", "needs")]
+TABLES = [one.name for one in fields(Feature) if one.name not in ("name", "needs", "withheld")]
 
 
 @pytest.fixture
