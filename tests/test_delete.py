@@ -18,7 +18,7 @@ from infra.house_gates import Checkout, delete, entries, goes_with, needers
 from tests.conftest import often
 from tests.goldens.worlds import archive, unpacked, unpacked_sources
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 CHECKOUT = Checkout(root=ROOT)
 RUNS = """
 import sys
