@@ -19,10 +19,10 @@ from scipy.signal import lfilter
 from benchmarks.docs import ROOT
 from benchmarks.paper_data import IMAGES
 from npmdask.core.certificates.wording import percent
+from npmdask.core.numerics.subspaces import max_sin_theta
 from npmdask.formats.coordinate_text import open_docword
 from npmdask.planning.row_sample import SHARES, share_errors
 from npmdask.report.plots import BLUE, GREY, ORANGE, svg
-from npmdask.theory.diagnostics import max_sin_theta
 
 SHARED = ROOT.parent / "shared" / "data"
 WORDS = "nips-docword.txt.gz"

@@ -18,11 +18,10 @@ from benchmarks.theory_private_runs import Matrix, matrix, mechanism_of
 from benchmarks.theory_runs import axis_ticks, number
 from npmdask.core.algorithms import PowerMethod
 from npmdask.core.numerics.random import generator
-from npmdask.core.numerics.subspaces import Block
+from npmdask.core.numerics.subspaces import Block, max_sin_theta
 from npmdask.core.runs.mechanisms import SimulatedGaussian
 from npmdask.report.plots import BLUE, GREY, ORANGE
 from npmdask.theory import coherence_linf_bound
-from npmdask.theory.diagnostics import max_sin_theta
 
 LEVELS = {"little": 1e-4, "much": 0.1, "as printed": 0.5}  # stddev / s_k; the last times max |X_ij|, whatever that is
 RULES = {

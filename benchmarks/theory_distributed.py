@@ -17,13 +17,12 @@ from benchmarks.theory_nodes import run_alone, run_on_nodes
 from benchmarks.theory_private_runs import DELTA, GRID, Matrix, key, matrix, mechanism_of
 from benchmarks.theory_runs import axis_ticks, number, slope
 from npmdask.core.numerics.random import generator
-from npmdask.core.numerics.subspaces import Block, random_orthonormal
+from npmdask.core.numerics.subspaces import Block, max_sin_theta, random_orthonormal
 from npmdask.privacy.exact_sums import on_grid
 from npmdask.privacy.mechanisms import PrivateGaussian
 from npmdask.privacy.private_power import PrivatePower
 from npmdask.report.plots import BLUE, GREY, ORANGE
 from npmdask.theory import dist_comm
-from npmdask.theory.diagnostics import max_sin_theta
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from benchmarks.paper_figures import panels
 from benchmarks.paper_page import Rows
 from benchmarks.theory_private_runs import DELTA, Matrix, Released, matrix, mechanism_of, release
 from benchmarks.theory_runs import axis_ticks, number
+from npmdask.core.numerics.subspaces import max_sin_theta
 from npmdask.report.plots import BLUE, GREY, ORANGE
 from npmdask.theory import lowrank_error
-from npmdask.theory.diagnostics import max_sin_theta
 
 TAILS = ("falling", "flat")
 CURVES = (

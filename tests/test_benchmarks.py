@@ -51,9 +51,9 @@ from benchmarks.tensor_cases import matched, planted
 from benchmarks.tensor_floor import block_files
 from benchmarks.tensor_floor import programs as contraction_floors
 from benchmarks.topic_cases import topic_errors
+from npmdask.core.numerics.subspaces import max_sin_theta
 from npmdask.experiments import symmetric_noise
 from npmdask.synthetic import generate
-from npmdask.theory.diagnostics import max_sin_theta
 from npmdask.xarray import EOF, MCA
 from tests.conftest import often
 

@@ -30,13 +30,13 @@ from benchmarks.card import (
 from benchmarks.registry import Context, Measured, Row
 from benchmarks.rows.kill_in_pass import killed_at
 from npmdask.core.execution.threads import Threads
+from npmdask.core.numerics.subspaces import max_sin_theta
 from npmdask.core.operators import GramMatrix, View
 from npmdask.core.runs.observers import Observer
 from npmdask.core.storage.readers.dense import ReadStats
 from npmdask.core.storage.source import open_source
 from npmdask.gpu.devices import chosen_device
 from npmdask.gpu.on_device import on_device
-from npmdask.theory.diagnostics import max_sin_theta
 
 K, TOL, WORST_ANGLE = 20, 1e-9, 1e-7
 SHARE = 16  # of the rows, one in so many is enough for the processor

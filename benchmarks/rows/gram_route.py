@@ -20,9 +20,9 @@ from benchmarks.registry import Context, Measured, Row
 from benchmarks.timing import interleaved, medians, rounded
 from npmdask.core.algorithms.gram import PROBES
 from npmdask.core.execution.executor import Threads
+from npmdask.core.numerics.subspaces import max_sin_theta
 from npmdask.core.operators.gram_matrix import GramMatrix
 from npmdask.core.storage.source import open_source
-from npmdask.theory.diagnostics import max_sin_theta
 
 K = 10
 SPECTRA = {

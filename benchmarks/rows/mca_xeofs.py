@@ -21,7 +21,7 @@ from benchmarks.contest import OURS, attempted, failures, finals, is_right, judg
 from benchmarks.data import require_disk
 from benchmarks.registry import Context, Measured, Row
 from npmdask.core.numerics.random import generator
-from npmdask.theory.diagnostics import max_sin_theta
+from npmdask.core.numerics.subspaces import max_sin_theta
 
 K, GOAL = 10, 1e-3  # sin(theta) between the patterns of both, of either field
 TOL = 1e-6  # ours

@@ -16,7 +16,7 @@ import zarr
 
 from benchmarks.children import last_json, solve_command
 from benchmarks.registry import CannotRunError, Context, Measured, Row
-from npmdask.theory.diagnostics import max_sin_theta
+from npmdask.core.numerics.subspaces import max_sin_theta
 
 N, D, K = 1_000_000, 500, 5
 MISSING = 0.1

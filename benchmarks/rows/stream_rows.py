@@ -13,9 +13,9 @@ from threadpoolctl import threadpool_limits
 from benchmarks.registry import Context, Measured, Row
 from benchmarks.timing import interleaved, medians, rounded
 from npmdask.core.numerics.random import generator
+from npmdask.core.numerics.subspaces import max_sin_theta
 from npmdask.streaming.algorithms.oja import Oja
 from npmdask.streaming.algorithms.power import StreamPower
-from npmdask.theory.diagnostics import max_sin_theta
 
 K, BATCH = 10, 256
 NOISE = 0.05  # variance of all other directions; the k leading ones have 2 to 1

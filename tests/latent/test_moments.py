@@ -12,6 +12,7 @@ import scipy.sparse as sp
 import zarr
 
 import npmdask.core.operators._protocol as protocol
+from npmdask.core.algorithms import Query
 from npmdask.core.execution.executor import Threads, single_threaded_blas
 from npmdask.core.execution.reduction import PassCheckpoint, compute_node, pack, root, runs_of, tasks_of, unpack
 from npmdask.core.numerics.subspaces import Block, symmetric_part
@@ -499,3 +500,16 @@ def test_independent_components_of_both_signs_of_kurtosis(tmp_path: Path) -> Non
     u = np.linalg.qr(rng.standard_normal((3, 3)))[0]
     sphered = SampleFourth(reader=reader, view=View(shift=mean), whitening=white.matrix, sphered=True)
     np.testing.assert_allclose(run(sphered, u), run(operator, u), atol=1e-9)
+
+
+def test_where_weights_mean_nothing(tmp_path: Path) -> None:
+    _, reader = samples(tmp_path)
+    for operator in (SampleTriples, MixtureSpread):
+        with pytest.raises(BadInputError, match="of weighted rows or columns is not defined"):
+            operator(reader=reader, view=View(row_weight=np.linspace(0.5, 2, reader.shape[0]), to_centre=True))
+
+
+def test_what_a_query_asks_for_is_answered_by_the_operator_that_lists_it() -> None:
+    x = np.arange(12.0).reshape(4, 3)
+    reader: Any = open_source(x).reader
+    assert SampleTriples(reader=reader).asked(Query(block=x, scores=True)).scores

@@ -22,6 +22,7 @@ from npmdask.config import validate_config
 from npmdask.core.algorithms import Result
 from npmdask.core.algorithms.stopping import Outcome, StepView
 from npmdask.core.checkpoint.store import RunStore
+from npmdask.core.numerics.subspaces import max_sin_theta
 from npmdask.core.runs.build import make_problem
 from npmdask.core.runs.observers import Observer
 from npmdask.core.runs.problem import Request
@@ -31,7 +32,6 @@ from npmdask.errors import BadInputError, MemoryRefusedError, RefusedError
 from npmdask.formats.ingest import ingest
 from npmdask.manage.report import write_report
 from npmdask.planning.predicted_steps import rehearse_search
-from npmdask.theory.diagnostics import max_sin_theta
 from tests.conftest import planted, same_bytes, write_zarr
 from tests.core.runs.test_loop import CountingStore
 
