@@ -22,13 +22,15 @@ CHECKOUT = Checkout(root=ROOT)
 OWN = ("tests/core", "tests/cli")
 WHOLE = os.environ.get("FEATURE", "")
 
-# Without these a module is left that cannot be imported: ``needs`` of the tables has to name its feature, or the module
-# to import in a function. Less is better.
+# Without these a module is left that cannot be imported: npmdask/config.py of all but two, npmdask/xarray.py. Less is
+# better.
 WAITING = {
-    *("accounting", "advice", "cluster", "complex", "containers", "dilation", "dp_pca", "estimators", "formats", "gpu"),
-    *("manage", "missing", "planning", "privacy", "remote", "report", "rotations", "stored_gram", "streaming"),
-    *("symmetric", "tensors", "theory", "two_fields", "weights"),
+    *("accounting", "cluster", "complex", "containers", "dilation", "dp_pca", "estimators", "formats", "gpu", "manage"),
+    *("missing", "privacy", "report", "streaming", "symmetric", "tensors", "theory", "two_fields", "weights"),
+    "writers",
 }
+ASKED = {"planning", "remote", "stored_gram"}  # five tests of the core and the command line ask for these by a word
+WRITING = {"formats", "symmetric", "writers"}  # without these nothing writes the files of some tests of the core
 
 
 @pytest.fixture(scope="module")
@@ -44,11 +46,11 @@ def test_no_module_of_the_rest_imports_what_is_gone(rests: dict[str, Rest]) -> N
 
 @pytest.mark.slow
 def test_tests_of_the_core_and_the_command_line_need_no_feature(rests: dict[str, Rest]) -> None:
-    """Files are written by ``formats``. Mutant: ``import npmdask.latent`` in a function of tests/core."""
-    assert {feature for feature, rest in rests.items() if rest.went(*OWN)} <= {"formats"}
+    """Mutant: ``import npmdask.latent`` in a function of tests/core."""
+    assert {feature for feature, rest in rests.items() if rest.went(*OWN)} <= WRITING
 
 
-STANDING = sorted(CHECKOUT.parts().keys() - WAITING)
+STANDING = sorted(CHECKOUT.parts().keys() - WAITING - ASKED)
 
 
 @pytest.mark.heavy
