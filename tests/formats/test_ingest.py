@@ -766,7 +766,7 @@ from npmdask.formats import ingest
 from npmdask.writers import sparse
 source, dest, options, constants = json.loads(sys.argv[1])
 for module, name, value in constants:
-    setattr(import_module("npmdask.formats." + module), name, value)
+    setattr(import_module(module), name, value)
 sparse.SparseWriter.CHUNK = 1000
 def progress(done, total, size):
     if done >= 2000:
@@ -774,12 +774,12 @@ def progress(done, total, size):
 ingest.ingest(source, dest, progress=progress, **options)
 """
 SMALL = [
-    ("writers.journal", "JOURNAL_BYTES", 16384),
-    ("common", "BATCH_BYTES", 30000),
-    ("common", "TEXT_BYTES", 30000),
-    ("compressed", "BATCH_ENTRIES", 500),
-    ("compressed", "BUCKET_BYTES", 20000),
-    ("compressed", "MAX_BUCKETS", 4),
+    ("npmdask.writers.journal", "JOURNAL_BYTES", 16384),
+    ("npmdask.formats.common", "BATCH_BYTES", 30000),
+    ("npmdask.formats.common", "TEXT_BYTES", 30000),
+    ("npmdask.formats.compressed", "BATCH_ENTRIES", 500),
+    ("npmdask.formats.compressed", "BUCKET_BYTES", 20000),
+    ("npmdask.formats.compressed", "MAX_BUCKETS", 4),
 ]
 
 
@@ -853,7 +853,7 @@ def test_a_kill_leaves_no_trace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, options: dict[str, Any]
 ) -> None:
     for module, constant, value in SMALL:
-        monkeypatch.setattr(f"npmdask.formats.{module}.{constant}", value)
+        monkeypatch.setattr(f"{module}.{constant}", value)
     monkeypatch.setattr(SparseWriter, "CHUNK", 1000)
     source = write_source(tmp_path, name)
     ingest(source, tmp_path / "calm.zarr", **options)
