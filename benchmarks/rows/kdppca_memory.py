@@ -118,7 +118,7 @@ def measure(context: Context) -> Measured:
 ROWS = (
     Row(
         name="kdppca-memory",
-        what="peak memory (MiB) of k-DP-PCA (tight, one pass), d = 10,000, k = 5, n = 10^6 records from Zarr",
+        what="peak MiB of k-DP-PCA (tight, one pass), d = 10,000, k = 5, 10^6 records",
         target=1024.0,
         better="lower",
         run=measure,

@@ -95,8 +95,7 @@ def measure(context: Context) -> Measured:
 ROWS = (
     Row(
         name="memory-tightness",
-        what="memory that is predicted before a run over its peak: the largest of a samples and a matrix run, two "
-        "dilations, four streams",
+        what="memory predicted / peak: the largest of two runs, two dilations, four streams",
         target=1.75,
         better="lower",
         run=measure,

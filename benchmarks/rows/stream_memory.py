@@ -116,8 +116,7 @@ def measure(context: Context) -> Measured:
 ROWS = (
     Row(
         name="stream-memory",
-        what="peak memory of a stream less one batch of 256 rows, in d x k blocks, d = 10^5, k = 20: the largest of "
-        "spm (p = 2 k), oja, mb-msg and mb-rmsg",
+        what="peak memory of a stream in d x k blocks, d = 10^5, k = 20: the largest of four algorithms",
         target=10.0,
         better="lower",
         run=measure,

@@ -105,8 +105,7 @@ def angle(directions: np.ndarray, d: int) -> float:
 ROWS = (
     Row(
         name="stream-rows",
-        what="rows per second over scikit-learn's IncrementalPCA to 1.05 times its angle, d = 1000, k = 10, batches "
-        "of 256, one thread each: the best of ours",
+        what="rows a second / scikit-learn's IncrementalPCA, to 1.05 times its angle, d = 1000, k = 10",
         target=5.0,
         run=measure,
     ),
