@@ -53,9 +53,11 @@ def save(figure: Any, path: Path) -> None:
 
 
 def table(rows: Rows) -> str:
-    """Markdown; the first row is the head."""
+    """Markdown; the first row is the head, and no first cell is empty."""
     head, *body = rows
-    return "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *body))
+    return "\n".join(
+        [" | ".join(head).rstrip(), "|".join(["---"] * len(head)), *(" | ".join(r).rstrip() for r in body)]
+    )
 
 
 def write(tables: dict[str, Rows], page: Path = PAGE) -> None:
