@@ -20,13 +20,13 @@ JSON line; `SCALE=small` takes tiny data. Written by `make bench`: change `bench
 {verdict}
 
 Figures were measured beside what they are compared with, in interleaved rounds (medians): quote ratios, not seconds.
-"A / B" is the ratio of seconds, and data are i.i.d. rows of float32 with eigenvalues 1/sqrt(i) in the page cache,
-unless a row names something else; "cold": dropped from the cache before every round. A contestant that misses the
-demanded accuracy counts as wrong, and its time is no time to beat. Accuracies of all rows:
+"A / B" is the ratio of seconds, and data are rows of float32 in the page cache, unless a row names something else
+("cold": dropped from the cache before every round). Eigenvalues are 1/sqrt(i) in `gram-*`, 1/i in `gpu-*`. A contestant
+that misses the demanded accuracy is wrong, and its time does not count. Accuracies of all rows:
 [results](../../benchmarks/results/bench.json).
 
-`make bench` ends with 1 if a row cannot be measured, an answer of ours is wrong, or a peer crashes or is wrong
-unexpectedly (`KNOWN_WRONG` lists the expected); with 3 if all is right and a target is missed.
+`make bench` ends with 1 if a row cannot be measured, an answer of ours is wrong, or a peer fails that is not in
+`KNOWN_WRONG`; with 3 if all is right and a target is missed.
 """
 # Sections of the page, and how the names of their rows begin; the last takes what no other does
 AREAS: dict[str, tuple[str, ...]] = {
@@ -80,7 +80,7 @@ def write_table(rows: list[Row], results: dict[str, dict[str, Any]]) -> None:
 def _verdict(rows: list[Row], results: dict[str, dict[str, Any]]) -> str:
     held = sum(line["holds"] for line in results.values())
     missed = "" if held == len(results) else "; missed ones are bold, with [reasons](#missed-targets)"
-    unmeasured = f"; {len(rows) - len(results)} not measured yet" if len(results) < len(rows) else ""
+    unmeasured = f"; {len(rows) - len(results)} not measured" if len(results) < len(rows) else ""
     return f"**{held} of {len(rows)} targets hold**{missed}{unmeasured}."
 
 

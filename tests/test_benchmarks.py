@@ -101,7 +101,7 @@ def test_the_page_is_what_the_results_say(tmp_path: Path, monkeypatch: pytest.Mo
     assert "| 2.5 | ≥ 2\n" in page and "**1 of 1 targets hold**." in page and "Missed targets" not in page
     write_table(rows, {"a": line | {"target": 3.0}})  # it answered another question
     page = (tmp_path / "page.md").read_text()
-    assert "\n`a` | x / y | not measured | ≥ 2\n" in page and "good" not in page and "1 not measured yet" in page
+    assert "\n`a` | x / y | not measured | ≥ 2\n" in page and "good" not in page and "; 1 not measured." in page
 
 
 def test_a_row_that_breaks_fails_the_run_and_says_why(tmp_path: Path) -> None:

@@ -189,7 +189,8 @@ def _ask(
 ROWS = (
     Row(
         name="peers-samples",
-        what=f"the best of {len(CONTESTANTS) - 1} other programs / ours: 2 GiB of rows, k = 20, sin(theta) <= 1e-4",
+        what=f"best of {len(CONTESTANTS) - 1} other programs / ours: 2 GiB, sigma_i = 1/sqrt(i), k = 20, sin(theta) "
+        "<= 1e-4",
         target=1.0,
         run=in_memory,
         data=("peers",),
