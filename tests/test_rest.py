@@ -22,13 +22,6 @@ CHECKOUT = Checkout(root=ROOT)
 OWN = ("tests/core", "tests/cli")
 WHOLE = os.environ.get("FEATURE", "")
 
-# Without these a module is left that cannot be imported: npmdask/config.py of all but two, npmdask/xarray.py. Less is
-# better.
-WAITING = {
-    *("accounting", "cluster", "complex", "containers", "dilation", "dp_pca", "estimators", "formats", "gpu", "manage"),
-    *("missing", "privacy", "report", "streaming", "symmetric", "tensors", "theory", "two_fields", "weights"),
-    "writers",
-}
 ASKED = {"planning", "remote", "stored_gram"}  # five tests of the core and the command line ask for these by a word
 WRITING = {"formats", "symmetric", "writers"}  # without these nothing writes the files of some tests of the core
 
@@ -41,7 +34,7 @@ def rests() -> dict[str, Rest]:
 @pytest.mark.slow
 def test_no_module_of_the_rest_imports_what_is_gone(rests: dict[str, Rest]) -> None:
     """Mutant: ``import npmdask.topics`` in npmdask/manage/gc.py."""
-    assert {feature for feature, rest in rests.items() if rest.faults} == WAITING & rests.keys()
+    assert {feature for feature, rest in rests.items() if rest.faults} == set()
 
 
 @pytest.mark.slow
@@ -50,7 +43,7 @@ def test_tests_of_the_core_and_the_command_line_need_no_feature(rests: dict[str,
     assert {feature for feature, rest in rests.items() if rest.went(*OWN)} <= WRITING
 
 
-STANDING = sorted(CHECKOUT.parts().keys() - WAITING - ASKED)
+STANDING = sorted(CHECKOUT.parts().keys() - ASKED)
 
 
 @pytest.mark.heavy

@@ -108,6 +108,7 @@ FEATURES: tuple[Feature, ...] = (
         executors={
             "cluster": "npmdask.cluster.workers:executor_of",
             "address": "npmdask.cluster.clusters:scheduler_of",
+            "a scheduler file": "npmdask.cluster.clusters:is_scheduler_file",
         },
         needs=("gpu",),
     ),
