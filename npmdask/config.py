@@ -763,8 +763,9 @@ def _placed(
     given = {key: place for key, place in (("run.store", store), ("run.start", start)) if place}
     config = validate_config(_changed(content, {**changes, **given}), name)
     named = dict.fromkeys(("algorithms", "stream_algorithms"), config.algorithm.name)
-    for kind, key in (named | {"kinds": config.stream and "stream", "routes": config.privacy and "privacy"}).items():
-        features.require(kind, key)
+    tabled = {"kinds": config.stream and "stream", "routes": config.privacy and "privacy"}
+    for kind, word in (named | tabled).items():
+        features.require(kind, word)
     placed: dict[str, dict[str, Any]] = {"run": {}}
     for key, beside in BESIDE.items():
         table, field = key.split(".")

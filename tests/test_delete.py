@@ -94,11 +94,14 @@ def test_the_rest_goes_on_without_it(feature: str, begun: Path, tmp_path: Path) 
     package, run = tmp_path / "npmdask", tmp_path / "run"
     shutil.copytree(ROOT / "npmdask", package, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(begun, run)
-    delete(tmp_path, CHECKOUT, goes_with(feature, needers(entries(CHECKOUT), ())) & CHECKOUT.parts().keys())
+    gone = goes_with(feature, needers(entries(CHECKOUT), ())) & CHECKOUT.parts().keys()
+    delete(tmp_path, CHECKOUT, gone)
     (tmp_path / "plain.toml").write_text(TOML.format(begun.parent / "x.zarr"))
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    commands = (["-m", "npmdask", "--help"], ["-m", "npmdask", "run", "plain.toml"])
-    for command in (["-c", "import npmdask"], ["-c", RUNS, str(run)], *commands):
+    commands = [["-c", "import npmdask"], ["-c", RUNS, str(run)], ["-m", "npmdask", "--help"]]
+    if "manage" not in gone:  # it prints answers
+        commands.append(["-m", "npmdask", "run", "plain.toml"])
+    for command in commands:
         words = [sys.executable, "-W", "ignore", *command]
         done = subprocess.run(words, capture_output=True, text=True, env=environment, cwd=tmp_path)
         assert done.returncode == 0, done.stderr[-2000:]

@@ -22,7 +22,12 @@ CHECKOUT = Checkout(root=ROOT)
 OWN = ("tests/core", "tests/cli")
 WHOLE = os.environ.get("FEATURE", "")
 
-ASKED = {"planning", "remote", "stored_gram"}  # five tests of the core and the command line ask for these by a word
+# Tests of the core and the command line ask for these: by a word, with an array in memory, or print an answer.
+ASKED = {"cluster", "containers", "manage", "planning", "privacy", "remote", "stored_gram"}
+WAITING = {  # with each of these goes one of them
+    *("accounting", "complex", "formats", "gpu", "report", "symmetric", "tensors", "theory", "writers"),
+    *("estimators", "missing", "streaming", "weights"),  # a job of tests/faults
+}
 WRITING = {"formats", "symmetric", "writers"}  # without these nothing writes the files of some tests of the core
 
 
@@ -43,7 +48,7 @@ def test_tests_of_the_core_and_the_command_line_need_no_feature(rests: dict[str,
     assert {feature for feature, rest in rests.items() if rest.went(*OWN)} <= WRITING
 
 
-STANDING = sorted(CHECKOUT.parts().keys() - ASKED)
+STANDING = sorted(CHECKOUT.parts().keys() - ASKED - WAITING)
 
 
 @pytest.mark.heavy
