@@ -260,13 +260,12 @@ def _known(store: RunStore, holder: Holder | None) -> dict[str, Any]:
         built = "moments" if store.path.name.endswith(".partial.passes") else "?"  # npmdask moments
         return begun | {"what": built, "state": state, "error": last_error(store)}
     try:
-        kind = kind_of(spec)
+        found = begun | kind_of(spec).status(store, spec, state)
     except (BadInputError, RefusedError) as error:  # nothing is wrong with the store of what is not here
         if not (what := spec["data"].get("kind")):
             raise
         state = "finished" if store.part_meta("result") is not None else state
         return begun | {"what": what, "state": state, "error": str(error)}
-    found = begun | kind.status(store, spec, state)
     if "error" not in found:
         found["error"] = "" if found["state"] in ("finished", "running") else last_error(store)
     return found
