@@ -103,7 +103,10 @@ def as_markdown(tallies: dict[tuple[str, str], Tally]) -> str:
         lines.append(f"| {claim} | {' | '.join(cells)} |")
     stated, near = tallies["told", "value"], tallies["always", "an eigenvalue near"]
     converged, stopped = (_times(stated.median(converged=flag)) for flag in (True, False))
-    lines += ["", f"Values are stated {converged} times too large where runs converged, {stopped} where they were stopped;"]
+    lines += [
+        "",
+        f"Values are stated {converged} times too large where runs converged, {stopped} where they were stopped;",
+    ]
     return "\n".join([*lines, f"{stated.problems} of {near.problems} state values; `nearest` held in {near.covered}."])
 
 

@@ -120,7 +120,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.mark.slow
 def test_the_first_blocks_run_as_they_are_printed(tmp_path: Path, installed: dict[str, str]) -> None:
-    """By a shell beside the checkout, from the installation to a page with plots; only the file of rows is made here."""
+    """By a shell beside the checkout, from installation to a page with plots; only the file of rows is made here."""
     shell, own = blocks("docs/start.md", "sh")
     python = blocks("docs/start.md", "python")[0]
     (tmp_path / "npmdask").symlink_to(ROOT)
