@@ -421,7 +421,9 @@ class RunConfig(ConfigTable):
     @property
     def streams(self) -> bool:
         """Whether rows are learnt from once, as they come: a streaming algorithm, or a [stream] table."""
-        return self.stream is not None or features.knows("stream_algorithms", self.algorithm.name)
+        name = self.algorithm.name  # a plain one is known without looking for packages
+        other = name not in ("auto", *ALGORITHMS) and features.knows("stream_algorithms", name)
+        return self.stream is not None or other
 
     def stream_problem(self) -> StreamProblem:
         """The stream opened and everything checked; nothing is read but held-out rows and the width of files."""

@@ -128,7 +128,7 @@ def inspect(path: str | Path) -> dict[str, Any]:
 
 def _is_data_in_bucket(place: str) -> bool:
     """Say whether a place is the URL of an object store, and no run lies there."""
-    stored = features.found("stores", place.partition(OF_URL)[0])
+    stored = features.found("stores", place.partition(OF_URL)[0]) if is_remote(place) else None
     return is_remote(place) and not (stored and stored.holds_run(place))
 
 
