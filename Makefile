@@ -43,8 +43,8 @@ check: env          ## the fast loop: format, lint, types, fast tests
 house: env          ## what a plain run loads and what can be deleted, beside their limits; half a minute; docs/project/house.md
 	@$(BIN)/python -m infra.house_gates --table
 
-delete: env          ## each feature is deleted in a copy, with all that needs it: the rest imports, runs, resumes; three minutes
-	@$(BIN)/python -m pytest tests/core/test_delete.py
+delete: env          ## each feature is deleted in a copy, with all that needs it: the rest runs, resumes, passes its checks; FEATURE=topics for one
+	@FEATURE=$(FEATURE) $(BIN)/python -m pytest tests/test_delete.py tests/test_rest.py $(if $(FEATURE),-k "[$(FEATURE)]")
 
 docs: env           ## the site, in build/site: pages, API, gallery; offline; a warning or a broken link is an error
 	@$(BIN)/python -m sphinx --builder html --nitpicky --fail-on-warning --keep-going --quiet docs build/site

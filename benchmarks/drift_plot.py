@@ -15,8 +15,8 @@ import numpy as np
 
 from benchmarks.docs import ROOT
 from npmdask import StreamingPCA
+from npmdask.core.numerics.subspaces import max_sin_theta
 from npmdask.report.plots import BLUE, GREY, ORANGE, svg
-from npmdask.theory.diagnostics import max_sin_theta
 
 PICTURE = ROOT / "docs" / "tutorials" / "streaming-drift.svg"
 DAYS, ROWS, COLUMNS, BATCH = 40, 2000, 100, 200

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from statistics import fmean
+from typing import TypeVar
 
 from benchmarks import kdppca_allocation
 from benchmarks.docs import RESULTS, ROOT
@@ -26,17 +29,17 @@ RELATION = "record_replace"  # of what is kept
 RANDOM_BASES = 50
 DRAWN = ("1a", "1b", "1c")  # as plots too
 COLUMNS = {
-    "tight": "tight (ours)",
-    "tight-matched": "the same at the epsilon of k-DP-PCA",
+    "tight": "ours",
     "k-dp-pca": "k-DP-PCA as printed",
-    "k-dp-pca-large": "k-DP-PCA, batches n / 20",
+    "k-dp-pca-large": "batches n / 20",
     "k-dp-ojas": "k-DP-Ojas, sound",
-    "k-dp-ojas-paper": "k-DP-Ojas as printed, NOT private",
+    "k-dp-ojas-paper": "as printed, NOT private",
     "dp-gauss-1": "DP-Gauss-1",
     "dp-gauss-2": "DP-Gauss-2",
     "dp-power": "DP-Power",
     "exact": "exact, not private",
 }
+T = TypeVar("T")
 
 
 def kept() -> dict[str, list[Point]]:
@@ -47,15 +50,22 @@ def kept() -> dict[str, list[Point]]:
 
 def tables(found: dict[str, list[Point]]) -> dict[str, Rows]:
     """zeta of every figure, what DP-Ojas may do for its noise, and all claims."""
-    own: dict[str, Rows] = {f"figure {name}": errors(points) for name, points in found.items()}
-    own |= kdppca_allocation.tables(kept_json(kdppca_allocation.NAME))
+    own: dict[str, Rows] = kdppca_allocation.tables(kept_json(kdppca_allocation.NAME))
     every = [point for points in found.values() for point in points]
-    return own | {"target": target(every), "claims": claims(every)}
+    head, *rows = target(every)
+    bounded = [row for _, lines in groupby(rows, key=itemgetter(0)) for row in chosen(list(lines))]
+    return own | {"figures": errors(found), "target": [head, *bounded], "claims": by_claim(claims(every))}
+
+
+def chosen(x: Sequence[T]) -> list[T]:
+    """The first and the last of the points of a figure, and the middle one of five and more; the CSV has all."""
+    places = (0, len(x) // 2, -1) if len(x) > 4 else (0, -1)
+    return [x[place] for place in places]
 
 
 def target(points: Sequence[Point]) -> Rows:
     """Ours beside k-DP-PCA at the same true (epsilon, delta), with 95 % bands, in the figures that draw both."""
-    names = {"ours": "tight-matched", **{COLUMNS[name]: name for name in ("k-dp-pca", "k-dp-pca-large")}}
+    names = {"ours": "tight-matched", "k-DP-PCA as printed": "k-dp-pca", "k-DP-PCA, batches n / 20": "k-dp-pca-large"}
     rows = [["figure", "x", "trials", *names, "a random basis", "k-DP-PCA as printed / ours, by their bands"]]
     for ours in (point for point in points if point.method == "tight-matched"):
         beside = {p.method: p for p in points if (p.figure, p.setting) == (ours.figure, ours.setting)}
@@ -86,18 +96,29 @@ def _random(setting: Setting) -> str:
     return f"{fmean(stream.zeta(basis) for basis in bases):.3f}"
 
 
-def errors(points: Sequence[Point]) -> Rows:
-    """Mean zeta of the sound methods, and of what is possible without privacy."""
-    names = [name for name in COLUMNS if any(point.method == name for point in points)]
-    rows = [["k", points[0].vary, "trials", *(COLUMNS[name] for name in names)]]
-    for k in dict.fromkeys(point.k for point in points):
-        own = [point for point in points if point.k == k]
-        curves = curves_of(own)
-        for i, x in enumerate(curves["tight"].x):
-            zetas = [f"{curves[name].zeta[i]:.2g}" for name in names]
-            trials = _trials(point for point in own if point.x == x and point.method in names)
-            rows.append([str(k), _number(x), trials, *zetas])
+def errors(found: dict[str, list[Point]]) -> Rows:
+    """Mean zeta of all methods at some points of every figure but 1a, which is 2c with fewer methods."""
+    rows = [["figure", "k", "x", *COLUMNS.values()]]
+    for figure, points in (one for one in found.items() if one[0] != "1a"):
+        for k in dict.fromkeys(point.k for point in points):
+            curves = curves_of([point for point in points if point.k == k])
+            for i in chosen(range(len(curves["tight"].x))):
+                zetas = [f"{curves[name].zeta[i]:.2g}" if name in curves else "" for name in COLUMNS]
+                rows.append([figure, str(k), f"{points[0].vary} = {_number(curves['tight'].x[i])}", *zetas])
     return rows
+
+
+def by_claim(found: Rows) -> Rows:
+    """Every claim once: the figures where it is seen for all k, and the others."""
+    figures: dict[str, dict[str, bool]] = {}
+    for figure, _, claim, seen, _ in found[1:]:
+        own = figures.setdefault(claim, {})
+        own[figure] = own.get(figure, True) and seen == "yes"
+    lists = {
+        c: [[f for f, holds in own.items() if holds == yes] for yes in (True, False)] for c, own in figures.items()
+    }
+    rows = [[claim, *(", ".join(names) or "-" for names in two)] for claim, two in lists.items()]
+    return [["must be seen", "seen in", "not seen in"], *rows]
 
 
 def plots(found: dict[str, list[Point]], folder: Path) -> None:

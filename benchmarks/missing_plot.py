@@ -12,8 +12,8 @@ import numpy as np
 
 import npmdask
 from benchmarks.docs import ROOT
+from npmdask.core.numerics.subspaces import max_sin_theta
 from npmdask.report.plots import BLUE, GREY, ORANGE, svg
-from npmdask.theory.diagnostics import max_sin_theta
 
 PICTURE = ROOT / "docs" / "howto" / "missing-rules.svg"
 ROWS, COLUMNS, DEVIATIONS = 2000, 40, (6.0, 4.0, 3.0)

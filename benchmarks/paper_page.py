@@ -53,9 +53,11 @@ def save(figure: Any, path: Path) -> None:
 
 
 def table(rows: Rows) -> str:
-    """Markdown; the first row is the head."""
+    """Markdown; the first row is the head, and no first cell is empty."""
     head, *body = rows
-    return "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *body))
+    return "\n".join(
+        [" | ".join(head).rstrip(), "|".join(["---"] * len(head)), *(" | ".join(r).rstrip() for r in body)]
+    )
 
 
 def write(tables: dict[str, Rows], page: Path = PAGE) -> None:
@@ -98,8 +100,8 @@ def _table1(lines: list[dict[str, Any]]) -> Rows:
 
 def _methods(found: dict[str, Any]) -> Rows:
     head = [
-        "k (gap)", "method", "iterations", "rows", "CPU seconds", "suboptimality", "after one pass of rows",
-        "rank, mean (most)", "rows of a step, mean", "test held", "rank Π(P + ηC), most",
+        "k (gap)", "method", "rows", "suboptimality", "after one pass of rows", "rank, mean (most)",
+        "rows of a step, mean", "rank Π(P + ηC), most",
     ]  # fmt: skip
     rows = [head]
     for k, methods in found.items():
@@ -113,14 +115,11 @@ def _methods(found: dict[str, Any]) -> Rows:
 def _line(run: dict[str, Any]) -> list[str]:
     points, means = run["points"], run["means"]
     error, seen, steps = points["suboptimality"], points["rows"], points["step"]
-    batched = "projected_rank" in points
     within = [i for i, rows in enumerate(seen) if rows <= steps[-1]]
     return [
-        f"{steps[-1]:,.0f}", f"{seen[-1]:,.0f}", f"{points['seconds'][-1]:.1f}", f"{error[-1]:.1e}",
-        f"{error[within[-1]]:.1e}" if within else "still warming up",
-        f"{means['rank']:.1f} ({run['largest_rank']:.0f})",
-        f"{means['batch']:.1f}", f"{means['held']:.0%}" if batched else "",
-        f"{max(points['projected_rank']):.3g}" if batched else "",
+        f"{seen[-1]:,.0f}", f"{error[-1]:.1e}", f"{error[within[-1]]:.1e}" if within else "still warming up",
+        f"{means['rank']:.1f} ({run['largest_rank']:.0f})", f"{means['batch']:.1f}",
+        f"{max(points['projected_rank']):.3g}" if "projected_rank" in points else "",
     ]  # fmt: skip
 
 
@@ -135,25 +134,21 @@ def stream_tables(found: dict[str, Any]) -> dict[str, Rows]:
 
 
 def _errors(found: dict[str, Any]) -> Rows:
-    head = ["d", "k", "p", "L", "rows n", "error", "slope of the last points", "claimed"]
-    body = []
-    for lines in found["lines"].values():
-        for line in lines:
-            sizes = [f"{line[name]}" for name in ("d", "k", "p", "L")]
-            body.append([*sizes, f"{line['n'][-1]:,}", f"{line['error'][-1]:.4f}", f"{line['slope']:.2f}", "-0.5"])
-    return [head, *body]
+    lines = {tuple(line[name] for name in "dpL"): line for lines in found["lines"].values() for line in lines}
+    body = [[*map(str, sizes), f"{line['error'][-1]:.4f}", f"{line['slope']:.2f}"] for sizes, line in lines.items()]
+    return [["d", "p", "L", "error", "slope of the last points"], *body]
 
 
 def _gaps(found: dict[str, Any]) -> Rows:
     head = [
-        "p", "s_(p+1) / s_k", f"no noise, to {found['tol']:g}", "theory, best q (q)", "theory, q = k",
-        f"Gaussian noise, to {found['noisy_tol']:g}", "it ends at", "noise towards u_(p+1) ends at", "predicted",
+        "p", "s_(p+1) / s_k", f"no noise, to {found['tol']:g}", "theory, best q", "theory, q = k",
+        "Gaussian noise ends at", "noise towards u_(p+1) ends at", "predicted",
         f"blocks of a stream, to {found['stream_tol']:g}",
     ]  # fmt: skip
     body = [
         [
-            str(line["p"]), f"{line['ratio']:.3f}", _count(line["exact"]), f"{line['theory_q']:.0f} ({line['q']})",
-            f"{line['theory_k']:.0f}", _count(line["noisy"]), f"{line['gaussian']:.3f}", f"{line['towards']:.3f}",
+            str(line["p"]), f"{line['ratio']:.3f}", _count(line["exact"]), f"{line['theory_q']:.0f}",
+            f"{line['theory_k']:.0f}", f"{line['gaussian']:.3f}", f"{line['towards']:.3f}",
             f"{line['predicted']:.3f}", _count(line["stream"]),
         ]
         for line in found["lines"]

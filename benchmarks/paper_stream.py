@@ -24,8 +24,8 @@ from benchmarks.docs import ROOT
 from benchmarks.paper_figures import errors_figure, gap_figure
 from benchmarks.paper_page import keep, kept, message, save, stream_tables, table, write
 from npmdask.core.algorithms import PowerMethod
+from npmdask.core.numerics.subspaces import max_sin_theta
 from npmdask.streaming.algorithms.power import StreamPower
-from npmdask.theory.diagnostics import max_sin_theta
 
 BATCH = 4096
 RATIO = 0.5  # s_{k+1} / s_k of the spiked model: lambda_i = sigma = 1

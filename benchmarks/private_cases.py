@@ -23,11 +23,11 @@ from npmdask.core.runs.resources import Resources
 from npmdask.core.runs.solution import Solution
 from npmdask.core.storage.source import open_source
 from npmdask.experiments import symmetric_noise
-from npmdask.formats.writers.dense import DenseWriter
 from npmdask.ledger import open_ledger
 from npmdask.ledger.granting import grant_source
 from npmdask.privacy.neighbors import make_relation
 from npmdask.privacy.request import Privacy
+from npmdask.writers.dense import DenseWriter
 
 K = 10
 STEPS = 5

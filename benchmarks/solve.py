@@ -15,9 +15,9 @@ import numpy as np
 
 import npmdask
 from npmdask.core.execution.memory import high_water
+from npmdask.core.numerics.subspaces import max_sin_theta
 from npmdask.core.runs.observers import Observer
 from npmdask.core.storage.readers.dense import ReadStats
-from npmdask.theory.diagnostics import max_sin_theta
 
 
 class Progress(Observer):

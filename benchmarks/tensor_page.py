@@ -65,17 +65,6 @@ def slopes(lines: dict[str, Line]) -> Rows:
     return rows
 
 
-def levels(lines: dict[str, Line]) -> Rows:
-    """All levels with their 95 % bands."""
-    rows = [["what", "at", "level", "95 % band"]]
-    for name, line in lines.items():
-        series = SERIES[name]
-        for x, value, stderr in zip(line["x"], line["value"], line["stderr"], strict=True):
-            low, high = Level(value, stderr).band
-            rows.append([series.label, f"{series.vary} = {x:,}", _number(value), f"{_number(low)} to {_number(high)}"])
-    return rows
-
-
 def _count(line: Line) -> str:
     least, most = min(line["trials"]), max(line["trials"])
     return str(most) if least == most else f"{most} ({least} at the largest)"
@@ -87,7 +76,7 @@ def _number(value: float) -> str:
 
 def noise_tables(lines: dict[str, Line]) -> dict[str, Rows]:
     own = {name: line for name, line in lines.items() if name not in WHITENED}
-    return {"noise slopes": slopes(own), "noise levels": levels(own), "whitening": whitening(lines)}
+    return {"noise slopes": slopes(own), "whitening": whitening(lines)}
 
 
 def whitening(lines: dict[str, Line]) -> Rows:
@@ -110,14 +99,11 @@ def _with_band(value: float, stderr: float) -> str:
 
 def online_tables(lines: dict[str, Line]) -> dict[str, Rows]:
     own = {name: line for name, line in lines.items() if SERIES[name].claimed is not None}
-    rows = [["deflation line", "of 4 components found, mean", "trials"]]
+    rows = [["deflation line", "of 4 components found, mean"]]
     for name in ("printed line", "corrected line"):
-        rows.append([name, f"{lines[name]['mean'][0]:.2f}", str(lines[name]["trials"][0])])
-    memory = [["d", "bytes of the state", "per d"]]
-    for d in MEMORY:
-        size = state_bytes(d)
-        memory.append([f"{d:,}", f"{size:,}", f"{size / d:.1f}"])
-    return {"online slopes": slopes(own), "online levels": levels(own), "deflation": rows, "memory": memory}
+        rows.append([name, f"{lines[name]['mean'][0]:.2f}"])
+    memory = [["d", "bytes of the state per d"], *([f"{d:,}", f"{state_bytes(d) / d:.1f}"] for d in MEMORY)]
+    return {"online slopes": slopes(own), "deflation": rows, "memory": memory}
 
 
 def epsilons(lines: dict[str, Line]) -> dict[str, Line]:
@@ -138,18 +124,23 @@ def _epsilon(formula: Callable[[float], float], level: float, stderr: float) -> 
 
 def private_tables(lines: dict[str, Line]) -> dict[str, Rows]:
     rows = [["what", "against", "trials of a point", "measured power", "claimed", "holds"]]
-    values = [["what", "d", "epsilon", "95 % band"]]
-    for name, line in epsilons(lines).items():
+    found = epsilons(lines)
+    values = [["d", *found]]
+    for d in next(iter(found.values()))["x"]:
+        values.append([f"{d:,}", *(_level_at(line, d) for line in found.values())])
+    for name, line in found.items():
         logarithmic = name in LOGARITHMIC
         rows.append(_private_row(f"epsilon, {name}", line, None if logarithmic else 1.0))
         if logarithmic:
             rows.append(_private_row(f"epsilon / ln d, {name}", _over_logarithm(line), 0.0))
-        for x, value, stderr in zip(line["x"], line["value"], line["stderr"], strict=True):
-            low, high = Level(value, stderr).band
-            values.append([name, f"{x:,}", _number(value), f"{_number(low)} to {_number(high)}"])
-    for name in ("private", "input"):
-        rows.append(_private_row(f"largest noise per sensitivity, {SERIES[name].label}", lines[name], None))
     return {"private slopes": rows, "private levels": values}
+
+
+def _level_at(line: Line, d: int) -> str:
+    if d not in line["x"]:
+        return ""
+    i = line["x"].index(d)
+    return _with_band(line["value"][i], line["stderr"][i])
 
 
 def _private_row(label: str, line: Line, claimed: float | None) -> list[str]:

@@ -212,29 +212,21 @@ def _recovers(spectrum: np.ndarray, scale: Scale, p: int, seed: int, g_u: float)
 
 
 def tables(found: dict[str, Any]) -> dict[str, Rows]:
-    """Runs, and tolerances."""
-    rows = [[
-        "spectrum", "p", "noise", "L of the theorem", "steps measured, median", f"largest tan for L <= l <= {TIMES} L",
-        "the same, median", "end of the recursion", "measured / recursion, largest", "measured / theorem, largest",
-        "factor of a step",
-    ]]  # fmt: skip
-    for run in found["runs"]:
-        low, high = run["steps"]
-        factor = "" if run["rate"] is None else f"{run['rate']:.3f}"
-        ends = [_tan(run[name]) for name in ("worst_after", "plateau", "recursion_plateau")]
-        shares = [f"{run[name]:.3f}" for name in ("over_recursion", "over_theorem")]
-        facts = [run["spectrum"], str(run["p"]), run["noise"], f"{low} to {high}", f"{run['needed']:.0f}"]
-        rows.append([*facts, *ends, *shares, factor])
-    borne = [["tan theta_k wanted", "theorem allows", "recursion allows", "pushed, measured", "Gaussian, measured",
-              "pushed / theorem", "Gaussian / theorem"]]  # fmt: skip
+    """The worst of all kinds of noise for each spectrum and p; what is tolerated at the end."""
+    rows = [["spectrum", "p", "L of the theorem", "steps measured", f"largest tan for L <= l <= {TIMES} L",
+             "largest measured / recursion", "measured / theorem", "factor of a step"]]  # fmt: skip
+    for spectrum, p in dict.fromkeys((run["spectrum"], run["p"]) for run in found["runs"]):
+        own = [run for run in found["runs"] if (run["spectrum"], run["p"]) == (spectrum, p)]
+        low, high = own[0]["steps"]
+        needed = [run["needed"] for run in own]
+        worst = [max(run[name] for run in own) for name in ("worst_after", "over_recursion", "over_theorem")]
+        factor = next(f"{run['rate']:.3f}" for run in own if run["rate"] is not None)
+        facts = [spectrum, str(p), f"{low} to {high}", f"{min(needed):.0f} to {max(needed):.0f}"]
+        rows.append([*facts, f"{worst[0]:.4f}", f"{worst[1]:.3f}", f"{worst[2]:.3f}", factor])
+    borne = [["tan theta_k wanted", "theorem allows", "recursion allows", "pushed, measured", "Gaussian, measured"]]
     for line in found["tolerance"]:
-        cells = [line[name] for name in ("acc", "allowed", "recursion", "towards", "gaussian")]
-        ratios = [line[name] / line["allowed"] for name in ("towards", "gaussian")]
-        borne.append([number(cell) for cell in cells] + [f"{ratio:.1f}" for ratio in ratios])
-    start = [["p", "theorem allows", "measured, median", "measured, least"]]
-    for line in found["start"]:
-        start.append([str(line["p"]), *(f"{line[name]:.2f}" for name in ("allowed", "median", "least"))])
-    return {"contraction": rows, "noise borne": borne, "noise at the start": start}
+        borne.append([number(line[name]) for name in ("acc", "allowed", "recursion", "towards", "gaussian")])
+    return {"contraction": rows, "noise borne": borne}
 
 
 def _tan(value: float) -> str:

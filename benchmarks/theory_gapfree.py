@@ -153,22 +153,16 @@ def powers(found: dict[str, Any]) -> dict[str, float]:
 
 
 def tables(found: dict[str, Any]) -> dict[str, Rows]:
-    """Watched runs; iterations and noise."""
-    runs = [["p", "noise", f"steps to (1 + {found['acc']:g}) s_(k+1), median", "largest excess, second half",
-             "least sin theta_k, second half"]]  # fmt: skip
-    for run in found["runs"]:
-        runs.append([str(run["p"]), number(run["noise"]), f"{run['needed']:.0f}", f"{run['worst_excess']:.1e}",
-                     f"{run['least_sine']:.3f}"])  # fmt: skip
-    rows = [["epsilon", "ln(d / epsilon) / epsilon", "steps, hardest spectrum", "its values above",
-             "steps, tied spectrum", "noise: epsilon^2 s_(k+1)", "measured, pushed", "measured, Gaussian"]]  # fmt: skip
+    """Steps and noise by epsilon."""
+    rows = [["epsilon", "ln(d / epsilon) / epsilon", "steps, hardest spectrum", "noise: epsilon^2 s_(k+1)",
+             "measured, pushed", "measured, Gaussian"]]  # fmt: skip
     for line, noise in zip(found["steps"], found["noise"], strict=True):
-        rows.append([number(line["acc"]), f"{line['theory']:.0f}", f"{line['hard']:.0f}",
-                     f"1 + {line['multiple']:g} epsilon", f"{line['tied']:.0f}",
-                     *(number(noise[name]) for name in ("allowed", "towards", "gaussian"))])  # fmt: skip
+        sizes = (number(noise[name]) for name in ("allowed", "towards", "gaussian"))
+        rows.append([number(line["acc"]), f"{line['theory']:.0f}", f"{line['hard']:.0f}", *sizes])
     power = powers(found)
-    rows.append(["power of epsilon", f"{power['theory']:+.2f}", f"{power['hard']:+.2f}", "", "", "+2.00",
+    rows.append(["power of epsilon", f"{power['theory']:+.2f}", f"{power['hard']:+.2f}", "+2.00",
                  f"{power['towards']:+.2f}", f"{power['gaussian']:+.2f}"])  # fmt: skip
-    return {"gapfree": runs, "gapfree epsilon": rows}
+    return {"gapfree": rows}
 
 
 def figure(found: dict[str, Any]) -> Any:

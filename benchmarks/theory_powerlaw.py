@@ -134,25 +134,15 @@ def _borne(spectrum: np.ndarray, p: int, kind: str, seed: int, scale: Scale, g: 
 
 
 def tables(found: dict[str, Any]) -> dict[str, Rows]:
-    """By p, by k, noise."""
-    rows = [["p", "measured, median", "least to most", "predicted by best q", "its q", "predicted / measured",
-             "Theorem 2.4 (q = k, exponent 1/4)"]]  # fmt: skip
-    for line in found["ranks"]:
-        span = f"{line['least']} to {line['most']}"
-        rows.append([str(line["p"]), f"{line['median']:.0f}", span, f"{line['predicted']:.0f}", f"{line['q']:.0f}",
-                     f"{line['predicted'] / line['median']:.2f}", f"{line['printed']:.0f}"])  # fmt: skip
-    grown = [["k", "p = k", "p = 2 k", "gain", "gain / k"]]
-    for line in found["grown"]:
-        gain = line["tight"] / line["wide"]
-        grown.append([str(line["k"]), f"{line['tight']:.0f}", f"{line['wide']:.0f}", f"{gain:.1f}",
-                      f"{gain / line['k']:.2f}"])  # fmt: skip
-    noise = [["p", "Theorem 2.4 allows", "Theorem 2.2 (q = max(k, p / 2), constant 1)", "acc (s_k - s_(p+1))",
-              "towards u_(p+1), measured", "Gaussian, measured", "towards / Theorem 2.2"]]  # fmt: skip
-    for line in found["noise"]:
-        names = ("dependent", "improved", "sharp", "towards", "gaussian")
-        noise.append([str(line["p"]), *(number(line[name]) for name in names),
-                      f"{line['towards'] / line['improved']:.2f}"])  # fmt: skip
-    return {"powerlaw": rows, "powerlaw k": grown, "powerlaw noise": noise}
+    """Steps and noise by p."""
+    rows = [["p", "steps, median (least to most)", "best q predicts (q)", "Theorem 2.4", "noise: Theorem 2.4 allows",
+             "Theorem 2.2", "towards u_(p+1), measured", "Gaussian, measured"]]  # fmt: skip
+    for line, noise in zip(found["ranks"], found["noise"], strict=True):
+        measured = f"{line['median']:.0f} ({line['least']} to {line['most']})"
+        predicted = [f"{line['predicted']:.0f} ({line['q']:.0f})", f"{line['printed']:.0f}"]
+        sizes = [number(noise[name]) for name in ("dependent", "improved", "towards", "gaussian")]
+        rows.append([str(line["p"]), measured, *predicted, *sizes])
+    return {"powerlaw": rows}
 
 
 def powers(found: dict[str, Any]) -> tuple[float, float]:

@@ -103,25 +103,24 @@ def theorem(case: dict[str, Any], spectrum: np.ndarray, entry: float) -> float:
 
 
 def tables(found: dict[str, Any]) -> dict[str, Rows]:
-    """Powers; and the lines themselves."""
-    powers = [["error against", "basis", "noise", "measured power", "the bound's", "error, first to last",
-               "of the project's answer", "error / Theorem 1.3", "error / Theorem 1.4",
-               "error / explicit bound"]]  # fmt: skip
+    """Powers, and errors beside the theorems."""
+    powers = [["error against", "basis", "power, printed noise", "exact noise", "the bound's",
+               "error / Theorem 1.3", "error / Theorem 1.4"]]  # fmt: skip
     for name, lines in found["lines"].items():
-        for line in lines:
-            ends = [f"{line[key][0]:.4f} to {line[key][-1]:.4f}" for key in ("error", "answer")]
+        for basis in dict.fromkeys(line["basis"] for line in lines):
+            own = [line for line in lines if line["basis"] == basis]
+            span = f"{name} = {number(own[0]['x'][0])} to {number(own[0]['x'][-1])}"
+            measured = [f"{line['power']:+.2f}" for line in own]
             ratios = [
-                _range(np.divide(line["error"], line[name_])) for name_ in ("formula", "coherent_formula", "bound")
+                _range(np.concatenate([np.divide(line["error"], line[key]) for line in own]))
+                for key in ("formula", "coherent_formula")
             ]
-            span = f"{name} = {number(line['x'][0])} to {number(line['x'][-1])}"
-            basis = BASES.get(line["basis"], "mu as given")
-            powers.append([span, basis, CALIBRATIONS[line["calibration"]], f"{line['power']:+.2f}",
-                           f"{line['formula_power']:+.2f}", *ends, *ratios])  # fmt: skip
+            powers.append([span, BASES.get(basis, "varied"), *measured, f"{own[0]['formula_power']:+.2f}", *ratios])
     return {"private": powers}
 
 
 def _range(values: np.ndarray) -> str:
-    return f"{values.min():.3f} to {values.max():.3f}"
+    return f"{values.min():.2f} to {values.max():.2f}"
 
 
 def figure(found: dict[str, Any]) -> Any:

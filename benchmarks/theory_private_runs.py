@@ -19,12 +19,11 @@ from scipy.linalg import hadamard
 
 from npmdask.accounting import Budget
 from npmdask.core.numerics.random import Rounding, generator
-from npmdask.core.numerics.subspaces import Block
+from npmdask.core.numerics.subspaces import Block, max_sin_theta
 from npmdask.privacy.exact_sums import on_grid
 from npmdask.privacy.mechanisms import Entropy, PrivateGaussian
 from npmdask.privacy.neighbors import SymmetricEntry
 from npmdask.privacy.private_power import PrivatePower
-from npmdask.theory.diagnostics import max_sin_theta
 
 DELTA, GRID, TOP = 1e-6, 2.0**-20, 2e4  # of every run; s_k
 RATIO = 0.3  # s_{k+1} / s_k

@@ -86,17 +86,15 @@ def _tail(k: int, p: int, scale: Scale) -> dict[str, Any]:
 
 
 def tables(found: dict[str, Any]) -> dict[str, Rows]:
-    """Quantiles, and powers of tails."""
-    rows = [["d", "k", "p", "sqrt(d) / (sqrt(p) - sqrt(k - 1))", "median of starts", "90 %", "99 %",
-             "99 % of the law", "tau there"]]  # fmt: skip
-    for case in found["cases"]:
-        values = (case["formula"], *case["quantiles"], case["law"][-1], case["tau"])
-        rows.append([*(str(case[name]) for name in ("d", "k", "p")), *(number(value) for value in values)])
-    tails = [["k", "p", "p + 1 - k", "power of the tail, 10 % to 0.1 %", "the same, its end", "tau at 1 %"]]
+    """Quantiles for the largest d, and powers of tails."""
+    rows = [["k", "p", "formula, tau = 1", "median of starts", "99 % of the law", "tau there"]]
+    largest = max(case["d"] for case in found["cases"])
+    for case in (case for case in found["cases"] if case["d"] == largest):
+        values = (case["formula"], case["quantiles"][0], case["law"][-1], case["tau"])
+        rows.append([*(str(case[name]) for name in ("k", "p")), *(number(value) for value in values)])
+    tails = [["k", "p", "p + 1 - k", "power of the tail"]]
     for tail in found["tails"]:
-        at = float(np.interp(np.log(100), -np.log(tail["probabilities"]), tail["taus"]))
-        powers = (f"{tail['exponent']:.2f}", f"{tail['end_exponent']:.2f}", number(at))
-        tails.append([str(tail["k"]), str(tail["p"]), str(tail["p"] + 1 - tail["k"]), *powers])
+        tails.append([str(tail["k"]), str(tail["p"]), str(tail["p"] + 1 - tail["k"]), f"{tail['end_exponent']:.2f}"])
     return {"start": rows, "tail": tails}
 
 

@@ -77,16 +77,11 @@ def rows_needed(totals: tuple[int, ...], errors: np.ndarray, tol: float) -> floa
 
 
 def tables(found: dict[str, Any]) -> dict[str, Rows]:
-    """Against d, and p = k beside p = 2 k."""
-    wide = [["p", *(f"d = {d}" for d in found["widths"]), "power of d in error^2", "claimed"]]
+    """The power of d, and p = k beside p = 2 k."""
+    rows = [["p", "power of d in error^2", "claimed", f"rows for {found['tol']:g}", "p / (sqrt(p) - sqrt(k - 1))^2"]]
     for line in found["lines"]:
-        wide.append([str(line["p"]), *(f"{error:.4f}" for error in line["widths"]), f"{line['power']:.2f}", "1"])
-    ranks_ = [["p", *(f"n = {n:,}" for n in found["totals"]), f"rows for {found['tol']:g}",
-               "p / (sqrt(p) - sqrt(k - 1))^2"]]  # fmt: skip
-    for line in found["lines"]:
-        cells = [f"{median:.3f} ({worst:.3f})" for median, worst in zip(line["errors"], line["worst"], strict=True)]
-        ranks_.append([str(line["p"]), *cells, number(line["rows_needed"]), number(line["factor"])])
-    return {"streaming d": wide, "streaming p": ranks_}
+        rows.append([str(line["p"]), f"{line['power']:.2f}", "1", number(line["rows_needed"]), number(line["factor"])])
+    return {"streaming": rows}
 
 
 def figure(found: dict[str, Any]) -> Any:

@@ -253,9 +253,9 @@ def entry(call: ast.Call, fields: Sequence[str], folders: Sequence[str]) -> Entr
     needs, (name, *_) = texts(values.pop("needs", None)), (*texts(values.pop("name", None)), "")
     inside = [node for value in values.values() for node in ast.walk(value)]
     keys = [text for node in inside if isinstance(node, ast.Dict) for key in node.keys for text in texts(key)]
-    keys += [
-        each.arg for node in inside if isinstance(node, ast.Call) for each in node.keywords if each.arg
-    ]  # dict(...)
+    calls = [node for node in inside if isinstance(node, ast.Call)]
+    keys += [each.arg for node in calls for each in node.keywords if each.arg]  # dict(...)
+    keys += [text for node in calls if called(node) == "fromkeys" for text in texts(node.args[0])]
     rooms = {room_of(text) for value in values.values() for text in texts(value) if MODULE.fullmatch(text)}
     own = {re.sub(r"\W", "_", name)} & {*folders}
     return Entry(

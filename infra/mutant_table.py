@@ -168,10 +168,10 @@ MUTANTS = (
         name="last chunk unchecked",
         kind="checksum",
         mistake="the last chunk of each row of chunks of a dense array is not compared with its checksum",
-        found="            self._verify(slab, column, found)\n            record.checksums[slab, column] = found.crc\n"
-        "        record.chunks += self.grid[1]",
-        instead="            if column + 1 < len(sums):\n                self._verify(slab, column, found)\n"
-        "            record.checksums[slab, column] = found.crc\n        record.chunks += self.grid[1]",
+        found="            self.note(slab, column, found, record)",
+        instead="            if column + 1 < len(sums):\n                self.note(slab, column, found, record)\n"
+        "            else:\n                record.checksums[slab, column] = found.crc\n"
+        "                record.chunks += 1",
         tests=("tests/core/operators/test_operators.py::test_a_rotten_chunk_of_an_ingested_store_is_named",),
     ),
     Mutant(
@@ -180,7 +180,7 @@ MUTANTS = (
         mistake="a Blosc frame that claims more bytes than there are is decoded: what lies behind it in memory is data",
         found="    if packed != size:",
         instead="    if packed < size:",
-        tests=("tests/core/storage/test_parity.py::test_objects_are_held_to_the_same",),
+        tests=("tests/contract/test_parity.py::test_objects_are_held_to_the_same",),
     ),
     Mutant(
         name="index of a shard",
@@ -188,7 +188,7 @@ MUTANTS = (
         mistake="the checksum of the index of a shard is compared only where the index comes first",
         found="if self.checked and crc32c(table) != int.from_bytes(",
         instead="if self.checked and self.at_start and crc32c(table) != int.from_bytes(",
-        tests=("tests/core/storage/test_shards.py::test_a_damaged_shard_is_read_as_zarr_reads_it_or_named",),
+        tests=("tests/remote/test_shards.py::test_a_damaged_shard_is_read_as_zarr_reads_it_or_named",),
     ),
     Mutant(
         name="short file",
@@ -264,7 +264,7 @@ MUTANTS = (
         mistake="another grid with as many cells is taken for that of the run: a flipped latitude is scored",
         found="    if mine.shape == theirs.shape and _close(mine, theirs, off).all():",
         instead="    if mine.shape == theirs.shape:",
-        tests=("tests/core/storage/test_names.py::test_orders", "tests/core/storage/test_names.py::test_refusals"),
+        tests=("tests/contract/test_names.py::test_orders", "tests/contract/test_names.py::test_refusals"),
     ),
     Mutant(
         name="genes in any order",
@@ -272,7 +272,7 @@ MUTANTS = (
         mistake="names are compared as a set: columns in another order are taken as they lie",
         found="    same = np.array_equal(order, np.arange(prod(sizes)))",
         instead="    same = bool(np.array_equal(np.sort(order), np.arange(prod(sizes))))",
-        tests=("tests/core/storage/test_names.py::test_orders",),
+        tests=("tests/contract/test_names.py::test_orders",),
     ),
     Mutant(
         name="rows lose their names",
@@ -304,7 +304,7 @@ MUTANTS = (
         mistake="two fields of as many rows are paired, whatever times the rows are of",
         found="    if places is not None:\n        row = int(np.argmax(",
         instead="    if places is not None and not len(places):\n        row = int(np.argmax(",
-        tests=("tests/core/storage/test_names.py::test_rows_of_two_fields_must_have_one_order",),
+        tests=("tests/contract/test_names.py::test_rows_of_two_fields_must_have_one_order",),
     ),
     Mutant(
         name="weights in any order",
@@ -312,7 +312,7 @@ MUTANTS = (
         mistake="names that one side does not have are not noticed",
         found="        elif (found < 0).any():",
         instead="        elif (found < 0).all():",
-        tests=("tests/core/storage/test_names.py::test_refusals",),
+        tests=("tests/contract/test_names.py::test_refusals",),
     ),
     # How wrong an answer can be.
     Mutant(
@@ -463,7 +463,7 @@ MUTANTS = (
         mistake="options of the algorithm are not restored: the run is refused, or goes on another way",
         found='options=algorithm.get("options"),\n        max_steps=spec["stop"]["max_steps"],\n        tol',
         instead='options=None,\n        max_steps=spec["stop"]["max_steps"],\n        tol',
-        tests=("tests/core/runs/test_disk_blocks.py::test_blocks_of_finished_runs_are_cleared_away",),
+        tests=("tests/manage/test_disk_blocks.py::test_blocks_of_finished_runs_are_cleared_away",),
     ),
     Mutant(
         name="fill lost",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from npmdask.errors import BadInputError, BudgetError, CommitError, NpmdaskError, RefusedError
 
 if TYPE_CHECKING:
-    from npmdask.api import resume, top_k
+    from npmdask.api import top_k
     from npmdask.core.algorithms import register_algorithm
     from npmdask.core.runs.deflation import deflate
     from npmdask.core.runs.observers import Observer
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from npmdask.formats.ingest import ingest
     from npmdask.latent.estimators import ICA, Mixture
     from npmdask.privacy.components import private_components
-    from npmdask.privacy.private_pca import PrivatePCA
     from npmdask.privacy.request import Privacy
+    from npmdask.private_pca.estimator import PrivatePCA
+    from npmdask.resuming import resume
     from npmdask.stored_gram.store import GramStore, gram
     from npmdask.streaming import StreamingPCA, StreamSolution, stream_components, stream_pca
     from npmdask.topics.estimator import Topics
@@ -33,12 +34,13 @@ if TYPE_CHECKING:
     __version__: str
 
 MODULES = {
-    "npmdask.api": "resume top_k",
+    "npmdask.api": "top_k",
+    "npmdask.resuming": "resume",
     "npmdask.dilation.triplets": "singular_triplets",
     "npmdask.estimators.incremental_pca": "IncrementalPCA",
     "npmdask.latent.estimators": "ICA Mixture",
     "npmdask.estimators.pca": "PCA TruncatedSVD",
-    "npmdask.privacy.private_pca": "PrivatePCA",
+    "npmdask.private_pca.estimator": "PrivatePCA",
     "npmdask.topics.estimator": "Topics",
     "npmdask.two_fields.answers": "CoupledModes FieldModes cca mca",
     "npmdask.two_fields.estimators": "CCA MCA",

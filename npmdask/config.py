@@ -7,19 +7,20 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, field_validator, model_validator
 
-from npmdask.cluster.clusters import is_scheduler_file, scheduler_of
 from npmdask.core import features
 from npmdask.core.algorithms import REGISTRY as ALGORITHMS
 from npmdask.core.aspects import Aspect, asked
 from npmdask.core.checkpoint.store import PRIVATE
+from npmdask.core.execution.executor import scheduler_of
 from npmdask.core.execution.memory import tree_rss
 from npmdask.core.numerics.spectra import asked_spectrum
 from npmdask.core.numerics.units import attributes, parse_memory
@@ -28,14 +29,12 @@ from npmdask.core.runs.build import make_problem
 from npmdask.core.runs.driver import solve
 from npmdask.core.runs.observers import Observer
 from npmdask.core.runs.problem import Presentation, Problem, Request, Start, checked_rank
-from npmdask.core.runs.resources import Resources
+from npmdask.core.runs.resources import Resources, memory_for, needs_of
 from npmdask.core.runs.restore import find_start
-from npmdask.core.runs.session import memory_for, needs_of
 from npmdask.core.runs.solution import Solution
 from npmdask.core.storage.columns import at
 from npmdask.core.storage.paths import is_url, local_path, place_of_store
-from npmdask.core.storage.source import Source, is_registered, open_source
-from npmdask.dp_pca.release import RECORD_ORACLES
+from npmdask.core.storage.source import Source, is_registered, is_remote, open_source, schemes
 from npmdask.errors import (
     LONGEST_VALUE,
     BadInputError,
@@ -46,13 +45,6 @@ from npmdask.errors import (
     shown_value,
     wrong_value,
 )
-from npmdask.missing.gaps import checked_marks
-from npmdask.privacy.matrix_release import COVARIANCE
-from npmdask.privacy.request import Privacy
-from npmdask.remote.object_url import SCHEMES, is_remote
-from npmdask.streaming.algorithms import STREAM_REGISTRY
-from npmdask.tensors.route import TENSOR as TENSOR_POWER
-from npmdask.weights.aspect import COSLAT
 
 if TYPE_CHECKING:
     from npmdask.federated.node import Node
@@ -159,8 +151,10 @@ class SourceTable(ConfigTable):
 
 
 def algorithm_names() -> list[str]:
-    """Names that ``algorithm.name`` may have: all that are registered."""
-    return ["auto", *ALGORITHMS, COVARIANCE, *RECORD_ORACLES, TENSOR_POWER, *STREAM_REGISTRY]
+    """Names that ``algorithm.name`` may have: all that are registered, of features that were deleted too."""
+    known = (*features.FEATURES, *features.from_outside())
+    stored, streams = ([*chain(*(getattr(one, f"{of}algorithms") for one in known))] for of in ("", "stream_"))
+    return ["auto", *ALGORITHMS, *sorted(stored, key=lambda name: "-" in name), *streams]  # in the schema's order
 
 
 class AlgorithmTable(ConfigTable):
@@ -362,7 +356,7 @@ class ReportTable(ConfigTable):
     @field_validator("grid")
     @classmethod
     def _rows_by_columns(cls, grid: str | None) -> str | None:
-        from npmdask.rotations.presentation import grid_of
+        from npmdask.core.numerics.units import grid_of
 
         try:
             return grid if grid is None else "{}x{}".format(*grid_of(grid))
@@ -378,20 +372,6 @@ def table_of(annotation: Any) -> type[BaseModel]:
 STANDARD_INPUT = "-"
 LARGEST = 2**20  # bytes of a configuration: a larger file is data, given by mistake
 LONGEST_NAME = 100  # of a run that is named after its source
-WEIGHTS = ("source.row_weights", "source.column_weights")
-PATHS = (
-    "source.path",
-    *WEIGHTS,
-    "source.missing_fill",
-    "stream.held_out",
-    "privacy.ledger",
-    "run.store",
-    "run.start",
-    "run.certificates",
-    "report.align_to",
-)
-# algorithms that pass over stored data, again and again
-STORED = ("auto", COVARIANCE, TENSOR_POWER, *RECORD_ORACLES)
 
 
 class RunConfig(ConfigTable):
@@ -434,14 +414,14 @@ class RunConfig(ConfigTable):
             seed=self.run.seed,
             mechanism=self.mechanism.name,
             stddev=self.mechanism.stddev,
-            privacy=None if self.privacy is None else Privacy(**self.privacy.model_dump()),
+            privacy=self.privacy and features.required("tables", "privacy")(**self.privacy.model_dump()),
             presentation=Presentation(**shown) if (shown := self.report.model_dump(exclude_none=True)) else None,
         )
 
     @property
     def streams(self) -> bool:
         """Whether rows are learnt from once, as they come: a streaming algorithm, or a [stream] table."""
-        return self.stream is not None or self.algorithm.name not in (*STORED, *ALGORITHMS)
+        return self.stream is not None or features.knows("stream_algorithms", self.algorithm.name)
 
     def stream_problem(self) -> StreamProblem:
         """The stream opened and everything checked; nothing is read but held-out rows and the width of files."""
@@ -458,9 +438,8 @@ class RunConfig(ConfigTable):
             algorithm="spm" if asked.name == "auto" else asked.name,
             options=options,
             **attributes(how, "batch_rows", "half_life", "unit", "measure_rows"),
-            **attributes(self.source, "center", "missing"),
+            **attributes(self.source, "center", "missing", "missing_values"),
             seed=self.run.seed,
-            missing_values=checked_marks(self.source.missing_values),
         )
         reading = Reading(**how.model_dump(include=set(Reading.__dataclass_fields__)))
         return make_stream_problem(
@@ -469,7 +448,7 @@ class RunConfig(ConfigTable):
 
     def _require_stream(self) -> None:
         """Refuse what means nothing where rows are used once."""
-        if self.algorithm.name in (*STORED[1:], *ALGORITHMS):
+        if self.algorithm.name != "auto" and not features.knows("stream_algorithms", self.algorithm.name):
             raise BadInputError(
                 f"{self.algorithm.name} passes over stored data again and again: leave the [stream] table out, or "
                 "choose a streaming algorithm like spm"
@@ -566,10 +545,10 @@ class RunConfig(ConfigTable):
                 "a plan needs a sample of the data, which only the nodes have: run `npmdask plan` on a node instead"
             )
         problem = self.problem()
-        if problem.kind == "tensor":
+        if problem.traits.cube:
             require(spectrum is None, f"{self.source.path} is a tensor, which has no spectrum: leave --spectrum out")
             return plan_tensor(problem, self.resources())
-        asked = asked_spectrum(spectrum, problem.most_values, kind=problem.kind)
+        asked = asked_spectrum(spectrum, problem.most_values, signed=problem.traits.square)
         return plan_run(problem, self.resources(), asked)
 
     def private_plan(self, spectrum: str | None = None) -> PrivatePlan:
@@ -577,7 +556,7 @@ class RunConfig(ConfigTable):
         from npmdask.privacy.plan import plan_private
 
         problem = self.problem()
-        asked = asked_spectrum(spectrum, problem.most_values, kind=problem.kind, private=True)
+        asked = asked_spectrum(spectrum, problem.most_values, signed=problem.traits.square, private=True)
         return plan_private(problem, self.resources(), self.run.store, asked)
 
     def warnings(self) -> list[str]:
@@ -743,7 +722,7 @@ def config_of_source(
     require(bool(source), "the source is empty: give a path or a URL of data (an unset variable of the shell?)")
     if "algorithm.target_rank" not in changes:
         if source != "-" and not (is_remote(source) or is_registered(source)):
-            local_path(source, "an array that is analysed", SCHEMES)  # refuses a place that nothing can be at
+            local_path(source, "an array that is analysed", schemes())  # refuses a place that nothing can be at
         raise BadInputError(
             f"{source} is a source of data: give the number of components, as in `npmdask run {source} -k 10` (a "
             "configuration is a file whose name ends in .toml)"
@@ -781,28 +760,20 @@ def _placed(
     for key, said in (("run.store", store), ("run.start", start)):
         if said is not None and key in changes:
             raise BadInputError(f"{key} is given twice, by --{key.partition('.')[2]} and by --set: leave one out")
-    config = validate_config(_changed(content, changes), name)
-    where = place_of_store(store) if store else place_of_store(config.run.store or f"runs/{run}", folder)
-    begin = place_of_store(config.run.start, folder) if config.run.start else None
-    begin = place_of_store(start) if start else begin
-    earlier = place_of_store(config.report.align_to, folder) if config.report.align_to else None
-    colour = _file_beside(folder, config.report.colour)
-    files = config.source.model_dump(include={"path", "row_weights", "column_weights", "missing_fill"})
-    placed = {"row_weights": _weights_beside, "column_weights": _weights_beside}
-    beside = {field: placed.get(field, _beside)(folder, path) for field, path in files.items() if isinstance(path, str)}
-    shown = str(folder / config.run.certificates) if config.run.certificates else None
-    cluster = _scheduler_beside(folder, config.run.cluster)
-    return config.model_copy(
-        update={
-            "source": config.source.model_copy(update=beside),
-            "stream": _held_out_beside(folder, config.stream),
-            "privacy": _ledger_beside(folder, config.privacy),
-            "run": config.run.model_copy(
-                update={"store": where, "start": begin, "certificates": shown, "cluster": cluster}
-            ),
-            "report": config.report.model_copy(update={"align_to": earlier, "colour": colour}),
-        }
-    )
+    given = {key: place for key, place in (("run.store", store), ("run.start", start)) if place}
+    config = validate_config(_changed(content, {**changes, **given}), name)
+    named = dict.fromkeys(("algorithms", "stream_algorithms"), config.algorithm.name)
+    tabled = {"kinds": config.stream and "stream", "routes": config.privacy and "privacy"}
+    for kind, word in (named | tabled).items():
+        features.require(kind, word)
+    placed: dict[str, dict[str, Any]] = {"run": {}}
+    for key, beside in BESIDE.items():
+        table, field = key.split(".")
+        if isinstance(value := getattr(getattr(config, table), field, None), str):
+            placed.setdefault(table, {})[field] = beside(folder, value)
+    placed["run"]["store"] = placed["run"].get("store") or place_of_store(f"runs/{run}", folder)
+    tables = {table: getattr(config, table).model_copy(update=paths) for table, paths in placed.items()}
+    return config.model_copy(update=tables)
 
 
 # Keys on a command line: --set run.memory=2GiB.
@@ -885,48 +856,45 @@ def _changed(content: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, A
                 raise BadInputError(
                     f"{part} is {table!r} in the configuration, where {key} needs a table: correct the file"
                 )
-        if isinstance(value, str) and key in PATHS:
-            value = (_weights_beside if key in WEIGHTS else _beside)(Path.cwd(), value)
-        elif isinstance(value, str) and key == "report.colour":
-            value = _file_beside(Path.cwd(), value)
-        elif isinstance(value, str) and key == "run.cluster":
-            value = _scheduler_beside(Path.cwd(), value)
-        table[name] = value
+        table[name] = BESIDE[key](Path.cwd(), value) if isinstance(value, str) and key in BESIDE else value
     return changed
 
 
 def _beside(folder: Path, path: str) -> str:
-    return path if is_url(path) or path in ("", STANDARD_INPUT, COSLAT) else str(folder / path)
+    return path if is_url(path) or path in ("", STANDARD_INPUT) else str(folder / path)
 
 
 def _weights_beside(folder: Path, said: str) -> str:
     """A path is absolute then; what can be none is the name of a coordinate, and stays what it is."""
     named = "/" in said or said.endswith((".npy", ".zarr")) or (folder / said).exists()
-    return _beside(folder, said) if named else said
+    return _beside(folder, said) if named and said != "coslat" else said
 
 
-def _file_beside(folder: Path, said: str | None) -> str | None:
+def _store_beside(folder: Path, place: str) -> str | None:
+    return place_of_store(place, folder) if place else None
+
+
+def _file_beside(folder: Path, said: str) -> str:
     """The path of a file is absolute then; what is none is the name of a column, and stays what it is."""
-    return str(folder / said) if said is not None and (folder / said).is_file() else said
+    return str(folder / said) if (folder / said).is_file() else said
 
 
-def _scheduler_beside(folder: Path, cluster: str | None) -> str | None:
+def _scheduler_beside(folder: Path, cluster: str) -> str:
     """A path, of a scheduler file, is absolute then; an address stays what it is."""
-    if cluster is None or not (is_scheduler_file(cluster) or is_scheduler_file(str(folder / cluster))):
-        return cluster
-    return str(folder / cluster)
+    is_file = features.required("executors", "a scheduler file")
+    return str(folder / cluster) if is_file(cluster) or is_file(str(folder / cluster)) else cluster
 
 
-def _held_out_beside(folder: Path, stream: StreamTable | None) -> StreamTable | None:
-    if stream is None or stream.held_out is None:
-        return stream
-    return stream.model_copy(update={"held_out": _beside(folder, stream.held_out)})
-
-
-def _ledger_beside(folder: Path, privacy: PrivacyTable | None) -> PrivacyTable | None:
-    if privacy is None or privacy.ledger is None or "://" in privacy.ledger:
-        return privacy
-    return privacy.model_copy(update={"ledger": str(folder / privacy.ledger)})
+# What a path becomes that is relative to a folder, by the key that has it.
+BESIDE: dict[str, Callable[[Path, str], str | None]] = {
+    **dict.fromkeys(("source.path", "source.missing_fill", "stream.held_out"), _beside),
+    **dict.fromkeys(("source.row_weights", "source.column_weights"), _weights_beside),
+    **dict.fromkeys(("run.store", "run.start", "report.align_to"), _store_beside),
+    "privacy.ledger": lambda folder, place: place if "://" in place else str(folder / place),
+    "run.certificates": lambda folder, path: str(folder / path) if path else None,
+    "run.cluster": _scheduler_beside,
+    "report.colour": _file_beside,
+}
 
 
 def validate_config(content: dict[str, Any], name: str = "the configuration") -> RunConfig:

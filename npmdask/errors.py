@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -235,6 +235,12 @@ def require(holds: bool, sentence: str) -> None:
     """Refuse a configuration with one sentence. Raises BadInputError."""
     if not holds:
         raise BadInputError(sentence)
+
+
+def require_known(word: Any, known: Collection[str], said: str) -> None:
+    """Refuse a word that is not among those that are ``known``, in a sentence that begins with what is ``said``."""
+    if word not in known:
+        raise BadInputError(f"{said} {word!r}: {closest(str(word), list(known))}")
 
 
 MOST_NAMES = 20  # that a sentence lists

@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import tempfile
-import zlib
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -66,22 +65,6 @@ def signals_given_back() -> Iterator[None]:
     for number, handler in before.items():
         if signal.getsignal(number) is not handler:
             signal.signal(number, handler)
-
-
-class SeededOs:
-    """The module ``os`` with random bytes that are the same in every run."""
-
-    def __init__(self, seed: int) -> None:
-        self.urandom = np.random.default_rng(seed).bytes
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(os, name)
-
-
-@pytest.fixture
-def seeded_keys(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Secret keys of this process follow from the name of the test: what is said of noise must not fail by chance."""
-    monkeypatch.setattr("npmdask.privacy.mechanisms.noise_key.os", SeededOs(zlib.crc32(request.node.name.encode())))
 
 
 def often(cases: Iterable[Any], *chosen: int) -> list[Any]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import doctest
 import os
 import re
+import shlex
 import subprocess
 import sys
 import sysconfig
@@ -101,29 +103,27 @@ def test_the_readme_is_one_screen_and_a_half() -> None:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment of a shell in which nothing of npmdask is installed yet, and pip finds its wheel.
+    """The environment of a shell in which nothing of npmdask is installed yet.
 
-    What npmdask needs is that of this environment: downloading it would test the network.
+    What npmdask and its build need is that of this environment: downloading it would test the network.
     """
     folder = tmp_path_factory.mktemp("installed")
-    built = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder / "dist"]
-    subprocess.run(built, cwd=ROOT, check=True, capture_output=True)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True, capture_output=True)
     (site,) = (folder / "venv" / "lib").glob("python*/site-packages")
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")  # pip too, which takes 4 s to install
     (folder / "venv" / "bin" / "pip").write_text('#!/bin/sh\nexec "$(dirname "$0")/python" -m pip "$@"\n')
     (folder / "venv" / "bin" / "pip").chmod(0o755)
-    pip = {"PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1", "PIP_IGNORE_INSTALLED": "1", "PIP_FIND_LINKS": str(folder / "dist")}
+    pip = {"PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1", "PIP_IGNORE_INSTALLED": "1", "PIP_NO_BUILD_ISOLATION": "0"}
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PIP_", "VIRTUAL_ENV"))}
     return kept | pip | {"PATH": f"{folder / 'venv' / 'bin'}:{os.environ['PATH']}"}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", ["README.md", "docs/start.md"])
-def test_the_first_blocks_run_as_they_are_printed(page: str, tmp_path: Path, installed: dict[str, str]) -> None:
-    """By a shell in an empty folder, from the installation to a page with plots; only the file of rows is made here."""
-    shell, *own = blocks(page, "sh")
-    python = blocks(page, "python")[0]
+def test_the_first_blocks_run_as_they_are_printed(tmp_path: Path, installed: dict[str, str]) -> None:
+    """By a shell beside the checkout, from installation to a page with plots; only the file of rows is made here."""
+    shell, own = blocks("docs/start.md", "sh")
+    python = blocks("docs/start.md", "python")[0]
+    (tmp_path / "npmdask").symlink_to(ROOT)
     assert shell.startswith("pip install") and "npmdask report" in shell
 
     def run(*command: str | Path) -> None:
@@ -135,15 +135,30 @@ def test_the_first_blocks_run_as_they_are_printed(page: str, tmp_path: Path, ins
     where = "\nassert 'site-packages' in npmdask.__file__ and 'venv' in npmdask.__file__, npmdask.__file__"
     checks = f"\nassert solution.converged and solution.basis.shape == (100, 10){where}\n"
     run("python", "-c", python + checks)
-    if not own:
-        return
     told = shell.splitlines()[-1].partition("#")[2]
     with np.load(tmp_path / "answer.npz") as answer:
         assert set(answer.files) == set(re.findall(r"\w+", told.partition(";")[0]))
     rows = np.random.default_rng(0).standard_normal((300, 12)) * 0.7 ** np.arange(12)
     parquet.write_table(pa.table({f"column {i}": rows[:, i] for i in range(12)}), tmp_path / "samples.parquet")
-    run("sh", "-ec", own[0])
+    run("sh", "-ec", own)
     assert (tmp_path / "runs" / "first" / "result").is_dir()
+
+
+def test_the_first_block_of_the_readme_is_what_a_fresh_machine_can_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clone, and targets that make finds; then Python with a mean, which prints what the page says."""
+    page, clone = ROOT / "README.md", blocks("README.md", "sh")
+    lines = [shlex.split(line, comments=True) for line in clone[0].splitlines()]
+    assert len(clone) == 1 and lines[0][:2] == ["git", "clone"] and [line[0] for line in lines[1:]] == ["make", "make"]
+    for line in lines[1:]:
+        subprocess.run([*line, "--dry-run"], cwd=ROOT, check=True, capture_output=True)
+    text = page.read_text()
+    assert text.index("```sh") < text.index("```python") < text.index("\n| |")
+    assert "not on a package index yet" in next(line for line in text.splitlines() if "install" in line)
+    monkeypatch.chdir(tmp_path)
+    failed, tried = doctest.testfile(str(page), False, optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
+    assert tried >= 5 and not failed
 
 
 @pytest.mark.slow

@@ -52,8 +52,7 @@ def measure(context: Context) -> Measured:
 ROWS = (
     Row(
         name="bootstrap-time",
-        what=f"seconds of {REPLICATES} bootstrap replicates of {K} components over {GROUPS} groups of rows, from their "
-        "Grams, over those of one pass that forms A^T A: 192,000 x 1024 rows of float32 in the page cache",
+        what=f"{REPLICATES} bootstrap replicates over {GROUPS} groups of rows / one pass forming A^T A, 192,000 x 1024",
         target=0.5,
         better="lower",
         run=measure,

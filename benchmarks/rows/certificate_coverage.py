@@ -39,7 +39,7 @@ def run(context: Context) -> Measured:
 ROWS = [
     Row(
         name="certificate-coverage",
-        what="bound over actual error: the largest of the medians for values, angle, low-rank error (as stated)",
+        what="bound / actual error: the largest median, of values, angle and low-rank error",
         target=3.0,
         better="lower",
         run=run,

@@ -197,7 +197,7 @@ def _two_workers() -> Iterator[Processes]:
 ROWS = (
     Row(
         name="spot-loss",
-        what="time of a run whose 8 workers lose half of them in every pass (replaced) over an undisturbed run",
+        what="time of a run that loses half of its 8 workers in every pass / undisturbed",
         target=1.5,
         better="lower",
         run=spot_loss,
@@ -205,7 +205,7 @@ ROWS = (
     ),
     Row(
         name="cluster-overhead",
-        what="seconds of scheduler and driver for a pass over 100 simulated TB (8e5 chunks, cut for 256 threads)",
+        what="seconds of scheduler and driver for a pass over simulated 100 TB (8e5 chunks)",
         target=5.0,
         better="lower",
         run=overhead,

@@ -82,21 +82,21 @@ def _errors(operator: Any, threads: Threads, single: Any, double: Any, floor: An
 ROWS = (
     Row(
         name="pass-warm",
-        what="speed of one Gram pass, 8 GiB of float32 in the page cache, p = 20, over the fastest NumPy program",
+        what="speed of a Gram pass, 8 GiB, p = 20 / the fastest NumPy program",
         target=0.85,
         run=partial(measure, cold=False),
         data=("samples",),
     ),
     Row(
         name="pass-warm-float64",
-        what="the same with products in float64, over the same program, which multiplies in float32",
+        what="`pass-warm` with products in float64 / that program in float32",
         target=0.6,
         run=partial(measure, cold=False, dtype="float64"),
         data=("samples",),
     ),
     Row(
         name="pass-cold",
-        what="the same pass from a cold disk (page cache dropped before every round)",
+        what="`pass-warm`, cold",
         target=0.85,
         run=partial(measure, cold=True),
         data=("samples",),

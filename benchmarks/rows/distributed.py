@@ -121,8 +121,7 @@ def _centre(folder: Path, urls: list[str]) -> Path:
 ROWS = (
     Row(
         name="distributed-bytes",
-        what="bytes between a coordinator and 3 private nodes, HTTP included, over those of the 2 L s p d numbers of "
-        "theory",
+        what="bytes between a coordinator and 3 private nodes by HTTP / 2 L s p d numbers of the theory",
         target=1.02,
         better="lower",
         run=measure,

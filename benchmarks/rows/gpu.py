@@ -30,13 +30,13 @@ from benchmarks.card import (
 from benchmarks.registry import Context, Measured, Row
 from benchmarks.rows.kill_in_pass import killed_at
 from npmdask.core.execution.threads import Threads
+from npmdask.core.numerics.subspaces import max_sin_theta
 from npmdask.core.operators import GramMatrix, View
 from npmdask.core.runs.observers import Observer
 from npmdask.core.storage.readers.dense import ReadStats
 from npmdask.core.storage.source import open_source
 from npmdask.gpu.devices import chosen_device
 from npmdask.gpu.on_device import on_device
-from npmdask.theory.diagnostics import max_sin_theta
 
 K, TOL, WORST_ANGLE = 20, 1e-9, 1e-7
 SHARE = 16  # of the rows, one in so many is enough for the processor
@@ -262,30 +262,28 @@ def same_bits(context: Context) -> Measured:
 ROWS = (
     Row(
         name="gpu-gram",
-        what="GB/s of a pass that forms A^T A on one GPU: 48 GiB of float32 in the page cache, 4096 columns, centred, "
-        "sums in float64",
+        what="GB/s of a pass forming A^T A, 48 GiB, 4096 columns, sums in float64",
         target=20.0,
         run=gram_pass,
         data=("card-rows",),
     ),
     Row(
         name="gpu-gram-cores",
-        what="speed of the same pass over that of all cores of the same machine in float64, on a sixteenth of the rows",
+        what="speed of that pass / all cores of the machine in float64, on a sixteenth of the rows",
         target=8.0,
         run=gram_cores,
         data=("card-rows",),
     ),
     Row(
         name="gpu-gram-pinned",
-        what="GB/s of the same sums by a plain program over rows in pinned memory, without reading: the ceiling",
+        what="GB/s of the same sums from pinned memory, without reading: the ceiling",
         target=45.0,
         run=gram_pinned,
     ),
     *(
         Row(
             name=f"gpu-resident-{algorithm}",
-            what=f"seconds of {said} on data that fit the card (48 GiB of float32, 4096 columns, eigenvalues 1/i, k = "
-            f"{K}, sin(theta) <= 1e-7) less those of one read of them onto it",
+            what=f"seconds of {said} on 48 GiB that fit the card, k = {K}, sin(theta) <= 1e-7, less one read",
             target=1.0,
             better="lower",
             run=partial(resident, algorithm=algorithm),
@@ -295,8 +293,7 @@ ROWS = (
     ),
     Row(
         name="gpu-cells",
-        what="seconds to 100 components of 1.3 million x 5,000 sparse counts (7 % not zero, normalised, log1p) on one "
-        "GPU, from the page cache; 14.5 s were published for two cards",
+        what="seconds to 100 components of 1.3 million x 5,000 counts, 7 % not zero; published for two cards: 14.5",
         target=PUBLISHED,
         better="lower",
         run=cells,
@@ -304,15 +301,14 @@ ROWS = (
     ),
     Row(
         name="gpu-genotypes",
-        what="GB/s of a pass that forms A^T A exactly on one GPU: 12 GiB of int8 genotypes in the page cache, 4096 "
-        "columns, with the sums of the processor to the last bit",
+        what="GB/s of an exact pass forming A^T A, 12 GiB of int8 genotypes, 4096 columns, same bits as the processor",
         target=20.0,
         run=genotypes,
         data=("card-genotypes",),
     ),
     Row(
         name="gpu-same-bits",
-        what="answers with other bits: a second run on the card, and one that is killed in the middle of its pass",
+        what="answers with other bits: a second run, and one killed in its pass",
         target=0.0,
         better="lower",
         run=same_bits,

@@ -29,18 +29,17 @@ SECONDS = 600.0  # for one run
 OVER_ALL = (  # of the same runs: name, what, and the largest that it may be
     (
         "memory",
-        "memory of the same runs over that of scikit-learn's covariance_eigh: the largest for 256 to 4096 columns",
+        "memory of these runs / scikit-learn's covariance_eigh: the largest",
         0.25,
     ),
     (
         "routes",
-        "seconds of what auto takes over those of the faster of gram and krylov: the largest, 256 to 4096 columns",
+        "`auto` / the faster of gram and krylov: the largest",
         1.15,
     ),
     (
         "krylov",
-        "seconds of what auto takes over those of block Krylov in float64 with three blocks, and that over 0.3, 0.45, "
-        "0.5, 0.55 for 256, 1024, 2048, 4096 columns: the largest",
+        "`auto` / block Krylov in float64, over 0.3, 0.45, 0.5, 0.55 for the four widths: the largest",
         1.0,
     ),
 )
@@ -118,8 +117,8 @@ ROWS = (
     *(
         Row(
             name=f"gram-peers-{columns}",
-            what=f"seconds of what auto takes over those of the best of {len(PEERS)} direct programs of others: "
-            f"131,072 x {columns} i.i.d. rows of float32, eigenvalues 1/sqrt(i), k = {K}, from Zarr, warm",
+            what=f"`auto` / the best of {len(PEERS)} direct programs of others, 131,072 x {columns}, k = {K}, from "
+            "Zarr",
             target=1.1,
             better="lower",
             run=partial(measure, columns=columns),

@@ -63,8 +63,8 @@ def _done(command: list[str], folder: Path) -> str:
 ROWS = (
     Row(
         name="install",
-        what="pip install of the core: largest share of 40 distributions, 400 MB, 0.3 s for `import npmdask`, 0.3 s "
-        "for `npmdask --help`",
+        what="pip install: largest share of 40 distributions, 400 MB, 0.3 s of `import npmdask`, 0.3 s of `npmdask "
+        "--help`",
         target=1.0,
         better="lower",
         run=measure,

@@ -19,10 +19,10 @@ from benchmarks.children import last_json
 from benchmarks.registry import CannotRunError, Context, Measured, Row
 from npmdask.accounting import Budget
 from npmdask.core.execution.memory import PeakMeter
-from npmdask.formats.writers.dense import DenseWriter
 from npmdask.ledger import open_ledger
 from npmdask.ledger.granting import grant_source
 from npmdask.privacy.request import Privacy
+from npmdask.writers.dense import DenseWriter
 
 N, D, K = 1_000_000, 10_000, 5
 STEPS = 8  # a round: 25,000 records a batch
@@ -118,7 +118,7 @@ def measure(context: Context) -> Measured:
 ROWS = (
     Row(
         name="kdppca-memory",
-        what="peak memory (MiB) of k-DP-PCA (tight, one pass), d = 10,000, k = 5, n = 10^6 records from Zarr",
+        what="peak MiB of k-DP-PCA (tight, one pass), d = 10,000, k = 5, 10^6 records",
         target=1024.0,
         better="lower",
         run=measure,

@@ -91,7 +91,7 @@ def _passed(store: Path, step: int = STEP) -> dict[str, Any]:
 ROWS = (
     Row(
         name="kill-in-pass",
-        what="share of a pass that is done again after `kill -9` inside it (or 30 s, whichever is more, by default)",
+        what="share of a pass done again after `kill -9` inside it",
         target=0.10,
         better="lower",
         run=measure,

@@ -77,7 +77,7 @@ def write_communities(path: Path, rows: int, columns: int, entries: int) -> None
 ROWS = (
     Row(
         name="many-columns",
-        what="peak resident memory over the limit of 8 GiB, 10^8 columns, 10^9 entries, p = 20: blocks on disk",
+        what="peak memory / limit of 8 GiB: 10^8 columns, 10^9 entries, p = 20, blocks on disk",
         target=1.0,
         better="lower",
         run=measure,

@@ -19,8 +19,8 @@ from benchmarks.children import as_child, in_child
 from benchmarks.registry import Context, Measured, Row
 from npmdask import singular_triplets
 from npmdask.core.runs.observers import Observer
-from npmdask.formats.writers.sparse import SparseWriter
 from npmdask.streaming import stream_pca
+from npmdask.writers.sparse import SparseWriter
 
 MB = {"gap": 0.05, "batch_rows": 64, "warm_rows": 64, "optimistic": False}
 TRIPLETS: dict[str, Any] = {"run": "dilation", "k": 5, "iteration_rank": 20, "max_steps": 3, "threads": 2}
@@ -95,8 +95,7 @@ def measure(context: Context) -> Measured:
 ROWS = (
     Row(
         name="memory-tightness",
-        what="memory that is predicted before a run over its peak: the largest of a samples and a matrix run, two "
-        "dilations, four streams",
+        what="memory predicted / peak: the largest of two runs, two dilations, four streams",
         target=1.75,
         better="lower",
         run=measure,

@@ -16,7 +16,7 @@ import zarr
 
 from benchmarks.children import last_json, solve_command
 from benchmarks.registry import CannotRunError, Context, Measured, Row
-from npmdask.theory.diagnostics import max_sin_theta
+from npmdask.core.numerics.subspaces import max_sin_theta
 
 N, D, K = 1_000_000, 500, 5
 MISSING = 0.1
@@ -129,8 +129,7 @@ def measure(context: Context) -> Measured:
 ROWS = (
     Row(
         name="missing-em",
-        what="angle to the truth of EM out of core within 512 MiB over that of EM of the same model in memory: 10^6 x "
-        "500 rows of float32 from Zarr, planted rank 5, 10 % missing at random",
+        what="angle to the truth, EM out of core in 512 MiB / EM in memory: 10^6 x 500, rank 5, 10 % missing",
         target=1.05,
         better="lower",
         run=measure,

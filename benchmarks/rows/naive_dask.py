@@ -63,7 +63,7 @@ def _compare(store: Any, rounds: int, workers: int, threads: int) -> tuple[dict[
 ROWS = (
     Row(
         name="naive-dask",
-        what="time of `dask.array.from_zarr(A) @ X` on distributed over ours on as many workers, symmetric, warm",
+        what="`dask.array.from_zarr(A) @ X` on distributed / ours, as many workers",
         target=4.0,
         run=measure,
         data=("symmetric",),

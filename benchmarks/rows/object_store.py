@@ -166,7 +166,7 @@ def _pass(threads: int, in_flight: int, operator: Any, block: np.ndarray) -> tup
         executor.close()
 
 
-WHAT = "share of a link of 1 Gbit/s and 50 ms in a pass over an S3 server behind it, 2 GiB of float32 in"
+WHAT = "share of a link (1 Gbit/s, 50 ms) that a pass from S3 uses:"
 ROWS = (
     Row(name="remote-16", what=f"{WHAT} chunks of 16 MiB", target=0.95, run=partial(measure, chunk=16 * MIB)),
     Row(name="remote-1", what=f"{WHAT} chunks of 1 MiB", target=0.9, run=partial(measure, chunk=MIB)),
@@ -178,7 +178,7 @@ ROWS = (
     ),
     Row(
         name="remote-shards-sparse",
-        what=f"{WHAT} values of a sparse matrix and their columns, in chunks of 1 MiB, in shards of 64 MiB",
+        what=f"{WHAT} CSR, of 1 MiB, in shards of 64 MiB",
         target=0.9,
         run=partial(measure, chunk=MIB, shard=64 * MIB, sparse=True),
     ),

@@ -54,7 +54,7 @@ def measure(context: Context) -> Measured:
 ROWS = (
     Row(
         name="packed-symmetric",
-        what="time of a cold pass over 4 GiB of full symmetric storage over that of packed storage (half the bytes)",
+        what="cold pass over full symmetric storage (4 GiB) / packed storage (half the bytes)",
         target=1.8,
         run=measure,
         data=("symmetric", "slabs", "packed"),

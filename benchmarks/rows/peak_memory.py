@@ -28,7 +28,7 @@ def measure(context: Context) -> Measured:
 ROWS = (
     Row(
         name="peak-memory",
-        what="peak resident memory of all processes over the limit given, 8 GiB of data, limit 1/30 of them, k = 10",
+        what="peak memory of all processes / limit, 1/30 of 8 GiB, k = 10",
         target=1.0,
         better="lower",
         run=measure,

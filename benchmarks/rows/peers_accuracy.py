@@ -57,7 +57,7 @@ def _peers(folder: Path, matrix: np.ndarray) -> dict[str, Any]:
 ROWS = (
     Row(
         name="peers-accuracy",
-        what="our largest relative error of the top 20 singular values, a steep and a slow spectrum, 2000 x 400",
+        what="our largest relative error of 20 singular values, a steep and a slow spectrum, 2000 x 400",
         target=EXACT,
         better="lower",
         run=measure,

@@ -189,16 +189,15 @@ def _ask(
 ROWS = (
     Row(
         name="peers-samples",
-        what=f"seconds of the best of {len(CONTESTANTS) - 1} other programs (direct ones and plain NumPy "
-        "among them) over ours: 2 GiB of i.i.d. rows, sigma_i = 1/sqrt(i), k = 20, sin(theta) <= 1e-4",
+        what=f"best of {len(CONTESTANTS) - 1} other programs / ours: 2 GiB, sigma_i = 1/sqrt(i), k = 20, sin(theta) "
+        "<= 1e-4",
         target=1.0,
         run=in_memory,
         data=("peers",),
     ),
     Row(
         name="peers-30gib",
-        what=f"the same for {len(LARGE.contestants) - 1} programs that need not hold the data, over 30 GiB from disk "
-        "on 24 GiB of memory: 3,932,160 x 2048",
+        what=f"`peers-samples` for {len(LARGE.contestants) - 1} programs out of core: 30 GiB cold, 24 GiB of memory",
         target=1.0,
         run=larger_than_memory,
     ),

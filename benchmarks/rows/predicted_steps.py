@@ -50,21 +50,19 @@ def _of_samples(context: Context) -> Measured:
 ROWS = (
     Row(
         name="predicted-steps-sample",
-        what=f"share of the same problems within a factor 1.5 from a sample of {SAMPLES[0]} rows: the least "
-        "of i.i.d., heavy-tailed, sorted, drifting (AR 0.999) and real rows (digits, sea-surface temperatures)",
+        what=f"the same from {SAMPLES[0]} rows: the least of i.i.d., heavy-tailed, sorted, drifting and real rows",
         target=0.95,
         run=_of_samples,
     ),
     Row(
         name="predicted-steps",
-        what="share of 200 random planted problems (power, krylov; samples, matrices, symmetric; p = k..4k; tol 1e-3.."
-        "1e-10) whose steps are predicted within a factor 1.5 from their spectrum",
+        what="share of 200 random problems whose steps are predicted within a factor 1.5 from their spectrum",
         target=0.95,
         run=lambda context: _measure(context, "within_factor"),
     ),
     Row(
         name="predicted-steps-short",
-        what="share of the same problems that needed more steps than were predicted",
+        what="share of them that needed more steps than predicted",
         target=0.05,
         better="lower",
         run=lambda context: _measure(context, "promised_too_few"),

@@ -96,21 +96,21 @@ def _exact_delta(stddev: float, releases: int, epsilon: float) -> mpmath.mpf:
 ROWS = (
     Row(
         name="noise-entry",
-        what="noise over Hardt and Price's for the same exact (1, 1e-6), one entry, d = 1000, p = 10",
+        what="noise / Hardt and Price's for the same exact (1, 1e-6), one entry, d = 1000, p = 10",
         target=0.35,
         run=partial(measure_noise, "entry"),
         better="lower",
     ),
     Row(
         name="noise-symmetric-pair",
-        what="noise over Hardt and Price's for the same exact (1, 1e-6), a symmetric pair, d = 1000, p = 10",
+        what="`noise-entry` for a symmetric pair",
         target=0.5,
         run=partial(measure_noise, "symmetric_entry"),
         better="lower",
     ),
     Row(
         name="accounting-pld",
-        what="largest relative deviation of epsilon from dp-accounting's PLD over a grid; never below the exact one",
+        what="largest relative difference of epsilon from dp-accounting's PLD; never below the exact one",
         target=1e-6,
         run=measure_accounting,
         better="lower",

@@ -26,8 +26,8 @@ def measure(context: Context) -> Measured:
 ROWS = (
     Row(
         name="ledger-concurrent",
-        what="8 processes x 200 reservations of one privacy budget, killed at random, on SQLite and on PostgreSQL: "
-        "budgets exceeded, reservations lost, doubled or refused for nothing",
+        what="8 processes x 200 reservations, killed at random, SQLite and PostgreSQL: budgets exceeded, "
+        "reservations wrong",
         target=0,
         better="lower",
         run=measure,

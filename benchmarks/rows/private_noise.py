@@ -47,7 +47,7 @@ def draw(law: Any, scale: int, shape: tuple[int, ...]) -> np.ndarray:
 ROWS = (
     Row(
         name="noise-seconds",
-        what="seconds for 10^6 samples of private noise: the slowest of Gaussian, Laplace, scales of 3 to 2^40 steps",
+        what="seconds for 10^6 samples of private noise: the slowest distribution and scale",
         target=1.0,
         better="lower",
         run=measure,

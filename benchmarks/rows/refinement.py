@@ -197,16 +197,14 @@ def _row(families: dict[str, Any], one: Callable[..., Any], why: str) -> Callabl
 ROWS = (
     Row(
         name="mixture-refined",
-        what="error of means after at most three passes of EM over that of the likelihood's own answer: three round "
-        "clouds two deviations apart, 20,000 x 10, root mean square of 10 data sets",
+        what="error of means after three passes of EM / of the likelihood's answer: three clouds, 20,000 x 10",
         target=1.1,
         better="lower",
         run=_row(CLOUDS, _mixture, "EM goes slowly where clouds overlap"),
     ),
     Row(
         name="ica-refined",
-        what="Amari error after at most three passes of FastICA over that of maximum likelihood with known densities: "
-        "four Laplace sources in 20,000 x 8, root mean square of 10 data sets",
+        what="Amari error after three passes of FastICA / of maximum likelihood: four Laplace sources, 20,000 x 8",
         target=1.1,
         better="lower",
         run=_row(MIXED, _sources, "contrasts are no densities, and decorrelation costs a quarter of 1/n"),

@@ -49,8 +49,7 @@ def measure(context: Context, *, codec: str) -> Measured:
 ROWS = tuple(
     Row(
         name=f"pass-sharded-{codec}",
-        what=f"speed of one Gram pass over shards of 128 MiB with chunks of 1 MiB, {said}, in the page cache, p = {P}, "
-        "over one over the same values in files of 16 MiB",
+        what=f"speed of a Gram pass over 128 MiB shards of 1 MiB chunks, {said} / files of 16 MiB, p = {P}",
         target=0.85,
         run=partial(measure, codec=codec),
         data=(f"sharded-{codec}",),

@@ -39,7 +39,7 @@ def _passes(context: Context, source: Any, algorithm: str, **options: Any) -> di
 ROWS = (
     Row(
         name="slow-spectrum",
-        what="passes to sin(theta) <= 1e-4, sigma_i = 1/sqrt(i), k = 20: krylov over plain power with p = k + 10",
+        what="passes to sin(theta) <= 1e-4, sigma_i = 1/sqrt(i), k = 20: krylov / power with p = k + 10",
         target=0.4,
         better="lower",
         run=measure,

@@ -57,7 +57,7 @@ def _in_memory(group: Any, shape: tuple[int, int]) -> csr_matrix:
 ROWS = (
     Row(
         name="sparse",
-        what="time of SciPy's `m.T @ (m @ X)` in memory over our pass from disk, CSR, 10^8 entries, 1 %, two threads",
+        what="SciPy's `m.T @ (m @ X)` in memory / our pass from disk, CSR, 10^8 entries, 1 %",
         target=0.6,
         run=measure,
         data=("sparse",),

@@ -66,7 +66,7 @@ def _commit_cost(folder: Path) -> float:
 ROWS = (
     Row(
         name="step-overhead",
-        what="time between passes (driver, checkpoint, Prefect) over the time of the passes, 4 GiB in the page cache",
+        what="time between passes (driver, checkpoint, Prefect) / time of passes, 4 GiB",
         target=0.02,
         better="lower",
         run=measure,

@@ -30,8 +30,7 @@ def measure(context: Context) -> Measured:
 ROWS = (
     Row(
         name="stream-kills",
-        what="30 kills at random instants of streams (spm, oja, mb-rmsg; stored, directory, pipe): rows lost or used "
-        "twice, answers or checkpoints with other bits",
+        what="30 kills at random instants of streams: rows lost or used twice, other bits",
         target=0,
         better="lower",
         run=measure,

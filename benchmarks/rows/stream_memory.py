@@ -15,11 +15,11 @@ from benchmarks.registry import Context, Measured, Row
 from npmdask.core.algorithms.base import StreamResult
 from npmdask.core.execution.memory import PeakMeter, tree_rss
 from npmdask.core.numerics.random import generator
+from npmdask.core.numerics.subspaces import max_sin_theta
 from npmdask.streaming.algorithms.frequent_directions import FrequentDirections
 from npmdask.streaming.algorithms.msg import MSG, RMSG, MiniBatchMSG, MiniBatchRMSG
 from npmdask.streaming.algorithms.oja import Oja
 from npmdask.streaming.algorithms.power import StreamPower
-from npmdask.theory.diagnostics import max_sin_theta
 
 D, K, BATCH = 100_000, 20, 256
 SIGNAL = 0.8  # the share of the rows' mean square norm of 1 that lies in the k directions
@@ -116,8 +116,7 @@ def measure(context: Context) -> Measured:
 ROWS = (
     Row(
         name="stream-memory",
-        what="peak memory of a stream less one batch of 256 rows, in d x k blocks, d = 10^5, k = 20: the largest of "
-        "spm (p = 2 k), oja, mb-msg and mb-rmsg",
+        what="peak memory of a stream in d x k blocks, d = 10^5, k = 20: the largest of four algorithms",
         target=10.0,
         better="lower",
         run=measure,

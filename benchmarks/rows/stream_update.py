@@ -102,8 +102,7 @@ def measure(context: Context) -> Measured:
 ROWS = (
     Row(
         name="stream-update-cost",
-        what="times that an update of mb-rmsg is cheaper than with d x d matrices, the iterates being the same to "
-        "1e-10, d = 1000: the smaller of k = 3 and k = 10",
+        what="d x d update / update of mb-rmsg, same iterates to 1e-10, d = 1000: the smaller of k = 3, 10",
         target=50.0,
         run=measure,
     ),

@@ -147,7 +147,7 @@ def nothing() -> dict[str, Any]:
 ROWS = (
     Row(
         name="tensor-memory",
-        what="peak memory (MB) of a process that contracts a tensor of d = 1000 (1.76 GB in packed blocks) with L = 50",
+        what="peak MB of contracting a tensor of d = 1000 (1.76 GB packed), L = 50",
         target=500.0,
         better="lower",
         run=peak_memory,
@@ -155,15 +155,14 @@ ROWS = (
     ),
     Row(
         name="tensor-contraction",
-        what="speed of a contraction T(I, u, u), d = 1000, L = 50, from the page cache over the fastest NumPy program "
-        "that reads the same blocks and does the same matrix products",
+        what="speed of a contraction T(I, u, u), d = 1000, L = 50 / the fastest NumPy program on the same blocks",
         target=0.7,
         run=throughput,
         data=("tensor",),
     ),
     Row(
         name="tensor-bytes",
-        what="bytes that a pass over a tensor with d / b = 10 reads over those of the dense array",
+        what="bytes read by a pass over a packed tensor, d / b = 10 / dense",
         target=0.25,
         better="lower",
         run=read_share,

@@ -107,8 +107,7 @@ def repeated(call: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
 ROWS = (
     Row(
         name="tensor-cpu",
-        what="CPU time of TensorLy's symmetric_parafac_power_iteration over ours, dense tensor in memory, d = 200, "
-        "k = 5, L = 10, weights 3..1, both recover all",
+        what="CPU time of TensorLy / ours, dense tensor in memory, d = 200, k = 5, L = 10, both recover all",
         target=100.0,
         run=measure,
     ),

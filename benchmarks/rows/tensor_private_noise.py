@@ -92,8 +92,7 @@ def _guarantees() -> dict[str, Any]:
 ROWS = (
     Row(
         name="tensor-private-noise",
-        what="private noise on a contraction (its worst column) over the paper's formula, both (1, 1e-6)-private for "
-        "K = 2000 releases, d = 200, one entry changed with its permutations",
+        what="noise on a contraction / the paper's formula, both (1, 1e-6)-private, K = 2000, d = 200",
         target=0.15,
         better="lower",
         run=measure,

@@ -74,8 +74,7 @@ def _wrong(facts: dict[str, dict[str, Any]]) -> list[str]:
 ROWS = (
     Row(
         name="tensor-reads",
-        what="full reads of a tensor in a store for k = 20 components, d = 100: the worst of weights equal and 4..1, "
-        "noise 0, 0.01 and 0.03, errors as of one component a round",
+        what="full reads of a stored tensor for k = 20, d = 100: the worst of six weights and noises",
         target=50.0,
         better="lower",
         run=measure,

@@ -60,8 +60,7 @@ def _zero_tensor() -> tuple[str, ...]:
 ROWS = (
     Row(
         name="tensor-surplus",
-        what="share of right verdicts with k overestimated by 2: all components found, exactly two reported as "
-        "surplus, no NaN; exact and noisy tensors",
+        what="share of right verdicts with k two too large: all found, exactly two called surplus",
         target=1.0,
         run=measure,
     ),

@@ -75,15 +75,14 @@ def _shape(context: Context) -> dict[str, Any]:
 ROWS = (
     Row(
         name="topics-synthetic",
-        what="mean L1 error (0 to 2) of a topic, 20,000 documents of 8 words drawn from LDA, V = 200, k = 5, unequal "
-        "alpha, mean of 5 corpora",
+        what="mean L1 error (0 to 2) of a topic, 20,000 LDA documents of 8 words, V = 200, k = 5",
         target=0.08,
         better="lower",
         run=accuracy,
     ),
     Row(
         name="topics-time",
-        what="CPU time of scikit-learn's batch LDA (30 iterations) over ours on the same counts in memory, everything",
+        what="CPU time of scikit-learn's batch LDA (30 iterations) / ours, same counts",
         target=50.0,
         run=speed,
     ),

@@ -41,7 +41,7 @@ def measure(context: Context) -> Measured:
 ROWS = (
     Row(
         name="two-workers",
-        what="time of a pass with one worker process over that with two, p = 128",
+        what="pass with one worker process / two, p = 128",
         target=1.8,
         run=measure,
         data=("main",),

@@ -48,7 +48,7 @@ from npmdask.audit.statistics import (
 from npmdask.core.storage.source import open_source
 from npmdask.dp_pca.base import SecretNoise
 from npmdask.dp_pca.private_mean import ClippedMean
-from npmdask.errors import BadInputError, closest, require
+from npmdask.errors import BadInputError, require, require_known
 from npmdask.missing.gaps import FILL, with_missing
 from npmdask.privacy.clipped_entries import BoundedProduct, BoundedSymmetric, BoundedTensor
 from npmdask.privacy.clipped_rows import ClippedGram
@@ -296,8 +296,7 @@ def audit(
 
 def _require_known(mechanisms: Sequence[str]) -> None:
     for mechanism in mechanisms:
-        if mechanism not in (*MECHANISMS, *PATHS):
-            raise BadInputError(f"unknown mechanism {mechanism!r}: {closest(mechanism, [*MECHANISMS, *PATHS])}")
+        require_known(mechanism, (*MECHANISMS, *PATHS), "unknown mechanism")
 
 
 def _require_offered(mechanisms: Sequence[str], relations: Sequence[Relation]) -> None:

@@ -298,10 +298,10 @@ def _intervals(store: Any, a: argparse.Namespace) -> Any:
 
 def _components(a: argparse.Namespace) -> int:
     from npmdask.advice.component_counts import differences
-    from npmdask.api import resume
     from npmdask.core.checkpoint.store import RunStore
     from npmdask.core.runs.solution import Solution
     from npmdask.manage.data_report import sampling_of
+    from npmdask.resuming import resume
     from npmdask.stored_gram.parts import STORED_GRAM
     from npmdask.stored_gram.store import GramStore
 

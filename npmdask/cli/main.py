@@ -424,7 +424,7 @@ def _add_resume(commands: Any) -> None:
 
 
 def _resume(a: argparse.Namespace) -> int:
-    from npmdask.api import resume
+    from npmdask.resuming import resume
 
     a.held_store = a.store
     solution = resume(
@@ -500,9 +500,9 @@ def _add_report(commands: Any) -> None:
 
 
 def _report(a: argparse.Namespace) -> int:
+    from npmdask.core.numerics.units import grid_of
     from npmdask.manage.kinds import PageOptions
     from npmdask.manage.report import write_report
-    from npmdask.rotations.presentation import grid_of
 
     grid = None if a.grid is None else grid_of(a.grid)
     page = PageOptions(colour=a.colour, grid=grid, scores=a.scores, columns=_columns(a.columns))

@@ -76,6 +76,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        self.register("type", "port", port)  # for commands of features, which know no parser
         self.elsewhere: dict[str, str] = {}  # options that belong to another command, and what to do instead
         self.add_argument(
             "--no-color", action=NoColor, nargs=0, default=argparse.SUPPRESS, help="print no colors, as NO_COLOR does"
@@ -148,7 +149,7 @@ def _wrong_value(_: Parser, name: str, kind: str, given: str) -> str:
 Say = Callable[..., str]
 MESSAGES: tuple[tuple[str, Say], ...] = (
     (r"argument (.+?): invalid choice: '?(.*?)'? \(choose from (.+)\)", _choice),
-    (r"argument (.+?): invalid (\w+) value: '(.*)'", _wrong_value),
+    (r"argument (.+?): invalid '?(\w+)'? value: '(.*)'", _wrong_value),
     (r"argument (.+?): expected (?:one argument|at least one argument)", lambda _, a: f"{_flag(a)} needs a value"),
     (r"argument (.+?): expected (\d+) arguments", lambda _, a, n: f"{_flag(a)} needs {n} values"),
     (

@@ -106,5 +106,5 @@ def of_complex(source: Any, view: View | None, *, first: bool) -> Operator:
     """Return the operator on real vectors of twice as many entries; ``view``: of rows, None of a Hermitian matrix."""
     if view is None:
         return ComplexSymmetric(reader=source.reader)
-    weight = 1.0 / view.weight_of_rows(source.shape[0]) if source.kind == "samples" else 1.0
+    weight = 1.0 if source.traits.singular else 1.0 / view.weight_of_rows(source.shape[0])
     return ComplexGram(reader=source.reader, weight=weight, view=view)

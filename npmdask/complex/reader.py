@@ -11,7 +11,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from npmdask.core.storage.readers.dense import AroundDense, DenseReader, ReadStats, Tile, position_where
+from npmdask.core.storage.conventions import position_where
+from npmdask.core.storage.readers.around import AroundDense
+from npmdask.core.storage.readers.dense import DenseReader, ReadStats, Tile
 from npmdask.errors import BadInputError
 
 COMPLEX = (np.dtype(np.complex64), np.dtype(np.complex128))

@@ -17,8 +17,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from npmdask.core.storage.checksum import fingerprint
-from npmdask.core.storage.chunk_access import Access, scratch
-from npmdask.core.storage.readers.dense import DenseReader, Tile, said_of_gaps, shown
+from npmdask.core.storage.chunk_access import Access, scratch, shown
+from npmdask.core.storage.conventions import said_of_gaps
+from npmdask.core.storage.readers.dense import DenseReader, Tile
 from npmdask.core.storage.source import Asked, Source, consistent
 from npmdask.errors import BadInputError, NpmdaskError, require
 
@@ -87,17 +88,8 @@ class RowsReader(DenseReader):
         return (int(self.array.unit_rows), self.shape[1])
 
     @property
-    def chunks(self) -> tuple[int, int]:
-        return (min(self.whole[0], self.shape[0]), self.shape[1])
-
-    @property
     def access(self) -> Access:
         return COMPUTED
-
-    @property
-    def by_triangle(self) -> bool:
-        """No: rows are given whole."""
-        return False
 
     @property
     def buffer_bytes(self) -> int:

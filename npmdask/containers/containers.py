@@ -24,6 +24,7 @@ from npmdask.containers.lazy import (
     rows_of_a_block,
     stored_rows,
 )
+from npmdask.core import features
 from npmdask.core.storage.checksum import crc32c
 from npmdask.core.storage.chunk_access import PLAIN
 from npmdask.core.storage.columns import Choice, choice_of, chosen, genotypes, listed, names_of_rows
@@ -31,7 +32,6 @@ from npmdask.core.storage.conventions import the_only
 from npmdask.core.storage.labels import Axis, Labels, axis_of, of_columns, points_of
 from npmdask.core.storage.source import Asked, Source, open_array, open_node_of, open_stored, require_computed
 from npmdask.errors import BadInputError, extra, require
-from npmdask.remote.snapshots import is_of_icechunk, node_of
 
 ENTRIES = 2**18  # of a chunk of a sparse matrix in memory
 
@@ -72,13 +72,13 @@ def values_of(given: Any, dim: str | int | None = None, *, gaps: bool = False) -
         given = _rows_first(given, dim, "the array")
         given = given.reshape(len(given), -1)
         return mapped_rows(given) if isinstance(given, np.memmap) else given
-    if is_of_icechunk(given):
+    if library == "icechunk":
         if dim is not None:
             raise BadInputError(
                 f"dim = {dim!r} needs an array with named dimensions: give xarray.open_zarr(session.store, "
                 "consolidated=False, chunks={})['name'] instead of the session"
             )
-        return node_of(given)
+        return features.required("fetchers", "icechunk").node_of(given)
     require(dim is None, f"dim = {dim!r} applies only to arrays of xarray, Dask and NumPy: leave it out")
     if library == "pandas" and kind in ("DataFrame", "Series"):
         return _pandas(given, gaps=gaps)
@@ -123,7 +123,7 @@ class Held:
         asked = replace(asked, dim=None)
         if isinstance(values, BlockRows):
             opened = open_blocks(values, asked)
-        elif is_sparse(values):
+        elif issparse(values):
             require_computed(asked)
             opened = open_stored(*sparse_in_memory(values), asked)
         else:
@@ -370,11 +370,6 @@ def _require_whole(what: str, columns: list[str], missing: int, remedy: str) -> 
 
 def _listed(names: list[str]) -> str:
     return f" ({listed(names)})" if names else ""
-
-
-def is_sparse(given: Any) -> bool:
-    """Whether this is a matrix or array of scipy.sparse."""
-    return bool(issparse(given))  # a view of an AnnData, too
 
 
 def is_linear_operator(given: Any) -> bool:

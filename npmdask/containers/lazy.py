@@ -27,10 +27,10 @@ from scipy.sparse import csr_matrix, hstack, issparse, vstack
 from npmdask.containers.computed import COMPUTED, REAL, RowsReader, traced
 from npmdask.core.numerics.subspaces import single_threaded_blas
 from npmdask.core.storage.checksum import crc32c, fingerprint
-from npmdask.core.storage.chunk_access import Access, WholeStore, naming
+from npmdask.core.storage.chunk_access import Access, WholeStore, naming, shown
 from npmdask.core.storage.conventions import Conventions, require_plain_parts
 from npmdask.core.storage.paths import local_path
-from npmdask.core.storage.readers.dense import MIN_TILE_ROWS, TILE_BYTES, ReadStats, shown
+from npmdask.core.storage.readers.dense import MIN_TILE_ROWS, TILE_BYTES, ReadStats
 from npmdask.core.storage.readers.sparse import CsrReader, Fragment
 from npmdask.core.storage.safe_open import mark_of
 from npmdask.core.storage.source import IN_MEMORY, Asked, Source, consistent, in_parts, outside

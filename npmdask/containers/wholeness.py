@@ -24,6 +24,7 @@ import zarr
 
 from npmdask.containers.containers import rows_along
 from npmdask.containers.lazy import BlockRows, SlicedRows, rows_of_a_block
+from npmdask.core import features
 from npmdask.core.storage.checksum import crc32c_bytes
 from npmdask.core.storage.chunk_access import WholeStore, location, looked_at, missing_chunk, naming
 from npmdask.core.storage.conventions import (
@@ -47,7 +48,6 @@ from npmdask.core.storage.source import outside
 from npmdask.errors import BadInputError, NpmdaskError, extra
 from npmdask.formats.hdf5 import h5py, require_readable, whole_dataset
 from npmdask.formats.ingest import look_of
-from npmdask.remote.snapshots import in_repository, open_repository
 
 DEEPEST = 40  # wrappers within each other
 PLAIN = (str, bytes, int, float, complex, type(None), type, np.ndarray, np.generic)
@@ -136,8 +136,9 @@ def open_grid(place: Path, dim: str, *, gaps: bool | None = None) -> tuple[Any, 
 
     place, look = local_path(place, "a file with a grid"), []  # of a Zarr store, each array is looked at
     try:
-        if (inside := in_repository(place)) is not None:
-            node, path = open_repository(*inside[:2], "")
+        far: Any = features.found("fetchers", "icechunk")
+        if far and (inside := far.inside(place)) is not None:
+            node, path = far.opened(*inside[:2], "")
             root, place = Path(path), Path(path, inside[2])
             found = xr.open_zarr(node.store_path.store, chunks=None, consolidated=False)
         elif (root := _file_or_group(place)).is_dir():
@@ -246,8 +247,9 @@ def _grid(root: str, name: str, *, gaps: bool) -> tuple[Any, str]:
         found, where = conventions_of(array.attrs, array.dtype, f"{name} of {path}", fill), f"{name} of {path}"
         found = found if gaps or found is None else found.without_gaps()
         return array if found is None else DecodedArray(array, found, where, "nan"), ""
-    inside = in_repository(path)
-    node = open_repository(*inside)[0] if inside is not None else open_node(path)
+    far: Any = features.found("fetchers", "icechunk")
+    inside = far and far.inside(path)
+    node = far.opened(*inside)[0] if inside else open_node(path)
     node = member(node, name)
     found, array = zarr_conventions(node), looked_at(node, lost)
     if found is not None and not found.keeps(node.dtype):

@@ -85,6 +85,10 @@ class Aspect:
         """Return title and text of its section of a report; None: it has none."""
         return None
 
+    def exported(self, kept: np.ndarray | None) -> dict[str, np.ndarray]:
+        """Return what an export has of it by name; ``kept``: numbers of the columns that were analysed, if not all."""
+        return {}
+
     def public(self, rule: Any) -> Any:
         """Return the public rule of a private run with its part, or refuse it."""
         raise RefusedError(f"{self.noun} is not for private runs: leave {' and '.join(self.options())} out")

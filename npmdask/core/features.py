@@ -36,12 +36,13 @@ class Feature:
     algorithms : words of ``algorithm``: :class:`npmdask.core.runs.problem.Method`.
     options : of the power method, that an algorithm of the feature has.
     tables : schemas of tables of run.json.
+    withheld : tables of run.json of runs that tell nothing of their data but what they release.
     settings : tables of a configuration that make an aspect, by their name: a :class:`npmdask.config.AspectTable`.
     stream_algorithms : of streams, by name.
     operators : how data act on a block, by their layout.
     kinds : run kinds, by the kind of data in run.json, or the name of its algorithm.
     searches : how many components there are, by how they were asked for.
-    presenters : who presents an answer, by the table of the configuration that asks for it.
+    presenters : who presents an answer, by the table of the configuration that asks for it, or the export.
     observers : who watches a run, by what is special about it.
     choices : who chooses what a question leaves open, by what that is or by the layout of the data.
     fetchers : what reads arrays of a store that is no folder, by the module of its type, or of its errors; "network".
@@ -54,6 +55,8 @@ class Feature:
     notes : who notes what is odd about an answer, by whose answer it is.
     statements : how wrong an answer can be, by the kind of its data, or whose it is.
     commands : of the command line: what adds their arguments, by their word.
+    managed : what commands that manage runs ask of a feature, by what it is.
+    caches : what lets ``npmdask gc --cache`` take copies that no process uses, by their folder.
     needs : features without which it cannot be.
     """
 
@@ -64,6 +67,7 @@ class Feature:
     algorithms: Table = field(default_factory=dict)
     options: Table = field(default_factory=dict)
     tables: Table = field(default_factory=dict)
+    withheld: tuple[str, ...] = ()
     settings: Table = field(default_factory=dict)
     stream_algorithms: Table = field(default_factory=dict)
     operators: Table = field(default_factory=dict)
@@ -82,6 +86,8 @@ class Feature:
     notes: Table = field(default_factory=dict)
     statements: Table = field(default_factory=dict)
     commands: Table = field(default_factory=dict)
+    managed: Table = field(default_factory=dict)
+    caches: Table = field(default_factory=dict)
     needs: tuple[str, ...] = ()
 
 
@@ -96,11 +102,13 @@ FEATURES: tuple[Feature, ...] = (
         },
         notes={"a plain answer": "npmdask.advice.notes:notes_of"},
     ),
+    Feature(name="audit", needs=("dp_pca", "missing")),
     Feature(
         name="cluster",
         executors={
             "cluster": "npmdask.cluster.workers:executor_of",
             "address": "npmdask.cluster.clusters:scheduler_of",
+            "a scheduler file": "npmdask.cluster.clusters:is_scheduler_file",
         },
         needs=("gpu",),
     ),
@@ -119,15 +127,12 @@ FEATURES: tuple[Feature, ...] = (
             "grid": "npmdask.containers.containers:open_along",
             "rows": "npmdask.containers.computed:open_given",
         },
+        needs=("formats",),
     ),
     Feature(name="dilation"),
     Feature(
         name="dp_pca",
-        algorithms={
-            "k-dp-pca": "npmdask.dp_pca.release:METHOD",
-            "k-dp-ojas": "npmdask.dp_pca.release:METHOD",
-            "k-dp-power": "npmdask.dp_pca.release:METHOD",
-        },
+        algorithms=dict.fromkeys(("k-dp-pca", "k-dp-ojas", "k-dp-power"), "npmdask.dp_pca.release:METHOD"),
         needs=("privacy",),
     ),
     Feature(
@@ -135,15 +140,25 @@ FEATURES: tuple[Feature, ...] = (
         methods={"Solution.to_anndata": "npmdask.estimators.annotated:write_components"},
         needs=("complex", "containers", "missing", "streaming", "weights"),
     ),
+    Feature(name="experiments", needs=("dp_pca", "report")),
     Feature(
         name="federated",
         routes={"nodes": "npmdask.federated.coordinator:NODES"},
         tables={"nodes": "npmdask.federated.coordinator:TABLE"},
+        withheld=("nodes",),
         statements={"nodes": "npmdask.federated.statements:of_run_of_nodes"},
         choices={"nodes": "npmdask.privacy.plan:as_begun"},
         needs=("privacy",),
     ),
-    Feature(name="formats", sources={"file": "npmdask.formats.ingest:open_source_at"}),
+    Feature(
+        name="formats",
+        sources={
+            "file": "npmdask.formats.ingest:open_source_at",
+            "a path into a file": "npmdask.formats.ingest:file_of",
+        },
+        caches={"files": "npmdask.formats.ingest:sweep_copies"},
+        needs=("symmetric", "writers"),
+    ),
     Feature(
         name="gpu",
         executors={"device": "npmdask.gpu.on_device:device_for", "operator": "npmdask.gpu.on_device:on_device"},
@@ -178,7 +193,6 @@ FEATURES: tuple[Feature, ...] = (
         aspects={"data.missing": "npmdask.missing.rules:Gaps"},
         keywords={"missing=refuse missing_fill missing_values missing_limit": "npmdask.missing.rules:find_gaps"},
         routes={"em": "npmdask.missing.unfilled:BY_MODEL", "pairwise": "npmdask.missing.unfilled:BY_PAIRS"},
-        needs=("containers",),
     ),
     Feature(
         name="planning",
@@ -187,42 +201,41 @@ FEATURES: tuple[Feature, ...] = (
             "forming": "npmdask.planning.plan:forms_sooner",
             'iteration_rank = "auto"': "npmdask.planning.plan:free_columns",
         },
-        needs=("complex", "gpu", "remote", "symmetric", "tensors", "theory"),
+        managed={"time left": "npmdask.planning.forecast:seconds_left"},
+        needs=("complex", "gpu", "symmetric", "tensors", "theory", "writers"),
     ),
+    Feature(name="prefect", needs=("latent", "planning", "privacy", "rotations", "synthetic", "two_fields")),
     Feature(
         name="privacy",
         routes={"privacy": "npmdask.privacy.route:PRIVATE"},
         algorithms={"covariance": "npmdask.privacy.route:METHOD"},
         options={"momentum": "npmdask.privacy.momentum:MomentumPower"},
         tables={"privacy": "npmdask.privacy.request:Privacy"},
-        kinds={"algorithm input-perturbation": "npmdask.privacy.noisy_copy:COPY"},
+        withheld=("privacy",),
         statements={"private": "npmdask.privacy.statements:of_private_run"},
         choices={"privacy": "npmdask.privacy.plan:choose"},
         needs=("accounting", "symmetric", "tensors", "theory"),
     ),
+    Feature(name="private_pca", needs=("estimators", "privacy")),
+    Feature(
+        name="private_reports",
+        kinds={"algorithm input-perturbation": "npmdask.private_reports.noisy_copy:COPY"},
+        managed={"the report of a private run": "npmdask.private_reports.page:private_report"},
+        needs=("manage", "privacy"),
+    ),
     Feature(
         name="remote",
         fetchers={
-            "zarr": "npmdask.remote.fetching:STORE",
-            "obstore": "npmdask.remote.fetching:STORE",
-            "npmdask.remote.prefetch": "npmdask.remote.fetching:STORE",
+            **dict.fromkeys(("zarr", "obstore", "npmdask.remote.prefetch"), "npmdask.remote.fetching:STORE"),
             "icechunk": "npmdask.remote.fetching:SNAPSHOT",
             "network": "npmdask.remote.prefetch:grant",
         },
         sources={
-            "s3://": "npmdask.remote.fetching:open_url",
-            "gs://": "npmdask.remote.fetching:open_url",
-            "az://": "npmdask.remote.fetching:open_url",
-            "abfs://": "npmdask.remote.fetching:open_url",
-            "https://": "npmdask.remote.fetching:open_url",
+            **dict.fromkeys(("s3://", "gs://", "az://", "abfs://", "https://"), "npmdask.remote.fetching:open_url"),
             "repository": "npmdask.remote.fetching:open_in_repository",
         },
-        stores={
-            "s3": "npmdask.remote.run_store:CommitPublisher",
-            "gs": "npmdask.remote.run_store:CommitPublisher",
-            "az": "npmdask.remote.run_store:CommitPublisher",
-            "abfs": "npmdask.remote.run_store:CommitPublisher",
-        },
+        stores=dict.fromkeys(("s3", "gs", "az", "abfs"), "npmdask.remote.run_store:CommitPublisher"),
+        caches={"runs": "npmdask.remote.run_store:sweep_copies"},
     ),
     Feature(name="report"),
     Feature(
@@ -232,7 +245,10 @@ FEATURES: tuple[Feature, ...] = (
             "Solution.aligned": "npmdask.rotations.turned:aligned",
             "TurnedComponents.aligned": "npmdask.rotations.turned:aligned_again",
         },
-        presenters={"the [report] table": "npmdask.rotations.presentation:presenter_of"},
+        presenters={
+            "the [report] table": "npmdask.rotations.presentation:presenter_of",
+            "an export that is rotated or aligned": "npmdask.rotations.presentation:turned_arrays",
+        },
         needs=("stored_gram",),
     ),
     Feature(
@@ -249,7 +265,7 @@ FEATURES: tuple[Feature, ...] = (
         operators={"gram": "npmdask.stored_gram.operator:StoredGram"},
         kinds={"gram": "npmdask.stored_gram.kind:GRAM"},
         sources={"run.json": "npmdask.stored_gram.store:open_stored_gram"},
-        needs=("manage",),
+        needs=("advice", "formats", "manage"),
     ),
     Feature(
         name="streaming",
@@ -264,7 +280,7 @@ FEATURES: tuple[Feature, ...] = (
             "online-tensor-power": "npmdask.streaming.algorithms.tensor_power:OnlineTensorPower",
         },
         kinds={"stream": "npmdask.streaming.kind:STREAM"},
-        needs=("estimators", "formats", "manage", "remote", "theory"),
+        needs=("estimators", "formats", "manage", "theory"),
     ),
     Feature(
         name="symmetric",
@@ -278,7 +294,9 @@ FEATURES: tuple[Feature, ...] = (
             "packed": "npmdask.symmetric.reader:open_packed",
             "tensor": "npmdask.symmetric.reader:open_packed_tensor",
         },
+        needs=("writers",),
     ),
+    Feature(name="synthetic", needs=("symmetric",)),
     Feature(
         name="tensors",
         routes={"tensor": "npmdask.tensors.route:OF_TENSOR"},
@@ -298,6 +316,7 @@ FEATURES: tuple[Feature, ...] = (
         aspects={"weights": "npmdask.weights.aspect:Weights"},
         keywords={"row_weights column_weights": "npmdask.weights.aspect:find_weights"},
     ),
+    Feature(name="writers"),
 )
 
 
@@ -412,6 +431,11 @@ def knows(table: str, key: str) -> bool:
 def keys(table: str, *, ours: bool = False) -> list[str]:
     """Return all keys of a table; ``ours``: without those of other packages."""
     return [key for key, _ in targets(table, ours=ours)]
+
+
+def withholds(table: str) -> bool:
+    """Say whether a run whose run.json has this table withholds its data; of a feature that was deleted too."""
+    return bool(owner_of("withheld", table)) or any(table in feature.withheld for feature in from_outside())
 
 
 def owner_of(table: str, key: str) -> str:

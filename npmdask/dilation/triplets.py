@@ -32,7 +32,6 @@ from npmdask.dilation.operator import Dilation, SparseDilation
 from npmdask.errors import BadInputError
 
 DILATIONS = {"dense": Dilation, "csr": SparseDilation}
-KINDS = ("samples", "matrix", "sparse")  # whose stored array has rows and columns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +78,7 @@ def dilated(source: Source, request: Request, iteration_rank: int | None) -> Pro
     BadInputError
         As :func:`npmdask.singular_triplets`.
     """
-    stored = source.kind in KINDS and source.reader.layout in DILATIONS
+    stored = source.traits.of_rows and source.reader.layout in DILATIONS
     if not stored or isinstance(request.target_rank, float):
         raise BadInputError(
             "the dilation needs a stored matrix with rows and columns, and a whole number of triplets k: "

@@ -41,7 +41,7 @@ from npmdask.dp_pca.private_mean import (
     StabilityHistogram,
     paper_mean_cost,
 )
-from npmdask.errors import BadInputError, RefusedError, closest, require
+from npmdask.errors import BadInputError, RefusedError, require, require_known
 
 # Oja's steps as an oracle: what those of :mod:`npmdask.dp_pca.paper_oracles` have in common.
 #
@@ -194,8 +194,7 @@ class DPOjas(OjaOracle):
     alpha: float = field(init=False)
 
     def __post_init__(self) -> None:
-        if self.noise not in NOISES:
-            raise BadInputError(f"unknown noise {self.noise!r}: {closest(self.noise, list(NOISES))}")
+        require_known(self.noise, NOISES, "unknown noise")
         super().__post_init__()
         (require_relation if self.noise == "reuse" else require_by_index)(self.relation)
         object.__setattr__(self, "alpha", self._alpha())

@@ -27,7 +27,7 @@ from npmdask.dp_pca.exact_oracles import PowerOracle, TightOracle
 from npmdask.dp_pca.paper_oracles import DPOjas, ModifiedDPPCA
 from npmdask.dp_pca.private_mean import MOST_RECORDS, DistanceRange
 from npmdask.dp_pca.record_images import RecordImages
-from npmdask.errors import BadInputError, RefusedError, closest
+from npmdask.errors import BadInputError, RefusedError, closest, require_known
 from npmdask.privacy.concerns import Asked, ReleaseNoise, of_epsilon, weak_promise
 from npmdask.privacy.matrix_release import public_statement, require_registered
 from npmdask.privacy.mechanisms.noise_key import Entropy
@@ -195,8 +195,7 @@ def make_oracle(name: str, options: Mapping[str, Any], question: OracleQuestion)
 
 
 def _kind(name: str, options: dict[str, Any]) -> type[Any]:
-    if name not in RECORD_ORACLES:
-        raise BadInputError(f"unknown oracle {name!r}: {closest(name, list(RECORD_ORACLES))}")
+    require_known(name, RECORD_ORACLES, "unknown oracle")
     if name != "k-dp-pca":
         return ORACLES[name]
     variant = options.pop("variant", "tight")

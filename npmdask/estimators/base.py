@@ -17,14 +17,15 @@ from typing import Any, Self
 
 import numpy as np
 import zarr
+from scipy.sparse import issparse
 
-from npmdask.containers.containers import is_sparse, labels_of, values_of
+from npmdask.containers.containers import labels_of, values_of
 from npmdask.containers.lazy import BlockRows
 from npmdask.core.numerics.subspaces import Block
 from npmdask.core.storage.kinds import real_array
 from npmdask.core.storage.labels import Axis
 from npmdask.core.storage.names import matched
-from npmdask.errors import BadInputError, closest, require
+from npmdask.errors import BadInputError, require_known
 from npmdask.streaming.source import Reading, open_stream, weights_of
 from npmdask.weights.aspect import Weights
 
@@ -77,13 +78,13 @@ def in_memory(held: Any) -> bool:
     """Whether these are numbers that scikit-learn can look at, and not a place or a recipe of them."""
     if isinstance(held, str | os.PathLike | zarr.Array | zarr.Group | BlockRows):
         return False
-    return isinstance(held, list | tuple) or hasattr(held, "__array__") or is_sparse(held)
+    return isinstance(held, list | tuple) or hasattr(held, "__array__") or issparse(held)
 
 
 def _refused(held: Any) -> BadInputError | None:
     """What we have against numbers in memory; of objects scikit-learn finds out whether they are numbers."""
     try:
-        if not is_sparse(held):
+        if not issparse(held):
             real_array(held, "the rows")
     except BadInputError as error:
         return error
@@ -183,7 +184,7 @@ class Estimator(*ESTIMATOR):  # type: ignore[misc]
         """
         known = list(signature(type(self)).parameters)
         for name, value in params.items():
-            require(name in known, f"{type(self).__name__} has no parameter {name!r}: {closest(name, known)}")
+            require_known(name, known, f"{type(self).__name__} has no parameter")
             setattr(self, name, value)
         return self
 

@@ -6,8 +6,8 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self
 
 import numpy as np
+from scipy.sparse import issparse
 
-from npmdask.containers.containers import is_sparse
 from npmdask.core.algorithms.base import checked_batch
 from npmdask.core.execution.executor import single_threaded_blas
 from npmdask.core.numerics.domains import one_of
@@ -175,7 +175,7 @@ class IncrementalPCA(CentredComponents):
         """
         first = not hasattr(self, "components_")
         held = self._looked_at(X, first=first, least=1 + first, dtype=REAL, gaps=self._imputes)
-        rows = real_array(held.toarray() if is_sparse(held) else held, "the rows")
+        rows = real_array(held.toarray() if issparse(held) else held, "the rows")
         if not first:
             self._require_width(rows.shape)
         rows, weights = weighed(unmarked(rows, self._marks), sample_weight, gaps=self._imputes)

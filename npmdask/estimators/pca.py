@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+from scipy.sparse import issparse
 
-from npmdask.containers.containers import is_sparse
 from npmdask.core.numerics.subspaces import Block
 from npmdask.core.operators.view import View, in_units_of_data
 from npmdask.core.runs.automatic import posed
@@ -85,7 +85,7 @@ class Components(*TRANSFORMER, Estimator):  # type: ignore[misc]
         components = self._stored(self.components_.T / self._scale(), mean)
         if not in_memory(held):
             return components.all_scores(held, dtype=dtype)
-        rows = held if is_sparse(held) else np.asarray(real_array(held, "X"), np.float64)
+        rows = held if issparse(held) else np.asarray(real_array(held, "X"), np.float64)
         self._require_width(rows.shape)
         if self.missing_ is not None or self._marks:
             return components.all_scores(rows, dtype=dtype)
@@ -219,7 +219,7 @@ class _OfRun(Components):
         gaps = self.missing != REFUSE
         held = self._looked_at(X, first=True, least=1 + self.centred, dtype=REAL, gaps=gaps)
         if in_memory(held):
-            sparse = is_sparse(held)
+            sparse = issparse(held)
             held = held if sparse else real_array(held, "X")
             shape = held.shape
         else:

@@ -28,9 +28,8 @@ from npmdask.core.numerics.subspaces import Block
 from npmdask.core.operators import Gram
 from npmdask.core.runs.build import make_problem
 from npmdask.core.runs.problem import Problem, Request, default_rank
-from npmdask.core.runs.resources import Resources
+from npmdask.core.runs.resources import Resources, memory_for, needs_of
 from npmdask.core.runs.restore import bind
-from npmdask.core.runs.session import memory_for, needs_of
 from npmdask.core.storage.bundle import write_file_atomically
 from npmdask.core.storage.readers.dense import ReadStats
 from npmdask.core.storage.source import Source

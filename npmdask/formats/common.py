@@ -21,10 +21,10 @@ from scipy import sparse
 
 from npmdask.core.storage.columns import genotypes
 from npmdask.core.storage.conventions import ALONG, the_only
-from npmdask.core.storage.kinds import storage_dtype
 from npmdask.core.storage.labels import Axis, Labels
 from npmdask.core.storage.readers.dense import DenseReader, ReadStats
 from npmdask.errors import BadInputError, CommitError, Later, NpmdaskError, RefusedError, closest, require
+from npmdask.writers.layouts import storage_dtype
 
 pa = Later("pyarrow", "ingest")
 pa_csv = Later("pyarrow.csv", "ingest")

@@ -26,32 +26,25 @@ import numpy as np
 import psutil
 from scipy import sparse
 
-from npmdask.containers.lazy import BlockRows, mapped_rows, open_blocks
+from npmdask.core.checkpoint.reader import size_of
 from npmdask.core.numerics.units import parse_memory
 from npmdask.core.storage import paths
 from npmdask.core.storage.bundle import write_file_atomically
 from npmdask.core.storage.columns import addressed, at, parts_of
-from npmdask.core.storage.kinds import (
-    KEPT,
-    KINDS,
-    choose_layout,
-    not_square,
-    require_cubic,
-    require_symmetric,
-    storage_dtype,
-)
+from npmdask.core.storage.kinds import KINDS, traits_of
 from npmdask.core.storage.labels import Axis
 from npmdask.core.storage.paths import NEW_STORE, cache_folder, local_path, locked, require_no_link
 from npmdask.core.storage.safe_open import carried, mark_of, of_budget, open_node
-from npmdask.core.storage.source import OF_COMPLEX, Asked, Source, opened_as
+from npmdask.core.storage.source import Asked, Source, opened_as
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError, closest, package_version, require, warn
 from npmdask.formats import TABLES, open_file, open_matrices, open_tensor, tell_format
 from npmdask.formats.common import DenseSource, FileSource, SparseSource, after, batch_rows, guarded, reading
 from npmdask.formats.cubes import TensorSource
 from npmdask.formats.numpy_files import raw_header
-from npmdask.formats.writers.dense import DenseWriter, OnSlab
 from npmdask.symmetric.reader import Place, place_of
-from npmdask.symmetric.writer import Box, PackedWriter, TensorWriter, comparing, in_order, mean_block
+from npmdask.symmetric.writer import Box, PackedWriter, TensorWriter, comparing, in_order, mean_block, require_symmetric
+from npmdask.writers.dense import DenseWriter, OnSlab
+from npmdask.writers.layouts import KEPT, choose_layout, not_square, require_cubic, storage_dtype
 
 # What every ingest shares: its summary, the stamp of its source, values in the stored dtype, what a failure leaves.
 
@@ -423,13 +416,8 @@ def ingest(
         raise RefusedError(f"{target} exists already; choose another name or pass --overwrite")
     if kind == "tensor":
         require_tensor_options(layout, non_finite, header, chunks)
-        options: dict[str, Any] = {
-            "dataset": dataset,
-            "missing": missing,
-            "symmetrise": symmetrise,
-            "overwrite": overwrite,
-        }
-        options |= {"rounding": rounding, "mark": mark, "dtype": None if dtype is None else _dtype(dtype)}
+        how: dict[str, Any] = {"dataset": dataset, "missing": missing, "symmetrise": symmetrise, "overwrite": overwrite}
+        options = how | {"rounding": rounding, "mark": mark, "dtype": None if dtype is None else _dtype(dtype)}
         return ingest_tensor(path, target, **options, chunks=chunks, progress=progress)
     gaps = "refuse" if non_finite == "error" else "nan"
     asked = "nan" if non_finite == "missing" and missing == "error" else missing
@@ -471,7 +459,7 @@ def ingest(
                     raise BadInputError(
                         "chunks of sparse data are defined by entries: leave out chunks, or pass kind='samples'"
                     )
-                from npmdask.formats.writers.sparse import SparseWriter
+                from npmdask.writers.sparse import SparseWriter
 
                 writer = SparseWriter(target, shards=shard_bytes, **common)
                 rows, print_ = _fill_sparse(path, source, writer, record, progress, rounding)
@@ -755,6 +743,16 @@ def drop_copy(folder: Path, *, dry: bool = False) -> bool:
         return free
 
 
+def sweep_copies(broom: Any) -> None:
+    """Let ``npmdask gc --cache`` take the copies that no process uses."""
+    for folder, file in copies():
+        nbytes = size_of(folder).bytes
+        if drop_copy(folder, dry=broom.dry):
+            broom.took(folder, nbytes, f"a copy of {file}")
+        else:
+            broom.left.append(f"{folder} is in use, a copy of {file}")
+
+
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """One process at a time makes a copy; the others wait for it, and take it."""
@@ -809,7 +807,8 @@ def open_source_at(source: str | Path, path: Path, asked: Asked) -> Source | Non
     if (found := file_of(path)) is None:
         return None
     (file, array), kind, gaps = found, asked.kind, asked.gaps
-    if array is None and file.suffix.lower() == ".npy" and kind in (None, *OF_COMPLEX) and _is_complex(file):
+    takes_complex = array is None and (kind is None or traits_of(kind).may_be_complex)
+    if takes_complex and file.suffix.lower() == ".npy" and _is_complex(file):
         return replace(_mapped(file, kind or "samples"), path=str(source))
     own = kind if kind in ("symmetric", "matrices", "tensor") else None  # which are not stored as a table is
     with copy_of(file, array, own, gaps=gaps and own is None) as store:
@@ -841,7 +840,7 @@ def _is_complex(file: Path) -> bool:
 
 def _mapped(file: Path, kind: str) -> Source:
     """The complex rows of an .npy file, which are read where they lie: stores hold real numbers."""
-    rows = mapped_rows(np.load(file.absolute(), mmap_mode="r", allow_pickle=False))
-    if not isinstance(rows, BlockRows):
+    rows = np.load(file.absolute(), mmap_mode="r", allow_pickle=False)
+    if rows.ndim != 2:
         raise BadInputError(f"{file} has shape {rows.shape}: rows and columns are needed, at least one of each")
-    return open_blocks(rows, Asked(kind=kind))
+    return opened_as(rows, Asked(kind=kind))

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from npmdask.core.storage.columns import NUMERIC, Choice, addressed, chosen, names_of_rows, parts_of, without
-from npmdask.core.storage.kinds import KEPT, storage_dtype
 from npmdask.core.storage.labels import Axis, axis_of, of_columns
 from npmdask.errors import BadInputError, Later, require
 from npmdask.formats.common import (
@@ -28,6 +27,7 @@ from npmdask.formats.common import (
     spool_file,
     spool_write,
 )
+from npmdask.writers.layouts import KEPT, storage_dtype
 
 pa = Later("pyarrow", "ingest")
 pa_csv = Later("pyarrow.csv", "ingest")

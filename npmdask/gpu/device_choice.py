@@ -22,8 +22,7 @@ from npmdask.core.numerics.random import generator
 from npmdask.core.numerics.units import time_text
 from npmdask.core.operators import Operator
 from npmdask.core.runs.problem import Problem
-from npmdask.core.runs.resources import Resources
-from npmdask.core.runs.session import device_for, memory_for, needs_of
+from npmdask.core.runs.resources import Resources, device_for, memory_for, needs_of
 from npmdask.gpu.devices import Device
 from npmdask.gpu.on_device import STARTING, SUMS, USUAL_PASSES, OnDevice, on_device
 

@@ -86,6 +86,41 @@ class Device:
         backend.allow(room)
         return backend.facts, backend.limit
 
+    def begin_everywhere(self, executor: Any, plan: Any) -> tuple[dict[str, Any], list[str]]:
+        """Open the devices of all processes of ``executor`` for a run.
+
+        Returns
+        -------
+        use, several
+            :class:`npmdask.core.runs.resources.DeviceUse` by field, and what to say of devices that differ.
+        """
+        found: list[tuple[dict[str, str], int]] = executor.everywhere(
+            self.begin, plan.device_task, plan.device_state, executor.threads
+        )
+        names = {key: "; ".join(sorted({facts[key] for facts, _ in found})) for key in found[0][0]}
+        several = (
+            f"workers have different GPUs or libraries ({names['device']}; {names['library']}): the result "
+            "is as accurate, but its last bits depend on which worker does what"
+        )
+        limit = min(limit for _, limit in found)
+        planned = plan.device_peak + min(plan.device_data, max(limit - plan.device_peak, 0))
+        differ = any("; " in name for name in names.values())
+        return {**names, "planned": planned, "limit": limit}, [several] if differ else []
+
+    @contextmanager
+    def suffices(self, name: str, planned: int) -> Iterator[None]:
+        """Say what to do where the memory of the device does not suffice in spite of its plan."""
+        try:
+            yield
+        except Exception as error:
+            if type(error).__name__ != "OutOfMemoryError":  # of either library
+                raise
+            raise MemoryRefusedError(
+                f"the memory of {name} does not suffice, although {planned // 2**20} MiB of "
+                "it were planned: does another process use it? Set device_memory to less than what is free, resume "
+                'with fewer threads, or with device = "cpu"'
+            ) from error
+
     def end(self) -> int:
         """Let go of everything that a run held on it. Returns the most bytes that were used of it."""
         backend = self.backend

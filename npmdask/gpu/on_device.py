@@ -23,8 +23,9 @@ from scipy.sparse import csr_matrix
 from npmdask.core.numerics.subspaces import Block
 from npmdask.core.operators._protocol import SUMS_READ, Partial, Sums, finite_partial, require_finite
 from npmdask.core.operators.column_moments import ColumnMoments
-from npmdask.core.operators.gram import MOST_ROUNDED, SMALLEST, Gram, SparseGram
+from npmdask.core.operators.gram import MOST_ROUNDED, SMALLEST, Gram
 from npmdask.core.operators.gram_matrix import EXACT, GramMatrix, largest_integer
+from npmdask.core.operators.sparse_gram import SparseGram
 from npmdask.core.storage.chunk_access import tally
 from npmdask.core.storage.readers.dense import DenseReader, ReadStats, Tile
 from npmdask.core.storage.readers.sparse import Fragment, whole_rows

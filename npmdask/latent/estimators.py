@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from scipy.sparse import issparse
 
-from npmdask.containers.containers import is_sparse
 from npmdask.core.numerics.subspaces import Block
 from npmdask.core.runs.progress import with_progress
 from npmdask.core.runs.resources import asked_resources
@@ -79,7 +79,7 @@ class _OfSamples(Estimator):
 
     def _dense(self, X: Any, **how: Any) -> Any:
         held = self._looked_at(X, **how)
-        if is_sparse(held):
+        if issparse(held):
             raise BadInputError(
                 "the rows are a sparse matrix, but dense rows are needed: give X.toarray(), if it fits into memory"
             )

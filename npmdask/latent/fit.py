@@ -24,7 +24,7 @@ from npmdask.core.runs.session import Session
 from npmdask.core.runs.stages import MomentOperator, job_spec
 from npmdask.core.storage.bundle import Arrays
 from npmdask.core.storage.column_statistics import ColumnStatistics
-from npmdask.core.storage.readers.dense import checksum_table
+from npmdask.core.storage.readers import checksum_table
 from npmdask.core.storage.source import Source, open_source
 from npmdask.errors import BadInputError, require
 from npmdask.latent.likelihood import (

@@ -16,6 +16,7 @@ from scipy.sparse import csr_matrix
 
 import npmdask.ledger.messages as text
 from npmdask.accounting.budget import Budget
+from npmdask.core import features
 from npmdask.core.operators import of_layout
 from npmdask.core.storage.readers.dense import ReadStats
 from npmdask.core.storage.readers.sparse import CsrReader, Fragment, cut_rows
@@ -23,7 +24,6 @@ from npmdask.core.storage.source import Source, open_source
 from npmdask.errors import BadInputError
 from npmdask.ledger.ledger import Ledger, Status
 from npmdask.ledger.sketch import Sketch, sketch, weights
-from npmdask.missing.gaps import FILL, with_missing
 from npmdask.privacy.matrix_release import require_store
 from npmdask.privacy.neighbors import make_relation, protected
 
@@ -99,7 +99,8 @@ def sketch_of(source: Source, key: bytes) -> Sketch:
     """The sketch of the records of ``source``, in one pass: rows, their gaps as zeros; of a tensor T(i, ., .) for every
     index i.
     """
-    source = with_missing(source, FILL, 0.0) if source.gaps else source
+    if source.gaps:
+        source = features.required("aspects", "data.missing").read(source, "fill", 0.0)
     columns = int(source.shape[-1])
     return sketch(_images(source, weights(key, columns)), key, columns)
 

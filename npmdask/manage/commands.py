@@ -11,7 +11,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from npmdask.cli.parser import port
 from npmdask.errors import BadInputError
 
 RUNS = "runs"
@@ -49,7 +48,7 @@ def add_metrics(commands: Any) -> None:
     )
     p.add_argument("folder", nargs="?", default=RUNS, help="folder of the runs (default: runs)")
     how = p.add_mutually_exclusive_group()
-    how.add_argument("--port", type=port, help="serve metrics on this port until stopped (0: any free one)")
+    how.add_argument("--port", type="port", help="serve metrics on this port until stopped (0: any free one)")
     how.add_argument(
         "--textfile", metavar="FILE.prom", help="write metrics once, for the textfile collector of node_exporter"
     )
@@ -146,9 +145,9 @@ def add_serve_options(p: Any) -> None:
         metavar="FOLDER",
         help="make small data and a schedule that runs at once, and serve them; in a temporary folder if none is named",
     )
-    p.add_argument("--port", type=port, help="port of the Prefect server and its pages (4200, or a free one)")
+    p.add_argument("--port", type="port", help="port of the Prefect server and its pages (4200, or a free one)")
     p.add_argument("--folder", type=Path, help="logs and process numbers (runs/.serve)")
-    p.add_argument("--metrics-port", type=port, help="also answer scrapes of Prometheus at this port")
+    p.add_argument("--metrics-port", type="port", help="also answer scrapes of Prometheus at this port")
     p.add_argument("--check", action="store_true", help="read the schedules, say what is wrong, start nothing")
 
 

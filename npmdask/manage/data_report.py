@@ -11,22 +11,23 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.advice.sampling_errors import Groups
+from npmdask.core import features
+from npmdask.core.checkpoint.schema import is_of_rows, is_public
 from npmdask.core.checkpoint.store import RunStore
+from npmdask.core.numerics.domains import require_independent
 from npmdask.core.runs.components import labels_of_run
-from npmdask.core.runs.problem import OF_ROWS
+from npmdask.core.runs.kinds import PRESENTED
 from npmdask.core.runs.restore import solution_of
+from npmdask.core.storage.kinds import traits_of
 from npmdask.core.storage.labels import Axis, Labels
 from npmdask.core.storage.paths import data_name
 from npmdask.core.storage.source import IN_MEMORY, open_source
 from npmdask.errors import BadInputError, NpmdaskError
 from npmdask.manage.kinds import PageOptions, Spec
 from npmdask.manage.row_scores import SAMPLED, RowScores, row_scores
-from npmdask.missing.gaps import DROP
 from npmdask.report import Bars, Map, Plot, Report, Rule, Section, Series
 from npmdask.report.blocks import Text, section, series, spectrum_plot, table, warnings
 from npmdask.report.plots import COLOURS
-from npmdask.rotations.presentation import PART, require_independent
 
 SHOWN = 10  # loadings of a component
 CARDS, IMAGES, MAPS, TIMES = 6, 12, 6, 4  # components that are shown so
@@ -61,11 +62,8 @@ def headline(run: RunStore, spec: Mapping[str, Any], k: int, source: str | None 
         return f"Private {PRIVATE.get(data['kind'], 'PCA')} of {name}: {many}"
     if "operator" in spec:
         return f"{many} of {name}"
-    match data["kind"]:
-        case "symmetric":
-            return f"Eigenvectors of {name}: {many}"
-        case "tensor" | "matrices":
-            return f"Decomposition of {name}: {many}"
+    if (traits := traits_of(data["kind"])).without_rows or traits.square:
+        return f"{'Eigenvectors' if traits.square else 'Decomposition'} of {name}: {many}"
     if data["center"]:
         return f"PCA of {name}: {many}" + (", columns standardized" if data["scale"] else "")
     return f"SVD of {name}: {many}"
@@ -93,8 +91,8 @@ def over_data(
 def about(run: RunStore, spec: Mapping[str, Any]) -> str:
     """Say how large the data are, what was done to them first, and what was asked for."""
     data, algorithm, said = spec["data"], spec["algorithm"], []
-    # how many rows there are may be private
-    shape, kind = None if "privacy" in spec else data.get("shape"), data["kind"]
+    # how many rows there are may be private; those of nodes are not known
+    shape, kind = data.get("shape") if is_public(spec) else None, data["kind"]
     if kind == "topics" and shape:
         said.append(f"{shape[0]:,} documents, {shape[1]:,} different words")
     elif "columns" in data and shape:
@@ -546,7 +544,7 @@ class Sampling:
 
     values: np.ndarray
     errors: np.ndarray
-    mixed: Groups
+    mixed: tuple[tuple[int, ...], ...]
     rows: int
     what: str = "value"
     gaps: bool = False
@@ -625,8 +623,8 @@ def sampling_of(run: RunStore, spec: Mapping[str, Any], independent_rows: int | 
     """
     data, asked = spec["data"], independent_rows
     asked = spec.get("report", {}).get("independent_rows") if asked is None else asked
-    of_rows = data["kind"] in OF_ROWS and (data["kind"] == "samples" or data["center"])
-    if not of_rows or "operator" in spec or "lens" in spec:
+    about = is_of_rows(spec) and "operator" not in spec and (data["kind"] == "samples" or data["center"])
+    if not about or "Solution.north_errors" not in features.keys("methods"):
         return None
     solution = solution_of(run, scores=False)
     if asked is not None:
@@ -640,23 +638,20 @@ def sampling_of(run: RunStore, spec: Mapping[str, Any], independent_rows: int | 
     if rows < FEWEST or not solution.answered or not np.isfinite(errors).all():
         return None
     of_value = np.sqrt(2 / rows) / (1 if data["kind"] == "samples" else 2)  # of a root half as much
-    missing = solution.missing
-    # Of columns that are left out nothing is used, and the others lack nothing.
-    gaps = missing is not None and missing.rule != DROP and missing.entries > 0
     return Sampling(
         values=solution.values,
         errors=np.abs(solution.values) * of_value,
         mixed=mixed,
         rows=rows,
         what="variance (n in the denominator)" if data["kind"] == "samples" else "singular value",
-        gaps=gaps,
+        gaps=solution.missing is not None and solution.missing.lacking,
         next_mixed=next_mixed,
     )
 
 
 def presentation_sections(run: RunStore) -> list[Section]:
     """Show how components were rotated or aligned, how far they turned, and bootstrap intervals."""
-    part = run.read_part(PART)
+    part = run.read_part(PRESENTED)
     if part is None:
         return []
     arrays, meta = part

@@ -16,24 +16,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from npmdask.core import features
 from npmdask.core.checkpoint.lease import holder_of
-from npmdask.core.checkpoint.reader import GOING, OWN, folders_below, is_store, size_of, stores_below
+from npmdask.core.checkpoint.reader import GOING, KEY, OWN, folders_below, is_store, size_of, stores_below
+from npmdask.core.checkpoint.schema import is_protected
 from npmdask.core.checkpoint.store import REPLACED, RunStore
 from npmdask.core.storage.bundle import MANIFEST
-from npmdask.core.storage.paths import (
-    NOTE,
-    cache_folder,
-    local_path,
-    locked,
-    require_no_link,
-    unless_locked,
-    url_of_copy,
-)
+from npmdask.core.storage.paths import local_path, locked, require_no_link, unless_locked
 from npmdask.errors import NpmdaskError, RefusedError, require
-from npmdask.formats.ingest import copies, drop_copy
 from npmdask.manage.kinds import Keeps, all_kinds, kind_of
-from npmdask.privacy.account import KEY
-from npmdask.remote.run_store import LocalCopy
 
 PARTIAL = ".partial"
 
@@ -106,24 +97,8 @@ def sweep_cache(*, dry: bool = False) -> GcReport:
     ``dry``: only list them. A copy of a run in a bucket stays while it holds what was not carried there.
     """
     broom = _Broom(Retention(seconds=0), dry)
-    for folder, file in copies():
-        nbytes = size_of(folder).bytes
-        if drop_copy(folder, dry=dry):
-            broom.gone.append(Removed(path=folder, bytes=nbytes, why=f"a copy of {file}"))
-        else:
-            broom.left.append(f"{folder} is in use, a copy of {file}")
-    for folder in sorted((cache_folder() / "runs").glob("*/*")):
-        if (url := url_of_copy(folder)) is None:
-            continue
-        copy = LocalCopy(url, folder)
-        note = copy.note()
-        with unless_locked(copy.home / "alone", copy.folder / "lock") as free:
-            if free and note["commit"] is not None and not copy.files().keys() - note["files"].keys():
-                broom.remove(copy.folder, f"a copy of {copy.url}")
-                if not dry:
-                    (copy.home / NOTE).unlink()
-            else:
-                broom.left.append(f"{copy.folder} is in use, or not all of it is at {copy.url} (`npmdask resume`)")
+    for key in features.keys("caches"):
+        features.found("caches", key)(broom)
     return GcReport(gone=tuple(broom.gone), left=tuple(broom.left))
 
 
@@ -216,7 +191,7 @@ class _Broom:
                 shutil.rmtree(aside, ignore_errors=True)
                 if not any(going.iterdir()):
                     going.rmdir()
-            self.gone.append(Removed(path=store, bytes=nbytes, why=why))
+            self.took(store, nbytes, why)
 
         return remove
 
@@ -250,12 +225,16 @@ class _Broom:
         nbytes = size_of(path).bytes
         if not self.dry:
             shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+        self.took(path, nbytes, why)
+
+    def took(self, path: Path, nbytes: int, why: str) -> None:
+        """Note what was deleted, or would be."""
         self.gone.append(Removed(path=path, bytes=nbytes, why=why))
 
 
 def _is_private(store: Path) -> bool:
     try:
-        return "privacy" in (RunStore(store).read_spec() or {}) or (store / KEY).exists()
+        return is_protected(RunStore(store).read_spec() or {}) or (store / KEY).exists()
     except NpmdaskError:
         return True
 

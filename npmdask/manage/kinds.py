@@ -18,7 +18,7 @@ import numpy as np
 
 from npmdask.core import features
 from npmdask.core.checkpoint.store import RunStore
-from npmdask.core.numerics.units import bytes_text
+from npmdask.core.numerics.units import bytes_text, grid_of
 from npmdask.core.runs.kinds import KINDS, Resumable, Spec, StoredRun
 from npmdask.core.runs.kinds import kind_of as resumed_kind_of
 from npmdask.core.runs.resources import DeviceUse, NetworkUse
@@ -70,8 +70,6 @@ class PageOptions:
 
     def or_as_run(self, asked: Mapping[str, Any]) -> PageOptions:
         """Fill in what is not given here from what the run was ``asked`` for, in its configuration for example."""
-        from npmdask.rotations.presentation import grid_of
-
         grid = grid_of(asked["grid"]) if self.grid is None and "grid" in asked else self.grid
         if self.colour is not None or "colour" not in asked:
             return replace(self, grid=grid)

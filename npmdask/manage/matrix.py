@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -12,18 +11,19 @@ from typing import Any
 
 import numpy as np
 
+from npmdask.core import features
 from npmdask.core.algorithms.stopping import Outcome, default_tol
+from npmdask.core.aspects import Reading, kept_aspects, reading_of
+from npmdask.core.checkpoint.schema import is_of_rows, is_public
 from npmdask.core.checkpoint.store import RunStore, not_finished
 from npmdask.core.numerics.units import attributes
-from npmdask.core.runs.kinds import StoredRun
+from npmdask.core.runs.kinds import PRESENTED, StoredRun
 from npmdask.core.runs.left_vectors import left_blocks, left_height
-from npmdask.core.runs.problem import OF_ROWS
 from npmdask.core.runs.progress import duration, passes_text
-from npmdask.core.runs.restore import TELLS, solution_of
+from npmdask.core.runs.restore import solution_of
 from npmdask.core.runs.solution import Solution
 from npmdask.core.storage.bundle import read_bundle
 from npmdask.core.storage.labels import Labels
-from npmdask.errors import BadInputError
 from npmdask.manage.kinds import (
     Keeps,
     PageOptions,
@@ -40,10 +40,7 @@ from npmdask.manage.kinds import (
     values_text,
 )
 from npmdask.manage.status import progress
-from npmdask.missing.rules import missing_facts, missing_of
 from npmdask.report import Report
-from npmdask.rotations.presentation import AS_FOUND, PART, Earlier, arrays_of, earlier_of, presentation_facts, turn
-from npmdask.weights.aspect import NAMES
 
 RELEASED = ("value_stddevs", "factor_left", "factor_right", "left_basis", "covariance")
 ROWS = ("samples", "matrix", "sparse")  # kinds whose data have rows that are not columns
@@ -83,14 +80,11 @@ class MatrixKind(StoredRun, RunKind):
     def export_turned(self, store: Path, sink: Sink, rotate: str | None, align_to: str | None) -> bool:
         """Write components that are turned: as the run was reported, where nothing else is asked for."""
         run = RunStore(store)
-        arrays: dict[str, np.ndarray] = {}
         if rotate is None and align_to is None:
-            kept = run.read_part(PART)
+            kept = run.read_part(PRESENTED)
             arrays = {} if kept is None else kept[0]
         else:
-            method = None if rotate == AS_FOUND else rotate
-            earlier = None if align_to is None else earlier_of(align_to, method)
-            arrays = _turned(run, method, earlier)
+            arrays = features.required("presenters", "an export that is rotated or aligned")(run, rotate, align_to)
         for name, array in _as_exported(run, arrays).items():
             sink.array(name, array)
         if arrays:
@@ -101,15 +95,15 @@ class MatrixKind(StoredRun, RunKind):
         """Write what rows and columns are called and weigh, and what was done to them."""
         run = RunStore(store)
         spec = run.read_spec() or {}
-        if spec["data"]["kind"] in OF_ROWS and not spec.keys() & {"privacy", "nodes", "lens", "operator"}:
+        if is_of_rows(spec) and is_public(spec) and "operator" not in spec:
             sink.about(solution_of(run, scores=False).attributes(scaled=spec["data"]["scale"]))
         part = read_bundle(store / "labels") if (store / "labels").is_dir() else None
         for name, values in {} if part is None else Labels.of_bundle(*part).named().items():
             sink.array(name, values)
-        weights = read_bundle(store / "weights")[0] if (store / "weights").is_dir() else {}
         kept = read_bundle(store / "missing")[0]["kept"] if (store / "missing").is_dir() else None
-        for side, values in weights.items():
-            sink.array(NAMES[side], values[kept] if side == "columns" and kept is not None else values)
+        for aspect in kept_aspects(run, spec):
+            for name, values in aspect.exported(kept).items():
+                sink.array(name, values)
 
     def summary(self, answer: Solution) -> dict[str, Any]:
         """List the facts of a solution; of a private one nothing of size, time or memory."""
@@ -177,13 +171,15 @@ class MatrixKind(StoredRun, RunKind):
             "worst_residual": history[-1]["worst_residual"] if history else None,
         }
         device = spec.get("environment", {}).get("device")
+        reading = reading_of(kept_aspects(run, dict(spec), Reading))
+        presented = run.part_meta(PRESENTED) or {"asked": {}, "facts": {}}
         return (
             facts
             | steps
             | ({"device": device} if device else {})
             | source
-            | missing_facts(missing_of(run))
-            | named(presentation_facts(run), (PART,))
+            | _missing_facts(None if reading is None else reading.noted(run))
+            | named({PRESENTED: presented["asked"] | presented["facts"]}, (PRESENTED,))
             | named(spec, ("data", *tables_of_aspects(spec), "operator", "algorithm", "stop", "run", "version"))
         )
 
@@ -224,7 +220,7 @@ def _explained(run: RunStore) -> dict[str, np.ndarray]:
     """Variances of the scores of a centred run (n - 1 in the denominator) and their shares; of other runs nothing."""
     spec = run.read_spec() or {}
     data = spec.get("data", {})
-    if data.get("kind") not in OF_ROWS or not data.get("center") or spec.keys() & {"privacy", "nodes", "lens"}:
+    if not data.get("center") or not is_of_rows(spec) or not is_public(spec):
         return {}
     solution = solution_of(run, scores=False)
     found = {VARIANCE: solution.explained_variance} if solution._rows > 1 else {}
@@ -242,24 +238,6 @@ def _as_exported(run: RunStore, arrays: Mapping[str, np.ndarray]) -> dict[str, n
     share = (run.part_meta("result") or {}).get("explained_share")
     shares = {} if share is None else {SHARE: variances / variances.sum() * share}
     return found | {VARIANCE: variances} | shares
-
-
-OF_SCORES = ("score_weights", "mean")  # of turned components: what rows are scored by
-
-
-def _turned(run: RunStore, method: str | None, earlier: Earlier | None) -> dict[str, np.ndarray]:
-    """Components turned as asked; without what scores need where that lay with data that are gone."""
-    try:
-        turned = turn(solution_of(run), method, earlier)
-        return {} if turned is None else arrays_of(turned)
-    except BadInputError as error:
-        if run.part_meta("columns") is not None:
-            raise
-        turned = turn(solution_of(run, scores=False), method, earlier)  # raises again what is not about the data
-        if turned is None:
-            return {}
-        logging.getLogger(TELLS).warning("exported without %s: %s", " and ".join(OF_SCORES), error)
-        return {name: array for name, array in arrays_of(turned).items() if name not in OF_SCORES}
 
 
 def _result(store: Path) -> dict[str, np.ndarray]:
@@ -290,10 +268,14 @@ def _summary(solution: Solution) -> dict[str, Any]:
         "assurance": solution.assurance,
         "warnings": list(solution.warnings),
         **attributes(solution, "target_rank", "explained_share", "answered"),
-        **missing_facts(solution.missing),
+        **_missing_facts(solution.missing),
         **solution.prediction,
         **more,
     }
+
+
+def _missing_facts(found: Any) -> dict[str, Any]:
+    return {} if found is None else {"missing": found.facts}
 
 
 def _released(solution: Solution) -> dict[str, Any]:

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
+from scipy.sparse import issparse
 
-from npmdask.containers.containers import is_sparse
+from npmdask.core.checkpoint.schema import is_of_rows, is_public
 from npmdask.core.checkpoint.store import RunStore
 from npmdask.core.runs.components import StoredComponents
-from npmdask.core.runs.problem import OF_ROWS
 from npmdask.core.runs.restore import solution_of
 from npmdask.core.runs.solution import Solution
 from npmdask.core.storage.labels import colour_of, labels_in_file
@@ -169,11 +169,11 @@ def bytes_of_rows(spec: dict[str, Any]) -> int:
 def _refusal(spec: dict[str, Any]) -> str:
     """Why a run has no scores to show, if it has none."""
     data = spec["data"]
-    if "privacy" in spec or "nodes" in spec:
+    if not is_public(spec):
         return "scores are data of single rows, and this run releases none of them"
     if spec.get("budget"):
         return "scores are data of single rows, and these data have a privacy budget: a report shows none"
-    if data["kind"] not in OF_ROWS or "operator" in spec or "lens" in spec:
+    if not is_of_rows(spec) or "operator" in spec:
         return f"a run of kind {data['kind']} has no scores of rows"
     return "scores of complex data are not drawn" if np.dtype(data.get("dtype", "f8")).kind == "c" else ""
 
@@ -235,7 +235,7 @@ def scores_at(
         scores[low:high] = found[rows[low:high] - first]
         if column is not None:
             held = part[rows[low:high] - first]
-            taken[low:high] = (held.toarray() if is_sparse(held) else np.asarray(held))[:, column]
+            taken[low:high] = (held.toarray() if issparse(held) else np.asarray(held))[:, column]
     return scores, taken
 
 

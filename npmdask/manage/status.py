@@ -18,6 +18,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from npmdask.core import features
 from npmdask.core.checkpoint.lease import Holder, holder_of
 from npmdask.core.checkpoint.reader import is_store, size_of, stores_below
 from npmdask.core.checkpoint.store import RunStore, folder_of, no_run, runs_near
@@ -26,12 +27,9 @@ from npmdask.core.numerics.units import bytes_text, time_text
 from npmdask.core.runs.results import prediction_facts
 from npmdask.core.storage.bundle import write_file_atomically
 from npmdask.core.storage.paths import local_path, read_facts
-from npmdask.core.storage.source import Source, is_registered, open_source
+from npmdask.core.storage.source import OF_URL, Source, is_registered, is_remote, open_source
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
 from npmdask.manage.kinds import Spec, kind_of, last_error
-from npmdask.planning.forecast import seconds_left
-from npmdask.remote.object_url import is_remote
-from npmdask.remote.run_store import holds_run
 
 NOTES = ".schedules"  # the folder of how schedules ended
 
@@ -111,7 +109,7 @@ def inspect(path: str | Path) -> dict[str, Any]:
     BadInputError
         Neither of them.
     """
-    if is_registered(path) or (is_remote(path) and not holds_run(str(path))):
+    if is_registered(path) or _is_data_in_bucket(str(path)):
         return _inspect_data(path)
     folder = folder_of(path)
     if (folder / "run.json").exists():
@@ -126,6 +124,12 @@ def inspect(path: str | Path) -> dict[str, Any]:
         if any(map(is_store, folder.parents)) or runs_near(folder):
             raise no_run(path) from None
         raise
+
+
+def _is_data_in_bucket(place: str) -> bool:
+    """Say whether a place is the URL of an object store, and no run lies there."""
+    stored = features.found("stores", place.partition(OF_URL)[0])
+    return is_remote(place) and not (stored and stored.holds_run(place))
 
 
 def _inspect_data(path: str | Path) -> dict[str, Any]:
@@ -256,13 +260,12 @@ def _known(store: RunStore, holder: Holder | None) -> dict[str, Any]:
         built = "moments" if store.path.name.endswith(".partial.passes") else "?"  # npmdask moments
         return begun | {"what": built, "state": state, "error": last_error(store)}
     try:
-        kind = kind_of(spec)
+        found = begun | kind_of(spec).status(store, spec, state)
     except (BadInputError, RefusedError) as error:  # nothing is wrong with the store of what is not here
         if not (what := spec["data"].get("kind")):
             raise
         state = "finished" if store.part_meta("result") is not None else state
         return begun | {"what": what, "state": state, "error": str(error)}
-    found = begun | kind.status(store, spec, state)
     if "error" not in found:
         found["error"] = "" if found["state"] in ("finished", "running") else last_error(store)
     return found
@@ -340,6 +343,7 @@ def progress(run: RunStore, spec: Spec, state: str, folders: tuple[str, ...]) ->
         name, run = str(inner.relative_to(run.path)), RunStore(inner)
         spec = run.read_spec() or spec
     history, telemetry = run.history(), run.telemetry()
+    left = features.found("managed", "time left") if running and inner is None else None
     predicted = prediction_facts(telemetry, len(history))["predicted_steps"]
     return {
         "step": len(history),
@@ -348,7 +352,7 @@ def progress(run: RunStore, spec: Spec, state: str, folders: tuple[str, ...]) ->
         "residual": history[-1]["worst_residual"] if history else None,
         "pass_committed": None if state == "finished" else pass_committed(run, len(history)),
         "stage": name if inner is not None else "",
-        "seconds_left": seconds_left(dict(spec), history, telemetry) if running and inner is None else None,
+        "seconds_left": None if left is None else left(dict(spec), history, telemetry),
     }
 
 

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from npmdask.core.numerics.domains import one_of
-from npmdask.core.storage.chunk_access import scratch
-from npmdask.core.storage.conventions import DecodedArray, promoted
+from npmdask.core.storage.chunk_access import scratch, shown
+from npmdask.core.storage.conventions import DecodedArray, impute, position_where, promoted
 from npmdask.core.storage.labels import Axis, Labels, axis_of
-from npmdask.core.storage.readers.dense import AroundDense, DenseReader, ReadStats, Tile, impute, position_where, shown
+from npmdask.core.storage.readers.around import AroundDense
+from npmdask.core.storage.readers.dense import DenseReader, ReadStats, Tile
 from npmdask.errors import BadInputError, RefusedError
 
 if TYPE_CHECKING:

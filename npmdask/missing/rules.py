@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from scipy.sparse import issparse
 
-from npmdask.containers.containers import is_sparse
 from npmdask.core.aspects import Reading
 from npmdask.core.checkpoint.store import RunStore
 from npmdask.core.numerics.units import attributes
@@ -115,6 +115,20 @@ class Missing:
         return self.entries / (self.rows * len(self.counts))
 
     @property
+    def lacking(self) -> bool:
+        """Say whether values are missing in columns that are used."""
+        return self.rule != DROP and self.entries > 0
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Return the same as plain numbers, for JSON."""
+        columns = {
+            "columns_with_gaps": int((self.counts > 0).sum()),
+            "columns_left_out": len(self.counts) - len(self.kept),
+        }
+        return attributes(self, "rule", "entries", "share", "sentence") | columns | attributes(self, "rows_with_gaps")
+
+    @property
     def sentence(self) -> str:
         """Say in a sentence what was missing, and how it was treated."""
         gappy, d = int((self.counts > 0).sum()), len(self.counts)
@@ -155,7 +169,7 @@ class Fits:
 
     def fitted(self, rows: Any) -> FittedScores:
         """Return scores of rows, and how uncertain they are."""
-        if is_sparse(rows):
+        if issparse(rows):
             return FittedScores(self.components.scores(rows), np.ones(rows.shape[0]))
         return least_squares_scores(self.components.seen(rows), self.components.basis)
 
@@ -286,18 +300,6 @@ def missing_of(store: RunStore) -> Missing | None:
     facts |= {name: arrays.get(name) for name in ("counts", "kept", "fill", "observed")}
     facts |= {"values": tuple(meta.get("values", ())), "limit": meta.get("limit")}
     return Missing(**facts)
-
-
-def missing_facts(found: Missing | None) -> dict[str, Any]:
-    """Return the same as plain numbers, for JSON."""
-    if found is None:
-        return {}
-    names = {"rule": found.rule, "entries": found.entries, "share": found.share, "sentence": found.sentence}
-    columns = {
-        "columns_with_gaps": int((found.counts > 0).sum()),
-        "columns_left_out": len(found.counts) - len(found.kept),
-    }
-    return {"missing": names | columns | {"rows_with_gaps": found.rows_with_gaps}}
 
 
 def missing_warnings(store: RunStore, facts: Mapping[str, Any]) -> list[str]:
@@ -469,6 +471,7 @@ class Gaps(Reading):
         return replace(opened, reader=replace(inner, fill=held_fill(known.fill, inner)))
 
     fit = Fits
+    read = staticmethod(with_missing)
     surveyed = staticmethod(filled)
     noted = staticmethod(missing_of)
     warnings = staticmethod(missing_warnings)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from npmdask.core.algorithms import Query, Result
-from npmdask.core.algorithms.stopping import Outcome, StepView, UntilStationary
+from npmdask.core.algorithms.stopping import Outcome, StepView, UntilSettled
 from npmdask.core.aspects import named
 from npmdask.core.numerics.units import options_from
 from npmdask.core.operators.view import View
@@ -32,6 +32,29 @@ EM_TOL = 1e-5  # what may be left to go by default: sampling errors are larger, 
 WITHHELD = 0.02  # of the entries that are held out by default
 CHOOSING = 0.1  # where they choose the number of components
 MOST_WITHHELD = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class UntilStationary(UntilSettled):
+    """Stop where little is left to go, as far as EM of rows with gaps can tell, or after ``max_steps``."""
+
+    def __call__(self, history: list[StepView]) -> Outcome | None:
+        """Converged, or held_out: going on would predict worse what was held out."""
+        if not history:
+            return None
+        now = history[-1]
+        if now.finished:
+            return Outcome(name="held_out", sentence=now.said)
+        if now.left <= self.tol:
+            said = f"values are within about {now.left:.1e} (relative) of their limit (tol {self.tol:.1e})"
+            return Outcome(name="converged", sentence=f"converged after {now.step} steps: {said}")
+        if now.step < self.max_steps:
+            return None
+        return Outcome(
+            name="max_steps",
+            sentence=f"not converged: max_steps = {self.max_steps} reached, and the last step changed values by up to "
+            f"{float(self.relative(now).max()):.1e} (relative); continue with `npmdask resume STORE --max-steps N`",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,8 +17,8 @@ import zarr
 from npmdask.core.storage.readers.dense import DenseReader
 from npmdask.core.storage.readers.sparse import CsrReader
 from npmdask.core.storage.source import Source
-from npmdask.formats.writers.dense import choose_chunks
 from npmdask.symmetric.reader import TensorReader
+from npmdask.writers.dense import choose_chunks
 
 MIB = 2**20
 SMALLEST, LARGEST = 4 * MIB, 32 * MIB  # of a chunk, decoded

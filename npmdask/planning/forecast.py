@@ -28,9 +28,6 @@ from npmdask.theory.power import MOST, ZERO, predict_passes, steps_by_rank
 # milliseconds. What no closed formula follows (restarts, pairs that are closed, the change of precision, dimensions
 # that run out) happens as in the run. A prediction is a promise: the start is an unlucky one, and the residual has to
 # fall below ``tol``.
-#
-# :func:`rehearse_releases` does the same for a private run, whose number of products is fixed and whose noise is in
-# each.
 
 
 # Measured on 400 random planted problems (decision 37): one typical start and tol itself promise too little in 16 %.
@@ -198,34 +195,6 @@ def unlucky_start(counts: np.ndarray, k: int, p: int) -> Block:
     chosen = leading[int(np.argsort(held)[UNLUCKY - 1])]
     others = rng.standard_normal((len(counts) - k, p)) * np.sqrt(counts[k:, None])
     return orth(np.concatenate([chosen, others]), rng)
-
-
-def rehearse_releases(
-    algorithm: Any,
-    sizes: np.ndarray,
-    shape: tuple[int, int],
-    noise: Callable[[tuple[int, int], float | None], np.ndarray],
-    rng: np.random.Generator,
-    lost: Callable[[Block, float], np.ndarray] | None = None,
-) -> Block:
-    """The vectors that a private run finds on the diagonal matrix of ``sizes``, with noise in every product.
-
-    Parameters
-    ----------
-    algorithm : a private power method, of a matrix of this ``shape`` or, square, of its other kinds.
-    noise : of a product of a shape, whose images are clipped to a norm or not.
-    rng : of the start.
-    lost : what clipping the images of records to a norm takes from a product with a block, where it is simulated.
-    """
-    state = algorithm.init(shape[1], rng=rng)
-    for _ in range(algorithm.releases):
-        query = algorithm.query(state)
-        product = np.zeros((shape[1] if query.transposed else shape[0], query.block.shape[1]))
-        product[: len(sizes)] = sizes[:, None] * query.block[: len(sizes)]
-        if lost is not None and query.image_norm is not None:
-            product -= lost(query.block, query.image_norm)
-        state, _ = algorithm.update(state, product + noise(product.shape, query.image_norm))
-    return algorithm.finalize(state).vectors
 
 
 ACCURACY = 0.1  # sine of the largest angle that the noise is judged by: one digit

@@ -23,8 +23,7 @@ from npmdask.core.runs.build import make_problem
 from npmdask.core.runs.checks import MOSTLY, mean_of_rows, mean_said
 from npmdask.core.runs.disk_release import disk_said, readings_of
 from npmdask.core.runs.problem import DEFAULT_STEPS, Problem
-from npmdask.core.runs.resources import Resources
-from npmdask.core.runs.session import memory_for, needs_of, require_device
+from npmdask.core.runs.resources import Resources, memory_for, needs_of, require_device
 from npmdask.errors import BadInputError, MemoryRefusedError
 from npmdask.gpu.device_choice import OF_MATRIX, USUAL, DeviceChoice, choice_said, choose_device
 from npmdask.planning.chunk_advice import ChunkReading, LayoutAdvice, advise_chunks, how_read
@@ -346,7 +345,7 @@ def _eigenvalues(problem: Problem, measured: Throughput, spectrum: Spectrum | No
     if problem.derived is not None or not problem.certified:
         return None  # a sample of the data says nothing of another operator
     if spectrum is not None:
-        return spectrum.eigenvalues(problem.source.kind)[_locked(problem) :]
+        return spectrum.eigenvalues(singular=problem.source.traits.singular)[_locked(problem) :]
     return None if measured.sample is None else measured.sample.eigenvalues[_locked(problem) :]
 
 

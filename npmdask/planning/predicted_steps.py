@@ -33,10 +33,9 @@ from npmdask.core.runs.results import FORESEEN
 from npmdask.core.runs.session import Session
 from npmdask.core.runs.stopping_rules import STAGE_STEPS, LowRankRule, ShareRule, next_columns, smallest_rank
 from npmdask.core.storage.chunk_access import first_line
-from npmdask.core.storage.source import Source
+from npmdask.core.storage.source import Source, is_remote
 from npmdask.planning.forecast import SPARE, TINY, Simulation, locked_values, play, predict_steps, thinned
 from npmdask.planning.row_sample import Sample, SampleBudget, draw_sample, in_part, places_of, sample_of, why_too_small
-from npmdask.remote.object_url import is_remote
 from npmdask.tensors.power import TensorPower
 
 SECONDS = 0.5

@@ -17,7 +17,8 @@ from npmdask.core.numerics.random import generator
 from npmdask.core.numerics.spectra import evenly
 from npmdask.core.runs.problem import Problem, Request
 from npmdask.core.storage.column_statistics import ColumnStatistics, ColumnSums, EntrySums, of_moments
-from npmdask.core.storage.readers.dense import AroundDense, DenseReader, ReadStats
+from npmdask.core.storage.readers.around import AroundDense
+from npmdask.core.storage.readers.dense import DenseReader, ReadStats
 from npmdask.core.storage.readers.sparse import CsrReader, whole_rows
 from npmdask.core.storage.source import Source
 from npmdask.symmetric.reader import TensorReader, TriangleReader

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -21,7 +22,7 @@ import psutil
 
 from npmdask.core.algorithms import RowGramKrylov
 from npmdask.core.algorithms.gram import PROBES
-from npmdask.core.execution.executor import single_threaded_blas
+from npmdask.core.execution.executor import Threads, single_threaded_blas
 from npmdask.core.execution.memory import MemoryPlan
 from npmdask.core.execution.reduction import fed, runs_of
 from npmdask.core.numerics.random import generator
@@ -33,7 +34,6 @@ from npmdask.core.runs.problem import Problem
 from npmdask.core.storage.block_files import BlockFile
 from npmdask.core.storage.column_statistics import ColumnStatistics
 from npmdask.planning.row_sample import Sample, SampleBudget, draw_sample
-from npmdask.remote.prefetch import granted
 
 SECONDS = 5.0  # for everything
 FRESH, WARM, SAMPLE = 0.2, 0.4, 0.2  # shares of it; the rest is for what cannot be cut short
@@ -108,7 +108,7 @@ def measure_throughput(
     operator = problem.operator(ColumnStatistics(mean=nothing, std=nothing + 1, rows=1))
     workers = max(1, plan.workers)
     threads = min(plan.threads * workers, len(runs_of(operator)))
-    flying = granted("measurement", plan.in_flight)
+    flying = closing(Threads(threads, plan.in_flight))  # what they read next may be on its way, as in a run
     with flying, single_threaded_blas(), ThreadPoolExecutor(threads) as pool:
         stopwatch = _Stopwatch(operator, pool, threads)
         rates = _rates(problem, stopwatch, wide, start, budget)

@@ -18,7 +18,7 @@ from prefect import flow, get_run_logger
 
 from npmdask.core.storage.bundle import write_file_atomically
 from npmdask.core.storage.paths import require_no_link
-from npmdask.errors import BadInputError, RefusedError, closest, require
+from npmdask.errors import RefusedError, require, require_known
 from npmdask.prefect.heartbeat import tended
 from npmdask.prefect.parameters import Folder, RunId, run_folder, said
 from npmdask.prefect.programs import counted
@@ -69,8 +69,7 @@ def choose(rows: list[str] | None, scale: str, store: str) -> list[str]:
     """
     known = _known()
     for name in rows or []:
-        if name not in known:
-            raise BadInputError(f"there is no row {name!r}: {closest(name, known)}")
+        require_known(name, known, "there is no row")
     _require_scale(Path(store), scale)
     names = list(dict.fromkeys(rows or known))
     get_run_logger().info("to measure at scale %s: %s", scale, ", ".join(names))

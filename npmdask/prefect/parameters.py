@@ -15,10 +15,10 @@ from pydantic.json_schema import SkipJsonSchema
 from npmdask.cli.main import SHORT, is_source
 from npmdask.config import RunConfig, config_of_source, config_of_tables, load_config, validate_config
 from npmdask.core.algorithms.stopping import Outcome
+from npmdask.core.checkpoint.reader import KEY
 from npmdask.core.checkpoint.store import RunStore
 from npmdask.core.storage.paths import NAME, is_url, place_of_store, require_name, require_no_link, require_no_password
 from npmdask.errors import BadInputError, RefusedError, closest, shown_value, wrong_value
-from npmdask.privacy.account import KEY
 from npmdask.rotations.presentation import PART
 
 

@@ -25,6 +25,7 @@ from uuid import uuid4
 
 import numpy as np
 
+from npmdask.core.checkpoint.reader import KEY
 from npmdask.core.checkpoint.store import RunStore
 from npmdask.core.numerics.subspaces import Block
 from npmdask.core.storage.bundle import write_file_atomically
@@ -37,7 +38,6 @@ from npmdask.privacy.request import Privacy
 if TYPE_CHECKING:
     from npmdask.ledger import Ledger, Run
 
-KEY = "entropy"  # of the file in the folder of the run
 PLACE = "ledger.json"  # beside it: the last entry of the ledger that this run has seen
 
 

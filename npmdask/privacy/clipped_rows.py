@@ -30,7 +30,7 @@ from npmdask.core.operators._protocol import (
     strip_rows,
     tile_bytes,
 )
-from npmdask.core.operators.gram import row_strips
+from npmdask.core.operators.sparse_gram import row_strips
 from npmdask.core.operators.view import AS_STORED, View
 from npmdask.core.storage.readers.dense import DenseReader, ReadStats, Tile, scratch
 from npmdask.core.storage.readers.sparse import CsrReader, Fragment, cut_numbers, cut_rows, whole_rows

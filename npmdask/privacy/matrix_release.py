@@ -18,6 +18,7 @@ import numpy as np
 import zarr
 
 from npmdask.accounting import Budget, mu_for, paper_stddev
+from npmdask.core import features
 from npmdask.core.algorithms import Algorithm, Query, Result
 from npmdask.core.algorithms.stopping import FixedSteps
 from npmdask.core.certificates.recursions import gaussian_norm
@@ -27,7 +28,6 @@ from npmdask.core.storage.paths import is_url
 from npmdask.core.storage.readers.sparse import CsrReader
 from npmdask.core.storage.source import Source
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.formats.ingest import file_of
 from npmdask.privacy.clipped_entries import BoundedProduct, BoundedSymmetric, BoundedTriangle
 from npmdask.privacy.clipped_rows import ClippedGram, ClippedSparseGram
 from npmdask.privacy.concerns import Asked, ReleaseNoise, first_query, largest_of
@@ -262,8 +262,9 @@ def require_store(source: Any) -> None:
     RefusedError
         A file, or what a program holds.
     """
-    path = isinstance(source, str | os.PathLike)
-    if isinstance(source, zarr.Array | zarr.Group) or (path and (is_url(source) or file_of(Path(source)) is None)):
+    path, file_of = isinstance(source, str | os.PathLike), features.found("sources", "a path into a file")
+    is_file = path and not is_url(source) and file_of is not None and file_of(Path(source)) is not None
+    if isinstance(source, zarr.Array | zarr.Group) or (path and not is_file):
         return
     raise RefusedError(
         f"{source if path else 'what a program holds'} was never ingested and was not read: a private run reads only "

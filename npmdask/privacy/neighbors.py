@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from npmdask.core.numerics.subspaces import Block
-from npmdask.errors import BadInputError, RefusedError, closest, require
+from npmdask.errors import BadInputError, RefusedError, require, require_known
 
 # What every neighbouring relation is, and norms of a block that are rounded up.
 
@@ -60,8 +60,7 @@ class Relation(ABC):
         block = np.asarray(block, dtype=np.float64)
         if block.ndim != 2 or not block.size or not np.isfinite(block).all():
             raise BadInputError("the sensitivity of a product needs a finite block of d rows and p columns")
-        if norm not in ("l2", "l1"):
-            raise BadInputError(f"unknown norm {norm!r}: {closest(str(norm), ['l2', 'l1'])}")
+        require_known(norm, ("l2", "l1"), "unknown norm")
         scaled, exponent = scaled_to_one(block)
         largest = self._l2(scaled, exponent) if norm == "l2" else self._l1(scaled, rows or len(block), exponent)
         return up(math.ldexp(largest, exponent) * self.unit)
@@ -634,8 +633,7 @@ def make_relation(
             f"say what is protected: neighboring_relation is one of {', '.join(known)}; it has no default, because "
             "the noise depends on it"
         )
-    if name not in known:
-        raise BadInputError(f"unknown neighboring_relation {name!r}: {closest(str(name), list(known))}")
+    require_known(name, known, "unknown neighboring_relation")
     if clip_norm is None:
         raise BadInputError(
             f"{name} needs a clip_norm: a public bound (of the norm of a record, or of every entry), chosen without "

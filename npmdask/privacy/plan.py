@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from npmdask.accounting import Budget, Charge
+from npmdask.core import features
 from npmdask.core.algorithms import Query
 from npmdask.core.checkpoint.store import RunStore
 from npmdask.core.execution.executor import single_threaded_blas
@@ -26,12 +27,9 @@ from npmdask.core.numerics.units import attributes
 from npmdask.core.runs.automatic import held_run
 from npmdask.core.runs.build import make_problem
 from npmdask.core.runs.problem import Problem, Request, Start
-from npmdask.core.runs.resources import Resources
-from npmdask.core.runs.session import memory_for, needs_of
+from npmdask.core.runs.resources import Resources, memory_for, needs_of
 from npmdask.core.storage.source import Source
-from npmdask.dp_pca.release import RECORD_ORACLES
 from npmdask.errors import BadInputError, NpmdaskError
-from npmdask.planning.forecast import rehearse_releases
 from npmdask.privacy.concerns import concerns
 from npmdask.privacy.matrix_release import COVARIANCE, CovarianceRecipe, MatrixRecipe, PowerRecipe
 from npmdask.privacy.neighbors import Entry, MatrixRelation
@@ -200,13 +198,18 @@ def private_lines(plan: PrivatePlan) -> list[str]:
         table["options"] = "; ".join(map(str, plan.ways))
     if plan.outlook is not None:
         table |= plan.outlook.lines()
-    elif plan.algorithm not in (*RECORD_ORACLES, TENSOR_POWER):
+    elif not _of_records(plan) and plan.algorithm != TENSOR_POWER:
         table["forecast"] = UNASKED
     return [f"{name:9} {said}" for name, said in table.items()]
 
 
+def _of_records(plan: PrivatePlan) -> bool:
+    """Say whether images of single records are released: then options alone say how many."""
+    return getattr(features.found("algorithms", plan.algorithm), "counts_steps", False)
+
+
 def _releases_line(plan: PrivatePlan) -> str:
-    if plan.algorithm in RECORD_ORACLES:
+    if _of_records(plan):
         return f"at most {plan.releases} ranges and means, one pass over their records each; nothing else uses the data"
     if plan.algorithm == TENSOR_POWER:
         return (
@@ -221,7 +224,7 @@ def _releases_line(plan: PrivatePlan) -> str:
 def _signal_line(plan: PrivatePlan) -> str:
     if plan.smallest_value is None:
         return "unknown before the ranges are released"
-    if plan.algorithm in RECORD_ORACLES:
+    if _of_records(plan):
         return f"noise floor at most {plan.smallest_value:.3g}: smaller values cannot be recovered ({plan.values_are})"
     which = "the noise" if plan.algorithm == COVARIANCE else "the last noise"
     floor = f"noise floor {plan.smallest_value:.3g}, the norm of {which}"
@@ -229,7 +232,7 @@ def _signal_line(plan: PrivatePlan) -> str:
 
 
 def _columns_line(plan: PrivatePlan) -> str:
-    if plan.algorithm in RECORD_ORACLES:
+    if _of_records(plan):
         return f"target_rank = {plan.target_rank}, one direction after the other by {plan.algorithm}"
     if plan.algorithm == TENSOR_POWER:
         return f"target_rank = {plan.target_rank}, restarts = {plan.iteration_rank}"
@@ -241,7 +244,7 @@ def _columns_line(plan: PrivatePlan) -> str:
 def _noise_line(plan: PrivatePlan) -> str:
     if plan.noise_stddev is None or plan.first_noise_stddev is None:
         return "depends on the ranges that are released before the means"
-    if plan.algorithm in RECORD_ORACLES:
+    if _of_records(plan):
         return f"stddev at most {plan.noise_stddev:.4g} on every entry of a mean; mu = {plan.mu:.4g} for the whole run"
     if plan.algorithm == COVARIANCE:
         return (
@@ -492,7 +495,7 @@ class PowerNoise:
             return None
 
     def vectors(self, sizes: np.ndarray, level: _Level, releases: int, columns: int, number: int) -> Block:
-        """What a simulated run finds, the leading axes being the truth."""
+        """What a simulated run finds: on the diagonal matrix of ``sizes``, with noise in every product."""
         rng = generator(SEED, "simulated", number)
         given: dict[str, Any] = {"iteration_rank": columns, "releases": releases}
         if isinstance(self.problem.algorithm, PrivatePower):
@@ -503,7 +506,16 @@ class PowerNoise:
             drawn = rng.laplace(0, sqrt(0.5), shape) if level.pure else rng.standard_normal(shape)
             return np.asarray(drawn * (level.plain if image_norm is None else level.of(image_norm)))
 
-        return rehearse_releases(algorithm, sizes, (self.rows, self.problem.d), noise, rng, self._lost(sizes, number))
+        lost, d = self._lost(sizes, number), self.problem.d
+        state = algorithm.init(d, rng=rng)
+        for _ in range(releases):
+            query = algorithm.query(state)
+            product = np.zeros((d if query.transposed else self.rows, query.block.shape[1]))
+            product[: len(sizes)] = sizes[:, None] * query.block[: len(sizes)]
+            if lost is not None and query.image_norm is not None:
+                product -= lost(query.block, query.image_norm)
+            state, _ = algorithm.update(state, product + noise(product.shape, query.image_norm))
+        return algorithm.finalize(state).vectors
 
     def _lost(self, sizes: np.ndarray, number: int) -> Callable[[Block, float], np.ndarray] | None:
         """What clipping images takes from a product: of normal records of these variances, all as long as clip_norm.
@@ -634,7 +646,7 @@ def sizes_of(problem: Problem, spectrum: Spectrum, rows: int | None = None) -> n
     """
     recipe, source = problem.recipe, problem.source
     assert isinstance(recipe, MatrixRecipe)
-    values = np.abs(spectrum.values if source.kind == "matrix" else spectrum.eigenvalues(source.kind))
+    values = np.abs(spectrum.eigenvalues(singular=source.traits.sparse))  # those of a matrix as they are
     if spectrum.scaled:
         return np.asarray(values / recipe.scale(source))
     clip = recipe.relation.clip_norm

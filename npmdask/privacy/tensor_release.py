@@ -18,7 +18,7 @@ from npmdask.core.algorithms.stopping import FixedSteps
 from npmdask.core.certificates.recursions import gaussian_norm
 from npmdask.core.numerics.units import attributes, from_table
 from npmdask.core.storage.source import Source
-from npmdask.errors import BadInputError, RefusedError, closest
+from npmdask.errors import BadInputError, RefusedError, closest, require_known
 from npmdask.privacy.clipped_entries import BoundedTensor
 from npmdask.privacy.concerns import Asked, ReleaseNoise, first_query
 from npmdask.privacy.matrix_release import public_statement, require_registered
@@ -211,6 +211,5 @@ def read_options(options: Mapping[str, Any]) -> PrivateTensorOptions:
                 f"{name} is not for a private {TENSOR_POWER}, because the number of releases would depend on the data: "
                 "leave it out; a private run makes target_rank (iterations + 1) releases"
             )
-        if name not in known:
-            raise BadInputError(f"a private {TENSOR_POWER} has no option {name!r}: {closest(name, known)}")
+        require_known(name, known, f"a private {TENSOR_POWER} has no option")
     return from_table(TENSOR_POWER, PrivateTensorOptions, options)

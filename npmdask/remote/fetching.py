@@ -16,7 +16,7 @@ from npmdask.core.storage import chunk_access
 from npmdask.core.storage.chunk_access import RESTORE, Access, FillRows, first_line, rows_of, stored_shape, within
 from npmdask.core.storage.source import IN_MEMORY, Asked, Source, open_stored, require_stored
 from npmdask.errors import BadInputError, LostError, NpmdaskError
-from npmdask.remote import on_the_way
+from npmdask.remote import on_the_way, snapshots
 from npmdask.remote.object_url import objects, of_an_object_store, open_remote
 from npmdask.remote.prefetch import (
     SAMPLED,
@@ -29,7 +29,6 @@ from npmdask.remote.prefetch import (
     take,
     take_all,
 )
-from npmdask.remote.snapshots import arrays_in, in_repository, is_of_icechunk, open_repository, reason_of, snapshot_of
 
 TOLD = ("size", "mtime", "LastModified", "ETag", "updated", "etag")  # of files and objects, by those who list them
 
@@ -41,10 +40,10 @@ def open_url(url: str, asked: Asked) -> Source:
 
 def open_in_repository(source: str | Path, path: Path, asked: Asked) -> Source | None:
     """Open what a path into a repository of icechunk leads to; None of everything else."""
-    if (inside := in_repository(path)) is None:
+    if (inside := snapshots.in_repository(path)) is None:
         return None
     require_stored(source, asked)
-    return open_stored(*open_repository(*inside), asked)
+    return open_stored(*snapshots.open_repository(*inside), asked)
 
 
 # How chunks are fetched: :class:`npmdask.core.storage.chunk_access.Fetcher`.
@@ -120,21 +119,25 @@ class OfSnapshot(OfStore):
     """What reads arrays of a snapshot of icechunk."""
 
     of_a_program = True
+    node_of = staticmethod(snapshots.node_of)
+    inside = staticmethod(snapshots.in_repository)
+    opened = staticmethod(snapshots.open_repository)
 
     def location(self, node: Any) -> str:
-        return "/".join(part for part in (f"icechunk snapshot {snapshot_of(node.store_path.store)}", node.path) if part)
+        shown = f"icechunk snapshot {snapshots.snapshot_of(node.store_path.store)}"
+        return f"{shown}/{node.path}" if node.path else shown
 
     def seen(self, node: Any) -> dict[str, Any]:
         """Its id, and the place in it."""
-        return {"snapshot": snapshot_of(node.store_path.store), "place": node.path}
+        return {"snapshot": snapshots.snapshot_of(node.store_path.store), "place": node.path}
 
     def named(self, group: Any, names: str, path: str) -> tuple[str, str]:
         session = "zarr.open_array(session.store, path='NAME', mode='r')"
         name = session if path.startswith(IN_MEMORY) else f"{path}/NAME"
-        return names if names != "none" else f"none; further down {arrays_in(group)}", name
+        return names if names != "none" else f"none; further down {snapshots.arrays_in(group)}", name
 
     def refused(self, said: str, error: Exception) -> NpmdaskError | None:
-        if not is_of_icechunk(error):
+        if not snapshots.is_of_icechunk(error):
             return None
         if "authorize" in str(error):
             return BadInputError(
@@ -144,7 +147,7 @@ class OfSnapshot(OfStore):
             )
         gone = "not found" in str(error)  # and will be so the next time
         return (BadInputError if gone else LostError)(
-            f"{said} cannot be fetched ({reason_of(error)}): check the storage of the repository, "
+            f"{said} cannot be fetched ({snapshots.reason_of(error)}): check the storage of the repository, "
             "then resume; everything committed is kept"
         )
 

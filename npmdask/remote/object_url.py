@@ -20,7 +20,6 @@ from npmdask.errors import BadInputError, Later, LostError
 
 store = Later("obstore.store", "objects")
 RETRIES: Any = {"max_retries": 6, "retry_timeout": timedelta(seconds=60)}  # then the run ends, and can be resumed
-SCHEMES = ("s3", "gs", "az", "abfs", "https")
 DENIED = re.compile(r"status code: (40[0-6]|41\d|507)|169\.254\.169\.254|metadata\.google|[Cc]redential")
 # Of obstore, by name: without the extra `objects` there is none.
 ANSWERS = {"AlreadyExistsError", "NotFoundError", "PermissionDeniedError", "PreconditionError", "UnauthenticatedError"}
@@ -35,11 +34,6 @@ def no_answer(error: BaseException) -> bool:
     """Whether an object store is away, as far as can be told, and not of another mind."""
     answered = any(base.__name__ in ANSWERS for base in type(error).__mro__)
     return of_an_object_store(error) and not answered and not DENIED.search(str(error))
-
-
-def is_remote(source: object) -> bool:
-    """Whether ``source`` is the URL of an object store."""
-    return isinstance(source, str) and source.partition("://")[0] in SCHEMES and "://" in source
 
 
 def open_remote(url: str) -> Any:

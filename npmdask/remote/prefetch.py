@@ -157,16 +157,6 @@ def grant(name: str, nbytes: int) -> None:
     _prefetcher().grant(name, nbytes)
 
 
-@contextmanager
-def granted(name: str, nbytes: int) -> Iterator[None]:
-    """The same for as long as the context lasts."""
-    grant(name, nbytes)
-    try:
-        yield
-    finally:
-        grant(name, 0)
-
-
 @dataclass(eq=False)
 class _Object:
     """An object, or a part of one, that is asked for."""

@@ -29,7 +29,6 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
 
-from npmdask.core import features
 from npmdask.core.storage import paths
 from npmdask.core.storage.bundle import write_file_atomically
 from npmdask.core.storage.checksum import crc32c_bytes
@@ -343,6 +342,22 @@ class LocalCopy:
         return dict(sorted(found.items()))
 
 
+def sweep_copies(broom: Any) -> None:
+    """Let ``npmdask gc --cache`` take the copies that no process uses. One that was not carried yet stays."""
+    for folder in sorted((cache_folder() / "runs").glob("*/*")):
+        if (url := paths.url_of_copy(folder)) is None:
+            continue
+        copy = LocalCopy(url, folder)
+        note = copy.note()
+        with paths.unless_locked(copy.home / "alone", copy.folder / "lock") as free:
+            if free and note["commit"] is not None and not copy.files().keys() - note["files"].keys():
+                broom.remove(copy.folder, f"a copy of {copy.url}")
+                if not broom.dry:
+                    (copy.home / NOTE).unlink()
+            else:
+                broom.left.append(f"{copy.folder} is in use, or not all of it is at {copy.url} (`npmdask resume`)")
+
+
 def is_carried(path: str) -> bool:
     """Whether a file at ``path`` below the folder of a run is one that is carried."""
     return all(_counts(name) for name in path.split("/"))
@@ -583,14 +598,6 @@ def _said(error: ObjectError, copy: LocalCopy, committing: bool) -> NpmdaskError
     )
 
 
-def holds_run(url: str) -> bool:
-    """Whether there is a run at a URL, as far as can be told."""
-    try:
-        return url.partition("://")[0] in features.keys("stores") and Objects(url).read(POINTER) is not None
-    except ObjectError:
-        return False
-
-
 # The process that writes the run: it claims the pointer, carries commits, and gives a sign of life.
 
 TRIALS = "trials"  # objects that conditions are tried out on
@@ -611,6 +618,14 @@ class CommitPublisher(Fetcher):
         self._tried = 0  # commits of this epoch
         self._gone: set[str] = set()  # objects that the last commit has and this one does not
         self._workers = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="carrier")
+
+    @staticmethod
+    def holds_run(url: str) -> bool:
+        """Whether there is a run at a URL, as far as can be told."""
+        try:
+            return Objects(url).read(POINTER) is not None
+        except ObjectError:
+            return False
 
     def claim(self) -> None:
         """Become the only one who writes, and have what the object store has in the local folder.

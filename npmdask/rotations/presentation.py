@@ -8,6 +8,7 @@ comes of it is the part ``presentation`` of the store::
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -20,10 +21,11 @@ import numpy as np
 from npmdask.core.aspects import named
 from npmdask.core.checkpoint.store import RunStore, folder_of
 from npmdask.core.execution.executor import single_threaded_blas
-from npmdask.core.numerics.domains import counts
+from npmdask.core.numerics.domains import require_independent
+from npmdask.core.numerics.units import grid_of
 from npmdask.core.runs.components import StoredComponents, TurnedComponents
 from npmdask.core.runs.problem import STORED_GRAM, Presentation, Problem
-from npmdask.core.runs.restore import solution_of
+from npmdask.core.runs.restore import TELLS, solution_of
 from npmdask.core.runs.solution import Solution
 from npmdask.core.storage.labels import Labels, colour_of
 from npmdask.errors import BadInputError, RefusedError, closest
@@ -85,20 +87,6 @@ def turn(solution: Solution, rotate: str | None, earlier: Earlier | None) -> Tur
         return None if earlier is None else aligned(solution, earlier, rotate == PROCRUSTES)
 
 
-def grid_of(given: str) -> tuple[int, int]:
-    """Read the rows and columns of the images that columns are, given like 28x28.
-
-    Raises
-    ------
-    BadInputError
-        They are not given so.
-    """
-    rows, _, columns = given.lower().partition("x")
-    if not (rows.isdecimal() and columns.isdecimal() and int(rows) and int(columns)):
-        raise BadInputError(f"grid {given}: give rows x columns, like 28x28")
-    return int(rows), int(columns)
-
-
 def require_rotation(rotate: str | None, *, onto: bool) -> None:
     """Raise BadInputError for a rotation that there is not, or that has nothing to rotate onto."""
     if rotate is not None and rotate not in ROTATIONS:
@@ -112,6 +100,26 @@ def arrays_of(turned: TurnedComponents) -> dict[str, np.ndarray]:
     found = {name: getattr(turned, name) for name in ARRAYS if getattr(turned, name) is not None}
     mean = turned.components.mean
     return found | {"score_weights": turned.components.weights} | ({} if mean is None else {"mean": mean})
+
+
+OF_SCORES = ("score_weights", "mean")  # of turned components: what rows are scored by
+
+
+def turned_arrays(run: RunStore, rotate: str | None, align_to: str | None) -> dict[str, np.ndarray]:
+    """Components turned as asked; without what scores need where that lay with data that are gone."""
+    method = None if rotate == AS_FOUND else rotate
+    earlier = None if align_to is None else earlier_of(align_to, method)
+    try:
+        turned = turn(solution_of(run), method, earlier)
+        return {} if turned is None else arrays_of(turned)
+    except BadInputError as error:
+        if run.part_meta("columns") is not None:
+            raise
+        turned = turn(solution_of(run, scores=False), method, earlier)  # raises again what is not about the data
+        if turned is None:
+            return {}
+        logging.getLogger(TELLS).warning("exported without %s: %s", " and ".join(OF_SCORES), error)
+        return {name: array for name, array in arrays_of(turned).items() if name not in OF_SCORES}
 
 
 def presentation_facts(run: RunStore) -> dict[str, Any]:
@@ -215,16 +223,6 @@ def _without_earlier(held: RunStore, asked: Presentation, gram: GramStore | None
     if (held.read_spec() or {}).get("report") != asked.facts() or asked.rotate == PROCRUSTES:
         raise BadInputError(f"{gone}: name the store of a finished one, or leave align_to out")
     return Presenter(asked=asked, gram=gram, gone=f"{gone} any more: the components are not aligned")
-
-
-def require_independent(rows: int, held: int) -> None:
-    """Raise BadInputError for a number of independent rows that ``held`` rows cannot be worth."""
-    counts(independent_rows=rows)
-    if rows > held:
-        raise BadInputError(
-            f"independent_rows = {rows}, and the data have {held} rows: rows that depend on each other count as fewer, "
-            "never as more"
-        )
 
 
 def _groups_of(problem: Problem, replicates: int) -> GramStore:

@@ -14,12 +14,6 @@ SETTLED = 1e-10  # radians: where no pair turns by more, the criterion is at a m
 EPS = float(np.finfo(np.float64).eps)
 
 
-def varimax_criterion(loadings: Block) -> float:
-    """Sum over columns of the variance of the squared entries: what :func:`varimax` makes as large as it can."""
-    squares = loadings**2
-    return float((np.square(squares).mean(axis=0) - squares.mean(axis=0) ** 2).sum())
-
-
 def varimax(loadings: Block, *, normalize: bool = False) -> np.ndarray:
     """
     Find the rotation R (k x k) that makes the squared entries of ``loadings @ R`` vary most.

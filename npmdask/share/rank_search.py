@@ -24,13 +24,14 @@ import numpy as np
 from npmdask.core.algorithms import PowerMethod
 from npmdask.core.checkpoint.store import RunStore
 from npmdask.core.runs.build import make_problem
-from npmdask.core.runs.loop import solve_in
+from npmdask.core.runs.driver import solve_in
 from npmdask.core.runs.observers import Observer, StageObserver
 from npmdask.core.runs.plain_release import PlainRelease
 from npmdask.core.runs.problem import AUTO, CHOSEN, FIRST_STAGE, Problem, Start, default_rank
+from npmdask.core.runs.resources import needs_of
 from npmdask.core.runs.restore import RANDOM_COLUMNS, bind, keep_start, read_start, start_of
 from npmdask.core.runs.results import SEARCHED
-from npmdask.core.runs.session import Session, needs_of
+from npmdask.core.runs.session import Session
 from npmdask.core.runs.solution import Solution
 from npmdask.core.runs.stopping_rules import STAGE_STEPS, ShareRule, next_columns
 from npmdask.core.storage.source import Source

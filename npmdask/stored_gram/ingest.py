@@ -22,8 +22,8 @@ from npmdask.core.execution.memory import tree_rss
 from npmdask.core.execution.reduction import TreeNode, compute_run, runs_of
 from npmdask.core.operators import Partial
 from npmdask.core.runs.observers import Observer
-from npmdask.core.runs.resources import Resources
-from npmdask.core.runs.session import GATHERED, Need, memory_for
+from npmdask.core.runs.resources import Need, Resources, memory_for
+from npmdask.core.runs.session import GATHERED
 from npmdask.core.storage.readers.dense import DenseReader
 from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError, RefusedError, require

@@ -29,23 +29,21 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.containers.matrix_free import MatrixFreeReader
 from npmdask.core.checkpoint.store import RunStore
 from npmdask.core.execution.reduction import TreeNode
 from npmdask.core.operators import Partial, View
 from npmdask.core.runs.observers import Observer
 from npmdask.core.runs.problem import STORED_GRAM, lies_elsewhere
-from npmdask.core.runs.resources import Resources
+from npmdask.core.runs.resources import Need, Resources
 from npmdask.core.runs.restore import bind_spec
-from npmdask.core.runs.session import GATHERED, Need, Session, keeper_of
+from npmdask.core.runs.session import GATHERED, Session, keeper_of
 from npmdask.core.runs.stages import job_spec
 from npmdask.core.storage.bundle import Arrays, read_bundle
 from npmdask.core.storage.checksum import crc32c, crc32c_bytes
 from npmdask.core.storage.labels import Labels
-from npmdask.core.storage.readers.dense import ReadStats, checksums_of
-from npmdask.core.storage.source import IN_MEMORY, Source
+from npmdask.core.storage.readers import ReadStats, checksums_of
+from npmdask.core.storage.source import IN_MEMORY, Source, is_remote
 from npmdask.errors import BadInputError, RefusedError, require
-from npmdask.remote.object_url import is_remote
 from npmdask.stored_gram.operator import GramOfGroups, GramOfSlabs, GramReader, GramSums, packed, probes_of, unpacked
 
 FORMAT = 1
@@ -419,7 +417,7 @@ def _require_rows(source: Source) -> None:
         raise BadInputError(
             f"{source.path} is a stored Gram already: run it, or merge it with others (`npmdask gram --merge A B G`)"
         )
-    if isinstance(source.reader, MatrixFreeReader):
+    if source.reader.layout == "matrix-free":
         raise RefusedError(
             f"{source.path} has products only, and a Gram is formed of rows: give the matrix itself, or decompose the "
             "operator with `npmdask.top_k`"

@@ -17,7 +17,6 @@ from npmdask.core.runs.restore import resources_of
 from npmdask.core.storage.paths import is_url
 from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError, require
-from npmdask.missing.gaps import checked_marks
 from npmdask.streaming.loop import StreamDriver
 from npmdask.streaming.problem import BATCH_ROWS, StreamProblem, StreamRequest, make_stream_problem, problem_of_store
 from npmdask.streaming.solution import StreamSolution
@@ -164,7 +163,7 @@ def stream_pca(
         seed=seed,
         measure_rows=measure_rows,
         missing=missing,
-        missing_values=checked_marks(missing_values),
+        missing_values=missing_values,
     )
     reading = Reading(
         order=order,

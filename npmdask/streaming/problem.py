@@ -19,7 +19,7 @@ from npmdask.core.numerics.subspaces import Block
 from npmdask.core.numerics.units import attributes, from_table
 from npmdask.core.storage.kinds import real_array, require_rows
 from npmdask.core.storage.source import open_source
-from npmdask.errors import BadInputError, RefusedError, closest, package_version, require
+from npmdask.errors import BadInputError, RefusedError, closest, package_version, require, require_known
 from npmdask.missing.gaps import Marks, checked_marks
 from npmdask.streaming.algorithms import STREAM_REGISTRY
 from npmdask.streaming.algorithms.model import IMPUTE, REFUSE, Model
@@ -150,8 +150,7 @@ def _algorithm(request: StreamRequest, d: int, rows: int | None) -> StreamAlgori
     kind, name = STREAM_REGISTRY[request.algorithm], request.algorithm
     own = {f.name: f for f in fields(kind) if f.name != "target_rank"}
     for option in request.options:
-        if option not in own:
-            raise BadInputError(f"{name} has no option {option!r}: {closest(str(option), list(own))}")
+        require_known(option, own, f"{name} has no option")
     options = _defaults(request, d, rows) | dict(request.options)
     for option, f in own.items():
         if f.default is MISSING and option not in options:

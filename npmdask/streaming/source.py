@@ -9,20 +9,20 @@ from typing import Any
 
 import numpy as np
 import zarr
+from scipy.sparse import issparse
 
-from npmdask.containers.containers import is_linear_operator, is_sparse, values_of
+from npmdask.containers.containers import is_linear_operator, values_of
 from npmdask.containers.lazy import BlockRows
 from npmdask.core.numerics.subspaces import Block
 from npmdask.core.numerics.units import attributes
+from npmdask.core.storage.chunk_access import fetcher_of
 from npmdask.core.storage.columns import Choice, addressed, at
 from npmdask.core.storage.kinds import require_rows
 from npmdask.core.storage.paths import is_zarr, local_path
-from npmdask.core.storage.source import Source, open_source
+from npmdask.core.storage.source import Source, is_remote, open_source, schemes
 from npmdask.errors import BadInputError, require
 from npmdask.formats.tables import taken_for_names
 from npmdask.missing.gaps import Marks
-from npmdask.remote.object_url import SCHEMES, is_remote
-from npmdask.remote.snapshots import is_of_icechunk
 from npmdask.streaming.sources import BatchedStream, Stream
 from npmdask.streaming.sources.directory import Directory, is_complete
 from npmdask.streaming.sources.iterator import IteratorRows, standard_input
@@ -126,7 +126,7 @@ def _opened(source: Any, reading: Reading, seed: int, row_weights: Any) -> Opene
     source = values_of(source, gaps=reading.gaps != "refuse")
     if is_linear_operator(source):  # which could be called, as what makes an iterator
         raise BadInputError(f"the {type(source).__name__} has no rows that could be streamed: use npmdask.top_k")
-    in_hand = isinstance(source, np.ndarray | zarr.Array | zarr.Group | BlockRows) or is_sparse(source)
+    in_hand = isinstance(source, np.ndarray | zarr.Array | zarr.Group | BlockRows) or issparse(source)
     if in_hand or is_remote(source) or _is_store(source):
         opened = open_source(source, columns=choice, gaps=reading.gaps != "refuse")
         found = isinstance(row_weights, Weights)
@@ -140,7 +140,7 @@ def _opened(source: Any, reading: Reading, seed: int, row_weights: Any) -> Opene
     if isinstance(source, str | Path):
         if str(source) == STANDARD_INPUT:
             return _input(reading)
-        return _files(local_path(source, "a stream of files", SCHEMES), reading, choice)
+        return _files(local_path(source, "a stream of files", schemes()), reading, choice)
     if all(hasattr(source, name) for name in ("read", "seek", "position", "fingerprint")):
         reading.refuse_others((), "a stream that is open already")
         held = getattr(source, "buffer_bytes", 0)
@@ -166,15 +166,15 @@ def said_of(stream: Stream) -> tuple[str, ...]:
 def _is_store(source: Any) -> bool:
     """Whether a path is one Zarr array or group, and not a directory of files."""
     named = isinstance(source, str | Path) and str(source) != STANDARD_INPUT
-    return named and is_zarr(local_path(source, "a stream of files", SCHEMES))
+    return named and is_zarr(local_path(source, "a stream of files", schemes()))
 
 
 def _in_memory(source: Any) -> bool:
     """Whether the numbers are gone with this process."""
     if isinstance(source, zarr.Array | zarr.Group):
-        store = source.store_path.store
-        return isinstance(store, zarr.storage.MemoryStore) or is_of_icechunk(store)
-    return isinstance(source, np.ndarray | BlockRows) or is_sparse(source)
+        far = fetcher_of(source)
+        return isinstance(source.store_path.store, zarr.storage.MemoryStore) or bool(far and far.of_a_program)
+    return isinstance(source, np.ndarray | BlockRows) or issparse(source)
 
 
 def _stored(source: Source, reading: Reading, seed: int, weights: Weights | None, *, named: bool) -> Opened:

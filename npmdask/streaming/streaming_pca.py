@@ -22,7 +22,7 @@ from npmdask.core.storage.kinds import real_array
 from npmdask.core.storage.paths import local_path
 from npmdask.errors import BadInputError, require
 from npmdask.estimators.base import TRANSFORMER, Estimator, NotFittedError, in_memory, weighed
-from npmdask.missing.gaps import checked_marks, unmarked
+from npmdask.missing.gaps import unmarked
 from npmdask.streaming.algorithms.model import IMPUTE, REFUSE, Model, ModelState
 from npmdask.streaming.metrics import HeldOut, Measurement, last_step, measure_model
 from npmdask.streaming.problem import BATCH_ROWS, StreamRequest, make_model
@@ -185,7 +185,7 @@ class StreamingPCA(*TRANSFORMER, Estimator):  # type: ignore[misc]
             **attributes(self, "target_rank", "algorithm", "half_life", "center", "unit", "seed", "missing"),
             options={} if self.options is None else self.options,
             batch_rows=batch_rows,
-            missing_values=checked_marks(self.missing_values),
+            missing_values=self.missing_values,
         )
 
     def _begin(self, model: Model) -> Model:

@@ -33,7 +33,6 @@ from npmdask.core.storage.paths import is_zarr, local_path, locked
 from npmdask.core.storage.safe_open import carried, open_node
 from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError, CommitError, require
-from npmdask.formats.writers.dense import DenseWriter
 from npmdask.missing.gaps import unmarked
 from npmdask.missing.rules import Fits, Gaps
 from npmdask.streaming.loop import TELL_SECONDS, Stopwatch
@@ -41,6 +40,7 @@ from npmdask.streaming.row_files import RowFile, is_row_file
 from npmdask.streaming.solution import answer_of, is_stream, read_model
 from npmdask.streaming.source import STANDARD_INPUT, Opened, Reading, open_stream, said_of
 from npmdask.streaming.sources import BatchedStream
+from npmdask.writers.dense import DenseWriter
 
 # Rows along the components that a store holds: of a stream, a model that was saved, a finished run or a release.
 

@@ -138,7 +138,8 @@ MIN_STRIP_ROWS = 4
 def of_symmetric(source: Any, view: None, *, first: bool) -> Operator:
     """Return the operator of a symmetric matrix that lies whole: by its triangle once it is known to be symmetric."""
     reader = source.reader
-    if reader.by_triangle and (source.mirrored or not first):
+    square = type(reader) is DenseReader and reader.shape[0] == reader.shape[1] and reader.chunks[0] == reader.chunks[1]
+    if square and (source.mirrored or not first):
         return Triangle(reader=TriangleReader(array=reader.array, checksums=reader.checksums))
     return Symmetric(reader=reader)
 

@@ -20,7 +20,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from npmdask.core.storage.chunk_access import location, said_place, shard_bytes
-from npmdask.core.storage.readers.dense import DenseReader, InTiles, ReadStats, Tile, impute, scratch
+from npmdask.core.storage.conventions import impute
+from npmdask.core.storage.readers.dense import DenseReader, InTiles, ReadStats, Tile, scratch
 from npmdask.core.storage.readers.whole_rows import slab_bounds
 from npmdask.errors import BadInputError
 
@@ -177,9 +178,7 @@ class TriangleReader(InTiles):
             found.add(values)
             record.bytes_read += values.nbytes
             yield rows, [(columns, values)]
-        self.dense._verify(i, j, found)
-        record.checksums[i, j] = found.crc
-        record.chunks += 1
+        self.dense.note(i, j, found, record)
 
     def recorded_digests(self, beside: dict[str, np.ndarray]) -> Any:
         """The SHA-256 of chunks that a store records, in the form that the reader takes; None without any."""

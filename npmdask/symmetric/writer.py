@@ -18,18 +18,9 @@ import zarr
 
 from npmdask.core.storage.checksum import DIGEST_BYTES, crc32c, digest_of, fingerprint
 from npmdask.core.storage.chunk_access import PLAIN
-from npmdask.core.storage.kinds import (
-    choose_layout,
-    not_square,
-    require_cube,
-    require_mirrored,
-    size_of_matrix,
-    storage_dtype,
-)
+from npmdask.core.storage.kinds import require_cube
 from npmdask.core.storage.source import Asked, Source, content_of
 from npmdask.errors import BadInputError, require
-from npmdask.formats.writers.dense import SlabWriter, choose_chunks
-from npmdask.formats.writers.journal import JournalledWriter
 from npmdask.symmetric.reader import (
     PackedArray,
     Place,
@@ -44,6 +35,9 @@ from npmdask.symmetric.reader import (
     tetrahedral_number,
     triangle_number,
 )
+from npmdask.writers.dense import SlabWriter, choose_chunks
+from npmdask.writers.journal import JournalledWriter
+from npmdask.writers.layouts import choose_layout, not_square, size_of_matrix, storage_dtype
 
 
 def packed_bytes(columns: int, dtype: np.dtype, chunks: tuple[int, int] | None = None) -> int:
@@ -440,3 +434,43 @@ def open_cube(array: np.ndarray, asked: Asked) -> Source:
     print_ = fingerprint({"shape": reader.shape, "dtype": reader.dtype.str, "where": path}, [])
     held = {"kind": "tensor", "reader": reader, "squared_frobenius": squared, "mirrored": True}
     return Source(path=path, fingerprint=print_, registered=False, **held)  # type: ignore[arg-type]
+
+
+def require_symmetric(array: Any) -> None:
+    """Compare block (i, j) with block (j, i) transposed, a pair at a time (A = A^T up to rounding).
+
+    Raises
+    ------
+    BadInputError
+        Not square, or an entry differs from its mirror image by more than 4 machine_eps of the larger one.
+    """
+    n, side = array.shape[0], array.chunks[0]
+    if array.shape != (n, n):
+        raise not_square(array.shape[0], array.shape[1])
+    for top in range(0, n, side):
+        for left in range(top, n, side):
+            rows, columns = slice(top, min(n, top + side)), slice(left, min(n, left + side))
+            block = np.asarray(array[rows, columns])
+            mirror = block.T if top == left else np.asarray(array[columns, rows]).T
+            require_mirrored(block, mirror, top, left)
+
+
+def require_mirrored(block: np.ndarray, mirror: np.ndarray, top: int, left: int) -> None:
+    """``block``, whose first entry is (top, left), against the transpose ``mirror`` of the block opposite.
+
+    Raises
+    ------
+    BadInputError
+        An entry differs by more than 4 machine_eps of the larger one (integers: at all); it is named.
+    """
+    wrong = block != mirror
+    if block.dtype.kind == "f" and wrong.any():
+        tolerance = 4 * np.finfo(block.dtype).eps
+        with np.errstate(over="ignore"):
+            wrong = np.abs(block - mirror) > tolerance * np.maximum(np.abs(block), np.abs(mirror))
+    if wrong.any():
+        i, j = (int(n) for n in np.argwhere(wrong)[0])
+        raise BadInputError(
+            f"not symmetric: entry ({top + i}, {left + j}) is {block[i, j]!s} and entry ({left + j}, "
+            f"{top + i}) is {mirror[i, j]!s}; pass kind='matrix', or symmetrise with (A + A.T)/2"
+        )

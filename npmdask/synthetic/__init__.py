@@ -28,13 +28,13 @@ from threadpoolctl import threadpool_limits
 
 from npmdask.core.numerics.random import generator
 from npmdask.core.numerics.subspaces import Block, random_orthonormal
-from npmdask.core.storage.kinds import choose_layout, require_cubic
 from npmdask.core.storage.paths import NEW_STORE, local_path, locked, require_path
-from npmdask.errors import RefusedError, closest, require
-from npmdask.formats.writers.dense import DenseWriter
-from npmdask.formats.writers.sparse import SparseWriter
+from npmdask.errors import RefusedError, closest, require, require_known
 from npmdask.symmetric.reader import choose_side, packed_tensor_bytes, place_of, tetrahedral_number
 from npmdask.symmetric.writer import PackedWriter, TensorWriter, in_order, packed_bytes
+from npmdask.writers.dense import DenseWriter
+from npmdask.writers.layouts import choose_layout, require_cubic
+from npmdask.writers.sparse import SparseWriter
 
 SLAB_BYTES = 4 * 2**20  # stays in cache between the draw, the product and the copy into the chunk
 TILE = 256  # side of the products of a symmetric matrix
@@ -303,7 +303,7 @@ class PlantedSpectrum(Decaying):
     def check(self, size: PlantedSize) -> None:
         super().check(size)
         law = self.left_factor
-        require(law in LEFT_FACTORS, f"unknown left_factor {law!r}: {closest(str(law), list(LEFT_FACTORS))}")
+        require_known(law, LEFT_FACTORS, "unknown left_factor")
         require(self.kind in ("matrix", "samples"), f"kind must be matrix or samples, not {self.kind!r}")
         _check_length(self.width(size), size)
 
@@ -501,8 +501,8 @@ class Tensor(PlantedProblem):
     def check(self, size: PlantedSize) -> None:
         d = size.columns
         require(size.rows == d, f"a tensor is {d} x {d} x {d}: leave rows out")
-        require(self.spacing in SPACINGS, f"unknown spacing {self.spacing!r}: {closest(self.spacing, list(SPACINGS))}")
-        require(self.noise in NOISES, f"unknown noise {self.noise!r}: {closest(self.noise, list(NOISES))}")
+        require_known(self.spacing, SPACINGS, "unknown spacing")
+        require_known(self.noise, NOISES, "unknown noise")
         falling = 0 < self.smallest <= self.largest < math.inf
         require(falling, f"weights fall from {self.largest} to {self.smallest}: give 0 < smallest <= largest")
         require(0 <= self.noise_level < math.inf, f"noise_level must be at least 0, not {self.noise_level}")
@@ -725,10 +725,10 @@ def generate(
 
 
 def _configure(problem: str, options: dict[str, Any]) -> PlantedProblem:
-    require(problem in REGISTRY, f"unknown problem {problem!r}: {closest(str(problem), list(REGISTRY))}")
+    require_known(problem, REGISTRY, "unknown problem")
     known = {option.name: str(option.type) for option in fields(REGISTRY[problem]) if option.init}
     for name, value in options.items():
-        require(name in known, f"{problem} has no option {name!r}: {closest(name, list(known))}")
+        require_known(name, known, f"{problem} has no option")
         require(_fits(value, known[name]), f"{name} must be of type {known[name]}, not {value!r}")
     listed = {name: tuple(v) if isinstance(v, list) else v for name, v in options.items()}
     return REGISTRY[problem](**listed)

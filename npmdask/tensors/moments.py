@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import combinations_with_replacement, pairwise, permutations
+from itertools import combinations_with_replacement
 
 import numpy as np
 
@@ -387,20 +387,6 @@ def multilinear(tensor: np.ndarray, *maps: Block | None) -> np.ndarray:
                 raise BadInputError(f"mode {mode} has {tensor.shape[mode]} entries and its map {len(matrix)} rows")
             tensor = np.moveaxis(np.tensordot(tensor, matrix, axes=(mode, 0)), -1, mode)
     return tensor
-
-
-def embedded(tensor: np.ndarray) -> np.ndarray:
-    """A symmetric tensor of side ``n_1 + ... + n_q`` that holds any tensor and its transposes as blocks.
-
-    Block symmetrisation (Ragnarsson and Van Loan 2013): with z = (u_1, ..., u_q) stacked,
-    ``S(z, ..., z) = q! T(u_1, ..., u_q)``, so that a singular tuple of T is an eigenvector of S.
-    """
-    edges = np.concatenate([[0], np.cumsum(tensor.shape)])
-    places = [slice(int(a), int(b)) for a, b in pairwise(edges)]
-    whole = np.zeros((int(edges[-1]),) * tensor.ndim)
-    for order in permutations(range(tensor.ndim)):
-        whole[tuple(places[mode] for mode in order)] = tensor.transpose(order)
-    return whole
 
 
 def largest_form(tensor: np.ndarray, *, starts: int = 20, steps: int = 200, seed: int = 0) -> float:

@@ -26,14 +26,13 @@ from npmdask.core.storage.labels import Axis
 from npmdask.core.storage.paths import local_path, locked
 from npmdask.core.storage.readers.whole_rows import units_of
 from npmdask.core.storage.safe_open import carried
-from npmdask.core.storage.source import Source, open_source
+from npmdask.core.storage.source import Source, is_remote, open_source, schemes
 from npmdask.errors import BadInputError, require
 from npmdask.formats import open_file, tell_format
 from npmdask.formats.common import SparseSource, guarded, open_binary
 from npmdask.formats.ingest import discarded_if_bad
-from npmdask.formats.writers.sparse import SparseWriter
-from npmdask.remote.object_url import SCHEMES, is_remote
 from npmdask.symmetric.reader import TensorReader
+from npmdask.writers.sparse import SparseWriter
 
 # The words that the columns of a matrix of counts mean: read from a file, checked, and kept beside arrays.
 
@@ -130,7 +129,7 @@ def documents_of(source: Any) -> Documents:
     if issparse(source) or isinstance(source, np.ndarray):
         return _of_matrix(source if issparse(source) else real_array(source, "the counts"))
     if isinstance(source, str | Path) and not is_remote(source):
-        path = local_path(source, "a file of documents", SCHEMES)
+        path = local_path(source, "a file of documents", schemes())
         return _of_store(open_source(path)) if _is_store(path) else _of_file(path)
     return _of_store(source if isinstance(source, Source) else open_source(source))
 
@@ -170,8 +169,7 @@ def _of_file(path: Path) -> Documents:
 
 
 def _of_store(source: Source) -> Documents:
-    if source.kind not in ("sparse", "matrix", "samples"):
-        raise BadInputError(f"{source.path} is of kind {source.kind}: documents must be rows of word counts")
+    require(source.traits.of_rows, f"{source.path} is of kind {source.kind}: documents must be rows of word counts")
 
     def read() -> Iterator[csr_matrix]:
         assert not isinstance(source.reader, TensorReader)  # refused above

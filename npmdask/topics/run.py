@@ -34,10 +34,9 @@ from npmdask.core.storage.checksum import crc32c
 from npmdask.core.storage.labels import Labels
 from npmdask.core.storage.paths import local_path
 from npmdask.core.storage.readers.sparse import CsrReader
-from npmdask.core.storage.source import Source, open_source
+from npmdask.core.storage.source import Source, is_remote, open_source
 from npmdask.errors import BadInputError, RefusedError, require
 from npmdask.manage.staged_job import StagedJob, answered
-from npmdask.remote.object_url import is_remote
 from npmdask.tensors.moments import LDA, SingleTopic, Whitening, on_simplex, whiten
 from npmdask.tensors.stages import Decomposed, Stages
 from npmdask.topics.documents import (

@@ -38,7 +38,7 @@ from npmdask.core.operators._protocol import (
     require_finite,
     split_rows,
 )
-from npmdask.core.operators.gram import SPARSE_ROWS, row_strips
+from npmdask.core.operators.sparse_gram import SPARSE_ROWS, row_strips
 from npmdask.core.storage.readers.dense import ReadStats
 from npmdask.core.storage.readers.sparse import CsrReader, Fragment, cut_rows, whole_rows
 from npmdask.errors import BadInputError

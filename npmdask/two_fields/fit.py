@@ -43,7 +43,8 @@ from npmdask.core.storage.checksum import fingerprint
 from npmdask.core.storage.column_statistics import ColumnStatistics
 from npmdask.core.storage.labels import Labels
 from npmdask.core.storage.names import matched
-from npmdask.core.storage.readers.dense import DenseReader, checksum_table
+from npmdask.core.storage.readers import checksum_table
+from npmdask.core.storage.readers.dense import DenseReader
 from npmdask.core.storage.source import Source, open_source
 from npmdask.dilation.operator import CrossCovariance
 from npmdask.dilation.triplets import of_one_sign, triplets_of

@@ -65,10 +65,6 @@ class SideBySide(DenseReader):
         return (both if both <= few else few, self.shape[1])
 
     @property
-    def chunks(self) -> tuple[int, int]:
-        return (min(self.whole[0], self.shape[0]), self.shape[1])
-
-    @property
     def grid(self) -> tuple[int, int]:
         return (-(-self.shape[0] // self.chunks[0]), self.left.grid[1] + self.right.grid[1])
 
@@ -88,11 +84,6 @@ class SideBySide(DenseReader):
     def access(self) -> Access:
         computed = COMPUTED in (self.left.access, self.right.access)
         return COMPUTED if computed else BESIDE
-
-    @property
-    def by_triangle(self) -> bool:
-        """No: it is no matrix of its own."""
-        return False
 
     @property
     def where(self) -> str:

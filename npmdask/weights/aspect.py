@@ -101,6 +101,12 @@ class Weights(Aspect):
         """Return the names of those that were given."""
         return [NAMES[each] for each, _ in self._given() if side in ("", each)]
 
+    def exported(self, kept: np.ndarray | None) -> dict[str, np.ndarray]:
+        """Return both, of columns those that were analysed."""
+        return {
+            NAMES[side]: values if kept is None or side == "rows" else values[kept] for side, values in self._given()
+        }
+
     def public(self, rule: Any) -> Any:
         """Return the rule with both: what is given is public."""
         return replace(rule, view=rule.view.weighing(self.rows, self.columns), weights=self.digests())

@@ -41,4 +41,4 @@ def test_the_page_lists_the_mutants_as_they_are() -> None:
     page = PAGE.read_text()
     for mutant in MUTANTS:
         seen = ["yes" if check in mutant.caught_by else "no" for check in ("path-wise check", "attack")]
-        assert f"| {mutant.name} | {mutant.pair} | {mutant.runs} | {' | '.join(seen)} |" in page, mutant.name
+        assert f"\n{mutant.name} | {mutant.pair} | {' | '.join(seen)}\n" in page, mutant.name

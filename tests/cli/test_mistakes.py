@@ -35,7 +35,6 @@ FOREIGN = (
     ("line", "sentence"),
     [
         ("rnu a.toml", "there is no command rnu: did you mean 'run'?"),
-        ("ledger shwo", "ledger: ACTION shwo: did you mean 'show'?"),
         ("run", "run: CONFIG.toml|SOURCE is missing ("),
         ("gc", "gc: one of --older-than, --cache is needed"),
         ("run a.toml b.toml", "run: 'b.toml' is one argument too many: only CONFIG.toml|SOURCE is expected"),

@@ -177,7 +177,6 @@ def test_a_change_that_cannot_be_gets_a_sentence(pairs: list[str], sentence: str
         (("run", "samples.zarr", "-k", "3", "--kind", "matirx"), "--kind 'matirx'"),
         (("run", "samples.zarr", "-k", "3", "--memory", "4 gigs"), "is not a size"),
         (("run", "samples.zarr", "-k", "3", "--algorithm", "krilov"), "did you mean 'krylov'"),
-        (("node", "c.toml", "--set", "run.memroy=1GiB"), "did you mean 'run.memory'"),
     ],
 )
 def test_what_is_no_configuration_and_no_source_gets_a_sentence(

@@ -11,10 +11,7 @@ import pytest
 
 import npmdask
 from npmdask.core import features
-from npmdask.core.runs import kinds
-from npmdask.core.runs.observers import Observer
 from npmdask.errors import RefusedError
-from npmdask.manage import RunKind, kind_of
 
 ROOMS = ("cli", "federated", "manage", "models", "planning", "report", "streaming")
 
@@ -34,38 +31,6 @@ def test_a_plain_run_loads_no_room_of_a_feature() -> None:
 def test_a_run_is_gone_on_with_without_what_reports_it(tmp_path: Path) -> None:
     npmdask.top_k(np.eye(50) * np.arange(50), 3, store=tmp_path / "run")
     assert not loaded(f"npmdask.resume({str(tmp_path / 'run')!r})") & {"cli", "manage", "models", "report"}
-
-
-def test_only_a_followed_run_is_predicted(tmp_path: Path) -> None:
-    rows = np.random.default_rng(0).standard_normal((300, 40)) / np.arange(1, 41)
-    asked = {"algorithm": "krylov", "kind": "samples"}
-    alone, watched, kept = (
-        npmdask.top_k(rows, 3, **asked, **more)  # type: ignore[arg-type]
-        for more in ({}, {"observer": Observer()}, {"store": tmp_path / "run"})
-    )
-    assert alone.prediction["predicted_steps"] is None
-    assert watched.prediction["predicted_steps"] == kept.prediction["predicted_steps"] is not None
-    assert alone.basis.tobytes() == watched.basis.tobytes() == kept.basis.tobytes()
-
-
-def test_every_kind_of_a_table_is_one() -> None:
-    for key in features.keys("kinds"):
-        kind = features.found("kinds", key)
-        assert isinstance(kind, RunKind) and kind.may_change and kind.name in (key, "noisy copy")
-        assert kind.staged == (key in ("topics", "mixture", "ica", "mca", "cca"))
-        assert set(kind.tables) <= {"run", "algorithm"}
-
-
-@pytest.mark.parametrize("kind", ["stream", "topics", "ica", "gram"])
-def test_a_store_of_a_feature_that_is_gone_says_its_name(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert kind_of({"data": {"kind": kind}}).name == kind
-    monkeypatch.setattr(features, "PACKAGE", tmp_path / "npmdask")
-    owner = {"stream": "streaming", "ica": "latent", "gram": "stored_gram"}.get(kind, kind)
-    with pytest.raises(RefusedError, match=f"'{kind}' needs the feature '{owner}', which this npmdask does not have"):
-        kinds.kind_of({"data": {"kind": kind}})
-    assert kinds.kind_of({"data": {"kind": "samples"}}).name == "matrix", "which is the core's"
 
 
 def test_what_is_left_open_for_a_feature_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,12 +12,11 @@ from npmdask import singular_triplets
 from npmdask.core.algorithms import PowerMethod
 from npmdask.core.execution.executor import Threads
 from npmdask.core.numerics.random import generator
-from npmdask.core.numerics.subspaces import Block, random_orthonormal
+from npmdask.core.numerics.subspaces import Block, max_sin_theta, random_orthonormal
 from npmdask.core.storage.source import open_source
 from npmdask.dilation.operator import Dilation
 from npmdask.privacy.neighbors import make_relation
 from npmdask.privacy.private_power import PrivateAlternating
-from npmdask.theory.diagnostics import max_sin_theta
 from tests.conftest import planted
 
 M, N, K = 50, 30, 3

@@ -20,7 +20,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from npmdask import BadInputError, IncrementalPCA
-from npmdask.theory.diagnostics import max_sin_theta
+from npmdask.core.numerics.subspaces import max_sin_theta
 from tests.conftest import write_zarr
 
 RNG = np.random.default_rng(3)

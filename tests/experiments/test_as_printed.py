@@ -17,11 +17,11 @@ from benchmarks.tensor_noise import components, signal
 from benchmarks.tensor_online import FALLING, deflated_online, rows_of
 from benchmarks.tensor_private import RELEASES, SENSITIVITY, WEIGHT, printed_epsilon, private_trial
 from npmdask.core.numerics.random import generator
+from npmdask.core.numerics.subspaces import max_sin_theta
 from npmdask.experiments import as_printed
 from npmdask.experiments.figures import DELTA, EPSILON, FIGURES, Setting, methods, power_releases
 from npmdask.experiments.matrix_streams import MatrixStream
 from npmdask.streaming.algorithms.power import StreamPower
-from npmdask.theory.diagnostics import max_sin_theta
 
 KNOWN = methods("record_replace")
 PRINTED = [name for name, method in KNOWN.items() if "as printed" in method.label]

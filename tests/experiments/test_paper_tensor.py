@@ -228,7 +228,7 @@ def test_one_command_measures_goes_on_and_publishes(tmp_path: Path, capsys: pyte
     assert {len(outcomes) for outcomes in again.values()} == {3}, "what a kill left of a line is gone"
     for figure in paper_tensor.FIGURES:
         assert ElementTree.parse(tmp_path / f"tensor-{figure}.svg").getroot().tag.endswith("svg")
-    assert "| epsilon, private, exact |" in printed and "± " in printed
+    assert "\nepsilon, private, exact |" in printed and "± " in printed
 
 
 @pytest.mark.parametrize(("option", "remedy"), [("--trials=2", "at least three"), ("--jobs=0", "one process")])

@@ -24,9 +24,8 @@ from benchmarks.theory_gapfree import excess, powers, tied
 from benchmarks.theory_private_runs import errors, key, matrix, mechanism_of, release
 from benchmarks.theory_runs import first_at_most, gaussian_noise, largest, sine, slope, tangent, towards_noise
 from npmdask.core.numerics.random import generator
-from npmdask.core.numerics.subspaces import random_orthonormal
+from npmdask.core.numerics.subspaces import max_sin_theta, random_orthonormal
 from npmdask.theory import init_tan_quantile, npm_error_recursion
-from npmdask.theory.diagnostics import max_sin_theta
 
 SECTIONS = (
     "contraction", "random-start", "streaming", "private", "low-rank", "power-law", "gap-free", "distributed",

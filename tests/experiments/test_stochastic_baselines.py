@@ -11,7 +11,7 @@ from scipy.special import ndtr
 
 from npmdask.accounting import Budget, delta_for, gaussian_multiplier, mu_for
 from npmdask.core.numerics.random import Rounding
-from npmdask.core.numerics.subspaces import Block, random_orthonormal
+from npmdask.core.numerics.subspaces import Block, max_sin_theta, random_orthonormal
 from npmdask.experiments import as_printed
 from npmdask.experiments.as_printed import (
     clip_diagonal,
@@ -35,7 +35,6 @@ from npmdask.experiments.baselines import (
 from npmdask.experiments.matrix_streams import MatrixBatch, gaussian, signal_and_noise
 from npmdask.privacy.mechanisms import PrivateGaussian
 from npmdask.privacy.neighbors import Relation, make_relation
-from npmdask.theory.diagnostics import max_sin_theta
 
 BUDGET = Budget(1.0, 0.01)
 BETA = 1.7

@@ -105,7 +105,7 @@ def test_one_command_writes_both_files_and_draws_again(tmp_path: Path, capsys: p
         table, drawn = capsys.readouterr().out, (tmp_path / "figure-3.svg").read_bytes()
         paper_kdppca.main([*command, "--draw"])
     assert capsys.readouterr().out == table and (tmp_path / "figure-3.svg").read_bytes() == drawn
-    assert "| 3 | 2 | k-DP-PCA is best | no |" in table and "not measured" not in table
+    assert "\n3 | 2 | k-DP-PCA is best | no |" in table and "not measured" not in table
 
 
 @pytest.mark.parametrize(

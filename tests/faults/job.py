@@ -8,7 +8,7 @@ from typing import Any
 from npmdask import top_k
 from npmdask.core.operators import gram_matrix
 from npmdask.formats.ingest import ingest
-from npmdask.formats.writers import journal
+from npmdask.writers import journal
 
 
 def main(folder: Path, threads: int, algorithm: str) -> None:

@@ -20,6 +20,7 @@ import pytest
 import npmdask
 from benchmarks.wiretap import Exchange, tapped
 from npmdask.cli.main import main
+from npmdask.core.numerics.subspaces import max_sin_theta
 from npmdask.core.storage.bundle import read_bundle
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.federated.coordinator import open_nodes
@@ -27,7 +28,6 @@ from npmdask.federated.protocol import DIGEST, NONCE, SIGNATURE, TOKENS, decode,
 from npmdask.ledger import open_ledger
 from npmdask.manage.report import summary, write_report
 from npmdask.privacy.exact_sums import on_grid
-from npmdask.theory.diagnostics import max_sin_theta
 from npmdask.theory.private import dist_comm
 from tests.conftest import often, write_zarr
 from tests.federated.conftest import (

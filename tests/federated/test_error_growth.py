@@ -12,7 +12,7 @@ import pytest
 from npmdask.accounting import Budget
 from npmdask.api import solve
 from npmdask.config import load_config
-from npmdask.core.numerics.subspaces import Block
+from npmdask.core.numerics.subspaces import Block, max_sin_theta
 from npmdask.core.runs.build import make_problem
 from npmdask.core.runs.problem import Request
 from npmdask.core.runs.resources import Resources
@@ -23,7 +23,6 @@ from npmdask.federated.node import Node
 from npmdask.federated.protocol import Announcement, decode, encode, encoded_size
 from npmdask.ledger import open_ledger
 from npmdask.ledger.granting import grant_source
-from npmdask.theory.diagnostics import max_sin_theta
 from tests.federated.conftest import private_tables, write_site
 
 D, P, K, MOST, RUNS = 24, 3, 1, 16, 8

@@ -9,13 +9,13 @@ import pytest
 
 from npmdask.api import solve
 from npmdask.config import load_config
+from npmdask.core.numerics.subspaces import max_sin_theta
 from npmdask.core.runs.build import make_problem
 from npmdask.core.runs.problem import Request
 from npmdask.core.runs.resources import Resources
 from npmdask.core.storage.source import open_source
 from npmdask.privacy.request import Privacy
 from npmdask.theory import dist_error, ppm_error
-from npmdask.theory.diagnostics import max_sin_theta
 from tests.federated.conftest import grant, private_tables, records, write_site
 from tests.federated.test_error_growth import source_of
 

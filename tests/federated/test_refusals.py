@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from npmdask.cli.main import main
 from npmdask.config import load_config, validate_config
 from npmdask.core.storage.bundle import read_bundle
 from npmdask.errors import BadInputError, DataWarning, NpmdaskError, RefusedError
@@ -259,3 +260,13 @@ def test_a_matrix_of_which_an_entry_is_protected_is_not_distributed(tmp_path: Pa
     write_site(tmp_path / "node", records(90, D), private_tables(2.0, "entry"), p=P, steps=2, kind="matrix")
     with pytest.raises(RefusedError, match="not supported for nodes"):
         load_config(tmp_path / "node" / "node.toml").node()
+
+
+def test_a_key_that_is_none_is_answered_with_the_nearest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NPMDASK_NODE_TOKEN", "a" * 40)
+    (tmp_path / "c.toml").write_text('[source]\npath = "x.zarr"\n[algorithm]\ntarget_rank = 4\n[run]\nstore = "out"\n')
+    assert main(["node", str(tmp_path / "c.toml"), "--set", "run.memroy=1GiB"]) == 2
+    said = capsys.readouterr()
+    assert "did you mean 'run.memory'" in said.err and not said.out

@@ -240,7 +240,7 @@ def test_a_copy_that_goes_while_another_process_waits_for_it(tmp_path: Path, cac
 
 KILLED = """
 import sys, npmdask
-from npmdask.formats.writers.dense import DenseWriter
+from npmdask.writers.dense import DenseWriter
 write = DenseWriter.write
 def slow(self, rows):
     write(self, rows)
@@ -337,7 +337,7 @@ def test_parts_that_dask_wrote_are_in_its_order(tmp_path: Path, monkeypatch: pyt
         if done >= 100:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("npmdask.formats.writers.journal.JOURNAL_BYTES", 0)
+    monkeypatch.setattr("npmdask.writers.journal.JOURNAL_BYTES", 0)
     with monkeypatch.context() as before, pytest.raises(KeyboardInterrupt):
         before.setattr("npmdask.core.storage.paths.in_order", str)
         ingest(tmp_path / "parts", tmp_path / "x.zarr", chunks=(20, 8), progress=killed)

@@ -25,13 +25,13 @@ import zarr
 from scipy import sparse
 
 import npmdask
-from npmdask.core.storage.kinds import storage_dtype
 from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError, CommitError, RefusedError
 from npmdask.formats import common, compressed, tables
 from npmdask.formats.ingest import IngestSummary, ingest
-from npmdask.formats.writers import journal
-from npmdask.formats.writers.sparse import SparseWriter
+from npmdask.writers import journal
+from npmdask.writers.layouts import storage_dtype
+from npmdask.writers.sparse import SparseWriter
 from tests.conftest import often, unpacked
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
@@ -763,10 +763,10 @@ KILL = """
 import json, os, signal, sys
 from importlib import import_module
 from npmdask.formats import ingest
-from npmdask.formats.writers import sparse
+from npmdask.writers import sparse
 source, dest, options, constants = json.loads(sys.argv[1])
 for module, name, value in constants:
-    setattr(import_module("npmdask.formats." + module), name, value)
+    setattr(import_module(module), name, value)
 sparse.SparseWriter.CHUNK = 1000
 def progress(done, total, size):
     if done >= 2000:
@@ -774,12 +774,12 @@ def progress(done, total, size):
 ingest.ingest(source, dest, progress=progress, **options)
 """
 SMALL = [
-    ("writers.journal", "JOURNAL_BYTES", 16384),
-    ("common", "BATCH_BYTES", 30000),
-    ("common", "TEXT_BYTES", 30000),
-    ("compressed", "BATCH_ENTRIES", 500),
-    ("compressed", "BUCKET_BYTES", 20000),
-    ("compressed", "MAX_BUCKETS", 4),
+    ("npmdask.writers.journal", "JOURNAL_BYTES", 16384),
+    ("npmdask.formats.common", "BATCH_BYTES", 30000),
+    ("npmdask.formats.common", "TEXT_BYTES", 30000),
+    ("npmdask.formats.compressed", "BATCH_ENTRIES", 500),
+    ("npmdask.formats.compressed", "BUCKET_BYTES", 20000),
+    ("npmdask.formats.compressed", "MAX_BUCKETS", 4),
 ]
 
 
@@ -853,7 +853,7 @@ def test_a_kill_leaves_no_trace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, options: dict[str, Any]
 ) -> None:
     for module, constant, value in SMALL:
-        monkeypatch.setattr(f"npmdask.formats.{module}.{constant}", value)
+        monkeypatch.setattr(f"{module}.{constant}", value)
     monkeypatch.setattr(SparseWriter, "CHUNK", 1000)
     source = write_source(tmp_path, name)
     ingest(source, tmp_path / "calm.zarr", **options)

@@ -13,7 +13,6 @@ import scipy.sparse as sp
 
 import npmdask
 import npmdask.core.algorithms.gram as gram
-import npmdask.core.runs.session as session
 import npmdask.gpu.device_choice as device_choice
 import npmdask.gpu.devices as devices
 import npmdask.gpu.on_device as on_device
@@ -22,7 +21,7 @@ from npmdask.core.checkpoint.store import RunStore
 from npmdask.core.operators import Gram
 from npmdask.core.runs.automatic import posed
 from npmdask.core.runs.problem import Request
-from npmdask.core.runs.resources import Resources
+from npmdask.core.runs.resources import Resources, device_for, memory_for, needs_of
 from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError, MemoryRefusedError, RefusedError
 from npmdask.gpu.device_choice import DeviceChoice, PassRate, choose_device
@@ -239,11 +238,11 @@ def test_both_are_measured_through_what_a_pass_does(device: str, path: Path, mon
     for kind in (Gram, OnDevice):
         monkeypatch.setattr(kind, "partial", _noted(kind.partial, by, kind.__name__))
     problem = posed(Request(target_rank=3, algorithm="krylov"), open_source(path, "samples"), Resources())
-    memory, given = session.memory_for(session.needs_of(problem), Resources()), Resources(device="cuda")
+    memory, given = memory_for(needs_of(problem), Resources()), Resources(device="cuda")
     found = choose_device(problem, given, memory)
     assert found is not None and found.passes == on_device.USUAL_PASSES and found.starting > on_device.STARTING
     assert by == sorted(by, reverse=True) and set(by) == {"OnDevice", "Gram"}
-    device_used = session.device_for(session.needs_of(problem), given)
+    device_used = device_for(needs_of(problem), given)
     assert device_used is not None and device_used.backend.room == 0 and not device_used.backend._kept
     assert choose_device(problem, Resources(), memory) is None
 

@@ -23,12 +23,12 @@ import scipy.sparse as sp
 
 import npmdask
 from npmdask.core.execution.threads import Threads
+from npmdask.core.numerics.subspaces import max_sin_theta
 from npmdask.core.operators import ColumnMoments, Gram, GramMatrix, SparseGram, View
 from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError, MemoryRefusedError, RefusedError
 from npmdask.gpu.devices import BACKENDS, LIBRARIES, Device
 from npmdask.gpu.on_device import on_device
-from npmdask.theory.diagnostics import max_sin_theta
 from tests.conftest import planted, same_bytes, write_zarr
 from tests.core.operators.test_operators import ignore, write_csr
 from tests.gpu.job import ASKED

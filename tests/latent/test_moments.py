@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise, permutations
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import scipy.sparse as sp
 import zarr
 
 import npmdask.core.operators._protocol as protocol
+from npmdask.core.algorithms import Query
 from npmdask.core.execution.executor import Threads, single_threaded_blas
 from npmdask.core.execution.reduction import PassCheckpoint, compute_node, pack, root, runs_of, tasks_of, unpack
 from npmdask.core.numerics.subspaces import Block, symmetric_part
@@ -24,7 +26,6 @@ from npmdask.tensors.moments import (
     IndependentSources,
     SingleTopic,
     SphericalMixture,
-    embedded,
     largest_form,
     lda_cube,
     lda_pairs,
@@ -191,6 +192,20 @@ def test_the_largest_form_of_a_tensor_is_reached_from_below() -> None:
     assert largest_form(np.zeros((3, 3, 3))) == 0.0
     with pytest.raises(BadInputError, match="operator norm"):
         largest_form(np.zeros((3, 3, 2)))
+
+
+def embedded(tensor: np.ndarray) -> np.ndarray:
+    """A symmetric tensor of side ``n_1 + ... + n_q`` that holds any tensor and its transposes as blocks.
+
+    Block symmetrisation (Ragnarsson and Van Loan 2013): with z = (u_1, ..., u_q) stacked,
+    ``S(z, ..., z) = q! T(u_1, ..., u_q)``, so that a singular tuple of T is an eigenvector of S.
+    """
+    edges = np.concatenate([[0], np.cumsum(tensor.shape)])
+    places = [slice(int(a), int(b)) for a, b in pairwise(edges)]
+    whole = np.zeros((int(edges[-1]),) * tensor.ndim)
+    for order in permutations(range(tensor.ndim)):
+        whole[tuple(places[mode] for mode in order)] = tensor.transpose(order)
+    return whole
 
 
 def test_any_tensor_embedded_in_a_symmetric_one() -> None:
@@ -485,3 +500,16 @@ def test_independent_components_of_both_signs_of_kurtosis(tmp_path: Path) -> Non
     u = np.linalg.qr(rng.standard_normal((3, 3)))[0]
     sphered = SampleFourth(reader=reader, view=View(shift=mean), whitening=white.matrix, sphered=True)
     np.testing.assert_allclose(run(sphered, u), run(operator, u), atol=1e-9)
+
+
+def test_where_weights_mean_nothing(tmp_path: Path) -> None:
+    _, reader = samples(tmp_path)
+    for operator in (SampleTriples, MixtureSpread):
+        with pytest.raises(BadInputError, match="of weighted rows or columns is not defined"):
+            operator(reader=reader, view=View(row_weight=np.linspace(0.5, 2, reader.shape[0]), to_centre=True))
+
+
+def test_what_a_query_asks_for_is_answered_by_the_operator_that_lists_it() -> None:
+    x = np.arange(12.0).reshape(4, 3)
+    reader: Any = open_source(x).reader
+    assert SampleTriples(reader=reader).asked(Query(block=x, scores=True)).scores

@@ -447,3 +447,19 @@ def test_what_it_changed_is_in_the_json_the_text_and_the_page(tmp_path: Path, ki
     assert "After the moments" in page and "largest change, in sampling errors" in page
     assert "settled: less than a tenth is left to go" in page and "largest_change" not in page
     assert fit(source, K, store=tmp_path / "run").facts["refinement"] == facts
+
+
+@pytest.mark.parametrize(("kind", "most"), [("mixture", 4), ("ica", 3)])
+def test_a_refinement_tells_the_bar_how_many_passes_it_makes(tmp_path: Path, kind: str, most: int) -> None:
+    begun = list[tuple[int, int | None]]()
+
+    class Begun(Observer):
+        def on_begin(self, done: int, expected: int | None, unit: str) -> None:
+            begun.append((done, expected))
+
+    rng = np.random.default_rng(0)
+    rows = rng.laplace(size=(3000, 4)) + 6 * np.eye(4)[rng.integers(0, 2, 3000)] * (kind == "mixture")
+    fit = fit_mixture if kind == "mixture" else fit_independent_components
+    fit(rows, 2, refine=most, observer=Begun(), store=tmp_path / "run")
+    refined = begun[begun.index((0, most)) :]
+    assert refined == [(done, most) for done in range(len(refined))] and len(refined) <= most

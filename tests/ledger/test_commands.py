@@ -170,3 +170,10 @@ def test_an_address_without_a_password_is_taken(folder: Path, capsys: Any, comma
         assert code == 2 and "password" not in capsys.readouterr().err
     else:
         assert (code, "Connection refused" in capsys.readouterr().err) == (LostError.exit_code, True)
+
+
+def test_an_action_that_is_none_is_answered_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["ledger", "shwo"])
+    assert end.value.code == 2
+    assert capsys.readouterr().err.startswith("npmdask: ledger: ACTION shwo: did you mean 'show'?")

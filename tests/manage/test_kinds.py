@@ -16,9 +16,11 @@ import pytest
 
 import npmdask
 from npmdask.cli.main import main
+from npmdask.core import features
 from npmdask.core.algorithms.stopping import Outcome
 from npmdask.core.checkpoint.store import CHECKPOINT_FORMAT, RunStore, not_finished
-from npmdask.errors import BadInputError
+from npmdask.core.runs import kinds
+from npmdask.errors import BadInputError, RefusedError
 from npmdask.manage import RunKind, forget_kind, kind_of, kind_of_answer, register_kind
 from npmdask.manage.kinds import all_kinds
 from npmdask.manage.report import report_of, write_report
@@ -257,3 +259,23 @@ def test_a_report_that_cannot_be_written_so_is_refused(
     npmdask.top_k(np.eye(6) * np.arange(1, 7), 2, store=tmp_path / "run")
     assert main(["report", str(tmp_path / "run"), "-o", str(tmp_path / name)]) == 2
     assert said in capsys.readouterr().err and not (tmp_path / name).exists()
+
+
+def test_every_kind_of_a_table_is_one() -> None:
+    for key in features.keys("kinds"):
+        kind = features.found("kinds", key)
+        assert isinstance(kind, RunKind) and kind.may_change and kind.name in (key, "noisy copy")
+        assert kind.staged == (key in ("topics", "mixture", "ica", "mca", "cca"))
+        assert set(kind.tables) <= {"run", "algorithm"}
+
+
+@pytest.mark.parametrize("kind", ["stream", "topics", "ica", "gram"])
+def test_a_store_of_a_feature_that_is_gone_says_its_name(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert kind_of({"data": {"kind": kind}}).name == kind
+    monkeypatch.setattr(features, "PACKAGE", tmp_path / "npmdask")
+    owner = {"stream": "streaming", "ica": "latent", "gram": "stored_gram"}.get(kind, kind)
+    with pytest.raises(RefusedError, match=f"'{kind}' needs the feature '{owner}', which this npmdask does not have"):
+        kinds.kind_of({"data": {"kind": kind}})
+    assert kinds.kind_of({"data": {"kind": "samples"}}).name == "matrix", "which is the core's"

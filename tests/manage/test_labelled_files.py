@@ -19,6 +19,7 @@ from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError, CommitError
 from npmdask.formats.ingest import ingest
 from npmdask.manage.report import export
+from tests.core.runs.test_solution_outputs import rows
 
 GENES = [f"gene,{i}" for i in range(24)]  # a comma is quoted
 X = np.random.default_rng(5).standard_normal((300, 24)) * np.arange(24, 0, -1)
@@ -198,3 +199,16 @@ def test_an_export_goes_to_a_file_of_a_format_that_its_ending_names(tmp_path: Pa
     with pytest.raises(BadInputError, match="is a folder: give the name of a file"):
         export(tmp_path / "run", tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"run"}
+
+
+@pytest.mark.parametrize("name", ["values", "mean", "mode", "components", "component1"])
+def test_a_dimension_may_have_any_name(name: str, tmp_path: Path) -> None:
+    table = pd.DataFrame(rows(), columns=pd.Index(GENES, name=name))
+    found = npmdask.top_k(table, 2, center=True, kind="samples", store=tmp_path / "run")
+    dataset = found.to_xarray()
+    (dim,) = set(dataset.components.dims) - {"mode"}
+    assert dataset[dim].values.tolist() == GENES and dataset["values"].shape == (2,)
+    export(tmp_path / "run", tmp_path / "x.csv")
+    written = pd.read_csv(tmp_path / "x.csv")
+    assert written.iloc[:, 0].tolist() == GENES and written.shape == (24, 3)
+    np.testing.assert_allclose(written["component1"], found.basis[:, 0])

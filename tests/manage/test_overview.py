@@ -15,6 +15,7 @@ from npmdask.core.runs.observers import Observer
 from npmdask.core.runs.resources import Resources
 from npmdask.latent.answers import fit_latent
 from npmdask.manage import kind_of_answer
+from npmdask.manage.matrix import MatrixKind
 from npmdask.topics.run import CorpusFilter, run_topics
 from npmdask.two_fields.answers import fit_coupled
 from tests.conftest import planted
@@ -108,3 +109,20 @@ def test_what_no_person_needs_is_left_out(tmp_path: Path, capsys: pytest.Capture
     assert "to the truth" not in page and "</b><span>" not in page
     assert "variance (n in the denominator) ± its standard error by sampling" in capsys.readouterr().out
     assert "<th" in page and "variance (n in the denominator)" in page
+
+
+def test_what_is_shown() -> None:
+    solution = npmdask.top_k(np.diag([9.0, 8, 7, 6, 5, 4, 3]), 6)
+    assert repr(solution).startswith("<Solution: 6 components of 7 columns, converged after ")
+    said = "singular values of rows that are not centred"
+    assert f"; {said}: 9, 8, 7, 6, 5, ...; store" in repr(solution) and len(repr(solution)) < 300
+    assert f"<th>{said}</th>" in solution._repr_html_()
+    assert (
+        "found",
+        f"6 singular triplets of 7 columns and 7 rows; {said} 9, 8, 7, 6, 5 and 1 more",
+    ) in MatrixKind().overview(solution, {})
+    page = solution._repr_html_()
+    assert "<td>9</td>" in page and "of 6" in page and solution.outcome.sentence in page
+    odd = npmdask.top_k(np.diag([2.0, 1.0]), 1)
+    object.__setattr__(odd, "store", "<script>")
+    assert "<script>" not in odd._repr_html_()

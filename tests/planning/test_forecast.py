@@ -22,6 +22,7 @@ from npmdask.core.algorithms.stopping import ResidualRule
 from npmdask.core.numerics.spectra import asked_spectrum, read_spectrum
 from npmdask.core.runs.build import make_problem
 from npmdask.core.runs.problem import Request
+from npmdask.core.storage.kinds import traits_of
 from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.planning.forecast import look_ahead, predict_steps, simulate_steps, thinned, unlucky_start
@@ -151,8 +152,8 @@ def test_a_spectrum_from_a_file(tmp_path: Path) -> None:
         found = read_spectrum(str(tmp_path / name), 5)
         np.testing.assert_allclose(found.values, [-5, 3, 1, 1, 0.5])
         assert (found.known, found.scaled) == (3, True)
-    np.testing.assert_allclose(found.eigenvalues("matrix"), found.values**2)
-    assert found.eigenvalues("samples") is found.values
+    np.testing.assert_allclose(found.eigenvalues(singular=True), found.values**2)
+    assert found.eigenvalues(singular=False) is found.values
 
 
 @pytest.mark.parametrize(
@@ -212,10 +213,11 @@ def test_only_eigenvalues_of_a_symmetric_matrix_are_negative(tmp_path: Path) -> 
     for name, values in (("s.npy", [3.0, -5.0]), ("zero.npy", [5.0, -1e-16])):
         np.save(tmp_path / name, np.array(values))
     for kind in ("matrix", "samples", "sparse"):
+        signed = traits_of(kind).square
         with pytest.raises(BadInputError, match="give their sizes"):
-            asked_spectrum(str(tmp_path / "s.npy"), 5, kind=kind)
-        assert asked_spectrum(str(tmp_path / "zero.npy"), 5, kind=kind) is not None
-    assert asked_spectrum(str(tmp_path / "s.npy"), 5, kind="symmetric") is not None
+            asked_spectrum(str(tmp_path / "s.npy"), 5, signed=signed)
+        assert asked_spectrum(str(tmp_path / "zero.npy"), 5, signed=signed) is not None
+    assert asked_spectrum(str(tmp_path / "s.npy"), 5, signed=traits_of("symmetric").square) is not None
 
 
 @pytest.mark.slow

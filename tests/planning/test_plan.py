@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import zarr
 from scipy.sparse import csr_matrix
 from zarr.codecs import BloscCodec, BytesCodec
@@ -21,8 +22,9 @@ from zarr.codecs import BloscCodec, BytesCodec
 import npmdask
 from npmdask.cli.main import main
 from npmdask.config import load_config, validate_config
+from npmdask.core.execution.executor import Threads
 from npmdask.core.execution.memory import MemoryPlan, plan_memory
-from npmdask.core.operators import Gram
+from npmdask.core.operators import Gram, SparseGram
 from npmdask.core.runs import automatic
 from npmdask.core.runs.automatic import posed
 from npmdask.core.runs.build import make_problem
@@ -32,13 +34,18 @@ from npmdask.core.storage.readers.dense import DenseReader, ReadStats
 from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.formats.ingest import ingest
+from npmdask.planning import plan
 from npmdask.planning import plan as planning
+from npmdask.planning.chunk_advice import how_read
 from npmdask.planning.plan import plan_lines, plan_run
 from npmdask.planning.row_sample import spectrum_of
 from npmdask.planning.throughput import Throughput, measure_throughput, spread_positions
 from npmdask.synthetic import generate
 from npmdask.theory.power import MOST, predict_passes
+from tests.advice.test_mean_notes import rows_of
 from tests.conftest import often, write_zarr
+from tests.core.algorithms.test_gram import normal
+from tests.core.operators.test_operators import ignore, write_csr
 
 NPMDASK = [sys.executable, "-m", "npmdask.cli.main"]
 
@@ -522,3 +529,49 @@ def test_a_plan_shows_every_way_and_why_one_is_taken(tmp_path: Path) -> None:
     ratio = gram.seconds / krylov.seconds
     assert plan.why.startswith("krylov: gram is expected to take" if ratio >= 1 else "krylov, although gram is")
     assert f"{ratio:.2g}" in plan.why and any(line.startswith("method    krylov") for line in plan_lines(plan))
+
+
+def test_large_data_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the clock no test may depend: passes as slow as a disk make the small side win, free ones make it lose."""
+    for name in ("TIMED", "MANY_ENTRIES", "SURE"):
+        monkeypatch.setattr(automatic, name, 0)
+    measured, x = plan.measure_throughput, normal(np.random.default_rng(0), 60, 2000)
+    for slow, wanted in ((1.0, "row-gram"), (1e4, "krylov")):
+
+        def clock(*args: Any, slow: float = slow, **options: Any) -> Any:
+            found = measured(*args, **options)
+            assert found.formed is not None and found.formed > 0
+            rates = dict.fromkeys(("early", "late", "again", "late_again"), 1e-6)
+            return replace(found, **rates, column=1e-13, step_seconds=0.0, formed=slow * 1e-6)
+
+        monkeypatch.setattr(plan, "measure_throughput", clock)
+        asked = Request(target_rank=3, iteration_rank=5, tol=1e-6)
+        assert posed(asked, open_source(x, "samples"), Resources()).algorithm.name == wanted
+
+
+def test_a_plan_shows_the_small_side() -> None:
+    problem = posed(Request(target_rank=3), open_source(normal(np.random.default_rng(0), 60, 2000)), Resources())
+    found = plan.plan_run(problem, Resources())
+    assert [route.algorithm for route in found.routes] == ["krylov", "row-gram", "power"]
+    assert found.routes[1].passes == 3 < found.routes[0].passes
+
+
+def test_what_is_said_of_reading_sparse_data_is_what_is_done(tmp_path: Path) -> None:
+    matrix = sp.random(300, 40, density=0.2, format="csr", rng=np.random.default_rng(0))
+    reader = open_source(write_csr(tmp_path / "s.zarr", matrix, 500)).reader
+    assert {access.way for access in reader.access.values()} == {"decoded"}
+    assert how_read(reader).how == "decoded"
+    (tmp_path / "s.zarr" / "X" / "data" / "c" / "1").unlink()
+    with pytest.raises(BadInputError, match=r"chunk c/1 of .*X/data is missing"):
+        Threads(1).run_pass(SparseGram(reader=reader), np.ones((40, 2)), ignore)
+
+
+def test_the_plan_is_silent_where_the_mean_is_not_what_is_found(tmp_path: Path, capsys: Any) -> None:
+    np.save(tmp_path / "x.npy", rows_of(0.7))
+    ingest(tmp_path / "x.npy", tmp_path / "x.zarr")
+    (tmp_path / "c.toml").write_text(
+        f'[source]\npath = "{tmp_path}/x.zarr"\nkind = "matrix"\n[algorithm]\ntarget_rank = 2\n'
+        f'[run]\nstore = "{tmp_path}/run"\n'
+    )
+    assert main(["plan", str(tmp_path / "c.toml")]) == 0
+    assert "mean of the columns" not in capsys.readouterr().out

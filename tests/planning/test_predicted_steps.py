@@ -182,3 +182,33 @@ def test_neighbouring_rows_that_are_alike_are_no_sample(tmp_path: Path, plain: b
         assert line["places"] == 400 and solution.steps <= line["steps"] <= 1.5 * solution.steps
     else:
         assert line["steps"] is None and "neighbouring rows are alike" in line["why"]
+
+
+def test_what_a_prediction_says_is_what_the_bar_expects(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number of passes is that of the prediction, plus the one that makes left vectors."""
+    monkeypatch.setattr(predicted_steps, "SECONDS", 600.0)  # a slow machine is not what is asked about
+
+    class Begun(Observer):
+        seen: Any = None
+
+        def on_begin(self, done: int, expected: int | None, unit: str) -> None:
+            self.seen = (done, expected, unit)
+
+    a = planted(3000, 40, np.geomspace(1, 0.1, 40))[0]
+    for kind, more in (("samples", 0), ("matrix", 1)):
+        begun = Begun()
+        found = npmdask.top_k(a, 3, kind=kind, algorithm="power", observer=begun)
+        assert found.prediction["predicted_steps"] is not None
+        assert begun.seen == (0, found.prediction["predicted_steps"] + more, "pass")
+
+
+def test_only_a_followed_run_is_predicted(tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).standard_normal((300, 40)) / np.arange(1, 41)
+    asked = {"algorithm": "krylov", "kind": "samples"}
+    alone, watched, kept = (
+        npmdask.top_k(rows, 3, **asked, **more)  # type: ignore[arg-type]
+        for more in ({}, {"observer": Observer()}, {"store": tmp_path / "run"})
+    )
+    assert alone.prediction["predicted_steps"] is None
+    assert watched.prediction["predicted_steps"] == kept.prediction["predicted_steps"] is not None
+    assert alone.basis.tobytes() == watched.basis.tobytes() == kept.basis.tobytes()

@@ -24,11 +24,13 @@ from npmdask.planning.row_sample import (
     _loss_bound,
     _Sampled,
     _sine_bound,
+    places_of,
     sample_of,
     share_errors,
     shares_said,
 )
 from tests.conftest import write_zarr
+from tests.core.storage.test_shards import write
 
 
 def spiked(m: int = 6000, d: int = 40, top: tuple[float, ...] = (5.0, 4.0, 3.0), seed: int = 0) -> np.ndarray:
@@ -193,3 +195,10 @@ def test_a_plan_says_it(tmp_path: Path) -> None:
     for rows, kind, rank in ((x, "samples", 0.9), (x.T @ x, "symmetric", 3)):
         other = plan_run(make_problem(open_source(rows, kind), Request(target_rank=rank)), Resources())
         assert isinstance(other, Plan) and not other.shares
+
+
+def test_a_sample_of_packed_shards_takes_rows_of_some_inner_chunks(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).standard_normal((400, 16)).astype("f4")
+    for codec, places in (("none", 3), ("zstd", 10), ("gzip", 3)):
+        write(tmp_path / "x.zarr", values, (40, 8), (160, 16), codec)
+        assert places_of(open_source(tmp_path / "x.zarr").reader) == places

@@ -14,12 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import npmdask.core.operators._protocol as protocol
+from npmdask.core.algorithms import Query
 from npmdask.core.execution.executor import Threads
 from npmdask.core.execution.reduction import runs_of
 from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError
 from npmdask.privacy import clipped_entries
 from npmdask.privacy.clipped_entries import BoundedProduct, BoundedSymmetric, BoundedTransposed, BoundedTriangle
+from npmdask.privacy.clipped_rows import ClippedGram
 from npmdask.symmetric.reader import TriangleReader
 from npmdask.symmetric.writer import PackedWriter
 from tests.privacy.test_clipped_rows import OPTIONS, ignore, orthonormal, product
@@ -182,3 +184,13 @@ def test_bad_numbers_are_refused() -> None:
             operator_of(np.ones((3, 3)), "product", clip_norm, (3, 3), change)
     with pytest.raises(BadInputError, match="prepare"):
         Threads(1).run_pass(operator_of(np.ones((9, 9)), "triangle", 1.0, (3, 3)), orthonormal(9, 2), ignore)
+
+
+def test_what_a_query_asks_for_is_answered_by_the_operator_that_lists_it() -> None:
+    x = np.arange(12.0).reshape(4, 3)
+    reader: Any = open_source(x).reader
+    assert ClippedGram(reader=reader, clip_norm=1.0).asked(Query(block=x, image_norm=2.0)).image_norm == 2.0
+    other = BoundedProduct(reader=reader, clip_norm=100.0).asked(Query(block=x, transposed=True))
+    block = other.prepare(np.full((4, 1), 0.25))
+    product, _ = Threads(1).run_pass(other, block, ignore)
+    np.testing.assert_allclose(product * other.rounding(1).grid, x.T @ block)

@@ -12,8 +12,8 @@ from scipy.sparse.linalg import svds
 from sklearn.datasets import load_digits
 
 import npmdask
+from npmdask.core.numerics.subspaces import max_sin_theta
 from npmdask.formats.ingest import ingest
-from npmdask.theory.diagnostics import max_sin_theta
 from tests.conftest import shared_file
 
 

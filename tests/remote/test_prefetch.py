@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,7 @@ from npmdask.cli.main import main
 from npmdask.core.checkpoint.store import RunStore
 from npmdask.core.execution.memory import plan_memory, tree_rss
 from npmdask.core.execution.threads import Threads
-from npmdask.core.operators import Operator
-from npmdask.core.operators.gram import Gram, SparseGram
+from npmdask.core.operators import Gram, Operator, SparseGram
 from npmdask.core.runs.build import make_problem
 from npmdask.core.runs.observers import Observer
 from npmdask.core.runs.problem import Request
@@ -38,7 +38,7 @@ from npmdask.errors import BadInputError, LostError
 from npmdask.manage.kinds import network_text
 from npmdask.planning.plan import plan_lines, plan_run
 from npmdask.remote import object_url, prefetch
-from npmdask.remote.prefetch import Link, Piece, Remote, fetched, granted, link_of
+from npmdask.remote.prefetch import Link, Piece, Remote, fetched, link_of
 from tests.conftest import often, same_bytes
 from tests.core.operators.test_operators import write_csr
 from tests.machines import ROOT
@@ -252,7 +252,7 @@ def test_ranges_come_in_the_order_of_the_asking(store: FaultyBucket) -> None:
     spans = [(f"c/{i % 7}/0", (i * 100, i * 100 + 50 + i)) for i in range(40)]
     for fault in ("", "whole"):
         store.faults(*([("/c/", "whole", -1)] if fault else []))
-        with granted("test", 3000):
+        with closing(Threads(1, 3000)):
             parts = list(fetched(array, [Piece(name, span[1] - span[0], span) for name, span in spans]))
         for (name, (first, stop)), part in zip(spans, parts, strict=True):
             assert part.tobytes() == (store.folder / "x.zarr" / name).read_bytes()[first:stop]
@@ -373,7 +373,7 @@ def test_an_index_that_fails_fails_for_each_thread_that_waits_and_is_fetched_aga
     data: Any = open_source("s3://bucket/s.zarr").reader.arrays["data"]
     index = Piece("c/0", 3200, (-(16 * 7 + 4), 0), None, lambda came: [])
     entries.faults((r"s.zarr/data/c/0", "refuse", -1))
-    with granted("test", 10**5), prefetch.following(iter(()), lambda unit: None), ThreadPoolExecutor(2) as threads:
+    with closing(Threads(1, 10**5)), prefetch.following(iter(()), lambda unit: None), ThreadPoolExecutor(2) as threads:
         waiting = [threads.submit(prefetch.take, data, index) for _ in range(2)]
         for each in waiting:
             with pytest.raises(obstore.exceptions.GenericError, match=r"(?s)data/c/0.*SlowDown"):
@@ -396,7 +396,7 @@ def test_what_follows_from_an_index_under_way_has_its_room(entries: FaultyBucket
         chunk_access.ask_ahead(data, access, f"c/{shard}", some=range(400 * first, 400 * (first + 1)))
 
     mine = prefetch._prefetcher()
-    with granted("test", 5 * 3200), prefetch.following(iter(range(21)), ask):
+    with closing(Threads(1, 5 * 3200)), prefetch.following(iter(range(21)), ask):
         until = time.monotonic() + 120
         while sum(each.task is not None and each.task.done() for each in list(mine._objects.values())) < 5:
             assert time.monotonic() < until, "an index, and the chunks that there is room for beside it"

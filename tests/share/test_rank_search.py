@@ -22,6 +22,7 @@ from npmdask.config import validate_config
 from npmdask.core.algorithms import Result
 from npmdask.core.algorithms.stopping import Outcome, StepView
 from npmdask.core.checkpoint.store import RunStore
+from npmdask.core.numerics.subspaces import max_sin_theta
 from npmdask.core.runs.build import make_problem
 from npmdask.core.runs.observers import Observer
 from npmdask.core.runs.problem import Request
@@ -31,7 +32,6 @@ from npmdask.errors import BadInputError, MemoryRefusedError, RefusedError
 from npmdask.formats.ingest import ingest
 from npmdask.manage.report import write_report
 from npmdask.planning.predicted_steps import rehearse_search
-from npmdask.theory.diagnostics import max_sin_theta
 from tests.conftest import planted, same_bytes, write_zarr
 from tests.core.runs.test_loop import CountingStore
 
@@ -264,7 +264,7 @@ def test_data_without_variance_and_matrices_without_meaning() -> None:
 @pytest.mark.slow
 def test_too_little_memory_for_the_share_says_how_far_it_came(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # What this process and all below it hold beside changes from one run to the next.
-    monkeypatch.setattr("npmdask.core.runs.session.tree_rss", lambda: 300 * 2**20)
+    monkeypatch.setattr("npmdask.core.runs.resources.tree_rss", lambda: 300 * 2**20)
     a = np.random.default_rng(0).standard_normal((1500, 1200)).astype(np.float32)
     path = write_zarr(tmp_path / "a.zarr", a, (100, 1200))
     npmdask.top_k(path, 16, iteration_rank=16, kind="samples", max_steps=1, threads=1, store=tmp_path / "one")

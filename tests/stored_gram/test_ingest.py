@@ -15,11 +15,12 @@ import npmdask
 from npmdask.cli.main import main
 from npmdask.core.operators import _protocol, gram_matrix
 from npmdask.core.runs.observers import Observer
+from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.formats.ingest import ingest
-from npmdask.formats.writers import journal
 from npmdask.stored_gram import ingest as gram_ingest
 from npmdask.stored_gram.ingest import Follower, ingest_with_gram
+from npmdask.writers import journal
 
 
 @pytest.fixture(autouse=True)
@@ -194,3 +195,12 @@ def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main(["ingest", str(tmp_path / "x.npy"), str(tmp_path / "x.zarr"), "--gram", store, "--quiet"]) == 0
     assert "<GramStore: 500 rows of 6 columns, kind samples" in capsys.readouterr().out
     assert npmdask.top_k(store, 2, center=True).data_passes == 0
+
+
+def test_the_gram_of_shards_is_formed_while_they_are_written(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal((900, 20)))
+    said = [str(tmp_path / name) for name in ("x.npy", "s.zarr")]
+    assert main(["ingest", *said, "--shards", "32KiB", "--gram", str(tmp_path / "g"), "--quiet"]) == 0
+    assert open_source(said[1]).reader.grid == (5, 1)  # type: ignore[union-attr]
+    npmdask.gram(said[1], tmp_path / "h")
+    same_sums(tmp_path / "g", tmp_path / "h")

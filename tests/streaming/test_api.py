@@ -15,9 +15,9 @@ import zarr
 import npmdask
 from npmdask.cli.main import main
 from npmdask.config import load_config, render_config
+from npmdask.core.numerics.subspaces import max_sin_theta
 from npmdask.errors import BadInputError
 from npmdask.synthetic import generate
-from npmdask.theory.diagnostics import max_sin_theta
 from tests.conftest import same_bytes, write_zarr
 
 D, K = 30, 3

@@ -17,9 +17,9 @@ import pytest
 
 import npmdask
 from npmdask.cli.main import main
+from npmdask.core.numerics.subspaces import max_sin_theta
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.streaming import StreamingPCA, stream_pca
-from npmdask.theory.diagnostics import max_sin_theta
 
 N, D, K = 3000, 16, 2
 

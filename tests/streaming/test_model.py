@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from sklearn.decomposition import PCA
 
+from npmdask.core.numerics.subspaces import max_sin_theta
 from npmdask.core.storage.bundle import read_bundle, write_bundle
 from npmdask.errors import BadInputError
 from npmdask.streaming.algorithms.model import Model
-from npmdask.theory.diagnostics import max_sin_theta
 from tests.streaming.common import EXACT, OPTIONS, D, K, bits, every, fed, model_of, rows_of, scatter
 
 ROWS = rows_of(150)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import json
+import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +16,17 @@ import pytest
 import scipy.sparse as sp
 import zarr
 
+from npmdask.cli.main import main
 from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError
+from npmdask.streaming import stream_pca
 from npmdask.streaming.source import Reading, open_stream
 from npmdask.streaming.sources.directory import Directory
+from npmdask.streaming.sources.iterator import standard_input
 from npmdask.streaming.sources.zarr_rows import ZarrRows
 from npmdask.synthetic import generate
 from tests.conftest import write_zarr
+from tests.formats.test_never_silent import DATA, HALF, refused_by_ingest
 from tests.streaming.common import D, rows_of
 
 ROWS = rows_of(20)
@@ -177,3 +185,41 @@ def test_an_option_that_means_nothing_is_refused(source: str, option: str, tmp_p
 def test_a_reading_that_cannot_be(how: dict[str, Any], sentence: str) -> None:
     with pytest.raises(BadInputError, match=sentence):
         open_stream(ROWS, Reading(**how))
+
+
+def test_names_of_rows_on_standard_input_are_refused() -> None:
+    with pytest.raises(BadInputError, match="the first column has no name, as names of rows have"):
+        standard_input("csv", columns=3, file=io.BytesIO(b",a,b\n0,1,2\n")).read(9)
+
+
+@pytest.mark.parametrize("line", HALF.values(), ids=HALF)
+def test_a_first_line_that_is_half_numbers_is_refused(tmp_path: Path, line: str) -> None:
+    words = r"its first line has \d+ numbers and \d+ other words, the first of them '.*pass header=True \(--header\)"
+    refused_by_ingest(tmp_path, line + DATA, words)
+    with pytest.raises(BadInputError, match=words):
+        standard_input("csv", columns=3, file=io.BytesIO((line + DATA).encode())).read(9)
+
+
+@pytest.mark.slow
+def test_streams_and_scores_say_it_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a file, a directory and standard input; and say nothing where no line was taken for names."""
+    said = "the first line was taken for the names of the columns, not for data: a, b, c"
+    (tmp_path / "named.csv").write_text("a,b,c\n" + DATA * 4)
+    (tmp_path / "plain.csv").write_text(DATA * 4)
+    (tmp_path / "both").mkdir()
+    for name in ("named", "plain"):
+        shutil.copy(tmp_path / f"{name}.csv", tmp_path / "both")
+    place = f"the columns of {tmp_path / 'both' / 'plain.csv'} were taken by position, because it has no names"
+    for name, wanted in (("named.csv", (said,)), ("plain.csv", ()), ("both", (said, place))):
+        assert stream_pca(tmp_path / name, 1, batch_rows=4, store=tmp_path / f"{name} store").warnings == wanted
+        scores = ["transform", str(tmp_path / f"{name} store"), str(tmp_path / name), str(tmp_path / f"{name}.zarr")]
+        assert main([*scores, "--quiet", "--json"]) == 0
+        out, err = capsys.readouterr()
+        assert set(json.loads(out)["warnings"]) == set(wanted)
+        assert sorted(err.splitlines()) == sorted(f"npmdask: warning: {said}" for said in wanted)
+    for name, wanted in (("named", (said,)), ("plain", ())):
+        data = (tmp_path / f"{name}.csv").read_bytes()
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+        assert stream_pca("-", 1, batch_rows=4, format="csv", columns=3).warnings == wanted

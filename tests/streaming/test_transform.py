@@ -17,19 +17,22 @@ import pytest
 import zarr
 from scipy.sparse import csr_matrix, random_array
 
+import npmdask
 from npmdask.api import resume, top_k
 from npmdask.cli.main import main
 from npmdask.core.runs.observers import Observer
+from npmdask.core.runs.problem import OPERATORS, register_operator
 from npmdask.core.runs.solution import Solution
 from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.formats.ingest import ingest
-from npmdask.formats.writers.dense import CHUNK_BYTES
 from npmdask.manage.report import export
 from npmdask.manage.status import inspect
 from npmdask.streaming import StreamingPCA, stream_pca
 from npmdask.streaming.transform import transform
+from npmdask.writers.dense import CHUNK_BYTES
 from tests.conftest import write_zarr
+from tests.core.runs.test_registered_operators import ROWS, of_rows
 from tests.privacy.runs.conftest import make_world, records
 from tests.streaming.test_report import D, K, rows_of
 
@@ -301,7 +304,7 @@ def test_what_holds_no_components_is_refused(tmp_path: Path) -> None:
 KILLED = """
 import os, sys
 import numpy as np
-from npmdask.formats.writers import dense, journal
+from npmdask.writers import dense, journal
 from npmdask.streaming.transform import transform
 
 def rows():
@@ -320,7 +323,7 @@ def test_what_a_kill_has_left_is_not_gone_on_with(store: Path, tmp_path: Path, m
     done = subprocess.run([sys.executable, "-c", KILLED, str(store)], cwd=tmp_path, timeout=120)
     assert done.returncode == -signal.SIGKILL and not (tmp_path / "scores").exists()
     assert list((tmp_path / "scores.partial" / "journal").iterdir())
-    monkeypatch.setattr("npmdask.formats.writers.dense.CHUNK_BYTES", 160)  # the same chunks
+    monkeypatch.setattr("npmdask.writers.dense.CHUNK_BYTES", 160)  # the same chunks
     transform(store, X, tmp_path / "scores")
     close(written(tmp_path / "scores"), along(store, X))
     assert not list(tmp_path.glob("scores.partial*"))
@@ -359,3 +362,16 @@ def test_progress_is_told(store: Path, tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr("npmdask.streaming.transform.TELL_SECONDS", 0.0)
     transform(store, X, tmp_path / "scores", batch_rows=100, observer=Listener())
     assert told == [(100, 0), (200, 0), (300, 0)]
+
+
+@pytest.mark.slow
+def test_scores_are_of_columns(tmp_path: Path) -> None:
+    """The eigenvectors of an operator on rows are no directions of the columns."""
+    register_operator("of rows", of_rows)
+    try:
+        run, source = tmp_path / "run", write_zarr(tmp_path / "x.zarr", ROWS, (64, 12))
+        assert npmdask.top_k(source, 1, operator="of rows", store=run).basis.shape == (300, 1)
+        with pytest.raises(BadInputError, match="'of rows', which does not act on columns"):
+            transform(run, source, tmp_path / "scores.npy")
+    finally:
+        del OPERATORS["of rows"]

@@ -20,11 +20,11 @@ from npmdask.cli.main import main
 from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError
 from npmdask.formats.ingest import ingest
-from npmdask.formats.writers import journal
 from npmdask.manage.status import inspect
 from npmdask.symmetric.reader import TriangleReader, chunk_place, chunk_unit, triangle_number
 from npmdask.symmetric.writer import PackedWriter, packed_bytes
 from npmdask.synthetic import generate
+from npmdask.writers import journal
 from tests.conftest import unpacked
 
 
@@ -127,7 +127,7 @@ def test_an_interrupted_write_goes_on_to_the_same_bytes(
 KILL = """
 import os, signal, sys
 from npmdask.formats import ingest
-from npmdask.formats.writers import journal
+from npmdask.writers import journal
 from npmdask.formats import common
 journal.JOURNAL_BYTES, common.BATCH_BYTES = 1, 2000
 def progress(done, rows, size):

@@ -23,7 +23,6 @@ from npmdask.core.storage.readers.dense import ReadStats
 from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError
 from npmdask.formats.ingest import ingest
-from npmdask.formats.writers import journal
 from npmdask.manage.status import inspect
 from npmdask.symmetric.reader import (
     TensorReader,
@@ -38,6 +37,7 @@ from npmdask.symmetric.reader import (
 )
 from npmdask.symmetric.writer import ORDERS, TensorWriter, in_order
 from npmdask.synthetic import generate
+from npmdask.writers import journal
 
 
 def symmetric(d: int, dtype: str = "f8", seed: int = 0) -> np.ndarray:
@@ -358,7 +358,7 @@ def test_an_interrupted_write_goes_on_to_the_same_bytes(tmp_path: Path, monkeypa
 KILL = """
 import os, signal, sys
 from npmdask.formats import ingest
-from npmdask.formats.writers import journal
+from npmdask.writers import journal
 journal.JOURNAL_BYTES = 1
 def progress(done, blocks, size):
     if done >= 9:

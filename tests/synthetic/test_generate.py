@@ -17,9 +17,9 @@ from threadpoolctl import threadpool_limits
 from npmdask import synthetic
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError
 from npmdask.formats.ingest import ingest
-from npmdask.formats.writers import journal
-from npmdask.formats.writers.sparse import SparseWriter
 from npmdask.synthetic import LEFT_FACTORS, REGISTRY, SPECTRA, PlantedSize, dct_rows, generate
+from npmdask.writers import journal
+from npmdask.writers.sparse import SparseWriter
 from tests.conftest import often, unpacked
 
 SMALL: dict[str, dict[str, Any]] = {
@@ -396,7 +396,7 @@ generate({str(tmp_path / "s")!r}, problem="spiked", rows=300, columns=40, progre
 KILL = """
 import os, signal, sys
 from npmdask import synthetic
-from npmdask.formats.writers import journal, sparse
+from npmdask.writers import journal, sparse
 synthetic.SLAB_BYTES, synthetic.TILE = 2**13, 32
 journal.JOURNAL_BYTES, sparse.SparseWriter.CHUNK = 2**14, 1000
 def progress(done, rows, size):

@@ -12,11 +12,11 @@ import npmdask
 from npmdask.core.runs.observers import Observer
 from npmdask.core.runs.resources import Resources
 from npmdask.formats.ingest import ingest
-from npmdask.formats.writers import journal
 from npmdask.latent import third_moment
 from npmdask.latent.answers import fit_latent
 from npmdask.topics.documents import documents_of, write_documents
 from npmdask.topics.run import run_topics
+from npmdask.writers import journal
 from tests.topics.made import a_model, documents_from, words
 
 KINDS = ("harvest", "rounds", "topics-held", "topics-implicit", "mixture", "ica", "building")

@@ -17,7 +17,6 @@ from scipy.sparse import csr_matrix, save_npz, vstack
 from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.formats.ingest import ingest
-from npmdask.formats.writers.sparse import SparseWriter
 from npmdask.topics import documents as module
 from npmdask.topics.documents import (
     Corpus,
@@ -32,6 +31,7 @@ from npmdask.topics.documents import (
     words_in,
     write_documents,
 )
+from npmdask.writers.sparse import SparseWriter
 from tests.topics.made import a_model, documents_from, words
 
 EMPTY = csr_matrix((3, 60), dtype=np.int32)

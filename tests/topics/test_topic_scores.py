@@ -91,9 +91,9 @@ def test_what_is_refused_leaves_nothing(store: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_documents(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten times the documents in a store, of many chunks: fails when all are read, or all shares kept."""
-    monkeypatch.setattr("npmdask.formats.writers.sparse.SparseWriter.CHUNK", 2**12)
+    monkeypatch.setattr("npmdask.writers.sparse.SparseWriter.CHUNK", 2**12)
     monkeypatch.setattr("npmdask.core.storage.readers.whole_rows.RUN_BYTES", 2**15)
-    monkeypatch.setattr("npmdask.formats.writers.dense.CHUNK_BYTES", 2**14)
+    monkeypatch.setattr("npmdask.writers.dense.CHUNK_BYTES", 2**14)
     monkeypatch.setattr("npmdask.topics.documents.ROWS", 200)
     peaks = []
     for times in (1, 10):

@@ -12,7 +12,7 @@ import zarr
 from npmdask.core.execution.executor import Threads
 from npmdask.core.operators import View
 from npmdask.core.storage.chunk_access import scratch, scratch_space
-from npmdask.core.storage.readers.dense import ReadStats, checksum_table, checksums_of
+from npmdask.core.storage.readers import ReadStats, checksum_table, checksums_of
 from npmdask.core.storage.source import open_source
 from npmdask.dilation.operator import CrossCovariance
 from npmdask.errors import BadInputError

@@ -23,10 +23,10 @@ import npmdask
 from npmdask.cli.main import main
 from npmdask.core.checkpoint.store import RunStore
 from npmdask.core.execution.memory import tree_rss
+from npmdask.core.numerics.subspaces import max_sin_theta
 from npmdask.errors import BadInputError, MemoryRefusedError, RefusedError
 from npmdask.manage import kind_of
 from npmdask.manage.report import write_report
-from npmdask.theory.diagnostics import max_sin_theta
 from npmdask.two_fields.canonical import canonical_pairs, chance_correlation
 from npmdask.xarray import CCA, MCA
 from tests.conftest import often, same_bytes, write_zarr

@@ -22,8 +22,7 @@ from npmdask.core.runs import build
 from npmdask.core.runs.automatic import posed
 from npmdask.core.runs.observers import Observer
 from npmdask.core.runs.problem import Request
-from npmdask.core.runs.resources import Resources
-from npmdask.core.runs.session import memory_for, needs_of
+from npmdask.core.runs.resources import Resources, memory_for, needs_of
 from npmdask.core.runs.solution import Solution, Step
 from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError, RefusedError

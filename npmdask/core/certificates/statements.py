@@ -23,7 +23,8 @@ def _statement_of(kind: str, arrays: Mapping[str, np.ndarray], meta: Mapping[str
     Matrices without privacy are not treated here: their certificates are made elsewhere.
     """
     public = meta.get("statement")
-    whose = kind if public is None else "nodes" if "nodes" in public else "private"
+    own = features.keys("statements", ours=True)
+    whose = kind if public is None else next((name for name in own if name in public), "private")
     state = features.found("statements", whose)
     return "" if state is None else str(state(kind, arrays, meta).sentence)
 

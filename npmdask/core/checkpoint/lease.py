@@ -36,6 +36,7 @@ import psutil
 from npmdask.core import features
 from npmdask.core.checkpoint.logging import tell
 from npmdask.core.checkpoint.reader import NO_LINKS, REPLACED, SPEC, StoreReader
+from npmdask.core.checkpoint.schema import is_public
 from npmdask.core.storage.bundle import MANIFEST, write_file_atomically
 from npmdask.core.storage.paths import (
     JSON_BYTES,
@@ -379,7 +380,6 @@ PRIVATE = (
     "{} cannot be the store of a private run: with the key of its noise anyone who may read the bucket could take the "
     "noise off again, and without the key no other machine could go on; use a folder of this machine as store"
 )
-UNTOLD = ("privacy", "nodes")  # in the parameters: what goes wrong may quote data that are not to be told of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -624,7 +624,7 @@ class HeldStore(StoreReader):
     def _tells(self) -> bool:
         """Whether telemetry may say what went wrong."""
         try:
-            return not self._private and not any(name in (self.read_spec() or {}) for name in UNTOLD)
+            return not self._private and is_public(self.read_spec() or {})
         except NpmdaskError:
             return False
 

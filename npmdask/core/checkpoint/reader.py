@@ -21,6 +21,7 @@ from npmdask.errors import BadInputError, RefusedError, require
 # Run stores below a folder: which there are, and how large. Nothing is locked or written, and no link followed.
 
 
+KEY = "entropy"  # of the noise of a private run
 OWN = (
     "run.json",
     "ledger.json",
@@ -106,7 +107,7 @@ CHECKPOINT_FORMAT = 2
 NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)  # there is no file of this name, and there may never be
 NO_LINKS = (
     *OWN,
-    "entropy",
+    KEY,
     "labels",
     "left_labels",
     "right_labels",

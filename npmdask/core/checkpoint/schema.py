@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 from annotated_types import Ge, MinLen  # pydantic's, which it needs
 
 from npmdask.core import features
-from npmdask.core.storage.kinds import KINDS
+from npmdask.core.storage.kinds import KINDS, traits_of
 from npmdask.core.storage.paths import Facts, facts_in
 
 Schema = TypeVar("Schema")
@@ -62,6 +62,8 @@ TABLES: dict[str, Any] = {  # by name: types by key, a dataclass, or a type
     "release_id": str,
     **{name: {} for name in ("lens", "operator", "weights")},
 }
+BESIDE = ("resources", "environment", "report", "stream")  # tables of run.json that are no part of what a run is
+OWN = frozenset((*TABLES, *BESIDE, "notes", "budget"))  # what the core knows of run.json
 # Keys of what a bundle says beside its arrays (guarded by a checksum), and of lines of the telemetry (not guarded).
 META: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("outcome", "state", "model", "statement", "position", "measures"), dict),
@@ -83,6 +85,21 @@ LINE: dict[str, type | tuple[type, ...]] = {
     "processes": list,
 }
 VALID: deque[tuple[bytes, int]] = deque(maxlen=64)  # texts of run.json that were checked by so many, or written here
+
+
+def is_protected(spec: Mapping[str, Any]) -> bool:
+    """Say whether noise protects the people in the data of a run, here or at nodes, by its run.json."""
+    return bool(spec.get("mechanism", {}).get("private"))
+
+
+def is_public(spec: Mapping[str, Any]) -> bool:
+    """Say whether more than its answer may be told of a run: its errors, how many rows it read, their scores."""
+    return not is_protected(spec) and not any(features.withholds(table) for table in spec if table not in OWN)
+
+
+def is_of_rows(spec: Mapping[str, Any]) -> bool:
+    """Say whether a run found components of the rows of its data, and not of an operator that was made of them."""
+    return traits_of(spec["data"].get("kind")).of_rows and "lens" not in spec
 
 
 def known_keys() -> int:

@@ -41,10 +41,10 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from npmdask.core.checkpoint.lease import EPOCH, PRIVATE, UNTOLD, HeldStore, carrier_of, folders_of
+from npmdask.core.checkpoint.lease import EPOCH, PRIVATE, HeldStore, carrier_of, folders_of
 from npmdask.core.checkpoint.reader import CHECKPOINT_FORMAT, REPLACED, SPEC, is_store
 from npmdask.core.checkpoint.schema import REQUIRED as SPEC_TABLES
-from npmdask.core.checkpoint.schema import VALID, known_keys
+from npmdask.core.checkpoint.schema import VALID, is_public, known_keys
 from npmdask.core.storage.bundle import MANIFEST, Arrays, write_bundle, write_file_atomically
 from npmdask.core.storage.paths import is_url, require_path
 from npmdask.errors import BadInputError, CommitError
@@ -85,7 +85,7 @@ class RunStore(HeldStore):
         one of nodes, never counts as unbegun: its key, and what its ledger says, belong to its parameters.
         """
         spec = self.read_spec()
-        if spec is None or self._private or any(name in spec for name in UNTOLD):
+        if spec is None or self._private or not is_public(spec):
             return False
         bundles = {path.relative_to(self.path).parts for path, files in folders_of(self.path) if MANIFEST in files}
         return all(len(parts) == 1 and parts[0] in GIVEN for parts in bundles)

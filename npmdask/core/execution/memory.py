@@ -14,7 +14,7 @@ import psutil
 
 from npmdask.core.execution.reduction import runs_of
 from npmdask.core.operators import GramMatrix, Operator, RowGram
-from npmdask.core.storage.readers.dense import MIN_TILE_ROWS, AsIfChunked, DenseReader
+from npmdask.core.storage.readers.dense import MIN_TILE_ROWS, DenseReader
 from npmdask.errors import MemoryRefusedError
 
 # How much memory this run really took: this process and everything below it, from the kernel's own figures.
@@ -374,6 +374,17 @@ def _too_little(
         f"({plan.base // mib} for the processes as they are, {plan.state // mib} for the blocks of the algorithm, "
         f"{plan.task // mib} for a task); {', '.join(remedies)}"
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsIfChunked(DenseReader):
+    """A reader that says what it would need if a chunk had ``rows`` rows. For planning: it is never read from."""
+
+    rows: int
+
+    @property
+    def whole(self) -> tuple[int, int]:
+        return (min(self.rows, self.shape[0]), super().whole[1])
 
 
 def _chunk_rows_that_fit(plan: MemoryPlan, operator: Operator, columns: int, state_blocks: int, base: int) -> int:

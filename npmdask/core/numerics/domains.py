@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.errors import BadInputError, closest, require
+from npmdask.errors import BadInputError, require, require_known
 
 SMALLEST, LARGEST = 1e-40, 1e40
 DEVICES = ("cpu", "auto", "cuda")  # what sums are formed on
@@ -49,6 +49,16 @@ def counts(**numbers: float) -> None:
             raise BadInputError(f"{name} = {number!r} must be a whole number of at least 1: it is a count")
 
 
+def require_independent(rows: int, held: int) -> None:
+    """Raise BadInputError for a number of independent rows that ``held`` rows cannot be worth."""
+    counts(independent_rows=rows)
+    if rows > held:
+        raise BadInputError(
+            f"independent_rows = {rows}, and the data have {held} rows: rows that depend on each other count as fewer, "
+            "never as more"
+        )
+
+
 def whole_seed(seed: int) -> None:
     """Refuse what is no seed of a random stream."""
     require(isinstance(seed, Integral) and seed >= 0, f"seed = {seed!r} must be a whole number, 0 or more")
@@ -68,8 +78,7 @@ def accuracy(acc: float) -> None:
 def one_of(known: Collection[str], **named: Any) -> None:
     """Refuse what is none of the words that are ``known``."""
     for name, word in named.items():
-        if word not in known:
-            raise BadInputError(f"{name} = {word!r}: {closest(str(word), list(known))}")
+        require_known(word, known, f"{name} =")
 
 
 def ranks(d: int, k: int, p: int) -> None:

@@ -37,15 +37,15 @@ class Spectrum:
     known: int
     said: str
 
-    def eigenvalues(self, kind: str) -> np.ndarray:
-        """Of the operator that a run on data of this ``kind`` multiplies with: squares of singular values."""
-        return self.values**2 if kind in ("matrix", "sparse") else self.values
+    def eigenvalues(self, *, singular: bool) -> np.ndarray:
+        """Of the operator that a run multiplies with: squares, where the values are ``singular`` ones."""
+        return self.values**2 if singular else self.values
 
 
-def asked_spectrum(text: str | None, d: int, *, kind: str = "symmetric", private: bool = False) -> Spectrum | None:
+def asked_spectrum(text: str | None, d: int, *, signed: bool = True, private: bool = False) -> Spectrum | None:
     """What a plan is asked to use, see :func:`read_spectrum`; None: what it measures, or of a private run nothing.
 
-    ``kind``: of the values; only those of a symmetric operator may be negative.
+    ``signed``: values may be negative, as those of a symmetric operator.
 
     Raises
     ------
@@ -63,7 +63,7 @@ def asked_spectrum(text: str | None, d: int, *, kind: str = "symmetric", private
     if text is None or text == MEASURED:
         return None
     found = read_spectrum(text, d)
-    if kind != "symmetric" and found.values.min() < -ROUNDING * np.abs(found.values[0]):
+    if not signed and found.values.min() < -ROUNDING * np.abs(found.values[0]):
         raise BadInputError(
             f"{found.said}: {found.values.min():.3g} is negative, but singular values and eigenvalues of samples "
             "cannot be; give their sizes"

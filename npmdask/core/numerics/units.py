@@ -35,6 +35,20 @@ def time_text(seconds: float) -> str:
     return f"{seconds / 86400:.0f} days"
 
 
+def grid_of(given: str) -> tuple[int, int]:
+    """Read the rows and columns of the images that columns are, given like 28x28.
+
+    Raises
+    ------
+    BadInputError
+        They are not given so.
+    """
+    rows, _, columns = given.lower().partition("x")
+    if not (rows.isdecimal() and columns.isdecimal() and int(rows) and int(columns)):
+        raise BadInputError(f"grid {given}: give rows x columns, like 28x28")
+    return int(rows), int(columns)
+
+
 # Sizes as people write them.
 
 

@@ -10,17 +10,10 @@ from typing import Any
 from npmdask.core import features
 from npmdask.core.operators._protocol import Operator, Partial, PrivateOperator
 from npmdask.core.operators.column_moments import ColumnMoments
-from npmdask.core.operators.gram import (
-    ColumnsByRange,
-    Gram,
-    LeftProduct,
-    RowsByRange,
-    SparseGram,
-    TiledGram,
-    columns_of,
-)
+from npmdask.core.operators.gram import Gram, LeftProduct
 from npmdask.core.operators.gram_matrix import GramMatrix
 from npmdask.core.operators.row_gram import RowGram, RowProducts
+from npmdask.core.operators.sparse_gram import ColumnsByRange, RowsByRange, SparseGram, TiledGram, columns_of
 from npmdask.core.operators.view import View
 
 OF_LAYOUT: dict[str, Any] = {"dense": Gram, "csr": SparseGram}  # plain products

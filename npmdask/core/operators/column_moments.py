@@ -54,10 +54,6 @@ class ColumnMoments(BySlabs):
         """Whether rows are dense and without gaps."""
         return not (self._of_csr or self._with_gaps)
 
-    @property
-    def block_rows(self) -> int:
-        return self.reader.shape[1]
-
     def partial(self, slabs: range, block: Block) -> Partial:
         record = ReadStats()
         table = (self._of_entries if self._of_csr else self._of_tiles)(slabs, record)

@@ -16,6 +16,7 @@ from npmdask.core.numerics.subspaces import Block
 from npmdask.core.operators._protocol import (
     FEW_RUNS,
     SUMS_READ,
+    BlockQuery,
     BySlabs,
     Partial,
     Sums,
@@ -483,6 +484,15 @@ class GramMatrix(BySlabs):
         else:
             reading = tile_bytes(self.reader, p)
         return int(reading + strip + 2 * self.sum_bytes + 4 * SIDE**2 * 8 + 3 * d * p * 8)
+
+
+def matrix_answering(operator: Any, query: BlockQuery) -> GramMatrix | None:
+    """What forms all of the matrix, where that is asked."""
+    if query.whole is None:
+        assert not operator.view.to_centre, "the means are not known: only a pass that forms the matrix finds them"
+        return None
+    single = np.dtype(query.whole) == np.float32
+    return GramMatrix(reader=operator.reader, weight=operator.weight, view=operator.view, single=single)
 
 
 class DenseRows:

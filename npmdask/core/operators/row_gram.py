@@ -23,6 +23,18 @@ STRIP_COLUMNS = (256, 2048)  # so many of them: of fewer the sums take longer th
 RUN_BYTES = 4 * 2**20  # least of a task: each entry is multiplied by as many numbers as there are rows
 
 
+def chunk_column(reader: DenseReader, column: int, record: ReadStats) -> np.ndarray:
+    """All rows of a column of chunks, in memory that the next one reuses; each chunk is checked."""
+    columns = reader.slab_columns(column)
+    held = scratch("chunk column", (reader.shape[0], reader.chunks[1]), reader.dtype)
+    values = held[:, : columns.stop - columns.start]
+    for slab in range(reader.grid[0]):
+        block = reader.decode(slab, column)
+        reader.verify(slab, column, block, record)
+        values[reader.slab_rows(slab)] = block
+    return values
+
+
 @dataclass(frozen=True, kw_only=True)
 class _ByColumns(BySlabs):
     """A pass over all rows of some columns at a time."""
@@ -77,7 +89,7 @@ class _ByColumns(BySlabs):
         width = min(max(STRIP_ENTRIES // self.rows, few), many)
         for unit in units:
             self.read_ahead(range(unit + 1, min(unit + 2, units.stop)))
-            values, first = self.reader.chunk_column(unit, record), self.reader.slab_columns(unit).start
+            values, first = chunk_column(self.reader, unit, record), self.reader.slab_columns(unit).start
             for start in range(0, values.shape[1], width):
                 part = values[:, start : start + width]
                 strip = scratch(("columns", part.shape[1]), part.shape, np.float64)

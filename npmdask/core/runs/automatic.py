@@ -18,9 +18,8 @@ from npmdask.core.algorithms.gram import SINGLE_TOL
 from npmdask.core.checkpoint.store import RunStore
 from npmdask.core.runs.build import make_problem, prepared, route_for, route_key, route_of
 from npmdask.core.runs.plain_route import ON_DISK, PLAIN, why_not_on_disk
-from npmdask.core.runs.problem import OF_ROWS, Earlier, Problem, Request, Start, default_rank
-from npmdask.core.runs.resources import Resources
-from npmdask.core.runs.session import memory_for, needs_of
+from npmdask.core.runs.problem import Earlier, Problem, Request, Start, default_rank
+from npmdask.core.runs.resources import Resources, memory_for, needs_of
 from npmdask.core.storage.paths import is_url
 from npmdask.core.storage.readers.dense import DenseReader
 from npmdask.core.storage.source import Source
@@ -158,7 +157,7 @@ def formed_one(request: Request, source: Source) -> str | None:
     plain = route_of(request, source) is PLAIN and request.mechanism == "none"
     whole = isinstance(request.target_rank, int) and request.low_rank_tol is None
     whole = whole and (request.options is None or request.algorithm == "krylov")
-    of_rows = source.kind in OF_ROWS and source.reader.layout != "matrix-free"
+    of_rows = source.traits.of_rows and source.reader.layout != "matrix-free"
     if not (plain and whole and of_rows):
         return None
     rows, columns = source.shape
@@ -175,7 +174,7 @@ def _with_rank(request: Request, source: Source, resources: Resources, store: st
     than the memory limit allows. More columns widen the gap sigma_k - sigma_{p+1} that decides the number of
     passes (Balcan, Du, Wang and Yu 2016, Theorem 2.2, with q near p).
     """
-    if request.iteration_rank != "auto" or request.privacy is not None or source.kind == "tensor":
+    if request.iteration_rank != "auto" or request.privacy is not None or source.traits.cube:
         return request  # of a private run nothing is measured: make_problem says why "auto" is refused
     if not isinstance(request.target_rank, int):
         return replace(request, iteration_rank=None)  # a share: the search decides
@@ -202,7 +201,7 @@ def with_options(request: Request, source: Source, resources: Resources, store: 
     them. float32 at first for data that stay in memory: from a disk it hides no more of the arithmetic than float64
     does, and its last pass, of vectors that are known, is one more. What a store was begun with is kept.
     """
-    plain = route_of(request, source) is PLAIN and request.mechanism == "none" and source.kind != "matrices"
+    plain = route_of(request, source) is PLAIN and request.mechanism == "none" and not source.traits.flattened
     whole = isinstance(request.target_rank, int) and request.options is None
     if request.algorithm not in ("auto", "krylov") or not plain or not whole:
         return request
@@ -215,7 +214,7 @@ def with_options(request: Request, source: Source, resources: Resources, store: 
     options = dict[str, Any]()
     if _may_keep(problem, resources):
         options["basis_blocks"] = BLOCKS
-    dense = source.kind in ("samples", "matrix") and source.reader.layout == "dense"
+    dense = source.traits.of_rows and source.reader.layout == "dense"
     large = LARGE <= source.reader.nbytes < psutil.virtual_memory().available
     fine = request.low_rank_tol is None and problem.rule.tol >= SINGLE_TOL
     fine = fine and request.seen(source).allow_rounding

@@ -14,7 +14,6 @@ from npmdask.core.runs.mechanisms import REGISTRY as MECHANISMS
 from npmdask.core.runs.plain_route import PLAIN, REGISTERED
 from npmdask.core.runs.problem import (
     AUTO,
-    OF_ROWS,
     Earlier,
     Locked,
     Method,
@@ -28,7 +27,7 @@ from npmdask.core.runs.problem import (
 )
 from npmdask.core.storage.kinds import require_rows
 from npmdask.core.storage.source import Source
-from npmdask.errors import BadInputError, RefusedError, closest, first_of, require
+from npmdask.errors import BadInputError, RefusedError, closest, first_of, require, require_known
 
 
 def make_problem(
@@ -110,9 +109,9 @@ def _require_valid(request: Request, source: Source, route: Route) -> None:
     named = request.algorithm in ("auto", *ALGORITHMS)
     features.require("algorithms", request.algorithm)
     method: Method | None = None if named else features.found("algorithms", request.algorithm)
-    if source.kind == "matrices" and (method is None or not method.of_matrices):
+    if source.traits.flattened and (method is None or not method.of_matrices):
         require_rows(source.kind, source.path)
-    if source.kind == "sparse" and request.center:
+    if source.traits.sparse and request.center:
         less_one(source.shape[0], weighted=False)  # of entries less a mean, rounding errors would be left
     if method and method.refusal and (refusal := method.refusal(source)) is not None:
         raise refusal
@@ -128,8 +127,7 @@ def _require_valid(request: Request, source: Source, route: Route) -> None:
         raise BadInputError(
             f"algorithm.options are for streaming algorithms and for {', '.join(('krylov', *others))}: leave them out"
         )
-    if request.mechanism not in MECHANISMS:
-        raise BadInputError(f"unknown mechanism {request.mechanism!r}: {closest(request.mechanism, list(MECHANISMS))}")
+    require_known(request.mechanism, MECHANISMS, "unknown mechanism")
     seed, tol, steps = request.seed, request.tol, request.max_steps
     wrong = {
         f"target_rank = {AUTO!r} works with missing = 'em' only, where held-out entries choose it: give a number, or a "
@@ -137,7 +135,7 @@ def _require_valid(request: Request, source: Source, route: Route) -> None:
             request.target_rank == AUTO and not route.chooses
         ),
         f"center and scale are for data with rows and columns; kind = {source.kind!r} takes neither": (
-            source.kind not in OF_ROWS and (request.center or request.scale)
+            not source.traits.of_rows and (request.center or request.scale)
         ),
         f"{request.algorithm} is a private method: it needs a [privacy] table (privacy=Privacy(...)); without one "
         "choose another algorithm, or leave it out": method is not None and method.private and request.privacy is None,

@@ -86,7 +86,7 @@ def constant_columns_warning(constant: np.ndarray, *, centred: bool) -> list[str
 def require_symmetric_product(problem: Problem, asymmetry: float, *, first: bool) -> None:
     """X^T (A X) is symmetric if A is. Only meaningful in the first step, without noise, in float64."""
     source, name = problem.source, problem.request.operator
-    if (source.kind != "symmetric" and name is None) or not first or problem.mechanism.stddev:
+    if (not source.traits.square and name is None) or not first or problem.mechanism.stddev:
         return
     machine_eps = np.finfo(source.reader.dtype).eps if source.reader.dtype.kind == "f" else 0.0
     allowed = max(8 * float(machine_eps), 1e-12)
@@ -114,7 +114,7 @@ def mean_of_rows(problem: Problem, operator: Any, mean: np.ndarray | None) -> np
     """
     source, request = problem.source, problem.request
     plain = problem.recipe is None and problem.derived is None and source.parts == 1
-    if mean is None or not plain or request.center or source.kind not in ("samples", "matrix", "sparse"):
+    if mean is None or not plain or request.center or not source.traits.of_rows:
         return None
     seen = operator.view.on_columns(mean[:, None])[:, 0]
     return np.asarray(seen * math.sqrt(operator.weight * operator.view.weight_of_rows(source.shape[0])))

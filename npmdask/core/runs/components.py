@@ -25,6 +25,7 @@ from npmdask.core.numerics.subspaces import Block
 from npmdask.core.operators.view import AS_STORED, View, in_units_of_data
 from npmdask.core.storage.column_statistics import ColumnStatistics
 from npmdask.core.storage.columns import Choice, addressed, at, choosable
+from npmdask.core.storage.kinds import traits_of
 from npmdask.core.storage.labels import Labels
 from npmdask.core.storage.readers.whole_rows import units_of
 from npmdask.core.storage.source import Source, open_source
@@ -281,7 +282,7 @@ def _chosen_by(held: RunStore, source: str) -> Choice | None:
 def keep_statistics(held: RunStore, spec: dict[str, Any], source: Source) -> None:
     """Keep what rows are centred and scaled by with the answer: a source that was ingested may be written again."""
     data, survey = spec["data"], held.part_meta("survey")
-    if not (data["center"] or data["scale"]) or data["kind"] == "tensor" or held.is_stage:
+    if not (data["center"] or data["scale"]) or traits_of(data["kind"]).cube or held.is_stage:
         return
     if survey is None and held.part_meta(COLUMNS) is None:
         if source.statistics is not None:
@@ -294,7 +295,7 @@ def _statistics(held: RunStore, spec: dict[str, Any], source: Source | None) -> 
         part = held.read_part(name)
         if part is not None and "column_mean" in part[0]:
             about = spec["data"]
-            return ColumnStatistics.of(part[0], about["shape"][0], sparse=about["kind"] == "sparse")
+            return ColumnStatistics.of(part[0], about["shape"][0], sparse=traits_of(about["kind"]).sparse)
     where = f"{held.path} was centred or scaled with statistics that are stored with its source"
     try:
         source = source or open_source(spec["source"], spec["data"]["kind"], spec.get("dim"))
@@ -417,7 +418,7 @@ class TurnedComponents:
 def variances_of_run(solution: Solution) -> tuple[StoredComponents, np.ndarray]:
     """Components and their variances; of a run that was not centred mean squares."""
     analysed = solution.analysed
-    if analysed.components is None or analysed.kind == "symmetric":
+    if analysed.components is None or not (traits := traits_of(analysed.kind)).of_rows:
         raise BadInputError(
             f"a run of kind {analysed.kind} has no components of rows, whose variances could be shared out: rotate "
             "those of samples or of a matrix"
@@ -429,6 +430,6 @@ def variances_of_run(solution: Solution) -> tuple[StoredComponents, np.ndarray]:
         )
     if analysed.centred and analysed.rows is not None:
         return analysed.components, solution.explained_variance
-    if analysed.kind == "samples":  # of a private run, whose number of rows is not released, too
+    if not traits.singular:  # of a private run, whose number of rows is not released, too
         return analysed.components, np.maximum(solution.values, 0.0)
     return analysed.components, solution.singular_values**2 / solution._rows

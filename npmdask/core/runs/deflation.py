@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from npmdask.core.checkpoint.schema import is_protected
 from npmdask.core.checkpoint.store import RunStore, folder_of, not_finished
 from npmdask.core.runs.build import make_problem
 from npmdask.core.runs.driver import solve
@@ -109,7 +110,7 @@ def deflated(
     iteration_rank: int | None = None,
 ) -> Solution:
     """Find ``more`` components of the finished run at ``path``, with whatever resources: a cluster, too."""
-    if "privacy" in (RunStore(path).read_spec() or {}):
+    if is_protected(RunStore(path).read_spec() or {}):
         raise RefusedError(
             f"{path} is a private release, and more components would be further products with the data, which no one "
             "has paid for; start a new private run with a larger target_rank, on what is left of the budget"

@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from npmdask.core import features
+from npmdask.core.checkpoint.schema import is_of_rows, is_public
 from npmdask.core.checkpoint.store import RunStore
 from npmdask.core.numerics.units import parse_memory
 from npmdask.core.runs.build import make_problem
 from npmdask.core.runs.driver import drive
 from npmdask.core.runs.left_vectors import left_is_whole
 from npmdask.core.runs.observers import Observer
-from npmdask.core.runs.problem import OF_ROWS, Problem
-from npmdask.core.runs.resources import Resources
+from npmdask.core.runs.problem import Problem
+from npmdask.core.runs.resources import Resources, memory_for, needs_of, require_device
 from npmdask.core.runs.restore import DataGoneError, problem_of, require_same_run, resources_of, solution_of
-from npmdask.core.runs.session import memory_for, needs_of, require_device
 from npmdask.core.runs.solution import Solution
 from npmdask.core.storage.kinds import KINDS as DATA_KINDS
 from npmdask.errors import BadInputError, RefusedError
@@ -78,9 +78,8 @@ class StoredRun(Resumable):
                 if stop or (answered := _as_stored(held, error.why)) is None:
                     raise
                 return answered
-            if not stop and problem.spec()["data"]["fingerprint"] != (held.read_spec() or {})["data"].get(
-                "fingerprint"
-            ):
+            begun = (held.read_spec() or {})["data"].get("fingerprint")
+            if not stop and problem.spec()["data"]["fingerprint"] != begun:
                 if (answered := _as_stored(held, f"{problem.source.path} has changed since")) is not None:
                     return answered
             resources = resources_of(held, **changed_resources(changes))
@@ -155,12 +154,9 @@ def _require_features(spec: Spec) -> None:
 def changed_resources(changes: Mapping[str, Any]) -> dict[str, Any]:
     """Of what a run may use, all that changes: a cluster takes the place of workers, and the other way round."""
     given = {name: value for name, value in changes.items() if name not in STOP}
-    if "memory" in given:
-        given["memory"] = parse_memory(given["memory"])
-    if "device_memory" in given:
-        given["device_memory"] = parse_memory(given["device_memory"], "device_memory")
-    elif given.get("device") == "cpu":
-        given["device_memory"] = None
+    given |= {name: parse_memory(given[name], name) for name in ("memory", "device_memory") if name in given}
+    if given.get("device") == "cpu":
+        given.setdefault("device_memory", None)
     if "certificates" in given:
         given["certificates"] = str(Path(given["certificates"]).absolute())
     cluster = given.get("cluster")
@@ -206,8 +202,7 @@ def _restop(held: RunStore, problem: Problem, changed: dict[str, Any], resources
 def _as_stored(held: RunStore, why: str) -> Solution | None:
     """The answer of a finished run whose data are gone or have changed (``why``); None where there is none of rows."""
     spec = held.read_spec() or {}
-    of_rows = spec.get("data", {}).get("kind") in OF_ROWS
-    if held.part_meta("result") is None or not of_rows or spec.keys() & {"privacy", "nodes", "lens"}:
+    if held.part_meta("result") is None or not is_of_rows(spec) or not is_public(spec):
         return None
     arrays, _ = held.read_part("result") or ({}, {})
     if "left_rotation" in arrays and not left_is_whole(held.path, arrays):

@@ -22,6 +22,7 @@ from npmdask.core.operators import Gram, LeftProduct, Operator
 from npmdask.core.runs.problem import representation_of
 from npmdask.core.storage.bundle import Arrays, fsync, fsync_folder, read_bundle, uncommitted
 from npmdask.core.storage.checksum import crc32c
+from npmdask.core.storage.kinds import traits_of
 from npmdask.core.storage.paths import read_plain
 from npmdask.core.storage.readers.dense import ReadStats
 from npmdask.core.storage.safe_open import open_node
@@ -268,7 +269,7 @@ def left_blocks(store: str | Path) -> Iterator[Block]:
     """The left singular vectors of a finished run, some rows at a time."""
     store = folder_of(store)
     arrays, _ = read_bundle(store / "result")
-    if "left_rotation" not in arrays and ((RunStore(store).read_spec() or {})["data"]).get("kind") == "matrix":
+    if "left_rotation" not in arrays and traits_of((RunStore(store).read_spec() or {})["data"].get("kind")).left:
         raise BadInputError(
             f"the answer in {store} was formed of a stored Gram, without rows: left singular vectors take a run on the "
             "rows themselves (or scores of them, divided by the values)"

@@ -2,33 +2,25 @@
 
 Figure 1 of Hardt and Price (2014), for every algorithm, kind of data and kind of release. It shows a step only after
 its commit, so that nothing outside (progress, plots, Prefect, a crash) can see what was not remembered; and it holds
-no data, but a release that is asked for products (:mod:`npmdask.privacy.release`).
+no data, but a release that is asked for products (:mod:`npmdask.core.runs.release`).
 """
 
 from __future__ import annotations
 
-from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from npmdask.core.algorithms import Algorithm, Result, state_fields
-from npmdask.core.algorithms.stopping import Outcome, StepView, StoppingRule, remembered, view_of, views_of
-from npmdask.core.certificates.statements import with_assurance
+from npmdask.core.algorithms.stopping import StepView, StoppingRule, remembered, view_of, views_of
 from npmdask.core.numerics.random import generator
 from npmdask.core.numerics.subspaces import Block
-from npmdask.core.runs.components import components_of_run, keep_statistics
-from npmdask.core.runs.disk_release import require_disk
-from npmdask.core.runs.left_vectors import left_is_whole
-from npmdask.core.runs.plain_release import PlainRelease
-from npmdask.core.runs.plain_route import PLAIN
-from npmdask.core.runs.problem import Problem
 from npmdask.core.runs.release import Release, Released
-from npmdask.core.runs.restore import bind
-from npmdask.core.runs.results import expected_steps, in_units, prediction_facts
-from npmdask.core.runs.session import Session, needs_of
-from npmdask.core.runs.solution import Analysed, Solution, Step
+from npmdask.core.runs.results import expected_steps, in_units
+from npmdask.core.runs.session import Session
+from npmdask.core.runs.solution import Step
+from npmdask.core.storage.kinds import traits_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,20 +44,6 @@ class Facts:
     stream: tuple[str, ...]
     start: Block | None
     locked: Result | None
-
-
-def _facts_of(problem: Problem) -> Facts:
-    """Those of a problem."""
-    return Facts(
-        algorithm=problem.algorithm,
-        rule=problem.rule,
-        d=problem.d,
-        kind=problem.kind,
-        seed=problem.request.seed,
-        stream=problem.start_stream,
-        start=problem.start.basis if problem.start else None,
-        locked=problem.locked.result if problem.locked else None,
-    )
 
 
 def power_loop(facts: Facts, release: Release, session: Session) -> None:
@@ -114,7 +92,7 @@ def expected_of(facts: Facts, session: Session) -> tuple[int | None, str]:
     if not facts.rule.tol:  # the number of steps was fixed in advance
         return facts.rule.max_steps, "pass" if session.disclosure.times else "release"
     steps = expected_steps(session.telemetry(), usual=getattr(facts.algorithm, "usual_steps", None))
-    left = facts.kind == "matrix"  # one more pass makes the left singular vectors
+    left = traits_of(facts.kind).left  # one more pass makes the left singular vectors
     return None if steps is None else min(steps, facts.rule.max_steps) + left, "pass"
 
 
@@ -142,114 +120,4 @@ def step_of(line: dict[str, Any], kind: str, seconds: float) -> Step:
         bytes_read=line["bytes_read"],
         chunks=line["chunks"],
         seconds=seconds,
-    )
-
-
-def solve_in(problem: Problem, session: Session) -> Solution:
-    """Run one problem in the store of a session, from wherever the store is, and return the answer.
-
-    Raises
-    ------
-    RefusedError
-        The store belongs to other data, parameters or version; or memory does not suffice.
-    BadInputError
-        The data turn out to be missing, corrupt, not finite or not symmetric.
-    CommitError
-        A checkpoint cannot be written; the last one is intact.
-    """
-    held = session.store
-    with session:
-        session.warnings += [problem.start.warning] if problem.start and problem.start.warning else []
-        session.warnings += bind(problem, held, session.resources)
-        release: Any = (problem.route or PLAIN).release(problem, session)
-        with closing(release):
-            known = held.read_part("result")
-            found = known or _answered(problem, release, session)
-            if "left_rotation" in found[0] and not left_is_whole(held.path, found[0]):
-                _rebuild_left(problem, release, session, *found)
-            release.settle()
-        if problem.recipe is None:
-            keep_statistics(held, problem.spec(), problem.source)
-        if problem.private is not None:  # a release may answer more than it was asked for at first
-            found = problem.private.answer_for(problem, *found)
-        solution = _solution(problem, session, release, *found)
-        facts: dict[str, Any] = {"outcome": solution.outcome.name, "seconds": solution.seconds}
-        if known is None:
-            processes = [asdict(process) for process in solution.peak_rss_by_process]
-            facts |= {} if solution.device is None else {"device": asdict(solution.device)}
-            session.log("end", **facts, peak_rss=solution.peak_rss_bytes, processes=processes)
-        else:  # what a process that only reads the answer takes says nothing of the run
-            session.log("answered", **facts)
-        session.observer.on_end(solution)
-    return solution
-
-
-def _answered(problem: Problem, release: Release, session: Session) -> Any:
-    """The answer, after all steps that are not done yet."""
-    session.plan(needs_of(problem))  # before a state that may be larger than what is allowed
-    require_disk(problem, session)
-    power_loop(_facts_of(problem), release, session)
-    session.stop()
-    return session.store.read_part("result")
-
-
-def _rebuild_left(
-    problem: Problem, release: PlainRelease, session: Session, arrays: dict[str, np.ndarray], meta: dict[str, Any]
-) -> None:
-    session.plan(needs_of(problem))
-    session.start(problem.source.path)
-    release.rebuild_left(arrays, len(meta["history"]))
-    session.stop()
-    session.answer(arrays, meta)  # it is there: only carried on to an object store
-
-
-def _solution(
-    problem: Problem, session: Session, release: Release, arrays: dict[str, np.ndarray], meta: dict[str, Any]
-) -> Solution:
-    once = problem.source.unchecked if meta["total_data_passes"] == 1 else ()
-    solution = Solution(
-        basis=arrays["basis"],
-        values=arrays["values"],
-        residual_norms=arrays["residual_norms"],
-        outcome=Outcome(**meta["outcome"]),
-        steps=len(meta["history"]),
-        data_passes=session.passes,
-        total_data_passes=meta["total_data_passes"],
-        bytes_read=session.bytes_read,
-        dataset_bytes=problem.source.reader.nbytes,
-        seconds=session.seconds,
-        peak_rss_bytes=session.peak,
-        memory_limit_bytes=session.resources.memory,
-        max_sin_theta=release.angle(arrays["basis"]),
-        store=session.store.place,
-        fingerprint=problem.source.fingerprint,
-        warnings=(*session.warnings, *meta.get("notes", ()), *once),
-        device=session.device,
-        network=session.network,
-        peak_rss_by_process=session.peak_by_process,
-        target_rank=len(arrays["values"]),
-        explained_share=meta.get("explained_share"),
-        facts=meta.get("facts", {}),
-        assurance=with_assurance(problem.kind, arrays, meta)["assurance"],
-        certificate=meta.get("certificate"),
-        prediction=prediction_facts(session.telemetry(), len(meta["history"])),
-        analysed=_analysed(problem, session, arrays["basis"]),
-    )
-    return replace(solution, **release.shown(solution, arrays, meta))
-
-
-def _analysed(problem: Problem, session: Session, basis: Block) -> Analysed:
-    """What there is to know of the data without them; of a release only what everybody knows."""
-    source, public, request, found = problem.source, problem.recipe is None, problem.request, None
-    if source.kind not in ("tensor", "matrices") and len(basis) == source.shape[1]:
-        found = components_of_run(session.store, problem.spec(), basis, source, request.aspects)
-    weight = request.seen(source).row_weight
-    return Analysed(
-        kind=source.kind,
-        rows=source.shape[0] if public else None,
-        row_weight=None if weight is None else float(weight.sum()),
-        centred=request.center,
-        components=found,
-        labels=source.labels if public else None,
-        missing=found.missing if public and found is not None else None,
     )

@@ -33,7 +33,7 @@ from npmdask.core.runs.results import answer_arrays, assure, outcome_facts, with
 from npmdask.core.runs.session import Session
 from npmdask.core.runs.stopping_rules import leading_view, settle, trace_of
 from npmdask.core.storage.column_statistics import ColumnStatistics
-from npmdask.core.storage.readers.dense import ReadStats, checksum_table, checksums_of
+from npmdask.core.storage.readers import ReadStats, checksum_table, checksums_of
 from npmdask.core.storage.source import Source
 from npmdask.errors import BadInputError
 
@@ -275,5 +275,5 @@ class PlainRelease:
 
     def _keep_survey(self, record: ReadStats, statistics: dict[str, np.ndarray]) -> None:
         if not self._problem.source.registered:
-            statistics = {**statistics, **checksums_of(record, sparse=self._problem.source.kind == "sparse")}
+            statistics = {**statistics, **checksums_of(record, sparse=self._problem.source.traits.sparse)}
         self._session.store.write_part("survey", statistics, {})

@@ -16,7 +16,6 @@ from npmdask.core.runs.mechanisms import REGISTRY as MECHANISMS
 from npmdask.core.runs.plain_release import PlainRelease
 from npmdask.core.runs.problem import (
     DEFAULT_STEPS,
-    OF_ROWS,
     OPERATORS,
     Earlier,
     Problem,
@@ -43,7 +42,7 @@ class PlainRoute(Route):
         """Return why a question needs something else; "" where it does not."""
         start, noisy, named = earlier.start, request.mechanism != "none", request.algorithm in ALGORITHMS
         kind = ALGORITHMS.get(request.algorithm, object)
-        forms, theirs = issubclass(kind, GramKrylov) and source.kind in OF_ROWS, named and not is_ours(kind)
+        forms, theirs = issubclass(kind, GramKrylov) and source.traits.of_rows, named and not is_ours(kind)
         own, share = option_of_feature(request), isinstance(request.target_rank, float)
         asked, foreign = f"target_rank = {request.target_rank}", f"{request.algorithm} is not an algorithm of npmdask"
         searched = f"{asked} is a share, and the stages of its search have their own rule"
@@ -87,7 +86,7 @@ class PlainRoute(Route):
                     f"target_rank = {share} is a share, for which the search chooses iteration_rank; leave it out"
                 )
         kind = ALGORITHMS.get(request.algorithm, object)
-        if issubclass(kind, GramKrylov) and source.kind not in OF_ROWS:
+        if issubclass(kind, GramKrylov) and not source.traits.of_rows:
             formed = "A A^T" if issubclass(kind, RowGramKrylov) else "A^T A"
             raise BadInputError(
                 f'algorithm = "{request.algorithm}" forms {formed}, and {source.path} is of kind {source.kind}: leave '
@@ -114,7 +113,7 @@ class PlainRoute(Route):
             iteration_rank=p,
             tol=tol,
             single=single,
-            rounded=single and alone and source.kind in ("samples", "matrix") and source.reader.layout == "dense",
+            rounded=single and alone and source.traits.of_rows and source.reader.layout == "dense",
             noise=request.mechanism != "none",
             random_columns=random,
             seed=request.seed,
@@ -126,7 +125,7 @@ class PlainRoute(Route):
             max_steps=DEFAULT_STEPS if request.max_steps is None else request.max_steps,
             d=source.reader.shape[1],
             noise_stddev=mechanism.stddev,
-            squared=source.kind in ("matrix", "sparse"),
+            squared=source.traits.singular,
             least_steps=getattr(algorithm, "pairs_of_formed", 1),
         )
         return Problem(
@@ -161,7 +160,7 @@ class RegisteredRoute(PlainRoute):
                 lies_elsewhere(source)
             ),
             f"{source.path} is of kind {source.kind}, which does not work with the operator {name!r}: leave one of "
-            "the two out": source.kind not in (*OF_ROWS, "symmetric"),
+            "the two out": not (source.traits.of_rows or source.traits.square),
             why_not_on_disk(request, source, others=False): asks_for_disk(request),
         }
         return first_of(refused) if name in OPERATORS else ""  # ``problem`` says which there are
@@ -231,7 +230,7 @@ def why_not_on_disk(request: Request, source: Source, others: bool) -> str:
     """Return why the blocks of a run have to be in memory, or ""; ``others``: it starts from another run."""
     other = request.privacy is not None or request.operator is not None or request.mechanism != "none"
     reasons = {
-        f"{source.path} is not a sparse matrix (kind = {source.kind!r})": source.kind != "sparse"
+        f"{source.path} is not a sparse matrix (kind = {source.kind!r})": not source.traits.sparse
         or lies_elsewhere(source),
         "private runs, noise and other operators have their blocks in memory": other,
         f"target_rank = {request.target_rank} is searched for by runs that start from each other": (

@@ -22,11 +22,11 @@ from npmdask.core.operators.view import AS_STORED
 from npmdask.core.runs.mechanisms import Mechanism, NoNoise
 from npmdask.core.runs.release import EVERYTHING, Disclosure, Recipe
 from npmdask.core.storage.column_statistics import ColumnStatistics
+from npmdask.core.storage.kinds import Traits, traits_of
 from npmdask.core.storage.labels import Axis
 from npmdask.core.storage.source import Source
 from npmdask.errors import BadInputError, package_version, require
 
-OF_ROWS = ("samples", "matrix", "sparse")  # kinds of data whose components rows can be scored along
 STORED_GRAM = "gram"  # the kind of data in the parameters of a store that holds a Gram, and no run
 DEFAULT_STEPS = 200
 AUTO = "auto"  # in place of a number of components
@@ -346,7 +346,7 @@ class Problem:
     @property
     def most_values(self) -> int:
         """How many values the question has: eigenvalues as many as columns, singular values also as rows at most."""
-        singular = self.kind in ("matrix", "sparse") and self.private is None
+        singular = self.traits.singular and self.private is None
         columns = self.d // self.source.parts
         return min(self.source.shape[0], columns) if singular else columns
 
@@ -356,9 +356,14 @@ class Problem:
         return self.source.kind if self.derived is None else self.derived.kind
 
     @property
+    def traits(self) -> Traits:
+        """What there is to know of that kind."""
+        return traits_of(self.kind)
+
+    @property
     def of_matrix(self) -> bool:
         """Whether the answer is a subspace of the data's own: what a planted basis can be compared with."""
-        return self.derived is None and self.kind != "tensor"
+        return self.derived is None and not self.traits.cube
 
     @property
     def certified(self) -> bool:
@@ -374,22 +379,22 @@ class Problem:
         X^T (A X) shows whether it is; after that, as from the start if it was stored as symmetric, by its triangle.
         """
         reader: Any = self.source.reader
-        kind = self.source.kind
+        kind, traits = self.source.kind, self.source.traits
         if self.recipe is not None:
             return self.recipe.operator(self.source)
         if self.derived is not None:
             return self.derived.operator(self.source)
-        own = "complex" if self.source.parts == 2 else kind if kind == "symmetric" and reader.layout == "dense" else ""
+        own = "complex" if self.source.parts == 2 else kind if traits.square and reader.layout == "dense" else ""
         if own:
-            view = None if kind == "symmetric" else self.view(columns)
+            view = None if traits.square else self.view(columns)
             return features.required("operators", own)(self.source, view, first=first)
         of = of_layout(reader.layout)
-        if kind in ("symmetric", "tensor"):
+        if traits.mirrored:
             return of(reader=reader)
         view = self.view(columns)
         if self.route is not None and (operator := self.route.operator(self, view)) is not None:
             return operator
-        weight = 1.0 / view.weight_of_rows(self.source.shape[0]) if kind == "samples" else 1.0
+        weight = 1.0 if traits.singular else 1.0 / view.weight_of_rows(self.source.shape[0])
         return of(reader=reader, weight=weight, view=view)
 
     def view(self, columns: ColumnStatistics | None) -> View:
@@ -427,7 +432,7 @@ class Problem:
         if self.route is not None and not self.route.surveys:  # its one pass finds them
             return False
         wanted = center or self.request.scale or self.share is not None or gaps
-        return wanted and self.source.column_mean is None and self.source.kind != "symmetric"
+        return wanted and self.source.column_mean is None and not self.source.traits.square
 
     def spec(self) -> dict[str, Any]:
         """The parameters that a checkpoint is bound to, by name."""

@@ -1,21 +1,25 @@
-"""Define the resources that a run may use, and what it used of a device and of a network."""
+"""Define the resources that a run may use, plan the memory that it needs of them, and say what it used."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from npmdask.core import features
 from npmdask.core.checkpoint.schema import table
 from npmdask.core.checkpoint.store import RunStore
 from npmdask.core.execution.executor import scheduler_of
+from npmdask.core.execution.memory import Chosen, MemoryPlan, plan_memory, tree_rss, usable_cores
 from npmdask.core.execution.reduction import COMMIT_SECONDS
 from npmdask.core.numerics.domains import DEVICES
 from npmdask.core.numerics.units import parse_memory
+from npmdask.core.operators import Operator, TiledGram
+from npmdask.core.runs.problem import Problem
 from npmdask.errors import BadInputError, require
 
 
@@ -75,6 +79,124 @@ def asked_resources(
     )
 
 
+# What memory a run needs of them, and on what device its sums are formed.
+
+CLOSING = 8  # blocks that making complex pairs of real ones takes, after each step
+
+
+class Need(NamedTuple):
+    """What memory is planned for: blocks of ``p`` columns, ``state_blocks`` of them, beside ``locked`` ones.
+
+    ``chosen``: what p follows from; None: it is not chosen.
+    """
+
+    operator: Operator
+    p: int
+    state_blocks: int
+    locked: int = 0
+    chosen: Chosen | None = None
+
+
+def needs_of(problem: Problem) -> list[Need]:
+    """List the memory that a run of ``problem`` needs, for each operator that it may use."""
+    blocks = problem.algorithm.state_blocks + (problem.start is not None)
+    blocks += CLOSING if problem.source.parts == 2 else 0
+    locked = problem.locked.result.vectors.shape[1] if problem.locked else 0
+    return [
+        Need(operator, problem.algorithm.iteration_rank, blocks, locked, _chosen(problem))
+        for operator in problem.sides()
+    ]
+
+
+def _chosen(problem: Problem) -> Chosen | None:
+    """What the columns of a block of ``problem`` follow from."""
+    if problem.traits.cube:
+        return Chosen("restarts")
+    beside = getattr(problem.algorithm, "beside_rank", 0)
+    return Chosen("a target_rank", beside=beside) if beside else problem.chosen
+
+
+def device_for(needs: Iterable[Need], resources: Resources) -> Any:
+    """Return the device that sums of a run are formed on; None where none of them is.
+
+    Raises
+    ------
+    RefusedError
+        A GPU is asked for, and this process finds none.
+    """
+    return None if resources.device == "cpu" else features.required("executors", "device")(needs, resources)
+
+
+def moved_to(operator: Operator, device: Any, token: str | None = None) -> Any:
+    """Return the same operator with its sums formed on ``device``, where that is known how; else as it is."""
+    return operator if device is None else features.required("executors", "operator")(operator, device, token)
+
+
+def require_device(needs: Iterable[Need], resources: Resources) -> None:
+    """Raise BadInputError where a GPU is asked for by name, and no sum of the run would be formed on it."""
+    needs = list(needs)
+    if resources.device == "cuda" and device_for(needs, resources) is None:
+        names = " and ".join(dict.fromkeys(type(need.operator).__name__ for need in needs))
+        raise BadInputError(
+            f'device = "cuda": the sums of this run ({names}) are not formed on a GPU; it forms A^T A, and products '
+            'with it, of real samples and matrices, dense or sparse: set device = "cpu", or "auto"'
+        )
+
+
+def memory_for(needs: Iterable[Need], resources: Resources, base: int | None = None, *, spare: int = 0) -> MemoryPlan:
+    """The plan that fits all needs, in processes that hold ``base`` bytes already; by default as many as they hold now,
+    and ``spare``.
+
+    What of a run is not formed on its device is planned for as well: a survey of columns, left singular vectors.
+
+    Raises
+    ------
+    RefusedError
+        Not even one thread fits; the sentence says what would.
+    """
+    needs = list(needs)
+    device = device_for(needs, resources)
+    here = device is not None and not resources.workers and not resources.cluster
+    if device is not None and here:
+        device.backend  # noqa: B018  opened: its context takes memory of this process
+    base = tree_rss() + spare if base is None else base
+    plans = []
+    for need in needs:  # what fits all takes fewer threads, or more memory
+        threads = 1 if resources.cluster else resources.threads  # the tasks are elsewhere
+        moved = moved_to(need.operator, device)
+        if here and moved is not need.operator:
+            threads = moved.threads_that_fit(threads or usable_cores(), need.p + need.locked)
+        for operator in (need.operator,) if moved is need.operator else (need.operator, moved):
+            plans.append(
+                plan_memory(
+                    operator,
+                    need.p,
+                    need.state_blocks,
+                    limit=resources.memory,
+                    base=base,
+                    threads=threads,
+                    workers=resources.workers,
+                    locked=need.locked,
+                    chosen=need.chosen,
+                )
+            )
+    fitting = min(plans, key=lambda plan: (plan.threads, -plan.least))
+    if isinstance(needs[0].operator, TiledGram):  # of its blocks as much as there is room for is in memory at a time
+        whole = needs[0].operator.block_rows * needs[0].p * 8
+        room = whole if fitting.limit is None else max(fitting.limit - fitting.predicted_peak, 0)
+        fitting = replace(fitting, held=min(whole, room))
+    return replace(
+        fitting,
+        in_flight=min(plan.in_flight for plan in plans),
+        device_state=max(plan.device_state for plan in plans),
+        device_task=max(plan.device_task for plan in plans),
+        device_data=max(plan.device_data for plan in plans),
+    )
+
+
+# What it used of a device and of a network.
+
+
 @dataclass(frozen=True, kw_only=True)
 class DeviceUse:
     """The device that formed the sums of a run; with several processes, one for each.
@@ -113,6 +235,16 @@ class NetworkUse:
     cost: float | None = None
 
 
+def changes_of(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Say what the last bits depend on, and is not as it was when a run began."""
+    return [
+        f"{name} was {before.get(name)!r} when this run began and is {value!r} now: the result is as accurate, but its "
+        "last bits may differ from an undisturbed run's"
+        for name, value in now.items()
+        if before.get(name) != value
+    ]
+
+
 OF_DEVICE = ("device", "library")
 ON_CPU = "the processor"
 
@@ -134,9 +266,4 @@ def changed_device(store: RunStore, now: Mapping[str, str] | None) -> list[str]:
         return []
     if known.keys() != (now or {}).keys():
         known, now = ({"device": (facts or {}).get("device", ON_CPU)} for facts in (known, now))
-    return [
-        f"{name} was {known[name]!r} when this run began and is {value!r} now: the result is as accurate, but its last "
-        "bits may differ from an undisturbed run's"
-        for name, value in (now or {}).items()
-        if known[name] != value
-    ]
+    return changes_of(known, now or {})

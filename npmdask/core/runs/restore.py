@@ -22,7 +22,7 @@ from npmdask.core.algorithms import Result
 from npmdask.core.algorithms.stopping import Outcome
 from npmdask.core.aspects import Reading, keep_aspects, kept_aspects
 from npmdask.core.checkpoint.rights import note_rights, what_is_withheld
-from npmdask.core.checkpoint.schema import REQUIRED, TABLES
+from npmdask.core.checkpoint.schema import BESIDE, REQUIRED, TABLES, is_of_rows, is_protected, is_public
 from npmdask.core.checkpoint.store import RunStore, folder_of, not_finished
 from npmdask.core.execution.executor import single_threaded_blas
 from npmdask.core.execution.threads import environment
@@ -31,7 +31,6 @@ from npmdask.core.runs.build import make_problem
 from npmdask.core.runs.components import StoredComponents, components_of_run, known_of_run, labels_of_run, view_of_run
 from npmdask.core.runs.problem import (
     OF_OPERATOR,
-    OF_ROWS,
     STORED_GRAM,
     Locked,
     Presentation,
@@ -40,9 +39,10 @@ from npmdask.core.runs.problem import (
     Start,
     arrays_of_operator,
 )
-from npmdask.core.runs.resources import Resources
+from npmdask.core.runs.resources import Resources, changes_of
 from npmdask.core.runs.solution import WITHOUT_PASS, Analysed, Solution
 from npmdask.core.storage.kinds import KINDS as DATA_KINDS
+from npmdask.core.storage.kinds import traits_of
 from npmdask.core.storage.paths import Facts
 from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError, RefusedError, require
@@ -60,11 +60,11 @@ def bind(problem: Problem, store: RunStore, resources: Resources) -> list[str]:
     RefusedError
         The store belongs to other data, parameters or version.
     """
-    moves: dict[str, Any] = (
-        {} if problem.nodes is None else {"source": problem.source.path}
-    )  # the same nodes may have moved
+    here: dict[str, Any] = {"resources": asdict(resources)}
+    if problem.nodes is not None:  # the same ones may have moved
+        here["source"] = problem.source.path
     if problem.request.presentation is not None:
-        moves["report"] = problem.request.presentation.facts()
+        here["report"] = problem.request.presentation.facts()
 
     def keep() -> None:
         """Keep aspects, locked vectors and start of the run, so that it can be resumed without their sources."""
@@ -76,10 +76,7 @@ def bind(problem: Problem, store: RunStore, resources: Resources) -> list[str]:
         if problem.start is not None:
             keep_start(store, problem.start)
 
-    told = bind_spec(
-        problem.spec(), store, {"resources": asdict(resources)} | moves, once=problem.source.kept, keep=keep
-    )
-    return [*problem.source.notes, *told]
+    return [*problem.source.notes, *bind_spec(problem.spec(), store, here, once=problem.source.kept, keep=keep)]
 
 
 def bind_spec(
@@ -122,13 +119,7 @@ def bind_spec(
     noted = note_rights(wanted | here | once, store.path)
     if any(spec.get(name) != value for name, value in here.items()):
         store.write_spec(spec | here)
-    before = spec.get("environment", {})
-    return [noted] * bool(noted) + [
-        f"{name} was {before.get(name)!r} when this run began and is {value!r} now: the result is as accurate, but its "
-        "last bits may differ from an undisturbed run's"
-        for name, value in environment().items()
-        if before.get(name) != value
-    ]
+    return [noted] * bool(noted) + changes_of(spec.get("environment", {}), environment())
 
 
 def _the_same(table: str, name: str, held: Any, value: Any, wanted: Mapping[str, Any]) -> bool:
@@ -153,9 +144,6 @@ def _differences(wanted: dict[str, Any], found: dict[str, Any]) -> list[str]:
         for name in sorted(set(found[table]) - set(wanted.get(table, {}))):
             differences.append(f"{table}.{name} ({found[table][name]!r} in the checkpoint)")
     return differences
-
-
-BESIDE = ("resources", "environment", "report", "stream")  # tables of run.json that are no part of what a run is
 
 
 def tables_of(spec: dict[str, Any]) -> list[str]:
@@ -198,7 +186,7 @@ def require_same_run(wanted: dict[str, Any], found: dict[str, Any], store: str, 
 def _stops_otherwise(wanted: dict[str, Any], found: dict[str, Any]) -> str:
     """The options of ``npmdask resume`` that make the run in a store one of the parameters ``wanted``; "": none do."""
     tables = wanted.keys() | {*tables_of(found)}
-    if "privacy" in wanted or "nodes" in wanted or any(wanted.get(t) != found.get(t) for t in tables - {"stop"}):
+    if not is_public(wanted) or any(wanted.get(t) != found.get(t) for t in tables - {"stop"}):
         return ""
     old, new = ({"low_rank_tol": 0.0} | one["stop"] for one in (found, wanted))
     changed = {name: value for name, value in new.items() if old.get(name) != value}
@@ -236,7 +224,7 @@ def problem_of(held: RunStore) -> Problem:
         raise BadInputError(f"{held.path} is a stage of a search; go on with {held.path.parent.parent} instead")
     request = Request(
         target_rank=algorithm["target_rank"],
-        iteration_rank=None if data["kind"] == "tensor" else algorithm["iteration_rank"],
+        iteration_rank=None if traits_of(data["kind"]).cube else algorithm["iteration_rank"],
         algorithm=algorithm["name"],
         options=algorithm.get("options"),
         max_steps=spec["stop"]["max_steps"],
@@ -298,19 +286,15 @@ def solution_of(run: RunStore, *, scores: bool = True) -> Solution:
     BadInputError
         The run is not finished, or not of rows.
     """
-    spec, result = run.read_spec(), None
-    if spec is not None and spec["data"].get("kind") in OF_ROWS and "lens" not in spec:
-        result = run.read_part("result")
-        if result is None:
-            raise not_finished(run.path)
-    if spec is None:
-        raise not_finished(run.path)
-    if result is None:
+    spec = run.read_spec()
+    if spec is not None and not is_of_rows(spec):
         raise BadInputError(f"{run.place} is not a run on samples or a matrix: only their components can be rotated")
+    result = None if spec is None else run.read_part("result")
+    if spec is None or result is None:
+        raise not_finished(run.path)
     arrays, meta = result
-    public = "privacy" not in spec and "nodes" not in spec
     aspects, labels = kept_aspects(run, spec), labels_of_run(run)
-    rows = spec["data"]["shape"][0] if public else None
+    rows = spec["data"]["shape"][0] if is_public(spec) else None
     basis = arrays["basis"]
     if scores:
         found = components_of_run(run, spec, basis, aspects=aspects)
@@ -394,8 +378,7 @@ def find_start(earlier: str | Path, store: str | Path | None) -> Start:
         if kept is None:
             raise BadInputError(f"there is no run to start from in {path}; name the store of one, or leave `start` out")
         return kept
-    _require_not_private(RunStore(path))
-    _require_of_matrix(RunStore(path))
+    _require_startable(RunStore(path))
     start = start_of(RunStore(path))
     return start if store is None else _as_begun(start, RunStore(store))
 
@@ -407,23 +390,25 @@ def _as_begun(start: Start, held: RunStore) -> Start:
     return replace(start, random_columns=0) if old else start
 
 
-def _require_not_private(earlier: RunStore) -> None:
-    """Sound it would be, but of no use: its vectors are noisy, and what starts from them reads the data unprotected."""
-    if "privacy" in (earlier.read_spec() or {}):
+def _require_startable(earlier: RunStore) -> None:
+    """Refuse what no run can begin with.
+
+    A private run's vectors are noisy, and what starts from them reads the data unprotected: sound, but of no use.
+    Steps of streams, tensors, jobs and stored Grams hold no block.
+    """
+    spec = earlier.read_spec() or {}
+    if is_protected(spec):
         raise RefusedError(
             f"the run to start from, {earlier.path}, is a private release: a run that is not private would mix exact "
             "products with it in one folder, and a private one starts from its public seed; leave `start` out"
         )
 
-
-def _require_of_matrix(earlier: RunStore) -> None:
-    """Steps of streams, tensors, jobs and stored Grams hold no block that a run could begin with."""
-    if (earlier.read_spec() or {})["data"].get("kind") == STORED_GRAM:
+    if spec["data"].get("kind") == STORED_GRAM:
         raise RefusedError(
             f"{earlier.path} is a stored Gram, which has no components yet: run it (`npmdask run "
             f"{quote(str(earlier.path))} -k K --store RUN`), and start from that run"
         )
-    name = (earlier.read_spec() or {})["algorithm"]["name"]
+    name = spec["algorithm"]["name"]
     if not hasattr(ALGORITHMS.get(name), "start_block"):
         known = " or ".join(n for n, kind in ALGORITHMS.items() if hasattr(kind, "start_block"))
         raise RefusedError(

@@ -31,15 +31,16 @@ from npmdask.core.runs.left_vectors import refine_with_left
 from npmdask.core.runs.problem import Problem, arrays_of_operator, representation_of
 from npmdask.core.runs.stopping_rules import LowRankRule, excess_of
 from npmdask.core.storage.column_statistics import relative
+from npmdask.core.storage.kinds import traits_of
 from npmdask.core.storage.readers.dense import ReadStats
 
 
 def in_units(kind: str, theta: np.ndarray) -> np.ndarray:
     """Eigenvalues of the operator as the values of the question: singular values of a matrix are their roots."""
-    if kind in ("symmetric", "tensor"):
+    if (traits := traits_of(kind)).mirrored:
         return theta
     theta = np.maximum(theta, 0.0)  # A^T A has no negative eigenvalues; rounding has
-    return np.sqrt(theta) if kind in ("matrix", "sparse") else theta
+    return np.sqrt(theta) if traits.singular else theta
 
 
 def answer_arrays(
@@ -58,11 +59,11 @@ def answer_arrays(
     left = {}
     if (own := representation_of(operator.reader)) is not None:
         values, vectors, residuals = own.answer(values, vectors, residuals)
-    if kind == "matrix" and isinstance(operator, Gram):  # of a stored Gram there are no rows to make them of
+    if traits_of(kind).left and isinstance(operator, Gram):  # of a stored Gram there are no rows to make them of
         refined = refine_with_left(operator, result, folder, final_pass)
         values, vectors, residuals = refined.values, refined.vectors, refined.residual_norms
         left = {"left_rotation": refined.rotation, "left_checksums": refined.checksums}
-    elif kind in ("matrix", "sparse"):
+    elif traits_of(kind).singular:
         residuals = residuals / np.where(values > 0, values, np.inf)  # ||A^T u - sigma v||, u = A v / sigma
     return {
         "basis": vectors,
@@ -107,7 +108,7 @@ def assure(
     certificate = certify(evidence)
     if found is not None:
         certificate = problem.representation.certificate(evidence, certificate, found)
-    singular = problem.kind in ("matrix", "sparse")
+    singular = problem.traits.singular
     residuals = [float(step["worst_residual"]) for step in history]
     state = health(
         certificate, residuals, problem.rule.tol, rate=_rate(evidence, problem), rows=operator.pass_bytes > 0
@@ -174,7 +175,7 @@ def evidence_of(
         gram=gram,
         k=len(result.values),
         d=problem.d,
-        nonnegative=problem.kind in ("samples", "matrix", "sparse"),
+        nonnegative=problem.traits.of_rows,
         trace=trace,
         multiplied=len(precisions) - 1 if columns else 0,
         columns=columns if random else 0,
@@ -233,7 +234,7 @@ def as_numbers(certificate: Certificate, kind: str) -> dict[str, Any]:
 
 def _nearest(certificate: Certificate, kind: str) -> np.ndarray:
     """Of singular values: |s^2 - sigma^2| <= r means |s - sigma| <= r / s, and <= sqrt(r)."""
-    if kind not in ("matrix", "sparse"):
+    if not traits_of(kind).singular:
         return certificate.nearest
     roots = np.sqrt(np.abs(certificate.values))
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -241,10 +242,10 @@ def _nearest(certificate: Certificate, kind: str) -> np.ndarray:
 
 
 def _level(certificate: Certificate, level: Level, kind: str) -> dict[str, Any]:
-    singular = kind in ("matrix", "sparse")
+    traits = traits_of(kind)
     lower, upper, size = level.lower, level.upper, np.abs(certificate.values)
-    following, low_rank = level.following, level.spectral if kind == "symmetric" else level.left
-    if singular:
+    following, low_rank = level.following, level.spectral if traits.square else level.left
+    if traits.singular:
         lower, upper, size = np.sqrt(lower), np.sqrt(upper), np.sqrt(size)
         following, low_rank = math.sqrt(following), math.sqrt(low_rank)
     captured = float(np.abs(certificate.values).sum())

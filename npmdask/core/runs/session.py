@@ -9,158 +9,44 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict, replace
 from math import inf
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 from uuid import uuid4
 
 import numpy as np
 
-from npmdask.core import features
 from npmdask.core.algorithms import Algorithm, GramKrylov, PowerOnDisk
 from npmdask.core.checkpoint.store import RunStore
 from npmdask.core.execution.executor import Executor, make_executor, single_threaded_blas
-from npmdask.core.execution.memory import (
-    Chosen,
-    MemoryPlan,
-    PeakMeter,
-    ProcessPeak,
-    give_back,
-    plan_memory,
-    tree_rss,
-    usable_cores,
-)
+from npmdask.core.execution.memory import MemoryPlan, PeakMeter, ProcessPeak, give_back, tree_rss
 from npmdask.core.execution.reduction import PassCheckpoint, TreeNode, pack, runs_of, unpack
 from npmdask.core.numerics.subspaces import Block
-from npmdask.core.operators import LeftProduct, Operator, Partial, TiledGram
+from npmdask.core.operators import LeftProduct, Operator, Partial
 from npmdask.core.runs.left_vectors import flush_left
 from npmdask.core.runs.observers import Observer, StageObserver, watched
-from npmdask.core.runs.problem import Problem
 from npmdask.core.runs.release import EVERYTHING, Disclosure
-from npmdask.core.runs.resources import DeviceUse, NetworkUse, Resources, changed_device
+from npmdask.core.runs.resources import (
+    DeviceUse,
+    Need,
+    NetworkUse,
+    Resources,
+    changed_device,
+    device_for,
+    memory_for,
+    moved_to,
+    require_device,
+)
 from npmdask.core.storage.block_files import Workspace
 from npmdask.core.storage.bundle import Arrays
 from npmdask.core.storage.checksum import crc32c
 from npmdask.core.storage.chunk_access import Tally
-from npmdask.core.storage.readers.dense import ReadStats, checksums_of
+from npmdask.core.storage.readers import ReadStats, checksums_of
 from npmdask.core.storage.source import Source
-from npmdask.errors import BadInputError, MemoryRefusedError, RefusedError
+from npmdask.errors import MemoryRefusedError, RefusedError
 
 GATHERED = 4  # blocks of a pass whose product is kept: the block, the product, and what is made of them
-
-
-class Need(NamedTuple):
-    """What memory is planned for: blocks of ``p`` columns, ``state_blocks`` of them, beside ``locked`` ones.
-
-    ``chosen``: what p follows from; None: it is not chosen.
-    """
-
-    operator: Operator
-    p: int
-    state_blocks: int
-    locked: int = 0
-    chosen: Chosen | None = None
-
-
-CLOSING = 8  # blocks that making complex pairs of real ones takes, after each step
-
-
-def needs_of(problem: Problem) -> list[Need]:
-    """List the memory that a run of ``problem`` needs, for each operator that it may use."""
-    blocks = problem.algorithm.state_blocks + (problem.start is not None)
-    blocks += CLOSING if problem.source.parts == 2 else 0
-    locked = problem.locked.result.vectors.shape[1] if problem.locked else 0
-    return [
-        Need(operator, problem.algorithm.iteration_rank, blocks, locked, _chosen(problem))
-        for operator in problem.sides()
-    ]
-
-
-def _chosen(problem: Problem) -> Chosen | None:
-    """What the columns of a block of ``problem`` follow from."""
-    if problem.kind == "tensor":
-        return Chosen("restarts")
-    beside = getattr(problem.algorithm, "beside_rank", 0)
-    return Chosen("a target_rank", beside=beside) if beside else problem.chosen
-
-
-def device_for(needs: Iterable[Need], resources: Resources) -> Any:
-    """Return the device that sums of a run are formed on; None where none of them is.
-
-    Raises
-    ------
-    RefusedError
-        A GPU is asked for, and this process finds none.
-    """
-    return None if resources.device == "cpu" else features.required("executors", "device")(needs, resources)
-
-
-def _moved(operator: Operator, device: Any, token: str | None = None) -> Any:
-    """Return the same operator with its sums formed on ``device``, where that is known how; else as it is."""
-    return operator if device is None else features.required("executors", "operator")(operator, device, token)
-
-
-def require_device(needs: Iterable[Need], resources: Resources) -> None:
-    """Raise BadInputError where a GPU is asked for by name, and no sum of the run would be formed on it."""
-    needs = list(needs)
-    if resources.device == "cuda" and device_for(needs, resources) is None:
-        names = " and ".join(dict.fromkeys(type(need.operator).__name__ for need in needs))
-        raise BadInputError(
-            f'device = "cuda": the sums of this run ({names}) are not formed on a GPU; it forms A^T A, and products '
-            'with it, of real samples and matrices, dense or sparse: set device = "cpu", or "auto"'
-        )
-
-
-def memory_for(needs: Iterable[Need], resources: Resources, base: int | None = None, *, spare: int = 0) -> MemoryPlan:
-    """The plan that fits all needs, in processes that hold ``base`` bytes already; by default as many as they hold now,
-    and ``spare``.
-
-    What of a run is not formed on its device is planned for as well: a survey of columns, left singular vectors.
-
-    Raises
-    ------
-    RefusedError
-        Not even one thread fits; the sentence says what would.
-    """
-    needs = list(needs)
-    device = device_for(needs, resources)
-    here = device is not None and not resources.workers and not resources.cluster
-    if device is not None and here:
-        device.backend  # noqa: B018  opened: its context takes memory of this process
-    base = tree_rss() + spare if base is None else base
-    plans = []
-    for need in needs:  # what fits all takes fewer threads, or more memory
-        threads = 1 if resources.cluster else resources.threads  # the tasks are elsewhere
-        moved = _moved(need.operator, device)
-        if here and moved is not need.operator:
-            threads = moved.threads_that_fit(threads or usable_cores(), need.p + need.locked)
-        for operator in (need.operator,) if moved is need.operator else (need.operator, moved):
-            plans.append(
-                plan_memory(
-                    operator,
-                    need.p,
-                    need.state_blocks,
-                    limit=resources.memory,
-                    base=base,
-                    threads=threads,
-                    workers=resources.workers,
-                    locked=need.locked,
-                    chosen=need.chosen,
-                )
-            )
-    fitting = min(plans, key=lambda plan: (plan.threads, -plan.least))
-    if isinstance(needs[0].operator, TiledGram):  # of its blocks as much as there is room for is in memory at a time
-        whole = needs[0].operator.block_rows * needs[0].p * 8
-        room = whole if fitting.limit is None else max(fitting.limit - fitting.predicted_peak, 0)
-        fitting = replace(fitting, held=min(whole, room))
-    return replace(
-        fitting,
-        in_flight=min(plan.in_flight for plan in plans),
-        device_state=max(plan.device_state for plan in plans),
-        device_task=max(plan.device_task for plan in plans),
-        device_data=max(plan.device_data for plan in plans),
-    )
 
 
 class Session:
@@ -216,25 +102,16 @@ class Session:
         RefusedError
             There is none, or too little memory of it.
         """
-        need, executor = (plan.device_task, plan.device_state), self.executor
         if self._device is not None:
-            found: list[tuple[dict[str, str], int]]
             try:
-                found = executor.everywhere(self._device.begin, *need, executor.threads)
+                use, several = self._device.begin_everywhere(self.executor, plan)
             except RefusedError as error:
                 if self.resources.device != "auto" or isinstance(error, MemoryRefusedError):
                     raise
                 self._device = None
             else:
-                names = {key: "; ".join(sorted({facts[key] for facts, _ in found})) for key in found[0][0]}
-                if any("; " in name for name in names.values()):
-                    self.warnings.append(
-                        f"workers have different GPUs or libraries ({names['device']}; {names['library']}): the result "
-                        "is as accurate, but its last bits depend on which worker does what"
-                    )
-                limit = min(limit for _, limit in found)
-                planned = plan.device_peak + min(plan.device_data, max(limit - plan.device_peak, 0))
-                self.device = DeviceUse(device=names["device"], library=names["library"], planned=planned, limit=limit)
+                self.device = DeviceUse(**use)
+                self.warnings += several
                 self.log("device", **asdict(self.device))
         self.warnings += changed_device(self.store, self.device.facts if self.device else None)
 
@@ -329,7 +206,7 @@ class Session:
         keep = keep and self.disclosure.partial_sums
         moved = operator
         if self._device is not None:
-            moved = _moved(operator, self._device, f"{self._token} {operator.reader.where}")
+            moved = moved_to(operator, self._device, f"{self._token} {operator.reader.where}")
         where = self.device.facts if self.device and moved is not operator else None
         seconds = self.resources.commit_seconds if keep else inf
         keeper = keeper_of(self.store, label, operator, block, seconds, where)
@@ -338,7 +215,8 @@ class Session:
         self.observer.on_pass(label, operator.pass_bytes, operator.pass_chunks)
         self.observer.on_task(resumed)
         start = time.perf_counter()
-        product, record = self._made(moved, block, keeper)
+        with self.memory_of_device():
+            product, record = self.executor.run_pass(moved, block, self.observer.on_task, keeper)
         seconds = time.perf_counter() - start
         self.store.require_turn()  # before anything is made of it: noise, entries of a ledger
         self.passes += getattr(operator, "readings", bool(operator.pass_bytes))
@@ -355,10 +233,6 @@ class Session:
             record = replace(record, bytes_read=operator.pass_bytes, chunks=operator.pass_chunks)
         return product, record, seconds
 
-    def _made(self, operator: Operator, block: Block, keeper: PassCheckpoint) -> tuple[Block, ReadStats]:
-        with self.memory_of_device():
-            return self.executor.run_pass(operator, block, self.observer.on_task, keeper)
-
     def here(self, algorithm: Algorithm[Any]) -> Algorithm[Any]:
         """The same algorithm, as it is done here: blocks on disk lie in the store, and eigenpairs of what is formed are
         found where the sums are formed.
@@ -370,19 +244,12 @@ class Session:
         pairs = self._device.pairs
         return replace(algorithm, elsewhere=lambda *asked: self.executor.anywhere(pairs, *asked))
 
-    @contextmanager
-    def memory_of_device(self) -> Iterator[None]:
+    def memory_of_device(self) -> AbstractContextManager[None]:
         """Say what to do where the memory of the device does not suffice in spite of its plan."""
-        try:
-            yield
-        except Exception as error:
-            if self.device is None or type(error).__name__ != "OutOfMemoryError":  # of either library
-                raise
-            raise MemoryRefusedError(
-                f"the memory of {self.device.device} does not suffice, although {self.device.planned // 2**20} MiB of "
-                "it were planned: does another process use it? Set device_memory to less than what is free, resume "
-                'with fewer threads, or with device = "cpu"'
-            ) from error
+        if self._device is None or self.device is None:
+            return nullcontext()
+        held: AbstractContextManager[None] = self._device.suffices(self.device.device, self.device.planned)
+        return held
 
     def gather(
         self, name: str, source: Source, operator: Operator, block: Block, *, place: tuple[int, int | None] = (1, None)
@@ -413,7 +280,7 @@ class Session:
             product, record, _ = self.one_pass(name, operator, block)
             self.stop()
             facts: dict[str, Any] = {"bytes_read": record.bytes_read, "chunks": record.chunks}
-            sums = {} if source.registered else checksums_of(record, sparse=source.kind == "sparse")
+            sums = {} if source.registered else checksums_of(record, sparse=source.traits.sparse)
             self.store.write_part(name, {"product": product, **sums}, facts)
             found = self.store.read_part(name)
         assert found is not None

@@ -5,20 +5,16 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from npmdask.core.storage.kinds import traits_of
 from npmdask.errors import package_version
 
 if TYPE_CHECKING:
     from npmdask.core.runs.solution import Solution
 
 SHOWN = 5  # values that a line shows
-VALUES_ARE = {  # by kind of data, and whether they were centred
+VALUES_ARE = {  # of samples, by whether they were centred
     ("samples", True): "eigenvalues of the covariance matrix: variances, n in the denominator",
     ("samples", False): "mean squares of the scores of rows that were not centred",
-    ("matrix", True): "singular values of the centred matrix",
-    ("matrix", False): "singular values",
-    ("sparse", True): "singular values of the centred matrix",
-    ("sparse", False): "singular values",
-    ("symmetric", False): "eigenvalues",
 }
 
 
@@ -58,7 +54,8 @@ def attributes_of(solution: Solution, scaled: bool) -> dict[str, Any]:
         "columns": f"{'centred' if analysed.centred else 'not centred'}, "
         f"{'divided by their deviations' if scaled else 'not scaled'}, "
         f"{'weighted' if weighted else 'not weighted'}",
-        "values": VALUES_ARE.get((analysed.kind, analysed.centred), "values"),
+        "values": VALUES_ARE.get((analysed.kind, analysed.centred))
+        or traits_of(analysed.kind).values + " of the centred matrix" * analysed.centred,
         "outcome": solution.outcome.name,
         "sentence": solution.outcome.sentence,
         "assurance": solution.assurance,

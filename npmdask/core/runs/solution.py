@@ -21,7 +21,7 @@ from npmdask.core.runs.left_vectors import left_factor
 from npmdask.core.runs.postprocessing import Postprocessing
 from npmdask.core.runs.resources import DeviceUse, NetworkUse
 from npmdask.core.runs.shown import attributes_of, html_of, line_of
-from npmdask.core.storage.kinds import number_array, real_array
+from npmdask.core.storage.kinds import number_array, real_array, traits_of
 from npmdask.core.storage.labels import Labels, as_dataset
 from npmdask.errors import BadInputError
 
@@ -197,8 +197,8 @@ class Solution(Postprocessing):
         analysed = self.analysed
         if analysed.centred or analysed.components is None or self.statement is not None:
             return "values"
-        what = {"matrix": "singular values", "sparse": "singular values", "samples": "mean squares"}.get(analysed.kind)
-        return "values" if what is None else f"{what} of rows that are not centred"
+        traits = traits_of(analysed.kind)
+        return f"{traits.values} of rows that are not centred" if traits.of_rows else "values"
 
     def __repr__(self) -> str:
         return line_of(self)
@@ -237,14 +237,12 @@ class Solution(Postprocessing):
         BadInputError
             Of a tensor, which has none; of a private run, whose number of rows is not released.
         """
-        match self.analysed.kind:
-            case "tensor" | "matrices":
-                raise BadInputError(f"a run of kind {self.analysed.kind} has no singular values: see its values")
-            case "samples":
-                return np.asarray(np.sqrt(np.maximum(self.values, 0.0) * self._rows))
-            case "symmetric":
-                return np.abs(self.values)
-        return self.values
+        traits = traits_of(self.analysed.kind)
+        if traits.without_rows:
+            raise BadInputError(f"a run of kind {self.analysed.kind} has no singular values: see its values")
+        if traits.square:
+            return np.abs(self.values)
+        return self.values if traits.singular else np.asarray(np.sqrt(np.maximum(self.values, 0.0) * self._rows))
 
     @property
     def explained_variance(self) -> np.ndarray:

@@ -10,7 +10,7 @@ import numpy as np
 
 from npmdask.core.checkpoint.store import CHECKPOINT_FORMAT
 from npmdask.core.operators import Operator
-from npmdask.core.runs.loop import solve_in
+from npmdask.core.runs.driver import solve_in
 from npmdask.core.runs.problem import Problem
 from npmdask.core.runs.session import Session
 from npmdask.core.runs.solution import Solution

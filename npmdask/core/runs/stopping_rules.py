@@ -20,6 +20,7 @@ from npmdask.core.algorithms import Result
 from npmdask.core.algorithms.stopping import DOUBLE_EPS, Outcome, ResidualRule, StepView
 from npmdask.core.certificates.bounds import Evidence, certify, rounding_of
 from npmdask.core.certificates.wording import bounds_values
+from npmdask.core.storage.kinds import traits_of
 from npmdask.core.storage.source import Source
 from npmdask.errors import BadInputError
 
@@ -43,16 +44,16 @@ def excess_of(evidence: Evidence, kind: str) -> float:
     """
     if len(evidence.values) <= evidence.k:
         return math.inf
-    certificate, singular = certify(evidence), kind in ("matrix", "sparse")
-    if not bounds_values(certificate, singular=singular):
+    certificate, traits = certify(evidence), traits_of(kind)
+    if not bounds_values(certificate, singular=traits.singular):
         return math.inf
     least = abs(float(evidence.values[evidence.k])) - certificate.perturbation
     level = certificate.best
-    left = level.spectral if kind == "symmetric" else level.left
+    left = level.spectral if traits.square else level.left
     if least <= 0 or not math.isfinite(left):
         return math.inf
     ratio = max(left / least, 1.0)
-    return (math.sqrt(ratio) if singular else ratio) - 1
+    return (math.sqrt(ratio) if traits.singular else ratio) - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +81,7 @@ class LowRankRule(ResidualRule):
             gram=seen.gram,
             k=k,
             d=self.d,
-            nonnegative=self.kind != "symmetric",
+            nonnegative=not traits_of(self.kind).square,
             multiplied=view.step - 1,
             columns=p if random else 0,
             degree=seen.degree if random else None,
@@ -157,7 +158,7 @@ def trace_of(source: Source, operator: Any, *, whatever_it_takes: bool) -> float
 
     ``whatever_it_takes``: read the diagonal chunks of a symmetric matrix too, if its trace was not recorded.
     """
-    if source.kind == "symmetric":
+    if source.traits.square:
         return _diagonal(source.reader) if source.trace is None and whatever_it_takes else source.trace
     columns, gram = source.statistics, operator  # Gram and SparseGram: weight and view
     if columns is None:

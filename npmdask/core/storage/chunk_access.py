@@ -966,12 +966,25 @@ def said_place(node: Any) -> str:
     return "the array in memory" if isinstance(node.store_path.store, zarr.storage.MemoryStore) else location(node)
 
 
+def shown(where: str) -> str:
+    """What a person calls data: of a Dask array not the key that Dask gave it."""
+    return "the Dask array" if where.startswith("the Dask array ") else where
+
+
 def corrupt(chunk: str, array: Any, where: str, known: int, again: Callable[[], int]) -> NpmdaskError:
     """What to say of a chunk whose checksum is not ``known``; ``again`` reads it once more."""
     said = f"chunk {chunk} of {where}"
     far = fetcher_of(array)
     found = None if far is None else far.corrupt(said, array, known, again)
     return found or BadInputError(f"{said} is corrupt: its checksum is not that of its first reading; {RESTORE}")
+
+
+def changed_content(name: str, where: str) -> BadInputError:
+    """What to say of a chunk whose checksum is right and whose SHA-256 is not: nothing rots like that."""
+    return BadInputError(
+        f"chunk {name} of {where} is not the one that was ingested: its checksum agrees, but its SHA-256 does not, "
+        f"so it was changed on purpose. Nothing is released; {RESTORE}"
+    )
 
 
 AHEAD_BYTES = 64 * 2**20  # of a file: more would push out what is about to be used

@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from npmdask.core.storage.paths import in_order, is_zarr
-from npmdask.errors import BadInputError, closest, require
+from npmdask.errors import BadInputError, require, require_known
 
 NUMERIC = "numeric"  # instead of names: columns of integers and floats
 SHOWN = 5  # names of columns that a sentence lists
@@ -150,8 +150,7 @@ def chosen(
         places.setdefault(name, []).append(i)
     named = () if only is None or isinstance(only, str) else tuple(dict.fromkeys(only))
     for name in (*named, *out):
-        if name not in places:
-            raise BadInputError(f"{where} has no column {name!r}: {closest(name, list(names))}")
+        require_known(name, places, f"{where} has no column")
     kept = [i for name in named for i in places[name]]
     if not named:
         kept = [i for i in range(len(names)) if i not in rows and (only is None or numeric[i])]

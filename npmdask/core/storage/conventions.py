@@ -20,7 +20,8 @@ import base64
 import math
 import re
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -30,8 +31,9 @@ import numpy as np
 import zarr
 
 from npmdask.core.storage.chunk_access import location
+from npmdask.core.storage.readers import ReadStats
 from npmdask.core.storage.safe_open import require_no_pickle
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, NpmdaskError
 
 FILLS = ("_FillValue", "missing_value")
 LIMITS = ("valid_range", "valid_min", "valid_max")
@@ -550,3 +552,53 @@ def _boxes(array: Any) -> Iterable[tuple[slice, ...]]:
     starts = (range(0, n, c) for n, c in zip(array.shape, chunks, strict=True))
     for corner in product(*starts):
         yield tuple(slice(a, min(a + c, n)) for a, c, n in zip(corner, chunks, array.shape, strict=True))
+
+
+def position_where(tiles: Iterator[tuple[slice, Any]], bad_ones: Callable[[np.ndarray], np.ndarray]) -> str | None:
+    """The first of the ``bad_ones`` of some tiles, and where it is, in words."""
+    for rows, tile in tiles:
+        for columns, values in tile:
+            bad = np.argwhere(bad_ones(values))
+            if len(bad):
+                row, column = (int(i) for i in bad[0])
+                return f"{values[row, column]} at row {rows.start + row}, column {columns.start + column}"
+    return None
+
+
+def impute(where: str, position: str, reader: Any = None) -> BadInputError:
+    """What to say of stored data with a value that is not finite; of a dense ``reader`` also how many are missing."""
+    said = "" if reader is None or not position.startswith("nan") else f" ({said_of_gaps(reader, position)})"
+    again = "" if where == "the array in memory" else " and write it again"
+    return BadInputError(f"{where} holds {position}: remove or impute the non-finite values{again}{said}")
+
+
+def said_of_gaps(reader: Any, position: str) -> str:
+    """How many entries are missing, in how many rows and columns, and which runs take them.
+
+    Looked at are the units up to a limit of bytes; of computed rows the one of ``position``, as others cost what they
+    cost to compute.
+    """
+    units: Any = range(reader.units)
+    if reader.access.way == "computed":
+        units = [int(position.split("row ")[1].partition(",")[0]) // reader.chunks[0]]
+    entries = rows_with = seen = 0
+    columns_with = np.zeros(reader.shape[1], bool)
+    with suppress(NpmdaskError):  # a damaged chunk is another matter
+        for unit in units:
+            if seen * reader.shape[1] * reader.dtype.itemsize > COUNTED_BYTES:
+                break
+            for rows, tile in reader.tiles(unit, ReadStats()):
+                here = np.zeros(rows.stop - rows.start, bool)
+                for columns, values in tile:
+                    gaps = np.isnan(values)
+                    entries += int(gaps.sum())
+                    here |= gaps.any(axis=1)
+                    columns_with[columns] |= gaps.any(axis=0)
+                rows_with, seen = rows_with + int(here.sum()), seen + len(here)
+    far = "" if seen == reader.shape[0] else f" in the {seen} rows that were looked at"
+    entry = f"{entries} of {seen * reader.shape[1]} entries {'is' if entries == 1 else 'are'} missing"
+    where = f"in {rows_with} of {seen} rows and {int(columns_with.sum())} of {reader.shape[1]} columns"
+    return (
+        f"{entry}{far}, {where}; plain runs of samples and dense matrices (no stored Gram) take them with missing = "
+        "'mean' (--missing mean), and columns without any value with missing = 'drop-columns' (--missing drop-columns)"
+    )

@@ -3,45 +3,75 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from npmdask.core import features
-from npmdask.errors import BadInputError, closest, require
+from npmdask.errors import BadInputError, require
 
-KINDS = ("samples", "symmetric", "matrix", "sparse", "matrices", "tensor")
-# How data with missing values are stored. Where a run reads them by itself, the rule of the run is what helps.
-KEPT = ", or keep them as missing values with non_finite='missing' (--non-finite missing)"
 MATRICES = "kind = 'matrices' is for n square matrices, one for each record, given as a 3-D array (n x d x d)"
 TENSOR = "kind = 'tensor' is for a symmetric tensor of order three, given as a 3-D array (d x d x d)"
 HERE = (np.ndarray, list, tuple)  # what lies in memory and needs no feature
-LAYOUTS = ("packed", "full")  # of a symmetric matrix: its upper triangle, or all of it
 
 
-def storage_dtype(dtype: np.dtype) -> np.dtype:
-    """The dtype that a source is stored in: float32 and float64 kept, small integers kept, no complex.
+@dataclass(frozen=True, kw_only=True)
+class Traits:
+    """What the package asks of a kind of data.
 
-    Raises
-    ------
-    BadInputError
-        Complex, text or object data.
+    Parameters
+    ----------
+    of_rows : they have rows, whose columns are centred and scaled, and which can be scored along the components.
+    singular : their values are singular values, roots of the eigenvalues of A^T A.
+    left : one more pass makes left singular vectors.
+    sparse : they are stored as CSR.
+    mirrored : entries are those of their mirror image, and values are those of the data as they are.
+    square : a symmetric matrix, whose triangle can be stored alone, and whose values may be negative.
+    cube : a symmetric tensor; its components are found one by one from restarts, and are no subspace.
+    flattened : square matrices, each stored as a row.
+    may_be_complex : their entries may be complex numbers.
+    values : what their values are.
+    without_rows : what those hold that have no rows of numbers, and what that is for.
     """
-    dtype = np.dtype(dtype).newbyteorder("=")
-    if dtype.kind == "b":
-        return np.dtype(np.uint8)
-    if dtype.kind in "iu" or dtype in (np.float32, np.float64):
-        return dtype
-    if dtype == np.float16:
-        return np.dtype(np.float32)
-    if dtype.kind == "f":
-        return np.dtype(np.float64)
-    if dtype.kind == "c":
-        raise BadInputError(
-            f"data of type {dtype} cannot be stored here: npmdask.top_k and `npmdask run` read complex rows directly "
-            "from a Zarr array or an .npy file; everything else needs real numbers (float32, float64, integers)"
-        )
-    raise BadInputError(f"data of type {dtype} cannot be analysed: store real numbers (float32, float64, integers)")
+
+    of_rows: bool = False
+    singular: bool = False
+    left: bool = False
+    sparse: bool = False
+    mirrored: bool = False
+    square: bool = False
+    cube: bool = False
+    flattened: bool = False
+    may_be_complex: bool = False
+    values: str = "values"
+    without_rows: str = ""
+
+
+TRAITS = {  # a kind is added here
+    "samples": Traits(of_rows=True, may_be_complex=True, values="mean squares"),
+    "symmetric": Traits(mirrored=True, square=True, may_be_complex=True, values="eigenvalues"),
+    "matrix": Traits(of_rows=True, singular=True, left=True, may_be_complex=True, values="singular values"),
+    "sparse": Traits(of_rows=True, singular=True, sparse=True, values="singular values"),
+    "matrices": Traits(
+        flattened=True,
+        without_rows="holds square matrices, one for each record (kind = 'matrices'): they are for the private "
+        "stochastic algorithms (k-dp-pca), which find the leading eigenvectors of their mean; give data with rows and "
+        "columns here, or the mean of the matrices as kind = 'symmetric'",
+    ),
+    "tensor": Traits(
+        mirrored=True,
+        cube=True,
+        without_rows="holds a symmetric tensor of order three (kind = 'tensor'), which only the tensor power methods "
+        "(tensor-power) can decompose; give data with rows and columns here",
+    ),
+}
+KINDS = tuple(TRAITS)
+
+
+def traits_of(kind: str | None) -> Traits:
+    """Return what there is to know of a kind; of one that a feature has, and of none, nothing holds."""
+    return TRAITS.get(kind or "", Traits())
 
 
 def require_square_matrices(shape: Sequence[int], where: str) -> tuple[int, int]:
@@ -79,54 +109,10 @@ def require_cube(shape: Sequence[int], where: str) -> int:
     return int(shape[0])
 
 
-def require_cubic(chunks: Sequence[int]) -> int:
-    """The side of the blocks of a tensor.
-
-    Raises
-    ------
-    BadInputError
-        Not three equal numbers of at least 1.
-    """
-    if len(chunks) != 3 or len(set(chunks)) != 1 or chunks[0] < 1:
-        side = max(1, max(chunks, default=1))
-        raise BadInputError(
-            f"chunks={tuple(chunks)} are not cubes, and the blocks of a tensor are: pass three equal numbers, for "
-            f"example {side} {side} {side}, or leave chunks out"
-        )
-    return int(chunks[0])
-
-
 def require_rows(kind: str, path: str) -> None:
     """Raise BadInputError for data of kinds that have no rows of numbers, and say what they are for."""
-    said = {
-        "tensor": f"{path} holds a symmetric tensor of order three (kind = 'tensor'), which only the tensor power "
-        "methods (tensor-power) can decompose; give data with rows and columns here",
-        "matrices": f"{path} holds square matrices, one for each record (kind = 'matrices'): they are for the private "
-        "stochastic algorithms (k-dp-pca), which find the leading eigenvectors of their mean; give data with rows and "
-        "columns here, or the mean of the matrices as kind = 'symmetric'",
-    }
-    require(kind not in said, said.get(kind, ""))
-
-
-def choose_layout(kind: str, layout: str | None, chunks: Sequence[int] | None) -> str:
-    """The layout to store ``kind`` in: packed for a symmetric matrix unless another is asked for.
-
-    Raises
-    ------
-    BadInputError
-        An unknown layout, packed for another kind, or packed with chunks that are not square.
-    """
-    if layout is not None and layout not in LAYOUTS:
-        raise BadInputError(f"unknown layout {layout!r}: {closest(layout, list(LAYOUTS))}")
-    if kind != "symmetric":
-        require(layout != "packed", f"layout='packed' is for kind='symmetric', not for kind={kind!r}: leave layout out")
-        return "full"
-    if layout != "full" and chunks is not None and chunks[0] != chunks[1]:
-        raise BadInputError(
-            f"chunks={tuple(chunks)} are not square, and a packed symmetric matrix needs square ones: pass two equal "
-            "numbers, or layout='full' (--layout full)"
-        )
-    return layout or "packed"
+    said = traits_of(kind).without_rows
+    require(not said, f"{path} {said}")
 
 
 def real_array(given: Any, what: str, form: str = "rows x columns") -> np.ndarray:
@@ -180,56 +166,3 @@ def number_array(given: Any, what: str, form: str = "rows x columns") -> np.ndar
     require(array.dtype.kind in "iufbc", f"{what} of type {array.dtype}: give real numbers, as numpy.asarray(x, float)")
     widest = {"f": np.float64, "c": np.complex128}.get(array.dtype.kind)  # no store holds numpy.longdouble
     return np.asarray(array, widest if widest and array.dtype.itemsize > np.dtype(widest).itemsize else None)
-
-
-# Whether a stored matrix is its own mirror image: one tolerance and one sentence for every layout.
-
-
-def require_symmetric(array: Any) -> None:
-    """Compare block (i, j) with block (j, i) transposed, a pair at a time (A = A^T up to rounding).
-
-    Raises
-    ------
-    BadInputError
-        Not square, or an entry differs from its mirror image by more than 4 machine_eps of the larger one.
-    """
-    n, side = array.shape[0], array.chunks[0]
-    if array.shape != (n, n):
-        raise not_square(array.shape[0], array.shape[1])
-    for top in range(0, n, side):
-        for left in range(top, n, side):
-            rows, columns = slice(top, min(n, top + side)), slice(left, min(n, left + side))
-            block = np.asarray(array[rows, columns])
-            mirror = block.T if top == left else np.asarray(array[columns, rows]).T
-            require_mirrored(block, mirror, top, left)
-
-
-def require_mirrored(block: np.ndarray, mirror: np.ndarray, top: int, left: int) -> None:
-    """``block``, whose first entry is (top, left), against the transpose ``mirror`` of the block opposite.
-
-    Raises
-    ------
-    BadInputError
-        An entry differs by more than 4 machine_eps of the larger one (integers: at all); it is named.
-    """
-    wrong = block != mirror
-    if block.dtype.kind == "f" and wrong.any():
-        tolerance = 4 * np.finfo(block.dtype).eps
-        with np.errstate(over="ignore"):
-            wrong = np.abs(block - mirror) > tolerance * np.maximum(np.abs(block), np.abs(mirror))
-    if wrong.any():
-        i, j = (int(n) for n in np.argwhere(wrong)[0])
-        raise BadInputError(
-            f"not symmetric: entry ({top + i}, {left + j}) is {block[i, j]!s} and entry ({left + j}, "
-            f"{top + i}) is {mirror[i, j]!s}; pass kind='matrix', or symmetrise with (A + A.T)/2"
-        )
-
-
-def not_square(rows: int, columns: int) -> BadInputError:
-    return BadInputError(f"a symmetric matrix is square; this one is {rows} x {columns}")
-
-
-def size_of_matrix(trace: float, squared_frobenius: float) -> dict[str, float | None]:
-    """Trace and squared Frobenius norm for the record; None for what float64 cannot hold (JSON has no infinity)."""
-    held = {"trace": trace, "squared_frobenius": squared_frobenius}
-    return {name: value if np.isfinite(value) else None for name, value in held.items()}

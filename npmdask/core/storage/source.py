@@ -33,10 +33,12 @@ from npmdask.core.storage.kinds import (
     KINDS,
     MATRICES,
     TENSOR,
+    Traits,
     number_array,
     real_array,
     require_cube,
     require_square_matrices,
+    traits_of,
 )
 from npmdask.core.storage.labels import Axis, Labels, axis_of, gene_labels
 from npmdask.core.storage.paths import is_url, is_zarr, local_path, require_no_credentials
@@ -44,11 +46,10 @@ from npmdask.core.storage.readers import Reader
 from npmdask.core.storage.readers.dense import DenseReader
 from npmdask.core.storage.readers.sparse import open_csr
 from npmdask.core.storage.safe_open import mark_of, of_budget, open_node, require_no_pickle
-from npmdask.errors import BadInputError, closest, require, warn
+from npmdask.errors import BadInputError, closest, first_of, require, warn
 
 RUN = "run.json"  # a file in a folder that is no array and yet may be data: a stored Gram
 IN_MEMORY = "memory, "  # of what a program holds: so begins what is written down instead of a path
-OF_COMPLEX = ("samples", "matrix", "symmetric")  # kinds of data that may be complex
 Opener = Callable[[str], Any]  # of a URL: npmdask.containers.computed.Rows
 OF_URL = "://"  # so end schemes among the keys of the table of sources
 ENTRY_POINTS = "npmdask.sources"  # group of an installed package: scheme = module:opener
@@ -99,6 +100,11 @@ def register_source(scheme: str, opener: Opener) -> None:
 def schemes() -> list[str]:
     """Return the schemes of URLs that features open."""
     return [key.removesuffix(OF_URL) for key in features.keys("sources", ours=True) if key.endswith(OF_URL)]
+
+
+def is_remote(source: object) -> bool:
+    """Say whether ``source`` is the URL of an object store."""
+    return isinstance(source, str) and OF_URL in source and source.partition(OF_URL)[0] in schemes()
 
 
 def is_registered(source: Any) -> bool:
@@ -167,6 +173,11 @@ class Source:
     gaps: bool = False
     notes: tuple[str, ...] = ()
     order: np.ndarray | None = None
+
+    @property
+    def traits(self) -> Traits:
+        """What there is to know of data of their kind."""
+        return traits_of(self.kind)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -308,7 +319,7 @@ def _require_complex(opened: Source, *, taken: bool) -> None:
             f"{opened.path} holds {opened.dtype}, but real numbers are needed here: only npmdask.top_k and `npmdask "
             "run` on dense rows accept complex numbers. Give real and imaginary parts as separate columns"
         )
-    if opened.kind not in OF_COMPLEX:
+    if not opened.traits.may_be_complex:
         raise BadInputError(
             f"{opened.path} holds {opened.dtype}, which kind = {opened.kind!r} does not allow: use kind = 'samples', "
             "'matrix' or 'symmetric' (Hermitian)"
@@ -361,7 +372,7 @@ def _opened_at(source: str | Path, asked: Asked) -> Source:
 
 def _numbers_of(kind: str | None) -> Callable[[Any, str], np.ndarray]:
     """What makes an array of what lies in memory, of a kind that may be complex and of others."""
-    return number_array if kind is None or kind in OF_COMPLEX else real_array
+    return number_array if kind is None or traits_of(kind).may_be_complex else real_array
 
 
 def _array_of(given: Any, *, gaps: bool, numbers: Callable[[Any, str], np.ndarray]) -> np.ndarray:
@@ -401,9 +412,9 @@ def open_array(given: Any, asked: Asked) -> Source:
     """Open what lies in memory: an array, or what NumPy makes one of."""
     array, side = _array_of(given, gaps=asked.gaps, numbers=_numbers_of(asked.kind)), None
     require_computed(asked)
-    if asked.kind == "tensor":
-        return features.required("sources", "tensor")(array, asked)
-    if asked.kind == "matrices":
+    if (traits := traits_of(asked.kind)).cube:
+        return features.required("sources", asked.kind or "")(array, asked)
+    if traits.flattened:
         n, side = require_square_matrices(array.shape, "the array")
         array = array.reshape(n, -1)
     if array.ndim != 2:
@@ -490,7 +501,7 @@ def content_of(array: np.ndarray) -> str:
 
 
 def _plain(array: Any, path: str, kind: str | None) -> Source:
-    if kind == "tensor":
+    if traits_of(kind).cube:
         raise _never_packed(array, path)
     if array.ndim != 2 or 0 in array.shape:
         first = "matrices (n x d x d) and tensors (d x d x d) are ingested first, with `--kind matrices` or `tensor`"
@@ -553,8 +564,8 @@ def _registered(group: Any, path: str, kind: str, record: dict[str, Any]) -> Sou
         if "truth/basis" in beside:
             truth = Truth(basis=beside["truth/basis"], values=beside["truth/values"])
         reader: Reader
-        if record["kind"] == "tensor":
-            reader = features.required("readers", "tensor")(group["data"], shape[0], beside["checksums"])
+        if (traits := traits_of(record["kind"])).cube:
+            reader = features.required("readers", record["kind"])(group["data"], shape[0], beside["checksums"])
         elif record.get("layout") == "packed":
             reader = features.required("readers", "packed")(group["data"], shape[0], beside["checksums"])
         elif "X" in group:
@@ -579,7 +590,7 @@ def _registered(group: Any, path: str, kind: str, record: dict[str, Any]) -> Sou
         digests=digests,
         gaps=record.get("gaps", False),
         registered=True,
-        mirrored=record["kind"] in ("symmetric", "tensor"),
+        mirrored=traits.mirrored,
         trace=record.get("trace"),
         squared_frobenius=record.get("squared_frobenius"),
         statistics=ColumnStatistics.of(beside, shape[0], sparse=reader.layout == "csr") if known else None,
@@ -640,7 +651,7 @@ def _group(group: Any, path: str, kind: str | None) -> Source:
         )
     if "call_genotype" in group:
         raise genotypes(path)
-    dimensions, said = (3, "three") if kind == "tensor" else (2, "two")
+    dimensions, said = (3, "three") if traits_of(kind).cube else (2, "two")
     nodes = dict(group.arrays())
     only, arrays = the_only({name: array.shape for name, array in nodes.items()}, dimensions, nodes)
     if only is not None:
@@ -656,34 +667,25 @@ def _group(group: Any, path: str, kind: str | None) -> Source:
 
 
 def consistent(source: Source) -> Source:
-    layout = source.reader.layout
-    if layout == "tensor" and source.kind != "tensor":
-        raise BadInputError(
-            f"{source.path} holds a symmetric tensor of order three ({source.dimension} x {source.dimension} x "
-            f"{source.dimension}), which kind = {source.kind!r} does not fit; use kind = 'tensor'"
-        )
-    if source.kind == "tensor" and layout != "tensor":
-        raise BadInputError(f"{source.path} has shape {source.shape}: {TENSOR}; leave kind out for what is stored here")
-    if source.side is not None and (source.kind != "matrices" or source.side**2 != source.shape[1]):
-        raise BadInputError(
-            f"{source.path} holds {source.side} x {source.side} matrices as rows of {source.shape[1]} numbers, which "
-            f"kind = {source.kind!r} does not fit; use kind = 'matrices'"
-        )
-    if source.kind == "matrices" and source.side is None:
-        raise BadInputError(
-            f"{source.path} has shape {source.shape}: {MATRICES}; make a store with "
-            "`npmdask ingest SRC DEST --kind matrices`"
-        )
-    if layout == "triangle" and source.kind != "symmetric":
-        raise BadInputError(
-            f"{source.path} holds the upper triangle of a symmetric matrix only, which kind = {source.kind!r} does not "
-            "fit; use kind = 'symmetric', or store all of it with `npmdask ingest --kind symmetric --layout full`"
-        )
-    if (layout == "csr") != (source.kind == "sparse"):
-        stored = "sparse (CSR)" if layout == "csr" else "dense"
-        raise BadInputError(f"{source.path} is stored {stored}, which kind = {source.kind!r} does not fit")
-    if source.kind == "symmetric" and source.shape[0] != source.shape[1]:
-        raise BadInputError(
-            f"{source.path} has shape {source.shape}: a symmetric matrix is square; use kind = 'matrix' or 'samples'"
-        )
+    layout, traits, side = source.reader.layout, source.traits, source.side
+    cubes, shape, unfit = layout == "tensor", source.shape, f"which kind = {source.kind!r} does not fit"
+    stored = "sparse (CSR)" if layout == "csr" else "dense"
+    wrong = {
+        f"holds a symmetric tensor of order three ({source.dimension} x {source.dimension} x {source.dimension}), "
+        f"{unfit}; use kind = 'tensor'": cubes and not traits.cube,
+        f"has shape {shape}: {TENSOR}; leave kind out for what is stored here": traits.cube and not cubes,
+        f"holds {side} x {side} matrices as rows of {shape[1]} numbers, {unfit}; use kind = 'matrices'": (
+            side is not None and (not traits.flattened or side**2 != shape[1])
+        ),
+        f"has shape {shape}: {MATRICES}; make a store with `npmdask ingest SRC DEST --kind matrices`": (
+            traits.flattened and side is None
+        ),
+        f"holds the upper triangle of a symmetric matrix only, {unfit}; use kind = 'symmetric', or store all of it "
+        "with `npmdask ingest --kind symmetric --layout full`": layout == "triangle" and not traits.square,
+        f"is stored {stored}, {unfit}": (layout == "csr") != traits.sparse,
+        f"has shape {shape}: a symmetric matrix is square; use kind = 'matrix' or 'samples'": (
+            traits.square and shape[0] != shape[1]
+        ),
+    }
+    require(not (why := first_of(wrong)), f"{source.path} {why}")
     return source

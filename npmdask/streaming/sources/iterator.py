@@ -17,7 +17,7 @@ from npmdask.core.storage.checksum import fingerprint
 from npmdask.core.storage.columns import names_of_rows
 from npmdask.core.storage.kinds import real_array
 from npmdask.core.storage.labels import of_columns
-from npmdask.errors import BadInputError, Later, NpmdaskError, RefusedError, closest, require
+from npmdask.errors import BadInputError, Later, NpmdaskError, RefusedError, require, require_known
 from npmdask.formats.numpy_files import npy_header
 from npmdask.formats.tables import is_header
 from npmdask.streaming.sources import BatchedStream, Position, RowBlock, count_of, require_count, require_same
@@ -256,8 +256,7 @@ def standard_input(
         "npy": lambda: _npy(source, columns),
         "float32": lambda: _raw(source, columns),
     }
-    if format not in openers:
-        raise BadInputError(f"unknown format {format!r}: {closest(str(format), list(openers))}")
+    require_known(format, openers, "unknown format")
     rows = IteratorRows(openers[format](), columns=columns, non_finite=non_finite, gaps=gaps, name=NAME)
     return rows
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +14,16 @@ import scipy.sparse as sp
 import zarr
 
 import npmdask
-from npmdask import api
 from npmdask.core.algorithms import GramKrylov, gram, state_fields
-from npmdask.core.checkpoint.store import RunStore
 from npmdask.core.execution.memory import tree_rss
 from npmdask.core.numerics.random import generator
 from npmdask.core.operators import gram_matrix
 from npmdask.core.runs import automatic
 from npmdask.core.runs.automatic import posed
-from npmdask.core.runs.build import make_problem
-from npmdask.core.runs.observers import Observer
 from npmdask.core.runs.problem import Request
 from npmdask.core.runs.resources import Resources
 from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError, MemoryRefusedError, NpmdaskError, RefusedError
-from npmdask.formats.ingest import ingest
 from tests.conftest import write_zarr
 from tests.core.algorithms.answers import ROUNDING, fault
 
@@ -191,59 +185,6 @@ def test_float32_ends_in_float64_where_the_tolerance_asks_for_it(monkeypatch: py
     assert steps[0] == 1 < steps[1]
     a = x.astype(float) - x.mean(axis=0, dtype=float)
     np.testing.assert_allclose(solution.values, np.linalg.eigvalsh(a.T @ a / 4000)[::-1][:3], rtol=1e-11)
-
-
-@pytest.mark.parametrize("single", [False, True])
-def test_a_run_that_is_cut_short_goes_on_with_the_same_bits(
-    single: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gram, "SINGLE_COLUMNS", 0 if single else 1024)
-    x = normal(np.random.default_rng(2), 2000, 50).astype(np.float32)
-    asked: dict[str, Any] = {"kind": "samples", "center": True, "tol": 1e-7, "algorithm": "gram"}
-    np.save(tmp_path / "x.npy", x)
-    ingest(tmp_path / "x.npy", tmp_path / "x.zarr")
-    whole = npmdask.top_k(tmp_path / "x.zarr", 3, store=tmp_path / "whole", **asked)
-    short = npmdask.top_k(tmp_path / "x.zarr", 3, store=tmp_path / "short", max_steps=1, **asked)
-    assert short.converged != single
-    if single:
-        assert "max_steps = 1" in short.outcome.sentence
-        again = npmdask.resume(tmp_path / "short", max_steps=10)
-        assert again.basis.tobytes() == whole.basis.tobytes() and again.values.tobytes() == whole.values.tobytes()
-    assert RunStore(tmp_path / "whole").read_spec()["algorithm"]["name"] == "gram"  # type: ignore[index]
-
-
-def test_further_components_are_no_surer_than_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Products of a float32 matrix, locked as if they were exact, were bounded by 3e-14 and off by 4e-9."""
-    monkeypatch.setattr(gram, "SINGLE_COLUMNS", 0)
-    x = normal(np.random.default_rng(1), 4000, 80).astype(np.float32)
-    np.save(tmp_path / "x.npy", x)
-    ingest(tmp_path / "x.npy", tmp_path / "x.zarr")
-    asked: dict[str, Any] = {"kind": "samples", "algorithm": "gram", "tol": 1e-3}
-    first = npmdask.top_k(tmp_path / "x.zarr", 3, store=tmp_path / "first", **asked)
-    assert first.steps == 1
-    for number, more in enumerate((2, 4)):
-        found = npmdask.deflate(tmp_path / "first", more, store=tmp_path / f"more-{number}")
-        values = np.linalg.eigvalsh(x.T.astype(float) @ x.astype(float) / 4000)[::-1][: 3 + more]
-        assert found.converged and found.data_passes == 1
-        certificate: Any = found.certificate
-        for level in certificate["levels"]:
-            bounds = [np.inf if error is None else error for error in level["value_errors"]]
-            assert (np.abs(found.values - values) <= bounds).all(), level["ground"]
-
-
-def test_means_that_a_store_does_not_have_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Later passes, of blocks, need them: float32 was not enough."""
-    monkeypatch.setattr(gram, "SINGLE_COLUMNS", 0)
-    x = (normal(np.random.default_rng(4), 2000, 40) + 3.0).astype(np.float32)
-    np.save(tmp_path / "x.npy", x)
-    ingest(tmp_path / "x.npy", tmp_path / "x.zarr", kind="samples")
-    source = replace(open_source(tmp_path / "x.zarr"), statistics=None)
-    problem = make_problem(source, Request(target_rank=3, center=True, tol=1e-7, algorithm="gram"))
-    found = api.solve(problem, tmp_path / "run", Resources(), Observer())
-    a = x.astype(float) - x.mean(axis=0, dtype=float)
-    assert found.steps > 1 and found.converged
-    np.testing.assert_allclose(found.values, np.linalg.eigvalsh(a.T @ a / 2000)[::-1][:3], rtol=1e-11)
-    np.testing.assert_allclose(found.mean, x.mean(axis=0, dtype=float), rtol=1e-12)
 
 
 def test_a_state_is_what_a_checkpoint_holds_of_it() -> None:

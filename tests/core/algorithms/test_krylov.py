@@ -12,9 +12,8 @@ from npmdask.core.algorithms import BlockKrylov, Info, PowerMethod, Query, Resul
 from npmdask.core.algorithms.stopping import Outcome, ResidualRule, StepView
 from npmdask.core.execution.executor import single_threaded_blas
 from npmdask.core.numerics.random import generator
-from npmdask.core.numerics.subspaces import Block, random_orthonormal
+from npmdask.core.numerics.subspaces import Block, max_sin_theta, random_orthonormal
 from npmdask.errors import BadInputError
-from npmdask.theory.diagnostics import max_sin_theta
 from tests.conftest import planted
 
 Product = Callable[[Block], Block]

@@ -12,7 +12,6 @@ import zarr
 import npmdask
 from npmdask.core.algorithms import krylov
 from npmdask.core.certificates.bounds import Certificate, Evidence, certify, rounding_of
-from npmdask.core.checkpoint.store import RunStore
 from npmdask.core.execution.memory import tree_rss
 from npmdask.core.operators import Gram, View
 from npmdask.core.runs import automatic, results
@@ -21,7 +20,6 @@ from npmdask.core.runs.problem import Request
 from npmdask.core.runs.resources import Resources
 from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.formats.ingest import ingest
 from tests.core.algorithms.families import FAMILIES, of_spectrum
 
 MIXED: dict[str, Any] = {"algorithm": "krylov", "options": {"precision": "mixed"}}
@@ -215,47 +213,12 @@ def test_what_formed_the_space_in_float32_counts_after_a_last_step_in_float64(mo
 
 
 @pytest.mark.slow
-def test_a_run_that_is_cut_short_goes_on_with_the_same_bits(tmp_path: Path) -> None:
-    x = of_spectrum(np.arange(1, 61) ** -0.5, 4000, np.random.default_rng(2)).astype(np.float32)
-    np.save(tmp_path / "x.npy", x)
-    ingest(tmp_path / "x.npy", tmp_path / "x.zarr", kind="samples")
-    asked: dict[str, Any] = {"center": True, "scale": True, **MIXED}
-    whole = npmdask.top_k(tmp_path / "x.zarr", 3, store=tmp_path / "whole", **asked)
-    precisions = [step["precision"] for step in (RunStore(tmp_path / "whole").last_meta() or {})["history"]]
-    change = precisions.index("float64")
-    assert 2 < change == len(precisions) - 1
-    for steps in (2, change):  # in float32, and where float64 is about to begin
-        store = tmp_path / f"after-{steps}"
-        assert not npmdask.top_k(tmp_path / "x.zarr", 3, store=store, max_steps=steps, **asked).converged
-        again = npmdask.resume(store, max_steps=50)
-        assert again.steps == whole.steps and again.basis.tobytes() == whole.basis.tobytes()
-        assert again.certificate == whole.certificate
-    spec = RunStore(tmp_path / "whole").read_spec() or {}
-    assert spec["algorithm"]["options"] == {"precision": "mixed"}
-    with pytest.raises(RefusedError, match="algorithm\\.options"):
-        npmdask.top_k(
-            tmp_path / "x.zarr", 3, store=tmp_path / "whole", **{**asked, "options": {"precision": "float64"}}
-        )
-
-
-@pytest.mark.slow
 def test_threads_change_no_bit(tmp_path: Path) -> None:
     x = of_spectrum(np.arange(1, 41) ** -0.5, 3000, np.random.default_rng(2)).astype(np.float32)
     array = zarr.create_array(tmp_path / "x.zarr", shape=x.shape, chunks=(250, 40), dtype="f4")
     array[:] = x
     one, two = (npmdask.top_k(tmp_path / "x.zarr", 3, kind="samples", threads=t, **MIXED) for t in (1, 2))
     assert one.basis.tobytes() == two.basis.tobytes()
-
-
-@pytest.mark.slow
-def test_further_components_are_found_in_float64(tmp_path: Path) -> None:
-    x = of_spectrum(np.arange(1, 41) ** -0.5, 3000, np.random.default_rng(6)).astype(np.float32)
-    np.save(tmp_path / "x.npy", x)
-    ingest(tmp_path / "x.npy", tmp_path / "x.zarr", kind="samples")
-    npmdask.top_k(tmp_path / "x.zarr", 3, store=tmp_path / "first", **MIXED)
-    more = npmdask.deflate(tmp_path / "first", 2, store=tmp_path / "more")
-    assert more.converged
-    np.testing.assert_allclose(more.values, np.linalg.eigvalsh(x.T.astype(float) @ x / 3000)[:-6:-1], rtol=1e-8)
 
 
 @pytest.mark.parametrize(
@@ -311,32 +274,6 @@ def test_float32_where_passes_are_arithmetic(monkeypatch: pytest.MonkeyPatch) ->
     assert "precision" not in chosen((20_000, 3000), mechanism="gaussian", stddev=1.0)
     assert "precision" not in chosen((500_000_000, 3000)), "read from a disk in every pass"
     assert chosen((20_000, 3000), algorithm="krylov", options={"precision": "float64"}) == {"precision": "float64"}
-
-
-@pytest.mark.slow
-def test_a_store_keeps_what_it_was_begun_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store of an earlier version has no options: it goes on with three blocks in float64."""
-    rows = of_spectrum(np.arange(1, 31) ** -0.5, 2000, np.random.default_rng(3)).astype(np.float32)
-    np.save(tmp_path / "x.npy", rows)
-    x = tmp_path / "x.zarr"
-    ingest(tmp_path / "x.npy", x, kind="samples")
-    asked: dict[str, Any] = {"tol": 1e-6}
-    before = npmdask.top_k(x, 3, store=tmp_path / "old", max_steps=2, **asked)
-    assert "options" not in (RunStore(tmp_path / "old").read_spec() or {})["algorithm"]
-    monkeypatch.setattr(automatic, "LARGE", 0)
-    monkeypatch.setattr(automatic, "TALL", 10**9)  # no matrix is formed
-    new = npmdask.top_k(x, 3, store=tmp_path / "new", **asked)
-    assert (RunStore(tmp_path / "new").read_spec() or {})["algorithm"]["options"] == {"precision": "mixed"}
-    monkeypatch.setattr(automatic, "LARGE", 2**40)
-    again = npmdask.top_k(x, 3, store=tmp_path / "new", **asked)
-    assert again.data_passes == 0 and again.basis.tobytes() == new.basis.tobytes()
-    monkeypatch.setattr(automatic, "LARGE", 0)
-    same = npmdask.top_k(x, 3, store=tmp_path / "old", max_steps=2, **asked)
-    assert same.data_passes == 0 and same.basis.tobytes() == before.basis.tobytes()
-    old = npmdask.resume(tmp_path / "old", max_steps=50)
-    assert before.steps == 2 and old.converged
-    history = (RunStore(tmp_path / "old").last_meta() or {})["history"]
-    assert {step["precision"] for step in history} == {"float64"}
 
 
 @pytest.mark.slow

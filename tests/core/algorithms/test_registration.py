@@ -11,14 +11,12 @@ import numpy as np
 import pytest
 
 import npmdask
-from npmdask.api import resume
 from npmdask.cli.main import main
 from npmdask.core.algorithms import REGISTRY, Info, PowerMethod, Query, Question, Result, Seen, register_algorithm
 from npmdask.core.checkpoint.store import RunStore
 from npmdask.core.numerics.subspaces import Block, rayleigh_ritz
 from npmdask.core.runs.observers import Observer
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.manage.report import write_report
 from tests.conftest import planted, write_zarr
 
 SPECTRUM = 0.7 ** np.arange(30) * 10
@@ -122,27 +120,6 @@ class AfterTwo(Observer):
     def on_step(self, step: Any) -> None:
         if step.number == 2:
             raise Stop
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("known")
-def test_through_python_with_a_kill_a_resume_and_a_report(data: Path, tmp_path: Path) -> None:
-    """It is this algorithm that runs, not block Krylov in its place; and its certificate is right."""
-    truth = npmdask.top_k(data, 3)
-    asked: dict[str, Any] = {"algorithm": "heavy-ball", "options": {"beta": 0.1}, "iteration_rank": 8}
-    whole = npmdask.top_k(data, 3, store=tmp_path / "whole", **asked)
-    with pytest.raises(Stop):
-        npmdask.top_k(data, 3, store=tmp_path / "run", observer=AfterTwo(), **asked)
-    last = RunStore(tmp_path / "run").last_step()
-    assert last is not None and "before" in last[0]
-    again = resume(tmp_path / "run")
-    assert isinstance(again, npmdask.Solution) and again.converged and again.steps > 2
-    assert again.basis.tobytes() == whole.basis.tobytes()
-    np.testing.assert_allclose(again.values, truth.values, rtol=1e-12)
-    assert again.total_data_passes == again.steps + 2, "the left vectors, and a pass with the vectors of the answer"
-    assert again.certificate is not None and max(again.certificate["nearest"]) < 1e-6
-    page = write_report(tmp_path / "run").read_text()
-    assert "heavy-ball" in page
 
 
 @pytest.mark.slow

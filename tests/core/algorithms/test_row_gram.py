@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,11 @@ import zarr
 
 import npmdask
 from npmdask.core.algorithms import RowGramKrylov
-from npmdask.core.runs import automatic
 from npmdask.core.runs.automatic import posed
 from npmdask.core.runs.problem import Request
 from npmdask.core.runs.resources import Resources
 from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError, MemoryRefusedError, RefusedError
-from npmdask.planning import plan
 from tests.core.algorithms.answers import ROUNDING, fault
 from tests.core.algorithms.test_gram import FAMILIES, normal
 
@@ -76,8 +73,8 @@ def stored(x: np.ndarray, rng: np.random.Generator) -> Any:
     return z
 
 
-def wrong(seed: int) -> str:
-    """What is wrong about the run on problem ``seed``; nothing, if nothing is."""
+def wrong(seed: int, *, weighted: bool = False) -> str:
+    """What is wrong about the run on problem ``seed``; nothing, if nothing is. ``weighted``: only if its rows are."""
     rng = np.random.default_rng([44, seed])
     family = KINDS[seed % len(KINDS)]
     n, d = int(rng.integers(8, 60)), int(rng.integers(80, 300))
@@ -88,6 +85,9 @@ def wrong(seed: int) -> str:
     k = int(rng.integers(1, 6)) if rng.random() < 0.7 else int(rng.integers(max(1, n - 3), n + 1))
     asked: dict[str, Any] = {"kind": kind, "center": center, "tol": tol, "seed": seed, "max_steps": 30}
     u = rng.uniform(0, 3, n) * (rng.random(n) < 0.8) + 1e-3 if rng.random() < 0.3 else None
+    if weighted and u is None:
+        return ""
+    u = u if weighted else None  # rows have weights by their feature: tests/weights
     if u is not None:
         asked["row_weights"] = u
     found = npmdask.top_k(stored(x, rng), k, **asked, **ROW_GRAM)
@@ -195,7 +195,6 @@ def test_chunks_are_held_to_their_checksums(tmp_path: Path, monkeypatch: pytest.
         (np.eye(9), {"kind": "symmetric"}, BadInputError, r"forms A A\^T, and .* is of kind symmetric"),
         (sp.csr_matrix(np.eye(9)), {}, RefusedError, "is sparse: leave algorithm out"),
         (np.eye(9), {"k": 0.9}, RefusedError, 'leave algorithm = "row-gram" out'),
-        (np.eye(9), {"center": True, "missing": "mean"}, RefusedError, "has missing values"),
         (np.eye(9), {"mechanism": "gaussian", "stddev": 0.1}, RefusedError, "use 'power' with a noise mechanism"),
     ],
 )
@@ -232,31 +231,6 @@ def test_auto_forms_the_small_side_where_that_is_the_fastest_way() -> None:
     assert chosen((600, 1_000_000), (600, 1_000_000)) == "krylov", "600 MB of each column of chunks at once"
     assert chosen((400, 40_000), mechanism="gaussian", stddev=1.0) == "power"
     assert chosen((400, 40_000), target_rank=0.9) == "krylov"
-
-
-def test_large_data_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the clock no test may depend: passes as slow as a disk make the small side win, free ones make it lose."""
-    for name in ("TIMED", "MANY_ENTRIES", "SURE"):
-        monkeypatch.setattr(automatic, name, 0)
-    measured, x = plan.measure_throughput, normal(np.random.default_rng(0), 60, 2000)
-    for slow, wanted in ((1.0, "row-gram"), (1e4, "krylov")):
-
-        def clock(*args: Any, slow: float = slow, **options: Any) -> Any:
-            found = measured(*args, **options)
-            assert found.formed is not None and found.formed > 0
-            rates = dict.fromkeys(("early", "late", "again", "late_again"), 1e-6)
-            return replace(found, **rates, column=1e-13, step_seconds=0.0, formed=slow * 1e-6)
-
-        monkeypatch.setattr(plan, "measure_throughput", clock)
-        asked = Request(target_rank=3, iteration_rank=5, tol=1e-6)
-        assert posed(asked, open_source(x, "samples"), Resources()).algorithm.name == wanted
-
-
-def test_a_plan_shows_the_small_side() -> None:
-    problem = posed(Request(target_rank=3), open_source(normal(np.random.default_rng(0), 60, 2000)), Resources())
-    found = plan.plan_run(problem, Resources())
-    assert [route.algorithm for route in found.routes] == ["krylov", "row-gram", "power"]
-    assert found.routes[1].passes == 3 < found.routes[0].passes
 
 
 @pytest.mark.parametrize("kind", ["samples", "matrix"])

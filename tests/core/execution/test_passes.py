@@ -14,8 +14,7 @@ import scipy.sparse as sp
 import zarr
 
 from npmdask.core.execution.threads import Threads
-from npmdask.core.operators import Partial
-from npmdask.core.operators.gram import SparseGram
+from npmdask.core.operators import Partial, SparseGram
 from npmdask.core.storage.readers.dense import ReadStats
 from npmdask.core.storage.readers.sparse import Fragment
 from npmdask.core.storage.source import open_source

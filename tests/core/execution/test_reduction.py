@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import stat
 import subprocess
@@ -18,8 +17,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import npmdask.core.operators._protocol as protocol
-from npmdask.cluster.distributed_pass import DistributedPass
-from npmdask.cluster.workers import Processes
 from npmdask.core.checkpoint.store import RunStore
 from npmdask.core.execution.executor import Threads, single_threaded_blas
 from npmdask.core.execution.reduction import (
@@ -39,12 +36,6 @@ from npmdask.core.operators import ColumnMoments, Gram, LeftProduct, Operator, P
 from npmdask.core.runs.session import keeper_of
 from npmdask.core.storage.readers.dense import ReadStats
 from npmdask.core.storage.source import open_source
-from npmdask.dilation.operator import Dilation, SparseDilation
-from npmdask.latent.likelihood_sums import MixtureExpectations, SourceContrasts
-from npmdask.latent.sample_moments import MixtureSpread, SampleFourth
-from npmdask.symmetric.operator import Symmetric, Triangle
-from npmdask.symmetric.reader import TriangleReader
-from npmdask.topics.word_moments import TripleBlocks, WhitenedTriples, WordTotals, WordTriples
 from tests.conftest import often, planted, same_bytes, write_zarr
 from tests.core.operators.test_operators import ignore, write_csr
 
@@ -101,20 +92,6 @@ def test_joins_of_four_parts_have_the_bits_of_the_tree(
             assert joins <= len(parts) / 3 + 2
 
 
-@pytest.mark.parametrize("slots", [1, 8, 256, 100_000])
-@pytest.mark.parametrize("terabytes", [0.001, 1, 100, 10_000])
-def test_the_tasks_of_a_pass_are_bounded_whatever_the_size_of_the_data(
-    terabytes: float, slots: int, tmp_path: Path
-) -> None:
-    """An array of chunks of 128 MB, none of which is there. Mutants: no MOST_TASKS; no list of at most 4096 runs."""
-    shape = (int(terabytes * 10**12) // 80_000, 10_000)
-    zarr.create_array(tmp_path / "x.zarr", shape=shape, chunks=(1600, 10_000), dtype="f8")
-    operator = Gram(reader=open_source(tmp_path / "x.zarr", "samples").reader)
-    made = DistributedPass(None, operator, np.eye(1), runs_of(operator), PassCheckpoint(), slots)
-    assert len(made.tasks) <= max(1024, min(4 * slots, 4096))
-    assert made.joins <= len(made.tasks) / 3 + 2
-
-
 def total(records: list[ReadStats]) -> int:
     return sum(record.bytes_read for record in records)
 
@@ -124,47 +101,24 @@ def many_runs(patch: Any) -> None:
     patch.setattr(protocol, "COLUMN_BYTES", 1)
 
 
-NAMES = ["gram", "left", "moments", "spread", "fourth", "dilation", "sparse moments", "sparse dilation", "words"]
-NAMES += ["expectations", "contrasts", "triples", "white", "blocks", "symmetric", "triangle", "sparse"]
+NAMES = ["gram", "left", "moments", "sparse moments", "sparse"]
 
 
 @pytest.fixture(scope="module")
 def operators(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Operator]:
+    """Those of the core; those of features are in tests/contract."""
     folder = tmp_path_factory.mktemp("operators")
     rng = np.random.default_rng(0)
     x = rng.standard_normal((700, 30))
-    a = rng.standard_normal((90, 90))
     matrix = sp.random(900, 40, density=0.3, format="csr", rng=rng)
     dense: Any = open_source(write_zarr(folder / "x", x, (11, 30))).reader
     csr: Any = open_source(write_csr(folder / "s", matrix, 101)).reader
-    documents = sp.csr_matrix(rng.poisson(0.3, (900, 40)).astype(float))
-    counts: Any = open_source(write_csr(folder / "w", documents, 97)).reader
-    totals = WordTotals(reader=counts)
-    words = totals.sums_of(Threads(1).run_pass(totals, np.zeros((40, 1)), ignore)[0])
     left = zarr.create_array({}, shape=(700, 3), dtype="f8", chunks=(11, 3))
     return {
         "gram": Gram(reader=dense, view=View(shift=x.mean(0))),
         "left": LeftProduct(reader=dense, view=View(shift=x.mean(0)), target=left),
         "moments": ColumnMoments(reader=dense),
-        "spread": MixtureSpread(reader=dense, view=View(shift=x.mean(0))),
-        "fourth": SampleFourth(reader=dense, view=View(shift=x.mean(0))),
-        "expectations": MixtureExpectations(
-            reader=dense, view=View(shift=x.mean(0)), weights=np.full((1, 3), 1 / 3), variances=np.ones((1, 3))
-        ),
-        "contrasts": SourceContrasts(
-            reader=dense, view=View(shift=x.mean(0)), whitening=rng.standard_normal((30, 5)) / 5
-        ),
-        "dilation": Dilation(reader=dense),
         "sparse moments": ColumnMoments(reader=csr),
-        "sparse dilation": SparseDilation(reader=csr),
-        "words": totals,
-        "triples": WordTriples(reader=counts, sums=words, alpha0=0.7),
-        "white": WhitenedTriples(reader=counts, sums=words, whitening=rng.standard_normal((40, 4))),
-        "blocks": TripleBlocks(reader=counts, sums=words, side=7, wanted=range(2, 9), alpha0=0.7),
-        "symmetric": Symmetric(reader=open_source(write_zarr(folder / "a", a + a.T, (7, 90))).reader),
-        "triangle": Triangle(
-            reader=TriangleReader(array=zarr.open(write_zarr(folder / "t", a + a.T, (7, 7)), mode="r"))
-        ),
         "sparse": SparseGram(reader=csr),
     }
 
@@ -172,9 +126,12 @@ def operators(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Operator]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_from_any_known_parts_the_same_bits(operators: dict[str, Operator], monkeypatch: Any, name: str) -> None:
-    """Every task cut, every set of finished nodes, through a checkpoint and back."""
     many_runs(monkeypatch)
-    operator = operators[name]
+    goes_on_from_known_parts(operators[name])
+
+
+def goes_on_from_known_parts(operator: Operator) -> None:
+    """Every task cut, every set of finished nodes, through a checkpoint and back."""
     runs = runs_of(operator)
     assert len(runs) > 12
     block = np.random.default_rng(1).standard_normal((operator.block_rows, 3))
@@ -194,14 +151,18 @@ def test_from_any_known_parts_the_same_bits(operators: dict[str, Operator], monk
 @pytest.mark.slow
 def test_a_pass_of_one_run_is_the_same_with_and_without_a_graph(operators: dict[str, Operator]) -> None:
     for operator in operators.values():
-        (run,) = runs_of(operator)
-        block = np.random.default_rng(1).standard_normal((operator.block_rows, 3))
-        told: list[ReadStats] = []
-        product, record = Threads(2).run_pass(operator, block, told.append)
-        assert len(told) == 1 and told[0].bytes_read == record.bytes_read == operator.pass_bytes
-        keeper = PassCheckpoint({root(1): compute_node(operator, [run], root(1), block)})
-        again, known = Threads(2).run_pass(operator, block, ignore, keeper)
-        assert (again == product).all() and known == record
+        needs_no_graph(operator)
+
+
+def needs_no_graph(operator: Operator) -> None:
+    (run,) = runs_of(operator)
+    block = np.random.default_rng(1).standard_normal((operator.block_rows, 3))
+    told: list[ReadStats] = []
+    product, record = Threads(2).run_pass(operator, block, told.append)
+    assert len(told) == 1 and told[0].bytes_read == record.bytes_read == operator.pass_bytes
+    keeper = PassCheckpoint({root(1): compute_node(operator, [run], root(1), block)})
+    again, known = Threads(2).run_pass(operator, block, ignore, keeper)
+    assert (again == product).all() and known == record
 
 
 @pytest.mark.slow
@@ -266,42 +227,6 @@ def test_any_layout_any_order_any_number_of_threads(
     expected = x.astype("f8").T @ (x.astype("f8") @ block)
     np.testing.assert_allclose(one, expected, atol=(1e-5 if single else 1e-12) * max(1, m * n * 1e4))
     assert record.bytes_read == x.nbytes
-
-
-@pytest.mark.slow
-def test_one_two_and_four_worker_processes_give_the_same_bits_and_go_on_from_known_parts(tmp_path: Path) -> None:
-    x = np.random.default_rng(0).standard_normal((400_000, 100))
-    block = np.random.default_rng(1).standard_normal((100, 7))
-    operator = Gram(reader=open_source(write_zarr(tmp_path / "x.zarr", x, (5000, 100), compressors=None)).reader)
-    runs = runs_of(operator)
-    assert len(runs) >= 8
-    one, record = Threads(1).run_pass(operator, block, ignore)
-    with single_threaded_blas():
-        known = {node: compute_node(operator, runs, node, block) for node in (TreeNode(1, 1), TreeNode(0, 6))}
-    before, commits = dict(os.environ), 0
-    for workers in (1, 2, 4):
-        executor = Processes(workers, 1)
-        try:
-            kept: list[dict[TreeNode, Partial]] = []
-            keeper = PassCheckpoint(known, kept.append, seconds=0)
-            told: list[ReadStats] = []
-            product, other = executor.run_pass(operator, block, told.append, keeper)
-        finally:
-            executor.close()
-        assert (product == one).all()
-        assert other == record
-        assert total(told) == record.bytes_read - keeper.record().bytes_read
-        commits += len(kept)
-        for parts in kept:  # none has to be whole: the pass does not wait for a commit
-            runs_kept = [run for node in parts for run in node.runs(len(runs))]
-            assert len(set(runs_kept)) == len(runs_kept)
-            nbytes = x.nbytes * sum(len(runs[run]) for run in runs_kept) // operator.units
-            assert keeper.record().bytes_read < PassCheckpoint(parts).record().bytes_read == nbytes
-        assert all(not any(a != b and inside(a, b) for a in parts for b in parts) for parts in kept)
-        lost = [node for parts in kept for node in known if not any(inside(node, other) for other in parts)]
-        assert not lost, "what was known is in every commit, also before it reaches a worker"
-    assert commits
-    assert dict(os.environ) == before, "what workers are told is not left to us"
 
 
 SCRIPT = """

@@ -13,12 +13,13 @@ from npmdask.core.numerics.subspaces import (
     add_product,
     asymmetry,
     fix_signs,
+    max_sin_theta,
     orth,
+    principal_angle_sines,
     random_orthonormal,
     rayleigh_ritz,
     tall_qr,
 )
-from npmdask.theory.diagnostics import max_sin_theta, principal_angle_sines
 
 
 def test_orth_is_gram_schmidt() -> None:

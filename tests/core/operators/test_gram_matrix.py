@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 import npmdask.core.operators._protocol as protocol
 import npmdask.core.operators.gram_matrix as formed
-from npmdask.cluster.workers import Processes
 from npmdask.core.algorithms import Query
 from npmdask.core.checkpoint.store import RunStore
 from npmdask.core.execution.executor import Threads
@@ -222,20 +221,6 @@ def test_the_same_bits_in_threads_and_in_processes_and_after_a_kill(sparse: bool
         known = unpack(operator, *kept[-1])
         resumed = Threads(2).run_pass(operator, block, ignore, PassCheckpoint(known))[0]
     assert one.tobytes() == two.tobytes() == resumed.tobytes()
-
-
-@pytest.mark.slow
-def test_the_same_bits_in_worker_processes(tmp_path: Path) -> None:
-    x = np.random.default_rng(0).standard_normal((60_000, 80))
-    reader: Any = open_source(write_zarr(tmp_path / "x", x, (1000, 80))).reader
-    operator, block = GramMatrix(reader=reader, view=View(to_centre=True)), np.eye(80)[:, :3]
-    here = Threads(2).run_pass(operator, block, ignore)[0]
-    with_workers = Processes(2, 1)
-    try:
-        there = with_workers.run_pass(operator, block, ignore)[0]
-    finally:
-        with_workers.close()
-    assert here.tobytes() == there.tobytes()
 
 
 def test_a_pass_goes_on_only_with_sums_that_were_formed_in_the_same_way(tmp_path: Path) -> None:

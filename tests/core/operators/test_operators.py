@@ -14,7 +14,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import npmdask.core.operators._protocol as protocol
-from npmdask.cluster.workers import Processes
 from npmdask.core.algorithms import Query
 from npmdask.core.execution.executor import Threads
 from npmdask.core.execution.reduction import runs_of
@@ -23,13 +22,8 @@ from npmdask.core.storage.chunk_access import first_line
 from npmdask.core.storage.column_statistics import EntrySums
 from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError
-from npmdask.formats.writers.dense import DenseWriter
-from npmdask.formats.writers.sparse import SparseWriter
-from npmdask.latent.sample_moments import SampleTriples
-from npmdask.planning.chunk_advice import how_read
-from npmdask.privacy.clipped_entries import BoundedProduct
-from npmdask.privacy.clipped_rows import ClippedGram
-from npmdask.symmetric.operator import Symmetric
+from npmdask.writers.dense import DenseWriter
+from npmdask.writers.sparse import SparseWriter
 from tests.conftest import write_zarr
 
 
@@ -105,19 +99,6 @@ def test_gram_of_any_layout(
     assert record.chunks == reader.grid[0] * reader.grid[1]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("chunks", [(500, 500), (64, 64), (100, 37), (1, 500), (500, 3)])
-def test_symmetric_of_any_layout(tmp_path: Path, chunks: tuple[int, int]) -> None:
-    rng = np.random.default_rng(0)
-    a = rng.standard_normal((500, 500))
-    a = a + a.T
-    block = rng.standard_normal((500, 4))
-    operator = Symmetric(reader=open_source(write_zarr(tmp_path / "a.zarr", a, chunks)).reader)
-    product, record = Threads(2).run_pass(operator, block, ignore)
-    np.testing.assert_allclose(product, a @ block, atol=1e-11)
-    assert record.bytes_read == a.nbytes
-
-
 def test_big_endian_values_in_little_endian_files(tmp_path: Path) -> None:
     """A new Zarr 3 array looks big-endian in memory while its files are not; opened again it is native."""
     x = np.random.default_rng(0).standard_normal((100, 20))
@@ -187,24 +168,6 @@ def test_the_same_bits_with_any_number_of_threads_and_processes(tmp_path: Path, 
         one = Threads(1).run_pass(operator, block.astype(dtype), ignore)[0]
         for threads in (2, 5):
             assert (Threads(threads).run_pass(operator, block.astype(dtype), ignore)[0] == one).all()
-
-
-@pytest.mark.slow
-def test_the_same_bits_in_worker_processes(tmp_path: Path) -> None:
-    x = np.random.default_rng(0).standard_normal((150_000, 100))
-    block = np.random.default_rng(1).standard_normal((100, 7))
-    operator = Gram(reader=open_source(write_zarr(tmp_path / "x.zarr", x, (5000, 100), compressors=None)).reader)
-    assert len(runs_of(operator)) > 2
-    one, record = Threads(1).run_pass(operator, block, ignore)
-    told: list[int] = []
-    executor = Processes(2, 1)
-    try:
-        two, other = executor.run_pass(operator, block, lambda r: told.append(r.bytes_read))
-    finally:
-        executor.close()
-    assert (one == two).all()
-    assert record == other
-    assert sum(told) == x.nbytes
 
 
 @pytest.mark.parametrize("codec", [None, "auto"])
@@ -310,16 +273,6 @@ def test_a_rotten_chunk_of_an_ingested_sparse_store_is_named(tmp_path: Path, nam
         passed()
 
 
-def test_what_is_said_of_reading_sparse_data_is_what_is_done(tmp_path: Path) -> None:
-    matrix = sp.random(300, 40, density=0.2, format="csr", rng=np.random.default_rng(0))
-    reader = open_source(write_csr(tmp_path / "s.zarr", matrix, 500)).reader
-    assert {access.way for access in reader.access.values()} == {"decoded"}
-    assert how_read(reader).how == "decoded"
-    (tmp_path / "s.zarr" / "X" / "data" / "c" / "1").unlink()
-    with pytest.raises(BadInputError, match=r"chunk c/1 of .*X/data is missing"):
-        Threads(1).run_pass(SparseGram(reader=reader), np.ones((40, 2)), ignore)
-
-
 @pytest.mark.slow
 def test_a_sparse_pass_costs_its_entries_whatever_the_width(tmp_path: Path, monkeypatch: Any) -> None:
     """Hardt and Price: time nnz p. The same entries in 40 and in 40,000 columns are the same bytes and the same
@@ -378,14 +331,3 @@ def test_a_query_that_an_operator_has_no_answer_to_is_refused_by_name(beyond: di
     assert operator.asked(Query(block=x)) is operator
     with pytest.raises(TypeError, match=f"Gram cannot answer a query with {next(iter(beyond))}"):
         operator.asked(Query(block=x, **beyond))
-
-
-def test_what_a_query_asks_for_is_answered_by_the_operator_that_lists_it() -> None:
-    x = np.arange(12.0).reshape(4, 3)
-    reader: Any = open_source(x).reader
-    assert SampleTriples(reader=reader).asked(Query(block=x, scores=True)).scores
-    assert ClippedGram(reader=reader, clip_norm=1.0).asked(Query(block=x, image_norm=2.0)).image_norm == 2.0
-    other = BoundedProduct(reader=reader, clip_norm=100.0).asked(Query(block=x, transposed=True))
-    block = other.prepare(np.full((4, 1), 0.25))
-    product, _ = Threads(1).run_pass(other, block, ignore)
-    np.testing.assert_allclose(product * other.rounding(1).grid, x.T @ block)

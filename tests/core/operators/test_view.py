@@ -25,7 +25,6 @@ from npmdask.core.execution.reduction import (
 from npmdask.core.operators import ColumnMoments, Gram, LeftProduct, SparseGram, View
 from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError
-from npmdask.latent.sample_moments import MixtureSpread, SampleTriples
 from tests.conftest import write_zarr
 from tests.core.operators.test_operators import ignore, write_csr
 
@@ -120,12 +119,7 @@ def test_left_products_are_of_the_weighted_rows(tmp_path: Path) -> None:
     np.testing.assert_allclose(both, np.concatenate([a.T @ (a @ block), (a @ block).T @ (a @ block)]), atol=1e-9)
 
 
-def test_what_a_view_cannot_be_and_where_weights_mean_nothing(tmp_path: Path) -> None:
+def test_what_a_view_cannot_be() -> None:
     for weights in (np.array([1.0, -1.0]), np.array([1.0, np.nan])):
         with pytest.raises(BadInputError, match="row_weight must be finite and not negative"):
             View(row_weight=weights)
-    reader, x = data("dense", tmp_path)
-    view = views(x)["rows, centred"]
-    for operator in (SampleTriples, MixtureSpread):
-        with pytest.raises(BadInputError, match="of weighted rows or columns is not defined"):
-            operator(reader=reader, view=view)

@@ -12,7 +12,6 @@ import pytest
 
 import npmdask
 from npmdask.core import features
-from npmdask.core.checkpoint.store import RunStore
 from npmdask.errors import RefusedError
 
 ASKED: dict[str, tuple[str, Callable[[Any], Any]]] = {
@@ -48,21 +47,3 @@ def test_a_method_of_a_feature_that_is_gone_is_refused_by_its_name(
     monkeypatch.setattr(features, "FEATURES", kept)
     with pytest.raises(RefusedError, match=f"Solution.{method}.*{owner}"):
         ask(solution)
-
-
-def test_every_method_of_the_table_is_one_of_the_class() -> None:
-    named = {key for key in features.keys("methods") if key.startswith("Solution.")}
-    assert named == {f"Solution.{method}" for method in ASKED}
-    assert all(callable(features.found("methods", key)) for key in features.keys("methods"))
-
-
-def test_an_answer_does_without_notes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Component 1 is the mean of what is not centred; without a note of that all else is the same."""
-    solved(tmp_path / "noted", kind="matrix")
-    kept = tuple(gone(one) if one.name == "advice" else one for one in features.FEATURES)
-    monkeypatch.setattr(features, "FEATURES", kept)
-    solved(tmp_path / "plain", kind="matrix")
-    noted, plain = (RunStore(tmp_path / name).read_part("result") for name in ("noted", "plain"))
-    assert noted is not None and plain is not None
-    assert len(noted[1].pop("notes")) == 1 and noted[1] == plain[1]
-    assert all(array.tobytes() == plain[0][name].tobytes() for name, array in noted[0].items())

@@ -94,13 +94,6 @@ def test_resumed_in_the_same_bits_with_other_threads(tmp_path: Path, source: Pat
 
 
 @pytest.mark.slow
-def test_worker_processes_change_no_bit(tmp_path: Path, source: Path) -> None:
-    npmdask.top_k(source, 5, kind="matrix", store=tmp_path / "threads", threads=2)
-    npmdask.top_k(source, 5, kind="matrix", store=tmp_path / "workers", workers=2, threads=1)
-    same_bytes(tmp_path / "threads", tmp_path / "workers")
-
-
-@pytest.mark.slow
 def test_a_finished_run_answers_without_a_pass_even_without_its_chunks(tmp_path: Path, source: Path) -> None:
     first = npmdask.top_k(source, 5, store=tmp_path / "run")
     again = npmdask.top_k(source, 5, store=tmp_path / "run")

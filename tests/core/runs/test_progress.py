@@ -6,7 +6,6 @@ import io
 import os
 import random
 from itertools import pairwise
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +13,6 @@ import numpy as np
 import pytest
 
 import npmdask
-import npmdask.planning.predicted_steps as predicted_steps
 from npmdask.core.runs.observers import Observer
 from npmdask.core.runs.progress import (
     LEAST_SECONDS,
@@ -27,7 +25,6 @@ from npmdask.core.runs.progress import (
     duration,
     with_progress,
 )
-from npmdask.latent.fit import fit_independent_components, fit_mixture
 from tests.conftest import planted
 
 
@@ -167,22 +164,6 @@ def test_the_passes_of_a_refinement_are_one_bar() -> None:
     assert (work.head(), work.fraction, work.left()) == ("quality: coherence and perplexity of the topics", None, "")
 
 
-@pytest.mark.parametrize(("kind", "most"), [("mixture", 4), ("ica", 3)])
-def test_a_refinement_tells_the_bar_how_many_passes_it_makes(tmp_path: Path, kind: str, most: int) -> None:
-    begun = list[tuple[int, int | None]]()
-
-    class Begun(Observer):
-        def on_begin(self, done: int, expected: int | None, unit: str) -> None:
-            begun.append((done, expected))
-
-    rng = np.random.default_rng(0)
-    rows = rng.laplace(size=(3000, 4)) + 6 * np.eye(4)[rng.integers(0, 2, 3000)] * (kind == "mixture")
-    fit = fit_mixture if kind == "mixture" else fit_independent_components
-    fit(rows, 2, refine=most, observer=Begun(), store=tmp_path / "run")
-    refined = begun[begun.index((0, most)) :]
-    assert refined == [(done, most) for done in range(len(refined))] and len(refined) <= most
-
-
 def test_rows_are_counted() -> None:
     clock = Clock()
     work = Work(clock)
@@ -299,43 +280,6 @@ def test_an_error_leaves_no_end_behind(capsys: Any) -> None:
     with pytest.raises(KeyboardInterrupt), with_progress(None, True):
         raise KeyboardInterrupt
     assert capsys.readouterr().err == ""
-
-
-def test_what_a_prediction_says_is_what_the_bar_expects(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The number of passes is that of the prediction, plus the one that makes left vectors."""
-    monkeypatch.setattr(predicted_steps, "SECONDS", 600.0)  # a slow machine is not what is asked about
-
-    class Begun(Observer):
-        seen: Any = None
-
-        def on_begin(self, done: int, expected: int | None, unit: str) -> None:
-            self.seen = (done, expected, unit)
-
-    a = planted(3000, 40, np.geomspace(1, 0.1, 40))[0]
-    for kind, more in (("samples", 0), ("matrix", 1)):
-        begun = Begun()
-        found = npmdask.top_k(a, 3, kind=kind, algorithm="power", observer=begun)
-        assert found.prediction["predicted_steps"] is not None
-        assert begun.seen == (0, found.prediction["predicted_steps"] + more, "pass")
-
-
-@pytest.mark.parametrize(
-    "name", ["PCA", "TruncatedSVD", "IncrementalPCA", "StreamingPCA", "Mixture", "ICA", "Topics", "MCA", "CCA"]
-)
-def test_estimators_take_it_as_a_parameter(name: str) -> None:
-    made = getattr(npmdask, name)(2, progress=True)
-    assert made.get_params()["progress"] is True
-    assert type(made)(**made.get_params()).progress is True
-    assert getattr(npmdask, name)(2).progress is False
-
-
-def test_an_estimator_shows_its_fit(capsys: Any) -> None:
-    a = planted(200, 20, np.geomspace(1, 1e-3, 20))[0]
-    for made in (npmdask.PCA(2, progress=True), npmdask.IncrementalPCA(2, progress=True)):
-        made.fit(a)
-        said = capsys.readouterr().err
-        assert said.startswith("done in ") and said.count("\n") == 1
-    assert "200 rows" in said
 
 
 def test_a_notebook_gets_one_output_that_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:

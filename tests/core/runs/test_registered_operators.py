@@ -12,18 +12,14 @@ import pytest
 from scipy.sparse import csr_matrix
 
 import npmdask
-from npmdask.cli.main import main
 from npmdask.config import load_config
 from npmdask.core.operators import Gram, SparseGram, View
 from npmdask.core.runs.problem import OPERATORS, DerivedOperator, register_operator
 from npmdask.core.runs.stages import MomentOperator
 from npmdask.core.storage.source import Source
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.manage.report import write_report
-from npmdask.streaming.transform import transform
 from tests.conftest import write_zarr
 from tests.core.operators.test_operators import write_csr
-from tests.core.runs.test_loop import Stop, StopAfter
 
 WEIGHTS = np.random.default_rng(3).uniform(0.1, 4.0, 300)
 ROWS = np.random.default_rng(4).standard_normal((300, 12)) * np.geomspace(9, 1, 12)
@@ -98,68 +94,12 @@ def test_its_values_are_those_of_the_matrix_written_out(sparse: bool, tmp_path: 
     assert found.certificate is None, "npmdask knows no bound of an operator that is not its own"
 
 
-@pytest.mark.slow
-def test_a_run_is_planned_cut_short_resumed_and_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_zarr(tmp_path / "x.zarr", ROWS, (64, 12))
-    config = tmp_path / "run.toml"
-    config.write_text(
-        f'[source]\npath = "{tmp_path}/x.zarr"\nkind = "samples"\noperator = "weighted"\n'
-        f'[algorithm]\nname = "power"\ntarget_rank = 2\niteration_rank = 4\n[run]\nstore = "{tmp_path}/run"\n'
-    )
-    assert main(["plan", str(config)]) == 0
-    assert "unknown" in capsys.readouterr().out, "a sample of the data says nothing of another operator"
-    asked: dict[str, Any] = {"kind": "samples", "operator": "weighted", "algorithm": "power", "iteration_rank": 4}
-    with pytest.raises(Stop):
-        npmdask.top_k(tmp_path / "x.zarr", 2, **asked, store=tmp_path / "run", observer=StopAfter(2))
-    assert main(["resume", str(tmp_path / "run")]) == 0
-    whole = npmdask.top_k(tmp_path / "x.zarr", 2, **asked, store=tmp_path / "whole")
-    again = npmdask.resume(tmp_path / "run")
-    np.testing.assert_array_equal(again.basis, whole.basis)
-    np.testing.assert_allclose(again.values, truth(ROWS)[:2], rtol=1e-9)
-    write_report(tmp_path / "run", tmp_path / "run.md")
-    assert "weighted" in (tmp_path / "run.md").read_text()
-
-
-def test_every_command_says_whose_eigenvectors_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The data are a plain matrix, whose own values would be singular ones."""
-    source, run = write_zarr(tmp_path / "x.zarr", ROWS, (64, 12)), tmp_path / "run"
-    found = npmdask.top_k(source, 2, operator="weighted", store=run)
-    assert main(["inspect", str(run)]) == 0 and "weighted" in capsys.readouterr().out
-    write_report(run, tmp_path / "page.json")
-    page = (tmp_path / "page.json").read_text()
-    assert "weighted" in page and "singular value" not in page
-    assert main(["export", str(run), str(tmp_path / "out.npz")]) == 0
-    with np.load(tmp_path / "out.npz") as out:
-        np.testing.assert_array_equal(out["values"], found.values)
-        assert "left_basis" not in out
-    assert main(["deflate", str(run), "1", "--store", str(tmp_path / "more")]) == RefusedError.exit_code
-
-
-@pytest.mark.slow
-def test_scores_are_of_columns(tmp_path: Path) -> None:
-    """The eigenvectors of an operator on rows are no directions of the columns."""
-    register_operator("of rows", of_rows)
-    try:
-        run, source = tmp_path / "run", write_zarr(tmp_path / "x.zarr", ROWS, (64, 12))
-        assert npmdask.top_k(source, 1, operator="of rows", store=run).basis.shape == (300, 1)
-        with pytest.raises(BadInputError, match="'of rows', which does not act on columns"):
-            transform(run, source, tmp_path / "scores.npy")
-    finally:
-        del OPERATORS["of rows"]
-
-
-@pytest.mark.parametrize("more, said", [("[stream]\n", "source.operator"), ("", "products of its rows")])
-def test_streams_and_nodes_have_none(more: str, said: str, tmp_path: Path) -> None:
-    """They would answer with products of the data themselves, and not say so."""
-    write_zarr(tmp_path / "x.zarr", ROWS, (64, 12))
-    file = tmp_path / "run.toml"
-    file.write_text(
-        '[source]\npath = "x.zarr"\noperator = "weighted"\n[algorithm]\ntarget_rank = 2\n[run]\nstore = "r"\n'
-        + (more or '[mechanism]\nname = "none"\n')
-    )
-    config = load_config(file)
-    with pytest.raises((BadInputError, RefusedError), match=said):
-        config.stream_problem() if more else config.node()
+def configured(folder: Path, more: str) -> Any:
+    """A configuration of a run with the operator."""
+    write_zarr(folder / "x.zarr", ROWS, (64, 12))
+    tables = '[source]\npath = "x.zarr"\noperator = "weighted"\n[algorithm]\ntarget_rank = 2\n[run]\nstore = "r"\n'
+    (folder / "run.toml").write_text(tables + more)
+    return load_config(folder / "run.toml")
 
 
 def test_one_that_is_not_symmetric_is_found_out(tmp_path: Path) -> None:

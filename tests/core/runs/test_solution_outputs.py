@@ -24,8 +24,6 @@ import npmdask
 from npmdask.core.checkpoint.store import RunStore
 from npmdask.core.storage.labels import LONGEST, Labels, axis_of
 from npmdask.errors import BadInputError, MissingExtraError
-from npmdask.manage.matrix import MatrixKind
-from npmdask.manage.report import export
 from tests.conftest import write_zarr
 
 GENES = [f"gene{i}" for i in range(24)]
@@ -87,17 +85,6 @@ def test_what_was_not_centred_is_an_svd(tmp_path: Path) -> None:
     np.testing.assert_allclose(samples.singular_values, svd.singular_values_, rtol=1e-9)
 
 
-def test_of_a_symmetric_matrix_and_of_a_tensor() -> None:
-    solution = npmdask.top_k(np.diag([1.0, -7.0, 3.0]), 2, kind="symmetric")
-    np.testing.assert_allclose(solution.singular_values, [7.0, 3.0])
-    cube = np.zeros((3, 3, 3))
-    cube[0, 0, 0], cube[1, 1, 1] = 2.0, 1.0
-    tensor = npmdask.top_k(cube, 2, kind="tensor")
-    for ask in (lambda: tensor.singular_values, lambda: tensor.scores(np.eye(3))):
-        with pytest.raises(BadInputError, match="a run of kind tensor has no"):
-            ask()
-
-
 def test_a_wide_row_is_cut_by_chunks_and_scored_whole(tmp_path: Path) -> None:
     """Chunks of entries that end in the middle of rows, empty rows at both ends."""
     held = counts()
@@ -123,8 +110,6 @@ def test_rows_that_cannot_be_scored() -> None:
         solution.inverse_transform(np.zeros((5, 3)))
     with pytest.raises(BadInputError, match="the scores"):
         solution.inverse_transform("abc")
-    with pytest.raises(BadInputError, match="an AnnData is needed, not a ndarray"):
-        solution.to_anndata(rows())
     with pytest.raises(BadInputError, match="1 masked values"):
         solution.scores(np.ma.masked_less_equal(rows(), rows().min()))
 
@@ -137,23 +122,6 @@ def test_a_solution_needs_no_store() -> None:
     sent = pickle.loads(pickle.dumps(solution))  # noqa: S301
     np.testing.assert_array_equal(sent.scores(frame), solution.scores(frame))
     assert sent.to_xarray().identical(solution.to_xarray())
-
-
-def test_what_is_shown() -> None:
-    solution = npmdask.top_k(np.diag([9.0, 8, 7, 6, 5, 4, 3]), 6)
-    assert repr(solution).startswith("<Solution: 6 components of 7 columns, converged after ")
-    said = "singular values of rows that are not centred"
-    assert f"; {said}: 9, 8, 7, 6, 5, ...; store" in repr(solution) and len(repr(solution)) < 300
-    assert f"<th>{said}</th>" in solution._repr_html_()
-    assert (
-        "found",
-        f"6 singular triplets of 7 columns and 7 rows; {said} 9, 8, 7, 6, 5 and 1 more",
-    ) in MatrixKind().overview(solution, {})
-    page = solution._repr_html_()
-    assert "<td>9</td>" in page and "of 6" in page and solution.outcome.sentence in page
-    odd = npmdask.top_k(np.diag([2.0, 1.0]), 1)
-    object.__setattr__(odd, "store", "<script>")
-    assert "<script>" not in odd._repr_html_()
 
 
 def test_what_the_values_are_is_said_of_rows_that_are_not_centred() -> None:
@@ -246,19 +214,6 @@ def test_times_of_a_table_are_times() -> None:
     np.testing.assert_array_equal(labels.rows[0].values, times.to_numpy())  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", ["values", "mean", "mode", "components", "component1"])
-def test_a_dimension_may_have_any_name(name: str, tmp_path: Path) -> None:
-    table = pd.DataFrame(rows(), columns=pd.Index(GENES, name=name))
-    found = npmdask.top_k(table, 2, center=True, kind="samples", store=tmp_path / "run")
-    dataset = found.to_xarray()
-    (dim,) = set(dataset.components.dims) - {"mode"}
-    assert dataset[dim].values.tolist() == GENES and dataset["values"].shape == (2,)
-    export(tmp_path / "run", tmp_path / "x.csv")
-    written = pd.read_csv(tmp_path / "x.csv")
-    assert written.iloc[:, 0].tolist() == GENES and written.shape == (24, 3)
-    np.testing.assert_allclose(written["component1"], found.basis[:, 0])
-
-
 @pytest.mark.parametrize("values", [["a", "é\n\0b", ""], [1.5, np.nan], np.array(["2001-01", "NaT"], "M8[s]"), [3, 4]])
 def test_labels_are_kept_as_they_are(values: Any) -> None:
     before = Labels(columns=(axis_of("x", values), axis_of("y", None, 7)))
@@ -266,21 +221,6 @@ def test_labels_are_kept_as_they_are(values: Any) -> None:
         assert after.columns[0].values.dtype == before.columns[0].values.dtype  # type: ignore[union-attr]
         np.testing.assert_array_equal(after.columns[0].values, before.columns[0].values)  # type: ignore[arg-type]
         assert (after.columns[1].name, after.columns[1].size, after.columns[1].values) == ("y", 7, None)
-
-
-def test_scanpys_places(tmp_path: Path) -> None:
-    given = annotated()
-    solution = npmdask.top_k(given, 3, center=True)
-    assert solution.to_anndata(given) is given
-    np.testing.assert_array_equal(given.varm["PCs"], solution.basis)
-    np.testing.assert_array_equal(given.uns["pca"]["variance"], solution.explained_variance)
-    pca = PCA(3, svd_solver="full").fit(given.X.toarray())
-    agree(given.obsm["X_pca"], pca.transform(given.X.toarray()))
-    solution.to_anndata(given, key="mine")
-    assert {"X_pca", "mine"} <= set(given.obsm) and {"PCs", "mine"} <= set(given.varm) and "mine" in given.uns
-    other = given[:, :-1].copy() if given.n_vars > 1 else given
-    with pytest.raises(BadInputError, match=r"columns and the components have|no var"):
-        solution.to_anndata(other)
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,6 @@ from npmdask.core.checkpoint.store import RunStore
 from npmdask.core.runs.observers import Observer
 from npmdask.errors import BadInputError, RefusedError
 from tests.conftest import planted, same_bytes, write_zarr
-from tests.privacy.runs.conftest import World, world  # noqa: F401
 
 ROWS, COLUMNS = 400, 30
 POWER: dict[str, Any] = {"kind": "samples", "algorithm": "power"}
@@ -58,39 +57,6 @@ def test_the_corrected_command_is_taken_and_says_so_in_one_line(folder: Path, ca
     assert "nothing was committed" not in capsys.readouterr().err
 
 
-def test_what_the_first_command_was_given_is_not_left_to_the_second(folder: Path) -> None:
-    """Weights, a start, what was predicted: the store is that of a run that never knew of them."""
-    npmdask.top_k("x.zarr", 2, store="earlier", **POWER)
-    given = {"row_weights": np.linspace(1, 2, ROWS), "start": "earlier"}
-    with pytest.raises(KeyboardInterrupt):
-        npmdask.top_k("x.zarr", 3, store="run", observer=Ends(), **given, **POWER)
-    assert {"weights", "start"} <= {path.name for path in Path("run").iterdir()}
-    npmdask.top_k("x.zarr", 3, store="run", **POWER)
-    npmdask.top_k("x.zarr", 3, store="twin", **POWER)
-    assert {path.name for path in Path("run").iterdir()} == {path.name for path in Path("twin").iterdir()}
-    same_bytes(folder / "run", folder / "twin")
-    with pytest.raises(KeyboardInterrupt):
-        npmdask.top_k("x.zarr", 3, store="other", observer=Ends(), **POWER)
-    npmdask.top_k("x.zarr", 3, store="other", **given, **POWER)
-    npmdask.top_k("x.zarr", 3, store="whole", **given, **POWER)
-    same_bytes(folder / "other", folder / "whole", parts=("steps", "result", "weights", "start"))
-
-
-def test_a_search_that_committed_nothing_leaves_none_of_its_stages(folder: Path) -> None:
-    class AtItsStage(Observer):
-        def on_stage(self, label: str) -> None:
-            (folder / "run" / "search").mkdir()
-            RunStore(folder / "run" / "search" / "0016").open().close()
-            raise KeyboardInterrupt
-
-    assert main(["ingest", "x.zarr", "ingested.zarr", "--kind", "samples", "--quiet"]) == 0
-    with pytest.raises(KeyboardInterrupt):
-        npmdask.top_k("ingested.zarr", 0.5, store="run", observer=AtItsStage(), **POWER)
-    assert (folder / "run" / "search" / "0016" / "lock").exists()
-    npmdask.top_k("ingested.zarr", 3, store="run", **POWER)
-    assert not (folder / "run" / "search" / "0016").exists()
-
-
 def test_committed_work_is_kept_and_the_remedy_comes_first(folder: Path) -> None:
     class AfterAStep(Observer):
         def on_step(self, step: Any) -> None:
@@ -130,44 +96,6 @@ def test_a_survey_of_the_columns_is_committed_work(folder: Path) -> None:
         npmdask.top_k("x.zarr", 3, center=True, store="run", observer=AfterIt(), **POWER)
     with pytest.raises(RefusedError, match="use another store"):
         npmdask.top_k("x.zarr", 4, center=True, store="run", **POWER)
-
-
-@pytest.mark.filterwarnings("ignore::npmdask.errors.DataWarning")  # of the exact runs
-def test_a_private_run_that_was_charged_is_never_bound_again(world: World) -> None:  # noqa: F811
-    with pytest.raises(KeyboardInterrupt):
-        world.solve("run", observer=Ends())
-    spec = (world.folder / "run" / "run.json").read_bytes()
-    with pytest.raises(RefusedError, match="use another store"):
-        world.solve("run", world.problem(seed=5))
-    with pytest.raises(RefusedError, match="use another store"):
-        npmdask.top_k(world.data, 2, store=world.folder / "run", **POWER)
-    assert (world.folder / "run" / "run.json").read_bytes() == spec
-    assert len(world.ledger.status("people").runs) == 1
-
-
-@pytest.mark.filterwarnings("ignore::npmdask.errors.DataWarning")  # of the exact runs
-def test_a_private_run_does_not_take_a_store_that_others_could_read(world: World) -> None:  # noqa: F811
-    with pytest.raises(KeyboardInterrupt):
-        npmdask.top_k(world.data, 2, store=world.folder / "run", observer=Ends(), **POWER)
-    with pytest.raises(RefusedError, match="use another store"):
-        world.solve("run")
-    assert not world.ledger.status("people").runs
-
-
-def test_a_stream_that_was_refused_is_resumed_with_more_memory_or_bound_again(folder: Path) -> None:
-    asked: dict[str, Any] = {"memory": "16MiB", "store": "s"}
-    with pytest.raises(RefusedError, match="too small"):
-        npmdask.stream_pca("x.zarr", 3, **asked)
-    assert npmdask.resume("s", memory="4GiB").rows == ROWS
-    with pytest.raises(RefusedError, match="too small"):
-        npmdask.stream_pca("x.zarr", 3, **asked | {"store": "t"})
-    assert npmdask.stream_pca("x.zarr", 4, store="t").basis.shape == (COLUMNS, 4)
-
-
-def test_a_gram_that_has_no_part_is_bound_again(folder: Path) -> None:
-    with pytest.raises(RefusedError, match="too small"):
-        npmdask.gram("x.zarr", "g", kind="samples", memory="16MiB", groups=np.arange(ROWS) % 3)
-    assert npmdask.gram("x.zarr", "g", kind="samples").rows == ROWS
 
 
 def test_another_stopping_rule_is_told_how_to_go_on_with_the_steps(folder: Path, capsys: Any) -> None:

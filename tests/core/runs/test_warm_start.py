@@ -15,6 +15,7 @@ from npmdask.api import solve as run_problem
 from npmdask.cli.main import main
 from npmdask.core.checkpoint.store import RunStore
 from npmdask.core.numerics.random import generator
+from npmdask.core.numerics.subspaces import max_sin_theta
 from npmdask.core.runs.build import make_problem
 from npmdask.core.runs.observers import Observer
 from npmdask.core.runs.problem import Request
@@ -24,7 +25,6 @@ from npmdask.core.runs.solution import Solution
 from npmdask.core.storage.bundle import read_bundle, write_bundle
 from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError, RefusedError
-from npmdask.theory.diagnostics import max_sin_theta
 from tests.conftest import often, planted, same_bytes, write_zarr
 
 SLOW = 1 / np.sqrt(np.arange(1, 121))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,6 @@ from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError
 from npmdask.formats.ingest import ingest
 from npmdask.formats.tables import is_header
-from npmdask.streaming.sources.iterator import standard_input
 
 pytestmark = pytest.mark.filterwarnings("ignore::npmdask.errors.DataWarning")  # which say what was left out
 RNG = np.random.default_rng(7)
@@ -112,56 +110,6 @@ def test_columns_of_what_lies_in_memory(kind: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_keeps_its_choice_for_resume_and_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    TABLE.to_csv("x.csv", index=False)
-    words = ["run", "x.csv", "-k", "2", "--kind", "samples", "--center", "--store", "run", "--quiet"]
-    assert main([*words, "--leave-out", 'date,"who, where"']) == 0
-    found = npmdask.resume("run")
-    np.testing.assert_allclose(found.values, right(X), rtol=1e-9)
-    assert json.loads(Path("run/run.json").read_text())["source"].endswith("x.csv?leave_out=date,who%2C where")
-    wanted = found.scores(X)
-    turned = TABLE[["numeric", "date", "c", "b", "a"]]
-    turned.to_csv("y.csv", index=False)
-    turned.to_parquet("y.parquet")
-    for source in (TABLE, turned, pl.from_pandas(turned), "y.csv", Path("y.parquet")):
-        np.testing.assert_allclose(found.scores(source), wanted, rtol=1e-9, err_msg=str(type(source)))
-    assert main(["transform", "run", "y.csv", "s.npy", "--quiet"]) == 0
-    np.testing.assert_allclose(np.load("s.npy"), wanted, rtol=1e-9)
-    with pytest.raises(BadInputError, match="has no column 'b'"):
-        found.scores(turned.drop(columns="b"))
-
-
-@pytest.mark.slow
-def test_commands_and_configurations_choose_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    TABLE.to_csv("x.csv", index=False)
-    wanted = right(X[:, :2])
-    Path("c.toml").write_text(
-        '[source]\npath = "x.csv"\nkind = "samples"\ncenter = true\nonly = "numeric"\nleave_out = ["c", "numeric"]\n'
-        '[algorithm]\ntarget_rank = 2\n[run]\nstore = "toml"\n'
-    )
-    assert main(["run", "c.toml", "--quiet"]) == 0
-    np.testing.assert_allclose(npmdask.resume("toml").values, wanted, rtol=1e-9)
-    for name, words in {
-        "ingested": ["--only", "a,b"],
-        "numeric": ["--only", "numeric", "--leave-out", "c,numeric"],
-    }.items():
-        assert main(["ingest", "x.csv", f"{name}.zarr", "--quiet", *words]) == 0
-        np.testing.assert_allclose(pca(f"{name}.zarr").values, wanted, rtol=1e-9)
-    assert main(["gram", "x.csv", "G", "--only", "a,b", "--kind", "samples", "--quiet"]) == 0
-    np.testing.assert_allclose(pca("G").values, wanted, rtol=1e-9)
-    (tmp_path / "parts").mkdir()
-    for part in range(2):
-        TABLE[part::2].to_csv(f"parts/{part}.csv", index=False)
-    stream = npmdask.stream_pca("parts?only=b,a", 2, center=True, batch_rows=10, store="stream")
-    assert "4 columns were left out as chosen: date, who, where, c, numeric" in stream.warnings
-    assert main(["transform", "stream", "parts", "s.npy", "--quiet"]) == 0 and np.load("s.npy").shape == (60, 2)
-    with pytest.raises(BadInputError, match="columns are chosen of tables"):
-        pca("ingested.zarr", columns=["a"])
-
-
-@pytest.mark.slow
 def test_patterns_and_datasets_are_sources(tmp_path: Path) -> None:
     for part in range(12):  # 10 comes after 9
         rows = TABLE[part * 5 : part * 5 + 5]
@@ -195,11 +143,6 @@ def test_an_index_is_names_of_rows(tmp_path: Path) -> None:
     numbered = PLAIN.set_index(pd.Index(np.arange(60) * 3, name="id"))
     numbered.to_parquet(tmp_path / "y.parquet")
     assert open_source(tmp_path / "y.parquet", columns=["id", "a"]).shape == (60, 2)  # who names it, means it
-
-
-def test_names_of_rows_on_standard_input_are_refused() -> None:
-    with pytest.raises(BadInputError, match="the first column has no name, as names of rows have"):
-        standard_input("csv", columns=3, file=io.BytesIO(b",a,b\n0,1,2\n")).read(9)
 
 
 # A first line of numbers

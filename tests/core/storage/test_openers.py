@@ -16,12 +16,11 @@ import npmdask
 from npmdask.core import features
 from npmdask.core.checkpoint.store import RunStore
 from npmdask.core.features import FEATURES, Feature
-from npmdask.core.storage.chunk_access import Fetcher, fetcher_of
 from npmdask.core.storage.paths import NOTE, cache_folder
 from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError, RefusedError
 
-TABLES = [one.name for one in fields(Feature) if one.name not in ("name", "needs")]
+TABLES = [one.name for one in fields(Feature) if one.name not in ("name", "needs", "withheld")]
 
 
 @pytest.fixture
@@ -55,14 +54,6 @@ def test_a_type_finds_who_knows_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert features.of_type("sources", pd.Series) is dict
     assert features.of_type("sources", sp.csr_array) is features.found("sources", "object")
     assert features.of_type("fetchers", ValueError) is None
-
-
-def test_what_fetches_does_all_that_the_core_asks_for() -> None:
-    asked = [name for name in (*vars(Fetcher), *Fetcher.__annotations__) if not name.startswith("_")]
-    for key in ("zarr", "icechunk"):
-        assert all(hasattr(features.found("fetchers", key), name) for name in asked)
-    for store in ({}, zarr.storage.MemoryStore()):
-        assert fetcher_of(zarr.create_array(store, shape=(2, 2), dtype="f8")) is None
 
 
 def test_data_of_a_feature_that_is_gone(without: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

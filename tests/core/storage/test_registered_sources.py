@@ -16,20 +16,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 
 import npmdask
 from npmdask.core.checkpoint.store import RunStore
 from npmdask.core.runs.observers import Observer
 from npmdask.core.runs.solution import Step
 from npmdask.core.storage import source as sources
-from npmdask.core.storage.readers import Reader
 from npmdask.core.storage.source import open_source, register_source
 from npmdask.errors import BadInputError, MemoryRefusedError, RefusedError
-from npmdask.privacy.request import Privacy
 from tests.conftest import same_bytes, write_zarr
-from tests.core.operators.test_operators import write_csr
-from tests.symmetric.test_packed_symmetric import pack, symmetric
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -164,16 +159,6 @@ def test_the_answer_has_the_bits_of_the_same_rows_in_a_zarr_array(toy: dict[str,
     assert again.data_passes == 0 and (again.values == found.values).all()
 
 
-def test_symmetric_data_and_a_share_of_the_variance(toy: dict[str, Toy]) -> None:
-    a = toy["here"].values[:12] @ toy["here"].values[:12].T
-    toy["square"] = Toy((a + a.T) / 2, unit_rows=12)
-    found = npmdask.top_k("toy://square", 2, kind="symmetric")
-    np.testing.assert_allclose(np.sort(found.values), np.linalg.eigvalsh(toy["square"].values)[-2:])
-    share = npmdask.top_k("toy://here", 0.8, kind="samples", center=True)
-    values = np.linalg.eigvalsh(np.cov(toy["here"].values.T))[::-1]
-    assert len(share.values) == 1 + int(np.searchsorted(np.cumsum(values) / values.sum(), 0.8))
-
-
 class Interrupted(Observer):
     def on_step(self, step: Step) -> None:
         if step.number == 2:
@@ -286,12 +271,6 @@ def test_an_installed_package_is_found_by_the_scheme_of_its_urls(
         open_source("lab2://300x4")
 
 
-def test_nothing_private_is_computed_of_data_without_a_budget(toy: dict[str, Toy], tmp_path: Path) -> None:
-    privacy = Privacy(epsilon=1.0, delta=1e-6, neighboring_relation="record_add_remove", clip_norm=1.0)
-    with pytest.raises(RefusedError, match="toy://here was never ingested"):
-        npmdask.top_k("toy://here", 2, kind="samples", store=tmp_path / "run", max_steps=2, privacy=privacy)
-
-
 def test_the_memory_that_a_source_needs_is_planned(toy: dict[str, Toy]) -> None:
     before = open_source("toy://here").reader.buffer_bytes
     toy["here"] = Hungry(toy["here"].values)
@@ -369,26 +348,3 @@ def test_worker_processes_compute_the_same_bits(lab: dict[str, str], tmp_path: P
         done = subprocess.run([sys.executable, "go.py", workers, workers], cwd=tmp_path, env=lab, capture_output=True)
         assert done.returncode == 0, done.stderr.decode()
     same_bytes(tmp_path / "0", tmp_path / "2")
-
-
-@pytest.mark.slow
-def test_every_reader_is_one(toy: dict[str, Toy], tmp_path: Path) -> None:
-    """The protocol that loop, planner and operators hold to, of every layout: the types say so, and the values."""
-    x = toy["here"].values
-    square = symmetric(12)
-    cube = np.einsum("i,j,k->ijk", x[0], x[0], x[0])
-    given: list[tuple[str, Any, np.ndarray]] = [
-        ("dense", write_zarr(tmp_path / "x.zarr", x, (20, 5)), x),
-        ("dense", "toy://here", x),
-        ("csr", write_csr(tmp_path / "csr", sp.csr_matrix(x), 50), x),
-        ("triangle", pack(tmp_path / "packed", square, 12), square),
-        ("tensor", cube, cube),
-    ]
-    for layout, source, values in given:
-        reader: Reader = open_source(source, "tensor" if layout == "tensor" else None).reader
-        assert reader.layout == layout and reader.where and reader.nbytes >= values.nbytes and reader.buffer_bytes >= 0
-        seen = [(part.size, float((part**2).sum())) for unit in range(reader.units) for part in reader.values(unit)]
-        assert sum(size for size, _ in seen) == values.size
-        assert sum(squares for _, squares in seen) == pytest.approx((values**2).sum(), rel=1e-12)
-        assert all(reader.non_finite(unit) is None for unit in range(reader.units))
-        assert reader.recorded_digests({}) is None and reader.held_to(None).layout == layout

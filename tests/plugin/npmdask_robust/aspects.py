@@ -8,7 +8,8 @@ import numpy as np
 
 from npmdask.core.aspects import Aspect, Extent, Reading
 from npmdask.core.operators.view import View
-from npmdask.core.storage.readers.dense import AroundDense, DenseReader, ReadStats, Tile
+from npmdask.core.storage.readers.around import AroundDense
+from npmdask.core.storage.readers.dense import DenseReader, ReadStats, Tile
 from npmdask.errors import BadInputError
 
 

@@ -11,7 +11,8 @@ from npmdask.core.operators import Gram, View
 from npmdask.core.runs.plain_release import PlainRelease
 from npmdask.core.runs.plain_route import PlainRoute
 from npmdask.core.runs.problem import Problem, Request
-from npmdask.core.storage.readers.dense import AroundDense, DenseReader, ReadStats, Tile
+from npmdask.core.storage.readers.around import AroundDense
+from npmdask.core.storage.readers.dense import DenseReader, ReadStats, Tile
 from npmdask.errors import BadInputError
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from npmdask.api import solve
 from npmdask.core.algorithms import PowerMethod
 from npmdask.core.numerics.random import generator
-from npmdask.core.numerics.subspaces import Block, random_orthonormal
+from npmdask.core.numerics.subspaces import Block, max_sin_theta, random_orthonormal
 from npmdask.core.runs.build import make_problem
 from npmdask.core.runs.mechanisms import NoiseOracle, block_noise, noise_norms
 from npmdask.core.runs.problem import Request
@@ -23,7 +23,6 @@ from npmdask.errors import BadInputError
 from npmdask.privacy.neighbors import make_relation
 from npmdask.streaming.algorithms.power import StreamPower
 from npmdask.theory import coherence_linf_bound
-from npmdask.theory.diagnostics import max_sin_theta
 
 D, K, P = 40, 2, 5
 VALUES = np.concatenate([[3.0, 2.5], np.linspace(1.0, 0.1, D - K)])

@@ -29,6 +29,7 @@ from npmdask.privacy.account import Account
 from npmdask.privacy.mechanisms import SymmetricGaussian
 from npmdask.privacy.request import Privacy
 from npmdask.weights.aspect import Weights
+from tests.privacy.keys import seeded_keys  # noqa: F401
 
 COLUMNS, RANK, STEPS = 12, 2, 3
 POWER: dict[str, Any] = {"target_rank": RANK, "iteration_rank": 4, "max_steps": STEPS}
@@ -41,11 +42,6 @@ OF_RECORDS: dict[str, dict[str, Any]] = {
     "ojas": {"target_rank": RANK, "algorithm": "k-dp-ojas", "options": OJAS},
     "power": {"target_rank": RANK, "algorithm": "k-dp-power", "options": {"steps": 4}},
 }
-
-
-@pytest.fixture(autouse=True)
-def _keys(seeded_keys: None) -> None:
-    """Noise is the same in every run of the tests."""
 
 
 def records(rows: int, seed: int = 0) -> np.ndarray:

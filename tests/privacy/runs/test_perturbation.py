@@ -123,7 +123,7 @@ def test_a_crash_at_any_point_ends_in_the_same_copy(
         return real(path, **more)
 
     monkeypatch.setattr(Entropy, "open", remember)
-    monkeypatch.setattr("npmdask.formats.writers.journal.JOURNAL_BYTES", 1)  # every block is remembered at once
+    monkeypatch.setattr("npmdask.writers.journal.JOURNAL_BYTES", 1)  # every block is remembered at once
     for point in POINTS:
         for after in (False, True):
             with monkeypatch.context() as patch:

@@ -29,9 +29,9 @@ from npmdask.missing.rules import Fill, find_fill
 from npmdask.privacy.account import bound_to
 from npmdask.privacy.clipped_rows import ClippedGram
 from npmdask.privacy.neighbors import make_relation
-from npmdask.privacy.private_pca import PrivatePCA
 from npmdask.privacy.public_rule import PublicRule
 from npmdask.privacy.request import Privacy
+from npmdask.private_pca.estimator import PrivatePCA
 from npmdask.streaming.transform import transform
 from npmdask.weights.aspect import Weights
 from tests.privacy.runs.conftest import (

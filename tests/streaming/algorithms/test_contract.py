@@ -11,6 +11,7 @@ import pytest
 
 from npmdask.core.algorithms import state_fields
 from npmdask.core.numerics.random import generator
+from npmdask.core.numerics.subspaces import max_sin_theta
 from npmdask.errors import BadInputError
 from npmdask.streaming.algorithms import STREAM_REGISTRY
 from npmdask.streaming.algorithms.frequent_directions import FrequentDirections
@@ -18,7 +19,6 @@ from npmdask.streaming.algorithms.msg import MSG, RMSG, MiniBatchMSG, MiniBatchR
 from npmdask.streaming.algorithms.oja import Oja
 from npmdask.streaming.algorithms.power import StreamPower
 from npmdask.streaming.algorithms.tensor_power import OnlineTensorPower
-from npmdask.theory.diagnostics import max_sin_theta
 
 D, K = 40, 3
 ALGORITHMS: dict[str, Any] = {

@@ -11,6 +11,7 @@ import pytest
 from benchmarks.paper_methods import average_batch, theirs
 from benchmarks.paper_msg import PRINTED
 from npmdask.core.numerics.random import generator
+from npmdask.core.numerics.subspaces import max_sin_theta
 from npmdask.errors import BadInputError
 from npmdask.streaming.algorithms.msg import (
     MSG,
@@ -22,7 +23,6 @@ from npmdask.streaming.algorithms.msg import (
     stays_rank,
 )
 from npmdask.streaming.algorithms.oja import Oja
-from npmdask.theory.diagnostics import max_sin_theta
 from tests.conftest import often
 from tests.streaming.algorithms.test_contract import D, K, fed, stream
 

@@ -7,12 +7,12 @@ import pytest
 
 from npmdask.core.algorithms import PowerMethod
 from npmdask.core.numerics.random import generator
+from npmdask.core.numerics.subspaces import max_sin_theta
 from npmdask.errors import BadInputError
 from npmdask.streaming.algorithms.frequent_directions import FrequentDirections
 from npmdask.streaming.algorithms.msg import MSG
 from npmdask.streaming.algorithms.oja import Oja
 from npmdask.streaming.algorithms.power import StreamPower
-from npmdask.theory.diagnostics import max_sin_theta
 from tests.streaming.algorithms.test_contract import D, K, fed, stream
 
 

@@ -1,8 +1,12 @@
-"""Read data as operators take them: dense and CSR; other layouts are of features."""
+"""Read data as operators take them: what readers share, and what reading gives beside the data.
+
+Dense and CSR rows are read here; other layouts are of features.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -58,3 +62,43 @@ class Reader(Protocol):
     def held_to(self, digests: Any) -> Self:
         """The same reader, every chunk compared with its SHA-256 as it is read."""
         ...
+
+
+@dataclass
+class ReadStats:
+    """What reading slabs cost and what was in them. ``requests`` and ``fetched``: of an object store, and bytes that
+    came; without what zarr reads itself.
+    """
+
+    bytes_read: int = 0
+    chunks: int = 0
+    checksums: dict[tuple[int, int], int] = field(default_factory=dict)
+    written: dict[int, int] = field(default_factory=dict)  # checksums of what a pass wrote, by slab
+    requests: int = 0
+    fetched: int = 0
+
+    def add(self, other: ReadStats) -> ReadStats:
+        return ReadStats(
+            self.bytes_read + other.bytes_read,
+            self.chunks + other.chunks,
+            self.checksums | other.checksums,
+            self.written | other.written,
+            self.requests + other.requests,
+            self.fetched + other.fetched,
+        )
+
+
+def checksums_of(record: ReadStats, *, sparse: bool) -> dict[str, np.ndarray]:
+    """The checksums that a pass has taken, as the array (by row and column of chunks) that a survey keeps."""
+    rows, columns = np.array(sorted(record.checksums)).max(axis=0) + 1
+    table = np.zeros((rows, columns), np.uint32)
+    for position, crc in record.checksums.items():
+        table[position] = crc
+    return {"checksums_csr" if sparse else "checksums": table}
+
+
+def checksum_table(arrays: dict[str, np.ndarray]) -> Any:
+    """The checksums of a survey in the form that the reader of the source takes, or None."""
+    if "checksums_csr" in arrays:
+        return {"indices": arrays["checksums_csr"][:, 0], "data": arrays["checksums_csr"][:, 1]}
+    return arrays.get("checksums")

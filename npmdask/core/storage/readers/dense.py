@@ -4,20 +4,18 @@ A *slab* is one row of chunks. A *tile* is a few of its rows across all columns,
 slab is cut into tiles depends on the array's shape and chunks only, never on memory, threads or codec, so
 that sums are formed in the same order everywhere.
 
-Uncompressed local chunks are read straight into a reused buffer, those compressed with Blosc or Zstandard or from an
-object store are decoded into one, and of shards the inner chunks that a tile needs
-(:mod:`npmdask.core.storage.chunk_access`); everything else (other codecs, big-endian values, Fortran order) goes
-through zarr-python.
+Chunks are read straight into a reused buffer, or decoded into one, of shards the inner chunks that a tile needs, or
+through zarr-python: :mod:`npmdask.core.storage.chunk_access` says which.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice
+from itertools import islice, product
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -25,11 +23,11 @@ import numpy as np
 from npmdask.core.storage.checksum import ChunkSums, crc32c
 from npmdask.core.storage.chunk_access import (
     PIECE,
-    RESTORE,
     Access,
     FillRows,
     access_of,
     ask_ahead,
+    changed_content,
     corrupt,
     fetcher_of,
     looked_at,
@@ -43,37 +41,13 @@ from npmdask.core.storage.chunk_access import (
     stored_shape,
     unreadable,
 )
-from npmdask.core.storage.conventions import COUNTED_BYTES, refuse_gap, refuse_marked
+from npmdask.core.storage.conventions import impute, position_where, refuse_gap, refuse_marked
+from npmdask.core.storage.readers import ReadStats
 from npmdask.errors import BadInputError, NpmdaskError
 
 MISSING = "restore it, or if it really is empty write it with `npmdask ingest SRC DEST --missing fill`"
 TILE_BYTES = 8 * 2**20
 MIN_TILE_ROWS = 64
-
-
-@dataclass
-class ReadStats:
-    """What reading slabs cost and what was in them. ``requests`` and ``fetched``: of an object store, and bytes that
-    came; without what zarr reads itself.
-    """
-
-    bytes_read: int = 0
-    chunks: int = 0
-    checksums: dict[tuple[int, int], int] = field(default_factory=dict)
-    written: dict[int, int] = field(default_factory=dict)  # checksums of what a pass wrote, by slab
-    requests: int = 0
-    fetched: int = 0
-
-    def add(self, other: ReadStats) -> ReadStats:
-        return ReadStats(
-            self.bytes_read + other.bytes_read,
-            self.chunks + other.chunks,
-            self.checksums | other.checksums,
-            self.written | other.written,
-            self.requests + other.requests,
-            self.fetched + other.fetched,
-        )
-
 
 Tile = list[tuple[slice, np.ndarray]]  # (columns, rows x columns) for each chunk column
 Room = Callable[[int], np.ndarray]  # memory for up to so many whole rows, at least one, of the stored dtype
@@ -98,22 +72,6 @@ class InTiles:
         """What to say of the first value of a unit that is not finite, if there is one."""
         position = position_where(self.tiles(unit, ReadStats()), lambda values: ~np.isfinite(values))
         return None if position is None else self.bad_value(position)
-
-
-def checksums_of(record: ReadStats, *, sparse: bool) -> dict[str, np.ndarray]:
-    """The checksums that a pass has taken, as the array (by row and column of chunks) that a survey keeps."""
-    rows, columns = np.array(sorted(record.checksums)).max(axis=0) + 1
-    table = np.zeros((rows, columns), np.uint32)
-    for position, crc in record.checksums.items():
-        table[position] = crc
-    return {"checksums_csr" if sparse else "checksums": table}
-
-
-def checksum_table(arrays: dict[str, np.ndarray]) -> Any:
-    """The checksums of a survey in the form that the reader of the source takes, or None."""
-    if "checksums_csr" in arrays:
-        return {"indices": arrays["checksums_csr"][:, 0], "data": arrays["checksums_csr"][:, 1]}
-    return arrays.get("checksums")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,11 +120,6 @@ class DenseReader(InTiles):
         return self.grid[0]
 
     @property
-    def by_triangle(self) -> bool:
-        """Whether a symmetric array can be read by its upper triangle: its chunks are square."""
-        return self.shape[0] == self.shape[1] and self.chunks[0] == self.chunks[1]
-
-    @property
     def nbytes(self) -> int:
         """Bytes of the decoded array."""
         return self.shape[0] * self.shape[1] * self.dtype.itemsize
@@ -188,23 +141,18 @@ class DenseReader(InTiles):
 
     @property
     def together(self) -> int:
-        """Rows that are only read together: one of local files that are plain, a row of inner chunks of other shards,
-        else a row of chunks.
-        """
-        access = self.access
-        if not access.by_rows:
+        """Rows read together: one of plain local files, a row of inner chunks of other shards, else a row of chunks."""
+        if not self.access.by_rows:
             return self.chunks[0]
-        shard = access.shard
-        local = access.folder is not None
+        shard, local = self.access.shard, self.access.folder is not None
         return 1 if shard is None or (shard.plain and local) else min(shard.inner[0], self.chunks[0])
 
     @property
     def buffer_bytes(self) -> int:
         """Memory that reading one slab takes: a tile if chunks can be read in part, else all of its chunks.
 
-        Decoded here: the chunks and one of them compressed (which may be a little larger than decoded), twice more of
-        what comes over the network. Through zarr, chunk after chunk, seven times a chunk: measured up to 6.5; it passes
-        through the codec's and zarr's own copies, on zarr's own threads.
+        Decoded here: the chunks and one of them compressed (perhaps a little larger), twice more over the network.
+        Through zarr: seven times a chunk, measured up to 6.5, for the codec's and zarr's own copies and threads.
         """
         if self.access.by_rows:
             tile = self.tile_rows * self.grid[1] * self.chunks[1] * self.dtype.itemsize
@@ -215,9 +163,8 @@ class DenseReader(InTiles):
 
     def read_ahead(self, slabs: range) -> None:
         """Ask for the chunks of ``slabs`` while something else is computed: of the kernel, or of an object store."""
-        for slab in slabs:
-            for column in range(self.grid[1]):
-                self.read_chunk_ahead(slab, column)
+        for slab, column in product(slabs, range(self.grid[1])):
+            self.read_chunk_ahead(slab, column)
 
     def read_chunk_ahead(self, slab: int, column: int) -> None:
         """Ask for one chunk of the kernel, or of an object store."""
@@ -265,9 +212,7 @@ class DenseReader(InTiles):
                 record.bytes_read += values.nbytes
             yield rows, tile
         for column, found in enumerate(sums):
-            self._verify(slab, column, found)
-            record.checksums[slab, column] = found.crc
-        record.chunks += self.grid[1]
+            self.note(slab, column, found, record)
 
     def recorded_digests(self, beside: dict[str, np.ndarray]) -> Any:
         """The SHA-256 of chunks that a store records, in the form that the reader takes; None without any."""
@@ -284,21 +229,18 @@ class DenseReader(InTiles):
             files = [stack.enter_context(self.opened(slab, column)) for column in range(self.grid[1])]
             start = rows.start
             while start < rows.stop:
-                left = min(self.tile_rows, rows.stop - start)
+                left = rows.stop - start
                 if room is None:
-                    parts = [
-                        scratch(("tile", c), (self.tile_rows, width), self.dtype)[:left] for c in range(self.grid[1])
-                    ]
+                    held = [scratch(("tile", c), (self.tile_rows, width), self.dtype) for c in range(len(files))]
                 else:  # as much as there is room for, at once: threads that read wait for each other at every call
-                    parts = [room(rows.stop - start)]
-                tile: Tile = []
+                    held = [room(left)]
+                parts, tile = [buffer[:left] for buffer in held], list[tuple[slice, np.ndarray]]()
                 for column, (fill, part) in enumerate(zip(files, parts, strict=True)):
                     fill(part, start - rows.start)
                     columns = self.slab_columns(column)
                     tile.append((columns, part[:, : columns.stop - columns.start]))
-                stop = start + len(parts[0])
-                yield slice(start, stop), tile
-                start = stop
+                start += len(parts[0])
+                yield slice(start - len(parts[0]), start), tile
 
     @contextmanager
     def opened(self, slab: int, column: int, *, some: bool = False) -> Iterator[FillRows]:
@@ -360,31 +302,18 @@ class DenseReader(InTiles):
 
     def decode(self, slab: int, column: int, slot: int = 0) -> np.ndarray:
         """One chunk in memory that the next one in the same ``slot`` reuses; its checksum is not compared."""
-        name, array = self.chunk_name(slab, column), self.array
-        rows, columns = self.slab_rows(slab), self.slab_columns(column)
+        name, rows, columns = self.chunk_name(slab, column), self.slab_rows(slab), self.slab_columns(column)
+        if self.access.way == "zarr":
+            with self._reading(name):
+                return np.ascontiguousarray(self._looked_at[rows, columns])
+        whole = scratch(("chunk", slot), self.whole, self.dtype)
         if self.access.by_rows:
-            whole = scratch(("chunk", slot), self.whole, self.dtype)[: rows.stop - rows.start]
             with self.opened(slab, column) as fill:
-                fill(whole, 0)
-            return whole[:, : columns.stop - columns.start]
-        with self._reading(name):
-            if self.access.way != "zarr":
-                whole = scratch(("chunk", slot), stored_shape(array), self.dtype)
-                read_chunk(array, self.access, name, whole)
-                return whole[: rows.stop - rows.start, : columns.stop - columns.start]
-            block = self._looked_at[rows, columns]
-        return np.ascontiguousarray(block)
-
-    def chunk_column(self, column: int, record: ReadStats) -> np.ndarray:
-        """All rows of a column of chunks, in memory that the next one reuses; each chunk is checked."""
-        columns = self.slab_columns(column)
-        held = scratch("chunk column", (self.shape[0], self.chunks[1]), self.dtype)
-        values = held[:, : columns.stop - columns.start]
-        for slab in range(self.grid[0]):
-            block = self.decode(slab, column)
-            self.verify(slab, column, block, record)
-            values[self.slab_rows(slab)] = block
-        return values
+                fill(whole[: rows.stop - rows.start], 0)
+        else:
+            with self._reading(name):
+                read_chunk(self.array, self.access, name, whole)
+        return whole[: rows.stop - rows.start, : columns.stop - columns.start]
 
     def chunk_name(self, slab: int, column: int) -> str:
         return str(self.array.metadata.encode_chunk_key((slab, column)))
@@ -398,18 +327,16 @@ class DenseReader(InTiles):
         return ChunkSums(hashed=self.digests is not None)
 
     def verify(self, slab: int, column: int, block: np.ndarray, record: ReadStats) -> None:
-        """Compare a whole chunk with what is known of it, and count it.
-
-        Raises
-        ------
-        BadInputError
-            It is another one.
-        """
+        """Compare a whole chunk with what is known of it, and count it. Raises BadInputError if it is another one."""
         found = self.sums()
         found.add(block)
+        record.bytes_read += block.nbytes
+        self.note(slab, column, found, record)
+
+    def note(self, slab: int, column: int, found: ChunkSums, record: ReadStats) -> None:
+        """Compare the sums of a whole chunk with what is known of it, and count it: as ``verify``."""
         self._verify(slab, column, found)
         record.checksums[slab, column] = found.crc
-        record.bytes_read += block.nbytes
         record.chunks += 1
 
     def _verify(self, slab: int, column: int, found: ChunkSums) -> None:
@@ -419,112 +346,3 @@ class DenseReader(InTiles):
             raise corrupt(self.chunk_name(slab, column), self.array, self.where, known, again)
         if self.digests is not None and found.differ_from(self.digests[slab, column]):
             raise changed_content(self.chunk_name(slab, column), self.where)
-
-
-def position_where(tiles: Iterator[tuple[slice, Tile]], bad_ones: Callable[[np.ndarray], np.ndarray]) -> str | None:
-    """The first of the ``bad_ones`` of some tiles, and where it is, in words."""
-    for rows, tile in tiles:
-        for columns, values in tile:
-            bad = np.argwhere(bad_ones(values))
-            if len(bad):
-                row, column = (int(i) for i in bad[0])
-                return f"{values[row, column]} at row {rows.start + row}, column {columns.start + column}"
-    return None
-
-
-def impute(where: str, position: str, reader: Any = None) -> BadInputError:
-    """What to say of stored data with a value that is not finite; of a dense ``reader`` also how many are missing."""
-    said = "" if reader is None or not position.startswith("nan") else f" ({said_of_gaps(reader, position)})"
-    again = "" if where == "the array in memory" else " and write it again"
-    return BadInputError(f"{where} holds {position}: remove or impute the non-finite values{again}{said}")
-
-
-def shown(where: str) -> str:
-    """What a person calls data: of a Dask array not the key that Dask gave it."""
-    return "the Dask array" if where.startswith("the Dask array ") else where
-
-
-def said_of_gaps(reader: Any, position: str) -> str:
-    """How many entries are missing, in how many rows and columns, and which runs take them.
-
-    Looked at are the units up to a limit of bytes; of computed rows the one of ``position``, as others cost what they
-    cost to compute.
-    """
-    units: Any = range(reader.units)
-    if reader.access.way == "computed":
-        units = [int(position.split("row ")[1].partition(",")[0]) // reader.chunks[0]]
-    entries = rows_with = seen = 0
-    columns_with = np.zeros(reader.shape[1], bool)
-    with suppress(NpmdaskError):  # a damaged chunk is another matter
-        for unit in units:
-            if seen * reader.shape[1] * reader.dtype.itemsize > COUNTED_BYTES:
-                break
-            for rows, tile in reader.tiles(unit, ReadStats()):
-                here = np.zeros(rows.stop - rows.start, bool)
-                for columns, values in tile:
-                    gaps = np.isnan(values)
-                    entries += int(gaps.sum())
-                    here |= gaps.any(axis=1)
-                    columns_with[columns] |= gaps.any(axis=0)
-                rows_with, seen = rows_with + int(here.sum()), seen + len(here)
-    far = "" if seen == reader.shape[0] else f" in the {seen} rows that were looked at"
-    entry = f"{entries} of {seen * reader.shape[1]} entries {'is' if entries == 1 else 'are'} missing"
-    where = f"in {rows_with} of {seen} rows and {int(columns_with.sum())} of {reader.shape[1]} columns"
-    return (
-        f"{entry}{far}, {where}; plain runs of samples and dense matrices (no stored Gram) take them with missing = "
-        "'mean' (--missing mean), and columns without any value with missing = 'drop-columns' (--missing drop-columns)"
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class AroundDense(InTiles):
-    """A reader of what another reads, seen in another way. What is not said of it is the other's own.
-
-    Parameters
-    ----------
-    inner : the reader of the stored rows.
-    checksums : as of :class:`DenseReader`.
-    """
-
-    inner: DenseReader
-    checksums: np.ndarray | None = None
-
-    layout: ClassVar[str] = "dense"
-    by_triangle: ClassVar[bool] = False
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name in self.__dataclass_fields__:  # unpickled before there is a reader inside
-            raise AttributeError(name)
-        return getattr(self.inner, name)
-
-    @property
-    def dense(self) -> DenseReader:
-        """The reader of what is stored."""
-        return self.inner
-
-    @cached_property
-    def _stored(self) -> DenseReader:
-        return replace(self.inner, checksums=self.checksums)
-
-
-@dataclass(frozen=True, kw_only=True)
-class AsIfChunked(DenseReader):
-    """A reader that says what it would need if a chunk had ``rows`` rows. For planning: it is never read from."""
-
-    rows: int
-
-    @property
-    def chunks(self) -> tuple[int, int]:
-        return (min(self.rows, self.shape[0]), super().chunks[1])
-
-    @property
-    def whole(self) -> tuple[int, int]:
-        return (min(self.rows, self.shape[0]), super().whole[1])
-
-
-def changed_content(name: str, where: str) -> BadInputError:
-    """What to say of a chunk whose checksum is right and whose SHA-256 is not: nothing rots like that."""
-    return BadInputError(
-        f"chunk {name} of {where} is not the one that was ingested: its checksum agrees, but its SHA-256 does not, "
-        f"so it was changed on purpose. Nothing is released; {RESTORE}"
-    )

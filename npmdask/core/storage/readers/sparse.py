@@ -19,6 +19,7 @@ from npmdask.core.storage.chunk_access import (
     FillRows,
     access_of,
     ask_ahead,
+    changed_content,
     corrupt,
     fetcher_of,
     location,
@@ -30,7 +31,8 @@ from npmdask.core.storage.chunk_access import (
     stored_shape,
     unreadable,
 )
-from npmdask.core.storage.readers.dense import ReadStats, changed_content, impute
+from npmdask.core.storage.conventions import impute
+from npmdask.core.storage.readers import ReadStats
 from npmdask.errors import BadInputError, NpmdaskError, require
 
 INDPTR_BATCH = 2**22

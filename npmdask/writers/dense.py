@@ -13,9 +13,9 @@ import zarr
 from npmdask.core.numerics.units import attributes
 from npmdask.core.storage.checksum import crc32c, digest_of
 from npmdask.core.storage.column_statistics import ColumnSums, of_moments
-from npmdask.core.storage.kinds import KEPT, size_of_matrix, storage_dtype
 from npmdask.errors import BadInputError, require
-from npmdask.formats.writers.journal import JournalledWriter
+from npmdask.writers.journal import JournalledWriter
+from npmdask.writers.layouts import KEPT, size_of_matrix, storage_dtype
 
 CHUNK_BYTES = 16 * 2**20  # measured: 16 MiB chunks beat 64 MiB (docs/decisions/0002)
 INNER_BYTES = 2**20  # of a chunk inside a shard

@@ -27,7 +27,7 @@ from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, Sharding
 from npmdask.core.execution.executor import Threads
 from npmdask.core.operators import Gram, SparseGram
 from npmdask.core.storage.readers.dense import ReadStats
-from npmdask.core.storage.readers.sparse import CsrReader, Fragment
+from npmdask.core.storage.readers.sparse import CsrReader
 from npmdask.core.storage.source import Source, open_source
 from npmdask.errors import BadInputError, NpmdaskError
 from npmdask.formats.ingest import ingest
@@ -37,6 +37,7 @@ from npmdask.streaming.transform import transform
 from npmdask.symmetric.reader import TensorReader, TriangleReader
 from tests.conftest import often
 from tests.core.operators.test_operators import ignore, write_csr
+from tests.core.storage.tiles import rows_of_tiles
 
 SECONDS = 300  # of one layout with all that is done to it: it takes about one
 ROWS, COLUMNS, CHUNK = 17, 14, (6, 7)  # as few chunks as have an inner and a cut one: each read costs zarr 1 ms
@@ -282,14 +283,6 @@ def by_zarr(path: Path) -> np.ndarray:
 def tiles(source: Source) -> np.ndarray:
     """What operators are given."""
     reader: Any = source.reader
-    if isinstance(reader, CsrReader):
-        whole = np.zeros(reader.shape)
-        row = 0
-        for block in reader.blocks(range(reader.grid[0]), ReadStats()):
-            assert not isinstance(block, Fragment)
-            whole[row : row + block.shape[0]] += block.toarray()
-            row += block.shape[0]
-        return whole
     if isinstance(reader, TensorReader):
         found = np.zeros((reader.units, *reader.chunks))
         for unit in range(reader.units):
@@ -298,12 +291,7 @@ def tiles(source: Source) -> np.ndarray:
         return found
     if isinstance(reader, TriangleReader):
         return np.concatenate([reader.slab(i) for i in range(reader.grid[0])])
-    whole = np.empty(reader.shape, reader.dtype)
-    for slab in range(reader.grid[0]):
-        for rows, tile in reader.tiles(slab, ReadStats()):
-            for columns, values in tile:
-                whole[rows, columns] = values
-    return whole
+    return rows_of_tiles(source)
 
 
 def stream(source: Source) -> np.ndarray:

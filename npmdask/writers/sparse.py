@@ -11,9 +11,9 @@ from zarr.codecs import BloscCodec
 
 from npmdask.core.storage.checksum import DIGEST_BYTES, crc32c, digest_of
 from npmdask.core.storage.column_statistics import EntrySums
-from npmdask.core.storage.kinds import storage_dtype
 from npmdask.errors import BadInputError, require
-from npmdask.formats.writers.journal import JournalledWriter, reopen, sync_tree
+from npmdask.writers.journal import JournalledWriter, reopen, sync_tree
+from npmdask.writers.layouts import storage_dtype
 
 
 class SparseWriter(JournalledWriter):

@@ -9,8 +9,8 @@ import pytest
 
 from npmdask.core.certificates.recursions import gaussian_norm
 from npmdask.core.storage.labels import Labels
-from npmdask.manage.run_report import above_noise, heights, in_plain_words, noise_of_entries, released_loadings
 from npmdask.privacy.mechanisms.gaussian_laplace import RELEASE_KIND
+from npmdask.private_reports.page import above_noise, heights, in_plain_words, noise_of_entries, released_loadings
 from npmdask.report import Bars, Plot, Text
 from npmdask.theory.noisy_symmetric import noise_norm
 

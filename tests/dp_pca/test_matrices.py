@@ -22,9 +22,9 @@ from npmdask.dp_pca.record_images import RecordImages, images_of_matrices, pack_
 from npmdask.errors import BadInputError
 from npmdask.formats import common
 from npmdask.formats.ingest import ingest
-from npmdask.formats.writers.dense import choose_chunks
 from npmdask.manage.status import inspect
 from npmdask.planning.chunk_advice import advise_chunks
+from npmdask.writers.dense import choose_chunks
 from tests.conftest import write_zarr
 from tests.formats.test_ingest import assert_clean, cubes, read, refused, tree
 

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import gzip
-import io
-import json
 import os
-import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,8 +21,6 @@ import zarr
 from npmdask.cli.main import main
 from npmdask.errors import BadInputError
 from npmdask.formats.ingest import ingest
-from npmdask.streaming import stream_pca
-from npmdask.streaming.sources.iterator import standard_input
 
 ROWS = np.random.default_rng(0).standard_normal((30, 4))
 
@@ -64,14 +58,6 @@ def test_a_first_row_with_a_missing_value_is_a_row(tmp_path: Path, line: str) ->
     refused_by_ingest(tmp_path, line + DATA, "missing value at row 0, column")
 
 
-@pytest.mark.parametrize("line", HALF.values(), ids=HALF)
-def test_a_first_line_that_is_half_numbers_is_refused(tmp_path: Path, line: str) -> None:
-    words = r"its first line has \d+ numbers and \d+ other words, the first of them '.*pass header=True \(--header\)"
-    refused_by_ingest(tmp_path, line + DATA, words)
-    with pytest.raises(BadInputError, match=words):
-        standard_input("csv", columns=3, file=io.BytesIO((line + DATA).encode())).read(9)
-
-
 @pytest.mark.parametrize("first", ["1.2.3", "1,5", "-3x", ".5.", "12O"])
 def test_a_broken_number_alone_is_no_name(tmp_path: Path, first: str) -> None:
     refused_by_ingest(tmp_path, f'"{first}"\n1\n2\n', "its first line has 0 numbers and 1 other words")
@@ -87,31 +73,6 @@ def test_what_was_taken_for_names_is_said(tmp_path: Path, capsys: pytest.Capture
     assert f"{said} (12 names)" in capsys.readouterr().out
     (tmp_path / "n.csv").write_text(DATA)
     assert ingest(tmp_path / "n.csv", tmp_path / "n.zarr").header is None
-
-
-@pytest.mark.slow
-def test_streams_and_scores_say_it_too(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of a file, a directory and standard input; and say nothing where no line was taken for names."""
-    said = "the first line was taken for the names of the columns, not for data: a, b, c"
-    (tmp_path / "named.csv").write_text("a,b,c\n" + DATA * 4)
-    (tmp_path / "plain.csv").write_text(DATA * 4)
-    (tmp_path / "both").mkdir()
-    for name in ("named", "plain"):
-        shutil.copy(tmp_path / f"{name}.csv", tmp_path / "both")
-    place = f"the columns of {tmp_path / 'both' / 'plain.csv'} were taken by position, because it has no names"
-    for name, wanted in (("named.csv", (said,)), ("plain.csv", ()), ("both", (said, place))):
-        assert stream_pca(tmp_path / name, 1, batch_rows=4, store=tmp_path / f"{name} store").warnings == wanted
-        scores = ["transform", str(tmp_path / f"{name} store"), str(tmp_path / name), str(tmp_path / f"{name}.zarr")]
-        assert main([*scores, "--quiet", "--json"]) == 0
-        out, err = capsys.readouterr()
-        assert set(json.loads(out)["warnings"]) == set(wanted)
-        assert sorted(err.splitlines()) == sorted(f"npmdask: warning: {said}" for said in wanted)
-    for name, wanted in (("named", (said,)), ("plain", ())):
-        data = (tmp_path / f"{name}.csv").read_bytes()
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
-        assert stream_pca("-", 1, batch_rows=4, format="csv", columns=3).warnings == wanted
 
 
 def test_the_user_may_say_what_the_first_line_is(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from npmdask.cli.main import _parser, main
 from npmdask.formats.ingest import ingest
 from tests.conftest import often, write_zarr
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "infra/README.md", ROOT / "data/README.md"]
 FENCE = re.compile(r"^ *```(\w*).*?\n(.*?)^ *```", re.S | re.M)
 

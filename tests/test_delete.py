@@ -18,7 +18,7 @@ from infra.house_gates import Checkout, delete, entries, goes_with, needers
 from tests.conftest import often
 from tests.goldens.worlds import archive, unpacked, unpacked_sources
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 CHECKOUT = Checkout(root=ROOT)
 RUNS = """
 import sys
@@ -26,6 +26,14 @@ import numpy as np, npmdask
 x = np.random.default_rng(0).standard_normal((500, 20))
 npmdask.top_k(x, 3, kind="samples", center=True)
 assert npmdask.resume(sys.argv[1], max_steps=100).converged
+"""
+TOML = """
+[source]
+path = "{}"
+kind = "samples"
+center = true
+[algorithm]
+target_rank = 3
 """
 
 FIXTURES = ROOT / "tests" / "goldens" / "fixtures"
@@ -82,13 +90,18 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("feature", often(sorted(CHECKOUT.parts()), 0, 3))
 def test_the_rest_goes_on_without_it(feature: str, begun: Path, tmp_path: Path) -> None:
-    """Mutant: an import of ``npmdask.planning`` in npmdask/api.py."""
+    """Mutants: an import of ``npmdask.planning`` in npmdask/api.py; of ``npmdask.weights`` in npmdask/config.py."""
     package, run = tmp_path / "npmdask", tmp_path / "run"
     shutil.copytree(ROOT / "npmdask", package, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(begun, run)
-    delete(tmp_path, CHECKOUT, goes_with(feature, needers(entries(CHECKOUT), ())) & CHECKOUT.parts().keys())
+    gone = goes_with(feature, needers(entries(CHECKOUT), ())) & CHECKOUT.parts().keys()
+    delete(tmp_path, CHECKOUT, gone)
+    (tmp_path / "plain.toml").write_text(TOML.format(begun.parent / "x.zarr"))
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    for command in (["-c", "import npmdask"], ["-c", RUNS, str(run)], ["-m", "npmdask", "--help"]):
+    commands = [["-c", "import npmdask"], ["-c", RUNS, str(run)], ["-m", "npmdask", "--help"]]
+    if "manage" not in gone:  # it prints answers
+        commands.append(["-m", "npmdask", "run", "plain.toml"])
+    for command in commands:
         words = [sys.executable, "-W", "ignore", *command]
         done = subprocess.run(words, capture_output=True, text=True, env=environment, cwd=tmp_path)
         assert done.returncode == 0, done.stderr[-2000:]
@@ -141,3 +154,35 @@ def test_a_command_of_a_feature_that_is_gone_says_its_name(tmp_path: Path) -> No
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
     said = "npmdask: this needs the feature 'formats', which this npmdask does not have: install it\n"
     assert (done.returncode, done.stderr) == (npmdask.RefusedError.exit_code, said)
+
+
+KEYS = {  # of a configuration, and the feature that each needs
+    "source.row_weights=w.npy": "weights",
+    "source.missing=mean": "missing",
+    "run.cluster=tcp://127.0.0.1:9": "cluster",
+    "algorithm.name=spm": "streaming",
+    "stream.batch_rows=5": "streaming",
+    "algorithm.name=tensor-power": "tensors",
+    "privacy.epsilon=1 privacy.delta=1e-6": "privacy",
+}
+GIVEN = """
+import sys
+from npmdask.cli.main import main
+for keys in sys.argv[1:]:
+    main(["run", "plain.toml", *(word for key in keys.split() for word in ("--set", key))])
+"""
+
+
+@pytest.mark.slow
+def test_a_key_of_a_feature_that_is_gone_is_refused_by_its_name(begun: Path, tmp_path: Path) -> None:
+    """Mutant: ``_placed`` that asks the table ``kinds`` alone."""
+    shutil.copytree(ROOT / "npmdask", tmp_path / "npmdask", ignore=shutil.ignore_patterns("__pycache__"))
+    gone = {each for one in KEYS.values() for each in goes_with(one, needers(entries(CHECKOUT), ()))}
+    delete(tmp_path, CHECKOUT, gone & CHECKOUT.parts().keys())
+    (tmp_path / "plain.toml").write_text(TOML.format(begun.parent / "x.zarr"))
+    np.save(tmp_path / "w.npy", np.ones(500))
+    words = [sys.executable, "-W", "ignore", "-c", GIVEN, *KEYS]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(words, capture_output=True, text=True, env=environment, cwd=tmp_path)
+    for (keys, feature), said in zip(KEYS.items(), done.stderr.splitlines(), strict=True):
+        assert f" needs the feature {feature!r}, which this npmdask does not have: install it" in said, (keys, said)

@@ -1,0 +1,1 @@
+"""Private principal components as an estimator."""

@@ -1,0 +1,1 @@
+"""What commands that manage runs show of private ones."""
