@@ -1,4 +1,4 @@
-"""``python -m benchmarks.page_pictures``: pictures of README.md, docs/howto/components.md and docs/howto/weights.md.
+"""``python -m benchmarks.page_pictures``: pictures of README.md and of pages in docs/howto.
 
 Half a minute. Each function draws what the executed example beside its picture computes.
 """

@@ -124,6 +124,7 @@ PREPARED: dict[str, Callable[[], None]] = {
     "docs/howto/climate.md": of_climate,
     "docs/howto/operations.md": lambda: finished("runs/first"),
     "docs/tutorials/tour.md": of_tour,
+    "docs/howto/rotations.md": of_components,
 }
 # Of these pages only; the tests of their rooms run the others: for ever, for minutes, with a server, or from much data
 ONLY = {"docs/howto/operations.md": "status|gc", "docs/tutorials/tour.md": "ledger|(plan|run) people"}

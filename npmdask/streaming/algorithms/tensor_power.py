@@ -48,7 +48,7 @@ ITERATIONS = 10
 
 
 def default_restarts(k: int) -> int:
-    """L = Theta(k log k), and at least 10: see docs/howto/streaming.md for what was measured."""
+    """Return L = Theta(k log k), and at least 10."""
     return max(10, ceil(2 * k * log(k)) + 10)
 
 
