@@ -66,9 +66,12 @@ def extra(name: str | None) -> Iterator[None]:
     except ModuleNotFoundError as error:
         if isinstance(error, MissingExtraError) or (error.name or "npmdask").startswith("npmdask"):
             raise
+        from importlib.metadata import distributions
+
+        asked = [line for one in distributions(name="npmdask") for line in one.requires or ()]
+        own = [repr(line.partition(";")[0]) for line in asked if line.replace('"', "'").endswith(f"extra == '{name}'")]
         raise MissingExtraError(
-            f"{error.name} is not installed, which this needs: pip install "
-            + (f"'npmdask[{name}]'" if name is not None else str(error.name))
+            f"{error.name} is not installed, which this needs: pip install {' '.join(own) or error.name}"
         ) from error
 
 

@@ -143,7 +143,7 @@ def test_without_the_package_a_sentence(tmp_path: Path) -> None:
     code = hidden.format(["metrics", str(tmp_path)])
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == BadInputError.exit_code
-    assert "pip install 'npmdask[metrics]'" in done.stderr and "Traceback" not in done.stderr
+    assert "pip install 'prometheus-client>=0.20'" in done.stderr and "Traceback" not in done.stderr
 
 
 @pytest.mark.slow
