@@ -420,7 +420,7 @@ class RunConfig(ConfigTable):
 
     @property
     def streams(self) -> bool:
-        """Whether rows are learnt from once, as they come: a streaming algorithm, or a [stream] table."""
+        """Say whether rows are learnt from once, as they come: a streaming algorithm, or a [stream] table."""
         name = self.algorithm.name  # a plain one is known without looking for packages
         other = name not in ("auto", *ALGORITHMS) and features.knows("stream_algorithms", name)
         return self.stream is not None or other
@@ -530,13 +530,13 @@ class RunConfig(ConfigTable):
         return None if self.run.start is None else find_start(self.run.start, self.run.store)
 
     def stream_plan(self) -> dict[str, Any]:
-        """What is known of a stream before its first row: the model that it would make, and its memory."""
+        """Return what is known of a stream before its first row: the model that it would make, and its memory."""
         from npmdask.streaming.memory import stream_facts
 
         return stream_facts(self.stream_problem(), self.resources())
 
     def plan(self, spectrum: str | None = None) -> Plan | TensorPlan:
-        """What running it would do and need.
+        """Plan what running it would do and need.
 
         ``spectrum``: a file or a guess, instead of a sample of the data.
         """
@@ -562,7 +562,7 @@ class RunConfig(ConfigTable):
         return plan_private(problem, self.resources(), self.run.store, asked)
 
     def warnings(self) -> list[str]:
-        """What has to be known of a private run before it starts: public (npmdask.privacy.concerns)."""
+        """Return what has to be known of a private run before it starts: public (npmdask.privacy.concerns)."""
         if self.privacy is None:
             return []
         from npmdask.privacy.concerns import concerns
@@ -620,7 +620,7 @@ class RunConfig(ConfigTable):
             )
 
     def resources(self) -> Resources:
-        """What the run may use."""
+        """Return what the run may use."""
         return Resources(
             memory=parse_memory(self.run.memory),
             threads=self.run.threads or (None if self.source.nodes is None else len(self.source.nodes)),  # all at once
@@ -847,7 +847,7 @@ def _field_of(key: str) -> Any:
 
 
 def _changed(content: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """What a file holds, with values by dotted key in place of its own."""
+    """Return the content of a file, with values by dotted key in place of its own."""
     changed = copy.deepcopy(content)
     for key, value in changes.items():
         *tables, name = key.split(".")
@@ -911,7 +911,7 @@ def validate_config(content: dict[str, Any], name: str = "the configuration") ->
 
 
 def sentences(error: ValidationError, model: type[BaseModel]) -> str:
-    """What is wrong with tables that were to be a ``model``: a clause for each key, joined by semicolons."""
+    """Say what is wrong with tables that were to be a ``model``: a clause for each key, joined by semicolons."""
     found: dict[str, list[str]] = {}
     for one in error.errors(include_url=False):
         fields = _fields_at(model, one["loc"])
@@ -922,7 +922,7 @@ def sentences(error: ValidationError, model: type[BaseModel]) -> str:
 
 
 def _without_repeats(clauses: list[str]) -> list[str]:
-    """Of several clauses on one value only the first names it."""
+    """Let only the first of several clauses on one value name it."""
     first, *rest = dict.fromkeys(clauses)
     return [first, *(clause.rpartition(": ")[2] for clause in rest)]
 
@@ -1027,7 +1027,7 @@ FIRST_KEYS = (
 
 
 def starter(file: Path, source: str | None = None) -> str:
-    """What ``npmdask init`` writes into ``file``: every key; or, for a ``source``, what matters, ready to run.
+    """Return what ``npmdask init`` writes into ``file``: every key; or, for a ``source``, what matters, ready to run.
 
     Raises
     ------

@@ -297,7 +297,10 @@ WRONG = {  # what a value is not, by pydantic's name of the mistake
 
 
 def wrong_value(error: Mapping[str, Any]) -> str:
-    """What is wrong with a value, in our words: of one of the errors that a ``ValidationError`` of pydantic lists."""
+    """Say what is wrong with a value, in our words.
+
+    ``error`` is one of those that a ``ValidationError`` of pydantic lists.
+    """
     kind, context = error["type"], error.get("ctx", {})
     if kind in ("value_error", "assertion_error"):
         return str(context.get("error", "the value does not fit"))  # a sentence of ours

@@ -158,7 +158,7 @@ def _add_page(p: Any) -> None:
 
 
 def is_source(given: str, changes: Mapping[str, Any]) -> bool:
-    """Whether what is to be run is data, and not a configuration.
+    """Say whether ``given`` is data, and not a configuration.
 
     The name says it: a file is a configuration if it ends in .toml. One of another name is, too, where no number of
     components is given, which data need.

@@ -104,7 +104,7 @@ def add_set(p: Any) -> None:
 
 
 def _job(a: argparse.Namespace, kind: str, source: str) -> dict[str, Any]:
-    """Where a job on ``source`` is kept, what it may use and who sees it, as every kind of job takes it."""
+    """Return where a job on ``source`` is kept, what it may use and who sees it, as every kind of job takes it."""
     from pathlib import Path
 
     name = Path(source).name.split(".")[0] or "data"
@@ -153,7 +153,7 @@ def print_answer(answer: Any, a: argparse.Namespace, words: int = 10) -> int:
 
 
 def _cost(a: argparse.Namespace) -> dict[str, str]:
-    """What the command took, of jobs whose answers do not say it: as far as this process saw."""
+    """Return what the command took, for jobs whose answers do not say it: as far as this process saw."""
     from npmdask.core.execution.memory import high_water
     from npmdask.core.numerics.units import bytes_text
 

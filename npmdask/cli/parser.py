@@ -59,7 +59,7 @@ def add_device(p: Any, default_said: str = "", *, default: str | None = None) ->
 
 
 def columns_of(a: argparse.Namespace) -> dict[str, Any] | None:
-    """What the options of a command choose; None: all columns."""
+    """Return the columns that the options of a command choose; None: all columns."""
     only = "numeric" if a.only == ["numeric"] else a.only
     return {"only": only, "leave_out": a.leave_out} if a.only is not None or a.leave_out else None
 

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Extent:
-    """What is read: how many ``rows``, and which ``columns``, as a map of numbers of all stored columns to theirs."""
+    """Part of the data that is read: how many ``rows``, and which ``columns``.
+
+    ``columns`` maps numbers of all stored columns to theirs.
+    """
 
     rows: int
     columns: Callable[[np.ndarray], np.ndarray] = lambda values: values
@@ -112,7 +115,7 @@ class Reading(Aspect, ABC):
 
     @property
     def as_recorded(self) -> bool:
-        """Whether what ingest recorded of columns, their means among it, is of entries as it reads them."""
+        """Say whether what ingest recorded of columns, their means among it, is of entries as it reads them."""
         return False
 
     @staticmethod

@@ -23,7 +23,7 @@ Table = Mapping[str, str]  # from a key to "module:name"
 
 @dataclass(frozen=True, kw_only=True)
 class Feature:
-    """What a feature adds: tables, each from a key to ``"module:name"``.
+    """Tables that a feature adds, each from a key to ``"module:name"``.
 
     Parameters
     ----------

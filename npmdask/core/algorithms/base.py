@@ -21,7 +21,7 @@ from npmdask.errors import BadInputError, require
 
 
 class Query(NamedTuple):
-    """What an algorithm asks of the data in one step: ``A @ block``, in the arithmetic of ``block.dtype``.
+    """Query that an algorithm makes of the data in one step: ``A @ block``, in the arithmetic of ``block.dtype``.
 
     ``transposed``: ``A^T @ block`` instead, of a matrix that is neither symmetric nor multiplied by its transpose.
     ``image_norm``: of a sum over records a the images ``block^T a`` are clipped to this norm.
@@ -52,7 +52,7 @@ class Query(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Info:
-    """What a step found out, in the units of the operator.
+    """Findings of a step, in the units of the operator.
 
     ``finished``: there is nothing more to ask; ``settled``: and what was to be found is found, to its tolerance;
     ``said``: the same in a sentence. Only algorithms that know their own end say so.
@@ -111,7 +111,7 @@ class Result:
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What an algorithm is made for; all of it public.
+    """Parameters that an algorithm is made for; all of them public.
 
     Parameters
     ----------
@@ -248,7 +248,7 @@ Growth = tuple[np.ndarray, float]  # G is the first times exp(the second): in a 
 
 
 def empty_growth() -> np.ndarray:
-    """Of a run without a warm start."""
+    """Return the growth of a run without a warm start."""
     return np.zeros((0, 0))
 
 
@@ -299,14 +299,14 @@ def missed(chain: Block, image: Block, vectors: Block, products: Block, growth: 
 
 
 class RowsQuery(NamedTuple):
-    """How many rows the next update wants; None: whatever batch the stream was asked for."""
+    """Number of rows that the next update wants; None: whatever batch the stream was asked for."""
 
     rows: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class StreamInfo:
-    """What an update found out.
+    """Findings of an update.
 
     ``rows``: rows of the batch, all of them used. ``rank``: of the iterate. ``steps``: how many steps the algorithm
     made (none while it collects rows, several where a batch holds several blocks). ``step_size``, ``batch_rows``: of

@@ -88,7 +88,7 @@ class GramKrylov(BlockKrylov):
 
     @property
     def first_query(self) -> Query:
-        """What the first pass is asked, without its block."""
+        """Query of the first pass, without its block."""
         return Query(np.zeros((0, 0)), whole="float32" if self.single else "float64")
 
     def init(
@@ -191,7 +191,7 @@ def pairs_of_matrix(matrix: np.ndarray, count: int, elsewhere: Pairs | None = No
 
 
 def are_leading(matrix: np.ndarray, values: np.ndarray, vectors: Block) -> bool:
-    """Whether the ``vectors`` are orthonormal, and no eigenvalue of what they leave is above the last of ``values``.
+    """Say whether the ``vectors`` are orthonormal, and leave no eigenvalue above the last of ``values``.
 
     Residuals only show that they are eigenvectors of something. That ``s I - (G - V Theta V^T)`` has a Cholesky factor
     shows that G has no further eigenvalue above s, the last of ``values`` (or 0, if rounding made that negative): by a
@@ -280,7 +280,7 @@ class RowGramKrylov(GramKrylov):
 
     @property
     def first_query(self) -> Query:
-        """What the first pass is asked, without its block."""
+        """Query of the first pass, without its block."""
         return Query(np.zeros((0, 0)), whole="float64", of_rows=True)
 
     def init(
@@ -305,7 +305,10 @@ class RowGramKrylov(GramKrylov):
         return self._right_vectors(state, released) if state.step == 1 else BlockKrylov.update(self, state, released)
 
     def _left_vectors(self, state: RowGramState, released: Block) -> tuple[KrylovState, Info]:
-        """Of right vectors nothing is known yet but that no residual exceeds the largest eigenvalue."""
+        """Compute the left vectors.
+
+        Of right vectors nothing is known yet but that no residual exceeds the largest eigenvalue.
+        """
         k, p, m = self.target_rank, self.iteration_rank, self.rows
         matrix, image = released[:, :m], released[:, m:]
         values, vectors = pairs_of_matrix(matrix, min(p + 1, m))

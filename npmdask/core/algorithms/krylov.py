@@ -86,7 +86,10 @@ class KrylovState:
 
 @dataclass(frozen=True, kw_only=True)
 class MixedState(KrylovState):
-    """Of a run that begins in float32; ``renewed``: its steps until it went on from p Ritz vectors in float64, or 0."""
+    """State of a run that begins in float32.
+
+    ``renewed``: its steps until it went on from p Ritz vectors in float64, or 0.
+    """
 
     renewed: int = 0
 
@@ -288,7 +291,7 @@ class BlockKrylov:
         return orth(columns, generator(0, "completion", state.step), against=locked)
 
     def _progress(self, state: KrylovState, info: Info, noise: np.ndarray) -> tuple[float, int]:
-        """How near the residuals are to what float32 can reach (1: there), and for how long they came no nearer."""
+        """Measure how near residuals are to what float32 can reach (1: there), and how long they came no nearer."""
         size = np.abs(info.ritz_values)
         target = np.maximum(10 * self.tol * size, FLOOR * SINGLE_EPS * size.max(initial=0.0))
         if self.mixed_precision:
@@ -347,7 +350,7 @@ def _as_found(values: np.ndarray, found: np.ndarray) -> list[int]:
 
 
 class _Kept(NamedTuple):
-    """What a step leaves: V and A V, leading Ritz values and residuals, the pairs that ask for new directions."""
+    """Parts that a step keeps: V and A V, leading Ritz values and residuals, the pairs that ask for new directions."""
 
     basis: Block
     products: Block
@@ -446,7 +449,7 @@ def _ritz(projected: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _noise(projected: np.ndarray, rotation: np.ndarray) -> np.ndarray:
-    """What products are off in every Ritz pair, as far as V^T A V is not symmetric."""
+    """Estimate the error of products in every Ritz pair, as far as V^T A V is not symmetric."""
     skew = rotation.T @ ((projected - projected.T) @ rotation)
     return np.asarray(np.linalg.norm(skew, axis=0) / 2**0.5)
 

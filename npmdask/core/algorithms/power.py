@@ -203,11 +203,11 @@ class PowerMethod:
         return after, info
 
     def following(self, state: PowerState, released: Block) -> Block:
-        """What the next block comes from."""
+        """Return what the next block comes from."""
         return released
 
     def _missed(self, state: PowerState, released: Block, pairs: RitzPairs) -> float:
-        """What the random columns show of eigenvalues that the known ones hide (0: all were random)."""
+        """Bound the eigenvalues that the known columns may hide, by what the random ones show (0: all were random)."""
         r = len(state.growth)
         if not r or state.basis.shape[1] == len(state.basis):
             return 0.0

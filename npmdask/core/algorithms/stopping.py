@@ -31,7 +31,7 @@ class Outcome:
 
     @property
     def answered(self) -> bool:
-        """Whether the answer is what was asked for: converged, the best there is, or all that was to be released."""
+        """Say whether the answer is what was asked for: converged, the best there is, or all to be released."""
         return self.name in ("converged", "low_rank", "held_out", "released")
 
 
@@ -61,7 +61,7 @@ OF_INFO = (*ARRAYS, "precision", "finished", "settled", "said", "missed", "left"
 
 
 def view_of(step: int, info: Any) -> StepView:
-    """What an algorithm says of its step (its ``Info``), for a rule."""
+    """Make the view of a step for a rule, from what an algorithm says of it (its ``Info``)."""
     return StepView(step=step, **{name: getattr(info, name) for name in OF_INFO})
 
 
@@ -239,7 +239,7 @@ class ResidualRule:
         return np.flatnonzero(self.relative(view) > self.tol)
 
     def _may_miss(self, view: StepView) -> bool:
-        """Whether a larger value than the k-th, in a direction that the start of the run did not know, may be missed.
+        """Say whether a value larger than the k-th may be missed, in a direction unknown to the start of the run.
 
         In float32 arithmetic that is not asked: a run ends in float64.
         """

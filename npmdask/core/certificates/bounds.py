@@ -32,7 +32,7 @@ SHARP = 2.0  # a stricter ground is preferred as long as its bounds are not so m
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What a run knows when it ends, in the units of the operator A (d x d, symmetric). No product is asked for.
+    """Knowledge of a run at its end, in the units of the operator A (d x d, symmetric). No product is asked for.
 
     Attributes
     ----------
@@ -85,10 +85,11 @@ def rounding_of(d: int, size: float, *, single: bool = False) -> float:
 
 
 def of_scale(error: float, size: float) -> float:
-    """What an eigenvalue of size ``size`` may be off because columns are divided by numbers that are off by ``error``.
+    """Bound the error of an eigenvalue of size ``size`` from dividing columns by numbers that are off by ``error``.
 
-    Of their size, at most: then ``A`` is off by a diagonal factor, from 1 - x to 1 + x with x = error / (1 - error),
-    and so is every singular value (Ostrowski). For :data:`ROOM` of it :func:`rounding_of` has room.
+    They are off by ``error`` of their size, at most: then ``A`` is off by a diagonal factor, from 1 - x to 1 + x with
+    x = error / (1 - error), and so is every singular value (Ostrowski). For :data:`ROOM` of it :func:`rounding_of` has
+    room.
     """
     x = error / max(1 - error, DOUBLE_EPS)
     return max(x * (2 + x) - ROOM, 0.0) * size
@@ -239,7 +240,7 @@ def _image_sizes(evidence: Evidence) -> np.ndarray:
 
 
 def _from_residuals(evidence: Evidence) -> np.ndarray:
-    """What residuals would show of a larger eigenvalue, had the start held of its direction what nearly all starts do.
+    """Bound a hidden larger eigenvalue by residuals, if the start held as much of it as nearly all starts do.
 
     A space that holds the share s = 1 / sqrt(1 + t^2) of an eigenvector of lambda has ||R|| >= s (lambda - theta). Of
     p random columns in d dimensions t^2 <= d / x^2 in 99 % (x: that quantile of chi_p), and (theta / lambda)^(2 L) of
@@ -278,7 +279,7 @@ def _from_residuals(evidence: Evidence) -> np.ndarray:
 
 
 def _hidden(a: np.ndarray, kept: np.ndarray, gram: np.ndarray, spread: float, multiplied: int) -> np.ndarray:
-    """What the residuals of the leading pairs up to each would show."""
+    """Bound a hidden eigenvalue by the residuals of the leading pairs up to each, which would show a larger one."""
     reach = norms_of_leading(gram)
     low, high = a, a + reach * math.sqrt(1 + spread)
     for _ in range(HALVINGS):
@@ -290,7 +291,7 @@ def _hidden(a: np.ndarray, kept: np.ndarray, gram: np.ndarray, spread: float, mu
 
 
 def _told_apart(a: np.ndarray, high: np.ndarray, many: int) -> int:
-    """How many leading pairs there are until ``many`` in a row may approximate one eigenvalue: all, if never."""
+    """Count the leading pairs until ``many`` in a row may approximate one eigenvalue: all, if that is never so."""
     alike = a[: max(len(a) - many + 1, 0)] <= high[many - 1 :]
     return int(np.argmax(alike)) + many if alike.any() else len(a)
 
@@ -347,7 +348,7 @@ def _upper(a: np.ndarray, tau: np.ndarray, found: list[Space]) -> np.ndarray:
 
 
 def _by_side(a: np.ndarray, tau: np.ndarray, found: list[Space], upper: np.ndarray) -> np.ndarray:
-    """Of the eigenvalue that each theta_i approximates, counted among those of its sign: not sorted by magnitude."""
+    """Bound the eigenvalue that each theta_i approximates, counted among those of its sign: not sorted by magnitude."""
     if not found:
         return upper
     widest = max(found, key=lambda space: space.m)
@@ -358,7 +359,7 @@ def _by_side(a: np.ndarray, tau: np.ndarray, found: list[Space], upper: np.ndarr
 
 
 def _gap(values: np.ndarray, i: int, upper: np.ndarray, following: float) -> float:
-    """How far lambda_i is at least from the eigenvalues of the other k pairs, and from all that follow."""
+    """Return how far lambda_i is at least from the eigenvalues of the other k pairs, and from all that follow."""
     a = np.abs(values)
     k = len(a)
     above = [a[j] - upper[i] if values[j] * values[i] > 0 else a[i] + a[j] for j in range(min(i, k))]
@@ -450,7 +451,7 @@ def tangents(d: int, p: int, fail_prob: float) -> Bounds:
 
 
 def smallest_singular_value(q: int, p: int, fail_prob: float) -> float:
-    """What the smallest singular value of a Gaussian q x p block (q <= p) exceeds, except with ``fail_prob``.
+    """Bound the smallest singular value of a Gaussian q x p block (q <= p) from below, except with ``fail_prob``.
 
     The better of two: Halko, Martinsson and Tropp 2011, Proposition A.3 (of q = 1: the chi distribution near zero), and
     sqrt(p) - sqrt(q) - sqrt(2 ln(1 / fail_prob)) (Gordon, and concentration).
@@ -703,7 +704,7 @@ def _component(values: np.ndarray, gram: np.ndarray, i: int, space: Space, upper
 
 
 def distances_of(values: np.ndarray, i: int, upper: float) -> np.ndarray:
-    """How far an eigenvalue with size between |theta_i| and ``upper`` is at least from every Ritz value."""
+    """Return how far an eigenvalue of size between |theta_i| and ``upper`` is at least from every Ritz value."""
     a = np.abs(values)
     same = np.where(np.arange(len(a)) < i, a - upper, a[i] - a)
     return np.where(np.sign(values) == np.sign(values[i]), same, a[i] + a)

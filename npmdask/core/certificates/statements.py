@@ -18,7 +18,7 @@ from npmdask.core import features
 
 
 def _statement_of(kind: str, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> str:
-    """Of the result of a run: private or of nodes (its ``statement`` says so), or of data of another ``kind``.
+    """Say how wrong the result of a run is: private or of nodes (its ``statement`` says so), or of another ``kind``.
 
     Matrices without privacy are not treated here: their certificates are made elsewhere.
     """

@@ -17,7 +17,7 @@ LOST = 0.8  # the sine of 53 degrees: a direction that far off says as little of
 
 
 class Assurance(NamedTuple):
-    """How wrong an answer can be: a sentence for everybody, and the numbers that it is made of.
+    """Statement of how wrong an answer can be: a sentence for everybody, and the numbers that it is made of.
 
     ``numbers`` are fractions (shares, sines, relative errors) or in the units of the answer, as their names say.
     """
@@ -48,7 +48,7 @@ def number(value: float) -> str:
 
 
 def spread(value: float) -> str:
-    """What is added to or taken from a number: two digits, rounded up."""
+    """Format what is added to or taken from a number: two digits, rounded up."""
     return f"{_up(value):g}"
 
 
@@ -77,7 +77,9 @@ class Health(NamedTuple):
 
 
 def sentence(certificate: Certificate, *, singular: bool = False) -> str:
-    """How wrong the answer can be, in one sentence; ``singular``: the values are roots of those of the certificate.
+    """Say how wrong the answer can be, in one sentence.
+
+    ``singular``: the values are roots of those of the certificate.
 
     It speaks of the data as they are: rows drawn again from where they come from would have another answer.
     """
@@ -94,7 +96,7 @@ def sentence(certificate: Certificate, *, singular: bool = False) -> str:
 
 
 def bounds_values(certificate: Certificate, *, singular: bool = False) -> bool:
-    """Whether the sentence says how wrong the values can be: not where an error may be as large as its value."""
+    """Say whether the sentence bounds the values: not where an error may be as large as its value."""
     errors = relative_errors(certificate, certificate.best, singular=singular)
     finite = np.isfinite(certificate.best.upper).all()
     return bool(finite and not (errors[_told(certificate)] > 1).any())
@@ -125,7 +127,7 @@ def _told(certificate: Certificate) -> np.ndarray:
 
 
 def relative_errors(certificate: Certificate, level: Level, *, singular: bool) -> np.ndarray:
-    """Of each value, against the value: k numbers (nan for a value that is zero)."""
+    """Compute the error of each value, relative to the value: k numbers (nan for a value that is zero)."""
     lower, sizes, upper = level.lower, np.abs(certificate.values), level.upper
     if singular:
         lower, sizes, upper = np.sqrt(lower), np.sqrt(sizes), np.sqrt(upper)
@@ -162,7 +164,7 @@ def _condition(ground: str, confidence: float, noun: str = "value") -> str:
 
 
 def _floor_percent(share: float) -> str:
-    """Of a lower bound: never rounded up to what it does not reach."""
+    """Format a lower bound as a percentage: never rounded up to what it does not reach."""
     missing = 1 - share
     if missing <= 0:
         return "100 %"
@@ -179,7 +181,7 @@ def _ordinal(n: int) -> str:
 
 
 def of_coupled(certificate: Mapping[str, Any] | None, lead: np.ndarray, values: np.ndarray) -> Assurance:
-    """Of maximum covariance analysis.
+    """Say how wrong an answer of maximum covariance analysis can be.
 
     Parameters
     ----------

@@ -80,7 +80,7 @@ class Holder:
 
     @property
     def gone(self) -> bool:
-        """Whether it was a process of this machine, and is none any more."""
+        """Say whether it was a process of this machine, and has ended."""
         if self.host != socket.gethostname():
             return False
         try:
@@ -93,12 +93,15 @@ class Holder:
 
     @property
     def alive(self) -> bool:
-        """Whether it has shown life lately. Of another machine: it may have been killed less than STALE seconds ago."""
+        """Say whether it has shown life lately.
+
+        One of another machine may have been killed less than STALE seconds ago.
+        """
         return self.age < STALE and not self.gone
 
     @property
     def hung(self) -> bool:
-        """Whether it shows no life; of another machine it may as well be gone."""
+        """Say whether it shows no life; one of another machine may as well be gone."""
         return self.age >= STALE and not self.gone
 
 
@@ -121,7 +124,10 @@ def _read_holder(line: str, age: float) -> Holder | None:
 
 
 class Ownership:
-    """Of the store in ``folder``, which exists: from ``take`` to ``release``, or until another process takes it."""
+    """Ownership of the store in ``folder``, which exists.
+
+    It lasts from ``take`` to ``release``, or until another process takes it.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -134,7 +140,7 @@ class Ownership:
 
     @property
     def held(self) -> bool:
-        """Whether it was taken and not released; it may be lost nevertheless."""
+        """Say whether it was taken and not released; it may be lost nevertheless."""
         return self._lock is not None
 
     def take(self, *, take_over: bool = True) -> None:
@@ -222,7 +228,7 @@ class Ownership:
 
     @property
     def lost(self) -> bool:
-        """Whether it was taken by another process since; or that of a job that this store is a stage of."""
+        """Say whether another process has taken it since, or taken that of a job that this store is a stage of."""
         owned = [self, *(other for other in self.around if other.held)]
         return any(other._read_epoch() != other._epoch for other in owned)
 
@@ -289,7 +295,7 @@ def _flocked(descriptor: int) -> bool:
 
 
 def _fenced(holder: Holder | None, around: list[Ownership]) -> bool:
-    """Whether the store around this one was taken from the same process: then it has lost this one as well."""
+    """Say whether the store around this one was taken from the same process, which then has lost this one as well."""
     taken = [other.taken_from for other in around if other.taken_from]
     return holder is not None and any((h.pid, h.host) == (holder.pid, holder.host) for h in taken)
 
@@ -330,7 +336,7 @@ def count_end(folder: Path, *, finished: bool) -> None:
 
 
 def deaths(folder: Path, *, held: bool) -> tuple[int, str]:
-    """How many starts in a row died without a commit, and where: ("step 13"). ``held``: the last one lives."""
+    """Count the starts in a row that died without a commit, and say where ("step 13"). ``held``: the last one lives."""
     found = _deaths(folder) - held
     return (found, place_of_death(folder)) if found > 0 else (0, "")
 
@@ -353,7 +359,7 @@ def _write(folder: Path, starts: int) -> None:
 
 
 def _mark(folder: Path) -> str:
-    """Of everything that is committed, by name."""
+    """Digest the names of everything that is committed."""
     names = sorted(str(path.relative_to(folder)) for path, files in folders_of(folder) if MANIFEST in files)
     return hashlib.sha256("\n".join(names).encode()).hexdigest()[:16]
 
@@ -366,7 +372,7 @@ def folders_of(folder: Path) -> Iterator[tuple[Path, list[str]]]:
 
 
 def place_of_death(folder: Path) -> str:
-    """What comes next in the run: of a job in the stage that was opened last."""
+    """Say what comes next in the run; of a job, in the stage that was opened last."""
     stores = [path for path, files in folders_of(folder) if EPOCH in files]
     last = max(stores, key=lambda path: (path / EPOCH).stat().st_mtime, default=folder)
     stage = "" if last == folder else f"{last.relative_to(folder)}, "
@@ -384,7 +390,7 @@ PRIVATE = (
 
 @dataclass(frozen=True, kw_only=True)
 class _Before:
-    """What a command finds in a finished run, and changes before it knows whether it is refused.
+    """State in which a command finds a finished run, and which it changes before it knows whether it is refused.
 
     Not of a stream, which has an answer while it goes on: why it stopped is for its status.
     """
@@ -481,13 +487,13 @@ class HeldStore(StoreReader):
         return type(self)(self.path / name, stage_of=self)
 
     def _claim(self) -> None:
-        """Of a URL: become its only writer, have what it has, and carry what a kill kept from being carried."""
+        """Become the only writer of a URL, have what it has, and carry what a kill kept from being carried."""
         if self._carrier is not None:
             self._carrier.claim()
             self._carrier.carry()
 
     def _leave(self) -> None:
-        """Of a URL: carry what is left to tell, unless the run was lost; then let go."""
+        """Carry what is left to tell to a URL, unless the run was lost; then let go."""
         if self._carrier is not None:
             self._carrier.abandon() if self._turn.held and self._turn.lost else self._carrier.close()
         self._turn.release()
@@ -529,7 +535,7 @@ class HeldStore(StoreReader):
         (self.path / "steps").mkdir(exist_ok=True)
 
     def _clear_up(self) -> None:
-        """What a process that died, or hangs, has left half done."""
+        """Clear up what a process that died, or hangs, has left half done."""
         found = list(self.path.glob("**/.writing-*"))  # not our own, nor of anybody who comes after us
         with self._turn.publishing():
             for left in found:
@@ -573,12 +579,12 @@ class HeldStore(StoreReader):
             raise FencedOutError(f"run {self.path} was taken over by another process; this one leaves it") from error
 
     def _is_refused(self, error: BaseException) -> bool:
-        """Whether a command was refused on a finished run and has committed nothing."""
+        """Say whether a command was refused on a finished run and has committed nothing."""
         refused = isinstance(error, BadInputError | RefusedError) and not isinstance(error, FencedOutError)
         return refused and self._before is not None and self._before.mark == _mark(self.path)
 
     def _note(self, error: BaseException, *, quietly: bool = False) -> None:
-        """What ended the run, for people; and that it did not die, where it says itself why it ends.
+        """Log what ended the run, for people; and note that it did not die, where it says itself why it ends.
 
         ``quietly``: the store is put back as it was. A finished run has its answer, of which a refusal says nothing.
         """
@@ -607,13 +613,15 @@ class HeldStore(StoreReader):
 
     @property
     def is_stage(self) -> bool:
-        """Whether this is the store of a stage of a longer job."""
+        """Say whether this is the store of a stage of a longer job."""
         return self._stage_of is not None
 
     @property
     def names(self) -> tuple[str, str]:
-        """What log lines call the run (its folder, with the one above it where that numbers releases), and the stage
-        of it that this store is ("": the whole)."""
+        """Names of the run and of the stage of it that this store is ("": the whole), as log lines call them.
+
+        The run is called by its folder, with the one above it where that numbers releases.
+        """
         if self._stage_of is not None:
             run, stage = self._stage_of.names
             return run, "/".join(filter(None, [stage, str(self.path.relative_to(self._stage_of.path))]))
@@ -622,14 +630,14 @@ class HeldStore(StoreReader):
 
     @property
     def _tells(self) -> bool:
-        """Whether telemetry may say what went wrong."""
+        """Say whether telemetry may say what went wrong."""
         try:
             return not self._private and is_public(self.read_spec() or {})
         except NpmdaskError:
             return False
 
     def crashes(self) -> tuple[int, str]:
-        """How many starts in a row died without committing anything, and where ("step 13"); (0, "") if none.
+        """Count the starts in a row that died without committing anything, and say where ("step 13"); (0, "") if none.
 
         A start that ends with an error of this package, or is interrupted, has not died. Also of a store that is held:
         the process that has it now is not counted.
@@ -646,7 +654,7 @@ class HeldStore(StoreReader):
 
 
 class Carrier(Protocol):
-    """What carries a store whose place is a URL, from and to a local ``copy`` (``folder``, ``make``)."""
+    """Carrier of a store whose place is a URL, from and to a local ``copy`` (``folder``, ``make``)."""
 
     url: str
     copy: Any

@@ -39,7 +39,7 @@ GOING = ".npmdask-gc"  # where whole runs are moved before they are removed: a k
 
 
 def is_store(folder: Path) -> bool:
-    """Whether a folder is the store of a run (or what a kill left of one)."""
+    """Say whether a folder is the store of a run (or what a kill left of one)."""
     return (folder / "lock").is_file() and (folder / "steps").is_dir() and not folder.is_symlink()
 
 
@@ -73,7 +73,7 @@ def _is_data(folder: Path) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class StoreSize:
-    """Of all files below a folder. ``committed``: time (Unix) of the newest bundle, None if there is none."""
+    """Size of all files below a folder. ``committed``: time (Unix) of the newest bundle, None if there is none."""
 
     bytes: int
     committed: float | None
@@ -156,7 +156,7 @@ class StoreReader:
         return None
 
     def last_meta(self) -> dict[str, Any] | None:
-        """What :meth:`last_step` says beside its arrays, which are not read (and not checked)."""
+        """Return what :meth:`last_step` has beside its arrays, which are not read (and not checked)."""
         for path in reversed(self._steps()):
             with suppress(BadInputError):
                 return _checked(read_meta(path), path)
@@ -173,7 +173,7 @@ class StoreReader:
         return sorted(found, key=lambda path: (int(path.name.removesuffix(REPLACED)), -len(path.name)))
 
     def read_pass(self, key: dict[str, Any]) -> tuple[Arrays, list[dict[str, Any]]] | None:
-        """What was kept of the pass that ``key`` describes, or None. Parts of another pass are of no use."""
+        """Return what was kept of the pass that ``key`` describes, or None. Parts of another pass are of no use."""
         for path in reversed(self._kept_parts()):
             with suppress(BadInputError):
                 arrays, meta = read_bundle(path)
@@ -199,7 +199,7 @@ class StoreReader:
         return arrays, _checked(meta, self.path / name)
 
     def part_meta(self, name: str) -> dict[str, Any] | None:
-        """What the bundle ``name`` says beside its arrays, which are not read; or None."""
+        """Return what the bundle ``name`` has beside its arrays, which are not read; or None."""
         path = self.path / name
         return _checked(read_meta(path), path) if path.exists() else None
 

@@ -105,7 +105,7 @@ def allow(urls: Iterable[str], spec: Mapping[str, Any], folder: Path) -> None:
 
 
 def _rights_in(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Of the resources of a run those that are rights, or more of a machine than this one has."""
+    """Return the resources of a run that are rights, or more of a machine than this one has."""
     held = spec.get("resources", {})
     found = {name: held[name] for name, none in RESOURCES.items() if held.get(name, none) not in (none, "", None)}
     return found | {name: held[name] for name in COUNTS if (held.get(name) or 0) > CORES}
@@ -147,7 +147,7 @@ def _runs_around(folder: Path) -> Iterator[tuple[Path, Any]]:
 
 
 def _note_of(folder: Path) -> dict[str, Any]:
-    """What was noted of a run, or of a job that it is a stage of."""
+    """Return what was noted of a run, or of a job that it is a stage of."""
     notes = _notes()
     for path, spec in _runs_around(folder) if notes else ():
         note = notes.get(_key(path))

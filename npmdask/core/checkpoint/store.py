@@ -79,7 +79,7 @@ class RunStore(HeldStore):
 
     @property
     def unbegun(self) -> bool:
-        """Whether the store has parameters, and nothing was committed or spent under them.
+        """Say whether the store has parameters, and nothing was committed or spent under them.
 
         What a run is given (its names and weights, what it starts from) lies there before it begins. A private run, or
         one of nodes, never counts as unbegun: its key, and what its ledger says, belong to its parameters.

@@ -15,7 +15,7 @@ from npmdask.core.storage.readers.dense import ReadStats
 
 
 class Executor(Protocol):
-    """What computes passes over the data; ``threads``: of each process, ``elsewhere``: on other machines."""
+    """Maker of passes over the data; ``threads``: of each process, ``elsewhere``: on other machines."""
 
     elsewhere: bool
 
@@ -28,10 +28,10 @@ class Executor(Protocol):
         """``A @ block`` in one pass, and what the reading cost."""
 
     def everywhere(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """What each process that computes makes of ``arguments``. Its errors are raised here."""
+        """Call ``function`` in each process that computes, and return the results. Its errors are raised here."""
 
     def anywhere(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """What one process that computes makes of ``arguments``. Its errors are raised here."""
+        """Call ``function`` in one process that computes, and return the result. Its errors are raised here."""
 
     def peaks(self) -> list[ProcessPeak]:
         """Peak memory of processes that are not below this one."""

@@ -64,7 +64,7 @@ def below() -> list[psutil.Process]:
 
 
 def _children(pid: int) -> list[int]:
-    """What the kernel lists as children of a process, by each of its threads; none of one that has ended."""
+    """List the children of a process as the kernel does, by each of its threads; none of one that has ended."""
     listed: list[int] = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
@@ -121,7 +121,9 @@ class PeakMeter:
         self._peak = max(self._peak, total)
 
     def _keep(self, child: psutil.Process, rss: int, *, whole: bool) -> bool:
-        """Whether it counts: between fork and exec a child has the pages of its parent, which are counted there.
+        """Record a child and say whether it counts.
+
+        Between fork and exec a child has the pages of its parent, which are counted there.
 
         ``whole``: a high-water mark, which holds all that was before, and never falls but at an exec.
         """
@@ -156,7 +158,7 @@ class PeakMeter:
 
 
 def role_of(process: psutil.Process) -> str:
-    """What a process below this one does here, as far as its command line tells."""
+    """Say what a process below this one does here, as far as its command line tells."""
     line = " ".join(process.cmdline())
     return next((name for mark, name in ROLES if mark in line), str(process.name()))
 
@@ -193,7 +195,7 @@ def _reset_high_water() -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryPlan:
-    """What a run will need, before it starts. All in bytes.
+    """Memory that a run will need, before it starts. All in bytes.
 
     ``base`` is what the processes hold already (interpreter, libraries, a Prefect server below this one),
     ``state`` the blocks of the algorithm, ``task`` one running task. ``device_state`` and ``device_task``: the same of
@@ -225,7 +227,7 @@ class MemoryPlan:
 
     @property
     def device_peak(self) -> int:
-        """Of the device of a process, beside the data that stay on it; 0: there is none."""
+        """Peak of the memory of a process's device, beside the data that stay on it; 0: there is none."""
         return self.device_state + self.device_task * self.threads
 
 
@@ -241,7 +243,7 @@ UNMEASURED = 64 * 2**20  # bytes of data that are read in less time than it take
 
 
 class Chosen(NamedTuple):
-    """What a person chooses, so that a block gets its columns: ``each`` for one of them, and ``beside`` for all."""
+    """Option that decides the columns of a block: ``each`` for one unit of it, and ``beside`` for all."""
 
     name: str
     each: int = 1
@@ -281,7 +283,7 @@ def plan_memory(
 
 
 def _in_flight(operator: Operator, plan: MemoryPlan) -> int:
-    """What each process may have on its way: what the link asks for, as far as the limit leaves room for it."""
+    """Return the bytes that each process may have on its way: what the link asks for, as far as the limit has room."""
     if getattr(operator.reader, "remote", None) is None:
         return 0
     link = link_to(operator, plan)
@@ -304,7 +306,7 @@ def link_to(operator: Operator, plan: MemoryPlan) -> Any:
 def _needed(
     operator: Operator, columns: int, state_blocks: int, limit: int | None, base: int, threads: int, workers: int
 ) -> MemoryPlan:
-    """What a run with so many columns and threads takes."""
+    """Plan the memory of a run with so many columns and threads."""
     on_device: Any = operator if hasattr(operator, "device_bytes") else None
     device_task, device_state = (0, 0) if on_device is None else on_device.device_bytes(columns)
     of_worker = WORKER_BASE + (DEVICE_BASE if device_task else 0)
@@ -337,7 +339,7 @@ def largest_rank(plan: MemoryPlan, operator: Operator, p: int, state_blocks: int
 def _too_little(
     plan: MemoryPlan, operator: Operator, p: int, state_blocks: int, base: int, locked: int, chosen: Chosen | None
 ) -> str:
-    """What does not fit, and everything that would: memory, ranks, chunks, processes."""
+    """Say what does not fit, and everything that would: memory, ranks, chunks, processes."""
     mib, limit = 2**20, plan.limit or 0
     remedies = [f"set memory to at least {-(-plan.predicted_peak // mib)}MiB (one thread)"]
     if hasattr(operator, "device_bytes"):

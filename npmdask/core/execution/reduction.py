@@ -97,7 +97,7 @@ def _node(operator: Operator, runs: list[range], node: TreeNode, block: Block) -
 
 
 def quarters(node: TreeNode, count: int, leaves: Container[TreeNode], level: int) -> list[TreeNode]:
-    """What one join brings together: the quarters of a node, or halves that are ``leaves``.
+    """Return what one join brings together: the quarters of a node, or halves that are ``leaves``.
 
     So are halves that are an even number of levels above ``level``, where most leaves are: joins below take four then.
     """
@@ -125,7 +125,7 @@ def fed(operator: Operator, runs: Sequence[range], threads: int) -> AbstractCont
 
 
 def expected_record(operator: Operator, which: range, runs: list[range]) -> ReadStats:
-    """What reading some runs costs, by their share of the units: for remote observers."""
+    """Estimate what reading some runs costs, by their share of the units: for remote observers."""
     ends = (runs[which.start].start, runs[which.stop - 1].stop)
     nbytes, chunks = (
         [total * end // operator.units for end in ends] for total in (operator.pass_bytes, operator.pass_chunks)
@@ -134,7 +134,7 @@ def expected_record(operator: Operator, which: range, runs: list[range]) -> Read
 
 
 class PassCheckpoint:
-    """What is known of a pass: taken over from before a kill, finished since, committed from time to time.
+    """Known parts of a pass: taken over from before a kill, finished since, committed from time to time.
 
     Parameters
     ----------
@@ -156,7 +156,7 @@ class PassCheckpoint:
 
     @property
     def due(self) -> bool:
-        """Whether it is time to commit."""
+        """Say whether it is time to commit."""
         return self._keep is not None and time.monotonic() - self._last >= self._seconds
 
     def commit(self, parts: dict[TreeNode, Partial]) -> None:
@@ -166,7 +166,7 @@ class PassCheckpoint:
         self._last = time.monotonic()
 
     def record(self) -> ReadStats:
-        """What the reading of the parts taken over had cost."""
+        """Return what reading the parts taken over had cost."""
         total = ReadStats()
         for part in self.parts.values():
             total = total.add(part.record)
@@ -174,12 +174,12 @@ class PassCheckpoint:
 
 
 def inside(node: TreeNode, other: TreeNode) -> bool:
-    """Whether ``node`` is a part of ``other`` (or the same)."""
+    """Say whether ``node`` is a part of ``other`` (or the same)."""
     return node.level <= other.level and node.place >> (other.level - node.level) == other.place
 
 
 def covered(node: TreeNode, others: Container[TreeNode]) -> bool:
-    """Whether ``node`` is a part of one of ``others``, or one of them."""
+    """Say whether ``node`` is a part of one of ``others``, or one of them."""
     return any(TreeNode(node.level + up, node.place >> up) in others for up in range(MAX_RUNS.bit_length()))
 
 

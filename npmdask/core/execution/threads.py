@@ -25,7 +25,7 @@ from npmdask.core.storage.readers.dense import ReadStats
 
 
 def environment() -> dict[str, str]:
-    """What the last bits depend on besides the parameters: recorded, compared, and said when it changed."""
+    """Return what the last bits depend on besides the parameters: recorded, compared, and said when it changed."""
     from threadpoolctl import threadpool_info
 
     found = [i for i in threadpool_info() if i.get("user_api") == "blas"]  # NumPy's, and SciPy's if it is loaded too
@@ -81,11 +81,11 @@ class Threads:
         return operator.finish(total, block), total.record
 
     def everywhere(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """What each process that computes makes of ``arguments``: this one."""
+        """Call ``function`` in each process that computes: this one."""
         return [function(*arguments)]
 
     def anywhere(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """What a process that computes makes of ``arguments``: this one."""
+        """Call ``function`` in a process that computes: this one."""
         return function(*arguments)
 
     def _sum_of(
@@ -110,7 +110,7 @@ class Threads:
         return operator.finish(total, block), total.record
 
     def peaks(self) -> list[ProcessPeak]:
-        """Of processes that are not below this one: none."""
+        """Return the peaks of processes that are not below this one: none."""
         return []
 
     def close(self) -> None:

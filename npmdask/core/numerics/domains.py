@@ -108,7 +108,7 @@ def falling(spectrum: np.ndarray, d: int, k: int, p: int) -> np.ndarray:
 
 
 def less_one(rows: float, *, weighted: bool) -> float:
-    """What sums of squares are divided by for variances: the number of rows less 1, or what they weigh together less 1.
+    """Return the divisor of sums of squares for variances: the number of rows less 1, or their total weight less 1.
 
     Raises
     ------

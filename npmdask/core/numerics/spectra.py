@@ -38,12 +38,14 @@ class Spectrum:
     said: str
 
     def eigenvalues(self, *, singular: bool) -> np.ndarray:
-        """Of the operator that a run multiplies with: squares, where the values are ``singular`` ones."""
+        """Return the eigenvalues of the operator of a run: squares, where the values are ``singular`` ones."""
         return self.values**2 if singular else self.values
 
 
 def asked_spectrum(text: str | None, d: int, *, signed: bool = True, private: bool = False) -> Spectrum | None:
-    """What a plan is asked to use, see :func:`read_spectrum`; None: what it measures, or of a private run nothing.
+    """Read the spectrum that a plan is asked to use, see :func:`read_spectrum`.
+
+    None: the plan uses what it measures, or for a private run nothing.
 
     ``signed``: values may be negative, as those of a symmetric operator.
 

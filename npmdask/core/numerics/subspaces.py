@@ -214,7 +214,10 @@ def fix_signs(vectors: Block) -> Block:
 
 
 def asymmetry(basis: Block, product: Block) -> float:
-    """How far ``basis^T A basis`` is from symmetric: the norm of its antisymmetric part over that of the product."""
+    """Compute how far ``basis^T A basis`` is from symmetric.
+
+    That is the norm of its antisymmetric part over that of the product.
+    """
     h, size = basis.T @ product, float(np.linalg.norm(product))
     return float(np.linalg.norm(h - h.T) / 2) / size if size > 0 else 0.0
 
@@ -486,7 +489,7 @@ class KeptBlock(TiledBlock, Protocol):
 
 
 class Places(Protocol):
-    """Where the blocks of a run lie, each in the place of the one of BASES steps before."""
+    """Places of the blocks of a run, each in the place of the one of BASES steps before."""
 
     threads: int
 
@@ -657,7 +660,7 @@ def _scaled(block: TiledBlock, number: int, scale: np.ndarray, columns: np.ndarr
 
 
 def _factors(block: TiledBlock, scale: np.ndarray, columns: np.ndarray, threads: int) -> tuple[Block, Block]:
-    """What the Q of each tile is turned by (p x p each, one under the other), and R of the whole."""
+    """Compute what the Q of each tile is multiplied by (p x p each, one under the other), and R of the whole."""
 
     def factor(number: int) -> np.ndarray:
         return tall_qr(_scaled(block, number, scale, columns))[1]

@@ -27,7 +27,7 @@ OPTIONS = ("transposed", "image_norm", "batch", "scores", "whole", "rounded", "o
 
 @dataclass
 class Partial:
-    """What a run of slabs gives: sums by name, cut rows, and what the reading cost."""
+    """Result of a run of slabs: sums by name, cut rows, and what the reading cost."""
 
     sums: Sums
     record: ReadStats
@@ -52,7 +52,7 @@ def split_rows(stacked: np.ndarray, rows: dict[str, int]) -> Sums:
 
 
 class BlockQuery(Protocol):
-    """What is asked of an operator: :class:`npmdask.core.algorithms.Query`, of which operators know the names only."""
+    """Query of an operator: :class:`npmdask.core.algorithms.Query`, of which operators know the names only."""
 
     @property
     def block(self) -> Block: ...
@@ -121,7 +121,7 @@ class PrivateOperator(Operator, Protocol):
 
 
 class OnePass:
-    """What operators share: how queries are answered, and how the sums of a pass are joined and kept.
+    """Common part of operators: how queries are answered, and how the sums of a pass are joined and kept.
 
     An operator answers queries for the product as it is, and what it lists in ``answers``: options of its own, fields
     of the same names. One that answers in another way (:class:`BoundedProduct`, :class:`RecordImages`) says how in
@@ -163,7 +163,7 @@ class OnePass:
 
 
 def beyond_product(query: BlockQuery) -> dict[str, Any]:
-    """What is asked in ``query`` other than the plain product, by name."""
+    """Return what ``query`` asks other than the plain product, by name."""
     wanted = {name: getattr(query, name) for name in OPTIONS}
     return {name: value for name, value in wanted.items() if value is not None and value is not False}
 
@@ -321,7 +321,7 @@ def require_finite(sums: Sums, reader: Any, units: range) -> None:
 def finite_partial(
     sums: Sums, reader: Any, units: range, record: ReadStats, fragments: Sequence[Fragment] = ()
 ) -> Partial:
-    """What some units give, once :func:`require_finite` has looked at it."""
+    """Make the partial result of some units, once :func:`require_finite` has checked it."""
     require_finite(sums, reader, units)
     return Partial(sums, record, list(fragments))
 
@@ -330,7 +330,7 @@ def finite_partial(
 
 
 class BySamples(BySlabs):
-    """What reading a batch costs: whole slabs (checksums are over whole chunks), the others not at all.
+    """Cost of reading a batch: whole slabs (checksums are over whole chunks), the others not at all.
 
     ``rows`` is the batch (a range of step 1), or None for all rows of ``reader``.
     """

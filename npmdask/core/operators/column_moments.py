@@ -51,7 +51,7 @@ class ColumnMoments(BySlabs):
 
     @property
     def sums_plain_rows(self) -> bool:
-        """Whether rows are dense and without gaps."""
+        """Say whether rows are dense and without gaps."""
         return not (self._of_csr or self._with_gaps)
 
     def partial(self, slabs: range, block: Block) -> Partial:
@@ -116,7 +116,7 @@ class ColumnMoments(BySlabs):
         return np.stack([*of_gaps(found, sums), *kept[2:]] if self._with_gaps else kept)
 
     def named(self, found: np.ndarray) -> dict[str, np.ndarray]:
-        """What ``finish`` has made, by name."""
+        """Return what ``finish`` has made, by name."""
         return dict(zip(OF_GAPS if self._with_gaps else OF_COLUMNS, found, strict=False))
 
     def task_bytes(self, p: int, runs: list[range]) -> int:

@@ -71,7 +71,7 @@ class Gram(BySlabs):
         return partial
 
     def _multiplied(self, block: Block) -> Block:
-        """What stored rows are multiplied by: where asked, and where that is next to it, of float32 numbers."""
+        """Return what stored rows are multiplied by: ``block`` as seen, in float32 where asked and next to it."""
         seen = self.view.on_columns(block)
         if not self.rounded:
             return seen
@@ -108,7 +108,7 @@ class Gram(BySlabs):
                     yield here, tile, z
 
     def _strips(self, rows: slice, block: Block) -> list[slice]:
-        """What of a tile is multiplied at once: all of it as it is, or strips that stay in cache once copied."""
+        """Split a tile into what is multiplied at once: all of it as it is, or strips that stay in cache if copied."""
         height = rows.stop - rows.start
         as_it_is = self.view.of_stored_rows and self.reader.dtype == block.dtype
         at_once = height if as_it_is else strip_rows(len(block), block.dtype)

@@ -41,7 +41,7 @@ FILLED = 2**20  # numbers of such columns, at most
 
 @dataclass(frozen=True)
 class UpperBlocks:
-    """How the upper triangle of a d x d matrix is cut into blocks of at most ``side`` columns."""
+    """Division of the upper triangle of a d x d matrix into blocks of at most ``side`` columns."""
 
     d: int
     side: int
@@ -58,7 +58,7 @@ class UpperBlocks:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Of the array that holds the blocks one after the other."""
+        """Shape of the array that holds the blocks one after the other."""
         side = min(self.side, self.d)
         return (len(self.pairs), side, side)
 
@@ -259,17 +259,17 @@ class GramMatrix(BySlabs):
 
     @property
     def of_csr(self) -> bool:
-        """Whether rows are sparse."""
+        """Say whether rows are sparse."""
         return bool(self.reader.layout == "csr")
 
     @property
     def blocks(self) -> UpperBlocks:
-        """Of the upper triangle."""
+        """Blocks of the upper triangle."""
         return UpperBlocks(self.block_rows, SIDE)
 
     @property
     def origin(self) -> float:
-        """What integers are less: of unsigned bytes the middle, so that float32 holds the sums over a strip."""
+        """Number subtracted from integers: the middle of unsigned bytes, so that float32 holds sums over a strip."""
         return 128.0 if self.reader.dtype == np.uint8 and not self.of_csr else 0.0
 
     @property
@@ -355,8 +355,10 @@ class GramMatrix(BySlabs):
                 self.blocks.add_rows(gram, some.toarray(out=held[: some.shape[0]]))
 
     def _in_single(self, most: float, values: list[np.ndarray], heaviest: float = 1.0) -> bool:
-        """Whether a strip of ``values`` is multiplied in float32: without any error of integers up to ``most``, else
-        where that was asked for, and loses nothing very small or large, of rows that weigh up to ``heaviest``.
+        """Say whether a strip of ``values`` is multiplied in float32.
+
+        Integers up to ``most`` are where that makes no error; other values where that was asked for and loses nothing
+        very small or large, of rows that weigh up to ``heaviest``.
         """
         if most < math.inf:
             return most * most * STRIP_ROWS <= EXACT_SINGLE
@@ -436,7 +438,7 @@ class GramMatrix(BySlabs):
         return out
 
     def apart(self, product: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """What ``finish`` has made: the matrix with its product, and the moments of columns by name."""
+        """Split what ``finish`` has made: the matrix with its product, and the moments of columns by name."""
         return product[:, :-2], {"column_mean": product[:, -2], "column_std": product[:, -1]}
 
     def _of_floats(self, sums: Sums, matrix: np.ndarray, block: Block) -> tuple[Block, np.ndarray, np.ndarray]:
@@ -487,7 +489,7 @@ class GramMatrix(BySlabs):
 
 
 def matrix_answering(operator: Any, query: BlockQuery) -> GramMatrix | None:
-    """What forms all of the matrix, where that is asked."""
+    """Return the operator that forms all of the matrix, where that is asked."""
     if query.whole is None:
         assert not operator.view.to_centre, "the means are not known: only a pass that forms the matrix finds them"
         return None
@@ -599,13 +601,13 @@ class DenseRows:
             )
 
     def _as_they_are(self) -> Sums:
-        """Of integers: about the origin."""
+        """Return the sums of integers: about the origin."""
         image, count, bound = self._blocks.times(self._gram, self._seen), float(self._count), self._bound
         sums = {"count": np.array([count]), "bound": np.array([bound]), "mean": self._total, "gram": self._gram}
         return sums | {"image": image, "met": self._total @ self._seen}
 
     def sums(self) -> Sums:
-        """What the rows give together."""
+        """Return what the rows give together."""
         self.flush()
         if self._bound < math.inf:
             return self._as_they_are()

@@ -50,12 +50,12 @@ class _ByColumns(BySlabs):
 
     @property
     def block_rows(self) -> int:
-        """Of what is multiplied: as many as the data have."""
+        """Rows of what is multiplied: as many as the data have."""
         return self.rows
 
     @property
     def state_rows(self) -> int:
-        """Of the blocks that an algorithm keeps meanwhile: as many as the data have columns."""
+        """Rows of the blocks that an algorithm keeps meanwhile: as many as the data have columns."""
         return int(self.reader.shape[1])
 
     @property
@@ -97,7 +97,7 @@ class _ByColumns(BySlabs):
                 yield slice(first + start, first + start + part.shape[1]), strip
 
     def _weighted(self, strip: np.ndarray, columns: slice) -> np.ndarray:
-        """What is done to rows and columns that are centred already, in place."""
+        """Weight and scale rows and columns that are centred already, in place."""
         if self.view.row_weight is not None:
             strip *= self.view.row_roots[:, None]
         if self.view.scale is not None:
@@ -134,7 +134,7 @@ class RowGram(_ByColumns):
 
     @property
     def blocks(self) -> UpperBlocks:
-        """Of the upper triangle."""
+        """Blocks of the upper triangle."""
         return UpperBlocks(self.rows, SIDE)
 
     @property
@@ -246,6 +246,6 @@ class RowProducts(_ByColumns):
 
 
 def answering(operator: Any, *, whole: bool) -> RowGram | RowProducts:
-    """What answers a query for products of rows with rows, in place of ``operator``."""
+    """Return the operator that answers a query for products of rows with rows, in place of ``operator``."""
     made = RowGram if whole else RowProducts
     return made(reader=operator.reader, weight=operator.weight, view=operator.view)

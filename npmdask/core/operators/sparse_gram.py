@@ -105,7 +105,7 @@ ENTRY_BYTES = 48  # of an entry of a slab that is being picked out, beside its b
 
 @dataclass(frozen=True, kw_only=True)
 class TiledGram(BySlabs):
-    """What a step needs beside the range of columns that is held: enough to plan it."""
+    """Step on tiled blocks, without the range of columns that is held: enough to plan it."""
 
     reader: CsrReader
     weight: float
@@ -132,7 +132,7 @@ class TiledGram(BySlabs):
 
 @dataclass(frozen=True, kw_only=True)
 class _Half(TiledGram):
-    """What both halves of a step share: picking out the entries in a range of columns."""
+    """Common part of both halves of a step: picking out the entries in a range of columns."""
 
     rows: BlockFile  # Z
 
@@ -236,7 +236,7 @@ class ColumnsByRange(_Half):
 
     @property
     def readings(self) -> int:
-        """How often a pass reads the data."""
+        """Number of times that a pass reads the data."""
         return self.units
 
     def read_ahead(self, units: range) -> None:

@@ -66,12 +66,12 @@ class View:
 
     @property
     def weighs(self) -> bool:
-        """Whether rows or columns have weights."""
+        """Say whether rows or columns have weights."""
         return self.row_weight is not None or self.column_weight is not None
 
     @property
     def allow_rounding(self) -> bool:
-        """Whether products may be rounded as those of equal rows are: at random.
+        """Say whether products may be rounded as those of equal rows are: at random.
 
         Roots of weights of rows are rounded to the same side wherever the weights are the same. And the block that was
         multiplied cannot be told from its product with a column that weighs nothing.
@@ -104,12 +104,12 @@ class View:
 
     @property
     def centres(self) -> bool:
-        """Whether rows are less their mean."""
+        """Say whether the mean of the rows is subtracted."""
         return self.to_centre or self.shift is not None
 
     @property
     def of_stored_rows(self) -> bool:
-        """Whether rows are seen as they are stored, but for what is done to columns."""
+        """Say whether rows are seen as they are stored, but for what is done to columns."""
         return self.shift is None and self.row_weight is None
 
     @property
@@ -120,13 +120,13 @@ class View:
 
     @cached_property
     def row_roots(self) -> np.ndarray:
-        """What rows are multiplied by (m), where they are weighted."""
+        """Factors of the rows (m), where they are weighted."""
         assert self.row_weight is not None
         return np.sqrt(self.row_weight)
 
     @cached_property
     def column_roots(self) -> np.ndarray:
-        """What columns are multiplied by (d), where they are weighted."""
+        """Factors of the columns (d), where they are weighted."""
         assert self.column_weight is not None
         return np.sqrt(self.column_weight)
 

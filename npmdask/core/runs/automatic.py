@@ -125,7 +125,7 @@ def _route(request: Request, source: Source, resources: Resources, store: str | 
 
 
 def _worth_forming(name: str, source: Source) -> bool:
-    """Whether the data are so many that the choice counts, and have a shape for which it can be this one."""
+    """Say whether the data are so many that the choice counts, and have a shape for which it can be this one."""
     (rows, columns), reader = source.shape, source.reader
     if name == "gram":
         tall = 1 if columns <= SURE else TALL  # the vectors of a matrix that small take a hundredth of a second
@@ -136,7 +136,7 @@ def _worth_forming(name: str, source: Source) -> bool:
 
 
 def _fits(problem: Problem, resources: Resources) -> bool:
-    """Whether there is memory for it beside what the processes hold, which to measure may have made more."""
+    """Say whether there is memory for it beside what the processes hold, which measuring may have increased."""
     try:
         memory_for(needs_of(problem), resources, spare=SPARE)
     except MemoryRefusedError:
@@ -145,7 +145,7 @@ def _fits(problem: Problem, resources: Resources) -> bool:
 
 
 def _worth_timing(source: Source, resources: Resources) -> bool:
-    """Whether this process can measure what a run will do, in a small share of the time that the run takes."""
+    """Say whether this process can measure what a run will do, in a small share of the time that the run takes."""
     if min(source.shape[0], source.dimension) <= SURE:
         return False
     here = resources.cluster is None and not is_url(source.path)
@@ -195,7 +195,7 @@ BLOCK_SHARE = 4  # of a pass may go into a step with them
 
 
 def with_options(request: Request, source: Source, resources: Resources, store: str | Path | None) -> Request:
-    """What block Krylov does, where it is what runs: more blocks, and float32, wherever that is no slower.
+    """Let block Krylov, where it is what runs, keep more blocks and use float32, wherever that is no slower.
 
     Eight blocks where they are small, a step with them takes little of a pass, and no thread has to be left out for
     them. float32 at first for data that stay in memory: from a disk it hides no more of the arithmetic than float64
@@ -224,7 +224,7 @@ def with_options(request: Request, source: Source, resources: Resources, store: 
 
 
 def _may_keep(problem: Problem, resources: Resources) -> bool:
-    """Whether block Krylov can keep BLOCKS blocks at no cost that counts."""
+    """Say whether block Krylov can keep BLOCKS blocks at no cost that counts."""
     algorithm: Any = problem.algorithm
     more, p = replace(algorithm, basis_blocks=BLOCKS), algorithm.iteration_rank
     work = getattr(
@@ -242,7 +242,10 @@ def _may_keep(problem: Problem, resources: Resources) -> bool:
 
 
 def held_run(store: str | Path | None) -> dict[str, Any] | None:
-    """What the run in ``store`` is done by, if there is one; opening the store reports what is wrong with it."""
+    """Return how the run in ``store`` is computed, if there is one: its algorithm.
+
+    Opening the store reports what is wrong with it.
+    """
     try:
         spec = RunStore(store).read_spec() if store is not None else None
     except BadInputError:

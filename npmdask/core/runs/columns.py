@@ -17,7 +17,7 @@ from npmdask.errors import BadInputError, RefusedError
 
 
 def places_in(found: StoredComponents, axes: Sequence[Axis], where: str, wide: int) -> Order:
-    """Where the columns that a run read lie among ``wide`` ones that are called so; and what is to be said.
+    """Find where the columns that a run read lie among ``wide`` ones with these names, and what to say of it.
 
     Columns that it left out are wherever there is room, as nothing is asked of them.
     """
@@ -54,7 +54,7 @@ def in_order(found: StoredComponents, opened: Source, missing: str) -> Source:
 
 
 def places_among(mine: StoredComponents, theirs: StoredComponents) -> np.ndarray:
-    """Where the columns of components lie among those of an earlier run.
+    """Find where the columns of components lie among those of an earlier run.
 
     Raises
     ------

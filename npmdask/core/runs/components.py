@@ -216,7 +216,7 @@ def _gaps() -> Any:
 
 
 def labels_of_run(held: RunStore, name: str = "labels") -> Labels | None:
-    """What rows and columns of a run are called, where its data say so."""
+    """Return the labels of rows and columns of a run, where its data have them."""
     part = held.read_part(name)
     return None if part is None else Labels.of_bundle(*part)
 

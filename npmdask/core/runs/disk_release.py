@@ -46,13 +46,13 @@ def tiles_held(problem: Problem, held: int, threads: int = 1) -> int:
 
 
 def readings_of(problem: Problem, held: int, threads: int) -> int:
-    """How often a step reads the data, with ``held`` bytes of a block in memory."""
+    """Count how often a step reads the data, with ``held`` bytes of a block in memory."""
     tiles = len(BlockFile(Path(), (problem.d, problem.algorithm.iteration_rank)).tiles)
     return sum(-(-tiles // tiles_held(problem, held, each)) for each in (1, threads))
 
 
 def disk_said(problem: Problem, held: int, threads: int) -> str:
-    """Where the blocks of a run lie, and what that costs, for people."""
+    """Say where the blocks of a run lie, and what that costs, for people."""
     block = 8 * problem.d * problem.algorithm.iteration_rank
     each = readings_of(problem, held, threads)
     return (

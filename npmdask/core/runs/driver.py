@@ -196,7 +196,7 @@ def _solution(
 
 
 def _analysed(problem: Problem, session: Session, basis: Block) -> Analysed:
-    """What there is to know of the data without them; of a release only what everybody knows."""
+    """Describe the data as far as a reader without them needs; of a release only what everybody knows."""
     source, public, request, found = problem.source, problem.recipe is None, problem.request, None
     if not source.traits.without_rows and len(basis) == source.shape[1]:
         found = components_of_run(session.store, problem.spec(), basis, source, request.aspects)

@@ -152,7 +152,7 @@ def _require_features(spec: Spec) -> None:
 
 
 def changed_resources(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Of what a run may use, all that changes: a cluster takes the place of workers, and the other way round."""
+    """Return all that changes of what a run may use: a cluster takes the place of workers, and the other way round."""
     given = {name: value for name, value in changes.items() if name not in STOP}
     given |= {name: parse_memory(given[name], name) for name in ("memory", "device_memory") if name in given}
     if given.get("device") == "cpu":

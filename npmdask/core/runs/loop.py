@@ -88,7 +88,7 @@ def first_state(facts: Facts, session: Session) -> tuple[Any, list[dict[str, Any
 
 
 def expected_of(facts: Facts, session: Session) -> tuple[int | None, str]:
-    """How many passes the run is expected to take in all, None where nothing was predicted; and what one is called."""
+    """Return how many passes the run is expected to take, None where nothing was predicted; and what one is called."""
     if not facts.rule.tol:  # the number of steps was fixed in advance
         return facts.rule.max_steps, "pass" if session.disclosure.times else "release"
     steps = expected_steps(session.telemetry(), usual=getattr(facts.algorithm, "usual_steps", None))

@@ -24,7 +24,7 @@ class NoNoise:
         return product
 
     def event(self) -> dict[str, Any]:
-        """What a ledger would write down."""
+        """Return what a ledger would write down."""
         return {"mechanism": "none", "private": False}
 
 
@@ -45,7 +45,7 @@ class SimulatedGaussian:
         return product + noise
 
     def event(self) -> dict[str, Any]:
-        """What a ledger would write down."""
+        """Return what a ledger would write down."""
         return {"mechanism": "simulated-gaussian", "private": False, "stddev": self.stddev}
 
 
@@ -58,7 +58,7 @@ class SimulatedGaussian:
 
 
 class NoiseNorms(NamedTuple):
-    """How large the noise of one step was; spectral norms, in the units of the product."""
+    """Size of the noise of one step; spectral norms, in the units of the product."""
 
     step: int
     whole: float  # ||G_l||
@@ -134,7 +134,7 @@ class NoiseOracle:
         return np.asarray(product + chosen)
 
     def event(self) -> dict[str, Any]:
-        """What a ledger would write down."""
+        """Return what a ledger would write down."""
         return {"mechanism": "oracle", "private": False}
 
 

@@ -100,7 +100,7 @@ class PlainRelease:
         )
 
     def _said(self) -> dict[str, Any]:
-        """What the history says of the product."""
+        """Return what the history says of the product."""
         return {}
 
     def check(self, step: int, asymmetry: float) -> None:
@@ -173,7 +173,7 @@ class PlainRelease:
         return Answer(arrays=arrays, meta=with_assurance(problem.kind, arrays, meta))
 
     def _facts_of(self, result: Result) -> dict[str, Any]:
-        """What the answer keeps of the result beside its arrays."""
+        """Return what the answer keeps of the result beside its arrays."""
         return dict(result.facts)
 
     def _data_passes(self, history: list[dict[str, Any]]) -> int:
@@ -212,7 +212,7 @@ class PlainRelease:
         return found, view, outcome
 
     def _stated(self, view: StepView) -> dict[str, Any]:
-        """What the answer says of those who hold the data."""
+        """Return what the answer says of those who hold the data."""
         return {}
 
     def _in_units(self, result: Result) -> dict[str, np.ndarray]:

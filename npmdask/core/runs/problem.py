@@ -37,7 +37,7 @@ FIRST_STAGE = 16  # columns of the first stage of a search for the rank
 @table("report")
 @dataclass(frozen=True, kw_only=True)
 class Presentation:
-    """How the answer of a run is reported and exported: see npmdask.rotations.presentation."""
+    """Presentation of the answer of a run, in reports and exports: see npmdask.rotations.presentation."""
 
     rotate: str | None = None
     align_to: str | None = None
@@ -92,7 +92,7 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """What the core must know of an algorithm of a feature, by its word.
+    """Description of an algorithm of a feature, as far as the core must know it, by its word.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ class Start:
 
 
 class Earlier(NamedTuple):
-    """What a run is given of others before it.
+    """Results of other runs that a run is given.
 
     Parameters
     ----------
@@ -345,7 +345,7 @@ class Problem:
 
     @property
     def most_values(self) -> int:
-        """How many values the question has: eigenvalues as many as columns, singular values also as rows at most."""
+        """Number of values of the question: as many as columns; of singular values, also at most as many as rows."""
         singular = self.traits.singular and self.private is None
         columns = self.d // self.source.parts
         return min(self.source.shape[0], columns) if singular else columns
@@ -357,17 +357,17 @@ class Problem:
 
     @property
     def traits(self) -> Traits:
-        """What there is to know of that kind."""
+        """Traits of the kind of the data."""
         return traits_of(self.kind)
 
     @property
     def of_matrix(self) -> bool:
-        """Whether the answer is a subspace of the data's own: what a planted basis can be compared with."""
+        """Say whether the answer is a subspace of the data's own: what a planted basis can be compared with."""
         return self.derived is None and not self.traits.cube
 
     @property
     def certified(self) -> bool:
-        """Whether the answer gets a certificate: of the data's own matrix, or of one made of its entries alone."""
+        """Say whether the answer gets a certificate: of the data's own matrix, or of one made of its entries alone."""
         if self.route is not None and not (self.route.certified and is_ours(self.route)):
             return False
         return self.of_matrix or (self.derived is not None and self.derived.certified)
@@ -398,7 +398,7 @@ class Problem:
         return of(reader=reader, weight=weight, view=view)
 
     def view(self, columns: ColumnStatistics | None) -> View:
-        """How the question sees the stored columns, of these means and deviations."""
+        """Return the question's view of the stored columns, of these means and deviations."""
         asked = self.request
         view = View.of_columns(columns, center=asked.center, scale=asked.scale)
         if (own := self.representation) is not None and asked.scale and columns is not None:
@@ -424,8 +424,9 @@ class Problem:
 
     @property
     def needs_moments(self) -> bool:
-        """Whether column means are needed and were not recorded at ingest: one more pass, unless one that forms the
-        matrix finds them.
+        """Say whether column means are needed and were not recorded at ingest.
+
+        Then one more pass is made, unless one that forms the matrix finds them.
         """
         center = self.request.center and not isinstance(self.algorithm, GramKrylov)
         gaps = getattr(self.source.reader, "counts_gaps", False)

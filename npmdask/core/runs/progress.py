@@ -41,7 +41,7 @@ DUMB = ("dumb", "unknown")  # TERM of terminals that cannot go back to the start
 
 
 class Work:
-    """How far a job is, told by events; what it says of itself is short enough for a line.
+    """Progress of a job, by its events; what it says of itself is short enough for a line.
 
     Parameters
     ----------
@@ -182,7 +182,7 @@ class Work:
     # The text of it.
 
     def head(self) -> str:
-        """Where the job is: ``pass 3 of about 7``."""
+        """Say where the job is: ``pass 3 of about 7``."""
         short = f"{self.stage.partition(':')[0]}: " if self.stage else ""
         if self.unit not in ("pass", RELEASE):
             of = f" of {self.expected:,}" if self.expected else ""
@@ -198,7 +198,7 @@ class Work:
         return f"{short}{self.unit} {number} of {'' if sure else 'about '}{self.expected}"
 
     def left(self) -> str:
-        """How long it takes: ``about 2 min left``; "" where that is unknown."""
+        """Say how long it takes: ``about 2 min left``; "" where that is unknown."""
         seconds = self.seconds_left
         if seconds is None:
             return ""
@@ -222,7 +222,7 @@ class Work:
             return "; ".join(said for said in (self.head(), self.detail(), self.left()) if said)
 
     def summary(self) -> str:
-        """What was done, once it is."""
+        """Say what was done, once it is."""
         if self.unit == RELEASE:
             return f"done: {self.done} {RELEASE}{'s'[: self.done != 1]}"
         return f"done in {self.cost()}"
@@ -373,7 +373,7 @@ def _drawn(work: Work, width: int, *, ascii_only: bool = False) -> list[tuple[st
 
 
 def _line(head: str, share: float | None, tail: str, width: int, *, ascii_only: bool) -> str:
-    """What it is, a bar in the room that is left (none in too little), and how long it takes."""
+    """Write a line: what it is, a bar in the room that is left (none in too little), and how long it takes."""
     room = min(width - len(head) - len(tail) - 3, 30)
     full, rest = ("=", "-") if ascii_only else ("━", "─")
     bar = "" if share is None or room < 8 else full * round(share * room) + rest * (room - round(share * room))

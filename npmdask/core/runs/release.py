@@ -27,7 +27,7 @@ from npmdask.core.storage.source import Source
 
 @dataclass(frozen=True, kw_only=True)
 class Disclosure:
-    """What may be seen of a run beside its answer.
+    """Parts of a run that may be seen beside its answer.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ class Released:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What is committed at the end: arrays by name, and everything else as JSON."""
+    """Content that is committed at the end: arrays by name, and everything else as JSON."""
 
     arrays: dict[str, np.ndarray]
     meta: dict[str, Any]
@@ -94,14 +94,14 @@ class Release(Protocol):
         """After the commit of the answer, also where that was in an earlier call."""
 
     def shown(self, solution: Any, arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> dict[str, Any]:
-        """What this release says differently of a solution than a plain run does, by field."""
+        """Return what this release says differently of a solution than a plain run does, by field."""
 
     def close(self) -> None:
         """At the end of this call, whatever ended it."""
 
 
 class Passes(Protocol):
-    """What a release needs of a session: one pass over the data, and where to write."""
+    """Part of a session that a release needs: one pass over the data, and where to write."""
 
     @property
     def store(self) -> RunStore: ...
@@ -112,7 +112,7 @@ class Passes(Protocol):
 
 
 class Recipe(Protocol):
-    """What is particular to one kind of release: public configuration, made before the data are opened.
+    """Public configuration that is particular to one kind of release, made before the data are opened.
 
     :class:`npmdask.privacy.matrix_release.PowerRecipe`, :class:`npmdask.dp_pca.release.RecordsRecipe` and
     :class:`npmdask.privacy.tensor_release.TensorRecipe` are of data that lie here,
@@ -121,19 +121,19 @@ class Recipe(Protocol):
 
     @property
     def disclosure(self) -> Disclosure:
-        """What may be seen of the run beside its answer."""
+        """Parts of the run that may be seen beside its answer."""
 
     @property
     def private(self) -> bool:
-        """Whether noise protects the people in the data."""
+        """Say whether noise protects the people in the data."""
 
     @property
     def distributed(self) -> bool:
-        """Whether the data lie with nodes."""
+        """Say whether the data lie with nodes."""
 
     @property
     def releases(self) -> int | None:
-        """How many products are released, where that is fixed."""
+        """Number of products that are released, where that is fixed."""
 
     def tables(self) -> dict[str, Any]:
         """The tables of run.json that runs of this kind have and others have not."""

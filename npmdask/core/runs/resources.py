@@ -85,7 +85,7 @@ CLOSING = 8  # blocks that making complex pairs of real ones takes, after each s
 
 
 class Need(NamedTuple):
-    """What memory is planned for: blocks of ``p`` columns, ``state_blocks`` of them, beside ``locked`` ones.
+    """Blocks that memory is planned for: of ``p`` columns, ``state_blocks`` of them, beside ``locked`` ones.
 
     ``chosen``: what p follows from; None: it is not chosen.
     """
@@ -109,7 +109,7 @@ def needs_of(problem: Problem) -> list[Need]:
 
 
 def _chosen(problem: Problem) -> Chosen | None:
-    """What the columns of a block of ``problem`` follow from."""
+    """Return the option that decides the columns of a block of ``problem``."""
     if problem.traits.cube:
         return Chosen("restarts")
     beside = getattr(problem.algorithm, "beside_rank", 0)
@@ -216,13 +216,13 @@ class DeviceUse:
 
     @property
     def facts(self) -> dict[str, str]:
-        """What the last bits depend on."""
+        """Facts that the last bits depend on."""
         return {"device": self.device, "library": self.library}
 
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkUse:
-    """What passes took of an object store.
+    """Use that passes made of an object store.
 
     Parameters
     ----------
@@ -250,7 +250,7 @@ ON_CPU = "the processor"
 
 
 def changed_device(store: RunStore, now: Mapping[str, str] | None) -> list[str]:
-    """What should be known where sums are formed on another device than when the run in ``store`` began.
+    """Say what should be known where sums are formed on another device than when the run in ``store`` began.
 
     Parameters
     ----------

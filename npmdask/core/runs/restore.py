@@ -270,7 +270,7 @@ def _with_what_is_kept(held: RunStore) -> Iterator[None]:
 
 
 def _is_of_job(folder: Path) -> bool:
-    """Whether a folder is that of a job, which made what lies below it and goes on with that itself."""
+    """Say whether a folder is that of a job, which made what lies below it and goes on with that itself."""
     spec = RunStore(folder).read_spec() if (folder / "run.json").is_file() else None
     kind = DATA_KINDS[0] if spec is None else spec["data"].get("kind")
     return kind not in DATA_KINDS and bool(getattr(features.found("kinds", str(kind)), "staged", False))
@@ -440,7 +440,10 @@ def _warning(earlier: RunStore) -> str | None:
 
 
 def _basis(earlier: RunStore) -> Block:
-    """Of the last step, or of the answer where the steps are gone. One of them in memory at a time: both are large."""
+    """Read the basis of the last step, or of the answer where the steps are gone.
+
+    Only one of them is in memory at a time: both are large.
+    """
     last = earlier.last_step()
     if last is not None and "previous_checksums" not in last[0]:  # whose blocks are not in files of their own
         return ALGORITHMS[(earlier.read_spec() or {})["algorithm"]["name"]].start_block(last[0])

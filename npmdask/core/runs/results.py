@@ -82,7 +82,7 @@ MORE = 64
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorStatement:
-    """What a result keeps: the sentence, and the numbers as plain JSON (None where nothing is claimed)."""
+    """Statement that a result keeps: the sentence, and the numbers as plain JSON (None where nothing is claimed)."""
 
     assurance: str
     certificate: dict[str, Any]
@@ -160,7 +160,7 @@ def with_excess(
 def evidence_of(
     problem: Problem, result: Result, precisions: list[str], trace: float | None, operator: Operator
 ) -> Evidence:
-    """What the run knows after steps of these ``precisions``, in the units of the operator."""
+    """Collect what the run knows after steps of these ``precisions``, in the units of the operator."""
     seen, p = result.seen, problem.algorithm.iteration_rank
     values, gram = (seen.values, seen.gram) if seen is not None else (result.values, _gram(result))
     kept = max(p, len(result.values) + MORE)  # beyond them Ritz pairs say little, and there may be thousands
@@ -233,7 +233,7 @@ def as_numbers(certificate: Certificate, kind: str) -> dict[str, Any]:
 
 
 def _nearest(certificate: Certificate, kind: str) -> np.ndarray:
-    """Of singular values: |s^2 - sigma^2| <= r means |s - sigma| <= r / s, and <= sqrt(r)."""
+    """Return the bounds of singular values: |s^2 - sigma^2| <= r means |s - sigma| <= r / s, and <= sqrt(r)."""
     if not traits_of(kind).singular:
         return certificate.nearest
     roots = np.sqrt(np.abs(certificate.values))
@@ -299,7 +299,7 @@ def expected_steps(telemetry: list[dict[str, Any]], usual: int | None = None) ->
 
 
 def _compared(first: dict[str, Any], telemetry: list[dict[str, Any]], steps: int) -> tuple[str, int, str]:
-    """What is compared: more words for the steps predicted, the steps that were taken, and more words for those."""
+    """Return what is compared: words on the predicted steps, the steps that were taken, and words on those."""
     if "components" in first:
         searches = [line for line in telemetry if line["event"] == SEARCHED]
         search: dict[str, Any] = searches[-1] if searches else {"steps": 0, "rank": "as many as are found"}

@@ -127,7 +127,7 @@ class Session:
 
     @property
     def network(self) -> NetworkUse | None:
-        """What passes took of an object store; None where they took nothing."""
+        """Use that passes made of an object store; None where they took nothing."""
         requests, nbytes = self._fetched
         if not requests:
             return None
@@ -141,7 +141,7 @@ class Session:
 
     @property
     def peak_by_process(self) -> tuple[ProcessPeak, ...]:
-        """Of every process, those of a cluster among them."""
+        """Peaks of every process, those of a cluster among them."""
         return (*self._meter.by_process, *self.peaks)
 
     @property
@@ -152,7 +152,7 @@ class Session:
 
     @property
     def executor(self) -> Executor:
-        """Where passes are made; there between ``start`` and the end."""
+        """Executor that makes the passes; there between ``start`` and the end."""
         assert self._executor is not None
         return self._executor
 
@@ -318,7 +318,7 @@ def keeper_of(
     seconds: float,
     device: Mapping[str, str] | None = None,
 ) -> PassCheckpoint:
-    """What was finished of this very pass before a kill, and where more of it is committed every ``seconds``.
+    """Return what was finished of this very pass before a kill, and where more of it is committed every ``seconds``.
 
     "This very pass": of the same label, block (by checksum and dtype), runs, arithmetic and ``device``.
     """

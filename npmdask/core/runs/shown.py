@@ -43,7 +43,7 @@ def html_of(solution: Solution) -> str:
 
 
 def attributes_of(solution: Solution, scaled: bool) -> dict[str, Any]:
-    """What was done to the data, what is explained, and how the run ended; ``scaled``: by deviations of columns."""
+    """Say what was done to the data, what is explained, and how the run ended; ``scaled``: by deviations of columns."""
     analysed, share = solution.analysed, solution.explained_share
     weighted = analysed.components is not None and analysed.components.column_weight is not None
     of = "variance" if analysed.centred else "sum of squares"

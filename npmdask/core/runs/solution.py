@@ -59,8 +59,10 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Analysed:
-    """What was analysed. ``rows``: how many, None where that is not released; ``row_weight``: what they weigh together,
-    where they are weighted; ``components``: None of a tensor.
+    """Description of the data that were analysed.
+
+    ``rows``: how many, None where that is not released; ``row_weight``: what they weigh together, where they are
+    weighted; ``components``: None of a tensor.
     """
 
     kind: str = "matrix"

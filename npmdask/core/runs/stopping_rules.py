@@ -251,7 +251,7 @@ class ShareRule(ResidualRule):
         return self.share
 
     def rank(self, values: np.ndarray) -> int | None:
-        """How many of these Ritz values reach the share."""
+        """Return how many of these Ritz values reach the share."""
         return smallest_rank(values, self.share * self.trace)
 
     def __call__(self, history: list[StepView]) -> Outcome | None:
@@ -270,7 +270,7 @@ class ShareRule(ResidualRule):
         return None
 
     def _hopeless(self, history: list[StepView]) -> bool:
-        """Whether the sum, its gains falling as they do (by half, as long as that is not known), stays below."""
+        """Say whether the sum, its gains falling as they do (by half, as long as that is not known), stays below."""
         sums = [float(view.ritz_values.sum()) for view in history[-3:]]
         if len(sums) < 2:
             return False

@@ -181,7 +181,7 @@ class Workspace:
             raise
 
     def progress(self, step: int) -> dict[str, Any]:
-        """What is done of ``step``; nothing, where that is of another or was cut."""
+        """Return what is done of ``step``; nothing, where that is of another or was cut."""
         try:
             found = read_facts(self.folder / PROGRESS)
         except (OSError, ValueError):

@@ -89,7 +89,7 @@ def uncommitted(what: str, error: OSError) -> CommitError:
 
 
 def _aside(path: Path) -> Path:
-    """Where it is written first: no other process writes there, not even one of another machine with the same id."""
+    """Return where it is written first: no other process writes there, not even of another machine with the same id."""
     return path.parent / f".writing-{path.name}-{os.getpid()}-{token_hex(4)}"
 
 

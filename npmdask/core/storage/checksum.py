@@ -50,7 +50,7 @@ class ChunkSums:
             self._hash.update(values.data)
 
     def differ_from(self, digest: np.ndarray) -> bool:
-        """Whether the chunk is another than the one whose SHA-256 was ``digest``."""
+        """Say whether the chunk is another than the one whose SHA-256 was ``digest``."""
         assert self._hash is not None
         return self._hash.digest() != digest.tobytes()
 

@@ -77,7 +77,7 @@ def scratch_space(name: str) -> Iterator[None]:
 
 
 class Fetcher(Protocol):
-    """What reads an array whose store is neither a folder nor memory: of a network, of a snapshot.
+    """Reader of an array whose store is neither a folder nor memory: of a network, of a snapshot.
 
     ``of_a_program``: it is open in a program, and found by no path.
     """
@@ -85,31 +85,37 @@ class Fetcher(Protocol):
     of_a_program: bool
 
     def location(self, node: Any) -> str:
-        """Where it lies, as a person would write it."""
+        """Return where it lies, as a person would write it."""
 
     def seen(self, node: Any) -> dict[str, Any]:
-        """What can be seen of it without reading, for its fingerprint."""
+        """Return what can be seen of it without reading, for its fingerprint."""
 
     def taken(self, array: Any, name: str) -> np.ndarray:
         """All bytes of a chunk."""
 
     def rows(self, array: Any, access: Access, name: str, columns: int | None, *, some: bool) -> FillRows:
-        """What fills rows of a shard, as :func:`opened_rows`."""
+        """Return what fills rows of a shard, as :func:`opened_rows`."""
 
     def ask_ahead(self, array: Any, access: Access, name: str, columns: int | None, some: range | None) -> None:
         """Have a chunk fetched when its turn comes, as :func:`ask_ahead`."""
 
     def remote(self, array: Any, names: Callable[[int], tuple[str, ...]], nbytes: int) -> Any:
-        """What a pass fetches of it over a network: some of the ``names`` of its objects, of about so many bytes."""
+        """Return what a pass fetches of it over a network.
+
+        That is some of the ``names`` of its objects, of about so many bytes.
+        """
 
     def corrupt(self, said: str, array: Any, known: int, again: Callable[[], int]) -> NpmdaskError | None:
-        """What to say of a chunk whose checksum is not ``known`` and which is read ``again``; None: as of every one."""
+        """Return the error for a chunk whose checksum is not ``known``; ``again`` reads it once more.
+
+        None: as for every other array.
+        """
 
     def refused(self, said: str, error: Exception) -> NpmdaskError | None:
-        """What to say of a chunk that a library could not fetch; None of other errors."""
+        """Return the error for a chunk that a library could not fetch; None for other errors."""
 
     def unchecked(self, source: Any) -> tuple[str, ...]:
-        """What to say with an answer of one pass over it, where nothing vouches for its bytes."""
+        """Return what to say with an answer of one pass over it, where nothing vouches for its bytes."""
 
     def named(self, group: Any, names: str, path: str) -> tuple[str, str]:
         """The arrays of a group, ``names``, and how a person names one of them."""
@@ -130,7 +136,7 @@ class Tally(NamedTuple):
     nbytes: int = 0
 
     def plus(self, requests: int, nbytes: int) -> Tally:
-        """With so many more."""
+        """Return the tally with so many more."""
         return Tally(self.requests + requests, self.nbytes + nbytes)
 
 
@@ -140,7 +146,7 @@ def count(requests: int, nbytes: int) -> None:
 
 
 def tally() -> Tally:
-    """What this thread has taken since it last asked."""
+    """Return what this thread has taken since it last asked."""
     found: Tally = getattr(_LOCAL, "tally", Tally())
     _LOCAL.tally = Tally()
     return found
@@ -157,17 +163,17 @@ class Access:
 
     @property
     def by_rows(self) -> bool:
-        """Whether some rows of a chunk can be read without the others: of plain local files, and of shards."""
+        """Say whether some rows of a chunk can be read without the others: of plain local files, and of shards."""
         return self.way == "direct" or self.shard is not None
 
     @property
     def shard(self) -> Shard | None:
-        """How shards are encoded, where the chunks lie in some that are understood."""
+        """Encoding of shards, where the chunks lie in some that are understood."""
         return self.decode if isinstance(self.decode, Shard) else None
 
 
 def access_of(array: Any) -> Access:
-    """How to read ``array`` (a ``zarr.Array``, or what shows one in another shape)."""
+    """Find how to read ``array`` (a ``zarr.Array``, or what shows one in another shape)."""
     store = array.store_path.store
     folder = Path(str(store.root)) / array.path if isinstance(store, zarr.storage.LocalStore) else None
     if (conventions := getattr(array, "conventions", None)) is not None:
@@ -187,12 +193,12 @@ def access_of(array: Any) -> Access:
 
 
 def stored_shape(array: Any) -> tuple[int, ...]:
-    """Of what lies in one file or object of a Zarr array: the shard where there are shards, else the chunk."""
+    """Return the shape of one file or object of a Zarr array: the shard where there are shards, else the chunk."""
     return tuple(int(n) for n in getattr(array, "shards", None) or array.chunks)
 
 
 def _understood(array: Any) -> tuple[Decode, str] | str:
-    """What decodes a chunk and its name (empty for plain bytes), or why that is left to zarr."""
+    """Return what decodes a chunk and its name (empty for plain bytes), or why that is left to zarr."""
     metadata = array.metadata
     if array.dtype.hasobject:
         return "the values are Python objects"
@@ -348,7 +354,7 @@ class Shard:
 
     @property
     def plain(self) -> bool:
-        """Whether inner chunks are not encoded, so that they can be read in part."""
+        """Say whether inner chunks are not encoded, so that they can be read in part."""
         return self.decode is decode_plain
 
     def __call__(self, packed: np.ndarray, whole: np.ndarray) -> None:
@@ -502,7 +508,7 @@ class ShardRows:
             row = stop
 
     def _byte_of(self, row: int) -> int | None:
-        """Where a row of a plain inner chunk as wide as the shard begins; None if the chunk is not there."""
+        """Return where a row of a plain inner chunk as wide as the shard begins; None if the chunk is not there."""
         at = (row // self._high, 0)
         offset, length = (int(n) for n in self._index[at])
         if offset == NO_CHUNK:
@@ -511,7 +517,10 @@ class ShardRows:
         return offset + row % self._high * self._line
 
     def _pieces(self, row: int, top: int, rows: np.ndarray) -> Iterator[_Piece]:
-        """What is to be read for ``rows``, which begin ``top`` rows below the upper end of a row of inner chunks."""
+        """Yield what is to be read for ``rows``.
+
+        They begin ``top`` rows below the upper end of a row of inner chunks.
+        """
         for column in self._across:
             at, target = (row, column), rows[:, column * self._wide : (column + 1) * self._wide]
             offset, length = (int(n) for n in self._index[at])
@@ -600,7 +609,7 @@ def _inside(at: tuple[int, int]) -> Iterator[None]:
 
 
 def _index_of(shard: Any) -> dict[str, bool] | None:
-    """Where the index of a sharded array lies and whether it has a checksum; None if it is encoded otherwise."""
+    """Say where the index of a sharded array lies and whether it has a checksum; None if it is encoded otherwise."""
     names = [type(codec).__name__ for codec in shard.index_codecs]
     endian = getattr(shard.index_codecs[0], "endian", None)
     if names not in (["BytesCodec"], ["BytesCodec", "Crc32cCodec"]) or getattr(endian, "value", endian) != "little":
@@ -652,7 +661,9 @@ def read_exactly(file: int, part: np.ndarray, offset: int) -> None:
 def opened_rows(
     array: Any, access: Access, name: str, columns: int | None = None, *, some: bool = False
 ) -> Iterator[FillRows]:
-    """What fills rows of a chunk or shard of an array whose ``access`` is ``by_rows``; see :class:`ShardRows`.
+    """Open a chunk or shard of an array whose ``access`` is ``by_rows``, and yield what fills rows of it.
+
+    See :class:`ShardRows`.
 
     ``some``: a few rows are taken, and not all in turn.
 
@@ -767,7 +778,7 @@ def require_sound(array: Any, came: np.ndarray, size: int, span: tuple[int, int]
 
 
 def _spans(array: Any, shard: Any, size: int, came: np.ndarray) -> list[tuple[int, int]]:
-    """Where the inner chunks of a shard of ``size`` bytes lie, by all of it or its index."""
+    """Return where the inner chunks of a shard of ``size`` bytes lie, by all of it or its index."""
     kind = _index_of(shard)
     if kind is None:
         return []
@@ -861,7 +872,7 @@ def looked_at(array: Any, lost: Lost) -> Any:
 
 
 def lost_file(array: Any, name: str) -> Exception:
-    """What a reader raises for a chunk that is not there, who knows what to say of it."""
+    """Return the error for a chunk that is not there, whose reader knows what to say of it."""
     return FileNotFoundError(name)
 
 
@@ -911,7 +922,7 @@ class Boxes:
 
 
 def missing_chunk(name: str, array: Any, remedy: str) -> BadInputError:
-    """What to say of a chunk that is not there."""
+    """Return the error for a chunk that is not there."""
     return BadInputError(
         f"chunk {name} of {location(array)} is missing (Zarr would silently read it as fill value "
         f"{array.fill_value}); {remedy}"
@@ -926,7 +937,7 @@ SUMS = re.compile(r"(checksum|crc|hash|digest).*\d", re.IGNORECASE | re.DOTALL) 
 
 
 def unreadable(chunk: str, where: str, error: Exception) -> NpmdaskError:
-    """What to say of a chunk that cannot be read."""
+    """Return the error for a chunk that cannot be read."""
     far: Fetcher | None = features.of_type("fetchers", type(error))
     if far is not None and (refusal := far.refused(f"chunk {chunk} of {where}", error)):
         return refusal
@@ -945,8 +956,9 @@ SECRET = re.compile(r"KEY|SECRET|TOKEN|PASSWORD|CREDENTIAL|SAS|SIGNATURE", re.IG
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, without the pages that may follow and without credentials, which servers repeat in their
-    answers; its name if it says nothing.
+    """Return what an error says in its first line, or its name if it says nothing.
+
+    Left out are the pages that may follow, and credentials, which servers repeat in their answers.
     """
     said = str(error).partition("\n")[0] or type(error).__name__
     for name, value in os.environ.items():
@@ -956,7 +968,7 @@ def first_line(error: BaseException) -> str:
 
 
 def location(node: Any) -> str:
-    """Where an array or group lies, as a person would write it."""
+    """Return where an array or group lies, as a person would write it."""
     far = fetcher_of(node)
     return str(node.store_path).removeprefix("file://") if far is None else far.location(node)
 
@@ -967,12 +979,12 @@ def said_place(node: Any) -> str:
 
 
 def shown(where: str) -> str:
-    """What a person calls data: of a Dask array not the key that Dask gave it."""
+    """Return what a person calls data: a Dask array not by the key that Dask gave it."""
     return "the Dask array" if where.startswith("the Dask array ") else where
 
 
 def corrupt(chunk: str, array: Any, where: str, known: int, again: Callable[[], int]) -> NpmdaskError:
-    """What to say of a chunk whose checksum is not ``known``; ``again`` reads it once more."""
+    """Return the error for a chunk whose checksum is not ``known``; ``again`` reads it once more."""
     said = f"chunk {chunk} of {where}"
     far = fetcher_of(array)
     found = None if far is None else far.corrupt(said, array, known, again)
@@ -980,7 +992,7 @@ def corrupt(chunk: str, array: Any, where: str, known: int, again: Callable[[], 
 
 
 def changed_content(name: str, where: str) -> BadInputError:
-    """What to say of a chunk whose checksum is right and whose SHA-256 is not: nothing rots like that."""
+    """Return the error for a chunk whose checksum is right and whose SHA-256 is not: nothing rots like that."""
     return BadInputError(
         f"chunk {name} of {where} is not the one that was ingested: its checksum agrees, but its SHA-256 does not, "
         f"so it was changed on purpose. Nothing is released; {RESTORE}"
@@ -1008,7 +1020,7 @@ def _ask(file: int, start: int, stop: int) -> None:
 
 
 def _cached(file: int, at: int) -> bool:
-    """Whether a byte of a file can be had without the disk: asking costs far less than advice not needed."""
+    """Say whether a byte of a file can be had without the disk: asking costs far less than advice not needed."""
     try:
         return os.preadv(file, [bytearray(1)], at, os.RWF_NOWAIT) == 1
     except OSError:

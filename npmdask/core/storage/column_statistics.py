@@ -124,7 +124,7 @@ class EntrySums:
             self.sums[name][at] = found
 
     def statistics(self, rows: int, weight: float) -> ColumnStatistics:
-        """Of so many rows that weigh so much together: from plain sums, but where these lose digits."""
+        """Compute the statistics of so many rows of so much weight: from plain sums, but where these lose digits."""
         mean = self.sums["total"] / weight
         plain = self.sums["squares"] - weight * mean**2
         found = {"column_mean": mean, "column_m2": plain}
@@ -144,7 +144,7 @@ class EntrySums:
 def of_moments(
     sums: Mapping[str, Any], rows: int, weight: float | None = None, observed: np.ndarray | None = None
 ) -> ColumnStatistics:
-    """Of the ``MOMENTS`` of dense rows, of so many that weigh so much together."""
+    """Compute statistics from the ``MOMENTS`` of dense rows, of so many that weigh so much together."""
     found, few = {"column_mean": sums["mean"], "column_m2": sums["m2"]}, AT_ONCE // len(sums["mean"])
     lost, known = relative(min(few, rows)) / 2 * sums["lost"], {} if observed is None else {"column_observed": observed}
     return ColumnStatistics.of(found | known, rows, sparse=False, weight=weight, lost=lost)
@@ -181,7 +181,7 @@ class ColumnStatistics:
     def of(
         cls, kept: Mapping[str, Any], rows: int, *, sparse: bool, weight: float | None = None, lost: Any = None
     ) -> ColumnStatistics:
-        """Of what was kept of columns, or was summed: then ``lost`` is what their sums of squares may be off."""
+        """Make statistics of what was kept of columns, or summed: then ``lost`` bounds the error of sums of squares."""
         m2, error, over = kept.get("column_m2"), kept.get("column_error"), rows if weight is None else weight
         std = kept["column_std"] if m2 is None else np.sqrt(np.maximum(m2, 0.0) / over)
         known: dict[str, Any] = {"rows": rows, "observed": kept.get("column_observed"), "error": error, "m2": m2}
@@ -193,7 +193,7 @@ class ColumnStatistics:
         return less if sparse or less.scale_error > LEAST else found
 
     def kept(self, second: str = "column_std") -> dict[str, np.ndarray]:
-        """What is kept of them: of errors only those that sums of their kind do not always have."""
+        """Return what is kept of them: of errors only those that sums of their kind do not always have."""
         known = {"column_mean": self.mean, "column_m2": self.m2, "column_std": self.std, "column_error": self.error}
         wanted = {name: known[name] for name in ("column_mean", second, "column_error")}
         return {name: np.asarray(values) for name, values in wanted.items() if values is not None}
@@ -207,7 +207,7 @@ class ColumnStatistics:
 
     @property
     def off(self) -> np.ndarray:
-        """How far the deviation may be off."""
+        """Error that the deviation may have."""
         if self.error is None:
             return self._off(relative(self.rows) * self.mean**2 if self.about_zero else 0.0)
         return np.broadcast_to(self.error, self.mean.shape)
@@ -225,7 +225,7 @@ class ColumnStatistics:
 
     @property
     def scale(self) -> np.ndarray:
-        """What columns are divided by: 1 of a constant one, as to divide by rounding makes something of nothing."""
+        """Divisors of columns: 1 of a constant one, as dividing by rounding errors makes something of nothing."""
         return np.where(self.varies, self.deviation, 1.0)
 
     @property
@@ -234,5 +234,5 @@ class ColumnStatistics:
         return float(np.max(self.off / self.scale, where=self.varies, initial=0.0))
 
     def of_moduli(self, moduli: Any) -> ColumnStatistics:
-        """Of complex columns, of whose real and imaginary parts these are."""
+        """Return those of complex columns, of whose real and imaginary parts these are."""
         return replace(self, mean=moduli(self.mean), std=moduli(self.std), error=moduli(self.off))

@@ -43,7 +43,7 @@ class Choice:
 
 
 def choice_of(given: Any) -> Choice | None:
-    """What a caller says: names, ``"numeric"``, or a mapping of ``only`` and ``leave_out`` to such; None: all.
+    """Read a caller's choice: names, ``"numeric"``, or a mapping of ``only`` and ``leave_out`` to such; None: all.
 
     Raises
     ------
@@ -113,7 +113,7 @@ def parts_of(path: Path) -> list[Path]:
 
 
 def choosable(source: Any) -> bool:
-    """Whether columns can be chosen of ``source`` by name, and are not yet."""
+    """Say whether columns can be chosen of ``source`` by name, and are not yet."""
     if not isinstance(source, str | Path):
         return any(hasattr(source, name) for name in ("columns", "schema", "var_names"))
     path, choice = addressed(str(source))
@@ -166,7 +166,7 @@ def chosen(
 
 
 def without(name: str) -> str:
-    """What can be done about a column that is no numbers."""
+    """Say what can be done about a column that is not numeric."""
     quoted = quote(f'"{name}"' if "," in name or '"' in name else name)
     return (
         f"leave it out (columns={{'leave_out': [{name!r}]}}; --leave-out {quoted}), take numeric columns only "
@@ -180,7 +180,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def genotypes(where: str) -> BadInputError:
-    """What to say of VCF Zarr, whose numbers of alleles are names."""
+    """Return the refusal of VCF Zarr, whose numbers of alleles are names."""
     return BadInputError(
         f"{where} holds genotypes (VCF Zarr), whose alleles are no columns: count alternate alleles, for example "
         "(ds.call_genotype > 0).sum('ploidy').transpose('samples', 'variants'), and give that"

@@ -59,7 +59,7 @@ BOX_BYTES = 8 * 2**20  # of an array without chunks, at once
 
 @dataclass(frozen=True, kw_only=True)
 class Conventions:
-    """How the values of one array are decoded.
+    """Rules by which the values of one array are decoded.
 
     Attributes
     ----------
@@ -87,7 +87,7 @@ class Conventions:
         return self.scale is not None or self.offset is not None
 
     def keeps(self, dtype: np.dtype) -> bool:
-        """Whether values of ``dtype`` are their own decoding: at most NaN is declared missing."""
+        """Say whether values of ``dtype`` are their own decoding: at most NaN is declared missing."""
         only_nan = all(_is_nan(fill) for fill in self.fills) and self.limits is None
         return only_nan and not self.packed and self.dtype == dtype.newbyteorder("=")
 
@@ -141,12 +141,12 @@ class Conventions:
         return replace(self, masked=self.stored, dtype=self.stored) if kept else self
 
     def is_missing(self, value: Any) -> bool:
-        """Whether one stored value is missing."""
+        """Say whether one stored value is missing."""
         return bool(self.decode(np.asarray([value]).astype(self.stored))[1][0])
 
 
 def conventions_of(attributes: Mapping[str, Any], dtype: np.dtype, where: str, fill: Any = None) -> Conventions | None:
-    """What the attributes of an array say of its values, and a ``fill`` value beside them; None if nothing.
+    """Read what the attributes of an array say of its values, and a ``fill`` value beside them; None if nothing.
 
     Raises
     ------
@@ -365,7 +365,7 @@ class DecodedArray:
 
     @cached_property
     def fill_value(self) -> Any:
-        """What a chunk that is not there reads as, decoded: none if that is missing, and refused or NaN anyway."""
+        """Value of a chunk that is not there, decoded; infinite if it is missing, and so refused or NaN anyway."""
         stored = self.array.fill_value
         stored = 0 if stored is None else stored
         if self.conventions.is_missing(stored):
@@ -401,7 +401,7 @@ def decoded(array: Any, gaps: str = "refuse") -> Any:
 
 
 def convention_facts(array: Any) -> dict[str, Any]:
-    """What decided how the values of ``array`` are read, for identities and records; empty of plain values."""
+    """Return what decided how the values of ``array`` are read, for identities and records; empty of plain values."""
     return {"decoded": array.conventions.attributes} if isinstance(array, DecodedArray) else {}
 
 
@@ -424,7 +424,7 @@ def dimensions_of(array: Any) -> list[str] | None:
 
 
 def reads_as_missing(array: Any) -> bool:
-    """Whether what zarr reads for a chunk that is not there means missing values."""
+    """Say whether what zarr reads for a chunk that is not there means missing values."""
     fill = array.fill_value
     if fill is None or np.dtype(array.dtype).kind not in "iufc":
         return False
@@ -433,7 +433,9 @@ def reads_as_missing(array: Any) -> bool:
 
 
 def member(node: Any, name: str = "") -> Any:
-    """What a group has under a name (or itself), by metadata of its own: consolidated ones may be of an earlier state.
+    """Return what a group has under a name (or itself), by metadata of its own.
+
+    Consolidated metadata may be of an earlier state.
 
     One request, however many arrays are in the group.
 
@@ -508,7 +510,10 @@ def _parts(array: Any) -> tuple[Conventions | None, Any, str]:
 
 
 def missing_values(array: Any, conventions: Conventions, where: str, counted: Counted, known: int = 1) -> BadInputError:
-    """What to say of an array with missing values, ``known`` of which were met: how many, the first, what to do."""
+    """Return the error for an array with missing values: how many, the first, what to do.
+
+    ``known`` of them were met.
+    """
     (count, seen, first), total = counted, math.prod(array.shape)
     number = f"{'at least ' if seen < total else ''}{max(count, known)} missing value{'s' * (max(count, known) != 1)}"
     at = "" if first is None else f", the first at {_place(first)}"
@@ -566,14 +571,14 @@ def position_where(tiles: Iterator[tuple[slice, Any]], bad_ones: Callable[[np.nd
 
 
 def impute(where: str, position: str, reader: Any = None) -> BadInputError:
-    """What to say of stored data with a value that is not finite; of a dense ``reader`` also how many are missing."""
+    """Return the error for a stored value that is not finite; of a dense ``reader`` also how many are missing."""
     said = "" if reader is None or not position.startswith("nan") else f" ({said_of_gaps(reader, position)})"
     again = "" if where == "the array in memory" else " and write it again"
     return BadInputError(f"{where} holds {position}: remove or impute the non-finite values{again}{said}")
 
 
 def said_of_gaps(reader: Any, position: str) -> str:
-    """How many entries are missing, in how many rows and columns, and which runs take them.
+    """Say how many entries are missing, in how many rows and columns, and which runs take them.
 
     Looked at are the units up to a limit of bytes; of computed rows the one of ``position``, as others cost what they
     cost to compute.

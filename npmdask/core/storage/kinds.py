@@ -18,7 +18,7 @@ HERE = (np.ndarray, list, tuple)  # what lies in memory and needs no feature
 
 @dataclass(frozen=True, kw_only=True)
 class Traits:
-    """What the package asks of a kind of data.
+    """Properties of a kind of data that the package asks for.
 
     Parameters
     ----------

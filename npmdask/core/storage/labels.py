@@ -45,7 +45,7 @@ class Axis:
 
     @property
     def places(self) -> np.ndarray:
-        """What its places are called, or their numbers."""
+        """Names of its places, or their numbers."""
         return np.arange(self.size) if self.values is None else self.values
 
 
@@ -142,7 +142,7 @@ def labels_in_file(given: str | Path) -> Any:
 
 
 def require_names(given: Sequence[str], count: int, held: Labels | None) -> Labels:
-    """What columns are called that a run of ``count`` columns knows no names of, as a private one.
+    """Return labels of the names that are given to ``count`` columns of a run that knows none, as a private one.
 
     Raises
     ------
@@ -324,5 +324,5 @@ def gene_labels(root: Any, name: str) -> Labels | None:
 
 
 def is_text(array: Any) -> bool:
-    """Whether an array of HDF5 or Zarr holds text, and nothing that would have to be unpickled."""
+    """Say whether an array of HDF5 or Zarr holds text, and nothing that would have to be unpickled."""
     return array.dtype.kind in "TUS" or (hasattr(array, "asstr") and array.dtype.metadata is not None)

@@ -21,15 +21,16 @@ REMEDY = "give the same ones, in any order, or numbers without names, which are 
 
 
 class Order(NamedTuple):
-    """Where the known columns lie among the given ones (None: as they are), and what is to be said of it."""
+    """Places of the known columns among the given ones (None: as they are), and what is to be said of it."""
 
     places: np.ndarray | None = None
     said: tuple[str, ...] = ()
 
 
 def columns_of(labels: Labels | None, kept: np.ndarray | None = None, *, whole: bool = False) -> tuple[Axis, ...]:
-    """What the columns are called that are read (``whole``: with those that are left out of a grid); () where that is
-    nothing but the numbers of those that were ``kept``.
+    """Return the axes of the columns that are read; () where they are only the numbers of those that were ``kept``.
+
+    ``whole``: with the columns that are left out of a grid.
     """
     axes = () if labels is None else labels.grid if whole and labels.grid else labels.columns
     return () if len(axes) == 1 and kept is not None and np.array_equal(axes[0].places, kept) else axes
@@ -116,7 +117,7 @@ def _canonical(name: str) -> str:
 
 
 def is_counted(axes: Sequence[Axis]) -> bool:
-    """Whether the places have no names: there are none, or they are the numbers of places."""
+    """Say whether the places have no names: there are none, or they are the numbers of places."""
     if len(axes) != 1 or axes[0].values is None:
         return all(axis.values is None for axis in axes)
     values = axes[0].values
@@ -128,7 +129,7 @@ def is_counted(axes: Sequence[Axis]) -> bool:
 
 
 def _places(known: Axis, given: Axis) -> np.ndarray | None:
-    """Where each known place lies among the given ones, -1 where nowhere; None: one of them has no names."""
+    """Find where each known place lies among the given ones, -1 where nowhere; None: one of them has no names."""
     if known.values is None or given.values is None:
         return None
     mine, theirs = _alike(known.values, given.values)
@@ -151,7 +152,7 @@ def _close(mine: np.ndarray, theirs: np.ndarray, off: float) -> np.ndarray:
 
 
 def _nearest(mine: np.ndarray, theirs: np.ndarray, off: float) -> np.ndarray:
-    """Where each of mine lies among theirs, at most ``off`` away; -1: nowhere."""
+    """Find where each of mine lies among theirs, at most ``off`` away; -1: nowhere."""
     order = np.argsort(theirs, kind="stable")
     at = np.searchsorted(theirs, mine - off if off else mine, sorter=order).clip(max=len(theirs) - 1)
     return np.where(_close(mine, theirs[order[at]], off), order[at], -1)

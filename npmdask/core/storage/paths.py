@@ -40,7 +40,7 @@ URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")  # one slash: what a Path leave
 
 
 def is_url(place: object) -> bool:
-    """Whether a place is given by a URL of any kind, also by one that lost a slash on its way through a ``Path``."""
+    """Say whether a place is a URL of any kind, also one that lost a slash on its way through a ``Path``."""
     return isinstance(place, str | os.PathLike) and URL.match(os.fspath(place)) is not None
 
 
@@ -82,7 +82,7 @@ NOTE = "carried.json"  # beside a local copy of a run whose store is a URL
 
 
 def cache_folder() -> Path:
-    """Where copies lie that can be made again: ``$NPMDASK_CACHE``, or ``~/.cache/npmdask``."""
+    """Return where copies lie that can be made again: ``$NPMDASK_CACHE``, or ``~/.cache/npmdask``."""
     return Path(os.environ.get(CACHE) or Path.home() / ".cache" / "npmdask").absolute()
 
 
@@ -343,7 +343,7 @@ ZARR = ("zarr.json", ".zgroup", ".zarray")  # files of a folder that is an array
 
 
 def is_zarr(folder: Path) -> bool:
-    """Whether a folder is an array or a group of Zarr, as far as the names of its files say."""
+    """Say whether a folder is an array or a group of Zarr, as far as the names of its files say."""
     return any((folder / name).exists() for name in ZARR)
 
 
@@ -401,8 +401,9 @@ def _acquire(path: Path, target: Path) -> int:
 
 @contextmanager
 def unless_locked(*files: Path) -> Iterator[bool]:
-    """Whether no process has a lock (flock) on one of these files; then this one has them all, inside. Nothing is made,
-    no link is followed, and of a pipe no writer is waited for.
+    """Yield whether no process has a lock (flock) on one of these files; then this one has them all, inside.
+
+    Nothing is made, no link is followed, and of a pipe no writer is waited for.
     """
     with ExitStack() as held:
         free = True

@@ -77,7 +77,7 @@ def mark_data(place: Any, mark: Any) -> None:
 
 
 def carried(mark: Any) -> dict[str, Any]:
-    """What the identity of a writer says of the mark of what it copies from."""
+    """Return what the identity of a writer says of the mark of what it copies from."""
     return {} if mark is None else {BUDGET_MARK: mark}
 
 

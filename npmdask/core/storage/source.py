@@ -108,7 +108,7 @@ def is_remote(source: object) -> bool:
 
 
 def is_registered(source: Any) -> bool:
-    """Whether ``source`` is a URL that a registered opener takes."""
+    """Say whether ``source`` is a URL that a registered opener takes."""
     return _opener_of(source) is not None
 
 
@@ -176,7 +176,7 @@ class Source:
 
     @property
     def traits(self) -> Traits:
-        """What there is to know of data of their kind."""
+        """Traits of data of this kind."""
         return traits_of(self.kind)
 
     @property
@@ -191,7 +191,7 @@ class Source:
 
     @property
     def dtype(self) -> np.dtype:
-        """Of the entries."""
+        """Type of the entries."""
         return np.dtype(self._stored.dtype)
 
     @property
@@ -206,7 +206,7 @@ class Source:
 
     @property
     def of_csr(self) -> bool:
-        """Whether sums over the columns are of CSR rows, and so about zero."""
+        """Say whether sums over the columns are of CSR rows, and so about zero."""
         return bool(getattr(self.reader, "of_csr", self.reader.layout == "csr"))
 
     @property
@@ -216,18 +216,18 @@ class Source:
 
     @property
     def said(self) -> dict[str, Any]:
-        """What a run remembers of what was said of its data when it began."""
+        """Statements about the data when the run began, which it remembers."""
         budget = {} if self.budget is None else {"budget": self.budget}
         return {"notes": [*self.notes], **budget} if self.notes else {}
 
     @property
     def kept(self) -> dict[str, Any]:
-        """What a run remembers of its source as it was when the run began."""
+        """Facts of the source that a run remembers as they were when it began."""
         return {"source": self.path} | ({} if self.dim is None else {"dim": self.dim}) | self.said
 
     @property
     def unchecked(self) -> tuple[str, ...]:
-        """What to say with an answer of one pass, where nothing would tell of bytes that came damaged."""
+        """Sentences for an answer of one pass, where nothing would tell of bytes that came damaged."""
         array = getattr(getattr(self.reader, "inner", self.reader), "array", None)
         far = fetcher_of(array) if hasattr(array, "store_path") else None
         return () if self.registered or far is None else far.unchecked(self)
@@ -253,7 +253,7 @@ class Source:
 
 
 def notes_in(spec: dict[str, Any]) -> list[str]:
-    """What was said of the data of a run when it began; an older version noted their budget only."""
+    """Return what was said of the data of a run when it began; an older version noted their budget only."""
     return list(spec.get("notes") or ([of_budget(spec["budget"])] if spec.get("budget") else []))
 
 
@@ -371,12 +371,12 @@ def _opened_at(source: str | Path, asked: Asked) -> Source:
 
 
 def _numbers_of(kind: str | None) -> Callable[[Any, str], np.ndarray]:
-    """What makes an array of what lies in memory, of a kind that may be complex and of others."""
+    """Return what makes an array of what lies in memory, of a kind that may be complex and of others."""
     return number_array if kind is None or traits_of(kind).may_be_complex else real_array
 
 
 def _array_of(given: Any, *, gaps: bool, numbers: Callable[[Any, str], np.ndarray]) -> np.ndarray:
-    """What lies in memory, as an array of ``numbers``; with ``gaps`` masked ones are NaN."""
+    """Return what lies in memory, as an array of ``numbers``; with ``gaps`` masked ones are NaN."""
     masked: Any = given
     if gaps and isinstance(given, np.ma.MaskedArray) and given.dtype.kind in "iuf" and np.ma.is_masked(given):
         given = masked.astype(np.promote_types(given.dtype, np.float32)).filled(np.nan)
@@ -537,7 +537,7 @@ def outside(node: Any, facts: dict[str, Any]) -> str:
 
 
 def _never_packed(array: Any, path: str) -> BadInputError:
-    """What to say of a plain array that is to be a tensor."""
+    """Return the error for a plain array that is to be a tensor."""
     require_cube(array.shape, path)
     chunks = " x ".join(map(str, array.chunks))
     cut = "" if len(set(array.chunks)) == 1 else f" in chunks of {chunks}, which are not cubes"
@@ -603,7 +603,7 @@ def _registered(group: Any, path: str, kind: str, record: dict[str, Any]) -> Sou
 
 
 def _recorded_labels(beside: dict[str, np.ndarray]) -> Labels | None:
-    """What a store says that its columns are called; of documents the words."""
+    """Read what a store says that its columns are called; of documents the words."""
     if "labels" in beside:
         return Labels.of_array(beside["labels"])
     if "words" in beside:

@@ -15,7 +15,7 @@ from npmdask.errors import BadInputError
 
 
 class Reader(Protocol):
-    """What every reader is, whatever it reads: what a pass is cut into, what a task needs, what is wrong with a value.
+    """Common part of readers: what a pass is cut into, what a task needs, what is wrong with a value.
 
     Small and picklable: it holds no data, and knows nothing of the question. How the values of a unit come, as tiles
     of rows or as blocks, is of its ``layout``, for which an operator is made.
@@ -52,7 +52,7 @@ class Reader(Protocol):
         ...
 
     def non_finite(self, unit: int) -> BadInputError | None:
-        """What to say of the first value of a unit that is not finite, if there is one."""
+        """Return the error for the first value of a unit that is not finite, if there is one."""
         ...
 
     def recorded_digests(self, beside: dict[str, np.ndarray]) -> Any:
@@ -66,8 +66,9 @@ class Reader(Protocol):
 
 @dataclass
 class ReadStats:
-    """What reading slabs cost and what was in them. ``requests`` and ``fetched``: of an object store, and bytes that
-    came; without what zarr reads itself.
+    """Cost of reading slabs, and what was in them.
+
+    ``requests`` and ``fetched``: of an object store, and bytes that came; without what zarr reads itself.
     """
 
     bytes_read: int = 0

@@ -54,7 +54,7 @@ Room = Callable[[int], np.ndarray]  # memory for up to so many whole rows, at le
 
 
 class InTiles:
-    """What readers share whose units are tiles of values: dense arrays and packed triangles."""
+    """Common part of readers whose units are tiles of values: dense arrays and packed triangles."""
 
     tiles: Any
     bad_value: Any
@@ -69,7 +69,7 @@ class InTiles:
             yield from (values for _, values in tile)
 
     def non_finite(self, unit: int) -> BadInputError | None:
-        """What to say of the first value of a unit that is not finite, if there is one."""
+        """Return the error for the first value of a unit that is not finite, if there is one."""
         position = position_where(self.tiles(unit, ReadStats()), lambda values: ~np.isfinite(values))
         return None if position is None else self.bad_value(position)
 
@@ -116,7 +116,7 @@ class DenseReader(InTiles):
 
     @property
     def units(self) -> int:
-        """What a pass can be cut into: slabs."""
+        """Number of units that a pass can be cut into: slabs."""
         return self.grid[0]
 
     @property
@@ -131,7 +131,7 @@ class DenseReader(InTiles):
 
     @cached_property
     def access(self) -> Access:
-        """How the chunks are read: directly, decoded here, or through zarr, and why."""
+        """Way in which the chunks are read: directly, decoded here, or through zarr, and why."""
         return access_of(self.array)
 
     @cached_property
@@ -174,7 +174,7 @@ class DenseReader(InTiles):
 
     @cached_property
     def remote(self) -> Any:
-        """What a pass fetches over a network; None of local files, and of what zarr reads itself."""
+        """Objects that a pass fetches over a network; None of local files, and of what zarr reads itself."""
         far = None if self.access.decode is None else fetcher_of(self.array)
         nbytes = math.prod(self.whole) * self.dtype.itemsize
         nbytes = min(nbytes, PIECE) if self.access.by_rows else nbytes
@@ -197,7 +197,7 @@ class DenseReader(InTiles):
 
     @property
     def fills_rows(self) -> bool:
-        """Whether whole rows are read, or decoded, straight into any memory."""
+        """Say whether whole rows are read, or decoded, straight into any memory."""
         return self.access.by_rows and self.whole[1] == self.shape[1]
 
     def tiles(self, slab: int, record: ReadStats, room: Room | None = None) -> Iterator[tuple[slice, Tile]]:
@@ -219,7 +219,7 @@ class DenseReader(InTiles):
         return beside.get("digests")
 
     def bad_value(self, position: str) -> BadInputError:
-        """What to say of a value that is not finite; raises it where NaN marks missing values."""
+        """Return the error for a value that is not finite; raise one where NaN marks missing values."""
         refuse_marked(self.array)
         return impute(self.where, position, self)
 
@@ -323,7 +323,7 @@ class DenseReader(InTiles):
         return said_place(self.array)
 
     def sums(self) -> ChunkSums:
-        """What is taken of a chunk on the way."""
+        """Return the checksums that are taken of a chunk on the way."""
         return ChunkSums(hashed=self.digests is not None)
 
     def verify(self, slab: int, column: int, block: np.ndarray, record: ReadStats) -> None:

@@ -56,7 +56,7 @@ class _Files:
         self._held: dict[str, tuple[str, FillRows, ExitStack]] = {}
 
     def opened(self, array: Any, access: Access, key: str) -> FillRows:
-        """What fills entries of the file called ``key``."""
+        """Return what fills entries of the file called ``key``."""
         held = self._held.get(array.path)
         if held is None or held[0] != key:
             self.close(array.path)
@@ -106,7 +106,7 @@ class CsrReader:
 
     @property
     def units(self) -> int:
-        """What a pass can be cut into: chunks of entries."""
+        """Number of units that a pass can be cut into: chunks of entries."""
         return self.grid[0]
 
     @property
@@ -148,7 +148,7 @@ class CsrReader:
 
     @cached_property
     def remote(self) -> Any:
-        """What a pass fetches over a network; None of local files, and of what zarr reads itself."""
+        """Objects that a pass fetches over a network; None of local files, and of what zarr reads itself."""
         far = None if self.access["data"].decode is None else fetcher_of(self.arrays["data"])
         return (
             None if far is None else far.remote(self.arrays["data"], self._some_names, self.chunk * self.dtype.itemsize)
@@ -164,7 +164,7 @@ class CsrReader:
 
     @cached_property
     def access(self) -> dict[str, Access]:
-        """How data and indices are read."""
+        """Ways in which data and indices are read."""
         return {name: access_of(array) for name, array in self._entry_arrays.items()}
 
     @cached_property
@@ -235,7 +235,7 @@ class CsrReader:
             yield piece.data
 
     def non_finite(self, unit: int) -> BadInputError | None:
-        """What to say of a unit that holds values that are not finite."""
+        """Return the error for a unit that holds values that are not finite, or None."""
         if all(np.isfinite(values).all() for values in self.values(unit)):
             return None
         return impute(self.where, f"a non-finite value in chunk {unit}")
@@ -301,7 +301,7 @@ class CsrReader:
 
 
 def _outside(indices: np.ndarray, columns: int) -> bool:
-    """Whether a column index is negative or too large, in one look: as unsigned numbers, negative ones are large."""
+    """Say whether a column index is negative or too large, in one comparison: unsigned, negative ones are large."""
     return bool(len(indices)) and int(indices.view(f"u{indices.dtype.itemsize}").max()) >= columns
 
 
