@@ -451,7 +451,7 @@ def tangents(d: int, p: int, fail_prob: float) -> Bounds:
 
 
 def smallest_singular_value(q: int, p: int, fail_prob: float) -> float:
-    """Bound the smallest singular value of a Gaussian q x p block (q <= p) from below, except with ``fail_prob``.
+    """Bound the smallest singular value of a Gaussian q x p block (q <= p) from below, failing with ``fail_prob``.
 
     The better of two: Halko, Martinsson and Tropp 2011, Proposition A.3 (of q = 1: the chi distribution near zero), and
     sqrt(p) - sqrt(q) - sqrt(2 ln(1 / fail_prob)) (Gordon, and concentration).
