@@ -31,7 +31,7 @@ WEIGHTED = (
 
 @dataclass(frozen=True, kw_only=True)
 class KnownSpectrum:
-    """What criteria need: leading ``values`` (variances), as many of ``d`` as are known, and of how many rows.
+    """Facts that criteria need: leading ``values`` (variances), as many of ``d`` as are known, and the number of rows.
 
     ``rows``: None where they are weighted. ``total``: of the values over all d, None if not known. ``variances``: of
     the columns, for parallel analysis. ``left_out``: log-likelihoods of groups of rows, of each (a row) with 0, 1, ...

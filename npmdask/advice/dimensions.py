@@ -38,7 +38,7 @@ def checked_spectrum(values: np.ndarray) -> np.ndarray:
 
 
 def leading(values: np.ndarray, thresholds: np.ndarray | float) -> int:
-    """How many values exceed their thresholds before the first that does not."""
+    """Count the values that exceed their thresholds before the first that does not."""
     above = values > thresholds
     return len(above) if above.all() else int(above.argmin())
 

@@ -14,7 +14,7 @@ from npmdask.errors import BadInputError
 
 
 def component_counts(solution: Solution, share: float, noise: float | None) -> tuple[CountAdvice, ...]:
-    """What each criterion advises, as far as k values tell it."""
+    """Return the advice of each criterion, as far as k values allow it."""
     weighted = solution.analysed.row_weight is not None
     rows = None if weighted else _equal_rows(solution)
     variances = solution.singular_values**2 / solution._rows if weighted else variances_of_run(solution)[1]
@@ -34,7 +34,7 @@ def north_errors(solution: Solution, independent_rows: int | None) -> tuple[np.n
 
 
 def mixes_with_next(solution: Solution, independent_rows: int | None) -> bool | None:
-    """Whether the last component overlaps with the next one; None: not known."""
+    """Say whether the last component overlaps with the next one; None: not known."""
     rows = _equal_rows(solution) if independent_rows is None else independent_rows
     variances = variances_of_run(solution)[1]
     weights = solution._found.column_weight

@@ -78,7 +78,7 @@ def scheduler_of(given: Any) -> str | None:
 
 
 def is_scheduler_file(given: Any) -> bool:
-    """Whether it is a path: of a file that is there, or of one that is meant to be."""
+    """Say whether ``given`` is the path of a scheduler file, which need not exist yet."""
     if isinstance(given, str):
         return "://" not in given and (given.endswith(".json") or os.path.isfile(given))
     return isinstance(given, os.PathLike)
@@ -159,7 +159,7 @@ HOW = (
 
 
 def security_of(address: str, certificates: str | None) -> Any:
-    """What a client shows the scheduler at ``address``; None of one that is not spoken to through TLS.
+    """Return the certificates that a client shows the scheduler at ``address``; None where TLS is not used.
 
     ``certificates``: a folder with ca.pem (who signs the certificates of all), cert.pem and key.pem; without it what
     Dask's configuration says.
@@ -223,7 +223,7 @@ def _of_files(folder: Path) -> Any:
 
 
 def refusal(address: str, error: BaseException) -> str:
-    """What to say then."""
+    """Say in words why the certificates were refused, and what to do."""
     return (
         f"the scheduler at {address} does not accept our certificate, or shows none that our {CA} has signed "
         f"({first_line(error)}): take the {CA}, {CERT} and {KEY} of the operator who runs it"
@@ -231,7 +231,7 @@ def refusal(address: str, error: BaseException) -> str:
 
 
 def refused(error: BaseException) -> bool:
-    """Whether a connection that failed got as far as the certificates."""
+    """Say whether a connection that failed got as far as the certificates."""
     while error is not None:
         if isinstance(error, ssl.SSLError) or "SSL" in str(error):
             return True

@@ -53,7 +53,7 @@ class SchedulerTimeoutError(OSError):
 
 
 def wanted_tasks(nbytes: int, slots: int) -> int:
-    """How many tasks are to read the ``nbytes`` of a pass, at most, with ``slots`` threads on all workers."""
+    """Return how many tasks are to read the ``nbytes`` of a pass, at most, with ``slots`` threads on all workers."""
     return max(TASKS_PER_SLOT * slots, min(MOST_TASKS, -(-nbytes // TASK_BYTES)))
 
 
@@ -78,7 +78,7 @@ def ask_scheduler(client: Any, seconds: float, question: Callable[[], Awaitable[
 
 
 def run_on_workers(client: Any, seconds: float, function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
-    """What each worker makes of ``arguments``, by address; SchedulerTimeoutError of those that do not answer in time.
+    """Return the results of ``function`` on each worker, by address; a SchedulerTimeoutError for each that is late.
 
     What it raises on a worker is raised here.
     """
@@ -98,7 +98,7 @@ def run_on_workers(client: Any, seconds: float, function: Callable[..., Any], *a
 
 
 class _Work(NamedTuple):
-    """What every task needs. As the result of a task it can be made again; scattered data would be lost for good."""
+    """The inputs of every task: as a task's result they can be made again, while scattered data would be lost."""
 
     operator: Operator
     runs: list[range]
@@ -125,7 +125,7 @@ def _joined(work: _Work, node: _Held, names: _Held, *parts: Partial) -> Partial:
 
 
 class Workers:
-    """What is known of the workers of a client: who they are, and which of them are silent."""
+    """Workers of a client: who they are, and which of them are silent."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
@@ -187,11 +187,11 @@ class _Arriving:
 
     @property
     def over(self) -> bool:
-        """Whether nothing more is waited for."""
+        """Say whether there is nothing more to wait for."""
         return time.monotonic() > self._latest or all(part.done() for part in self._parts.values())
 
     def results(self) -> dict[TreeNode, Partial]:
-        """What has come; what was joined or lost on the way is not among it."""
+        """Return the sums that have come, without those that were joined or lost on the way."""
         self.give_up()
         come = {node: part for node, part in self._parts.items() if not part.cancelled() and part.exception() is None}
         return {node: part.result() for node, part in come.items()}
@@ -245,7 +245,7 @@ class DistributedPass:
 
     @property
     def joins(self) -> int:
-        """How many tasks join sums."""
+        """Count the tasks that join sums."""
         return len(self._below)
 
     def _plan_joins(self, node: TreeNode) -> None:

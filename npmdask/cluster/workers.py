@@ -58,11 +58,11 @@ class Distributed:
         self._client, self._slots = client, slots
 
     def everywhere(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """What each process that computes makes of ``arguments``. Its errors are raised here."""
+        """Run ``function`` in each process that computes and return the results. Its errors are raised here."""
         return list(self._client.run(function, *arguments).values())
 
     def anywhere(self, function: Callable[..., Any], *arguments: Any, seconds: float | None = None) -> Any:
-        """What one process that computes makes of ``arguments``: a task beside the passes. Its errors are raised here.
+        """Run ``function`` in one process that computes, as a task beside the passes. Its errors are raised here.
 
         If a worker dies, another one does it. After ``seconds`` it is given up (TimeoutError), without waiting for
         anybody: workers may be busy or gone.
@@ -115,7 +115,7 @@ class Distributed:
         """A client that can be asked; raises OSError."""
 
     def _reconnected(self) -> bool:
-        """Whether the scheduler can be reached once more."""
+        """Say whether the scheduler can be reached once more."""
         return False
 
 
@@ -154,7 +154,7 @@ class Processes(Distributed):
         self._before = _changes(before)
 
     def peaks(self) -> list[ProcessPeak]:
-        """Of processes that are not below this one: none."""
+        """Return no peaks: all processes are below this one."""
         return []
 
     def close(self) -> None:
@@ -166,7 +166,7 @@ class Processes(Distributed):
 
 
 def _changes(before: dict[str, str]) -> dict[str, str | None]:
-    """What the environment had where it is another than ``before`` now; None: nothing."""
+    """Return the former values of environment variables that differ from ``before`` now; None: was not set."""
     return {name: before.get(name) for name, value in os.environ.items() if before.get(name) != value}
 
 
@@ -275,7 +275,7 @@ class Cluster(Distributed):
 
     @property
     def threads(self) -> int:
-        """Of a worker: the most."""
+        """Return the number of threads of the worker that has the most."""
         there = self._client.scheduler_info(n_workers=-1)["workers"].values()
         return max((worker["nthreads"] for worker in there), default=1)
 
@@ -378,7 +378,7 @@ def _connected(address: SchedulerAddress, certificates: str | None) -> Any:
 
 
 async def _unreachable(workers: list[str], dask_worker: Any) -> tuple[str, str]:
-    """Of some other workers one that takes no connection from this one, and why; two empty texts if all do.
+    """Return one of some other workers that takes no connection from this one, and why; two empty texts if all do.
 
     Asked are those that follow at distances 1, 2, 4 ...: few of hundreds, and across every border between two groups.
     """
@@ -412,7 +412,7 @@ def _peak() -> tuple[int, int]:
 
 
 def _facts(source: str) -> dict[str, Any]:
-    """What must be the same on every worker."""
+    """Return the facts that must be the same on every worker."""
     sees = is_url(source) or source.startswith("memory") or os.path.exists(source)
     return {"npmdask": package_version(), "sees the data": sees, **environment()}
 

@@ -97,12 +97,12 @@ def _of_complex(back: Block, gram: Block, vectors: Block) -> tuple[np.ndarray, n
 
 
 def _rotation(rotation: np.ndarray) -> np.ndarray:
-    """Of Z, a row of which has real and imaginary parts beside each other."""
+    """Return the rotation of Z, a row of which has real and imaginary parts beside each other."""
     return np.stack([rotation, 1j * rotation], axis=1).reshape(2 * len(rotation), -1)
 
 
 class Representation:
-    """What the core asks of the representation of complex entries as pairs of real ones."""
+    """The representation of complex entries as pairs of real ones, as the core asks for it."""
 
     closed, of_pairs, certificate = staticmethod(closed), staticmethod(of_pairs), staticmethod(_complex_certificate)
     answer, left, rotation = staticmethod(in_complex), staticmethod(_of_complex), staticmethod(_rotation)

@@ -33,7 +33,7 @@ class ComplexReader(AroundDense):
 
     @property
     def dtype(self) -> np.dtype:
-        """Of the parts."""
+        """Return the dtype of the parts."""
         return _part_of(self.inner.dtype)
 
     @property
@@ -60,7 +60,7 @@ class ComplexReader(AroundDense):
         return _seen(self.inner.some_rows(slab, rows))
 
     def non_finite(self, unit: int) -> BadInputError | None:
-        """What to say of the first value of a unit that is not finite, if there is one."""
+        """Return the error for the first value of a unit that is not finite, or None."""
         found = position_where(self._stored.tiles(unit, ReadStats()), lambda values: ~np.isfinite(values))
         return None if found is None else self.inner.bad_value(found)
 

@@ -59,7 +59,7 @@ class Rows(Protocol):
 
 @contextmanager
 def traced() -> Iterator[Callable[[], int]]:
-    """What tells the most memory that was allocated since then by what Python knows of."""
+    """Yield a function that returns the most memory allocated since then, as far as Python knows of it."""
     tracing = tracemalloc.is_tracing()
     if not tracing:
         tracemalloc.start(1)
@@ -133,7 +133,7 @@ class RowsReader(DenseReader):
             yield slice(start, start + held), [(columns, buffer[:held])]
 
     def _given(self, unit: int) -> Iterator[np.ndarray]:
-        """What the program gives for a unit, each array looked at: as many rows as the unit has, neither more nor less.
+        """Yield the arrays of a unit that the program gives, each checked: exactly as many rows as the unit has.
 
         Raises
         ------
@@ -183,7 +183,7 @@ class RowsReader(DenseReader):
 
 @dataclass(frozen=True)
 class _Held:
-    """What rows said of themselves when they were opened, and how they are read: they cannot say otherwise later."""
+    """Rows as they described themselves when they were opened, and how they are read: later changes do not count."""
 
     rows: Rows
     shape: tuple[int, int]

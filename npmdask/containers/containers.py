@@ -147,7 +147,7 @@ def open_along(place: str, asked: Asked) -> Source:
 
 
 def labels_of(given: Any, dim: str | int | None = None) -> Labels | None:
-    """What the rows and columns of ``given`` are called, as far as it says; parameters as :func:`values_of`."""
+    """Return the names of the rows and columns of ``given``, as far as it has any; parameters as :func:`values_of`."""
     library, kind = type(given).__module__.partition(".")[0], type(given).__name__
     if library == "xarray" and kind in ("DataArray", "Dataset"):
         array = rows_along(given, dim)
@@ -373,7 +373,7 @@ def _listed(names: list[str]) -> str:
 
 
 def is_linear_operator(given: Any) -> bool:
-    """Whether this is a LinearOperator of scipy.sparse.linalg, which is not imported to find that out."""
+    """Say whether this is a LinearOperator of scipy.sparse.linalg, without importing scipy.sparse.linalg."""
     return any(
         base.__name__ == "LinearOperator" and base.__module__.startswith("scipy.sparse.linalg")
         for base in type(given).__mro__

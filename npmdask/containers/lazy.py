@@ -231,7 +231,7 @@ class SlicedRows(BlockRows):
 
 
 def rows_of_a_block(shape: Sequence[int], dtype: Any, chunk: int = 1) -> int:
-    """How many rows of an array without blocks are read at once: whole chunks of it, of some MiB."""
+    """Return how many rows of an array without blocks are read at once: whole chunks of it, of some MiB."""
     wide = chunk * int(np.prod(shape[1:])) * np.dtype(dtype).itemsize
     return chunk * max(1, UNIT_BYTES // max(1, wide))
 
@@ -272,7 +272,7 @@ def _mapped(file: str, dtype: np.dtype, offset: int, shape: tuple[int, ...], str
 
 
 def _stamped(file: Any) -> str:
-    """How large a file is, and when it was written."""
+    """Return path, size and modification time of a file as text."""
     facts = os.stat(file)
     return f"{os.path.abspath(file)}, {facts.st_size}, {facts.st_mtime_ns}"
 
@@ -459,7 +459,7 @@ def _optimized(array: Any) -> dict[Any, Any]:
 def _graphs(
     whole: dict[Any, Any], blocks: list[tuple[Any, ...]], where: str
 ) -> tuple[tuple[tuple[Any, ...], dict[Any, Any]], ...]:
-    """What each row of blocks is computed from, and of what many need the value.
+    """Return keys and graph of each row of blocks, with the values that many rows need already computed.
 
     Raises
     ------
@@ -646,7 +646,7 @@ class SparseRowsReader(CsrReader):
 
     @property
     def buffer_bytes(self) -> int:
-        """What computing a unit takes, the unit in one piece, made canonical, and as float64."""
+        """Return the bytes that computing a unit takes, in one piece, in canonical form and as float64."""
         return int(self.group.needs + 2 * 2 * self.group.unit_rows * self.group.row_bytes) + super().buffer_bytes
 
     @property

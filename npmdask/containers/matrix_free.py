@@ -58,7 +58,7 @@ class MatrixFreeReader:
 
     @property
     def nbytes(self) -> int:
-        """Of a vector that goes in and one that comes out: a pass reads nothing else."""
+        """Return the bytes of one input and one output vector: a pass reads nothing else."""
         return 8 * sum(self.shape)
 
     @property
@@ -66,7 +66,7 @@ class MatrixFreeReader:
         return f"the {type(self.operator).__name__} ({self.shape[0]} x {self.shape[1]})"
 
     def tiles(self, unit: int, record: ReadStats) -> Any:
-        """What has a loop over rows is not for this: raises RefusedError."""
+        """Raise RefusedError: an operator without a matrix has no rows to loop over."""
         raise RefusedError(
             f"{self.where} has no rows, but rows are needed here: give the matrix itself, or leave the option out"
         )
@@ -89,7 +89,7 @@ class MatrixFreeReader:
         """None: it has no bytes that could be known."""
 
     def non_finite(self, unit: int) -> BadInputError:
-        """What to say of a product that is not finite."""
+        """Return the error for a product that is not finite."""
         return BadInputError(f"{self.where} returns products that are not finite: look for missing values in its data")
 
     def products(self, block: Block, record: ReadStats) -> tuple[Block, Block]:
@@ -120,7 +120,7 @@ class MatrixFreeReader:
         return generator(0, "linear operator", "probe").standard_normal((self.shape[1], PROBES))
 
     def changed(self) -> BadInputError:
-        """What to say where products are not those of before."""
+        """Return the error for products that differ from those of before."""
         return BadInputError(
             f"{self.where} returns other products than before for the same vectors: it was changed, draws random "
             "numbers, or sums in a varying order. Make it deterministic, or start again in a new store"
@@ -170,7 +170,7 @@ class MatrixFreeReader:
         return np.array(given, DOUBLE, order="C")
 
     def _lacks_adjoint(self) -> bool:
-        """Whether the operator says so; of many vectors SciPy says something else."""
+        """Say whether the operator declares that it has no adjoint; with several vectors SciPy raises another error."""
         try:
             self.operator.rmatvec(np.zeros(self.shape[0]))
         except NotImplementedError:

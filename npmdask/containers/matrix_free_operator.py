@@ -46,7 +46,7 @@ class MatrixFree(Gram):
         return _KeptProduct(reader=self.reader, target=target, expected=expected)
 
     def task_bytes(self, p: int, runs: list[range]) -> int:
-        """What goes in and comes out, with copies of both, and what the operator takes as it was measured."""
+        """Return the bytes of inputs and outputs, with copies of both, and of the operator as measured."""
         return int((p + PROBES) * (self.reader.needs + 3 * 8 * sum(self.reader.shape)))
 
 

@@ -59,7 +59,7 @@ EMPTY = (
 
 
 def lost(array: Any, name: str) -> Exception | None:
-    """What to say of a chunk that is not there behind a lazy array, unless that means missing values."""
+    """Return the error for a missing chunk behind a lazy array, unless such a chunk means missing values."""
     return None if reads_as_missing(array) else missing_chunk(name, array, EMPTY)
 
 
@@ -71,8 +71,9 @@ def lost_raw(array: Any, name: str) -> Exception | None:
 def conventions_left(
     attributes: Mapping[str, Any], encoding: Mapping[str, Any], dtype: np.dtype, where: str, *, gaps: bool
 ) -> Conventions | None:
-    """What is left to do of values that xarray has decoded: it compares none with limits of what is valid, nor with
-    NetCDF's own fill values. None: nothing.
+    """Return the conventions still to apply to values that xarray has decoded; None: nothing.
+
+    xarray compares no values with the limits of what is valid, nor with NetCDF's own fill values.
 
     Parameters
     ----------
@@ -177,7 +178,7 @@ def _bare(array: Any, place: Path) -> Any:
 
 
 def _file_or_group(place: Path) -> Path:
-    """What ``place`` is, or lies in: a file or a Zarr group. Raises BadInputError where there is neither."""
+    """Return the file or Zarr group that ``place`` is or lies in. Raises BadInputError where there is neither."""
     for path in (place, *place.parents):
         if path.is_file() or (is_zarr(path) and not is_zarr(path.parent)):  # variables are found from the top
             return path

@@ -39,8 +39,10 @@ from npmdask.core.storage.readers.sparse import CsrReader, Fragment, cut_numbers
 
 @dataclass(frozen=True, kw_only=True)
 class Dilated(BySlabs):
-    """What both have in common: a run gives the sum ``back``, ``B^T X_1`` (n rows) over its own rows, and these rows of
-    ``B X_2``."""
+    """Base of both dilated operators.
+
+    A run gives the sum ``back``, ``B^T X_1`` (n rows) over its own rows, and these rows of ``B X_2``.
+    """
 
     reader: Any
 

@@ -75,14 +75,14 @@ def run_store(store: str | Path | None) -> Iterator[str | Path]:
 
 
 def in_memory(held: Any) -> bool:
-    """Whether these are numbers that scikit-learn can look at, and not a place or a recipe of them."""
+    """Say whether these are numbers that scikit-learn can look at, and not a path or a recipe for them."""
     if isinstance(held, str | os.PathLike | zarr.Array | zarr.Group | BlockRows):
         return False
     return isinstance(held, list | tuple) or hasattr(held, "__array__") or issparse(held)
 
 
 def _refused(held: Any) -> BadInputError | None:
-    """What we have against numbers in memory; of objects scikit-learn finds out whether they are numbers."""
+    """Return our objection to numbers in memory, or None; scikit-learn checks whether objects are numbers."""
     try:
         if not issparse(held):
             real_array(held, "the rows")

@@ -49,7 +49,7 @@ class Gridded:
 
     @classmethod
     def of(cls, X: Any, dim: str) -> Gridded:
-        """Of a DataArray.
+        """Make one from a DataArray.
 
         Raises
         ------
@@ -72,7 +72,7 @@ class Gridded:
     def column_weights(
         self, weights: Any, *, use_coslat: bool, missing: str, marks: tuple[float, ...] = ()
     ) -> np.ndarray | None:
-        """What squares of columns count: the squares of ``weights``, times the cosines of latitudes.
+        """Return the weights of squares of columns: the squares of ``weights``, times the cosines of latitudes.
 
         0 over land, where nothing is read; None: all alike. ``marks``: numbers that mark missing values.
         """

@@ -256,7 +256,7 @@ class IncrementalPCA(CentredComponents):
             )
 
     def _answer(self) -> None:
-        """What scikit-learn's has for attributes; directions without variance are drawn where rows have too few."""
+        """Set the attributes of scikit-learn's class; directions without variance are drawn where rows have too few."""
         k, n, lead = self.n_components_, self._moments.count, self._basis[:, : self.n_components_]
         squares = np.zeros(k)
         squares[: lead.shape[1]] = self._squares[:k]

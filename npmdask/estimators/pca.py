@@ -125,7 +125,7 @@ class Components(*TRANSFORMER, Estimator):  # type: ignore[misc]
         return self._whole(rows + self._of_kept(self.mean_) if self.centred else rows, np.nan)
 
     def _of_kept(self, values: np.ndarray) -> np.ndarray:
-        """Of numbers of all columns (d or d x k) those of the columns that were kept."""
+        """Select the entries (d or d x k) of the columns that were kept."""
         return values if self._kept is None else values[self._kept]
 
     def _whole(self, values: np.ndarray, others: float) -> np.ndarray:
@@ -143,16 +143,16 @@ class Components(*TRANSFORMER, Estimator):  # type: ignore[misc]
 
     @property
     def _n_features_out(self) -> int:
-        """How many columns scikit-learn names."""
+        """Return the number of columns that scikit-learn names."""
         return len(self.components_)
 
     def _scale(self) -> np.ndarray | float:
-        """What scores are divided by."""
+        """Return the divisor of scores."""
         return 1.0
 
 
 class CentredComponents(Components):
-    """Of centred rows; scores may be whitened."""
+    """Components of centred rows; scores may be whitened."""
 
     centred = True
     whiten: bool
@@ -169,7 +169,7 @@ def shares_of_variance(variances: np.ndarray, total: float) -> np.ndarray:
 
 @dataclass(eq=False, repr=False)
 class _OfRun(Components):
-    """What PCA and TruncatedSVD share: the run of a fit."""
+    """Base of PCA and TruncatedSVD: the run of a fit."""
 
     missing = REFUSE
     missing_values = None
@@ -256,7 +256,7 @@ class _OfRun(Components):
         return self
 
     def _asked(self, n: int, d: int) -> int | float | str:
-        """How many components, or what share of the variance."""
+        """Return the number of components asked for, or the share of the variance."""
         asked, most = self.n_components, min(n, d)
         if asked is None:
             return most

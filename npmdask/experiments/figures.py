@@ -109,7 +109,7 @@ def methods(relation: str) -> dict[str, Method]:
 
 
 def oracles(relation: str) -> dict[str, Method]:
-    """What improves on k-DP-PCA and k-DP-Ojas, from npmdask.dp_pca."""
+    """Return the methods of npmdask.dp_pca that improve on k-DP-PCA and k-DP-Ojas."""
 
     def run(make: Callable[[MatrixStream, int, Budget, str, int], Oracle[Any]]) -> Run:
         def deflation(stream: MatrixStream, k: int, epsilon: float, delta: float, seed: int) -> Block:
@@ -126,7 +126,7 @@ def oracles(relation: str) -> dict[str, Method]:
 
 
 def references() -> dict[str, Method]:
-    """What is possible without privacy."""
+    """Return the methods without privacy, for reference."""
     return {
         "exact": Method("exact PCA, not private", NOT_PRIVATE, GREY, "-", exact_pca),
         "oja": Method("deflated Oja, not private", NOT_PRIVATE, GREY, ":", deflated_oja),
@@ -163,7 +163,7 @@ def baselines(relation: str) -> dict[str, Method]:
 
 
 def printed() -> dict[str, Method]:
-    """What Duengler and Sanyal print, from :mod:`npmdask.experiments.as_printed` and nowhere else."""
+    """Return the methods as Duengler and Sanyal print them, from :mod:`npmdask.experiments.as_printed` only."""
 
     def gauss_1(stream: MatrixStream, k: int, epsilon: float, delta: float, seed: int) -> Block:
         rng = generator(seed, "dp-gauss-1", "paper")
@@ -303,7 +303,7 @@ class Setting:
 @dataclass(frozen=True)
 class Figure:
     """
-    What varies along x in a figure, over which grid (and a smaller one, ``quick``), in panels of different k.
+    One figure: the parameter along x, its grid (and a smaller one, ``quick``), and panels of different k.
 
     Attributes
     ----------

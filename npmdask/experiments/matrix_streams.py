@@ -529,7 +529,7 @@ def _stream(
     draw: Callable[[Block, np.random.Generator, int], np.ndarray],
     spread: dict[str, float],
 ) -> MatrixStream:
-    """With its own random V."""
+    """Make a stream with its own random V."""
     k = len(values)
     vectors = random_orthonormal(d, k, generator(seed, "signal"))
     model = AssumptionA(kappa=condition_number(np.append(values, floor), k), **spread)

@@ -37,7 +37,7 @@ Rows = TypeVar("Rows", np.ndarray, sparse.csr_matrix)
 
 @dataclass(frozen=True, kw_only=True)
 class FileSource:
-    """What is known of a file at once; ``rows`` is None where only reading to the end tells.
+    """Facts known of a file without reading it; ``rows`` is None where only reading to the end tells.
 
     ``facts``: what decided how its values are read, beside the options (attributes that decode them); ``header``: the
     line of text that was taken for the names of the columns; ``labels``: what they are called; ``notes``: what was
@@ -201,7 +201,7 @@ COLUMN_BATCH_BYTES = 64 * 2**20  # most for column-major files, whose reads beco
 
 
 def batch_rows(row_bytes: int) -> int:
-    """How many rows of so many bytes make a batch."""
+    """Return how many rows of ``row_bytes`` bytes make a batch."""
     return max(1, BATCH_BYTES // row_bytes)
 
 
@@ -384,12 +384,12 @@ def grid_rows(
 
 
 def too_wide(shape: tuple[int, int], chunks: tuple[int, int], dtype: np.dtype) -> bool:
-    """Whether the array is cut into columns and a row of its chunks, decoded, takes too much memory."""
+    """Say whether the array is cut into columns and a row of its chunks, decoded, takes too much memory."""
     return chunks[1] < shape[1] and min(chunks[0], shape[0]) * shape[1] * dtype.itemsize > SLAB_BYTES
 
 
 def that_fit(size: int) -> int:
-    """How many pieces of ``size`` bytes may be in memory at once: at least one."""
+    """Return how many pieces of ``size`` bytes may be in memory at once: at least one."""
     return max(1, SLAB_BYTES // size)
 
 

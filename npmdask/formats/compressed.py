@@ -206,12 +206,12 @@ PARTS = ("data", "indices", "indptr")
 
 
 def is_10x(node: Any) -> bool:
-    """Whether a group is as 10x Genomics writes it: genes x cells by columns, and the shape in an array."""
+    """Say whether a group is as 10x Genomics writes it: genes x cells by columns, and the shape in an array."""
     return {"shape", "barcodes", *PARTS} <= set(node) and not node.attrs.get("encoding-type")
 
 
 def is_loom(root: Any) -> bool:
-    """Whether this is a loom file, of genes x cells."""
+    """Say whether this is a loom file, of genes x cells."""
     return {"matrix", "row_attrs", "col_attrs"} <= set(root)
 
 

@@ -70,7 +70,7 @@ class PlainCube:
                 raise truncated(self.path, f"it ends before entry {np.unravel_index(first, self.shape)}")
 
     def _rows(self, box: Box) -> tuple[Iterator[int], int]:
-        """Where the runs of a box begin, in entries, in their order, and how many entries each has."""
+        """Return where the runs of a box begin, in entries and in order, and how many entries each has."""
         (_, d1, d2), (i, j, k) = self.shape, box
         if k.stop - k.start < d2:
             starts = ((a * d1 + b) * d2 + k.start for a in range(i.start, i.stop) for b in range(j.start, j.stop))
@@ -206,7 +206,7 @@ AMPLIFICATION = 2.0  # how often a chunk of a source is read on average, at most
 
 @dataclass(frozen=True, kw_only=True)
 class TensorSource:
-    """What is known of a tensor at once: ``size`` (d), ``dtype`` of its entries.
+    """Facts known of a tensor without reading it: ``size`` (d), ``dtype`` of its entries.
 
     ``boxes(side)`` is what gives the entries at a place of the grid of blocks of that side, as long as it is open.
     ``mirrored``: that the tensor is symmetric is known. ``facts``, ``refuse_marked``: as of ``Source``.

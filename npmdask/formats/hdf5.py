@@ -67,7 +67,7 @@ def require_readable(path: Path) -> None:
 
 @cache
 def _walked(path: Path, size: int, mtime_ns: int) -> None:
-    """Of a file as it is now: once in a process."""
+    """Walk the metadata of a file in another process, once for each state of the file; raise where it is damaged."""
     with Popen([sys.executable, "-P", WALK, path], stdout=PIPE, stderr=DEVNULL) as walk:
         out, begun = cast(Any, walk.stdout), False
         try:
@@ -157,7 +157,7 @@ def _placed(array: Any) -> Labels | None:
 
 
 def _dimension(array: Any, number: int) -> str | None:
-    """What NetCDF calls a dimension of an array; None where it says nothing."""
+    """Return the name that NetCDF gives a dimension of an array; None where it gives none."""
     scales = array.dims[number].values() if "DIMENSION_LIST" in array.attrs else ()
     own = array.name if array.is_scale else None
     return next((str(scale.name) for scale in scales), own)
@@ -249,7 +249,7 @@ def whole_dataset(array: Any, *, gaps: bool | None = None) -> Any:
 
 
 def _conventions(array: Any, where: str) -> Conventions | None:
-    """What attributes say of the values; NetCDF marks missing values by the fill value of the dataset, too."""
+    """Read the conventions of values from attributes; NetCDF also marks missing values by the dataset's fill value."""
     from_netcdf = "_NCProperties" in array.file.attrs or any(name in array.attrs for name in NETCDF)
     defined = array.id.get_create_plist().fill_value_defined() == h5py.h5d.FILL_VALUE_USER_DEFINED
     marks = from_netcdf and defined and array.dtype.itemsize > 1  # of bytes every value is one (NetCDF users' guide)
@@ -278,7 +278,7 @@ def require_whole(arrays: list[Any], missing: str) -> None:
 
 
 def _absent(array: Any) -> str:
-    """What of a dataset in one piece has no place in the file, in words."""
+    """Say in words how much of a dataset in one piece has no place in the file."""
     if 0 in array.shape or array.id.get_create_plist().get_layout() == h5py.h5d.COMPACT:
         return ""
     held, size = array.id.get_storage_size(), array.size * array.dtype.itemsize
@@ -286,7 +286,7 @@ def _absent(array: Any) -> str:
 
 
 def _absent_chunks(array: Any, where: str) -> str:
-    """How many chunks the index of a dataset does not list, in words.
+    """Say in words how many chunks the index of a dataset does not list.
 
     Raises
     ------
@@ -320,7 +320,7 @@ def _absent_chunks(array: Any, where: str) -> str:
 
 
 def _may_have(size: int, decoded: int, filters: list[int]) -> bool:
-    """Whether a chunk may have ``size`` bytes in a file; where it may not HDF5 reads behind its end, or crashes."""
+    """Say whether a chunk may have ``size`` bytes; with a wrong size HDF5 reads past the chunk's end, or crashes."""
     checksum = 4 * filters.count(h5py.h5z.FILTER_FLETCHER32)
     if set(filters) <= {h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32}:
         return size == decoded + checksum
@@ -431,7 +431,7 @@ def _require_sources(array: Any, where: str, missing: str) -> None:
 
 
 def _open_ended(source: Any) -> bool:
-    """Whether the number of parts is not fixed: names with a counter, or selections without an end."""
+    """Say whether the number of parts is not fixed: names with a counter, or selections without an end."""
     name = (source.file_name + source.dset_name).replace("%%", "")
     spaces = [s for s in (source.vspace, source.src_space) if _regular(s)]
     found = [space.get_regular_hyperslab() for space in spaces]
@@ -480,7 +480,7 @@ def _source_of(array: Any, source: Any, where: str) -> Iterator[Any]:
 
 
 def _places(name: str, near: Path) -> Iterator[Path]:
-    """Where HDF5 looks for a file that another one names, in its order."""
+    """Yield the places where HDF5 looks for a file that another one names, in its order."""
     for tail in dict.fromkeys((Path(name), Path(name).name if os.path.isabs(name) else Path(name))):
         if os.path.isabs(tail):
             yield Path(tail)
@@ -493,7 +493,7 @@ def _places(name: str, near: Path) -> Iterator[Path]:
 
 
 def _require_extent(part: Any, source: Any, where: str) -> None:
-    """What lies outside of a source reads as its fill value, too."""
+    """Raise where a selection reaches beyond its source: there HDF5 reads the fill value."""
     space = source.src_space
     if space.get_select_type() == h5py.h5s.SEL_ALL:  # which may not say how large the source was
         if source.vspace.get_select_npoints() == math.prod(part.shape):

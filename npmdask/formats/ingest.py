@@ -54,7 +54,7 @@ Progress = Callable[[int, "int | None", int], None]  # rows done, rows in all if
 
 @dataclass(frozen=True, kw_only=True)
 class IngestSummary:
-    """What came out: ``bytes`` is what ``dest`` takes on disk, ``seconds`` of this run alone.
+    """Summary of an ingest: ``bytes`` is the size of ``dest`` on disk, ``seconds`` the time of this run alone.
 
     ``side``: d, of rows that are d x d matrices. ``header``: the first line of a table of text, where it was taken for
     the names of the columns, and not for data. ``notes``: what was decided of the data that their owner may not expect:
@@ -279,7 +279,7 @@ def _blocks(source: TensorSource, writer: TensorWriter, symmetrise: bool) -> Ite
 
 
 def _maker(box: Box, source: TensorSource, writer: TensorWriter, symmetrise: bool) -> Callable[[Place], np.ndarray]:
-    """What makes the block of a place out of the boxes of the source."""
+    """Return the function that makes the block of a place out of the boxes of the source."""
     if source.mirrored:
         return lambda place: in_order(box(place), place)
     if symmetrise:
@@ -620,7 +620,7 @@ def _fill_sparse(
 
 
 def _named(source: FileSource) -> dict[str, np.ndarray]:
-    """What is kept of the names of columns, beside the data."""
+    """Return the arrays that keep the names of columns, beside the data."""
     fitting = source.labels and replace(source.labels, rows=()).fitting((0, source.columns))
     return {} if not fitting else {"labels": fitting.array()}
 
@@ -792,7 +792,7 @@ def _noted(folder: Path) -> Any:
 
 
 def row_names(source: str | Path) -> Axis | None:
-    """What the rows of a table in a file are called, where a column says it, which is read; None of anything else."""
+    """Read the names of the rows of a table from its column of names; None where it has none, or is no table."""
     file = None if paths.is_url(source) else file_of(Path(source).absolute())
     if file is None or tell_format(file[0]) not in TABLES:
         return None
@@ -830,7 +830,7 @@ def _held(copy: Path, kind: str | None) -> Source:
 
 
 def _is_complex(file: Path) -> bool:
-    """Whether an .npy file holds complex numbers; what else is wrong with it is found where it is read."""
+    """Say whether an .npy file holds complex numbers; other faults are found where it is read."""
     try:
         with open(file, "rb") as opened:
             return raw_header(opened)[2].kind == "c"

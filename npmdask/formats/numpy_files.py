@@ -53,7 +53,7 @@ def npy_header(file: BinaryIO, where: str) -> tuple[tuple[int, ...], bool, np.dt
 
 
 def npy_file(path: Path, checked: Callable[[tuple[int, ...], str], Found]) -> tuple[Found, bool, np.dtype, int]:
-    """What ``checked`` finds of the shape, whether it is column-major, dtype, and where the values begin."""
+    """Return the result of ``checked`` for the shape, whether the array is column-major, its dtype and its offset."""
     with open(path, "rb") as file:
         shape, fortran, dtype = npy_header(file, str(path))
         offset = file.tell()
@@ -74,7 +74,7 @@ def open_npy(path: Path) -> DenseSource:
 
 
 def open_npz(path: Path, dataset: str | None, spool: Path) -> DenseSource | SparseSource:
-    """What ``scipy.sparse.save_npz`` or ``numpy.savez`` wrote."""
+    """Open an array or a sparse matrix that ``scipy.sparse.save_npz`` or ``numpy.savez`` wrote."""
     with zipfile.ZipFile(path) as archive:
         names = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
     if dataset is None and {"format", "shape", "data"} <= set(names):

@@ -80,7 +80,7 @@ def _require_held(rows: np.ndarray, column: Any, row: int, name: str, path: Path
 
 
 def is_header(fields: Sequence[str], where: str, rows: Sequence[Sequence[str]] = ()) -> bool:
-    """Whether the first line of a table of numbers is the names of its columns; ``rows`` are some that follow.
+    """Say whether the first line of a table of numbers names its columns; ``rows`` are some that follow.
 
     Raises
     ------
@@ -172,7 +172,7 @@ def _kind_of(field: str) -> str:
 
 
 def _has_decimal_commas(rows: Sequence[Sequence[str]]) -> bool:
-    """Whether numbers have commas that cannot be between thousands, and none has a point."""
+    """Say whether numbers have commas that cannot be between thousands, and none has a point."""
     fields = [field for row in rows for field in row]
     commas = [field for field in fields if re.fullmatch(r"[+-]?\d*,\d+", field)]
     plain = any(not re.fullmatch(r"[+-]?[1-9]\d{0,2},\d{3}", field) for field in commas)
@@ -363,7 +363,7 @@ def open_parquet(path: Path, spool: Path, missing: str = "error") -> DenseSource
 
 
 def _called(parts: Sequence[Path]) -> Axis | None:
-    """What the rows of parts of Parquet are called, where one column of each says it."""
+    """Return the names of the rows of parts of Parquet, where one column of each holds them."""
     found = []
     for part in parts:
         schema = pa_parquet.read_schema(part)

@@ -98,7 +98,7 @@ def _chosen(
 
 
 def for_tensor(path: Path) -> BadInputError:
-    """What to say where another kind is asked of a store of kind tensor."""
+    """Return the error for asking another kind of a store of kind tensor."""
     return BadInputError(f"{path} holds a symmetric tensor of order three: pass kind='tensor' (--kind tensor)")
 
 

@@ -42,13 +42,13 @@ class PassRate:
     later: float
 
     def whole(self, passes: int) -> float:
-        """Of so many passes."""
+        """Return the seconds of ``passes`` passes."""
         return self.first + (passes - 1) * self.later
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceChoice:
-    """What a run takes by a device and by the processor.
+    """Times of a run on a device and on the processor, to choose between them.
 
     Parameters
     ----------
@@ -68,17 +68,17 @@ class DeviceChoice:
 
     @property
     def seconds(self) -> float:
-        """Of the run by the device."""
+        """Return the seconds of the run on the device."""
         return self.starting + self.device.whole(self.passes)
 
     @property
     def pays(self) -> bool:
-        """Whether the run ends sooner by the device."""
+        """Say whether the run ends sooner on the device."""
         return self.seconds < self.processor.whole(self.passes)
 
     @property
     def used(self) -> bool:
-        """Whether the run is by the device."""
+        """Say whether the run uses the device."""
         return self.pays or self.asked == "cuda"
 
     def __str__(self) -> str:
@@ -135,7 +135,7 @@ def choose_device(
 
 
 def choice_said(choice: DeviceChoice | None, problem: Problem, resources: Resources) -> str:
-    """What a plan says of the device, and of what is not on it; nothing where none is asked for."""
+    """Describe for a plan the device, and the parts that do not run on it; empty where none is asked for."""
     if choice is not None or resources.device == "cpu":
         return "" if choice is None else str(choice)
     if type(needs_of(problem)[0].operator) not in SUMS:

@@ -34,7 +34,7 @@ TAKEN = 512 * 2**20  # of a card's memory by what no pool counts: the context, k
 
 @dataclass(frozen=True)
 class Device:
-    """What sums are formed on: a name that can be sent to other processes, each of which opens it once.
+    """The device on which sums are formed: a name that other processes can be sent, each of which opens it once.
 
     Parameters
     ----------
@@ -244,7 +244,7 @@ class Backend:
 
     @property
     def facts(self) -> dict[str, str]:
-        """What the last bits depend on."""
+        """Return the facts on which the last bits depend."""
         return {"device": self.name, "library": f"{self.library} {version(self.library.replace('_', '-'))}"}
 
     def free_memory(self) -> int:
@@ -366,7 +366,7 @@ class Backend:
         return self._room
 
     def kept(self, key: Any) -> Any:
-        """What was kept by this name; None if nothing was."""
+        """Return the object kept under ``key``; None if there is none."""
         return self._kept.get(key)
 
     def reserve(self, nbytes: int) -> bool:

@@ -72,7 +72,7 @@ class OnDevice:
 
     @property
     def sparse(self) -> bool:
-        """Whether rows are sparse."""
+        """Say whether rows are sparse."""
         return bool(self.inner.reader.layout == "csr")
 
     @property
@@ -92,7 +92,7 @@ class OnDevice:
 
     @property
     def at_once(self) -> bool:
-        """Whether strips are whole slabs, of which some are read at once."""
+        """Say whether strips are whole slabs, some of which are read at once."""
         return not self.sparse and self._slab_bytes <= AT_ONCE
 
     @property
@@ -101,7 +101,7 @@ class OnDevice:
 
     @property
     def slots(self) -> int:
-        """Of a task."""
+        """Return the number of slots of a task."""
         return READERS + 1 if self.at_once else 2
 
     @property
@@ -111,14 +111,17 @@ class OnDevice:
 
     @property
     def slot_bytes(self) -> int:
-        """Of a strip of rows, or of the places and values of sparse ones."""
+        """Return the bytes of a strip of rows, or of the indices and values of sparse ones."""
         if self.sparse:
             return self.entries * (self.dtype.itemsize + 4) + ALIGNED
         return self.height * int(self.inner.block_rows) * self.dtype.itemsize
 
     @property
     def run_bytes(self) -> int:
-        """What a run reads at least: the runs that are read at once are to end together, and each end takes a while."""
+        """Return the least bytes that a run reads.
+
+        Runs that are read at once are to end together, and each end takes a while.
+        """
         whole, nbytes = type(self.inner) is GramMatrix, int(self.inner.pass_bytes)
         at_once = AT_A_TIME // READERS if self.at_once else AT_A_TIME
         wanted = max(SUMS_READ * self.inner.sum_bytes if whole else 0, RUN)
@@ -151,7 +154,7 @@ class OnDevice:
         return self.slots * self.slot_bytes + sums, max(beside, PAIRS * d * d * 8) if whole else beside
 
     def threads_that_fit(self, threads: int, p: int) -> int:
-        """How many tasks run at once, of ``threads`` threads: as many as the memory of the device allows.
+        """Return how many of ``threads`` tasks run at once, as the memory of the device allows.
 
         Raises
         ------
@@ -366,7 +369,7 @@ class _Filling:
         self._rows = self._slot.host[: self._op.slot_bytes].view(self._op.dtype).reshape(self._shape)
 
     def room(self, count: int) -> np.ndarray:
-        """Where up to so many rows are to be read to: they are taken as they are then."""
+        """Return free rows of the strip to read into, at most ``count``; taken as they are then."""
         if self._slot is None:
             self._begin()
         self._given = True
@@ -440,7 +443,7 @@ class _MatrixSums:
         self._shift = self._backend.zeros((d,)) + self._of.origin if exact or self._of.of_csr else None
 
     def holds(self, most: float, rows: int) -> bool:
-        """Whether sums stay exact with so many more rows of integers up to ``most``."""
+        """Say whether sums stay exact with ``rows`` more rows of integers up to ``most``."""
         return self._bound + most * most * rows < EXACT
 
     def add(self, strip: Strip, rows: Any, most: float) -> None:
@@ -450,7 +453,7 @@ class _MatrixSums:
             self._add_floats(strip, rows)
 
     def _added_bytes(self, strip: Strip, rows: Any) -> bool:
-        """Whether rows of bytes were added as what they are."""
+        """Add rows of bytes as integers where that is exact, and say whether it was done."""
         xp, stored = self._backend.xp, None if strip.values is None else strip.values.dtype
         if not self.exact or self._of.of_csr or stored is None or stored.itemsize > 1 or len(strip) > SUMMED:
             return False
@@ -485,7 +488,7 @@ class _MatrixSums:
         backend.add_gram(self._gram, rows)
 
     def sums(self) -> Sums:
-        """What the rows give together, on the host."""
+        """Return the sums over the rows so far, on the host."""
         xp, of, backend, d = self._backend.xp, self._of, self._backend, int(self._of.block_rows)
         about_origin = self.exact or of.of_csr
         with backend.computing():

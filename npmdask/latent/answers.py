@@ -29,8 +29,11 @@ from npmdask.report.blocks import Section, Text, parameters, section, series, sp
 
 
 class Found(NamedTuple):
-    """What differs between the jobs on samples: how one is run, the array of its weights, what a weight is called, and
-    how wrong an answer can be, from the parameters of its store, its arrays and what is known of them."""
+    """Differences between the jobs on samples, and the function that states how wrong an answer can be.
+
+    ``fit`` runs a job; ``weights`` names the array of its weights, and ``weight_name`` says what one is called.
+    ``assurance`` takes the parameters of a store, its arrays and what is known of them.
+    """
 
     fit: Callable[..., Any]
     weights: str
@@ -58,8 +61,10 @@ FOUND = {
 
 @dataclass(frozen=True, kw_only=True)
 class LatentAnswer:
-    """What was found in samples: ``weights`` are those of a mixture, or the kurtoses of independent components;
-    ``assurance``: how wrong it can be, in a sentence for everybody."""
+    """Answer found in samples: ``weights`` of a mixture, or the kurtoses of independent components.
+
+    ``assurance``: how wrong it can be, in a sentence for everybody.
+    """
 
     kind: str
     weights: np.ndarray
@@ -75,7 +80,7 @@ class LatentAnswer:
 
     @property
     def refinement(self) -> str:
-        """What passes after the moments changed, in a sentence; empty where none were asked for."""
+        """Describe the changes by passes after the moments, in a sentence; empty where none were asked for."""
         return refinement_sentence(self.facts["refinement"]) if "refinement" in self.facts else ""
 
     @property

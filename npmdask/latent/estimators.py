@@ -65,11 +65,11 @@ class _OfSamples(Estimator):
         return self
 
     def _columns(self) -> int:
-        """Of the rows that were fitted."""
+        """Return the number of columns of the rows that were fitted."""
         raise NotImplementedError
 
     def _of_rows(self, X: Any, answer: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-        """What the model answers for rows, which are read some at a time where they are not in memory."""
+        """Apply the model to rows, which are read some at a time where they are not in memory."""
         self._fitted()
         held = self._dense(X, first=False)
         if not in_memory(held):

@@ -128,7 +128,7 @@ SHRINKING = 0.95  # a factor above it is taken for this one: two steps do not te
 
 
 class Steps:
-    """How far is left to go, by the last steps: those of EM shrink by one factor (Dempster et al. 1977, section 3)."""
+    """Distance left to go, from the last steps: those of EM shrink by one factor (Dempster et al. 1977, section 3)."""
 
     def __init__(self) -> None:
         self._lengths: list[float] = []
@@ -166,7 +166,7 @@ def _expect(
 
 
 def _mixture_warnings(facts: dict[str, Any]) -> list[str]:
-    """What a refinement of a mixture says against it, in sentences."""
+    """List the objections of a refinement to its mixture, in sentences."""
     said = []
     if facts["left_to_go"] > UNSETTLED:
         said.append(
@@ -278,7 +278,7 @@ ANSWER = "result"
 
 @dataclass(frozen=True, kw_only=True)
 class SampleRequest:
-    """What is asked of samples: public parameters, part of a run's identity.
+    """Parameters of a question about samples: public, part of a run's identity.
 
     ``components`` k; ``restarts``, ``iterations``, ``harvest`` as of the tensor power method; ``seed`` of the starts;
     ``refine``: the most passes from the answer of the moments towards that of the likelihood (0: none; None: 3, and of
@@ -302,7 +302,7 @@ class SampleRequest:
         require(self.seed >= 0, f"seed = {self.seed} must not be negative")
 
     def options(self) -> dict[str, Any]:
-        """Of the tensor power method."""
+        """Return the options given to the tensor power method."""
         asked = {"restarts": self.restarts, "iterations": self.iterations, "harvest": self.harvest}
         return {name: value for name, value in asked.items() if value is not None}
 

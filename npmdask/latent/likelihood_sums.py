@@ -105,7 +105,7 @@ class MixtureExpectations(Gram):
 
 @dataclass(frozen=True, kw_only=True)
 class SourceContrasts(Gram):
-    """What a step of FastICA needs to know of r sources, for each of the contrasts.
+    """Operator of the sums that a step of FastICA needs of r sources, for each of the contrasts.
 
     The block (k x r) takes white rows ``y = W^T (x - shift)`` to their sources s. ``finish`` gives (3 k + 9) x r: for
     each contrast the means of ``y g(s)`` (k rows), of g', of g^2 and of G.

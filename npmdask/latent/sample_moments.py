@@ -81,7 +81,7 @@ class SampleTriples(BySamples, Gram):
         return finite_partial({"product": np.ascontiguousarray(product)}, self.reader, self.slabs_of(slabs), record)
 
     def _powers(self, along: Block) -> Block:
-        """What the rows are multiplied by and summed, of ``along`` = x^T u."""
+        """Return the weights of the rows in the sum, from ``along`` = x^T u."""
         return along**2
 
     def _strips(self, rows: slice, block: Block) -> list[slice]:

@@ -30,7 +30,7 @@ FROM_MORE = "four times as many rows halve it"
 def of_mixture(
     weights: np.ndarray, variance: float | np.ndarray, shape: tuple[int, int], *, asked: int, total: float | None = None
 ) -> Assurance:
-    """Of a mixture of spherical Gaussians.
+    """State how wrong a mixture of spherical Gaussians can be.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ def of_mixture(
 
 
 def of_independent(kurtoses: np.ndarray, mixing: Block, n: int, *, asked: int) -> Assurance:
-    """Of independent components: excess ``kurtoses`` (k), ``mixing`` (d x k), found in n rows."""
+    """State how wrong independent components can be: excess ``kurtoses`` (k), ``mixing`` (d x k), found in n rows."""
     kurtosis = np.asarray(kurtoses, dtype=np.float64)
     weak = np.abs(kurtosis) < NOISE * np.sqrt(24 * len(kurtosis) / n)
     sines = np.where(weak, 1.0, _sines(kurtosis, np.linalg.norm(mixing, axis=0), n))

@@ -61,7 +61,7 @@ Made = Callable[[range], Operator]
 
 @dataclass(frozen=True, kw_only=True)
 class Built:
-    """What was written: a tensor of ``side`` in blocks of ``block``, in ``passes`` over the data (of this call)."""
+    """A tensor of ``side`` that was written in blocks of ``block``, in ``passes`` over the data (of this call)."""
 
     dest: Path
     side: int
@@ -134,7 +134,7 @@ def _aside(place: Path) -> Path:
 
 
 def _forget_others(held: RunStore, identity: dict[str, Any]) -> None:
-    """What was gathered of other moments under this name, and not written, is not this building's."""
+    """Drop sums of other moments that were gathered under this name and not written."""
     found = held.read_part(ASKED)
     if found is not None and found[1] == identity:
         return

@@ -117,7 +117,7 @@ def about(run: RunStore, spec: Mapping[str, Any]) -> str:
 
 
 def name_of(store: Path) -> str:
-    """What a run is called: its folder; with the one above it where that numbers its releases."""
+    """Return the name of a run: its folder, with the one above it where that numbers its releases."""
     return f"{store.parent.name}, release {int(store.name)}" if store.name.isdigit() else store.name
 
 
@@ -212,7 +212,7 @@ def components(basis: np.ndarray, labels: Labels, kept: np.ndarray | None, grid:
 
 @dataclass(frozen=True, kw_only=True)
 class Drawing:
-    """How one number for each column is shown: on the ``cells`` of a grid of two ``axes``, or by their ``names``.
+    """Drawing of one number for each column: on the ``cells`` of a grid of two ``axes``, or by their ``names``.
 
     ``cells``: the number of the column of each, from 0; -1 where there is none. ``points``: so many columns are places
     in any order, and a cell shows the nearest.
@@ -253,7 +253,7 @@ class Drawing:
 
     @property
     def form(self) -> str:
-        """What they are shown as: "maps", "images" or "cards"."""
+        """Return the form in which they are shown: "maps", "images" or "cards"."""
         if self.axes is None:
             return "cards"
         rows = self.axes[0]

@@ -31,7 +31,7 @@ PARTIAL = ".partial"
 
 @dataclass(frozen=True, kw_only=True)
 class Retention:
-    """What may be deleted: everything older than ``seconds``, except the newest ``keep`` finished runs of each folder.
+    """Rule of deletion: all older than ``seconds``, except the newest ``keep`` finished runs of each folder.
 
     ``results``: also whole finished runs; ``unfinished``: whole runs that were not finished.
     """
@@ -164,7 +164,7 @@ class _Broom:
             self.left.append(str(error))
 
     def _plan(self, store: Path) -> Callable[[Path], None] | None:
-        """What is to be done with a store."""
+        """Return the function that cleans up a store; None: nothing is to be done."""
         keeps, private = _keeps(store), _is_private(store)
         if keeps == "answer":
             whole = self.rule.results and not private
@@ -260,7 +260,7 @@ def _stages(store: Path) -> list[Path]:
 
 
 def _needless(run: Path) -> Iterator[Path]:
-    """Of a finished run."""
+    """Yield the checkpoints and leftovers that a finished run no longer needs."""
     for folder in ("steps", "pass"):
         place = run / folder
         if place.is_dir() and not place.is_symlink():

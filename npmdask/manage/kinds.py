@@ -47,7 +47,7 @@ class Sink(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class PageOptions:
-    """What a report shows beyond its defaults.
+    """Options of a report beyond its defaults.
 
     Parameters
     ----------

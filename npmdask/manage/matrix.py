@@ -279,7 +279,7 @@ def _missing_facts(found: Any) -> dict[str, Any]:
 
 
 def _released(solution: Solution) -> dict[str, Any]:
-    """What a private run released, and the statement that goes with it."""
+    """Return the release of a private run, and the statement that goes with it."""
     spread = solution.value_stddevs
     return {
         "outcome": solution.outcome.name,

@@ -91,7 +91,7 @@ class Exporter:
         yield from self._budgets()
 
     def _nights(self) -> Iterator[Any]:
-        """How the last run of each schedule ended: one that fails before it begins has no store."""
+        """Yield how the last run of each schedule ended: one that fails before it begins has no store."""
         found = nights_of(self._folder)
         for name, said, number in NIGHTS:
             rows = [((night.schedule,), number(night)) for night in found]

@@ -198,7 +198,7 @@ def report_of(store: str | Path, page: PageOptions | None = None) -> Report:
 
 
 def _spec_of(run: RunStore) -> dict[str, Any]:
-    """What a run was asked; what was said of its data is said again, as its answer is taken elsewhere."""
+    """Read the request of a run, and repeat the warnings about its data, as its answer is taken elsewhere."""
     spec = run.read_spec()
     if spec is None:
         raise not_finished(run.path)

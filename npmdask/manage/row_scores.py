@@ -35,7 +35,7 @@ UNASKED = 2**30  # bytes of data that a report reads once without being asked to
 
 @dataclass
 class Density:
-    """How many rows lie in each of BINS x BINS square cells around 0, which grow as rows come that lie outside."""
+    """Counts of rows in BINS x BINS square cells around 0, which grow as rows come that lie outside."""
 
     width: float
     counts: np.ndarray = field(default_factory=lambda: np.zeros((BINS, BINS), np.int64))
@@ -110,7 +110,7 @@ def row_scores(run: RunStore, spec: dict[str, Any], page: PageOptions) -> RowSco
 
 
 class Kept(Protocol):
-    """What a report has read from the rows of a run, as a store keeps it."""
+    """Facts that a report has read from the rows of a run, as a store keeps them."""
 
     def bundle(self, colour: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """The arrays and facts; ``colour``: what rows are coloured by."""
@@ -240,7 +240,7 @@ def scores_at(
 
 
 def _named(given: Any) -> bool:
-    """Whether data say along which dimension their rows lie."""
+    """Say whether data name the dimension along which their rows lie."""
     return isinstance(given, str | Path) or hasattr(given, "dims")
 
 

@@ -136,7 +136,7 @@ def run_report(run: RunStore, spec: dict[str, Any], page: PageOptions) -> Report
 
 
 def _phases(spec: dict[str, Any]) -> Text | None:
-    """What is to be known of complex components."""
+    """Explain complex components; None where the data are real."""
     if np.dtype(spec["data"].get("dtype", "f8")).kind != "c":
         return None
     return Text(
@@ -146,7 +146,7 @@ def _phases(spec: dict[str, Any]) -> Text | None:
 
 
 def _missing(run: RunStore, reading: Any, result: tuple[dict[str, np.ndarray], dict[str, Any]] | None) -> list[Section]:
-    """How many values were missing, and what that does to the answer."""
+    """Report how many values were missing, and what that does to the answer."""
     found = None if reading is None else reading.noted(run)
     if found is None:
         return []
@@ -242,12 +242,12 @@ def _tiles(history: list[dict[str, Any]], telemetry: list[dict[str, Any]], resul
 
 
 def _without_a_pass(history: list[dict[str, Any]], result: Any) -> bool:
-    """Whether the answer came from a stored Gram: nothing was read, and the page has no part on reading."""
+    """Say whether the answer came from a stored Gram: nothing was read, and the page has no part on reading."""
     return bool(result) and not result[1]["total_data_passes"] and not any(h["bytes_read"] for h in history)
 
 
 def _whole(result: Any) -> tuple[str, str] | None:
-    """Of a tensor: what its components leave of it."""
+    """Return the share of a tensor's norm that its components leave, named; None where it is not known."""
     left = result[1].get("facts", {}).get("relative_residual") if result else None
     return None if left is None else ("left of the tensor's norm", f"{left:.1e}")
 

@@ -28,7 +28,7 @@ Found = tuple[Arrays, Facts]
 
 
 class StagedJob(NamedTuple):
-    """What commands ask of a kind of job.
+    """Functions that commands need for a kind of job.
 
     ``answer``: the class of what it gives. ``resume``: goes on with a store, as it was asked for. ``read``: the answer
     of a store; raises BadInputError where there is none yet. ``facts``: of an answer, as plain numbers and strings,

@@ -36,7 +36,7 @@ NOTES = ".schedules"  # the folder of how schedules ended
 
 @dataclass(frozen=True, kw_only=True)
 class Night:
-    """How the last run of a schedule ended.
+    """The end of the last run of a schedule.
 
     ``failures``: in a row, 0 where it ended well. ``ended``, ``succeeded``: Unix times of the last run, and of the last
     that ended well; None where there is none, or it is not told. ``error``: of the last run.
@@ -77,7 +77,7 @@ def note_end(runs: Path, schedule: str, error: str | None, *, private: bool) -> 
 
 
 def nights_of(runs: Path) -> list[Night]:
-    """How the last run of every schedule ended that left a note beside ``runs``, by name."""
+    """Read how the last run of every schedule ended that left a note beside ``runs``, by name."""
     notes = (_read(file) for file in (runs / NOTES).glob("*.json"))
     return sorted((night for night in notes if night is not None), key=lambda night: night.schedule)
 

@@ -82,7 +82,7 @@ class MissingState:
 
     @property
     def found(self) -> FactorModel:
-        """What a step of EM gave last: a model that is extrapolated has not been measured yet."""
+        """Return the model of the last step of EM: one that is extrapolated has not been measured yet."""
         return self.plain if self.stretch else self.model
 
     @property
@@ -195,7 +195,7 @@ class MissingEM:
         return after, self._info(after)
 
     def _measured(self, state: MissingState, facts: dict[str, float]) -> MissingState:
-        """With the error of the entries held out, which is that of the model before the step."""
+        """Record the error of the entries held out, which is that of the model before the step."""
         if not facts["held"]:
             return replace(state, withholds=False)
         error, square = facts["held_error"] / facts["held"], facts["held_square"] / facts["held"]
@@ -259,13 +259,13 @@ class MissingEM:
 
 
 def _left_to_go(before: float, last: float) -> float:
-    """How far it is yet, by two steps: as far as all that follow go if they shrink as these."""
+    """Estimate the distance left from two steps: the sum of all that follow if they shrink as these."""
     factor = min(last / before, SLOWEST) if before else 0.0
     return max(last, last * factor / (1 - factor))
 
 
 def of_factor_model(facts: Mapping[str, Any], k: int) -> Assurance:
-    """Of k components of a factor model that EM has found.
+    """State how wrong k components of a factor model found by EM can be.
 
     Parameters
     ----------

@@ -72,7 +72,7 @@ class FactorModel:
 
 
 class ModelSums(NamedTuple):
-    """How the sums of a step are kept: d rows for the columns of the data and 2 for the whole, each of ``width``.
+    """Layout of the sums of a step: d rows for the columns of the data and 2 for the whole, each of ``width``.
 
     Of a column: sums over the rows that have it of ``E[(z, 1) (z, 1)^T]`` (the upper triangle), of ``r (E[z], 1)`` and
     of ``r^2``. Of the whole: the first again, over all rows with an entry, and ``FACTS``.

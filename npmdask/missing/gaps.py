@@ -59,7 +59,7 @@ def is_marked(values: np.ndarray, marks: Marks) -> np.ndarray:
 
 
 def nothing_there(where: str) -> BadInputError:
-    """What to say of data without any value."""
+    """Return the error for data without any value."""
     return BadInputError(
         f"all values of {where} with a positive weight are missing: there are no data to analyse. Check what marks "
         "missing values (NaN, _FillValue, missing_value, valid_range)"
@@ -102,7 +102,7 @@ class GapReader(AroundDense):
 
     @property
     def counts_gaps(self) -> bool:
-        """Whether a pass counts what is observed."""
+        """Say whether a pass counts what is observed."""
         return self.rule in COUNTED
 
     @property
@@ -212,7 +212,7 @@ class GapReader(AroundDense):
             )
 
     def non_finite(self, unit: int) -> BadInputError | None:
-        """What to say of the first value of a unit that may not be there: an infinity, or a gap in a column."""
+        """Return the error for the first value of a unit that is not allowed: an infinity, or a gap in a column."""
         looked = _not_finite if self.rule == DROP else np.isinf
         position = position_where(self.tiles(unit, ReadStats()), looked)
         if position is None:
@@ -250,7 +250,7 @@ class GapReader(AroundDense):
 
 
 def held_fill(fill: np.ndarray, reader: GapReader) -> np.ndarray:
-    """What gaps are filled with in the dtype of the data, if that holds it, else in float64."""
+    """Return the values that fill gaps in the dtype of the data if it holds them exactly, else in float64."""
     own = fill.astype(reader.dtype)
     return own if (own == fill).all() else fill
 
@@ -273,7 +273,7 @@ def columns_with_values(reader: DenseReader | GapReader) -> np.ndarray:
 
 
 def lacking_values(reader: GapReader) -> np.ndarray:
-    """How many values each column lacks (d): one pass over the data."""
+    """Count the values that each column lacks (d): one pass over the data."""
     counts = np.zeros(reader.shape[1], np.int64)
     for unit in range(reader.units):
         for _, tile in reader.tiles(unit, ReadStats()):
@@ -353,7 +353,7 @@ _COUNTED: dict[Any, np.ndarray] = {}  # of the sources looked at last: a run is 
 
 
 def _lacking(source: Source, reader: GapReader) -> np.ndarray:
-    """How many values each column lacks (d)."""
+    """Count the values that each column lacks (d), once for each source."""
     key = (source.fingerprint, reader.shape, reader.marks)
     if key not in _COUNTED:
         while len(_COUNTED) >= 8:
@@ -363,7 +363,7 @@ def _lacking(source: Source, reader: GapReader) -> np.ndarray:
 
 
 def _filling(fill: float | np.ndarray, reader: DenseReader) -> np.ndarray:
-    """What gaps are read as (d), in the dtype of the data. Raises BadInputError where it does not fit."""
+    """Return the values of gaps (d) in the dtype of the data; raises BadInputError where they do not fit."""
     columns, dtype = reader.shape[1], reader.dtype
     values = np.asarray(fill, np.float64)
     if values.ndim and values.shape != (columns,):

@@ -72,7 +72,7 @@ class PairwiseGram(BySlabs):
 
     @property
     def arithmetic(self) -> str:  # type: ignore[override]  # read alike of a class and of an instance
-        """What sums are about, by checksum: parts of a pass about something else are no parts of this one."""
+        """Return a checksum of the shift of the sums, as parts of a pass must share it."""
         return f"about {crc32c(np.asarray(self.view.shift, np.float64)):08x}"
 
     @property
@@ -144,7 +144,7 @@ class PairwiseGram(BySlabs):
         return np.concatenate([matrix, image, facts[:, None], np.transpose(moments)], axis=1)
 
     def _columns(self, sums: Sums) -> ColumnStatistics:
-        """Of the sums of each column with itself."""
+        """Compute the statistics of columns from the sums of each column with itself."""
         assert self.view.shift is not None
         (squares, totals, counts), rows = (np.diagonal(sums[name]) for name in SUMS), self.reader.shape[0]
         away = totals / np.maximum(counts, 1.0)

@@ -212,7 +212,7 @@ class Fill:
 
     @property
     def spec(self) -> float | str:
-        """What a run is bound to: the number, or the SHA-256 of the array."""
+        """Return the value that a run is bound to: the number, or the SHA-256 of the array."""
         if isinstance(self.values, float):
             return self.values
         return hashlib.sha256(self.values.astype("<f8").tobytes()).hexdigest()
@@ -303,7 +303,7 @@ def missing_of(store: RunStore) -> Missing | None:
 
 
 def missing_warnings(store: RunStore, facts: Mapping[str, Any]) -> list[str]:
-    """What is to be known of an answer of data with gaps: which values are wrong, and why; ``facts``: of the answer."""
+    """List warnings about an answer of data with gaps: which values are wrong, and why; ``facts``: of the answer."""
     found = missing_of(store)
     if found is None or found.observed is None:
         return []
@@ -364,7 +364,7 @@ def _without_fill(found: Missing, facts: Mapping[str, Any]) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Gaps(Reading):
-    """How missing values are treated: by a ``rule``, and which ``values`` mark them beside NaN.
+    """Treatment of missing values: a ``rule``, and the ``values`` that mark them beside NaN.
 
     ``fill``: of "fill", public numbers. ``limit``: of "mean", columns that lack a larger share are left out.
     """
@@ -384,12 +384,12 @@ class Gaps(Reading):
 
     @property
     def route(self) -> str:
-        """Of "em" and "pairwise", whose operators see gaps themselves."""
+        """Return the rule where it is "em" or "pairwise", whose operators see gaps themselves; else ""."""
         return self.rule if self.rule in (EM, PAIRWISE) else ""
 
     @property
     def as_recorded(self) -> bool:
-        """Whether no values are marked: ingest took them for numbers, and left out what is NaN."""
+        """Say whether the statistics of ingest hold: it left out NaN, but took marked values for numbers."""
         return not self.values
 
     def source(self, source: Source, request: Any) -> Source:

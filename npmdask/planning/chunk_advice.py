@@ -28,7 +28,7 @@ BARE = {"BytesCodec", "TransposeCodec", "ShardingCodec", "Crc32cCodec", "VLenByt
 
 @dataclass(frozen=True, kw_only=True)
 class ChunkReading:
-    """How chunks reach the arithmetic: ``directly``, ``decoded`` or ``through zarr``, and why, as a sentence."""
+    """The way of chunks to the arithmetic: ``directly``, ``decoded`` or ``through zarr``, and why, as a sentence."""
 
     how: str
     why: str
@@ -36,7 +36,7 @@ class ChunkReading:
 
 @dataclass(frozen=True, kw_only=True)
 class LayoutAdvice:
-    """What is wrong with a layout (nothing, if ``reasons`` is empty) and the command that makes a better one."""
+    """Faults of a layout (none, if ``reasons`` is empty) and the command that makes a better one."""
 
     chunk_bytes: int
     reasons: tuple[str, ...]
@@ -87,7 +87,7 @@ def _codec_name(codec: Any) -> str:
 
 
 def big_endian(array: Any) -> bool:
-    """Whether the bytes of a value are stored most significant first."""
+    """Say whether the bytes of a value are stored most significant first."""
     if array.metadata.zarr_format != 3:
         return np.dtype(array.metadata.dtype.to_native_dtype()).byteorder == ">"
     if not array.dtype.isnative:
@@ -97,7 +97,7 @@ def big_endian(array: Any) -> bool:
 
 
 def advise_chunks(source: Source) -> LayoutAdvice:
-    """What would make a pass over ``source`` faster, and the ingest command for it."""
+    """Advise a layout that would make passes over ``source`` faster, and the ingest command for it."""
     reader: Any = source.reader
     if isinstance(reader, CsrReader) and reader.access["data"].way == "computed":
         return LayoutAdvice(chunk_bytes=reader.nbytes // reader.units, reasons=())

@@ -377,7 +377,7 @@ def _noise(sizes: np.ndarray, k: int, p: int, d: int, tol: float) -> tuple[float
 
 
 def _why_no_noise(sizes: np.ndarray, k: int, p: int) -> str:
-    """Where :func:`_noise` is 0: what keeps the theorems from speaking."""
+    """Explain why :func:`_noise` is 0: what keeps the theorems from speaking."""
     if len(sizes) <= p:
         return "unknown: every direction is iterated, and the theorems need one that is not"
     if not sizes[k - 1] > 0:
@@ -469,7 +469,7 @@ def _slope(logs: np.ndarray) -> float:
 
 
 def seconds_left(spec: dict[str, Any], history: list[dict[str, Any]], telemetry: list[dict[str, Any]]) -> float | None:
-    """Of a run with these parameters, from the times of its last passes; None: unknown.
+    """Estimate the seconds left of a run with these parameters from the times of its last passes; None: unknown.
 
     At most until ``max_steps``. Not for algorithms that do not converge step by step (tensors).
     """

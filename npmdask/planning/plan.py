@@ -341,7 +341,7 @@ def _mean_cosine(problem: Problem, values: np.ndarray) -> float | None:
 
 
 def _eigenvalues(problem: Problem, measured: Throughput, spectrum: Spectrum | None) -> np.ndarray | None:
-    """Of the operator, without those that are found already: given, guessed, or of the sample; None if not known."""
+    """Return eigenvalues of the operator, given, guessed or sampled, without those already found; None: not known."""
     if problem.derived is not None or not problem.certified:
         return None  # a sample of the data says nothing of another operator
     if spectrum is not None:
@@ -350,7 +350,7 @@ def _eigenvalues(problem: Problem, measured: Throughput, spectrum: Spectrum | No
 
 
 def _all_seconds(problem: Problem, measured: Throughput, steps: int | None, other: int, p: int) -> float | None:
-    """Of a whole run with p columns: the first pass as the chunks were found, the others as they will be.
+    """Predict the seconds of a run with p columns: the first pass with chunks as found, others as they will be.
 
     With float32 data the last steps are in float64 (of block Krylov one, of the power method as many as it takes from
     10 tol to tol), and so are all of a run that gets stuck. What a commit costs is not known here: nothing is written.
@@ -384,7 +384,7 @@ def free_columns(problem: Problem, resources: Resources) -> int:
 
 
 def forms_sooner(formed: Problem, blocks: Problem, resources: Resources) -> bool:
-    """Whether the matrix is formed sooner than blocks of columns are multiplied as often as they have to be."""
+    """Say whether forming the matrix is faster than multiplying blocks of columns as often as needed."""
     p = blocks.algorithm.iteration_rank
     memory = memory_for(needs_of(blocks), resources)
     allowed = SampleBudget(side=max(SIDE, 4 * p), places=PLACES, nbytes=MEMORY, flops=GRAM_FLOPS)

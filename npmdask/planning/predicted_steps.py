@@ -109,7 +109,7 @@ def _of_tensor(algorithm: TensorPower) -> dict[str, Any]:
 
 
 def _columns(problem: Problem) -> int:
-    """Of the space in which the run looks: those of its block, and those that are locked."""
+    """Return the dimension of the space in which the run looks: columns of its block, and those that are locked."""
     return problem.algorithm.iteration_rank + len(locked_values(problem))
 
 
@@ -184,7 +184,7 @@ def sample_for(problem: Problem, plan: MemoryPlan, executor: Executor, side: int
 
 
 def _aside(draw: Callable[[], Sample | None], seconds: float | None) -> Sample | None:
-    """What ``draw`` returns, in a thread of its own, with which its buffers are given back.
+    """Call ``draw`` in a thread of its own, with which its buffers are given back.
 
     After ``seconds`` it is left behind (TimeoutError): it ends with the row of chunks that it waits for.
     """
@@ -214,7 +214,7 @@ def _drawn_there(source: Source, request: Request, seconds: float, allowed: Samp
 
 
 def _light(problem: Problem) -> tuple[Source, Request]:
-    """What a sample is made of and no more, to be sent."""
+    """Return only the parts of a problem that a sample needs, to be sent."""
     source, asked = problem.source, problem.request.center or problem.request.scale
     known = source.statistics if asked else None
     return replace(source, truth=None, words=None, statistics=known), problem.request
@@ -230,7 +230,7 @@ FLOPS = 2e9  # of a rehearsal: of more than one run
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatedSearch:
-    """How many ``components`` reach the share, and ``steps`` of all stages and of the run that answers."""
+    """Result of a simulated search: ``components`` that reach the share, ``steps`` of all stages and the final run."""
 
     components: int
     steps: int
@@ -303,7 +303,7 @@ def _answer(
 
 
 def _start(counts: np.ndarray, columns: int, basis: Block) -> Block:
-    """What is known, and random directions, each row with the weight of those that it represents."""
+    """Return a start of what is known and random directions, each row scaled by the rows that it represents."""
     random = generator(0, "rehearsal", "start", columns).standard_normal((len(counts), columns))
     return np.concatenate([basis, random * np.sqrt(counts)[:, None]], axis=1)[:, :columns]
 

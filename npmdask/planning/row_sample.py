@@ -32,7 +32,7 @@ RELEVANT = 0.1  # of the k-th value: less variance than that is not missed
 
 @dataclass(frozen=True, kw_only=True)
 class SampleBudget:
-    """What a sample may cost: of a plan as much as a person waits for; of a run that begins, next to nothing."""
+    """Limits on the cost of a sample: for a plan as much as a person waits for; for a run, next to nothing."""
 
     side: int = 1200  # of the eigenproblem: a tenth of a second
     places: int = 32  # rows of chunks that rows are taken from, where chunks cannot be read in part
@@ -63,7 +63,7 @@ class Sample:
 
     @property
     def eigenvalues(self) -> np.ndarray:
-        """Of the operator, by falling size; those that a sample cannot have are taken to fall evenly from its last.
+        """Return the eigenvalues of the operator by falling size; those beyond the sample fall evenly from its last.
 
         Negative ones are spread over the spectrum in proportion: which they are, no sample of rows says. A share of
         them below 0.01 is the error of the sample.
@@ -86,7 +86,7 @@ def why_too_small(sample: Sample, rows: int, what: str) -> str:
 
 
 def sample_said(sample: Sample) -> str:
-    """Where a number comes from, for a person."""
+    """Say for a person where a number comes from."""
     alike = ", where neighbouring rows are alike: it may take more" if sample.alike > ALIKE and not sample.whole else ""
     return f"estimated from a sample of {sample.rows} rows from {_places(sample.places)}{alike}"
 
@@ -156,7 +156,10 @@ def sample_of(source: Source, request: Request, late: Callable[[], bool], allowe
 def _errors(
     rows: Any, mean: np.ndarray | None, times: np.ndarray | None, *, places: list[int], **asked: Any
 ) -> tuple[ShareError, ...]:
-    """Of runs on a share of the rows, from as much of the sample as takes a second; nothing where squares overflow."""
+    """Estimate errors of runs on a share of the rows, from as much of the sample as takes a second.
+
+    Returns nothing where squares overflow.
+    """
     count, d = rows.shape
     chosen = np.unique(np.linspace(0, count - 1, min(count, max(LEAST, int(FLOPS / d**2)))).astype(int))
     if places:
@@ -210,7 +213,7 @@ def _filled(
 
 
 def _positive_share(entry: float, spectrum: np.ndarray, d: int) -> float:
-    """Of the sum of sizes, what belongs to positive eigenvalues: from the mean ``entry`` of the diagonal.
+    """Estimate the share of the sum of sizes that belongs to positive eigenvalues, from the mean diagonal ``entry``.
 
     The mean entry is the sum of all eigenvalues over d; the sampled sizes are theirs over sqrt(d).
     """
@@ -262,7 +265,7 @@ def _dense_rows(
 
 
 def in_part(reader: Any) -> bool:
-    """Whether single rows can be read: rows are then taken from as many places as there are rows in the sample."""
+    """Say whether single rows can be read: rows are then taken from as many places as there are rows in the sample."""
     return isinstance(reader, DenseReader) and reader.together == 1
 
 
@@ -273,7 +276,7 @@ def _place_rows(reader: Any) -> int:
 
 
 def places_of(reader: Any) -> int:
-    """How many places of rows there are to sample from."""
+    """Count the places of rows to sample from."""
     if isinstance(reader, CsrReader):
         return reader.grid[0]
     return -(-int(reader.shape[0]) // _place_rows(reader))
@@ -320,7 +323,7 @@ def _sparse_rows(
 
 
 def _statistics(rows: Any, times: np.ndarray | None) -> ColumnStatistics:
-    """Of the columns of the sample alone, whose rows count so many ``times``."""
+    """Compute statistics of the columns of the sample alone, whose rows count so many ``times``."""
     count, weight = rows.shape[0], float(rows.shape[0] if times is None else times.sum())
     if isinstance(rows, csr_matrix):
         entries = EntrySums(rows.shape[1])
@@ -438,7 +441,7 @@ TINY = 1e-300
 
 @dataclass(frozen=True, kw_only=True)
 class ShareError:
-    """What a run on ``rows`` rows, drawn at random, a ``share`` of all, is off by: bounds of which nine of ten hold.
+    """Errors of a run on ``rows`` random rows, a ``share`` of all: bounds of which nine of ten hold.
 
     ``sine``: of the largest angle between its k components and those of all rows. ``lost``: of the variance that those
     of all rows explain, what the others do not. None: nothing is promised, and ``why``. ``rarer``: rows of a kind that
@@ -498,7 +501,7 @@ def _too_few(rows: int, places: int, rank: int) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class _Compared:
-    """Of pairs of disjoint parts of so many ``rows``, an entry for each pair.
+    """Comparison of pairs of disjoint parts of ``rows`` rows each, with an entry for each pair.
 
     ``sines``: squared, of one part against all rows. ``losses``: what it explains too much of itself and too little of
     all rows, over what it explains. ``gaps``: behind the components, of each part.
@@ -548,7 +551,7 @@ class _Sampled:
 
 
 def _sine_bound(sample: _Sampled, half: _Compared, near: _Compared, n: int, of_rows: int) -> tuple[float | None, str]:
-    """Of n rows, from parts of ``near`` as many; None where the gap may be zero, and why."""
+    """Bound the sine for n rows, from parts of ``near`` as many; None where the gap may be zero, and why."""
     # Small samples drive values apart, to first order by as much again from all of the sample to a half of it.
     gap = sample.gap - max(0.0, float(half.gaps.mean()) - sample.gap)
     sure = gap - GAP_ERRORS * sample.gap_error
@@ -564,7 +567,7 @@ def _sine_bound(sample: _Sampled, half: _Compared, near: _Compared, n: int, of_r
 
 
 def _loss_bound(half: _Compared, quarter: _Compared, near: _Compared, n: int, of_rows: int) -> float:
-    """Of n rows, a share of what the components of all rows explain."""
+    """Bound the loss for n rows, as a share of what the components of all rows explain."""
     if n > near.rows:
         fall = np.log(max(quarter.losses.mean(), TINY) / max(half.losses.mean(), TINY))
         times = max(half.rows / quarter.rows, 1.5)  # 2, but for places of unlike sizes

@@ -44,7 +44,7 @@ LEAST_FORMED = 32 * 2**20
 
 @dataclass(frozen=True, kw_only=True)
 class Throughput:
-    """What was found. Rates are seconds of wall clock a byte of decoded data, with ``threads`` threads.
+    """Measured rates in seconds of wall clock a byte of decoded data, with ``threads`` threads.
 
     ``early``, ``late``: chunks as they were found (in the page cache or not), multiplied by p columns in the dtype
     of the early and of the late steps. ``again``, ``late_again``: the same chunks once more, so from the page cache.
@@ -275,7 +275,7 @@ def measure_on_disk(
 
 
 class _Nowhere(BlockFile):
-    """What is written to it is gone: nothing is written where a run is only planned."""
+    """A file that discards what is written to it, for a run that is only planned."""
 
     def write(self, start: int, values: np.ndarray) -> None:
         """Nothing."""

@@ -50,7 +50,7 @@ def open_in_repository(source: str | Path, path: Path, asked: Asked) -> Source |
 
 
 class OfStore:
-    """What reads arrays of a store of zarr's that is neither a folder nor memory."""
+    """Access to arrays of a zarr store that is neither a folder nor memory."""
 
     of_a_program = False
 
@@ -101,7 +101,7 @@ class OfStore:
         return on_the_way.unchecked(source)
 
     def corrupt(self, said: str, array: Any, known: int, again: Callable[[], int]) -> NpmdaskError | None:
-        """What to say of a chunk that may have come damaged: it is read ``again``, twice."""
+        """Return the error for a chunk that may have been damaged on its way: it is read ``again``, twice."""
         if not fetches_ahead(array):
             return None
         sums, remedy = {again(), again()}, RESTORE
@@ -116,7 +116,7 @@ class OfStore:
 
 
 class OfSnapshot(OfStore):
-    """What reads arrays of a snapshot of icechunk."""
+    """Access to arrays of an icechunk snapshot."""
 
     of_a_program = True
     node_of = staticmethod(snapshots.node_of)
@@ -187,7 +187,7 @@ class FetchedShard:
         self._rows(part, first)
 
     def _read(self, part: np.ndarray, offset: int) -> None:
-        """What is held of these bytes; the others lie between inner chunks, and nothing looks at them."""
+        """Copy the bytes held into ``part``; the others lie between inner chunks, and nothing looks at them."""
         stop = offset + len(part)
         for at, data in self._held.items():
             begin, end = max(at, offset), min(at + len(data), stop)
@@ -226,7 +226,7 @@ def _copied(data: np.ndarray, part: np.ndarray, _: int) -> None:
 
 
 def _is_whole(came: Came) -> bool:
-    """Whether all of a shard came where its index was asked for: its server sends no parts."""
+    """Say whether all of a shard came where its index was asked for: its server sends no parts."""
     return len(came.data) == came.size
 
 

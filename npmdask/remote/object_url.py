@@ -26,12 +26,12 @@ ANSWERS = {"AlreadyExistsError", "NotFoundError", "PermissionDeniedError", "Prec
 
 
 def of_an_object_store(error: BaseException) -> bool:
-    """Whether this is what obstore says, which need not be installed."""
+    """Say whether this is an error of obstore, which need not be installed."""
     return any(base.__module__.startswith("obstore") for base in type(error).__mro__)
 
 
 def no_answer(error: BaseException) -> bool:
-    """Whether an object store is away, as far as can be told, and not of another mind."""
+    """Say whether an object store cannot be reached, as far as can be told, and did not refuse."""
     answered = any(base.__name__ in ANSWERS for base in type(error).__mro__)
     return of_an_object_store(error) and not answered and not DENIED.search(str(error))
 

@@ -24,7 +24,7 @@ _TAGS: dict[tuple[int, str], tuple[Any, bool]] = {}
 
 
 async def as_tagged(wanted: Any, data: np.ndarray, seen: set[str]) -> bool:
-    """Whether all bytes of an object are those that it is tagged with; taken to be so of a part, and of other tags.
+    """Say whether an object has the MD5 that its tag names; assumed of parts of objects, and of other tags.
 
     With some encryptions of its server a tag only looks like an MD5: then the same bytes come twice. ``seen``: what
     came before.
@@ -43,7 +43,7 @@ async def as_tagged(wanted: Any, data: np.ndarray, seen: set[str]) -> bool:
 
 
 def unchecked(source: Any) -> tuple[str, ...]:
-    """What to say with an answer of one pass over a plain array in an object store, where nothing vouches for it."""
+    """Return the warning about one pass over a plain array in an object store, where nothing vouches for its bytes."""
     array: Any = getattr(getattr(source.reader, "inner", source.reader), "array", None)
     store = getattr(getattr(array, "store_path", None), "store", None)
     if source.registered or not isinstance(store, zarr.storage.ObjectStore):

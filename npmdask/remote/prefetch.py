@@ -111,7 +111,7 @@ def fetched(array: Any, pieces: Iterable[Piece]) -> Iterator[np.ndarray]:
 
 
 def fetches_ahead(array: Any) -> bool:
-    """Whether what ``array`` reads comes over a network, so that asking for it early is worth memory."""
+    """Say whether reads of ``array`` go over a network, so that asking for them early is worth memory."""
     store = array.store_path.store
     far = zarr.storage.ObjectStore | zarr.storage.FsspecStore
     return isinstance(store, far) or snapshot_of(store) is not None
@@ -130,7 +130,7 @@ def take(array: Any, piece: Piece) -> np.ndarray:
 
 
 def take_all(array: Any, pieces: list[Piece]) -> list[Came]:
-    """What :func:`take` does of several at once, and of which version they are."""
+    """Take several pieces at once as :func:`take` does, and return their versions with them."""
     return _prefetcher().take([_Object.of(array, piece) for piece in pieces], counted=fetches_ahead(array))
 
 
@@ -463,7 +463,7 @@ async def _whole(wanted: _Object, admit: Admit) -> np.ndarray:
 
 
 async def _last_bytes(wanted: _Object, count: int) -> tuple[int, int]:
-    """Where the last bytes of an object lie: of a server that has to be asked how many there are."""
+    """Find where the last bytes of an object lie, on a server that has to be asked for the size."""
     import obstore
 
     wanted.requests += 1
@@ -522,7 +522,7 @@ def _into(held: np.ndarray, at: int, answer: Any) -> np.ndarray:
 
 
 async def _together(waited: list[Any]) -> list[Any]:
-    """What all of them give; where one fails, the others are given up."""
+    """Return the results of all; where one fails, the others are cancelled."""
     tasks = [asyncio.ensure_future(each) for each in waited]
     try:
         return await asyncio.gather(*tasks)

@@ -62,7 +62,7 @@ CONFLICT = re.compile(r"status code: 409")  # of two writers at once
 
 
 class ObjectError(Exception):
-    """What went wrong with an object, in a word and as the server says it."""
+    """An error with an object, as a kind and in the server's words."""
 
     def __init__(self, kind: Kind, said: str) -> None:
         super().__init__(said)
@@ -135,7 +135,7 @@ class Objects:
         return [str(meta["path"]) for meta in found if before is None or meta["last_modified"] < before]
 
     def now(self, key: str) -> tuple[bool, datetime]:
-        """Whether the server keeps its word on conditions, tried out on the object ``key``; and its time."""
+        """Say whether the server keeps conditions, tried out on the object ``key``, and return its time."""
         first = self.replace(key, b"1", None)
         kept = not self._replaces(key, b"2", None) and self._replaces(key, b"3", first)
         kept = kept and not self._replaces(key, b"4", first)
@@ -222,12 +222,12 @@ class Pointer:
         return replace(self, number=number, beats=0, commit=self.commit_name(number), files=files)
 
     def commit_name(self, number: int) -> str:
-        """Of a commit of this epoch: no two that are tried have the same."""
+        """Return the name of a commit of this epoch: no two that are tried have the same."""
         return f"{self.epoch:06d}-{self.token}-{number:06d}"
 
     @property
     def keys(self) -> set[str]:
-        """Of the objects that the commit needs."""
+        """Return the keys of the objects that the commit needs."""
         return {key_of(path, carried) for path, carried in self.files.items()}
 
     def encode(self) -> bytes:
@@ -262,7 +262,7 @@ def _carried(commit: str, size: int, crc: int) -> Carried:
 
 
 def key_of(path: str, carried: Carried) -> str:
-    """Of the object that holds a file."""
+    """Return the key of the object that holds a file."""
     return f"{FILES}/{carried.commit}/{path}"
 
 
@@ -327,7 +327,7 @@ class LocalCopy:
             os.close(descriptor)
 
     def is_at_work(self) -> bool:
-        """Whether a process of this machine holds the run: then its folder is further than what it has committed."""
+        """Say whether a process of this machine holds the run: its folder is then ahead of its commits."""
         with paths.unless_locked(self.folder / "lock") as free:
             return not free
 
@@ -359,7 +359,7 @@ def sweep_copies(broom: Any) -> None:
 
 
 def is_carried(path: str) -> bool:
-    """Whether a file at ``path`` below the folder of a run is one that is carried."""
+    """Say whether a file at ``path`` below the folder of a run is carried."""
     return all(_counts(name) for name in path.split("/"))
 
 
@@ -554,7 +554,7 @@ class Fetcher:
             return
 
     def _has(self, pointer: Pointer) -> bool:
-        """Whether a commit is here, or what comes after it; not so where files were taken away."""
+        """Say whether a commit or a later one is here; not so where files were removed."""
         here = self.copy.files()
         whole = "run.json" in here or "run.json" not in pointer.files
         return whole and self.copy.note()["commit"] == pointer.commit and _last_step(here) >= _last_step(pointer.files)
@@ -621,7 +621,7 @@ class CommitPublisher(Fetcher):
 
     @staticmethod
     def holds_run(url: str) -> bool:
-        """Whether there is a run at a URL, as far as can be told."""
+        """Say whether there is a run at a URL, as far as can be told."""
         try:
             return Objects(url).read(POINTER) is not None
         except ObjectError:
@@ -681,7 +681,7 @@ class CommitPublisher(Fetcher):
         raise HeldError(f"run {self.url} is being taken over by another process; try again")
 
     def _require_outside_data(self) -> None:
-        """Of a new run: its objects would be among those of an array or a group above it."""
+        """Raise where a new run would lie inside data: its objects would be among those of an array or group."""
         above = self.copy.url.rpartition("/")[0]
         while not above.endswith("/"):
             with suppress(ObjectError):  # its rights may end below

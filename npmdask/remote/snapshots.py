@@ -24,7 +24,7 @@ LISTED = 5  # names of arrays in a sentence
 
 
 def is_of_icechunk(given: Any) -> bool:
-    """Whether this is a session, its store, or another object of icechunk."""
+    """Say whether this is a session, its store, or another object of icechunk."""
     return type(given).__module__.partition(".")[0] == "icechunk"
 
 
@@ -100,7 +100,7 @@ def in_repository(path: Path) -> tuple[Path, str | None, str] | None:
 
 
 def _is_repository(folder: Path) -> bool:
-    """Whether a folder is a repository of icechunk: of its format 1, or 2, which has a file called repo."""
+    """Say whether a folder is an icechunk repository of format 1, or of format 2, which has a file called repo."""
     return (folder / "snapshots").is_dir() and ((folder / "repo").is_file() or (folder / "refs").is_dir())
 
 
@@ -146,6 +146,6 @@ def arrays_in(node: Any) -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """What an error of icechunk says, without its drawing of where it came from."""
+    """Return the text of an icechunk error, without its drawing of where it came from."""
     lines = (line.strip(" x×|`->") for line in str(error).splitlines())
     return next((line for line in lines if line), type(error).__name__)

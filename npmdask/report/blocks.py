@@ -104,7 +104,7 @@ class Bars:
 
     @property
     def signed(self) -> bool:
-        """Whether some are negative."""
+        """Say whether some are negative."""
         return any(value < 0 for _, value in self.bars)
 
 

@@ -118,7 +118,7 @@ def _groups(section: Section) -> Iterator[tuple[str, list[Block]]]:
 
 
 def _group(block: Block) -> str:
-    """What a block is shown as: the name of a part of the template."""
+    """Return the part of the template that shows a block."""
     match block:
         case Text():
             return block.style

@@ -123,7 +123,7 @@ def turned_arrays(run: RunStore, rotate: str | None, align_to: str | None) -> di
 
 
 def presentation_facts(run: RunStore) -> dict[str, Any]:
-    """What was asked of a run and what came of it, for JSON; nothing where nothing was asked."""
+    """Return the presentation that a run was asked for and its facts, for JSON; empty where none was asked for."""
     meta = run.part_meta(PART)
     return {} if meta is None else {PART: meta["asked"] | meta["facts"]}
 
@@ -169,8 +169,9 @@ class Presenter:
 
 
 def presenter_of(problem: Problem, held: RunStore) -> Presenter | None:
-    """What presents the answer of a problem; None: nothing is asked for. What cannot be done is refused now, and not
-    after the last pass.
+    """Make the presenter of the answer of a problem; None: nothing is asked for.
+
+    Refuses now, and not after the last pass, what cannot be done.
 
     Raises
     ------
@@ -216,7 +217,7 @@ def _require_page(problem: Problem, asked: Presentation) -> None:
 
 
 def _without_earlier(held: RunStore, asked: Presentation, gram: GramStore | None) -> Presenter:
-    """What a run that was begun does without the run to align with: that must not keep it from its answer."""
+    """Make the presenter of a run that was begun and whose run to align with is gone: it still gets its answer."""
     if (held.part_meta(PART) or {}).get("asked") == asked.facts():
         return Presenter(asked=asked, gram=gram, kept=True)
     gone = f"there is no run to align with in {asked.align_to}"
@@ -259,7 +260,7 @@ def _write(held: RunStore, arrays: dict[str, np.ndarray], meta: dict[str, Any]) 
 
 
 def _facts(turned: TurnedComponents) -> dict[str, Any]:
-    """How far each component turned, as plain numbers (components from 0); None where an earlier one is missing."""
+    """Return how far each component turned, as plain numbers (from 0); None where an earlier one is missing."""
     facts: dict[str, Any] = {"variances": turned.variances.tolist()}
     if turned.similarity is not None and turned.earlier is not None and turned.inside is not None:
         facts |= {
@@ -277,7 +278,7 @@ def _degrees(cosine: float) -> float | None:
 
 
 def _warnings(turned: TurnedComponents, asked: Presentation, earlier: Earlier | None) -> list[str]:
-    """What an alignment cannot mend: a space that moved, and components that mixed inside of it."""
+    """List what an alignment cannot mend: a space that moved, and components that mixed inside of it."""
     if earlier is None or turned.similarity is None or turned.inside is None:
         return []
     compared = np.isfinite(turned.similarity)

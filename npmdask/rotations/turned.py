@@ -140,7 +140,7 @@ def _matched(basis: Block, earlier: Block) -> tuple[np.ndarray, np.ndarray, dict
 
 
 def _inside(basis: Block, earlier: Block) -> np.ndarray:
-    """How much of the square of each column lies in the span of ``earlier``, whose columns may depend on each other."""
+    """Compute the share of each column's square in the span of ``earlier``, whose columns may be dependent."""
     axes, sizes, _ = np.linalg.svd(earlier, full_matrices=False)
     axes = axes[:, sizes > sizes[0] * len(earlier) * np.finfo(float).eps]
     outside = basis - axes @ (axes.T @ basis)

@@ -107,7 +107,7 @@ def _with_outer(matrix: np.ndarray, vector: np.ndarray, times: float) -> np.ndar
 
 
 def _of_difference(away: np.ndarray, times: float, *means: np.ndarray) -> float:
-    """What the rounding of ``means`` makes of ``times`` away away^T: neither the matrix nor its image knows of it."""
+    """Return the error by rounding of ``means`` in ``times`` away away^T, which neither matrix nor image knows of."""
     off = 2 * EPS * sum(float(np.linalg.norm(mean)) for mean in means)
     return times * off * (2 * float(np.linalg.norm(away)) + off)
 
@@ -166,7 +166,7 @@ class GramOfSlabs(GramMatrix):
 
     @property
     def rows(self) -> int:
-        """How many rows they hold."""
+        """Count the rows of these slabs."""
         if self.reader.layout == "csr":
             return int(self.reader.shape[0])
         return int(self.reader.slab_rows(self.slabs[-1]).stop - self.reader.slab_rows(self.slabs[0]).start)
@@ -225,7 +225,7 @@ class GramOfGroups(GramOfSlabs):
 
     @property
     def one(self) -> GramMatrix:
-        """What is summed of a single group."""
+        """Return the operator that sums a single group."""
         return GramMatrix(reader=self.reader, weight=self.weight, view=self.view, single=self.single)
 
     @property
@@ -274,7 +274,7 @@ class GramOfGroups(GramOfSlabs):
         return {_named(group, name): values for group, own in enumerate(parts) for name, values in own.items()}
 
     def finish(self, total: Partial, block: Block) -> Block:
-        """What :meth:`GramMatrix.finish` makes of each group, side by side: d x groups (d + p + 2)."""
+        """Finish each group as :meth:`GramMatrix.finish` does, side by side: d x groups (d + p + 2)."""
         width = self.block_rows + block.shape[1] + 2
         out = np.empty((self.block_rows, self.groups * width))
         for group in range(self.groups):
@@ -338,7 +338,7 @@ class GramReader:
 
     @property
     def largest_mean(self) -> float:
-        """Of a column, in magnitude: what is known of the size of its entries."""
+        """Return the largest mean of a column, in magnitude: all that is known of the size of its entries."""
         return float(np.abs(self.sums.mean).max())
 
     @property
@@ -374,7 +374,7 @@ class StoredGram(OnePass):
 
     @property
     def centred_by_algebra(self) -> bool:
-        """Of sums over CSR rows, which are formed as they are, the mean is taken off in the end."""
+        """Say whether the mean is subtracted in the end: sums over CSR rows are formed without centring."""
         return self.reader.of_csr
 
     @property
@@ -424,7 +424,7 @@ class StoredGram(OnePass):
         return out
 
     def apart(self, product: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """What it answers without the moments of columns, and these by name."""
+        """Split a product into the answer and the moments of columns, by name."""
         return product[:, :-2], {"column_mean": product[:, -2], "column_std": product[:, -1]}
 
     def read_ahead(self, units: range) -> None:

@@ -548,7 +548,7 @@ class _Former:
         return bool(same.all())
 
     def _same(self, origin: Origin) -> np.ndarray:
-        """Of each row of chunks that there still is: whether it is what it was."""
+        """Return for each row of chunks that still exists whether it is unchanged."""
         here = range(origin.units.start, min(origin.units.stop, int(self._reader.grid[0])))
         same = np.array([height == origin.heights[i] for i, height in enumerate(self._heights(here))], bool)
         recorded = self._reader.checksums
@@ -566,7 +566,7 @@ class _Former:
 
     @property
     def _tells(self) -> bool:
-        """Whether the fingerprint of the source changes with its content: by digests, or by times of files or objects.
+        """Say whether the fingerprint of the source changes with its content: by digests, or times of files or objects.
 
         What a program computes, or holds in a Zarr store of its own, may change without a sign.
         """
@@ -666,7 +666,7 @@ class _Former:
         return part
 
     def _formed(self, label: str, operator: GramOfSlabs, first: int) -> tuple[np.ndarray, Origin]:
-        """What a pass over the rows of some chunks gives, from number ``first`` on, and where it comes from."""
+        """Form the sums over the rows of some chunks in a pass, from number ``first`` on, and note their origin."""
         units, looks = operator.slabs, self._looks(operator.slabs)
         self.session.plan([Need(operator, self._probes.shape[1], GATHERED)])
         self.session.start(self.source.path)

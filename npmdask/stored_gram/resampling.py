@@ -266,7 +266,10 @@ class Grouped:
 
 @dataclass(frozen=True, kw_only=True)
 class _Drawn:
-    """Of some replicates: ``values`` (r x m), ``totals`` (r), ``vectors`` (r x d x m) in the basis of all rows."""
+    """Eigenpairs of some replicates: ``values`` (r x m), ``totals`` (r), ``vectors`` (r x d x m).
+
+    The vectors are in the basis of all rows.
+    """
 
     values: np.ndarray
     totals: np.ndarray
@@ -375,7 +378,7 @@ def _full(grouped: Grouped, weights: np.ndarray, basis: np.ndarray, m: int) -> _
 
 
 def _aligned(values: np.ndarray, totals: np.ndarray, vectors: np.ndarray) -> _Drawn:
-    """With the signs of the answer of all rows, whose vectors are the axes."""
+    """Align signs with the answer of all rows, whose vectors are the axes."""
     signs = np.where(np.einsum("rii->ri", vectors[:, : vectors.shape[2]]) < 0, -1.0, 1.0)
     return _Drawn(values=values, totals=totals, vectors=vectors * signs[:, None])
 

@@ -656,7 +656,7 @@ class GramStore:
 
     @cached_property
     def _sums(self) -> GramSums:
-        """Of all columns and parts."""
+        """Return the sums over all columns and parts."""
         return self._joined(self.parts)
 
     def _joined(self, parts: Sequence[GramPart]) -> GramSums:

@@ -156,7 +156,7 @@ def room_bytes(side: int, count: int) -> int:
 
 
 class Strips:
-    """How blocks of at most ``side`` rows are cut for products with ``count`` vectors of ``dtype``."""
+    """Strips of blocks of at most ``side`` rows, for products with ``count`` vectors of ``dtype``."""
 
     def __init__(self, side: int, count: int, dtype: Any) -> None:
         self._rows, self._dtype = tensor_strip_rows(side, count), np.dtype(dtype)

@@ -117,7 +117,7 @@ class TriangleReader(InTiles):
 
     @cached_property
     def dense(self) -> DenseReader:
-        """What opens, decodes and compares single chunks."""
+        """Return the reader that opens, decodes and compares single chunks."""
         return DenseReader(array=self.array, checksums=self.checksums, digests=self.digests)
 
     @property
@@ -186,7 +186,7 @@ class TriangleReader(InTiles):
         return None if table is None else by_place(table, self.grid[0])
 
     def bad_value(self, position: str) -> BadInputError:
-        """What to say of a value that is not finite."""
+        """Return the error for a value that is not finite."""
         return self.dense.bad_value(position)
 
     def _tiles_by_rows(self, i: int, j: int) -> Iterator[tuple[slice, np.ndarray]]:
@@ -255,7 +255,7 @@ def open_packed(array: Any, size: int, checksums: np.ndarray) -> TriangleReader:
 
 
 def by_place(listed: np.ndarray, n: int) -> np.ndarray:
-    """What is listed by position of the upper chunks, as an n x n table."""
+    """Arrange as an n x n table what is listed by position of the upper chunks."""
     table = np.zeros((n, n, *listed.shape[1:]), listed.dtype)
     table[np.triu_indices(n)] = listed  # row-major, as the chunks are
     return table
@@ -305,12 +305,12 @@ def places(n: int) -> np.ndarray:
 
 
 def multiplicity(place: Place) -> int:
-    """How many blocks of the whole tensor are this one with its indices in another order: 1, 3 or 6."""
+    """Count the blocks of the whole tensor that are this one with its indices permuted: 1, 3 or 6."""
     return len(set(permutations(place)))
 
 
 def squares_of(values: np.ndarray, place: Place) -> float:
-    """What a block adds to the squared Frobenius norm of the whole tensor."""
+    """Compute the part of a block in the squared Frobenius norm of the whole tensor."""
     with np.errstate(over="ignore"):
         return multiplicity(place) * float(np.square(values, dtype=np.float64).sum())
 
@@ -383,12 +383,12 @@ class TensorReader:
 
     @cached_property
     def dense(self) -> DenseReader:
-        """What opens, decodes and compares single blocks."""
+        """Return the reader that opens, decodes and compares single blocks."""
         return DenseReader(array=UnitRows(self.array), checksums=self.checksums, digests=self.digests)
 
     @property
     def shape(self) -> Place:
-        """Of the tensor: (d, d, d)."""
+        """Return the shape of the tensor: (d, d, d)."""
         return (self.size, self.size, self.size)
 
     @property
@@ -421,7 +421,7 @@ class TensorReader:
 
     @property
     def block_bytes(self) -> int:
-        """Of one block, decoded."""
+        """Return the bytes of one block, decoded."""
         return self.side**3 * self.dtype.itemsize
 
     @property
@@ -458,7 +458,7 @@ class TensorReader:
             yield block
 
     def non_finite(self, unit: int) -> BadInputError | None:
-        """What to say of the first value of a unit that is not finite, if there is one."""
+        """Return the error for the first value of a unit that is not finite, or None."""
         for values in self.values(unit):
             for within in np.argwhere(~np.isfinite(values))[:1]:
                 starts = (self.span(at).start for at in self.place(unit))
@@ -468,7 +468,7 @@ class TensorReader:
 
     @property
     def remote(self) -> Any:
-        """What a pass fetches over a network; None of local files, and of what zarr reads itself."""
+        """Return what a pass fetches over a network; None for local files and for what zarr reads itself."""
         return None if self.held is not None else self.dense.remote
 
     def read_ahead(self, units: range) -> None:

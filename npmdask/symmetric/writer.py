@@ -241,7 +241,7 @@ class TensorWriter(JournalledWriter):
 
     @property
     def checksums(self) -> np.ndarray:
-        """Of the blocks written so far (T), 0 of those that are not; equal blocks have equal ones."""
+        """Return the checksums of the blocks (T), 0 of those not written yet; equal blocks have equal ones."""
         return self._checksums.copy()
 
     def _tables(self) -> dict[str, np.ndarray]:

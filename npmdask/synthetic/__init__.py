@@ -47,7 +47,7 @@ PARTS = 16  # of the pass that sums this Gram matrix
 
 @dataclass(frozen=True, kw_only=True)
 class PlantedSize:
-    """What every problem gets: the shape, how many vectors are the truth, the dtype and the seed."""
+    """Size of a problem: the shape, how many vectors are the truth, the dtype and the seed."""
 
     rows: int
     columns: int
@@ -95,7 +95,7 @@ class PlantedProblem:
         return size.rows * size.columns * size.dtype.itemsize
 
     def count(self, size: PlantedSize) -> int:
-        """Of the pieces that are written: rows, or blocks of a tensor."""
+        """Return the number of pieces that are written: rows, or blocks of a tensor."""
         return size.rows
 
     def width(self, size: PlantedSize) -> int:
@@ -438,7 +438,7 @@ class Sparse(Decaying):
 
 
 def _starts(count: int, blocks: int) -> np.ndarray:
-    """Where each block starts (blocks + 1): block b holds the i < count with i * blocks // count == b."""
+    """Return where each block starts (blocks + 1): block b holds the i < count with i * blocks // count == b."""
     return -(-np.arange(blocks + 1) * count // blocks)
 
 
@@ -644,7 +644,7 @@ REGISTRY: dict[str, type[PlantedProblem]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class GenerateSummary:
-    """What was written; ``bytes`` are those of the data, before compression and without the truth."""
+    """Summary of data that were written; ``bytes`` counts them before compression and without the truth."""
 
     dest: Path
     kind: str
@@ -747,7 +747,7 @@ def _written(writer: Any) -> int:
 
 
 def _fits(value: Any, annotation: str) -> bool:
-    """Whether an option's value is of the annotated type; None only where it is allowed."""
+    """Say whether an option's value is of the annotated type; None only where it is allowed."""
     if value is None:
         return "None" in annotation
     if annotation.startswith("tuple"):

@@ -153,7 +153,7 @@ BASIN = 0.02  # a relative residual below this is that of a column on its way in
 
 
 class ColumnScores(NamedTuple):
-    """Of L columns u: the deflated products g (d x L), scores u^T g and residuals ||g - (u^T g) u||."""
+    """Scores of L columns u: the deflated products g (d x L), scores u^T g and residuals ||g - (u^T g) u||."""
 
     products: Block
     scores: np.ndarray
@@ -220,7 +220,7 @@ def new_columns(block: Block) -> Columns:
 
 
 def seen(products: Block, block: Block) -> ColumnScores:
-    """What the deflated ``products`` say of the unit columns of ``block``: score and residual of the same u."""
+    """Compute score and residual of each unit column u of ``block`` from the deflated ``products``."""
     scores = scores_of(products, block)
     return ColumnScores(products, scores, np.linalg.norm(products - block * scores, axis=0))
 
@@ -391,9 +391,10 @@ def errors_of(state: TensorState, norms: np.ndarray) -> float:
 
 
 def statuses(state: TensorState, tol: float, order: int) -> list[str]:
-    """Of each component: "found"; "surplus": a search to the end does not find it, or its weight is one that noise
-    alone would give, or what is left of larger components; or "open", as all that are not found while the search goes
-    on.
+    """Return the status of each component: "found", "surplus" or "open".
+
+    Surplus: a search to the end does not find it, or its weight is one that noise alone would give, or what is left of
+    larger components. Open: all others that are not found while the search goes on.
     """
     m, d, parts = state.count, state.d, state.components
     near, sizes, noise = converged(state, tol), np.abs(parts.weights), np.zeros(len(parts.weights), dtype=bool)
@@ -463,12 +464,15 @@ def ending_of(state: TensorState, tol: float, order: int, *, measured: bool = Tr
 
 
 def _resolved(state: TensorState) -> bool:
-    """Whether what is left is more than rounding of the difference of squares that it comes from."""
+    """Say whether the rest is more than rounding of the difference of squares that it comes from."""
     return state.left > UNRESOLVED**0.5 * state.norm
 
 
 def _rest(state: TensorState, *, measured: bool) -> str:
-    """What the components do not explain: part of the answer, as a surplus is one beside noise of that size only."""
+    """Describe what the components leave unexplained.
+
+    It is part of the answer, as only noise of that size makes a component surplus.
+    """
     if not _resolved(state):
         return "nothing but rounding is left of the tensor"
     if not state.count:
@@ -479,7 +483,7 @@ def _rest(state: TensorState, *, measured: bool) -> str:
 
 
 def _perhaps(status: list[str]) -> str:
-    """What else it may be: a norm does not tell noise from components that hide each other."""
+    """Say what else the rest may be: a norm does not tell noise from components that hide each other."""
     them = "those found" if "found" in status else "each other"
     return (
         f"; but what is left need not be noise: components far from orthogonal to {them} look the same (whiten first)"
@@ -498,7 +502,7 @@ def sorted_by_weight(state: TensorState, tol: float, order: int) -> np.ndarray:
 
 
 def component_facts(state: TensorState, numbers: np.ndarray, tol: float, order: int) -> dict[str, Any]:
-    """What is known besides the components, in their order: plain numbers and strings."""
+    """Return the facts of the components beside their values, in their order: plain numbers and strings."""
     status = statuses(state, tol, order)
     known = state.norm > 0
     return {

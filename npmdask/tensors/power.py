@@ -94,7 +94,7 @@ class Joint:
     most_iterations: int
 
     def sizes(self, scores: np.ndarray) -> np.ndarray:
-        """What the best column has most of: the score; its size where weights have both signs."""
+        """Return the measure by which columns are compared: the score; its size where weights have both signs."""
         return np.abs(scores) if self.order == 4 else scores
 
     def noise(self, state: TensorState) -> float:
@@ -103,7 +103,7 @@ class Joint:
         return state.margin * noise_score(left, state.d, self.order)
 
     def silent(self, state: TensorState, sight: ColumnScores, norms: np.ndarray) -> bool:
-        """Whether what is left has been searched for long enough and shows no more than noise, or than rounding."""
+        """Say whether the rest was searched long enough and shows no more than noise, or than rounding."""
         resolved = state.left > UNRESOLVED**0.5 * state.norm
         if state.iteration < (PATIENCE if resolved else 3):
             return False
@@ -157,7 +157,7 @@ class Joint:
         return self._going_on(replace(state, stage="joint", iteration=0, components=replace(old, trial=trial)))
 
     def _going_on(self, state: TensorState) -> TensorState:
-        """With random columns, which only measure what is left of T."""
+        """Continue with random columns, which only measure what is left of T."""
         return replace(state, columns=new_columns(self.starts(state)))
 
     def improved(self, state: TensorState, block: Block, released: Block) -> TensorState:
@@ -247,7 +247,7 @@ class Harvest(Joint):
     def _going(
         self, state: TensorState, both: tuple[Block, Block], columns: Columns, sight: ColumnScores, taken: list[int]
     ) -> TensorState:
-        """What was held and what is ``taken`` are components; the columns search on."""
+        """Keep as components those held and those ``taken``; the columns search on."""
         m, every = state.count, np.arange(both[0].shape[1])
         every = np.concatenate([every[:m], m + np.array(taken, dtype=int)])
         vectors, products = (np.ascontiguousarray(part[:, every]) for part in both)
@@ -287,7 +287,7 @@ class Harvest(Joint):
         taken: list[int],
         held: tuple[Block, Block, Fit],
     ) -> list[int]:
-        """Of the columns ``taken`` those that are still something once all are: no saddle between others, no noise."""
+        """Return the columns ``taken`` that still stand out once all are taken: no saddles between others, no noise."""
         m = held[0].shape[1]
         vectors = np.concatenate([held[0], candidates], axis=1)
         fit = fitted(vectors, np.concatenate([held[1], products], axis=1), self.order)
@@ -322,7 +322,7 @@ class Harvest(Joint):
         )
 
     def _reopened(self, state: TensorState, block: Block, released: Block) -> bool:
-        """Whether the search goes on, because one of the k components was none."""
+        """Say whether the search goes on, because one of the k components was none."""
         full = state.count == self.target_rank
         return full and bool(self._none(state, block, released).any())
 

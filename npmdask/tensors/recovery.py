@@ -20,7 +20,7 @@ class TensorRelease(PlainRelease):
 
 
 def recovery_of(truth: Truth | None, result: Result) -> dict[str, Any]:
-    """How near the components of a tensor are to those that were planted: how many are recovered, and the worst errors.
+    """Compare the components of a tensor with the planted ones: how many are recovered, and the worst errors.
 
     Of those that have a match: the norm of the difference of unit vectors, and the relative error of weights.
     """

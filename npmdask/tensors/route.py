@@ -51,7 +51,7 @@ class TensorOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class TensorQuestion:
-    """What is asked: k components of a tensor of ``side`` d, of order 3 or 4, whose squared norm may be known."""
+    """The question: k components of a tensor of ``side`` d, of order 3 or 4, whose squared norm may be known."""
 
     target_rank: int
     side: int

@@ -22,7 +22,7 @@ BELOW = 1e-9  # no angle and no relative error of a weight is stated below this
 
 
 def of_tensor(values: Sequence[float], residual_norms: Sequence[float], facts: Mapping[str, Any]) -> Assurance:
-    """Of components without noise of our own.
+    """State how wrong components can be, without noise of our own.
 
     Parameters
     ----------

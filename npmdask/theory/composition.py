@@ -27,7 +27,7 @@ ENTRIES = 6.0  # that a change of one entry of a symmetric tensor amounts to: it
 
 class Share(NamedTuple):
     """
-    What every one of many releases may spend, or what all of them spend.
+    Budget of each of many releases, or of all of them.
 
     Parameters
     ----------

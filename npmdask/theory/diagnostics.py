@@ -111,7 +111,7 @@ class LowRank(NamedTuple):
 
 
 def low_rank_residuals(matrix: Block, basis: Block, k: int) -> LowRank:
-    """What X (d x p, orthonormal) leaves of A (d x n), against ``A_k`` (Balcan et al. 2016, Theorems 2.2 and 2.3).
+    """Compare what X (d x p, orthonormal) leaves of A (d x n) with ``A_k`` (Balcan et al. 2016, Theorems 2.2 and 2.3).
 
     The excess is inf where A has rank k and X leaves something, 0 where both leave nothing; with p > k it can be
     negative.
@@ -162,7 +162,7 @@ def _leading_projection(matrix: Block, k: int) -> Block:
 
 
 class Iterate(NamedTuple):
-    """Whether an iterate of a convex relaxation is feasible: its rank, trace, and extreme eigenvalues."""
+    """Feasibility of an iterate of a convex relaxation: its rank, trace, and extreme eigenvalues."""
 
     rank: int
     trace: float
@@ -357,7 +357,7 @@ class _Records:
 
 
 class _Sizes:
-    """How many numbers were of which size, to RESOLUTION: as much memory for any number of them."""
+    """Histogram of sizes to RESOLUTION: it takes as much memory for any number of them."""
 
     def __init__(self) -> None:
         self.counts = np.zeros(2 * round(WIDEST / RESOLUTION) + 1, dtype=np.int64)

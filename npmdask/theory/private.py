@@ -429,7 +429,7 @@ class _Run(NamedTuple):
         return self.tau * start_factor(self.d, q, self.p)
 
     def norms(self, q: int) -> list[tuple[float, float]]:
-        """Of G and of U_q^T G, for every step."""
+        """Bound the norms of G and of U_q^T G, for every step."""
         norm, steps = norm_of(self.mechanism), len(self.stddevs)
         share = self.fail_prob * (1 - START_SHARE if self.tau is None else 1.0) / 2
         return [(norm(s, self.d, self.p, steps, share), norm(s, q, self.p, steps, share)) for s in self.stddevs]

@@ -114,7 +114,7 @@ def init_tan_explicit(d: int, k: int, p: int, fail_prob: float = 0.1) -> Predict
 
 
 def _smallest_singular_value(k: int, p: int, fail_prob: float) -> float:
-    """What that of a Gaussian k x p block exceeds but with probability ``fail_prob``: the better of two.
+    """Bound the smallest singular value of a Gaussian k x p block from below, but with probability ``fail_prob``.
 
     The density of its square is at most C times that of chi-squared with r = p - k + 1 degrees of freedom,
     C = sqrt(pi) Gamma((p + 1) / 2) / (Gamma(k / 2) Gamma((r + 1) / 2)): equal for k = 1, and close for small squares
@@ -199,7 +199,7 @@ def start_factor(d: int, k: int, p: int) -> float:
 
 
 def start_promised(tau: float) -> dict[str, bool]:
-    """Whether Lemma 2.5 says anything at ``tau``: at 1 or less its probability is 1, and a start misses it often."""
+    """Flag whether Lemma 2.5 says anything at ``tau``: at 1 or less its probability is 1, and a start misses it often."""
     return {"start_promised": tau > 1}
 
 

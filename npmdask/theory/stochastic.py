@@ -323,7 +323,7 @@ def privmean_min_batch(epsilon: float, delta: float, d: int, tau: float = 0.01, 
 
 
 def _slack(epsilon: float, draws: int, tau: float) -> float:
-    """How far below zero the least of ``draws`` Laplace numbers of scale 2 / epsilon is, but with probability tau."""
+    """Bound how far below 0 the least of ``draws`` Laplace(2 / epsilon) numbers is, but with probability tau."""
     return 2 / epsilon * math.log(max(draws / (2 * tau), 1.0))
 
 

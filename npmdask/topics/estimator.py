@@ -180,7 +180,7 @@ class Topics(*TRANSFORMER, Estimator):  # type: ignore[misc]
         return np.concatenate([*found, np.empty((0, model.k))])
 
     def _documents(self, X: Any) -> Documents:
-        """Of counts in the columns of the fit, or of the words that were kept, as the model takes both."""
+        """Read documents from counts of the columns of the fit, or of the words that were kept: a model takes both."""
         model, held = self._fitted(), values_of(X)
         if in_memory(held) and (model.kept is None or np.shape(held)[1:] != (model.words,)):
             held = self._looked_at(X, first=False)

@@ -94,7 +94,7 @@ class TopicModel:
         return np.ascontiguousarray(np.argsort(-self.topics, axis=0, kind="stable")[:n].T)
 
     def top_words(self, n: int = 10) -> list[list[tuple[str, float]]]:
-        """Of each topic the ``n`` most probable words with their probabilities, fewer where the topic has fewer."""
+        """List for each topic the ``n`` most probable words with their probabilities, fewer where it has fewer."""
         found = zip(self.top_indices(min(n, self.words)), self.topics.T, strict=True)
         return [[(self.vocabulary[w], float(topic[w])) for w in top if topic[w] > 0] for top, topic in found]
 
@@ -157,7 +157,7 @@ class TopicModel:
 
 
 def holds_topics(path: str | Path) -> bool:
-    """Whether :meth:`TopicModel.load` is what reads this folder."""
+    """Say whether this folder is one that :meth:`TopicModel.load` reads."""
     folder = folder_of(path)
     if (folder / PART).is_dir():
         return True

@@ -28,7 +28,7 @@ BACKGROUND_SHARE = 0.01  # of the unigram model in what a document's words are p
 
 @dataclass(frozen=True, kw_only=True)
 class Cooccurrence:
-    """Of ``documents`` with at least one word: how many hold both words i and j of ``words`` (u, rising; u x u)."""
+    """Counts of ``documents`` with at least one word that hold both words i and j of ``words`` (u, rising; u x u)."""
 
     documents: int
     words: np.ndarray
@@ -37,7 +37,10 @@ class Cooccurrence:
 
 @dataclass(frozen=True, kw_only=True)
 class Coherence:
-    """Of each topic (k), higher is better; ``u_mass`` is at most 0 but for rounding, ``c_npmi`` from -1 to 1."""
+    """Coherence of each topic (k), higher is better.
+
+    ``u_mass`` is at most 0 but for rounding, ``c_npmi`` from -1 to 1.
+    """
 
     u_mass: np.ndarray
     c_npmi: np.ndarray
@@ -46,7 +49,7 @@ class Coherence:
 
     @property
     def means(self) -> tuple[float, float]:
-        """Of all topics: u_mass, c_npmi."""
+        """Return the means over all topics: u_mass, c_npmi."""
         return float(self.u_mass.mean()), float(self.c_npmi.mean())
 
 
@@ -111,9 +114,11 @@ def topic_coherence(model: TopicModel, documents: Documents, n: int = 10) -> Coh
 
 @dataclass(frozen=True, kw_only=True)
 class Perplexity:
-    """Of ``words`` held-out words in ``documents`` documents: ``model``, and ``unigram`` of the same words without
-    topics. As many equally probable words would be as hard to guess; a model that learnt something is below the
-    unigram."""
+    """Perplexity of ``words`` held-out words in ``documents`` documents.
+
+    ``model``: by the topics; ``unigram``: of the same words without topics. As many equally probable words would be as
+    hard to guess; a model that learnt something is below the unigram.
+    """
 
     model: float
     unigram: float
@@ -187,7 +192,7 @@ def _with_counts(batch: csr_matrix, counts: np.ndarray) -> csr_matrix:
 def _log_likelihoods(
     model: TopicModel, seen: csr_matrix, scored: csr_matrix, unigram: np.ndarray, background_share: float
 ) -> np.ndarray:
-    """Of the words in ``scored``: by the topics, with shares found of ``seen``, and by the unigram model (2)."""
+    """Compute log-likelihoods of the words in ``scored``: by topics, with shares from ``seen``, and by unigrams (2)."""
     shares = shares_of(seen, model.topics, model.alpha).shares
     by_topics = np.empty(len(scored.data))
     for row in range(scored.shape[0]):

@@ -75,7 +75,7 @@ def classical_scaling(distances: Block) -> Plane:
 
 
 def topic_map(topics: Block) -> Plane:
-    """Where topics (V x k) are put on a page."""
+    """Place topics (V x k) on a page."""
     return classical_scaling(jensen_shannon(topics))
 
 
@@ -111,7 +111,7 @@ ALPHA0_TOLERANCE = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class TopicFacts:
-    """What the report says; the perplexity is None where no document was held out.
+    """Facts for the report; the perplexity is None where no document was held out.
 
     ``spectrum``: eigenvalues of M2, largest first, of more than k where they are known; ``negative_mass`` (k): what the
     estimate of each topic had below 0 before it was projected on the simplex, as a share of its mass; ``convergence``:
@@ -193,7 +193,7 @@ def condition(facts: TopicFacts) -> float | None:
 
 
 def _doubts(facts: TopicFacts) -> list[str]:
-    """What makes these topics less certain, each with a remedy."""
+    """List what makes these topics less certain, each with a remedy."""
     said, worst, given = [], condition(facts), 1.0 if facts.alpha0_given == 0 else facts.alpha0_given
     if worst is not None and worst > HIGH_CONDITION:
         said.append(

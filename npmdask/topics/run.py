@@ -66,7 +66,7 @@ TENSOR_TOLS = (1e-6, 1e-2)  # of the decomposition, at least and at most
 
 @dataclass(frozen=True, kw_only=True)
 class TopicRequest:
-    """What is asked for: public parameters, part of a run's identity.
+    """Parameters of a topic model: public, part of a run's identity.
 
     Parameters
     ----------
@@ -95,9 +95,10 @@ class TopicRequest:
         require(self.seed >= 0, f"seed = {self.seed} must not be negative")
 
     def options(self) -> dict[str, Any]:
-        """Of the tensor power method. A product with a tensor that is held costs nothing, so that rounds can be
-        thorough: real text is no exact mixture, and one component after the other leaves less of its tensor than a
-        harvest.
+        """Return the options given to the tensor power method.
+
+        A product with a tensor that is held costs nothing, so that rounds can be thorough: real text is no exact
+        mixture, and one component after the other leaves less of its tensor than a harvest.
         """
         held = self.moments == "held"
         asked = {
@@ -267,7 +268,7 @@ CORPUS = "kept"  # the part that holds which columns of the corpus are words of 
 
 @dataclass(frozen=True, kw_only=True)
 class CorpusFilter:
-    """What of a corpus is used.
+    """Selection of documents and words from a corpus.
 
     Parameters
     ----------
@@ -335,7 +336,7 @@ def corpus_rows(held: RunStore, rows: np.ndarray) -> np.ndarray:
 
 
 def corpus_of(held: RunStore) -> str:
-    """Where the corpus was; "" of one in memory."""
+    """Return the path of the corpus; "" if it was in memory."""
     found = held.part_meta(ORIGIN)
     assert found is not None
     given = found["source"]
@@ -344,7 +345,7 @@ def corpus_of(held: RunStore) -> str:
 
 
 def document_names(held: RunStore, rows: np.ndarray) -> list[str]:
-    """What the documents of these numbers in the corpus (from 0) are called; numbers, from 1, where it does not say."""
+    """Return the names of documents by their numbers in the corpus (from 0); numbers from 1 where it has no names."""
     part = held.read_part(NAMES)
     if part is None:
         return [f"document {row + 1}" for row in rows]
@@ -383,7 +384,7 @@ def _kept(documents: Documents, cut: CorpusFilter) -> np.ndarray:
 
 
 def _identity(given: Any) -> Any:
-    """What a corpus or a vocabulary is known by: path, size and time of a file; a checksum of what lies in memory."""
+    """Return the identity of a corpus or vocabulary: path, size and time of a file; a checksum of data in memory."""
     if given is None:
         return None
     if isinstance(given, str | Path):
@@ -429,7 +430,7 @@ class TopicAnswer:
 
     @property
     def outcome(self) -> Outcome:
-        """What was found, in a sentence; named as the decomposition ended."""
+        """Describe the result in a sentence; named as the decomposition ended."""
         ended = Outcome(**self.model.facts["tensor_outcome"])
         found, asked = self.model.k, self.model.facts["asked"]
         said = "" if ended.converged else "not converged: "
@@ -443,14 +444,14 @@ class TopicAnswer:
 
     @property
     def assurance(self) -> str:
-        """How wrong the topics can be, in a sentence for everybody."""
+        """State how wrong the topics can be, in a sentence for everybody."""
         model, held = self.model, self.perplexity
         unigram = None if held is None else (held.model, held.unigram)
         return of_topics(model.topics, model.weights, model.facts, unigram).sentence
 
     @property
     def answered(self) -> bool:
-        """Whether the decomposition converged."""
+        """Say whether the decomposition converged."""
         return self.outcome.converged
 
 

@@ -27,7 +27,7 @@ ALPHA0_TOLERANCE = 0.1  # what the alphas found may differ from what was asked f
 def of_topics(
     topics: Block, weights: np.ndarray, facts: Mapping[str, Any], unigram: tuple[float, float] | None = None
 ) -> Assurance:
-    """Of a topic model.
+    """State how wrong a topic model can be.
 
     Parameters
     ----------

@@ -36,8 +36,11 @@ MAX_ITERATIONS, TOL = 1000, 1e-5  # measured on papers of 1,250 words: 99 of 100
 
 
 class Shares(NamedTuple):
-    """Of a batch of documents: ``shares`` (b x k, rows sum to 1), ``wordless`` (b): no word that the model knows,
-    ``open`` (b): not converged, ``unknown``: occurrences of words that no topic has."""
+    """Shares of a batch of documents: ``shares`` (b x k), whose rows sum to 1.
+
+    ``wordless`` (b): no word that the model knows; ``open`` (b): not converged; ``unknown``: occurrences of words that
+    no topic has.
+    """
 
     shares: Block
     wordless: np.ndarray
@@ -125,7 +128,7 @@ def _expected(gamma: Block) -> Block:
 
 @dataclass(frozen=True, kw_only=True)
 class TopicScores:
-    """What ``transform_documents`` wrote: ``rows`` x ``columns`` shares at ``dest``, rows sum to 1.
+    """Summary of ``transform_documents``: ``rows`` x ``columns`` shares at ``dest``, rows sum to 1.
 
     ``wordless`` documents have no word that the model knows: they got the shares of the prior. ``open`` documents had
     not converged. ``unknown_words``: occurrences of words that no topic has.
@@ -146,7 +149,7 @@ class TopicScores:
 
 @dataclass
 class _Tally:
-    """What was met on the way."""
+    """Counts of documents without known words or not converged, and of unknown words."""
 
     wordless: int = 0
     open: int = 0
@@ -281,7 +284,7 @@ class DocumentShares:
 
 @dataclass(frozen=True, kw_only=True)
 class StrongestDocuments:
-    """Of each topic (k, heaviest first) the n documents in which it has the largest shares, the largest first.
+    """Documents with the largest shares of each topic (k, heaviest first), n for each, the largest first.
 
     ``rows`` (k x n): their numbers, from 0; -1 where there are fewer. ``shares`` (k x n) of the topic in them, and
     ``lengths`` (k x n), their words.

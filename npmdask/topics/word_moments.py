@@ -85,7 +85,7 @@ class ByDocuments(BySlabs, ABC):
         """Add what whole documents say."""
 
     def _reduced(self, sums: Sums, block: Block) -> Sums:
-        """What is kept of the sums of a run."""
+        """Reduce the sums of a run to what is kept."""
         return sums
 
     def _task_bytes(self, runs: list[range], strip: int, kept: int) -> int:
@@ -96,7 +96,7 @@ class ByDocuments(BySlabs, ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class WordSums:
-    """What one pass finds of every word, for every later one: means over the documents of at least three words.
+    """Sums of every word from one pass, for all later ones: means over the documents of at least three words.
 
     Attributes
     ----------

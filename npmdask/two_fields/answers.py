@@ -597,7 +597,7 @@ def _sides(
 
 
 def _missing_of(found: Missing, stored: slice, kept: np.ndarray) -> Missing:
-    """What was missing of one field; how many of its rows had gaps is not known apart."""
+    """Return the missing values of one field; its number of rows with gaps is not known."""
     return replace(
         found,
         counts=found.counts[stored],
@@ -637,7 +637,7 @@ def lines_of(answer: CoupledModes) -> str:
 
 
 def _table(answer: CoupledModes) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """What there is to say of every mode, and what it is called."""
+    """Return the header and the rows of the table of modes."""
     columns: list[tuple[str, list[str]]] = [
         ("mode", [str(i) for i in range(1, len(answer.values) + 1)]),
         (VALUES[answer.kind], [f"{value:.6g}" for value in answer.values]),

@@ -107,7 +107,7 @@ def _whitened(moments: np.ndarray, ridge: float) -> _Whitened:
 
 
 def correlation_error(found: Canonical, d: int) -> float:
-    """How far rounding of second moments can move a canonical correlation; infinite where directions are left out.
+    """Bound how far rounding of second moments moves a canonical correlation; infinite where directions are left out.
 
     Moments of variables of variance 1 are off by e in norm, by their rounding: then whitened ones by eta = e / lambda,
     and correlations, as eigenvalues of a pencil, by 2 eta / (1 - eta) at most (Stewart and Sun 1990, VI.3). Means that

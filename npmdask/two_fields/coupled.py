@@ -18,7 +18,7 @@ from npmdask.two_fields.answers import CoupledModes, FieldModes, cca, mca
 
 @dataclass(eq=False, repr=False)
 class _Coupled:
-    """What both share: two DataArrays in, maps and series of both out. ``modes_``: the answer."""
+    """Base of both estimators: two DataArrays in, maps and series of both out. ``modes_``: the answer."""
 
     n_modes: int = 2
     _: KW_ONLY

@@ -19,7 +19,7 @@ from npmdask.two_fields.answers import CoupledModes, cca, mca
 
 @dataclass(eq=False, repr=False)
 class _OfTwoFields(*TRANSFORMER, Estimator):  # type: ignore[misc]
-    """What both share: a run of :func:`npmdask.mca` or :func:`npmdask.cca`, by the names of scikit-learn."""
+    """Base of both estimators: a run of :func:`npmdask.mca` or :func:`npmdask.cca`, by the names of scikit-learn."""
 
     n_components: int = 2
     _: KW_ONLY
@@ -125,7 +125,7 @@ class _OfTwoFields(*TRANSFORMER, Estimator):  # type: ignore[misc]
 
     @property
     def _n_features_out(self) -> int:
-        """How many columns scikit-learn names."""
+        """Return the number of columns that scikit-learn names."""
         return int(self.x_weights_.shape[1])
 
     @property

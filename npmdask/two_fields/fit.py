@@ -152,7 +152,7 @@ def joined_fingerprint(left: Source, right: Source) -> str:
 
 
 def _both(sources: tuple[Source, Source]) -> ColumnStatistics | None:
-    """What is recorded of the columns of both, if it is."""
+    """Join the recorded statistics of the columns of both; None where one has none."""
     parts = [source.statistics for source in sources if source.statistics is not None]
     if len(parts) < 2:
         return None
@@ -230,7 +230,7 @@ MEANS_OFF = 8 * DOUBLE_EPS  # of a mean, by rounding: rows less it are all off b
 
 @dataclass(frozen=True, kw_only=True)
 class CoupledRequest:
-    """What is asked of two fields: public parameters, part of a run's identity.
+    """Parameters of a question about two fields: public, part of a run's identity.
 
     ``kind``: "mca" or "cca"; ``k`` modes. ``center``, ``scale``, ``missing`` as of :class:`Request`, for both fields.
     ``pcs``: of canonical correlations, how many leading components of the left and of the right field represent them;
@@ -339,7 +339,7 @@ def _require_modes(fields: Fields, request: CoupledRequest) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class CrossRule(ResidualRule):
-    """Of a cross-covariance: values and residuals below the rounding of its products count as zero.
+    """Stopping rule of a cross-covariance: values and residuals below the rounding of its products count as zero.
 
     ``reach``: what sums of products can be of at most. Fields that do not vary together have a cross-covariance that
     is far below it, and of which all digits are rounding.
@@ -627,7 +627,7 @@ def _ratio(over: np.ndarray, under: np.ndarray) -> np.ndarray:
 
 
 def _of_correlations(found: Canonical, request: CoupledRequest, rows: int, chance: float) -> list[str]:
-    """What should be known of correlations: directions that were left out, and what chance alone would give."""
+    """List warnings about correlations: directions that were left out, and what chance alone would give."""
     said = []
     for side, count in zip(("left", "right"), found.left_out, strict=True):
         if count:
@@ -653,7 +653,7 @@ def _of_correlations(found: Canonical, request: CoupledRequest, rows: int, chanc
 
 
 def _statement(found: Canonical, error: float, request: CoupledRequest) -> str:
-    """How wrong correlations can be, in a sentence."""
+    """State how wrong correlations can be, in a sentence."""
     of = "the columns of both fields" if request.pcs is None else "the leading components, as they were found"
     if not len(found.values):
         return "One of the fields does not vary, so there are no correlations."
@@ -671,7 +671,7 @@ def _statement(found: Canonical, error: float, request: CoupledRequest) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class _Measured:
-    """What a pass with patterns finds: covariances of their scores, residuals, moments, and what no mode has.
+    """Results of a pass with patterns: covariances of their scores, residuals, moments, and what no mode has.
 
     ``rest``: an estimate of the squares of C less the modes, ``rest_error`` its standard error.
     """

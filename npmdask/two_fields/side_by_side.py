@@ -100,7 +100,7 @@ class SideBySide(DenseReader):
 
     @property
     def remote(self) -> Any:
-        """What a pass fetches over a network of the first of the two that is there."""
+        """Return what a pass fetches over a network, of the first of the two that fetches anything."""
         return self.left.remote or self.right.remote
 
     def read_ahead(self, slabs: range) -> None:
@@ -137,7 +137,7 @@ class SideBySide(DenseReader):
         record.checksums |= {(first.grid[0] + s, column): crc for (s, column), crc in stats[1].checksums.items()}
 
     def non_finite(self, unit: int) -> BadInputError | None:
-        """What to say of the first value that is not finite in the rows of a unit: by its place in its own array."""
+        """Return the error for the first value of a unit that is not finite, by its place in its own array."""
         for part in (self.left, self.right):
             for slab in _slabs_of(part, self.slab_rows(unit)):
                 with suppress(NpmdaskError):  # of a damaged chunk the pass itself has told
@@ -146,7 +146,7 @@ class SideBySide(DenseReader):
         return None
 
     def bad_value(self, position: str) -> BadInputError:
-        """What to say of a value that is not finite, where nothing is known but its place among all columns."""
+        """Return the error for a value that is not finite, where only its place among all columns is known."""
         return BadInputError(f"{self.where} holds {position}: remove or impute the non-finite values")
 
     @cached_property

@@ -27,7 +27,7 @@ NAMES = {"rows": "row_weights", "columns": "column_weights"}
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Weights(Aspect):
-    """What rows (m) and columns (d) weigh, as float64; None: all the same.
+    """Weights of rows (m) and columns (d), as float64; None: all the same.
 
     Raises
     ------
@@ -129,7 +129,7 @@ class Weights(Aspect):
 
     @property
     def worth(self) -> float:
-        """How many equal rows a row that has weight is worth on average: of n, ``(sum u)^2 / (n sum u^2)`` (Kish)."""
+        """Compute how many equal rows an average row with weight is worth: ``(sum u)^2 / (n sum u^2)`` (Kish), of n."""
         if self.rows is None:
             return 1.0
         shares = self.rows[self.rows > 0] / self.rows.max()
@@ -228,7 +228,7 @@ def _found(asked: Any, side: str, axes: tuple[Axis, ...], given: Any, size: int)
 
 
 def places_of(known: Sequence[Axis], given: Sequence[Axis], name: str) -> np.ndarray | None:
-    """Where the places of the data lie among those that weights are given for; None: they are the same."""
+    """Find the places of the data among those that weights are given for; None: they are the same."""
     from npmdask.core.storage.names import is_counted, matched
 
     if is_counted(given):

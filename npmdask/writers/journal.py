@@ -96,7 +96,7 @@ class JournalledWriter:
             )
 
     def _due(self, written: int) -> bool:
-        """Whether so many bytes since the last entry ask for another."""
+        """Say whether ``written`` bytes since the last entry call for another."""
         return written >= JOURNAL_BYTES
 
     def _log(self, position: int, arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
