@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
 import importlib
 import inspect
@@ -25,6 +26,8 @@ FACES = tuple(
 # Where the quotes stand is a matter of style (GL01, GL02); an extended summary and "See Also" are written where they
 # say something (ES01, SA01).
 LEFT_OUT = {"ES01", "SA01", "GL01", "GL02"}
+CLAUSE = re.compile(r"(What|Of|How|Whether|Where|With)\b")
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def public() -> Iterator[tuple[str, Any]]:
@@ -93,3 +96,11 @@ def test_the_pages_that_it_names_are_there(name: str) -> None:
 
 def test_all_names_are_there() -> None:
     assert {f"npmdask.{name}" for name in npmdask.__all__} <= NAMES.keys()
+
+
+def test_no_docstring_begins_with_a_clause() -> None:
+    """Docstrings begin with a verb that says what a function does, or a noun that says what a class or module is."""
+    files = (ROOT / "npmdask").rglob("*.py")
+    nodes = ((file, node) for file in sorted(files) for node in ast.walk(ast.parse(file.read_text())))
+    found = ((file, ast.get_docstring(node) or "") for file, node in nodes if isinstance(node, DOCUMENTED))
+    assert not [f"{file.relative_to(ROOT)}: {text.splitlines()[0]}" for file, text in found if CLAUSE.match(text)]

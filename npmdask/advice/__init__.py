@@ -1,1 +1,1 @@
-"""What finished answers tell: how many components mean something, which of them mix, what the data look like."""
+"""Advice from finished answers: how many components mean something, which of them mix, what the data look like."""

@@ -1,4 +1,4 @@
-"""What a finished run tells about its components: how many mean something, and which ones sampling mixes."""
+"""Advice from a finished run: how many of its components mean something, and which ones sampling mixes."""
 
 from __future__ import annotations
 

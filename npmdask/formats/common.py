@@ -37,7 +37,7 @@ Rows = TypeVar("Rows", np.ndarray, sparse.csr_matrix)
 
 @dataclass(frozen=True, kw_only=True)
 class FileSource:
-    """Facts known of a file without reading it; ``rows`` is None where only reading to the end tells.
+    """Facts known of a file before its values are read; ``rows`` is None where only reading to the end tells.
 
     ``facts``: what decided how its values are read, beside the options (attributes that decode them); ``header``: the
     line of text that was taken for the names of the columns; ``labels``: what they are called; ``notes``: what was

@@ -206,7 +206,7 @@ AMPLIFICATION = 2.0  # how often a chunk of a source is read on average, at most
 
 @dataclass(frozen=True, kw_only=True)
 class TensorSource:
-    """Facts known of a tensor without reading it: ``size`` (d), ``dtype`` of its entries.
+    """Facts known of a tensor before its entries are read: ``size`` (d), ``dtype`` of its entries.
 
     ``boxes(side)`` is what gives the entries at a place of the grid of blocks of that side, as long as it is open.
     ``mirrored``: that the tensor is symmetric is known. ``facts``, ``refuse_marked``: as of ``Source``.

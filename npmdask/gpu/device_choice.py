@@ -1,4 +1,4 @@
-"""Whether a GPU pays: the sums of a few parts of the data formed by it and by the processor, a second of each.
+"""Find out whether a GPU pays: it and the processor form the sums of a few parts of the data, a second each.
 
 Both are timed through the operator's own ``partial``, with as many threads as the run will have. Nothing is written,
 and no bit of a result follows from it but by ``device = "auto"``, which is settled once for a run.

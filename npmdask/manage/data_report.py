@@ -1,4 +1,4 @@
-"""What a report says of the data: explained variance, loadings, components as images and maps, scores of rows."""
+"""Sections of a report on the data: explained variance, loadings, components as images and maps, scores of rows."""
 
 from __future__ import annotations
 

@@ -363,7 +363,7 @@ def _lacking(source: Source, reader: GapReader) -> np.ndarray:
 
 
 def _filling(fill: float | np.ndarray, reader: DenseReader) -> np.ndarray:
-    """Return the values of gaps (d) in the dtype of the data; raises BadInputError where they do not fit."""
+    """Return the values that replace gaps (d), in the data's dtype; raises BadInputError where they do not fit."""
     columns, dtype = reader.shape[1], reader.dtype
     values = np.asarray(fill, np.float64)
     if values.ndim and values.shape != (columns,):

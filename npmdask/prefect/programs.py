@@ -1,4 +1,4 @@
-"""What our own programs share: settings of the Prefect that they start, messages on the terminal, exit codes.
+"""Common parts of our own programs: settings of the Prefect that they start, messages on the terminal, exit codes.
 
 ``npmdask serve``, the keeper, the server and the scripts of ``flows/`` apply the settings before they import prefect
 (its files in the working folder, nothing sent, little said); nothing in here imports it. To import ``npmdask.prefect``

@@ -1,4 +1,4 @@
-"""What flows share: names of runs, steps as tasks, and the steps of flows that take a configuration of stored data."""
+"""Common parts of flows: names of runs, steps as tasks, and steps of flows with a configuration of stored data."""
 
 import os
 from collections.abc import Callable, Mapping

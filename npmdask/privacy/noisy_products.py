@@ -1,4 +1,4 @@
-"""What noisy products of a private power method together say of the leading eigenvectors."""
+"""Estimate the leading eigenvectors from all noisy products of a private power method together."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What commands that manage runs show of private ones."""
+"""Views of private runs, for the commands that manage runs."""

@@ -1,4 +1,4 @@
-"""What a report is made of: sections of typed blocks, as data; how they look is for :mod:`npmdask.report.render`.
+"""Parts of a report: sections of typed blocks, as data; their look is up to :mod:`npmdask.report.render`.
 
 A report knows no run and no file. Whatever has something to show (a run, a stream, topics, a plug-in) builds the same
 few blocks, and each of the three forms (HTML, Markdown, JSON) is written once for all of them.

@@ -1,4 +1,4 @@
-"""What watches a run: :class:`npmdask.Observer`."""
+"""The observer of a run: :class:`npmdask.Observer`."""
 
 from npmdask import Observer
 

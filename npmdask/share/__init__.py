@@ -1,1 +1,1 @@
-"""How many components a share of the variance needs."""
+"""Search for the number of components that a share of the variance needs."""

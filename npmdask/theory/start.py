@@ -199,7 +199,7 @@ def start_factor(d: int, k: int, p: int) -> float:
 
 
 def start_promised(tau: float) -> dict[str, bool]:
-    """Flag whether Lemma 2.5 says anything at ``tau``: at 1 or less its probability is 1, and a start misses it often."""
+    """Flag whether Lemma 2.5 says anything at ``tau``: at 1 or less its probability is 1, and starts often miss it."""
     return {"start_promised": tau > 1}
 
 

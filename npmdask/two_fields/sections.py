@@ -1,4 +1,4 @@
-"""What a report shows of two fields: patterns of both, what they are correlated with, and the scores of both."""
+"""Sections of a report on two fields: patterns of both, their correlations with the data, and scores of both."""
 
 from __future__ import annotations
 

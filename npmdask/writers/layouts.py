@@ -1,4 +1,4 @@
-"""How values are stored: their types, and whole or packed."""
+"""Layouts of stored values: their types, and whole or packed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run store cannot bring, from whatever hand it comes: rights (docs/explanation/security.md).
+"""Rights that a run store cannot bring, from whatever hand it comes (docs/explanation/security.md).
 
 A cluster, certificates, a device and every URL that run.json names are used only where this user gave them to this
 run on this machine, which a note of the user's own says::

@@ -1,4 +1,4 @@
-"""What the JSON of a run store may hold: types of the keys of each table, checked where a store is opened.
+"""Schema of the JSON of a run store: types of the keys of each table, checked where a store is opened.
 
 A store may come from another person, or be damaged. A table that one kind of run has is registered by who writes it;
 a key that no table names is not looked at (an outside package's, or a later version's, which the identity of the run

@@ -1,4 +1,4 @@
-"""What a finished answer can be asked beside itself: features answer it, each method by the table of its name."""
+"""Questions to a finished answer beside itself: features answer them, each method by the table of its name."""
 
 from __future__ import annotations
 
