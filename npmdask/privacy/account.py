@@ -42,7 +42,7 @@ PLACE = "ledger.json"  # beside it: the last entry of the ledger that this run h
 
 
 def bound_to(fingerprint: str, event: dict[str, Any]) -> str:
-    """What the key of a run is bound to: the data, and where a public rule comes before the clipping that, too."""
+    """Return what binds the key of a run: the fingerprint of the data and the public rule applied before clipping."""
     rule = event.get("public_rule")
     return f"{fingerprint} {json.dumps(rule, sort_keys=True)}" if rule else fingerprint
 
@@ -63,7 +63,7 @@ def _ledger_of(privacy: Privacy) -> Ledger:
 
 
 def same_ledger(one: str | None, other: str | None) -> bool:
-    """Whether two addresses (None: the default) name one ledger: a file by any path, a database by any spelling."""
+    """Say whether two addresses (None: the default) name one ledger: a file by any path, a database by any spelling."""
     from npmdask.ledger import default_address
     from npmdask.ledger.database import find_database
 
@@ -74,7 +74,7 @@ def same_ledger(one: str | None, other: str | None) -> bool:
 
 
 def budget_left(privacy: dict[str, Any], source: str) -> str:
-    """What the ledger says is left for the data set of a run, in a sentence; also where the ledger is gone."""
+    """Report in a sentence what the ledger has left for the data set of a run, or why that is unknown."""
     import npmdask.ledger.messages as words
 
     asked = Privacy(**privacy)
@@ -106,7 +106,7 @@ def require_room(privacy: Privacy, source: Source, mechanism: Any) -> None:
 
 
 class Account:
-    """Of one private run: the ledger is charged, the key of the noise is kept, and destroyed when all is settled.
+    """Account of one private run: charges the ledger, keeps the noise key, and destroys it once all is settled.
 
     Parameters
     ----------
@@ -229,7 +229,7 @@ class Account:
         self._keep_place()
 
     def written(self, step: int, digest: str) -> None:
-        """What was released has this digest: the ledger holds the next time to it."""
+        """Commit the digest of what was released to the ledger, which holds the next run of this step to it."""
         assert self._ledger is not None
         self._ledger.commit(self._run_id, step, digest)
         self._keep_place()

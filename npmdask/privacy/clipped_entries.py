@@ -43,7 +43,7 @@ LEAST, LARGEST = 2.0**-200, 2.0**200
 
 @dataclass(frozen=True, kw_only=True)
 class Bounded:
-    """What bounded products share.
+    """Base of bounded products.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ class Bounded:
         return math.ldexp(1.0, max(math.floor(fine), math.ceil(largest) - 62))
 
     def rounding(self, p: int) -> Rounding:
-        """What rounding adds to the sensitivity of A X, X prepared: both worlds err, in every row.
+        """Bound what rounding adds to the sensitivity of A X, X prepared: both worlds err, in every row.
 
         A sum errs by at most n eps / (1 - n eps) sum |a| |x| if no term meets more than n roundings (Higham, Accuracy
         and Stability of Numerical Algorithms, 4.2), and sum |a| |x| <= clip_norm sqrt(terms) ||x||_2.
@@ -269,7 +269,7 @@ class BoundedTensor(Bounded, PackedTensor):
         return within + ADDED * strips + JOINS + (self.reader.size + 1 if self.scores else 0)
 
     def rounding(self, p: int) -> Rounding:
-        """What rounding adds to the sensitivity of a single column of a prepared block with p columns.
+        """Bound what rounding adds to the sensitivity of a single column of a prepared block with p columns.
 
         sum |t| |u| |u| <= clip_norm (sum |u|)^2 <= clip_norm d ||u||_2^2, and of scores clip_norm d^1.5 ||u||_2^3.
         """

@@ -100,7 +100,7 @@ class Clipping:
 
     @property
     def target(self) -> float:
-        """What long records are shortened to: so far below ``clip_norm`` that rounding cannot lead above it."""
+        """Norm that long records are shortened to: so far below ``clip_norm`` that rounding cannot lead above it."""
         lost = self.grid / 2 * math.sqrt(self.columns) * (1 + 2.0**-40)
         return self.clip_norm * (1 - 2.0**-44) - lost
 
@@ -128,7 +128,7 @@ def clip_records(rounded: np.ndarray, clipping: Clipping, raw: Callable[[np.ndar
 
 
 def factors(squares: np.ndarray, near: np.ndarray, clipping: Clipping) -> np.ndarray:
-    """What shortens the records that are ``near`` (by their exact squares) to the target: 1 for the others."""
+    """Compute the factors that shorten the records ``near`` (by exact squares) to the target; 1 for the others."""
     return np.divide(clipping.target, np.sqrt(squares), out=np.ones(len(squares)), where=near)
 
 
@@ -157,7 +157,7 @@ LIMBS = ("upper", "lower")  # of an exact sum: see exact_sums
 
 @dataclass(frozen=True, kw_only=True)
 class Records(BySlabs):
-    """What products of dense and of sparse records share. Nothing in them fails, or warns, because of a value.
+    """Base of products of dense and of sparse records. Nothing in them fails, or warns, because of a value.
 
     ``image_norm``: what images X^T a are clipped to, if they are: public. ``whole``: X is the identity, and the sum of
     a a^T is formed of records on a grid so coarse that it is exact: its neighbours are as far apart as theory says.
@@ -200,7 +200,7 @@ class Records(BySlabs):
         return on_grid(block)
 
     def rounding(self, p: int) -> Rounding:
-        """What rounding adds to the sensitivity of the sum of a a^T X over clipped records, X prepared.
+        """Bound what rounding adds to the sensitivity of the sum of a a^T X over clipped records, X prepared.
 
         Neighbours may differ in two records (one taken out, one put in). Derived in docs/decisions/0021, and 0023 where
         images are clipped: they are rounded before and after, and the factor between is a float.

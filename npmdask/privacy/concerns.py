@@ -118,7 +118,7 @@ def of_epsilon(budget: Budget) -> str:
 
 
 def _of_delta(budget: Budget, relation: Any, shape: tuple[int, ...]) -> str:
-    """Where the number of records is private, say for how many records this delta is small enough."""
+    """Return a warning where delta suits few records only, "" if none; a private number of records is not used."""
     if relation.public_rows:
         count = protected(relation.name, shape)
         return "" if count is None else budget.warning(count)

@@ -38,7 +38,7 @@ class CovarianceState:
 
 @dataclass(frozen=True, kw_only=True)
 class LeadingPairs:
-    """What a released symmetric matrix tells of its k leading pairs.
+    """The k leading pairs of a released symmetric matrix.
 
     ``values``: v^T A v of each; ``sine``: the likely one of their plane; ``above``: how many of the values of M are
     above the noise, all k of those that are asked for or fewer.
@@ -127,7 +127,7 @@ class PrivateCovariance(OfOneState[CovarianceState]):
         )
 
     def _values(self, m: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
-        """Of all eigenvalues of M: which k are the leading ones, their x (largest first), how many are no noise."""
+        """Return places and x of the k leading eigenvalues of M, largest first, and how many exceed the noise."""
         chosen = np.argsort(-m if self.definite else -np.abs(m), kind="stable")[: self.target_rank]
         values = values_along(m, self.stddev)
         if self.definite:
@@ -136,5 +136,5 @@ class PrivateCovariance(OfOneState[CovarianceState]):
         return chosen, values[chosen], int(np.sum(np.abs(m[chosen]) > CLEAR * noise_norm(self.stddev, len(m))))
 
     def _norms(self, d: int) -> np.ndarray:
-        """What the noise adds to A v of a fixed v: sigma sqrt(d) for each of the k."""
+        """Return the norm that noise adds to A v of a fixed v: sigma sqrt(d) for each of the k."""
         return np.full(self.target_rank, self.stddev * math.sqrt(d))

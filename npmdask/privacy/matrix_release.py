@@ -49,7 +49,7 @@ FULL = 0.95  # of the largest trace that clipped records can have: then nearly a
 
 
 def public_statement(privacy: Privacy, relation: Any, mechanism: Any) -> dict[str, Any]:
-    """What every statement of a private run begins with: who is protected, by what, and what it cost."""
+    """Return the beginning of every statement of a private run: who is protected, by what, and what it cost."""
     charge = mechanism.charge()
     rule = said_of(mechanism.event().get("public_rule", {}))
     return {
@@ -67,7 +67,7 @@ def public_statement(privacy: Privacy, relation: Any, mechanism: Any) -> dict[st
 
 @dataclass(frozen=True, kw_only=True)
 class MatrixRecipe(PrivateRecipe):
-    """What releases of a matrix, or of A^T A, have in common: their relation, their number, and the units of values.
+    """Base of releases of a matrix, or of A^T A: their relation, their number, and the units of values.
 
     ``public_rule``: what is done to records before they are clipped.
     """
@@ -102,7 +102,7 @@ class MatrixRecipe(PrivateRecipe):
         return 1 / weight if source.kind == "samples" and self.relation.public_rows else 1.0
 
     def values_are(self, source: Source) -> str:
-        """What the released values are, in words."""
+        """Describe in words what the released values are."""
         scaled = self.relation.public_rows and source.kind == "samples"
         by = "number of rows" if self.public_rule.view.row_weight is None else "weight of all rows"
         return f"divided by the (public) {by}" if scaled else "sums, not divided by anything"
@@ -113,7 +113,7 @@ class PowerRecipe(MatrixRecipe):
     """The noisy power method with calibrated noise."""
 
     def release_noise(self, problem: Asked) -> ReleaseNoise:
-        """How loud the noise of a release is at the public start block."""
+        """Compute the noise level of a release at the public start block."""
         query, operator = first_query(problem), self.operator(problem.source)
         block, p = operator.prepare(query.block), problem.algorithm.iteration_rank
         rows = problem.source.shape[0] if problem.source.kind == "matrix" else problem.d
@@ -153,7 +153,7 @@ class PowerRecipe(MatrixRecipe):
         return released_arrays(state, result, p, scale=self.scale(source), root=source.kind == "sparse")
 
     def statement(self, source: Source, state: Any, history: list[dict[str, Any]], p: int) -> dict[str, Any]:
-        """What is promised, and what it cost, in public numbers: the page of the report and the JSON."""
+        """Return what is promised and what it cost, in public numbers, for the page of the report and the JSON."""
         return public_statement(self.privacy, self.relation, self.mechanism) | {
             "releases": self.releases,
             "iteration_rank": p,
@@ -192,7 +192,7 @@ class PowerRecipe(MatrixRecipe):
         return likely_sine_of_release(state, p, self.target_rank)
 
     def warnings(self, source: Source, state: Any, p: int) -> list[str]:
-        """What the releases themselves say about the choices that were made."""
+        """Return warnings about the choices that were made, as far as the releases themselves show them."""
         if not self.relation.public_rows or not isinstance(state, PrivateState):
             return []
         # X_0 is random: (d / p) tr(X_0^T Y_1) estimates the trace, which is at most n clip_norm^2.
@@ -373,7 +373,7 @@ COVARIANCE_KINDS = ("samples", "sparse", "symmetric")
 
 @dataclass(frozen=True, kw_only=True)
 class CovarianceFacts:
-    """What is public of a released covariance besides its numbers, in their units; a table of the statement.
+    """Public facts of a released covariance besides its numbers, in their units; a table of the statement.
 
     ``stddev``: of the noise off the diagonal. ``largest_trace``: what the trace without noise is at most, None where
     that is not public. ``definite``: it is a sum of a a^T. ``root``: values are roots of its eigenvalues.
@@ -390,7 +390,7 @@ class CovarianceRecipe(MatrixRecipe):
     """The noisy covariance matrix (Analyze Gauss)."""
 
     def release_noise(self, problem: Asked) -> ReleaseNoise:
-        """How loud the noise is: of a matrix that is symmetric, and nothing at all is above half of its norm."""
+        """Compute the noise level: of a symmetric matrix, with nothing at all above half of its norm."""
         d = problem.d
         whole = self.mechanism.noise_stddev(np.eye(d))
         norm = noise_norm(problem.algorithm.stddev, d)
@@ -433,7 +433,7 @@ class CovarianceRecipe(MatrixRecipe):
         return {**arrays, "covariance": matrix}, statement | told
 
     def _of_all(self, source: Source, state: Any) -> list[str]:
-        """What the whole matrix says of the choices that were made."""
+        """Return warnings about the choices that were made, as far as the whole matrix shows them."""
         if not self.relation.public_rows or not self.algorithm.definite:
             return []
         spread = self.algorithm.stddev * sqrt(2 * len(state.matrix))

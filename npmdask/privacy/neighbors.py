@@ -22,7 +22,7 @@ MACHINE_EPS = sys.float_info.epsilon
 
 @dataclass(frozen=True, kw_only=True)
 class Relation(ABC):
-    """What is common to all relations; ``clip_norm`` is public and never computed from the data."""
+    """Base of all relations; ``clip_norm`` is public and never computed from the data."""
 
     name: ClassVar[str]
     kinds: ClassVar[tuple[str, ...]]
@@ -36,11 +36,11 @@ class Relation(ABC):
     @property
     @abstractmethod
     def unit(self) -> float:
-        """How far one change moves the matrix, in the norm of the relation."""
+        """Distance that one change moves the matrix, in the norm of the relation."""
 
     @abstractmethod
     def describe(self) -> str:
-        """What is protected, in plain words, with the unit."""
+        """Describe what is protected, in plain words, with the unit."""
 
     def sensitivity(
         self, block: Block, norm: Norm = "l2", *, rows: int | None = None, image_norm: float | None = None
@@ -152,7 +152,7 @@ class RecordRelation(Relation):
         return min(plain, up(up(up(moved) * self.unit) * (math.sqrt(scaled.size) if norm == "l1" else 1.0)))
 
     def _clipped(self, share: float, largest: float) -> float:
-        """How far one change moves A X: records of norm 1, images of norm ``share`` < ``largest``, and that of X."""
+        """Bound how far one change moves A X: records of norm 1, images of norm ``share`` < ``largest``, that of X."""
         return share
 
     def _l2(self, block: Block, exponent: int) -> float:
@@ -397,7 +397,7 @@ ROUNDINGS = 16  # more than any of the formulas below has, square root included
 
 @dataclass(frozen=True, kw_only=True)
 class TensorRelation(Relation):
-    """What both have in common.
+    """Base of both relations of tensors.
 
     Parameters
     ----------
@@ -455,7 +455,7 @@ class TensorRelation(Relation):
 
     @property
     def _power(self) -> int:
-        """Of u in what is released."""
+        """Power of u in what is released."""
         return 3 if self.scores else 2
 
     def _largest(self, x: float, y: float, z: float) -> float:
@@ -543,7 +543,7 @@ def no_laplace() -> str:
 
 
 def three_largest(values: np.ndarray) -> tuple[float, float, float]:
-    """Of numbers that are not negative, the largest first; 0 where there are fewer."""
+    """Return the three largest of numbers that are not negative, the largest first; 0 where there are fewer."""
     first, second, third = (float(v) for v in np.append(np.sort(values)[::-1][:3], [0.0, 0.0])[:3])
     return first, second, third
 
@@ -655,8 +655,10 @@ def make_relation(
 
 
 def protected(relation: str, shape: tuple[int, ...]) -> int | None:
-    """How many things a relation protects one of, in data of this ``shape``: records, or entries of a matrix or tensor;
-    None of a norm, which counts nothing."""
+    """Count the records, or the entries of a matrix or tensor, of which the relation protects one, by ``shape``.
+
+    Return None for a relation of a norm, which counts nothing.
+    """
     rows, columns = shape[:2]
     pairs = rows * (rows + 1) // 2
     orbits = dict.fromkeys(TENSORS, pairs * (rows + 2) // 3)

@@ -48,7 +48,7 @@ Progress = Callable[[int, int | None, int], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Perturbed:
-    """What came out. ``statement``: what is promised and what it cost, in public numbers; in the record of DEST too."""
+    """Noisy copy. ``statement``: what is promised and what it cost, in public numbers; in the record of DEST too."""
 
     dest: Path
     fingerprint: str
@@ -149,7 +149,7 @@ def _copy(
 
 
 def _require_own(target: Path, folder: Path) -> None:
-    """Where DEST is there already it must be the one that this copy made before it was killed, and nothing else."""
+    """Raise where DEST exists, unless it is the one that this copy made before it was killed."""
     if not target.exists():
         return
     spec = folder / "run.json"

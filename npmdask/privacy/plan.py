@@ -48,7 +48,7 @@ UNASKED = "none without a spectrum: guess one (--spectrum power:1) or give a pub
 
 @dataclass(frozen=True, kw_only=True)
 class Expense:
-    """What a run takes of the budget of its data set, in epsilon at the delta of the grant; None without a grant."""
+    """Cost of a run to the budget of its data set, in epsilon at the delta of the grant; None without a grant."""
 
     said: str
     covered: bool
@@ -339,7 +339,7 @@ class PrivateForecast:
 
 
 def private_outlook(problem: Problem, spectrum: Spectrum) -> PrivateForecast:
-    """What the run of ``problem`` would find if its operator had this spectrum.
+    """Predict what the run of ``problem`` would find if its operator had this spectrum.
 
     Raises
     ------
@@ -397,7 +397,7 @@ def both_of(problem: Problem) -> tuple[Problem, Problem | None]:
 
 
 def _candidates(problem: Problem, dimension: int, whole: Problem | None) -> list[tuple[str, int, int]]:
-    """What is tried: the covariance, or where there is none all columns in one release, and blocks of some columns.
+    """List what to try: the covariance, or where there is none all columns in one release, and blocks of some columns.
 
     ``problem``: of the power method. ``dimension``: the larger side of a matrix.
     """
@@ -414,7 +414,7 @@ def _candidates(problem: Problem, dimension: int, whole: Problem | None) -> list
 
 
 def _flops(d: int, columns: int, releases: int) -> float:
-    """Of a simulated run: mostly a QR of everything that is released."""
+    """Estimate the operations of a simulated run: mostly a QR of everything that is released."""
     return 6.0 * d * (columns * releases) ** 2
 
 
@@ -432,7 +432,7 @@ class _Level:
         return bool(self.mechanism.norm == "l1")
 
     def of(self, image_norm: float) -> float:
-        """Where images are clipped to ``image_norm``."""
+        """Return the stddev where images are clipped to ``image_norm``."""
         return float(replace(self.mechanism, image_norm=image_norm).noise_stddev(self.block))
 
     def noise_stddev(self, block: Any) -> float:
@@ -495,7 +495,7 @@ class PowerNoise:
             return None
 
     def vectors(self, sizes: np.ndarray, level: _Level, releases: int, columns: int, number: int) -> Block:
-        """What a simulated run finds: on the diagonal matrix of ``sizes``, with noise in every product."""
+        """Simulate a run on the diagonal matrix of ``sizes``, with noise in every product, and return what it finds."""
         rng = generator(SEED, "simulated", number)
         given: dict[str, Any] = {"iteration_rank": columns, "releases": releases}
         if isinstance(self.problem.algorithm, PrivatePower):
@@ -518,7 +518,7 @@ class PowerNoise:
         return algorithm.finalize(state).vectors
 
     def _lost(self, sizes: np.ndarray, number: int) -> Callable[[Block, float], np.ndarray] | None:
-        """What clipping images takes from a product: of normal records of these variances, all as long as clip_norm.
+        """Return what clipping images takes from a product: of normal records of these variances, as long as clip_norm.
 
         Without it the power method looks better than it is, by up to 0.13 of the captured share (decision 46).
         """
@@ -546,7 +546,7 @@ class PowerNoise:
         return inf if level is None else level.plain
 
     def bound(self, sizes: np.ndarray, k: int, p: int) -> float:
-        """What 9 of 10 runs stay below, their starts and their noise being random; 1 where the budget is refused.
+        """Bound the error of 9 of 10 runs, their starts and noise being random; 1 where the budget is refused.
 
         Noise that follows the entries of X is taken as loud as it can become, whatever ``coherence`` is promised.
         """
@@ -604,8 +604,11 @@ class WholeNoise:
         )
 
     def vectors(self, sizes: np.ndarray, epsilon: float, number: int) -> Block:
-        """What a simulated release shows. Of many columns the first are simulated, with noise of the same norm: how far
-        it turns the leading vectors follows from that alone (Baik, Ben Arous and Peche 2005)."""
+        """Simulate a release and return the vectors that it shows.
+
+        Of many columns the first are simulated, with noise of the same norm: how far it turns the leading vectors
+        follows from that alone (Baik, Ben Arous and Peche 2005).
+        """
         side = min(self.d, max(SIDE, 2 * self.k))
         drawn = generator(SEED, "simulated", "covariance", number).standard_normal((side, side))
         noise = self.stddev(epsilon) * sqrt(self.d / side) * (drawn + drawn.T) / sqrt(2)
@@ -615,7 +618,7 @@ class WholeNoise:
         return vectors[:, ::-1][:, : self.k]
 
     def bound(self, sizes: np.ndarray, k: int, p: int) -> float:
-        """What 9 of 10 releases stay below; 1 where the budget is refused.
+        """Bound the error of 9 of 10 releases; 1 where the budget is refused.
 
         ||Z|| / (gap - ||Z||) (Davis and Kahan 1970), and ||Z|| is at most 2 sigma sqrt(d) + sqrt(2) sigma t, but with
         probability 2 exp(-t^2 / 2) (the mean by Gordon's comparison, then concentration: Davidson and Szarek 2001).
@@ -628,12 +631,12 @@ class WholeNoise:
 
 
 def _sine(vectors: Block, k: int) -> float:
-    """Of the largest angle to the k leading axes."""
+    """Compute the sine of the largest angle to the k leading axes."""
     return min(float(np.linalg.norm(vectors[k:], 2)), 1.0)
 
 
 def _share(vectors: Block, weights: np.ndarray, k: int) -> float:
-    """What orthonormal vectors capture of the ``weights`` of the axes, over the most that k can."""
+    """Compute the share of the ``weights`` of the axes that orthonormal vectors capture, over the most that k can."""
     most = float(np.sort(weights)[::-1][:k].sum())
     length = min(len(weights), len(vectors))
     return float(weights[:length] @ np.sum(vectors[:length] ** 2, axis=1)) / most if most else 1.0
@@ -741,7 +744,7 @@ def ways_of(problem: Problem, memory: int | None, spectrum: Spectrum | None = No
 
 
 def _sizes(problem: Problem, spectrum: Spectrum | None) -> list[np.ndarray]:
-    """Of the eigenvalues, for each spectrum and number of records that is thought of."""
+    """Return the eigenvalues for each spectrum and number of records that is considered."""
     d, k = problem.most_values, problem.algorithm.target_rank
     asked = [spectrum] if spectrum is not None else [read_spectrum(name.format(k=k), d) for name in FAMILY]
     if spectrum is None and problem.source.kind == "sparse":  # whose spectra are of singular values
@@ -752,7 +755,7 @@ def _sizes(problem: Problem, spectrum: Spectrum | None) -> list[np.ndarray]:
 
 
 def _fits(d: int, memory: int | None) -> bool:
-    """Whether a covariance is offered: by public numbers, and not by a plan, which would follow the number of rows."""
+    """Say whether a covariance is offered, by public numbers: a plan would follow the number of rows."""
     return d <= WIDEST and (memory is None or HELD * 8 * d * d + BESIDE <= memory)
 
 

@@ -85,7 +85,7 @@ WORTH = 0.95  # of the noise without clipping: what clipping must come below
 
 
 class NoiseLevel(Protocol):
-    """What is public of a mechanism: the standard deviation of an entry of its noise, given the public block.
+    """Public view of a mechanism: the standard deviation of an entry of its noise, given the public block.
 
     With ``clip_norm`` also a dataclass with a field ``image_norm``.
     """
@@ -143,7 +143,7 @@ class PrivatePower(OfOneState[PrivateState]):
 
     @property
     def options(self) -> dict[str, Any] | None:
-        """What run.json says of these; nothing, as runs did that were begun before there was a choice, is "fit"."""
+        """Options for run.json; None, as in runs begun before there was a choice, means "fit"."""
         said = {} if self.momentum is None else {"momentum": self.momentum}
         return ({"answer": self.answer} | said) if said or self.answer != "fit" else None
 
@@ -201,7 +201,7 @@ class PrivatePower(OfOneState[PrivateState]):
         return after, info
 
     def _accelerated(self, state: PrivateState, blocks: Block, products: Block, released: Block) -> Block:
-        """What the next block comes from: without momentum what is ``released``."""
+        """Return what the next block is computed from: ``released``, unless there is momentum."""
         if self.momentum is None:
             return released
         from npmdask.privacy.noisy_products import accelerated

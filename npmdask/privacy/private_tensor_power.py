@@ -29,8 +29,11 @@ LEFT = 2 / math.sqrt(3)  # the steepest slope of cos^3
 
 
 class ColumnNoise(Protocol):
-    """What is public of a mechanism: the standard deviation of the noise on an entry, or the score, of each column (L),
-    and the largest noise of a column over that of the paper's formula."""
+    """Public view of a mechanism: standard deviations of the noise by column, and their ratio to the paper's.
+
+    ``stddevs``: of an entry, or the score, of each column (L). ``to_paper``: the largest noise of a column over that of
+    the paper's formula.
+    """
 
     def stddevs(self, block: Block, *, scores: bool) -> np.ndarray: ...
     def to_paper(self, block: Block, *, scores: bool) -> float: ...
@@ -163,7 +166,7 @@ class PrivateTensorPower(OfOneState[PrivateTensorState]):
         return after, _info(scores, residuals)
 
     def finalize(self, state: PrivateTensorState) -> Result:
-        """What was found, the largest weight first.
+        """Return the components that were found, the largest weight first.
 
         ``residual_norms`` are ||Y - w u|| of the last contraction before the component: mostly noise. ``products`` are
         w v, as T(I, v, v) itself was never released. ``facts["errors"]``: the likely sine of the angle to the true
@@ -188,7 +191,7 @@ class PrivateTensorPower(OfOneState[PrivateTensorState]):
 
 
 def _turned(state: PrivateTensorState) -> np.ndarray:
-    """How far off each vector is: by its noise, and by iterations that had not come to rest (k)."""
+    """Estimate how far off each vector is: by its noise, and by iterations that had not come to rest (k)."""
     weights = np.where(state.weights > 0, state.weights, np.inf)
     noise, moved = state.noise_norms / weights, state.residuals / weights
     return noise + np.maximum(moved**2 - noise**2, 0.0)

@@ -48,7 +48,7 @@ class PublicRule:
     weights: dict[str, str] | None = None
 
     def spec(self) -> dict[str, Any]:
-        """What a ledger writes down of it; empty of a rule that does nothing."""
+        """Return the entry for a ledger; empty for a rule that does nothing."""
         filled: dict[str, Any] = {} if self.filled is None else {"missing_fill": self.filled}
         filled |= {"missing_values": list(self.marks)} if self.marks else {}
         return filled | {f"{side.removesuffix('s')}_weights": digest for side, digest in (self.weights or {}).items()}

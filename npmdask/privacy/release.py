@@ -23,7 +23,7 @@ from npmdask.privacy.request import Privacy
 
 @dataclass(frozen=True, kw_only=True)
 class PrivateRecipe:
-    """What recipes have in common whose data lie here: what was asked for, and the mechanism that keeps it."""
+    """Base of recipes whose data are local: what was asked for, and the mechanism that keeps it."""
 
     privacy: Privacy
     mechanism: Any
@@ -37,7 +37,7 @@ class PrivateRecipe:
         return {"privacy": asdict(self.privacy)}
 
     def promise_concerns(self, source: Source) -> tuple[str, ...]:
-        """What makes the promise weak."""
+        """Return what makes the promise weak."""
         return weak_promise(Budget(self.privacy.epsilon, self.privacy.delta), self.mechanism.relation, source.shape)
 
     def noise_concern(self) -> str | None:
@@ -47,7 +47,7 @@ class PrivateRecipe:
     def answer_for(
         self, problem: Any, arrays: dict[str, np.ndarray], meta: dict[str, Any]
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """What a finished run answers to ``problem``: what it stored, where that is all that was released."""
+        """Return a finished run's answer to ``problem``: what it stored, where that is all that was released."""
         return arrays, meta
 
 
@@ -61,7 +61,7 @@ class RecipeOfMechanism(PrivateRecipe):
 
     @property
     def releases(self) -> int:
-        """How many products, entries or rounds the mechanism releases."""
+        """Number of products, entries or rounds that the mechanism releases."""
         return int(self.mechanism.releases)
 
 
@@ -113,7 +113,7 @@ class PrivateRelease:
         return view
 
     def angle(self, vectors: Block | None) -> None:
-        """How far a release is from a known truth is not shown."""
+        """Show nothing: how far a release is from a known truth stays hidden."""
 
     def answer(self, state: Any, result: Any, view: Any, outcome: Any, history: list[dict[str, Any]]) -> Answer:
         """The answer made of releases and public numbers only, with the statement of what was promised."""

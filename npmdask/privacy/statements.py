@@ -27,7 +27,7 @@ FEW_MEANS = 3  # means a direction: after fewer it may still be as random as it 
 
 
 def of_release(arrays: Mapping[str, np.ndarray], statement: Mapping[str, Any]) -> Assurance:
-    """Of any private run: which kind it is, its arrays and its statement tell.
+    """State the error of any private run, of the kind that its arrays and its statement show.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ def of_release(arrays: Mapping[str, np.ndarray], statement: Mapping[str, Any]) -
 def of_plane(
     sine: float, arrays: Mapping[str, np.ndarray], statement: Mapping[str, Any], whose: str = "the clipped data"
 ) -> Assurance:
-    """Of a private power method: ``sine`` is the likely one of its released values (:func:`plane_sine`)."""
+    """State the error of a private power method; ``sine``: the likely one of its values (:func:`plane_sine`)."""
     k, p = len(arrays["values"]), statement.get("iteration_rank")
     known, spreads = _values(arrays, sine)
     numbers: dict[str, Any] = {"sine": sine, "value_spread": spreads}
@@ -72,8 +72,11 @@ def of_plane(
 
 
 def _of_covariance(arrays: Mapping[str, np.ndarray], statement: Mapping[str, Any]) -> Assurance:
-    """Of a noisy covariance. Its values are estimates of what the released vectors explain: where the plane is stated
-    ``ALONG`` deviations of the noise along a fixed vector hold all of them in 19 of 20 releases."""
+    """State the error of a noisy covariance.
+
+    Its values are estimates of what the released vectors explain: where the plane is stated ``ALONG`` deviations of the
+    noise along a fixed vector hold all of them in 19 of 20 releases.
+    """
     sine, k, d = float(statement["predicted_error"]), len(arrays["values"]), int(statement["columns"])
     off, limits = ALONG * float(np.max(arrays["value_stddevs"])), _limits("the clipped data")
     numbers: dict[str, Any] = {"sine": sine, "value_spread": off}
@@ -118,7 +121,7 @@ def plane_sine(ritz_values: np.ndarray, stddevs: Sequence[float], *, d: int, k: 
 
 
 def _inside(theta: np.ndarray, stddevs: Sequence[float], d: int, k: int) -> float:
-    """What is added in :func:`plane_sine`: a tangent."""
+    """Compute the tangent that is added in :func:`plane_sine`."""
     gaps = theta[k - 1] - theta[k:]
     if not gaps[0] > 0:
         return math.inf
@@ -134,8 +137,10 @@ def _tangent(sine: float) -> float:
 
 
 def _values(arrays: Mapping[str, np.ndarray], sine: float) -> tuple[str, float | None]:
-    """How far off the values are, where that is known and not as large as they are: two deviations of the noise on the
-    worst of them, and what is lost (or won, of noise) as the vectors are off."""
+    """Say how far off the values are, where that is known and not as large as they are.
+
+    Two deviations of the noise on the worst of them, and what is lost (or won, of noise) as the vectors are off.
+    """
     if "value_stddevs" not in arrays or sine >= LOST:
         return "", None
     off = 2 * float(np.max(arrays["value_stddevs"])) + float(np.max(np.abs(arrays["values"]))) * sine**2
@@ -147,8 +152,11 @@ def _limits(whose: str) -> str:
 
 
 def _of_alternating(arrays: Mapping[str, np.ndarray], statement: Mapping[str, Any]) -> Assurance:
-    """Of products with a matrix and its transpose in turn: the p singular values of the last one approximate those of
-    the matrix, and noise is taken as in the longer of the two sides."""
+    """State the error of products with a matrix and its transpose in turn.
+
+    The p singular values of the last one approximate those of the matrix, and noise is taken as in the longer of the
+    two sides.
+    """
     values = np.linalg.svd(arrays["factor_right"], compute_uv=False)
     longest = max(len(arrays["factor_right"]), len(arrays["factor_left"]))
     found = plane_sine(values, list(statement["noise_stddev"]), d=longest, k=len(arrays["values"]))
@@ -156,9 +164,12 @@ def _of_alternating(arrays: Mapping[str, np.ndarray], statement: Mapping[str, An
 
 
 def _of_records(arrays: Mapping[str, np.ndarray], statement: Mapping[str, Any]) -> Assurance:
-    """Of k-DP-PCA and its relatives. A direction w is asked for its mean image g: |g - w (w^T g)| over w^T g is the
-    tangent of what it still turns by, noise included; NEXT times that is the angle where no further direction has more
-    than half its value, which nothing that was released can show."""
+    """State the error of k-DP-PCA and its relatives.
+
+    A direction w is asked for its mean image g: |g - w (w^T g)| over w^T g is the tangent of what it still turns by,
+    noise included; NEXT times that is the angle where no further direction has more than half its value, which nothing
+    that was released can show.
+    """
     values, norms = np.asarray(arrays["values"]), np.asarray(arrays["residual_norms"])
     k = len(values)
     tangents = [
@@ -183,7 +194,10 @@ def _of_records(arrays: Mapping[str, np.ndarray], statement: Mapping[str, Any]) 
 
 
 def _of_tensor(arrays: Mapping[str, np.ndarray], statement: Mapping[str, Any]) -> Assurance:
-    """Of a private tensor power method: ``statement["errors"]`` are likely sines, by the noise in each last product."""
+    """State the error of a private tensor power method.
+
+    ``statement["errors"]`` are likely sines, by the noise in each last product.
+    """
     status, errors = list(statement["status"]), list(statement["errors"])
     values, stddevs = np.asarray(arrays["values"]), np.asarray(arrays["value_stddevs"])
     sines = [min(TURNED * error, 1.0) for error in errors]
@@ -214,7 +228,7 @@ def _each(sines: Sequence[float], found: Sequence[int]) -> str:
 
 
 def _others_of_release(status: Sequence[str]) -> str:
-    """What is meant by those that are not found."""
+    """Explain the components that are not found."""
     said = []
     if "open" in status:
         said.append(
@@ -231,7 +245,7 @@ def of_private_run(kind: str, arrays: Mapping[str, np.ndarray], meta: Mapping[st
 
 
 def of_copy(stddevs: Sequence[float]) -> Assurance:
-    """Of a noisy copy of a tensor. ``stddevs``: of entries with three different indices, with two, on the diagonal."""
+    """State the error of a noisy copy; ``stddevs``: of entries with three different indices, two, on the diagonal."""
     most, some, diagonal = (float(stddev) for stddev in stddevs)
     return Assurance(
         f"Nearly every entry of the copy is off by about +-{spread(most)}, 19 of 20 by less than {spread(2 * most)}; "

@@ -66,7 +66,7 @@ class TensorRecipe(RecipeOfMechanism):
         return self.algorithm.target_rank
 
     def release_noise(self, problem: Asked) -> ReleaseNoise:
-        """How loud the noise of a contraction is, each column for itself."""
+        """Compute the noise level of a contraction, each column by itself."""
         query, operator = first_query(problem), self.operator(problem.source)
         mechanism = self.mechanism_of(operator, problem.algorithm.iteration_rank, query)
         stddev = mechanism.noise_stddev(operator.prepare(query.block))
@@ -85,7 +85,7 @@ class TensorRecipe(RecipeOfMechanism):
         return replace(self.mechanism, rounding=operator.rounding(p), scores=query.scores)
 
     def values_are(self, source: Source) -> str:
-        """What the released values are, in words."""
+        """Describe in words what the released values are."""
         return "weights of the components, T(v, v, v) less what was found before"
 
     def answer(
@@ -103,7 +103,7 @@ class TensorRecipe(RecipeOfMechanism):
     def statement(
         self, source: Source, state: PrivateTensorState, result: Result, history: list[dict[str, Any]]
     ) -> dict[str, Any]:
-        """What is promised, and what it cost, in public numbers."""
+        """Return what is promised and what it cost, in public numbers."""
         return public_statement(self.privacy, self.relation, self.mechanism) | {
             "releases": self.releases,
             "columns_released": self.releases * self.algorithm.restarts,

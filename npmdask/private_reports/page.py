@@ -42,7 +42,7 @@ class Heights(NamedTuple):
 
 
 def _is_histogram(released: dict[str, Any]) -> bool:
-    """Whether a release is of a histogram: its noise is on counts."""
+    """Say whether a release is of a histogram: its noise is on counts."""
     return str(released["release"]).startswith("range")
 
 
@@ -65,7 +65,7 @@ ENTRIES = {"product": "entry of a product", "contraction": "entry of a contracti
 
 
 def _norm_of_noise(released: dict[str, Any], d: int, p: int) -> float:
-    """Of the noise: as a matrix, or of a tensor, where every column is for itself, of one column or score."""
+    """Compute the norm of the noise: of a matrix, or of one column or score of a tensor, each of which is by itself."""
     if released["release"] == RELEASE_KIND:
         return noise_norm(released["noise_stddev"] / 2**0.5, d)
     rows, columns = {"contraction": (d, 1), "scores": (1, 1)}.get(str(released["release"]), (d, p))

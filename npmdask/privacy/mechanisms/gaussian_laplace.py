@@ -49,7 +49,7 @@ CALIBRATIONS = ("exact", "paper")
 
 @dataclass(frozen=True, kw_only=True)
 class PrivateMechanism(ABC):
-    """What Gaussian and Laplace noise have in common.
+    """Base of the Gaussian and the Laplace mechanism.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ class PrivateMechanism(ABC):
         return "product"
 
     def event(self) -> dict[str, Any]:
-        """What a ledger writes down: public, and all that the noise depends on besides X, the step and the key."""
+        """Return the entry for a ledger: public, and all that the noise depends on besides X, the step and the key."""
         return {
             "mechanism": self.name,
             "private": True,
@@ -142,11 +142,11 @@ class PrivateMechanism(ABC):
         }
 
     def charge(self) -> Charge:
-        """What all releases cost together, whatever the blocks will be: within the budget."""
+        """Return the cost of all releases together, whatever the blocks will be: within the budget."""
         return self._charge() + sampler_slack()
 
     def sensitivity(self, block: Block, *, rows: int | None = None) -> float:
-        """How far what is released can move at this X, arithmetic included, rounded up; in units of the product.
+        """Bound how far a release can move at this X, arithmetic included, rounded up; in units of the product.
 
         ``rows``: of the product, where they are not those of the block (a rectangular A).
         """
@@ -346,7 +346,7 @@ class SymmetricGaussian(PrivateGaussian):
         return RELEASE_KIND
 
     def sensitivity(self, block: Block, *, rows: int | None = None) -> float:
-        """How far the matrix can move in Frobenius norm, arithmetic included; ``block``: the identity."""
+        """Bound how far the matrix can move in Frobenius norm, arithmetic included; ``block``: the identity."""
         exact = self.relation.of_matrix(len(block))
         return up(up(exact * up(1.0 + self.rounding.relative)) + self.rounding.l2)
 
@@ -499,7 +499,7 @@ class TensorGaussian:
         return np.concatenate(released, axis=1)
 
     def each(self, block: Block) -> PrivateGaussian:
-        """What every single column of this public block is released by."""
+        """Return the mechanism that releases every single column of this public block."""
         if self.calibration == "paper" or self.columns == 1:
             return self.single
         relation = self.single.relation
@@ -514,11 +514,11 @@ class TensorGaussian:
         return replace(self.single, relation=replace(relation, share=min(share, 1.0)), rounding=rounding)
 
     def event(self) -> dict[str, Any]:
-        """What a ledger writes down; ``releases`` are the K that are charged."""
+        """Return the entry for a ledger; ``releases`` are the K that are charged."""
         return {**self.single.event(), "columns": int(self.columns), "steps": int(self.steps)}
 
     def charge(self) -> Charge:
-        """What all K releases cost together, whatever the blocks will be: within the budget."""
+        """Return the cost of all K releases together, whatever the blocks will be: within the budget."""
         return self.single.charge()
 
     def noise_stddevs(self, block: Block) -> np.ndarray:
@@ -602,17 +602,17 @@ class EntriesGaussian:
 
     @property
     def stddevs(self) -> tuple[float, float, float]:
-        """Of the noise on entries with three different indices, with two that are equal, and on the diagonal."""
+        """Stddevs of the noise on entries with three different indices, with two equal ones, and on the diagonal."""
         nowhere = np.zeros((1, 1))
         six, three, one = (kind.noise_stddev(nowhere) for kind in self.kinds)
         return six, three, one
 
     def charge(self) -> Charge:
-        """What the noisy tensor costs."""
+        """Return the cost of the noisy tensor."""
         return self.kinds[0].charge()
 
     def event(self) -> dict[str, Any]:
-        """What a ledger writes down."""
+        """Return the entry for a ledger."""
         return {**self.kinds[0].event(), "mechanism": self.name, "stddevs": list(self.stddevs)}
 
     def release(self, values: np.ndarray, *, place: tuple[int, int, int], entropy: Entropy) -> np.ndarray:
@@ -638,8 +638,9 @@ class EntriesGaussian:
 
 
 def unique_entries(shape: tuple[int, ...], place: tuple[int, int, int]) -> tuple[np.ndarray, np.ndarray]:
-    """Of every entry of a block: where (flat) its first mirror image within the block is, and how many of its indices
-    equal another one (0: none, 1: two of the three are equal, 2: all).
+    """Find the first mirror image of every entry of a block, and how many of its indices equal another one.
+
+    The image is a flat place within the block; the count is 0 for none, 1 where two of the three are equal, 2 for all.
 
     Raises
     ------

@@ -31,7 +31,7 @@ _LABEL = b"npmdask keystream 1\0"
 
 
 class _Secret:
-    """What both classes below must not do: show, copy or pickle themselves."""
+    """Base of the classes below, which refuse to show, copy or pickle themselves."""
 
     __slots__ = ()
 

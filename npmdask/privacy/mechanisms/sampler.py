@@ -75,7 +75,7 @@ def rounded_laplace(scale: int, shape: tuple[int, ...], stream: Keystream) -> np
 
 
 def sampler_slack() -> Charge:
-    """What any number of samples of any scale cost beyond the continuous mechanism: nothing (error budget above)."""
+    """Return the cost of any number of samples beyond the continuous mechanism: nothing (error budget above)."""
     return Charge()
 
 
@@ -203,7 +203,7 @@ def _exact_step(law: _Law, bits: _Bits) -> int:
 
 
 def _exact_accept(law: _Law, k: int, u: _Bits, v: _Bits) -> bool:
-    """Whether ``v < exp(-exponent(k, u))``."""
+    """Decide exactly whether ``v < exp(-exponent(k, u))``."""
     more = 64
     while True:
         more *= 2
