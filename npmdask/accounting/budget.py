@@ -137,7 +137,7 @@ class Budget:
 @dataclass(frozen=True)
 class Charge:
     """
-    What releases cost together: three numbers that add over releases, runs and interleaved processes.
+    Cost of releases together: three numbers that add over releases, runs and interleaved processes.
 
     Parameters
     ----------

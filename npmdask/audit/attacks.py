@@ -102,7 +102,7 @@ def _evidence(publication: Publication, norm: str) -> Values:
 
 
 def collision(transcript: Transcript) -> Values:
-    """Whether two publications of a run carry the same noise under A', rather than under A.
+    """Score whether two publications of a run carry the same noise under A', rather than under A.
 
     For two equal shapes, Y_i - f_i and Y_j - f_j are divided by their scales and compared. Reused noise makes the two
     equal up to the grid in the true world only. The score is the log of the smallest difference under A over that
@@ -133,7 +133,7 @@ def _noise(publication: Publication, world: str) -> Values:
 
 
 def path_loss(transcript: Transcript, norm: str) -> Values:
-    """What the run really spent, with no sampling error: one number a run, to be held to the claim.
+    """Compute what the run really spent, with no sampling error: one number a run, to be held to the claim.
 
     Gaussian: mu = sqrt(sum ||f - f'||_F^2 / stddev^2); Laplace: epsilon = sum ||f - f'||_1 / scale; over everything
     that became durable. inf if the worlds differ in something that carries no noise. A missing sqrt(2), a wrong number
@@ -152,7 +152,7 @@ def _spent(publication: Publication, norm: str) -> Values:
 
 
 def repeated_noise(transcript: Transcript, world: str) -> bool:
-    """Whether two publications of a run on the data of ``world`` carry the same noise, up to a millionth of its scale.
+    """Say whether two publications of a run in ``world`` carry the same noise, up to a millionth of its scale.
 
     Of two blocks of two entries or more this happens by chance with probability below 1e-12 in a run.
     """
@@ -161,7 +161,7 @@ def repeated_noise(transcript: Transcript, world: str) -> bool:
 
 
 def off_grid(transcript: Transcript) -> bool:
-    """Whether a release is not a multiple of its public grid: low bits of floats tell where they came from.
+    """Say whether a release is not a multiple of its public grid: low bits of floats tell where they came from.
 
     Noise drawn as floats leaves on the sum the trace of both terms (Mironov, CCS 2012); on a grid there are no such
     bits.

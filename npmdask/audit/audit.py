@@ -70,7 +70,7 @@ NO_SUM = (0.0, False)
 
 @dataclass(frozen=True)
 class AuditedRun:
-    """What all checks need of a run: its two scores, what it spent, whether noise came twice, how many releases."""
+    """Facts of a run that all checks need: two scores, what it spent, whether noise came twice, how many releases."""
 
     ratio: float
     collision: float
@@ -119,7 +119,7 @@ def _seen(run: Run, world: str) -> AuditedRun:
 
 
 def _loss(path: OraclePath, total: PrivacyLoss) -> float:
-    """What a run spent: mu, or epsilon at what labels of one world leave of delta."""
+    """Compute what a run spent: mu, or epsilon at what labels of one world leave of delta."""
     if path.gaussian:
         return math.sqrt(total.mu_squared) if total.epsilon == total.delta == 0 else math.inf
     left = path.budget.delta - total.delta
@@ -128,7 +128,7 @@ def _loss(path: OraclePath, total: PrivacyLoss) -> float:
 
 
 def _path_wise_of_oracle(path: OraclePath, seen: list[AuditedRun], loss: float) -> Iterator[str]:
-    """What is certain, whatever the noise came out as."""
+    """Report the problems of an oracle that are certain, whatever the noise came out as."""
     if loss > path.claimed * ALLOWANCE:
         yield f"path-wise check: a run published {loss:.4g}, claimed was {path.claimed:.4g}"
     elif loss > path.charged * ALLOWANCE:
@@ -228,7 +228,7 @@ def examine(path: ReleasePath, budget: Budget, *, runs: int, together: bool = Tr
 
 
 def _path_wise(path: ReleasePath, here: Transcript, there: Transcript, spent: float, claimed: float) -> Iterator[str]:
-    """What is certain, whatever the noise came out as."""
+    """Report the problems that are certain, whatever the noise came out as."""
     charge = path.mechanism.charge()
     charged = charge.mu if path.mechanism.norm == "l2" else charge.epsilon
     loss = f"{spent:.4g}" if math.isfinite(spent) else "something without any noise"
@@ -312,7 +312,7 @@ def _require_offered(mechanisms: Sequence[str], relations: Sequence[Relation]) -
 
 
 def _offered_for(mechanism: str, relation: Relation) -> bool:
-    """Whether what the mechanism noises is released of such data."""
+    """Say whether the mechanism is offered for such data."""
     if mechanism == "covariance":
         return not {"samples", "symmetric"}.isdisjoint(relation.kinds)
     return mechanism == "gaussian" or not isinstance(relation, TensorRelation)

@@ -79,7 +79,7 @@ IMPOSSIBLE = -1e3  # log-probability of what cannot happen, or nearly so: finite
 
 @dataclass(frozen=True)
 class Heaviest:
-    """What is published of a histogram.
+    """Law of what is published of a histogram.
 
     Parameters
     ----------
@@ -95,18 +95,18 @@ class Heaviest:
 
     @classmethod
     def of_counts(cls, histogram: GaussianHistogram, counts: np.ndarray) -> Heaviest:
-        """Of a histogram with a public number of bins."""
+        """Make the law of a histogram with a public number of bins."""
         labels = np.arange(histogram.bins)
         return cls(labels, counts, "gaussian", float(histogram.stddev), histogram.threshold)
 
     @classmethod
     def of_labels(cls, histogram: StabilityHistogram, labels: np.ndarray) -> Heaviest:
-        """Of a histogram of bins that are not empty."""
+        """Make the law of a histogram of bins that are not empty."""
         found, counts = np.unique(labels[labels != NOWHERE], return_counts=True)
         return cls(found, counts, "laplace", 2 / histogram.epsilon, histogram.threshold)
 
     def log_probability(self, label: int | None) -> float:
-        """Of publishing ``label``, or nothing (None)."""
+        """Compute the log-probability of publishing ``label``, or nothing (None)."""
         if label is None:
             most = math.ceil(self.threshold) - 1 if self.law == "gaussian" else self.threshold
             return max(float(self._log_cdf(most - self.counts).sum()), IMPOSSIBLE)
@@ -120,7 +120,7 @@ class Heaviest:
         return max(math.log(max(float(here @ np.exp(below)), 1e-300)), IMPOSSIBLE)
 
     def _ties(self, place: int) -> Values:
-        """What a bin must stay below the winner by: 1 before it, 0 behind; where cells are coarse, half a cell."""
+        """Return how far a bin must stay below the winner: 1 before it, 0 behind; in coarse cells, half a cell."""
         if self.law == "gaussian" and self.step == 1:
             return np.where(np.arange(len(self.counts) - 1) < place, 1.0, 0.0)
         return np.full(len(self.counts) - 1, self.step / 2)
@@ -163,8 +163,10 @@ class ObservedRelease:
 
 @dataclass(frozen=True)
 class PrivacyLoss:
-    """What releases really cost between two worlds: mu^2 of Gaussian noise, epsilon of Laplace noise, and the
-    probability of a label that the other world cannot show."""
+    """Privacy loss that releases really cause between two worlds.
+
+    mu^2 of Gaussian noise, epsilon of Laplace noise, and the probability of a label that the other world cannot show.
+    """
 
     mu_squared: float = 0.0
     epsilon: float = 0.0
@@ -175,7 +177,7 @@ class PrivacyLoss:
 
 
 def spent(told: ObservedRelease) -> PrivacyLoss:
-    """Of one release."""
+    """Compute the privacy loss of one release."""
     mechanism = told.query.mechanism
     if isinstance(mechanism, ClippedMean):
         return PrivacyLoss(mu_squared=_squares(told) / mechanism.units**2)
@@ -255,7 +257,7 @@ def _of_paper_mean(mechanism: PaperMean, told: ObservedRelease) -> PrivacyLoss:
 
 
 def _of_labels(histogram: StabilityHistogram, here: np.ndarray, there: np.ndarray) -> PrivacyLoss:
-    """Of bins that both worlds have epsilon; of those that one has, the probability to be seen."""
+    """Compute the loss of labels: epsilon of bins in both worlds; of bins in one, the probability to be seen."""
     held = [labels[labels != NOWHERE] for labels in (here, there)]
     found, where = np.unique(np.concatenate(held), return_inverse=True)
     counts = np.array([np.bincount(part, minlength=len(found)) for part in np.split(where, [len(held[0])])])
@@ -405,7 +407,7 @@ CHUNK, CHUNKS = 3, 2  # records at least, and about how many of them
 
 
 def summary_of(query: BatchQuery, records: np.ndarray) -> np.ndarray:
-    """What a pass over the batch of ``query`` returns; ``records`` (n x d, or n x d x d) are the whole data set."""
+    """Compute the summary of the batch of ``query``; ``records`` (n x d, or n x d x d) are the whole data set."""
     return query.mechanism.summary(_images(query, records), query.centre)
 
 
@@ -467,7 +469,7 @@ class Once:
 
 
 class OraclePath:
-    """What is audited. A mutant overrides one method, or is given another oracle.
+    """Private path of an oracle under audit. A mutant overrides one method, or is given another oracle.
 
     Parameters
     ----------
@@ -508,7 +510,7 @@ class OraclePath:
         return query
 
     def summaries(self, query: BatchQuery) -> tuple[np.ndarray, np.ndarray]:
-        """Of both worlds. The first query of all runs is the same: one pass for them."""
+        """Return the summaries of both worlds. The first query of all runs is the same: one pass for them."""
         if query.number:
             return summary_of(query, self.pair.here), summary_of(query, self.pair.there)
         if query.purpose not in self._first:
@@ -516,7 +518,7 @@ class OraclePath:
         return self._first[query.purpose]
 
     def by_pass(self, query: BatchQuery, records: np.ndarray) -> np.ndarray:
-        """What the operator of a pass makes of ``records``; what a mutant changes."""
+        """Compute the summary by the operator of a pass over ``records``; a mutant changes this."""
         return summary_by_pass(query, records)
 
     def fragile(self) -> Iterator[str]:
@@ -545,7 +547,7 @@ class OraclePath:
 
 
 def _adds_up(query: BatchQuery, records: np.ndarray) -> bool:
-    """Whether summaries of parts of the batch, in the opposite order, add up to that of the whole, bit for bit."""
+    """Say whether summaries of parts of the batch, in the opposite order, add up to that of the whole, bit for bit."""
     batch = _images(query, records)
     whole, turned = query.mechanism.summary(batch, query.centre), batch[::-1].copy()
     parts = [query.mechanism.summary(turned[i : i + 3], query.centre) for i in range(0, len(batch), 3)]
@@ -562,7 +564,7 @@ SURE = 3.0  # times the threshold, or scales of noise above it: where a bin is s
 
 
 def tight_path(relation: Relation, budget: Budget, steps: int, *, reuse: bool = True) -> Iterator[OraclePath]:
-    """With three times the records that a bin needs to be seen, so that a range is found in nearly every step."""
+    """Yield paths with three times the records that a bin needs to be seen, so that nearly every step finds a range."""
     oracle = TightOracle(
         records=2**20, target_rank=RANK, steps=steps, budget=budget, largest=LARGEST, relation=relation, reuse=reuse
     )
@@ -728,7 +730,7 @@ ALL_RECORDS = (
 
 
 def offered(name: str, relation: str) -> bool:
-    """Whether ``name`` promises anything under ``relation``: adding a record shifts batches that are cut by index."""
+    """Say whether ``name`` promises anything under ``relation``: adding a record shifts batches cut by index."""
     return relation in RELATIONS and (relation != "record_add_remove" or name in ALL_RECORDS)
 
 

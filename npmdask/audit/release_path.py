@@ -226,7 +226,7 @@ Summing = Callable[[np.ndarray], np.ndarray]
 
 
 def moves_others(sums: Summing, records: np.ndarray, record: np.ndarray, relation: str) -> bool:
-    """Whether ``record`` in front of ``records``, or in place of the first, moves exact sums by more than its term."""
+    """Say whether ``record``, put before ``records`` or for the first, moves exact sums by more than its term."""
     if relation == "record_add_remove":
         moved, own = sums(np.concatenate([record[None], records])) - sums(records), sums(record[None])
     else:
@@ -289,7 +289,7 @@ OperatorOf = Callable[[Instance, NDArray[np.float64]], Any]
 
 
 class ReleasePath:
-    """What is audited. A mutant overrides one method, or is given another mechanism or operator.
+    """Private path of a release under audit. A mutant overrides one method, or is given another mechanism or operator.
 
     Parameters
     ----------

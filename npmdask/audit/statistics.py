@@ -46,7 +46,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Counts:
-    """How many of ``runs`` scores of one attack exceeded each threshold, in the world A and in the world A'."""
+    """Counts of the ``runs`` scores of one attack above each threshold, in the world A and in the world A'."""
 
     false: tuple[int, ...]
     true: tuple[int, ...]
@@ -75,7 +75,7 @@ def count(scores: tuple[Scores, Scores], thresholds: Sequence[float]) -> Counts:
 
 
 def thresholds(norm: str, claimed: float) -> list[float]:
-    """Of the log-likelihood ratio. 0 is best for mu; the others lie where epsilon shows.
+    """Return thresholds of the log-likelihood ratio. 0 is best for mu; the others lie where epsilon shows.
 
     Gaussian: the ratio is N(-+mu^2/2, mu^2), so a world is left by 2.5 standard deviations. Laplace: it never leaves
     [-epsilon, epsilon], and the ends have positive probability.
@@ -104,7 +104,7 @@ def at_most(successes: int, runs: int, alpha: float) -> float:
 
 
 def mu_interval(attacks: Sequence[Counts], alpha: float) -> Interval:
-    """Where mu lies with confidence 1 - ``alpha``, according to the attack that shows most.
+    """Compute the interval of mu with confidence 1 - ``alpha``, according to the attack that shows most.
 
     Four bounds for each threshold of each attack; of each attack the best at either end.
     """
@@ -134,7 +134,7 @@ def epsilon_lower_bound(attacks: Sequence[Counts], delta: float, alpha: float) -
 
 
 def _epsilon_of(fpr: Interval, tpr: Interval, delta: float) -> float:
-    """Of the test and of the test turned around; both use the same two ends."""
+    """Bound epsilon from below by the test and by the test turned around; both use the same two ends."""
     return max(_log_ratio(tpr.low - delta, fpr.high), _log_ratio(1 - fpr.high - delta, 1 - tpr.low))
 
 
@@ -202,12 +202,12 @@ class Finding:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing was found."""
+        """True if nothing was found."""
         return not self.problems
 
     @property
     def attained(self) -> float:
-        """What share of the claimed loss this pair of neighbours can show at all."""
+        """Share of the claimed loss that this pair of neighbours can show at all."""
         return self.path_loss / self.claimed
 
     @property

@@ -46,7 +46,7 @@ RELATIONS: tuple[Relation, ...] = (*BY_INDEX, "record_add_remove")
 
 @dataclass(frozen=True)
 class Promise:
-    """What all releases of a run together promise; ``mu`` of Gaussian differential privacy if that is all there is.
+    """Promise of all releases of a run together; ``mu`` of Gaussian differential privacy if that is all there is.
 
     ``verified`` is False where the numbers are a paper's and exact accounting does not give them: ``remark`` says what
     it gives instead.
@@ -94,7 +94,7 @@ def require_by_index(relation: str) -> Relation:
 
 
 def moved_counts(relation: Relation) -> int:
-    """How many counts of a histogram of records move by one: two if a record is replaced by any other.
+    """Return how many counts of a histogram of records move by one: two if a record is replaced by any other.
 
     A record of zeros is in no bin, so one that is zeroed out leaves a bin and enters none, as one that is removed.
     """
@@ -102,7 +102,7 @@ def moved_counts(relation: Relation) -> int:
 
 
 def sum_sensitivity(relation: Relation, radius: float) -> float:
-    """How far (2-norm) one neighbour moves a sum of terms of norm at most ``radius``; the term of zeros is zero."""
+    """Bound how far (2-norm) one neighbour moves a sum of terms of norm at most ``radius``; zeros have the term zero."""
     return 2 * radius if relation == "record_replace" else radius
 
 
@@ -205,7 +205,7 @@ State = TypeVar("State")
 
 
 class BatchMechanism(Protocol):
-    """What is released of the images of a batch. Its fields are public numbers.
+    """Mechanism that releases the images of a batch. Its fields are public numbers.
 
     ``additive``: summaries of parts of a batch add up to that of the batch, so a batch need not be held at once.
     """
@@ -220,7 +220,7 @@ class BatchMechanism(Protocol):
 
 @dataclass(frozen=True)
 class BatchQuery:
-    """What an oracle asks next; public, every part of it.
+    """Next question of an oracle; public, every part of it.
 
     Parameters
     ----------

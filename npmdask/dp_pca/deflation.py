@@ -45,7 +45,7 @@ class Deflation(Generic[State]):
         return DeflationState(found, self.oracle.init(found, None), 0)
 
     def query(self, state: DeflationState[State]) -> BatchQuery:
-        """What is asked next. Not after ``finished``."""
+        """Return the next question. Not after ``finished``."""
         return replace(self.oracle.query(state.inner), number=state.answers)
 
     def update(self, state: DeflationState[State], answer: Answer) -> DeflationState[State]:
@@ -63,7 +63,7 @@ class Deflation(Generic[State]):
         return state.found.shape[1] == self.oracle.target_rank
 
     def promise(self) -> Promise:
-        """Of all rounds together."""
+        """Return the promise of all rounds together."""
         return self.oracle.promise()
 
 
@@ -75,7 +75,7 @@ class Deflation(Generic[State]):
 
 @dataclass(frozen=True, kw_only=True)
 class RoundsState:
-    """How many answers there were, the state of the deflation, and the value of every direction as released.
+    """State of the rounds: how many answers there were, the deflation, and the value of every direction as released.
 
     ``ritz_values`` (k): w^T g of the last mean g that was released for w in that round, an estimate of w^T M w;
     ``residual_norms`` (k): |g - w (w^T g)|, mostly noise once a round has settled.
@@ -124,7 +124,7 @@ class DeflationRounds:
         return Deflation(self.oracle)
 
     def query(self, state: RoundsState) -> Query:
-        """What is asked next; the block is [w, centre, U] (d x (2 + j))."""
+        """Return the next question; the block is [w, centre, U] (d x (2 + j))."""
         asked = self._deflation.query(state.deflation)
         return Query(pack_query(asked.vector, asked.centre, asked.found), batch=asked)
 
@@ -164,7 +164,7 @@ class DeflationRounds:
 
 
 def oracle_answer(released: np.ndarray) -> Answer:
-    """What an oracle learns of a release as the driver knows it."""
+    """Convert a release, as the driver has it, to the answer that an oracle takes."""
     if released.ndim == 2:
         return released[:, 0].copy()
     return float(released[0]) if len(released) else None

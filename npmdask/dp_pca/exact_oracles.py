@@ -188,18 +188,18 @@ class TightOracle:
 
     @property
     def remembered(self) -> int:
-        """What was asked, and what was answered, in every step."""
+        """Number of questions and answers that are kept, of every step."""
         return 2 * self.target_rank * self.steps
 
     def widest_noise(self) -> float:
-        """Of images as long as ``largest`` allows, in the step that has least of the budget."""
+        """Return the largest noise: of images as long as ``largest`` allows, in the step with least of the budget."""
         return max(self._mean(step, self.largest).stddev for step in range(1, self.target_rank * self.steps + 1))
 
     def promise(self) -> Promise:
         return promise_of(self.charge(), self.relation, self.budget.delta)
 
     def charge(self) -> Charge:
-        """Of the whole run, within the budget: the sum over steps that share records, else the largest."""
+        """Return the cost of the run, within the budget: the sum over steps that share records, else the largest."""
         each = [self._charge(step) for step in range(1, self.target_rank * self.steps + 1)]
         return sum(each, Charge()) if self.reuse else parallel(each)
 
@@ -215,7 +215,7 @@ class TightOracle:
         return self.multiplier * SAFELY / math.sqrt(share * self._part(step))
 
     def _part(self, step: int) -> float:
-        """Of the mu^2 of the run, for one step."""
+        """Return the part of the run's mu^2 that one step gets."""
         if not self.reuse:
             return 1.0
         weights = [self.growth**t for t in range(self.steps)]

@@ -260,7 +260,7 @@ class DPOjas(OjaOracle):
         return replace(exact, verified=verified, remark=remarks.get(self.noise, ""))
 
     def charge(self) -> Charge:
-        """Of the run: all releases of all records, or the dearest batch, or what a shuffle makes of all batches."""
+        """Return the cost of the run: of all releases of all records, of the dearest batch, or of a shuffle of batches."""
         if self.noise == "reuse":
             return gaussian_charge(self.alpha, self.releases)
         if self.noise == "shuffle" and self.alpha < gaussian_multiplier(self.budget, 1):
@@ -342,7 +342,7 @@ class ModifiedDPPCA(OjaOracle):
 
     @property
     def _share(self) -> tuple[float, float]:
-        """Of the budget, for each of the two calls."""
+        """Budget (epsilon, delta) of each of the two calls."""
         share = 1.0 if self.halves == "disjoint" else 0.5
         return share * self.budget.epsilon, share * self.budget.delta
 

@@ -73,7 +73,7 @@ class StabilityHistogram:
 
     @property
     def threshold(self) -> float:
-        """What a noisy count must reach to be seen at all."""
+        """Least noisy count of a bin that is seen at all."""
         return hist_threshold(self.epsilon, self.delta).value
 
     def heaviest(self, labels: np.ndarray, noise: Noise, purpose: str) -> int | None:
@@ -121,7 +121,7 @@ class LaplaceHistogram:
 
     @property
     def threshold(self) -> float:
-        """What the heaviest noisy count must reach: above the noise of ``bins`` empty ones."""
+        """Least value of the heaviest noisy count that is accepted: above the noise of ``bins`` empty ones."""
         return self.scale / COUNT * math.log(max(self.bins / (2 * self.fail_prob), 1.0))
 
     def counts(self, labels: np.ndarray) -> np.ndarray:
@@ -166,7 +166,7 @@ class GaussianHistogram:
 
     @property
     def threshold(self) -> float:
-        """What the heaviest noisy count must reach: above the noise of ``bins`` empty ones."""
+        """Least value of the heaviest noisy count that is accepted: above the noise of ``bins`` empty ones."""
         return -self.stddev * float(ndtri(self.fail_prob / self.bins))
 
     def counts(self, labels: np.ndarray) -> np.ndarray:
@@ -242,7 +242,7 @@ class ClippedMean:
 
     @property
     def stddev(self) -> float:
-        """Of the noise on every coordinate of the mean."""
+        """Standard deviation of the noise on every coordinate of the mean."""
         return self.units * self.grid / self.count
 
     def summary(self, images: np.ndarray, centre: np.ndarray) -> np.ndarray:
@@ -325,7 +325,7 @@ class PaperMean:
         return 2**0.25 * K * math.sqrt(self.spread) * math.log(25) ** a
 
     def radius(self, d: int) -> float:
-        """What coordinates are clipped to, on either side of their centre."""
+        """Compute the distance from their centre, on either side, that coordinates are clipped to."""
         K, a = self.tail
         return 3 * K * math.sqrt(self.spread) * math.log(self.count * d / self.fail_prob) ** a
 
@@ -334,7 +334,7 @@ class PaperMean:
         return 4 * self.radius(d) * math.sqrt(2 * d * math.log(2.5 / self.delta)) / (self.epsilon * self.count)
 
     def histogram(self, d: int) -> StabilityHistogram:
-        """Of one of d coordinates: epsilon / (4 sqrt(2 d ln(4 / delta))) and delta / (4 d)."""
+        """Return the histogram of one of d coordinates: epsilon / (4 sqrt(2 d ln(4 / delta))) and delta / (4 d)."""
         return StabilityHistogram(epsilon=histogram_epsilon(self.epsilon, self.delta, d), delta=self.delta / (4 * d))
 
     def located(self, images: np.ndarray, noise: Noise, purpose: str) -> np.ndarray:
@@ -379,7 +379,7 @@ def histogram_epsilon(epsilon: float, delta: float, d: int) -> float:
 
 
 def paper_mean_cost(epsilon: float, delta: float) -> tuple[Charge, float]:
-    """What PrivMean costs, replacing a record, in any number d of dimensions: a Gaussian charge, and a delta besides.
+    """Return the cost of PrivMean, replacing a record, in any dimension d: a Gaussian charge, and a delta besides.
 
     The d histograms are (epsilon_d, delta / (16 d))-DP: deltas add up, and d epsilon_d^2 is the same for all d. As
     Gaussian releases they add up to less than advanced composition says; d = 1 is the dearest, if by little.
@@ -525,7 +525,7 @@ class DistanceRange:
 
 
 def _top_eigenvalues(groups: np.ndarray) -> np.ndarray:
-    """Of (1 / b) G^T G for every group G (b x d), from the smaller of its two Gram matrices.
+    """Compute the largest eigenvalue of (1 / b) G^T G for every group G (b x d), from the smaller Gram matrix.
 
     Infinite for a group whose product overflows: an eigensolver that gives up would tell of one record.
     """

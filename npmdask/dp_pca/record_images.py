@@ -31,7 +31,7 @@ LEAST, LARGEST = 2.0**-500, 2.0**500  # of the largest entry of a record that is
 
 
 class Summing(Protocol):
-    """What is needed of a mechanism: what it sums of images (b x d), and whether sums of parts add up."""
+    """Part of a mechanism that a pass needs: what it sums of images (b x d), and whether sums of parts add up."""
 
     additive: ClassVar[bool]
 

@@ -82,7 +82,7 @@ class BatchRelease:
 
     @property
     def image_norm(self) -> float | None:
-        """What differences from the centre are clipped to in 2-norm, if they are."""
+        """Bound that differences from the centre are clipped to in 2-norm; None if they are not."""
         return getattr(self.query.mechanism, "radius", None) if self.query.mechanism.additive else None
 
     @property
@@ -143,7 +143,7 @@ NEEDED = {
 
 @dataclass(frozen=True, kw_only=True)
 class OracleQuestion:
-    """What is public of a run before it starts.
+    """Public parameters of a run before it starts.
 
     Parameters
     ----------
@@ -205,7 +205,7 @@ def _kind(name: str, options: dict[str, Any]) -> type[Any]:
 
 
 def _public(kind: type[Any], question: OracleQuestion) -> dict[str, Any]:
-    """What the run says, for those parameters that this kind of oracle has."""
+    """Return what the run gives for those parameters that this kind of oracle has."""
     bound = {} if question.largest is None else {"largest": question.largest, "radius": question.largest}
     said = {
         **({} if question.relation == GUESSED else {"records": question.records}),
@@ -257,7 +257,7 @@ class RecordsRecipe(RecipeOfMechanism):
         return self.mechanism.oracle
 
     def release_noise(self, problem: Asked) -> ReleaseNoise:
-        """How loud the noise is on images as long as clip_norm allows."""
+        """Compute the noise level on images as long as clip_norm allows."""
         widest = self.oracle.widest_noise()
         norm = None if widest is None else gaussian_norm(widest, self.algorithm.dimension, 1)
         return ReleaseNoise(first=widest, later=widest, smallest=norm)
@@ -288,7 +288,7 @@ class RecordsRecipe(RecipeOfMechanism):
         )
 
     def operator(self, source: Source) -> RecordImages:
-        """Of the first query, which is as large as any: what memory is planned for."""
+        """Return the operator of the first query, for which memory is planned: it is as large as any."""
         first = self.algorithm.query(self.algorithm.init(source.dimension, rng=np.random.default_rng(0)))
         reader: Any = source.reader
         every = RecordImages(reader=reader, side=source.side, rows=range(source.shape[0]), view=self.public_rule.view)
@@ -299,7 +299,7 @@ class RecordsRecipe(RecipeOfMechanism):
         return BatchRelease(query=query.batch)
 
     def values_are(self, source: Source) -> str:
-        """What the released values are, in words."""
+        """Describe in words what the released values are."""
         number = "their number" if self.relation.public_rows else "the public guess of their number"
         return f"means of clipped images, divided by {number}: too low where much was clipped"
 
@@ -315,7 +315,7 @@ class RecordsRecipe(RecipeOfMechanism):
         return arrays, self.statement(source, history)
 
     def statement(self, source: Source, history: list[dict[str, Any]]) -> dict[str, Any]:
-        """What is promised, and what it cost, in public numbers."""
+        """Return what is promised and what it cost, in public numbers."""
         means = [step for step in history if not step["release"].startswith("range")]
         return public_statement(self.privacy, self.relation, self.mechanism) | {
             "releases": len(history),

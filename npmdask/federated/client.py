@@ -45,7 +45,7 @@ ALIVE = ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPC
 
 @dataclass
 class Traffic:
-    """What crossed: numbers of the blocks, and bytes of the bodies that held them."""
+    """Traffic of a run: numbers of the blocks, and bytes of the bodies that held them."""
 
     numbers: int = 0
     bytes_sent: int = 0
@@ -88,11 +88,11 @@ class NodeConnections:
             raise BadInputError(f"{self.urls[which]} does not respond as a node: {error}") from None
 
     def get(self, which: int, path: str, most: int = LARGEST_SENTENCE) -> bytes:
-        """What node ``which`` tells at a path."""
+        """Get what node ``which`` serves at a path."""
         return self._patiently(which, "GET", path, b"", most)
 
     def ask(self, which: int, block: Block) -> tuple[Block, int]:
-        """What node ``which`` releases for this step and X (d x p), and how many bytes that was.
+        """Ask node ``which`` for this step and X (d x p); return its release, and how many bytes that was.
 
         Raises
         ------

@@ -68,7 +68,7 @@ class Group:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Of the sum, d x d."""
+        """Shape of the sum, d x d."""
         return self.announced[0].columns, self.announced[0].columns
 
     @property
@@ -155,7 +155,7 @@ class NodesRecipe:
 
     @property
     def private(self) -> bool:
-        """Whether any of the nodes adds noise."""
+        """True if any of the nodes adds noise."""
         return any(mechanism is not None for mechanism in self.mechanisms)
 
     @property
@@ -173,7 +173,7 @@ class NodesRecipe:
         return {"nodes": {a.node: a.as_dict() for a in self.group.announced}}
 
     def release_noise(self, problem: Asked) -> ReleaseNoise:
-        """How loud the noise of all nodes together is at the public start block."""
+        """Compute the noise level of all nodes together at the public start block."""
         summed = self.noise_stddev(first_query(problem).block)
         norm = gaussian_norm(summed / self.scale, problem.d, problem.algorithm.iteration_rank)
         return ReleaseNoise(first=summed, later=summed, smallest=self._as_released(norm, problem.source))
@@ -193,7 +193,7 @@ class NodesRecipe:
         return math.sqrt(scaled) if source.kind == "sparse" else scaled
 
     def promise_concerns(self, source: Source) -> list[str]:
-        """What makes promises weak: each sentence once, with the nodes that it is about."""
+        """Return what makes promises weak: each sentence once, with the nodes that it is about."""
         about: dict[str, list[str]] = {}
         for number, (announced, mechanism) in enumerate(self._pairs, 1):
             if mechanism is not None:
@@ -210,7 +210,7 @@ class NodesRecipe:
         return NodeSum(reader=self.group, scale=self.scale)
 
     def noise_stddev(self, block: Block) -> float:
-        """Of an entry of the sum: each node adds its own noise, so s of them add sqrt(s) times as much as one."""
+        """Compute the stddev of an entry of the sum: each node adds its own noise, and s nodes sqrt(s) times one's."""
         levels = [mechanism.noise_stddev(block) for mechanism in self.mechanisms if mechanism is not None]
         return self.scale * math.sqrt(sum(level**2 for level in levels))
 
@@ -226,7 +226,7 @@ class NodesRecipe:
         return product
 
     def event(self) -> dict[str, Any]:
-        """What a ledger would write down: nothing is added here."""
+        """Return the entry for a ledger: nothing is added here."""
         return {"mechanism": "of the nodes", "private": self.private, "nodes": len(self.mechanisms)}
 
     # The answer
@@ -256,7 +256,7 @@ class NodesRecipe:
 
     @property
     def promise(self) -> str:
-        """What is promised, in a sentence."""
+        """Promise of the nodes, in a sentence."""
         said = []
         for announced, mechanism in self._pairs:
             fact = _promise_of("", announced, mechanism)
@@ -286,7 +286,7 @@ def _promise_of(url: str, announced: Announcement, mechanism: Any) -> dict[str, 
 
 
 class FederatedRelease(PlainRelease):
-    """Of the coordinator of a distributed run: it has neither data nor secrets, and its nodes keep their own.
+    """Release of a coordinator of a distributed run: it has neither data nor secrets, and its nodes keep their own.
 
     It tells them which release is asked for, so that a release that is asked for again is the same one, and keeps
     account of what crossed.
@@ -313,7 +313,7 @@ class FederatedRelease(PlainRelease):
         super().open(history)
 
     def product(self, query: Query, step: int) -> Released:
-        """What the nodes release of this step, summed."""
+        """Return the sum of what the nodes release of this step."""
         self._link.step = step
         released = super().product(query, step)
         return replace(released, seconds=0.0) if self._recipe.private else released
@@ -326,7 +326,7 @@ class FederatedRelease(PlainRelease):
     def answer(
         self, state: Any, result: Result, view: StepView, outcome: Outcome, history: list[dict[str, Any]]
     ) -> Answer:
-        """Of private nodes what their releases and public numbers make; otherwise as of any sum."""
+        """Return the answer: of private nodes from their releases and public numbers; otherwise as of any sum."""
         if self._recipe.private:
             return released_answer(self._problem, self._concerns, state, result, outcome, history)
         return super().answer(state, result, view, outcome, history)
@@ -376,7 +376,7 @@ def open_nodes(urls: Sequence[str], patience: float = PATIENCE) -> Source:
 
 
 def _kind_of(announced: tuple[Announcement, ...]) -> str:
-    """What the values of the sum are: of samples, of a symmetric matrix, or singular values of all rows together."""
+    """Return the kind of the sum: of samples, of a symmetric matrix, or singular values of all rows together."""
     for name in ("columns", "iteration_rank"):
         found = [getattr(a, name) for a in announced]
         if len(set(found)) > 1:
@@ -417,7 +417,7 @@ def make_recipe(source: Source, k: int, p: int | None, max_steps: int | None) ->
 
 
 def _releases(announced: tuple[Announcement, ...], max_steps: int | None) -> int | None:
-    """How many releases there will be, where nodes are private; each has calibrated its noise for a number."""
+    """Return how many releases there will be, where nodes are private; each has calibrated its noise for a number."""
     fixed = sorted({a.max_steps for a in announced if a.private})
     if len(fixed) > 1 or (fixed and max_steps not in (None, fixed[0])):
         asked = "" if max_steps is None else f", and the coordinator asks for max_steps = {max_steps}"

@@ -22,7 +22,7 @@ NAMES, ORDER = "/names", "/names/order"
 
 
 def told_of(labels: Labels | None, path: str) -> bytes:
-    """What a node tells of the names of its columns, at one of both paths."""
+    """Encode what a node reveals of the names of its columns, at one of both paths."""
     axes = columns_of(labels)
     places = ([f"{v:.7g}" if axis.places.dtype.kind == "f" else str(v) for v in axis.places] for axis in axes)
     names = [] if is_counted(axes) else ["\n".join(place) for place in product(*places)]
@@ -35,7 +35,7 @@ def told_of(labels: Labels | None, path: str) -> bytes:
 
 
 def orders(link: NodeConnections, columns: int) -> tuple[tuple[np.ndarray | None, ...], tuple[str, ...]]:
-    """Where the columns of the first node lie among those of each (None: in its order), and what is to be said.
+    """Find the columns of the first node among those of each (None: in its order); return also what is to be said.
 
     Raises
     ------

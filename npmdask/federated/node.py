@@ -101,7 +101,7 @@ class Node:
 
     @property
     def most_bytes(self) -> int:
-        """Of a body that is read at all."""
+        """Largest size of a body that is read at all."""
         return encoded_size(self.shape)
 
     def _announce(self) -> Announcement:
@@ -128,7 +128,7 @@ class Node:
         return path.read_text().strip()
 
     def answer(self, job: str, step: int, body: bytes) -> bytes:
-        """What is released as step ``step`` of ``job`` for the block X in ``body``: a noisy product, encoded.
+        """Release step ``step`` of ``job`` for the block X in ``body``; return the noisy product, encoded.
 
         Raises
         ------
@@ -163,7 +163,7 @@ class Node:
 
 
 def _told_nobody(record: ReadStats) -> None:
-    """How far a pass is tells of the number of rows."""
+    """Report nothing: how far a pass is would reveal the number of rows."""
 
 
 def _summing(problem: Problem) -> Any:
@@ -194,7 +194,7 @@ def _require_room(problem: Problem) -> None:
 
 
 class NodeRun:
-    """What a private node releases for one run of a coordinator, in a store of its own (folder 0700).
+    """Releases of a private node for one run of a coordinator, in a store of its own (folder 0700).
 
     ::
 

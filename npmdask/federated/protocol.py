@@ -201,7 +201,7 @@ class Announcement:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Of its data; d x d where no rows are announced, as of a symmetric matrix."""
+        """Shape of its data; d x d where no rows are announced, as of a symmetric matrix."""
         return self.rows or self.columns, self.columns
 
     def as_dict(self) -> dict[str, Any]:
@@ -210,7 +210,7 @@ class Announcement:
 
     @classmethod
     def from_dict(cls, content: Any) -> Announcement:
-        """What was sent.
+        """Make the announcement that was sent.
 
         Raises
         ------

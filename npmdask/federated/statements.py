@@ -22,7 +22,7 @@ def of_nodes(
     *,
     singular: bool = False,
 ) -> Assurance:
-    """Of a sum over nodes.
+    """State the error of a sum over nodes.
 
     Parameters
     ----------

@@ -36,22 +36,22 @@ NOT_US = re.compile("authentication failed|pg_hba|does not exist|permission deni
 
 
 class Database:
-    """What both have in common: transactions, and what goes wrong as sentences."""
+    """Base of both kinds of database: runs transactions, and puts what goes wrong into sentences."""
 
     where: str
     engine: sa.Engine
 
     @property
     def place(self) -> str:
-        """Where it is, the same however it was written."""
+        """Place of the database, the same however it was written."""
         raise NotImplementedError
 
     def exists(self) -> bool:
-        """Whether there is anything to connect to."""
+        """Say whether there is anything to connect to."""
         return True
 
     def away(self, error: Exception) -> bool:
-        """Whether that may go away by itself."""
+        """Say whether the error may go away by itself."""
         return False
 
     def make(self) -> None:

@@ -14,7 +14,7 @@ from npmdask.ledger.ledger import Ledger, Run, Status, relation_unit
 
 
 def facts(ledger: Ledger, dataset: str | None = None) -> dict[str, Any]:
-    """What ``show`` says, as one JSON object; the whole book is verified first."""
+    """Return the content of ``show`` as one JSON object; the whole book is verified first."""
     entries = ledger.entries()
     statuses = ledger.statuses() if dataset is None else [ledger.status(dataset)]
     return {

@@ -106,7 +106,7 @@ def sketch_of(source: Source, key: bytes) -> Sketch:
 
 
 def _images(source: Source, block: np.ndarray) -> Iterator[np.ndarray]:
-    """Of every record its sums with the columns of ``block``."""
+    """Yield the sums of every record with the columns of ``block``."""
     reader: Any = source.reader
     with np.errstate(over="ignore", invalid="ignore"):  # such records are left out
         if reader.layout == "csr":

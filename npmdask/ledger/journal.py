@@ -55,7 +55,7 @@ class LedgerEntry:
     witness: dict[str, Any]
 
     def computed_hash(self) -> str:
-        """What ``hash`` must be."""
+        """Compute what ``hash`` must be."""
         parts = [self.previous, self.number, self.dataset, self.kind, self.run_id, self.step, self.content, self.seal]
         return hashlib.sha256(canonical(parts).encode()).hexdigest()
 
@@ -152,7 +152,7 @@ class Book:
         return f"Book({self._where}, {self.count} entries)"
 
     def mark(self, fingerprint: str) -> str:
-        """What represents the data in the book: equal for equal fingerprints, and it gives none away."""
+        """Return the mark of the data in the book: equal for equal fingerprints, and it gives none away."""
         return keyed(self._key, "data", fingerprint)
 
     @property

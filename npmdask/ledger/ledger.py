@@ -70,7 +70,7 @@ def remaining_epsilon(spent: Charge, budget: Budget) -> float:
 
 
 def askable_epsilon(spent: Charge, budget: Budget) -> float:
-    """What is left as a figure to type: of at most :data:`DIGITS` digits, and covered by the grant exactly as shown.
+    """Return what is left as a figure to type: at most :data:`DIGITS` digits, covered by the grant exactly as shown.
 
     ``remaining_epsilon`` stops just short of what fits, so that of 2 it leaves 1.999999998. A short figure beside it is
     taken only where the charge that a run would reserve for it is within the grant; all else is rounded down.
@@ -86,7 +86,7 @@ def askable_epsilon(spent: Charge, budget: Budget) -> float:
 
 
 def _asked(epsilon: float, delta: float) -> Charge:
-    """What a run reserves that asks for so much: Gaussian releases, or Laplace noise where delta is 0."""
+    """Return what a run reserves that asks for so much: Gaussian releases, or Laplace noise where delta is 0."""
     if delta == 0:
         return Charge(epsilon=epsilon)
     return gaussian_charge(gaussian_multiplier(Budget(epsilon, delta), 1), 1)
@@ -119,7 +119,7 @@ def _require_ledger_name(what: str, name: str) -> None:
 
 
 def _require_plain_json(**parts: dict[str, Any]) -> None:
-    """What is written down must read back as it was: plain JSON, every float finite."""
+    """Raise where a part would not read back as it was: not plain JSON, or a float that is not finite."""
     for what, value in parts.items():
         try:
             canonical(value)
@@ -140,7 +140,7 @@ def _require_charge(charge: Charge, releases: int) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Grant:
-    """What runs may spend together. ``data`` is a pseudonym of the fingerprint and gives nothing of it away.
+    """Budget that runs may spend together. ``data`` is a pseudonym of the fingerprint and gives nothing of it away.
 
     ``people`` vouches for the sketch of its records; empty where a version that knew of none has granted. Where they
     overlap with other data sets, ``other_people`` holds the names of those and why they are other people all the same.
@@ -161,7 +161,7 @@ class Grant:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What one run reserved and what became of it. All of ``charge`` is spent from the reservation on.
+    """Reservation of one run, and what became of it. All of ``charge`` is spent from the reservation on.
 
     ``committed`` holds the digest of each release; a step in ``begun`` that is not in there was computed, perhaps in
     part, by a run that is under way or that died. ``witness``: time, pid and host of the reservation.
@@ -200,8 +200,10 @@ class Status:
 
     @property
     def left_epsilon(self) -> float:
-        """What one more run may ask for, at the grant's delta. With ``spent_epsilon`` it adds up to more than the
-        grant: Gaussian losses add as squares."""
+        """Epsilon that one more run may ask for, at the grant's delta.
+
+        With ``spent_epsilon`` it adds up to more than the grant: Gaussian losses add as squares.
+        """
         return remaining_epsilon(self.spent, self.grant.budget)
 
 
@@ -217,7 +219,6 @@ def _grant_in(book: Book, dataset: str) -> Grant | None:
 
 
 def _grant_of(entry: LedgerEntry) -> Grant:
-    """What an entry of this kind grants."""
     return Grant(**{**entry.content, "budget": Budget.from_dict(entry.content["budget"])})
 
 
@@ -285,7 +286,7 @@ def open_ledger(address: str | os.PathLike[str]) -> Ledger:
 
 
 class Ledger:
-    """What was granted and what was spent. Safe to use from threads and after a fork: no connection is kept."""
+    """Record of what was granted and spent. Safe to use from threads and after a fork: no connection is kept."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -345,7 +346,7 @@ class Ledger:
             return None if known else book.people_key
 
     def small_overlaps(self, dataset: str) -> list[str]:
-        """What the sketches show of other data sets in this one, or cannot show, below what a grant is refused for."""
+        """Report what sketches show, or cannot show, of other data sets in this one, below what refuses a grant."""
         with self._database.reading() as book:
             grant = _require_grant(book, dataset)
             if not grant.people:
@@ -454,7 +455,7 @@ class Ledger:
                 book.append(reserved.dataset, "finish", {}, run_id)
 
     def head(self) -> tuple[int, str]:
-        """How many entries there are, and the hash of the last one, which binds all of them."""
+        """Return how many entries there are, and the hash of the last one, which binds all of them."""
         with self._database.reading() as book:
             return book.count, book.head
 
@@ -515,12 +516,12 @@ class Ledger:
             return _status_in(book, dataset)
 
     def statuses(self) -> list[Status]:
-        """Of all data sets, in the order of their first grant."""
+        """Return the status of all data sets, in the order of their first grant."""
         with self._database.reading() as book:
             return [_status_in(book, dataset) for dataset in _names_in(book)]
 
     def run(self, run_id: str) -> Run:
-        """What is known of a run.
+        """Return what is known of a run.
 
         Raises
         ------
@@ -559,7 +560,7 @@ def _known_people(book: Book, data: str) -> Grant | None:
 
 
 def _overlaps(book: Book, dataset: str, people: Sketch) -> dict[str, list[Overlap]]:
-    """With every other data set that has a sketch: with what it is, and with what it once was."""
+    """Compare the sketch with every other data set that has one: with what it is, and with what it once was."""
     found: dict[str, list[Overlap]] = {}
     for entry in book.entries(kind="grant"):
         grant = _grant_of(entry)
@@ -604,7 +605,7 @@ def _require_same(known: LedgerEntry, dataset: str, asked: dict[str, Any]) -> No
 
 
 def _require_covered(book: Book, dataset: str, asked: dict[str, Any], charge: Charge) -> Charge:
-    """What will be spent of ``dataset`` together with ``charge``, if the grant covers that."""
+    """Return what will be spent of ``dataset`` with ``charge``; raise where the grant does not cover that."""
     granted = _require_grant(book, dataset)
     if asked["data"] != granted.data:
         raise BudgetError(text.data_changed(dataset))

@@ -196,7 +196,7 @@ def cost(charge: Charge, budget: Budget) -> str:
 
 
 def left(epsilon: float) -> str:
-    """What may be asked for, a figure of ``status.askable_epsilon``: people copy it."""
+    """Format the epsilon that may be asked for, a figure of ``status.askable_epsilon``: people copy it."""
     return f"epsilon = {epsilon:.6g}" if epsilon > 0 else "nothing"
 
 

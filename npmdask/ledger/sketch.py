@@ -33,7 +33,7 @@ _ALL = 2**64
 
 @dataclass(frozen=True)
 class Overlap:
-    """What two data sets have in common, as their sketches show it.
+    """Records that two data sets have in common, as their sketches show it.
 
     ``compared``: different records of the smaller one that both sketches would hold; ``common``: those that both do;
     ``whole``: they are all that there are, so that no common record is missed.
@@ -73,16 +73,16 @@ class Sketch:
 
     @property
     def different(self) -> int:
-        """How many different records there are: counted, or estimated from how dense the smallest hashes lie."""
+        """Number of different records: counted, or estimated from how dense the smallest hashes lie."""
         return len(self.hashes) if self.limit == _ALL else round((MOST - 1) * _ALL / self.limit)
 
     @property
     def repeats(self) -> bool:
-        """Whether there are so few different records that other people may well have the same ones."""
+        """True if there are so few different records that other people may well have the same ones."""
         return self.different < FEW or self.different < REPEATED * self.records
 
     def overlap_with(self, other: Sketch) -> Overlap:
-        """What of the different records of the smaller of the two the other one has, too."""
+        """Estimate how many of the different records of the smaller data set the other one has, too."""
         limit = min(self.limit, other.limit)
         mine, theirs = (
             held.hashes if limit == _ALL else held.hashes[held.hashes < np.uint64(limit)] for held in (self, other)
@@ -138,6 +138,6 @@ def _hashes(images: np.ndarray, key: bytes, columns: int) -> np.ndarray:
 
 
 def _offsets(key: bytes) -> np.ndarray:
-    """Where the grid lies: directions that are common (half a turn, say) are then on none of its borders."""
+    """Compute where the grid lies: directions that are common (half a turn, say) are then on none of its borders."""
     words = Keystream(hmac.digest(key, b"offsets", hashlib.sha256)).words(SUMS)
     return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
