@@ -102,7 +102,7 @@ def moved_counts(relation: Relation) -> int:
 
 
 def sum_sensitivity(relation: Relation, radius: float) -> float:
-    """Bound how far (2-norm) one neighbour moves a sum of terms of norm at most ``radius``; zeros have the term zero."""
+    """Bound how far (2-norm) one neighbour moves a sum of terms of norm at most ``radius``; zeros add zero."""
     return 2 * radius if relation == "record_replace" else radius
 
 

@@ -260,7 +260,7 @@ class DPOjas(OjaOracle):
         return replace(exact, verified=verified, remark=remarks.get(self.noise, ""))
 
     def charge(self) -> Charge:
-        """Return the cost of the run: of all releases of all records, of the dearest batch, or of a shuffle of batches."""
+        """Return the cost of the run: all releases of all records, the dearest batch, or a shuffle of all."""
         if self.noise == "reuse":
             return gaussian_charge(self.alpha, self.releases)
         if self.noise == "shuffle" and self.alpha < gaussian_multiplier(self.budget, 1):

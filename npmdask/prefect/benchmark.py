@@ -109,7 +109,7 @@ def show_figures(run_id: str, lines: list[dict[str, Any]], count: int) -> None:
 
 
 def row_facts(lines: list[dict[str, Any]], store: str) -> dict[str, Any]:
-    """How it went: an answer unless a row is broken, or misses its target at full scale."""
+    """Return how it went: answered unless a row is broken, or misses its target at full scale."""
     broken = [line["row"] for line in lines if line["failures"] or line["figure"] is None]
     missed = [line["row"] for line in lines if not line["holds"] and line["row"] not in broken]
     said = [counted(len(lines), "row")]

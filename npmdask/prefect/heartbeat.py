@@ -115,7 +115,7 @@ def _failures_told(run: str | None, *, private: bool) -> Iterator[None]:
 
 
 def _is_private(*arguments: Any) -> bool:
-    """Whether what a flow is given may be of a private run: nodes decide for themselves, and count as private."""
+    """Say whether a flow's arguments may be of a private run: nodes decide for themselves, and count as private."""
     asked = [one for one in arguments if isinstance(one, RunConfig)]
     return any(one.privacy is not None or one.source.nodes is not None for one in asked)
 
@@ -137,7 +137,7 @@ def require_progress(store: str) -> None:
 
 
 def _alone() -> bool:
-    """Whether the caller waits in this process for the flow, instead of a worker outside of it.
+    """Say whether the caller waits in this process for the flow, instead of a worker outside of it.
 
     A sub-flow has such a caller too, the flow that called it: process and environment are not its own.
     """

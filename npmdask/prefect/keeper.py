@@ -162,7 +162,7 @@ def apply(client: SyncPrefectClient, planned: Sequence[Planned]) -> None:
 
 
 def _variables(one: Planned) -> dict[str, Any]:
-    """What a worker gives the processes of its runs."""
+    """Return the job variables that a worker gives the processes of its runs."""
     return {"env": {FOLDER: str(one.folder)}}
 
 

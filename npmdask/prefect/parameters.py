@@ -195,7 +195,7 @@ def _made(config: RunConfig | str, changes: dict[str, Any], store: str | None, r
 
 
 def _changes(options: Mapping[str, Any], changes: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What options and dotted keys change, by dotted key."""
+    """Return what options and dotted keys change, by dotted key."""
     found = dict(changes or {})
     for option, value in options.items():
         if value is not None and SHORT[option] in found:
@@ -270,7 +270,7 @@ def _numbers(home: Path) -> list[Path]:
 
 
 def _is_done(store: Path) -> bool:
-    """Whether there is an answer, reported as it was asked for, and no key of noise."""
+    """Say whether there is an answer, reported as it was asked for, and no key of noise."""
     if not (store / "result").exists() or (store / KEY).exists():
         return False
     asked = (store / "run.json").exists() and "report" in (RunStore(store).read_spec() or {})
@@ -278,13 +278,13 @@ def _is_done(store: Path) -> bool:
 
 
 def _of_other_data(config: RunConfig, store: str) -> bool:
-    """Whether a run in ``store`` was begun on data that have changed since: it can never go on."""
+    """Say whether a run in ``store`` was begun on data that have changed since: it can never go on."""
     spec = RunStore(store).read_spec() if Path(store).exists() else None
     return spec is not None and spec["data"].get("fingerprint") != config.source.open().fingerprint
 
 
 def _answered(store: Path) -> bool:
-    """Whether the run in ``store`` has an answer to align with."""
+    """Say whether the run in ``store`` has an answer to align with."""
     result = RunStore(store).part_meta("result")
     return result is not None and Outcome(**result["outcome"]).answered
 

@@ -60,7 +60,7 @@ discreet_step = partial(step, said=said_discreetly)
 
 
 class WithheldError(NpmdaskError):
-    """What Prefect sees of an error whose sentence is not for it; with the exit code of that error."""
+    """Error shown to Prefect for one whose sentence is not for it; with the exit code of that error."""
 
     def __init__(self, error: Exception) -> None:
         kind = type(error).__name__

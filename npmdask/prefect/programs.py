@@ -60,12 +60,12 @@ def apply_settings() -> None:
 
 
 def home_folder() -> Path:
-    """Where our Prefect keeps its files: PREFECT_HOME, or ``runs/.prefect`` of the working folder."""
+    """Return the folder of our Prefect's files: PREFECT_HOME, or ``runs/.prefect`` of the working folder."""
     return Path(os.environ.get("PREFECT_HOME") or Path("runs", ".prefect").absolute())
 
 
 def auth_file() -> Path:
-    """Where the auth string is, unless the environment has one."""
+    """Return the file of the auth string, which the environment may hold instead."""
     return home_folder() / AUTH
 
 
@@ -106,7 +106,7 @@ def read_auth_string(file: Path) -> str:
 
 
 def exit_code(run: Callable[[], int]) -> int:
-    """What ``run`` returns, or the code of the error that it raised: the same codes as ``npmdask``."""
+    """Return what ``run`` returns, or the code of the error that it raised: the same codes as ``npmdask``."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's `&` leaves it ignored
     end_when_asked()
     try:

@@ -161,7 +161,7 @@ def _plan_before(key: str) -> dict[str, str]:
 
 
 class LivePublisher(Observer):
-    """How far a run is, on its artifact, and a plot and a table that are renewed now and then and at the end.
+    """Progress of a run on its artifact, with a plot and a table that are renewed now and then and at the end.
 
     In a thread of its own: the run does not wait for a server or for a plot. What the thread is too late for is left
     out; the end is waited for.
@@ -246,13 +246,13 @@ class Publisher(LivePublisher):
 
 
 def ending_text(sentence: str, assurance: str) -> str:
-    """How a run ended and, below that, how wrong its answer can be, in Markdown: a store may say anything."""
+    """Format how a run ended and, below that, how wrong its answer can be, in Markdown: a store may say anything."""
     said, error = markdown(Text(text=sentence)), markdown(Text(text=assurance))
     return f"{said}\n\n**How wrong can it be?** {error}" if assurance else said
 
 
 def try_to(publish: Callable[[], Any]) -> tuple[bool, Any]:
-    """Whether ``publish`` worked, and what it returned. A failure is logged: it is none of the run."""
+    """Call ``publish``; return whether it worked, and what it returned. A failure is logged: it is none of the run."""
     try:
         with _without_retries():  # not 70 s of them in the middle of a run
             return True, publish()
@@ -281,7 +281,7 @@ def artifact_key(name: str) -> str:
 
 
 def progress_percent(history: list[dict[str, Any]], tol: float) -> float:
-    """How far the residual has come from its first value to ``tol``, on a logarithmic scale."""
+    """Compute how far the residual has come from its first value to ``tol``, on a logarithmic scale."""
     if not history:
         return 0.0
     first, now = (max(history[i]["worst_residual"], 1e-17) for i in (0, -1))
@@ -290,7 +290,7 @@ def progress_percent(history: list[dict[str, Any]], tol: float) -> float:
 
 
 def progress_text(said: str, percent: float) -> str:
-    """How far a run is, in Markdown."""
+    """Format how far a run is, in Markdown."""
     full = round(percent / 5)
     return f"## Progress\n\n{said}\n\n`{'█' * full}{'░' * (20 - full)}` {percent:.0f} %"
 
@@ -357,7 +357,7 @@ class StreamPublisher(LivePublisher):
         self._show_page(said, percent, *((pictures(history), measurements_table(history)) if history else ("", "")))
 
     def _percent(self) -> float:
-        """Of what is there in all; of a source whose end is not known nothing can be said before it."""
+        """Compute the percentage of all rows that are done; 0 of a source whose end is not known."""
         return min(99.0, 100 * self._rows / self._total) if self._total else 0.0
 
 

@@ -74,7 +74,7 @@ FAILED = ("FAILED", "CRASHED")  # states of Prefect
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleStatus:
-    """What Prefect knows of a schedule: ``due`` is its next tick, ``last`` the state of its newest run."""
+    """Status of a schedule in Prefect: ``due`` is its next tick, ``last`` the state of its newest run."""
 
     name: str
     flow: str
@@ -153,7 +153,7 @@ def _searched(count: int, word: str) -> Text:
 
 
 def _pages(page: int, count: int, word: str) -> Iterator[Text]:
-    """Where in the list the page is, and links to the pages beside it; nothing where there is one page."""
+    """Yield the page's place in the list, and links to the pages beside it; nothing where there is one page."""
     if count <= ON_PAGE:
         return
     first, last = ON_PAGE * (page - 1) + 1, min(ON_PAGE * page, count)
@@ -221,7 +221,7 @@ def _state(one: RunStatus) -> str:
 
 
 def _is_public(one: RunStatus) -> bool:
-    """Whether it is known not to be private: a store that does not say yet what it is of may become a private run's."""
+    """Say whether a run is known not to be private: a store that does not say yet what it is of may become private."""
     return one.last_commit is not None and one.what != "?"
 
 
@@ -324,7 +324,7 @@ def page_url(page: str | Path) -> str | None:
 
 
 def page_at(root: Path, path: str) -> bytes | None:
-    """What is asked for, if it is a page below ``root`` (whose own links are resolved) with no link on the way."""
+    """Return the page asked for, if it is below ``root`` (whose own links are resolved) with no link on the way."""
     named = unquote(urlsplit(path).path)
     asked = Path(os.path.normpath(root / named.lstrip("/")))
     if asked.suffix != ".html" or "\0" in named or not asked.is_relative_to(root) or not _of_a_run(root, asked.parent):
@@ -336,7 +336,7 @@ def page_at(root: Path, path: str) -> bytes | None:
 
 
 def _of_a_run(root: Path, folder: Path) -> bool:
-    """Whether ``folder``, below ``root``, is that of a run or lies in one."""
+    """Say whether ``folder``, below ``root``, is that of a run or lies in one."""
     return any((one / "run.json").is_file() for one in (folder, *folder.parents) if one.is_relative_to(root))
 
 
@@ -389,7 +389,7 @@ def server_of(folder: Path | str, port: int, auth: str) -> ThreadingHTTPServer:
 
 
 def is_listening(port: int) -> bool:
-    """Whether a server listens there."""
+    """Say whether a server listens on the port."""
     with socket.socket() as probe:
         probe.settimeout(5)
         return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -97,7 +97,7 @@ def schedules_schema_text() -> str:
 
 
 def _of_flow(name: str, flow: Flow[..., Any]) -> dict[str, Any]:
-    """What an entry of this flow must have, and the parameters that it may have."""
+    """Return the schema of an entry of this flow: what it must have, and the parameters that it may have."""
     known = _without_null(flow.parameters.model_dump())
     needed = [key for key in known.get("required", ()) if key != "config"]
     fields = {

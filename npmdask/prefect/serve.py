@@ -150,7 +150,7 @@ def _scratch(folder: Path) -> Iterator[Path]:
 
 
 def _is_scratch(old: Path) -> bool:
-    """Whether a folder that a note names is one of ours: the note may be anything."""
+    """Say whether a folder that a note names is one of ours: the note may be anything."""
     ours = old.name.startswith(SCRATCH) and old.is_absolute() and not old.is_symlink() and old.is_dir()
     return ours and old.stat().st_uid == os.geteuid()
 
@@ -208,7 +208,7 @@ def services(
 
 
 def _metrics(runs: Path, port: int | None) -> list[Service]:
-    """What Prometheus asks, if it is to."""
+    """Return the service that Prometheus asks, if it is to."""
     if port is None:
         return []
     require_client()
@@ -258,7 +258,7 @@ def worker_command(name: str) -> tuple[str, ...]:
 
 
 def _online(url: str, name: str, auth: str) -> bool:
-    """Whether the server has heard of the worker lately."""
+    """Say whether the server has heard of the worker lately."""
     try:
         found = ask(url, f"/work_pools/{POOL}/workers/filter", {}, auth=auth)
     except OSError:

@@ -120,7 +120,7 @@ def free_port() -> int:
 
 
 def answers(url: str) -> bool:
-    """Whether the Prefect API at ``url`` is well; it says so to everybody."""
+    """Say whether the Prefect API at ``url`` is well; it says so to everybody."""
     with suppress(URLError, OSError), _OPEN(f"{url}/health", timeout=5) as answer:
         return bool(answer.status == 200)
     return False
@@ -206,7 +206,7 @@ def _database() -> Path | None:
 
 
 def damage_of(file: Path) -> str:
-    """What SQLite finds wrong with a database, which is only read; "" where it is whole, or cannot be looked at now."""
+    """Return what SQLite finds wrong with a database, by reading; "" where it is whole, or cannot be looked at now."""
     try:
         with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", timeout=0, uri=True)) as there:
             said = str(there.execute("pragma quick_check(1)").fetchone()[0])

@@ -349,7 +349,7 @@ class StagePublisher(LivePublisher):
 
     @property
     def _percent(self) -> float:
-        """Of the stages: the number of steps of one is known only at its end."""
+        """Percentage of stages that are done: the number of steps of one is known only at its end."""
         return min(99.0, 100 * max(self._begun - 1, 0) / self._stages)
 
     def close(self, said: str) -> None:

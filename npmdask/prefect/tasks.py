@@ -67,7 +67,7 @@ def subject(parameters: Mapping[str, Any]) -> str:
 
 
 def _of_a_job(parameters: Mapping[str, Any]) -> str:
-    """Of topics, latent components and two fields, which take no configuration."""
+    """Describe the data of topics, latent components and two fields, which take no configuration."""
     count = parameters.get("count")
     if "documents" in parameters:
         of = data_name(str(parameters["documents"]))
@@ -423,7 +423,7 @@ def _pairs(lines: list[str]) -> Rows:
 
 
 def _of_nodes(problem: Problem) -> Rows:
-    """What nodes announce, and what will cross: all of it is public."""
+    """Describe what nodes announce, and what will cross: all of it is public."""
     assert problem.nodes is not None
     group, steps = problem.nodes.group, problem.rule.max_steps
     d, p = group.block_shape

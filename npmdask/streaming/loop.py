@@ -255,7 +255,7 @@ class StreamDriver:
         return Outcome(name="exhausted", sentence="the stream has ended: " + "; ".join(said))
 
     def _said_of_gaps(self, state: ModelState) -> tuple[str, ...]:
-        """What is to be known where much was imputed."""
+        """Return warnings about values where much was imputed."""
         if state.missing is None or state.missing.sum() < MANY * state.rows * len(state.missing):
             return ()
         share = state.missing.sum() / (state.rows * len(state.missing))
@@ -266,7 +266,7 @@ class StreamDriver:
         )
 
     def _assurance(self, answer: StreamResult) -> str:
-        """How wrong the answer can be, as the measurements up to the last row tell."""
+        """Say how wrong the answer can be, by the measurements up to the last row."""
         measured, weights = self._measures.history, answer.values.tolist()
         return of_stream(self.problem.spec(), measured, weights, answer.facts).sentence
 
@@ -296,7 +296,7 @@ class Stopwatch:
         return max(self._now() - self._start, 1e-9)
 
     def is_time(self) -> bool:
-        """Whether it is; then the time begins again."""
+        """Say whether it is time; if so, the time begins again."""
         if self._now() - self._last < self._seconds:
             return False
         self._last = self._now()

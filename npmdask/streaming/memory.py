@@ -58,7 +58,7 @@ def largest_batch(algorithm: Any, d: int, batch_rows: int) -> int:
 
 
 def grows(algorithm: Any) -> bool:
-    """Whether the rank of the iterate is what the data make it."""
+    """Say whether the rank of the iterate depends on the data."""
     return isinstance(algorithm, MSG)
 
 

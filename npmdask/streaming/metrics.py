@@ -51,7 +51,7 @@ class Measurement:
 
     @property
     def size(self) -> str:
-        """Of the model, in words."""
+        """Size of the model, in words."""
         return f"{self.rank} found" if self.moment == 3 else f"rank {self.rank}"
 
 
@@ -74,7 +74,7 @@ class HeldOut:
 
     @property
     def rows(self) -> int:
-        """How many."""
+        """Number of held-out rows."""
         return len(self._rows)
 
     @property
@@ -101,7 +101,7 @@ class HeldOut:
         return (captured / trace if trace else None), max(best - captured, 0.0)
 
     def reach(self, basis: Block) -> dict[str, float] | None:
-        """What these rows tell of others like them: plain numbers; None of fewer than two, or where all are zero.
+        """Estimate how these rows carry over to others like them; None of fewer than two, or where all are zero.
 
         ``rows``; ``stddev``: of the explained share, a ratio of sums over rows, to first order (the delta method);
         ``best``: the share that no k directions exceed here; ``gap``: lambda_k - lambda_{k+1} here; ``sine``: that of
@@ -140,7 +140,7 @@ class Measures:
         return cls(every=every, due=every, history=())
 
     def add(self, measurement: Measurement, basis: Block | None) -> Measures:
-        """With one more, thinned out where they become many; the last one always stays.
+        """Return the measures with one more, thinned out where they become many; the last one always stays.
 
         They become many without being due too: a directory is measured at the end of every call.
         """
@@ -158,7 +158,7 @@ class Measures:
 
     @classmethod
     def load(cls, arrays: dict[str, np.ndarray], facts: dict[str, Any]) -> Measures:
-        """What ``saved`` gave."""
+        """Load what ``saved`` gave."""
         history = tuple(Measurement(**m) for m in facts["history"])
         return cls(every=facts["every"], due=facts["due"], history=history, basis=arrays.get("measured_basis"))
 

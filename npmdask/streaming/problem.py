@@ -128,7 +128,7 @@ def make_model(request: StreamRequest, d: int, rows: int | None = None) -> Model
 
 
 def _refuse_of_directions(request: StreamRequest) -> None:
-    """What has a meaning for principal directions alone, where components of the third moment are asked for."""
+    """Raise where a third-moment request has options that have a meaning for principal directions alone."""
     if request.center:
         raise BadInputError(
             "center: the mean of a stream is estimated on the way, which is exact for the second moment of the rows "
@@ -161,8 +161,11 @@ def _algorithm(request: StreamRequest, d: int, rows: int | None) -> StreamAlgori
 
 
 def _defaults(request: StreamRequest, d: int, rows: int | None) -> dict[str, Any]:
-    """What the papers leave open: p = 2 k (Hardt and Price, Lemma 2.5); a block is a batch, because with
-    a memory of all blocks many steps cost nothing of the accuracy; and at least 16 blocks."""
+    """Choose what the papers leave open.
+
+    p = 2 k (Hardt and Price, Lemma 2.5); a block is a batch, because with a memory of all blocks many steps cost
+    nothing of the accuracy; and at least 16 blocks.
+    """
     k = request.target_rank
     if request.algorithm == "spm":
         block = request.batch_rows if rows is None else max(1, min(request.batch_rows, rows // 16))
@@ -180,7 +183,7 @@ def _search_block(request: StreamRequest, rows: int | None) -> dict[str, Any]:
 
 
 def _memory(request: StreamRequest, options: dict[str, Any]) -> float:
-    """What a step leaves of the weight of those before it, so that after ``half_life`` rows a half is left."""
+    """Compute the factor by which a step reduces earlier weights, so that ``half_life`` rows leave a half."""
     assert request.half_life is not None
     if "memory" in request.options:
         raise BadInputError("give either half_life (in rows) or the option memory (of a step), and not both")
@@ -255,7 +258,7 @@ class StreamProblem:
         }
 
     def again(self) -> dict[str, Any]:
-        """What ``reopened`` needs, beside the name of the source."""
+        """Return what ``reopened`` needs, beside the name of the source."""
         asked = asdict(self.request) | {"options": dict(self.request.options)}
         reading = asdict(self.reading)
         del reading["missing_values"]  # which are asked for

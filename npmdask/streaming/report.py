@@ -249,12 +249,10 @@ def _components(values: np.ndarray, name: str) -> list[Section]:
 
 
 def _of_rank(moment: int) -> str:
-    """What the rank of a measurement is called."""
     return "components found" if moment == 3 else "rank of the iterate"
 
 
 def _of_values(moment: int, centred: bool) -> str:
-    """What a value is called."""
     return "weight in the third moment" if moment == 3 else "variance" if centred else "mean square"
 
 
@@ -270,7 +268,7 @@ def _weights(weights: np.ndarray, facts: dict[str, Any]) -> list[Section]:
 
 
 def _spec(spec: dict[str, Any]) -> dict[str, Any]:
-    """With how the source is read, as far as it was given."""
+    """Return the parameters with how the source is read, as far as it was given."""
     plain = asdict(Reading())
     said = {name: value for name, value in spec["stream"]["reading"].items() if value != plain[name]}
     return spec | {"reading": said}

@@ -150,7 +150,7 @@ def _quality(solution: StreamSolution, last: Measurement) -> dict[str, Any]:
 
 
 def is_stream(spec: dict[str, Any] | None) -> bool:
-    """Whether these parameters of a store are those of a stream."""
+    """Say whether these parameters of a store are those of a stream."""
     return spec is not None and spec["data"]["kind"] == "stream"
 
 
@@ -181,17 +181,17 @@ class StreamStatus:
 
     @property
     def moment(self) -> int:
-        """Of the rows, whose components are found: 2 (principal directions) or 3."""
+        """Moment of the rows whose components are found: 2 (principal directions) or 3."""
         return int(STREAM_REGISTRY[self.spec["algorithm"]["name"]].moment)
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What else the last answer says, if it is of all rows."""
+        """Further facts of the last answer, if it is of all rows."""
         return dict(self.answered.get("facts", {})) if self.current and self.answered is not None else {}
 
     @property
     def assurance(self) -> str:
-        """How wrong the answer can be; "" before there is one of all rows."""
+        """Statement of how wrong the answer can be; "" before there is one of all rows."""
         if not self.current or self.answered is None:
             return ""
         return str(
@@ -209,13 +209,13 @@ class StreamStatus:
 
     @property
     def files(self) -> tuple[int, str | None] | None:
-        """Of a directory: how many files are done, and the one that is begun."""
+        """Number of finished files of a directory, and the file that is begun; None of other sources."""
         position = self.meta["position"]
         return (len(position["done"]), position["file"]) if "done" in position else None
 
     @property
     def current(self) -> bool:
-        """Whether the last answer is of all rows that are committed."""
+        """True if the last answer is of all rows that are committed."""
         return bool(self.meta["ended"]) and self.answered is not None and self.answered["rows"] == self.rows
 
     @property
@@ -235,7 +235,7 @@ class StreamStatus:
 
 
 def stream_status(store: RunStore) -> StreamStatus | None:
-    """Of a stream's store, held by a process or not; None before its first commit."""
+    """Read the status of a stream's store, held by a process or not; None before its first commit."""
     spec, last = store.read_spec(), store.last_meta()
     if spec is None or last is None:
         return None
@@ -250,7 +250,7 @@ def _answered(store: RunStore) -> dict[str, Any] | None:
 
 
 def answer_of(store: str | Path) -> dict[str, np.ndarray]:
-    """What the last commit of a stream's store (or a saved model) answers: basis (d x k), values (k), mean (d, if any).
+    """Compute the answer of a stream's last commit (or a saved model): basis (d x k), values (k), mean (d, if any).
 
     Of the third moment: the components that are found, and their weights.
 
@@ -272,7 +272,7 @@ def answer_of(store: str | Path) -> dict[str, np.ndarray]:
 
 
 def read_model(path: str | Path) -> tuple[Model, ModelState, StreamInfo]:
-    """What ``StreamingPCA.save`` wrote, or the last commit of a stream's store.
+    """Read what ``StreamingPCA.save`` wrote, or the last commit of a stream's store.
 
     Raises
     ------

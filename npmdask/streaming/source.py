@@ -34,7 +34,7 @@ STANDARD_INPUT = "-"
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """How a source is read.
+    """Settings of how a source is read.
 
     ``order`` ("sequential", "shuffled"), ``epochs``: of a stored array. ``pattern``, ``full_batches``: of a directory.
     ``format`` ("csv", "npy", "float32"), ``columns``: of standard input; ``columns`` also of an empty directory.
@@ -151,26 +151,27 @@ def _opened(source: Any, reading: Reading, seed: int, row_weights: Any) -> Opene
 
 
 def weights_of(stream: Stream) -> np.ndarray | None:
-    """What the rows weigh that were read last; a stream from elsewhere knows no weights."""
+    """Return the weights of the rows that were read last; None of a stream from elsewhere, which knows none."""
     return getattr(stream, "weights", None)
 
 
 def said_of(stream: Stream) -> tuple[str, ...]:
-    """What the stream decided of the names of its columns and rows, and what it left out, as warnings; one from
-    elsewhere may not say it.
+    """Return the stream's warnings: what it decided of the names of columns and rows, and what it left out.
+
+    A stream from elsewhere may have none.
     """
     names = getattr(stream, "header", None)
     return (*(() if names is None else (taken_for_names(names),)), *getattr(stream, "notes", ()))
 
 
 def _is_store(source: Any) -> bool:
-    """Whether a path is one Zarr array or group, and not a directory of files."""
+    """Say whether a path is one Zarr array or group, and not a directory of files."""
     named = isinstance(source, str | Path) and str(source) != STANDARD_INPUT
     return named and is_zarr(local_path(source, "a stream of files", schemes()))
 
 
 def _in_memory(source: Any) -> bool:
-    """Whether the numbers are gone with this process."""
+    """Say whether the numbers are gone with this process."""
     if isinstance(source, zarr.Array | zarr.Group):
         far = fetcher_of(source)
         return isinstance(source.store_path.store, zarr.storage.MemoryStore) or bool(far and far.of_a_program)

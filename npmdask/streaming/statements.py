@@ -26,15 +26,18 @@ TOO_FEW = "fewer than two rows were held out, or they are all alike or zero"
 def of_stream(
     spec: Mapping[str, Any], history: Sequence[Measurement], weights: Sequence[float], facts: Mapping[str, Any]
 ) -> Assurance:
-    """Of the stream with these parameters: ``history`` of its measurements, oldest first; ``weights`` and ``facts`` of
-    the answer, where components of the third moment are found."""
+    """State the error of the stream with these parameters.
+
+    ``history``: its measurements, oldest first; ``weights`` and ``facts``: of the answer, where components of the third
+    moment are found.
+    """
     if history and history[-1].moment == 3:
         return of_third_moment(weights, facts, int(spec["data"]["columns"]), history[-1].max_sin_theta)
     return of_directions(history, spec["run"].get("half_life"), spec["run"].get("worth", 1.0))
 
 
 def of_directions(history: Sequence[Measurement], half_life: float | None = None, worth: float = 1.0) -> Assurance:
-    """Of principal directions of a stream, after its last measurement.
+    """State the error of principal directions of a stream, after its last measurement.
 
     Parameters
     ----------
@@ -144,7 +147,7 @@ def _not_covered(half_life: float | None) -> str:
 def of_third_moment(
     weights: Sequence[float], facts: Mapping[str, Any], columns: int, truth: float | None = None
 ) -> Assurance:
-    """Of components of the third moment of a stream.
+    """State the error of components of the third moment of a stream.
 
     A component v is the mean over n rows of (x^T v)^2 x, whose deviation in each of the d - 1 directions across v is
     about ACROSS of that of (x^T v)^3 along it, so that the sine is about ``ACROSS sqrt(d - 1) error / weight``.

@@ -88,8 +88,10 @@ BATCH_BYTES = 16 * 2**20  # of rows as float64
 
 @dataclass(frozen=True, kw_only=True)
 class Scored:
-    """What ``transform`` wrote: ``rows`` x ``columns`` scores at ``dest``; ``skipped`` rows were not finite, or did not
-    determine their scores, and ``rows_with_gaps`` others have missing values.
+    """Scores that ``transform`` wrote: ``rows`` x ``columns`` at ``dest``.
+
+    ``skipped`` rows were not finite, or did not determine their scores, and ``rows_with_gaps`` others have missing
+    values.
     """
 
     rows: int
@@ -247,7 +249,7 @@ class _Scorer:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What a reader of the scores must know."""
+        """Warnings for a reader of the scores."""
         if self._fit or self._components.missing is None or not self.rows_with_gaps:
             return self._fits.warnings
         if self._components.model is not None:
@@ -284,7 +286,7 @@ class _Scorer:
         return scores[~bad] if bad.any() else scores
 
     def _refused(self, count: int, row: int) -> BadInputError:
-        """What to say of a row of the batch of ``count`` rows that the stream has just given."""
+        """Return the error for a row of the batch of ``count`` rows that the stream has just given."""
         number = self._opened.stream.rows_read - count + row
         why = f"has missing values, and missing = {LEAST_SQUARES!r} was not asked for"
         why = "lacks too many values to determine its scores" if self._fit else why

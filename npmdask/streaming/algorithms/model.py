@@ -290,7 +290,7 @@ class Model:
         )
 
     def wanted(self, state: ModelState, batch_rows: int) -> int:
-        """How many rows the next batch should have."""
+        """Return how many rows the next batch should have."""
         return self.algorithm.query(state.inner).rows or batch_rows
 
     def require_weighted(self) -> None:
@@ -339,7 +339,7 @@ class Model:
 
     @property
     def _fade(self) -> float:
-        """What one row leaves of the weight of those before it."""
+        """Factor by which one row reduces the weight of those before it."""
         return 1.0 if self.half_life is None else 0.5 ** (1 / self.half_life)
 
     def _without_gaps(
@@ -363,7 +363,7 @@ class Model:
         return whole, {"seen": after.seen, "level": after.mean, "missing": after.missing, "rows_with_gaps": with_gaps}
 
     def _learnt(self, state: ModelState) -> Learnt | None:
-        """What gaps are completed by; None while there is nothing."""
+        """Return what gaps are completed by; None while there is nothing."""
         if not state.steps:
             return None
         try:

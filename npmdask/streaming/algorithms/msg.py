@@ -109,7 +109,7 @@ def _sum(points: Spectrum, weights: Spectrum, shift: float) -> float:
 
 
 def stays_rank(mu: Spectrum, k: int) -> bool:
-    """Whether eigenvalues ``mu`` >= 0 project to exactly the projector on the k leading: mu_k - mu_{k+1} >= 1.
+    """Say whether eigenvalues ``mu`` >= 0 project to exactly the projector on the k leading: mu_k - mu_{k+1} >= 1.
 
     Necessary and sufficient, for sum = k and for sum <= k (there too the shift that is wanted is not positive).
     """
@@ -118,7 +118,7 @@ def stays_rank(mu: Spectrum, k: int) -> bool:
 
 
 def surely_stays_rank(loss: float, gap: float, distance: float, k: int, *, ridge: float = 0.0) -> bool:
-    """Whether a step keeps rank k whatever the batch is, as long as ||C - C_t|| <= ``distance``; sufficient only.
+    """Say whether a step keeps rank k for any batch, as long as ||C - C_t|| <= ``distance``; sufficient only.
 
     <P* - P_t, C> <= gap / 2 - ridge / 2 - distance (k + 1): Lemma 5.2 of Arora and Marinov 2019 (ridge = 0) and its
     form for MB-RMSG (Lemma B.1 of the talk, where ridge = gap / 2 leaves gap / 4). The true C is not known to a
@@ -284,7 +284,7 @@ class RMSG(MSG):
 
 
 class RankTest(NamedTuple):
-    """What the tests compare, of one batch and one iterate."""
+    """Values that the tests compare, of one batch and one iterate."""
 
     images: Block  # batch @ U
     values: np.ndarray  # lambda, falling
@@ -293,7 +293,7 @@ class RankTest(NamedTuple):
     ridge: float
 
     def holds(self, test: str) -> bool:
-        """Whether the projection is (exactly, or for sure) of rank k, by one of the four tests."""
+        """Say whether the projection is (exactly, or for sure) of rank k, by one of the four tests."""
         if test == "exact":
             return stays_rank(self.mixed, self.k)
         top = float(self.values[: self.k].sum())
@@ -448,7 +448,7 @@ class MiniBatchMSG(OfOneState[BatchState]):
         return self._next(state, waiting, vectors, moment), condition
 
     def _try(self, vectors: Block, rows: Block, t: int) -> tuple[SumEigen, bool, Block]:
-        """What ``rows`` make of ``vectors``, whether the test holds, and rows @ vectors."""
+        """Return what ``rows`` make of ``vectors``, whether the test holds, and rows @ vectors."""
         k, eta, n = self.target_rank, self.step_size(t), len(rows)
         images = rows @ vectors
         mixed = leading_of_sum(vectors, max(1 - self.shrinkage * eta, 0.0), rows, eta / n, images, k)

@@ -54,10 +54,13 @@ def default_restarts(k: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class OnlineTensorState:
-    """What is multiplied: the components found so far and, up to the last, L iterates (d x (j + L)); sums over the
-    block under way of (x^T u)^2 x (the same shape) and of (x^T u)^6; rows that wait for a whole piece (m x d). Of the
-    components: vectors and means of T(I, v, v) less those before (d x j), means and mean squares of the blocks' scores,
-    the variances of (x^T v)^3 within a block (j)."""
+    """State of the method: the block that is multiplied, the sums over the block under way, and the components.
+
+    Multiplied are the components found so far and, up to the last, L iterates (d x (j + L)). Sums over the block under
+    way are of (x^T u)^2 x (the same shape) and of (x^T u)^6; rows wait for a whole piece (m x d). Of the components:
+    vectors and means of T(I, v, v) less those before (d x j), means and mean squares of the blocks' scores, the
+    variances of (x^T v)^3 within a block (j).
+    """
 
     key: int  # of the random starts
     step: int  # blocks that are complete
@@ -265,8 +268,11 @@ class OnlineTensorPower(OfAnyBatch[OnlineTensorState]):
         )
 
     def _standard_errors(self, state: OnlineTensorState) -> np.ndarray:
-        """Of the weights: from the variance within the blocks, or, if that is larger, from that between them, which
-        shows what is not settled yet."""
+        """Compute the standard errors of the weights.
+
+        They follow from the variance within the blocks, or, if that is larger, from that between them, which shows what
+        is not settled yet.
+        """
         blocks = self._scored(state)
         within = state.variances / (self.block_rows - 1) / blocks
         between = np.maximum(state.squares - state.weights**2, 0.0) / np.maximum(blocks - 1, 1)

@@ -140,7 +140,7 @@ class BatchedStream(ABC):
         self._compare = compare
 
     def _places(self, axes: Sequence[Axis], where: str) -> np.ndarray | None:
-        """Where the columns of the stream lie among those of a part of it; None: they are the same."""
+        """Find the columns of the stream among those of a part of it; None: they are the same."""
         from npmdask.core.storage.names import matched
 
         if self._compare is None:
@@ -230,7 +230,7 @@ class BatchedStream(ABC):
         """After the rows of a read were copied; may still raise."""
 
     def _holds_back(self) -> bool:
-        """Whether a batch that is not full is left for later."""
+        """Say whether a batch that is not full is left for later."""
         return False
 
     def _restore(self, cursor: Any) -> None:

@@ -44,7 +44,7 @@ def complete_names(folder: Path, pattern: str) -> list[str]:
 
 
 def is_complete(name: str) -> bool:
-    """Whether a writer that renames what it finished could have given this name."""
+    """Say whether a writer that renames what it finished could have given this name."""
     return bool(name) and not name.startswith(".") and not name.lower().endswith(UNFINISHED)
 
 
@@ -64,7 +64,7 @@ def _sum(files: Iterable[Path]) -> Mark:
 
 
 def difference(then: Mark, now: Mark | None) -> str:
-    """What happened to a file between two marks, as the end of a sentence; empty if nothing."""
+    """Say what happened to a file between two marks, as the end of a sentence; empty if nothing."""
     if now is None:
         return "has vanished"
     if now[0] != then[0]:
@@ -73,8 +73,10 @@ def difference(then: Mark, now: Mark | None) -> str:
 
 
 class _At(NamedTuple):
-    """How many files are done, and the file and row that come next; no file: none is begun. ``digest``: CRC-32C of the
-    rows of that file before the next one."""
+    """Position in a directory: how many files are done, and the file and row that come next; no file: none is begun.
+
+    ``digest``: CRC-32C of the rows of that file before the next one.
+    """
 
     done: int
     file: str | None = None
@@ -140,7 +142,7 @@ class Directory(BatchedStream):
 
     @property
     def fingerprint(self) -> str:
-        """Of the width and the pattern; which files were used, and how they were, is in the position."""
+        """Fingerprint of width and pattern; which files were used, and how they were, is in the position."""
         facts: dict[str, Any] = {"stream": "directory", "columns": self._columns}
         facts |= {} if self._choice is None else {"choice": self._choice.at("")}
         return fingerprint({**facts, "pattern": self._pattern, "full": self._full}, [])

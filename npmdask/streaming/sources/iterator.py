@@ -137,12 +137,12 @@ class IteratorRows(BatchedStream):
 
     @property
     def fingerprint(self) -> str:
-        """Of the width: what an iterator will give cannot be known."""
+        """Fingerprint of the width: what an iterator will give cannot be known."""
         return fingerprint({"stream": "iterator", "columns": self._columns}, [])
 
     @property
     def position(self) -> Position:
-        """How many rows were given and left out."""
+        """Number of rows that were given, and of those left out."""
         return {"rows_read": self._rows_read, "skipped": self._skipped, "columns": self._columns}
 
     def seek(self, position: Position) -> None:
@@ -262,7 +262,7 @@ def standard_input(
 
 
 def _arriving(file: Any) -> Iterator[bytes]:
-    """What is there, up to a block: a full block is never waited for, only its first byte."""
+    """Yield what is there, up to a block: a full block is never waited for, only its first byte."""
     while block := _some(file, BLOCK_BYTES):
         parts, size = [block], len(block)
         while size < BLOCK_BYTES and _more_waits(file) and (block := _some(file, BLOCK_BYTES - size)):
@@ -279,7 +279,7 @@ def _some(file: Any, size: int) -> bytes:
 
 
 def _more_waits(file: Any) -> bool:
-    """Whether there is more now or in a moment. A block read by ``read1`` leaves nothing in the buffer of ``file``."""
+    """Say whether more comes in a moment. A block read by ``read1`` leaves nothing in the buffer of ``file``."""
     try:
         return bool(select.select([file], [], [], GATHER_SECONDS)[0])
     except (io.UnsupportedOperation, TypeError, ValueError):

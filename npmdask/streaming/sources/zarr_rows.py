@@ -71,7 +71,7 @@ class ZarrRows(BatchedStream):
 
     @property
     def epochs(self) -> int:
-        """How many times every row is given."""
+        """Number of times that every row is given."""
         return self._epochs
 
     @property
@@ -86,13 +86,13 @@ class ZarrRows(BatchedStream):
 
     @property
     def fingerprint(self) -> str:
-        """Of the data and of the order in which they are given."""
+        """Fingerprint of the data and of the order in which they are given."""
         facts = {"stream": "stored", "source": self._source.fingerprint}
         return fingerprint({**facts, "shuffled": self._shuffled, "seed": self._seed if self._shuffled else None}, [])
 
     @property
     def position(self) -> Position:
-        """Where the next row is."""
+        """Position of the next row."""
         counts = {"rows_read": self._rows_read, "skipped": self._skipped}
         return {**self._cursor._asdict(), **counts, **self._facts()}
 
