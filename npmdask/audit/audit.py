@@ -312,7 +312,7 @@ def _require_offered(mechanisms: Sequence[str], relations: Sequence[Relation]) -
 
 
 def _offered_for(mechanism: str, relation: Relation) -> bool:
-    """Say whether the mechanism is offered for such data."""
+    """Say whether releases by the mechanism are offered for such data."""
     if mechanism == "covariance":
         return not {"samples", "symmetric"}.isdisjoint(relation.kinds)
     return mechanism == "gaussian" or not isinstance(relation, TensorRelation)

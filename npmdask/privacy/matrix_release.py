@@ -390,7 +390,7 @@ class CovarianceRecipe(MatrixRecipe):
     """The noisy covariance matrix (Analyze Gauss)."""
 
     def release_noise(self, problem: Asked) -> ReleaseNoise:
-        """Compute the noise level: of a symmetric matrix, with nothing at all above half of its norm."""
+        """Compute the noise level: of a symmetric matrix, which hides values below half of its norm."""
         d = problem.d
         whole = self.mechanism.noise_stddev(np.eye(d))
         norm = noise_norm(problem.algorithm.stddev, d)

@@ -183,7 +183,7 @@ def _search_block(request: StreamRequest, rows: int | None) -> dict[str, Any]:
 
 
 def _memory(request: StreamRequest, options: dict[str, Any]) -> float:
-    """Compute the factor by which a step reduces earlier weights, so that ``half_life`` rows leave a half."""
+    """Compute the share that a step leaves of earlier weights, so that ``half_life`` rows leave a half."""
     assert request.half_life is not None
     if "memory" in request.options:
         raise BadInputError("give either half_life (in rows) or the option memory (of a step), and not both")

@@ -339,7 +339,7 @@ class Model:
 
     @property
     def _fade(self) -> float:
-        """Factor by which one row reduces the weight of those before it."""
+        """Share that one row leaves of the weight of those before it."""
         return 1.0 if self.half_life is None else 0.5 ** (1 / self.half_life)
 
     def _without_gaps(
