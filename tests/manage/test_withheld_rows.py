@@ -1,4 +1,4 @@
-"""What is told of rows by pages and files: nothing of a store with a table that withholds its data."""
+"""Pages and files say nothing of the rows of a store with a table that withholds its data."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def test_a_table_withholds_where_its_feature_is_gone(name: str, monkeypatch: pyt
 
 @pytest.mark.parametrize("tables", [(), ("nodes",), ("vault",)])
 def test_no_more_components_of_a_protected_run(tables: tuple[str, ...], stored: Stored, tmp_path: Path) -> None:
-    """Whoever adds the noise: a private run, its nodes, or a package. Mutant: deflation that asks for a table."""
+    """Noise is added by a private run, its nodes, or a package. Mutant: deflation that asks for a table."""
     store = stored(*tables, private=True)
     spec = RunStore(store).read_spec() or {}
     assert is_protected(spec) and not is_public(spec)

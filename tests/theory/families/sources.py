@@ -172,6 +172,12 @@ NAMES: dict[str, Callable[[np.ndarray, Rng], Source]] = {
     "zeros": lambda x, rng: as_stored(np.zeros(x.shape)),
     "rank one": lambda x, rng: as_stored(np.outer(x[:, 0], x[0])),
     "identity": lambda x, rng: as_stored(np.eye(*x.shape)),
+    "one-hot": lambda x, rng: as_stored(
+        np.eye(x.shape[1])[rng.integers(0, x.shape[1], len(x))] * 10.0 ** (rng.uniform(-8, 0) * chance(rng, 0.5))
+    ),
+    "one-hot, a small column": lambda x, rng: as_stored(
+        np.eye(*x.shape) * np.append(np.ones(x.shape[1] - 1), 10.0 ** rng.uniform(-9, -5))
+    ),
     "ties": tied,
     "empty": lambda x, rng: (np.zeros(one_of(rng, ((0, x.shape[1]), (len(x), 0)))), None),
     "infinite": infinite,
