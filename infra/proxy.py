@@ -36,9 +36,13 @@ class Proxy:
         while True:
             try:
                 near = listener.accept()[0]
-                far = socket.create_connection(("127.0.0.1", self._port))
             except OSError:
                 return
+            try:
+                far = socket.create_connection(("127.0.0.1", self._port))
+            except OSError:  # the scheduler is just being started again
+                near.close()
+                continue
             with self._lock:
                 self._pairs.append((near, far))
             threading.Thread(target=self._carry, args=(near, far), daemon=True).start()
