@@ -11,7 +11,7 @@ module = folder=$$(mktemp -d -p $(SCRATCH) npmdask-tests-XXXXXX) && chmod 711 "$
 tests = $(call module,pytest $(1))
 unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes: each would compile every module
 
-.PHONY: env docs deployments hosts lanes peers run serve private test check house full bench papers certificates mutants kills matrix soak audit audit-deps format lock lock-peers clean
+.PHONY: env docs deployments hosts lanes peers run serve private test test-of check house full bench papers certificates mutants kills matrix soak audit audit-deps format lock lock-peers clean
 
 env: $(STAMP)
 
@@ -29,7 +29,10 @@ private: env        ## a scheduled private release of the same data, three times
 	@$(BIN)/python -m flows.private_job
 
 test: env           ## everything but the heavy suites; three at a time, for many only wait for their processes
-	@$(call tests,-m "not heavy" -n 3 --dist worksteal)
+	@$(call tests,-m "not heavy" -n 3 --dist worksteal --durations 10)
+
+test-of: env         ## the tests of one feature, and the contract that holds for all: FEATURE=missing
+	@$(call tests,-m "not heavy" -n 3 --dist worksteal tests/$(or $(FEATURE),$(error FEATURE=name: a folder of tests/)) tests/contract)
 
 full: env           ## every heavy test: what `make test` leaves out, the parts of kills, audit and certificates among it
 	@$(BIN)/python -m pytest -m heavy

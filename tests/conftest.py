@@ -82,6 +82,12 @@ def often(cases: Iterable[Any], *chosen: int) -> list[Any]:
     ]
 
 
+def needs(*features: str) -> pytest.MarkDecorator:
+    """Mark a test of the core that asks for features, by a word or with their data: it goes where they are deleted."""
+    gone = [feature for feature in features if not (Path(__file__).parents[1] / "npmdask" / feature).is_dir()]
+    return pytest.mark.skipif(bool(gone), reason=f"needs {', '.join(gone)}, deleted here")
+
+
 def planted(m: int, n: int, spectrum: np.ndarray, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """A matrix U diag(spectrum) V^T (m x n) with its U and V, each an array of its own."""
     u, v = _orthonormal(m, n, len(spectrum), seed)

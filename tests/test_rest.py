@@ -6,10 +6,11 @@ delete FEATURE=topics`, they are those of `make check`.
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -22,12 +23,6 @@ CHECKOUT = Checkout(root=ROOT)
 OWN = ("tests/core", "tests/cli")
 WHOLE = os.environ.get("FEATURE", "")
 
-# Tests of the core and the command line ask for these: by a word, with an array in memory, or print an answer.
-ASKED = {"cluster", "containers", "manage", "planning", "privacy", "remote", "stored_gram"}
-WAITING = {  # with each of these goes one of them
-    *("accounting", "complex", "formats", "gpu", "report", "symmetric", "tensors", "theory", "writers"),
-    *("estimators", "missing", "streaming", "weights"),  # a job of tests/faults
-}
 WRITING = {"formats", "symmetric", "writers"}  # without these nothing writes the files of some tests of the core
 
 
@@ -48,11 +43,29 @@ def test_tests_of_the_core_and_the_command_line_need_no_feature(rests: dict[str,
     assert {feature for feature, rest in rests.items() if rest.went(*OWN)} <= WRITING
 
 
-STANDING = sorted(CHECKOUT.parts().keys() - ASKED - WAITING)
+@pytest.mark.slow
+def test_tests_that_go_with_a_feature_name_one() -> None:
+    """Mutant: ``needs("container")`` in tests/core."""
+    asked = {
+        name
+        for own in OWN
+        for path in (ROOT / own).rglob("test_*.py")
+        for name in asked_in(ast.parse(path.read_text()))
+    }
+    assert asked and asked <= CHECKOUT.parts().keys()
+
+
+def asked_in(tree: ast.AST) -> Iterator[str]:
+    for call in ast.walk(tree):
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "needs":
+            yield from (ast.literal_eval(name) for name in call.args)
+
+
+FEATURES = sorted(CHECKOUT.parts())
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("features", [*((feature,) for feature in STANDING), STANDING], ids=[*STANDING, "all of these"])
+@pytest.mark.parametrize("features", [*((feature,) for feature in FEATURES), FEATURES], ids=[*FEATURES, "all of them"])
 def test_the_rest_is_checked(features: Sequence[str], tmp_path: Path) -> None:
     """Mutant: a test of the core that asks for a share of the variance."""
     rest_of(CHECKOUT, *features).copy(tmp_path)

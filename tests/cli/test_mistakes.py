@@ -23,6 +23,7 @@ from npmdask.cli.main import main
 from npmdask.cli.parser import MESSAGES, SHELLS, choices_of
 from npmdask.config import SCHEMA, known_keys, load_config, schema_text, validate_config
 from npmdask.errors import WRONG, BadInputError, closest, wrong_value
+from tests.conftest import needs
 
 ROOT = Path(__file__).resolve().parents[2]
 FOREIGN = (
@@ -36,7 +37,7 @@ FOREIGN = (
     [
         ("rnu a.toml", "there is no command rnu: did you mean 'run'?"),
         ("run", "run: CONFIG.toml|SOURCE is missing ("),
-        ("gc", "gc: one of --older-than, --cache is needed"),
+        pytest.param("gc", "gc: one of --older-than, --cache is needed", marks=needs("manage")),
         ("run a.toml b.toml", "run: 'b.toml' is one argument too many: only CONFIG.toml|SOURCE is expected"),
         ("run a.toml --memroy 1GiB", "run: there is no option --memroy: did you mean '--memory'?"),
         ("plan a.zarr --cluster-of 9", "plan: there is no option --cluster-of: clusters are no longer simulated"),
@@ -46,10 +47,16 @@ FOREIGN = (
         ("run a.zarr -k 3 --missing-values", "run: --missing-values needs a value"),
         ("run a.zarr --json=yes", "run: --json takes no value: leave =yes out"),
         ("run a.zarr --mi mean", "run: --mi may mean --missing, --missing-fill"),
-        ("metrics --port 1 --textfile a", "metrics: --textfile and --port exclude each other"),
-        ("metrics --port 99999", "metrics: --port 99999: a number from 0 to 65535 is needed"),
+        pytest.param(
+            "metrics --port 1 --textfile a", "metrics: --textfile and --port exclude each other", marks=needs("manage")
+        ),
+        pytest.param(
+            "metrics --port 99999", "metrics: --port 99999: a number from 0 to 65535 is needed", marks=needs("manage")
+        ),
         ("completion bsh", "completion: SHELL bsh: did you mean 'bash'?"),
-        ("serve --chek", "serve: there is no option --chek: did you mean '--check'?"),
+        pytest.param(
+            "serve --chek", "serve: there is no option --chek: did you mean '--check'?", marks=needs("prefect")
+        ),
         ("run a.zarr -k 3 --kind smaples", "--kind 'smaples': did you mean 'samples'?"),
         ("run a.zarr -k 3 --algorithm kylov", "did you mean 'krylov'?"),
         ("run a.zarr -k 3 --rotate varimx", "--rotate 'varimx': did you mean 'varimax'?"),

@@ -16,7 +16,7 @@ from npmdask.cli.main import main
 from npmdask.config import config_of_source, load_config, parse_changes
 from npmdask.errors import BadInputError
 from tests.cli.test_contract import run
-from tests.conftest import planted, same_bytes, write_zarr
+from tests.conftest import needs, planted, same_bytes, write_zarr
 
 FILE = '[source]\npath = "samples.zarr"\n[algorithm]\ntarget_rank = 4\n[run]\nstore = "out"\n'
 
@@ -85,6 +85,7 @@ def test_the_plan_takes_the_same_words(folder: Path, capsys: Any) -> None:
     assert code == 3 and not out
 
 
+@needs("manage")
 def test_paths_of_changes_are_relative_to_where_the_command_is_given(folder: Path) -> None:
     """Those of a file to the file: a change that is taken relative to it would name another folder."""
     Path("below").mkdir()
@@ -153,6 +154,7 @@ def test_a_change_that_cannot_be_gets_a_sentence(pairs: list[str], sentence: str
         parse_changes(pairs)
 
 
+@needs("remote")
 @pytest.mark.parametrize(
     ("command", "sentence"),
     [
@@ -195,6 +197,7 @@ def test_a_table_that_a_file_has_as_something_else_is_named(folder: Path) -> Non
         load_config("bad.toml", changes=parse_changes(["run.memory=1GiB"]))
 
 
+@needs("manage", "planning")
 def test_a_configuration_of_another_name_is_still_one(folder: Path, capsys: Any) -> None:
     Path("c.conf").write_text(FILE)
     assert run(capsys, "plan", "c.conf", "--spectrum", "flat")[0] == 0

@@ -12,6 +12,7 @@ import pytest
 import npmdask
 from npmdask.core import features
 from npmdask.errors import RefusedError
+from tests.conftest import needs
 
 ROOMS = ("cli", "federated", "manage", "models", "planning", "report", "streaming")
 
@@ -43,6 +44,7 @@ def test_what_is_left_open_for_a_feature_that_is_gone(tmp_path: Path, monkeypatc
             npmdask.top_k(rows, **({"k": 3, "store": tmp_path / feature} | asked))  # type: ignore[arg-type]
 
 
+@needs("dilation", "privacy", "stored_gram")
 def test_what_went_to_its_feature_is_still_found_where_it_was() -> None:
     from npmdask.api import deflate, gram, private_components, resume, singular_triplets, solve, top_k
 

@@ -24,7 +24,7 @@ from npmdask.core.runs.problem import Request
 from npmdask.core.runs.resources import Resources
 from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError, MemoryRefusedError, NpmdaskError, RefusedError
-from tests.conftest import write_zarr
+from tests.conftest import needs, write_zarr
 from tests.core.algorithms.answers import ROUNDING, fault
 
 Rows = Callable[[np.random.Generator, int, int], np.ndarray]
@@ -127,6 +127,7 @@ def wrong(seed: int, monkeypatch: pytest.MonkeyPatch) -> str:
     return said and f"{about}: {said}"
 
 
+@needs("containers")
 def test_no_random_problem_is_wrong_and_called_converged(monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutants that fail here: no bound of ||A - G|| in the residuals, means of the first rows kept, a lost last run."""
     found = [said for seed in range(100) if (said := wrong(seed, monkeypatch))]
@@ -147,6 +148,7 @@ def test_none_of_thousands_is(part: int, monkeypatch: pytest.MonkeyPatch) -> Non
     assert not found, found
 
 
+@needs("containers")
 @pytest.mark.parametrize("kind", ["samples", "sparse"])
 @pytest.mark.parametrize("center", [False, True])
 def test_one_pass_finds_means_and_components(kind: str, center: bool) -> None:
@@ -194,6 +196,7 @@ def test_a_state_is_what_a_checkpoint_holds_of_it() -> None:
     assert all(np.array_equal(getattr(again, name), value) for name, value in state_fields(state)[0].items())
 
 
+@needs("privacy")
 @pytest.mark.parametrize(
     "asked, error, said",
     [
@@ -303,6 +306,7 @@ def test_auto_forms_the_matrix_where_that_is_the_fastest_way() -> None:
     assert chosen((65_536, 2048), algorithm="krylov") == "krylov"
 
 
+@needs("containers")
 @pytest.mark.parametrize("entries", [160, 5])
 def test_auto_forms_the_matrix_of_sparse_rows_by_pairs_of_their_entries(
     entries: int, monkeypatch: pytest.MonkeyPatch

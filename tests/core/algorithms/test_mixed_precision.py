@@ -20,6 +20,7 @@ from npmdask.core.runs.problem import Request
 from npmdask.core.runs.resources import Resources
 from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError, RefusedError
+from tests.conftest import needs
 from tests.core.algorithms.families import FAMILIES, of_spectrum
 
 MIXED: dict[str, Any] = {"algorithm": "krylov", "options": {"precision": "mixed"}}
@@ -221,6 +222,7 @@ def test_threads_change_no_bit(tmp_path: Path) -> None:
     assert one.basis.tobytes() == two.basis.tobytes()
 
 
+@needs("containers")
 @pytest.mark.parametrize(
     "asked, error, said",
     [

@@ -18,6 +18,7 @@ from npmdask.core.runs.problem import Request
 from npmdask.core.runs.resources import Resources
 from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError, MemoryRefusedError, RefusedError
+from tests.conftest import needs
 from tests.core.algorithms.answers import ROUNDING, fault
 from tests.core.algorithms.test_gram import FAMILIES, normal
 
@@ -189,6 +190,7 @@ def test_chunks_are_held_to_their_checksums(tmp_path: Path, monkeypatch: pytest.
         npmdask.top_k(tmp_path / "x.zarr", 3, kind="samples", **ROW_GRAM)
 
 
+@needs("containers")
 @pytest.mark.parametrize(
     "data, asked, error, said",
     [

@@ -34,6 +34,7 @@ from npmdask.core.storage import block_files
 from npmdask.core.storage.block_files import BlockFile
 from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError, MemoryRefusedError, RefusedError
+from tests.conftest import needs
 
 ON_DISK = {"blocks": "disk"}
 ROWS, COLUMNS = 400, 3000
@@ -76,6 +77,7 @@ def ranges_of(monkeypatch: pytest.MonkeyPatch, tiles: int) -> None:
     monkeypatch.setattr(disk_release, "tiles_held", lambda problem, held, threads=1: tiles)
 
 
+@needs("containers")
 @pytest.mark.parametrize(
     "asked",
     [
@@ -135,6 +137,7 @@ def test_one_range_is_in_memory_at_a_time(stored: str, tmp_path: Path, monkeypat
     assert len(held) > 3
 
 
+@needs("containers", "planning", "streaming")
 def test_bits_are_the_same_after_a_kill_and_a_full_disk(stored: str, tmp_path: Path) -> None:
     """Kill -9 inside of writes spread over a run: of the start, of either half of a product, and of the QR."""
     job = [sys.executable, "-m", "tests.faults.disk_job", stored, str(tmp_path), "7"]
@@ -219,6 +222,7 @@ def test_blocks_in_memory_fill_what_the_limit_leaves(stored: str) -> None:
         assert plan.held == min(room, whole) and plan.predicted_peak == limit - room + plan.held
 
 
+@needs("containers", "planning")
 def test_where_memory_does_not_suffice_blocks_go_to_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Chosen without being asked for, inside of the memory, and said; kept when it is resumed with more memory."""
     monkeypatch.undo()

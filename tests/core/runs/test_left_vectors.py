@@ -18,7 +18,7 @@ from npmdask.cli.main import main
 from npmdask.core.runs.left_vectors import left_blocks
 from npmdask.core.storage.bundle import read_bundle, write_bundle
 from npmdask.errors import BadInputError, RefusedError
-from tests.conftest import often, planted, same_bytes, write_zarr
+from tests.conftest import needs, often, planted, same_bytes, write_zarr
 
 
 @pytest.fixture(scope="module")
@@ -145,6 +145,7 @@ def test_an_array_in_memory_is_given_again(tmp_path: Path) -> None:
     assert again.data_passes == 1 and (again.left_basis() == left).all()
 
 
+@needs("manage")
 def test_a_chunk_that_would_get_other_bits_is_not_written(tmp_path: Path, whole: Path) -> None:
     """As on a machine whose BLAS kernel sums in another order. Mutants: bytes written whatever they are; no refusal."""
     store = tmp_path / "run"

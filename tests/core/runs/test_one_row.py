@@ -12,6 +12,7 @@ import xarray as xr
 
 import npmdask
 from npmdask.errors import BadInputError
+from tests.conftest import needs
 
 X = np.random.default_rng(0).standard_normal((1, 6))
 FIELD = xr.DataArray(X.reshape(1, 2, 3), dims=("time", "lat", "lon"))
@@ -20,6 +21,7 @@ SAID = "one row is its own mean, and variances are over the number of rows less 
 DOORS: dict[str, Any] = {"dense": X, "sparse": sp.csr_matrix(X), "dask": da.from_array(X)}
 
 
+@needs("containers")
 @pytest.mark.parametrize("algorithm", ["krylov", "power", "gram"])
 @pytest.mark.parametrize("held", DOORS)
 def test_about_zero_it_is_its_own_component(held: str, algorithm: str) -> None:
@@ -29,6 +31,7 @@ def test_about_zero_it_is_its_own_component(held: str, algorithm: str) -> None:
     assert not found.warnings  # centring, of which a note would speak, leaves nothing
 
 
+@needs("containers")
 @pytest.mark.parametrize("held", ["dense", "dask"])
 def test_centred_nothing_is_left_and_no_variance_is_claimed(held: str) -> None:
     found = npmdask.top_k(DOORS[held], 1, center=True)
@@ -38,6 +41,7 @@ def test_centred_nothing_is_left_and_no_variance_is_claimed(held: str) -> None:
     assert "explained_variance" not in found.to_xarray()
 
 
+@needs("containers")
 def test_what_needs_a_second_row() -> None:
     with pytest.raises(BadInputError, match=SAID):
         npmdask.top_k(DOORS["sparse"], 1, center=True)

@@ -24,7 +24,7 @@ import npmdask
 from npmdask.core.checkpoint.store import RunStore
 from npmdask.core.storage.labels import LONGEST, Labels, axis_of
 from npmdask.errors import BadInputError, MissingExtraError
-from tests.conftest import write_zarr
+from tests.conftest import needs, write_zarr
 
 GENES = [f"gene{i}" for i in range(24)]
 
@@ -45,6 +45,7 @@ def agree(found: np.ndarray, wanted: np.ndarray, axis: int = 0) -> None:
     np.testing.assert_allclose(found * signs, wanted, rtol=0, atol=1e-7 * np.abs(wanted).max())
 
 
+@needs("containers")
 @pytest.mark.parametrize("scale", [False, True])
 @pytest.mark.parametrize("held", ["samples", "matrix", "lazy", "stored", "sparse"])
 def test_the_same_numbers_as_scikit_learn(held: str, scale: bool, tmp_path: Path) -> None:
@@ -71,6 +72,7 @@ def test_the_same_numbers_as_scikit_learn(held: str, scale: bool, tmp_path: Path
     np.testing.assert_allclose(solution.mean, plain.mean(axis=0))  # type: ignore[arg-type]
 
 
+@needs("containers")
 def test_what_was_not_centred_is_an_svd(tmp_path: Path) -> None:
     held = counts()
     solution = npmdask.top_k(held, 3, tol=1e-11)
@@ -85,6 +87,7 @@ def test_what_was_not_centred_is_an_svd(tmp_path: Path) -> None:
     np.testing.assert_allclose(samples.singular_values, svd.singular_values_, rtol=1e-9)
 
 
+@needs("containers")
 def test_a_wide_row_is_cut_by_chunks_and_scored_whole(tmp_path: Path) -> None:
     """Chunks of entries that end in the middle of rows, empty rows at both ends."""
     held = counts()
@@ -98,6 +101,7 @@ def test_a_wide_row_is_cut_by_chunks_and_scored_whole(tmp_path: Path) -> None:
     np.testing.assert_array_equal(solution.scores(tmp_path / "x.zarr"), solution.scores(held))
 
 
+@needs("containers")
 def test_rows_that_cannot_be_scored() -> None:
     solution = npmdask.top_k(rows(), 2, kind="samples", center=True)
     with pytest.raises(BadInputError, match="has 23 columns and the components have 24"):
@@ -114,6 +118,7 @@ def test_rows_that_cannot_be_scored() -> None:
         solution.scores(np.ma.masked_less_equal(rows(), rows().min()))
 
 
+@needs("containers")
 def test_a_solution_needs_no_store() -> None:
     """It was given none, and it is sent elsewhere."""
     frame = pd.DataFrame(rows(), columns=GENES)
@@ -124,6 +129,7 @@ def test_a_solution_needs_no_store() -> None:
     assert sent.to_xarray().identical(solution.to_xarray())
 
 
+@needs("containers", "symmetric")
 def test_what_the_values_are_is_said_of_rows_that_are_not_centred() -> None:
     """Mutants: said of centred rows, or of a matrix that has no rows but columns."""
     x = rows()
@@ -163,6 +169,7 @@ NAMED = {
 }
 
 
+@needs("containers", "formats")
 @pytest.mark.parametrize("name", NAMED)
 def test_names_of_rows_and_columns(name: str, tmp_path: Path) -> None:
     make, dim, row, columns = NAMED[name]
@@ -188,6 +195,7 @@ def test_names_of_rows_and_columns(name: str, tmp_path: Path) -> None:
     found.to_netcdf(tmp_path / "eof.nc", engine="h5netcdf" if "h5netcdf" in sys.modules else None)
 
 
+@needs("containers", "formats")
 def test_names_change_no_bit(tmp_path: Path) -> None:
     named, bare = (npmdask.top_k(given, 3, center=True) for given in (frame(), rows()))
     np.testing.assert_array_equal(named.basis, bare.basis)
@@ -196,6 +204,7 @@ def test_names_change_no_bit(tmp_path: Path) -> None:
     assert not (tmp_path / "bare" / "labels").exists()
 
 
+@needs("containers")
 def test_names_that_are_not_text() -> None:
     table = pd.DataFrame(rows()[:, :4], columns=pd.MultiIndex.from_product([["a", "b"], [1, 2]]))
     assert npmdask.top_k(table, 1).labels.columns[0].values.tolist() == [  # type: ignore[union-attr]
@@ -207,6 +216,7 @@ def test_names_that_are_not_text() -> None:
     assert npmdask.top_k(years, 1).labels.columns[0].values.tolist() == [2001, 2002, 2003]  # type: ignore[union-attr]
 
 
+@needs("containers")
 def test_times_of_a_table_are_times() -> None:
     times = pd.date_range("2001-01-01", periods=400, freq="D", name="day")
     labels = npmdask.top_k(pd.DataFrame(rows(), index=times), 1, center=True).labels

@@ -14,7 +14,7 @@ from npmdask.cli.main import main
 from npmdask.core.checkpoint.store import RunStore
 from npmdask.core.runs.observers import Observer
 from npmdask.errors import BadInputError, RefusedError
-from tests.conftest import planted, same_bytes, write_zarr
+from tests.conftest import needs, planted, same_bytes, write_zarr
 
 ROWS, COLUMNS = 400, 30
 POWER: dict[str, Any] = {"kind": "samples", "algorithm": "power"}
@@ -42,6 +42,7 @@ class Ends(Observer):
         raise KeyboardInterrupt
 
 
+@needs("manage", "report")
 def test_the_corrected_command_is_taken_and_says_so_in_one_line(folder: Path, capsys: Any) -> None:
     command = ["run", "x.zarr", "--kind", "samples", "--algorithm", "power", "--store", "run"]
     assert main([*command, "-k", "3", "--memory", "16MiB"]) == RefusedError.exit_code
@@ -98,6 +99,7 @@ def test_a_survey_of_the_columns_is_committed_work(folder: Path) -> None:
         npmdask.top_k("x.zarr", 4, center=True, store="run", **POWER)
 
 
+@needs("manage")
 def test_another_stopping_rule_is_told_how_to_go_on_with_the_steps(folder: Path, capsys: Any) -> None:
     """Also where the new one leaves out what the old one had: the store would answer with less than is asked for."""
     command = ["run", "x.zarr", "--kind", "samples", "-k", "3", "--algorithm", "power", "--store", "run", "--quiet"]
@@ -116,6 +118,7 @@ def test_another_stopping_rule_is_told_how_to_go_on_with_the_steps(folder: Path,
     assert "under the new rule" not in capsys.readouterr().err
 
 
+@needs("formats", "manage", "report")
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
@@ -135,6 +138,7 @@ def test_what_is_no_run_is_answered_with_what_is_near(finished: Path, line: str,
     assert sentence.format(finished) in capsys.readouterr().err
 
 
+@needs("formats", "manage", "report")
 def test_an_answer_needs_no_data_and_going_on_without_them_says_so(finished: Path, capsys: Any) -> None:
     Path("x.npy").rename("y.npy")
     assert main(["resume", "runs/one"]) == 0
@@ -146,6 +150,7 @@ def test_an_answer_needs_no_data_and_going_on_without_them_says_so(finished: Pat
     assert "The run has its answer, which needs no data: `npmdask report " in capsys.readouterr().err
 
 
+@needs("formats", "manage", "report")
 def test_data_that_changed_are_told_with_what_helps(folder: Path, capsys: Any) -> None:
     """A run in the same store is refused; what is there already stays to be had."""
     rows = np.random.default_rng(0).standard_normal((ROWS, COLUMNS))
@@ -169,6 +174,7 @@ def test_data_that_changed_are_told_with_what_helps(folder: Path, capsys: Any) -
     assert "npmdask resume" in said and f"(the data were {folder / 'x.npy'}, and are {folder / 'other.npy'})" in said
 
 
+@needs("formats", "manage", "report")
 @pytest.mark.parametrize(
     "refused",
     [

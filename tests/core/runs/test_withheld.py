@@ -18,6 +18,7 @@ from npmdask.core.features import FEATURES, Feature
 from npmdask.core.runs.kinds import _as_stored
 from npmdask.core.runs.restore import find_start, require_same_run, solution_of, tables_of
 from npmdask.errors import BadInputError, RefusedError
+from tests.conftest import needs
 
 ROWS = np.random.default_rng(0).standard_normal((60, 5))
 PRIVACY = {"epsilon": 1.0, "delta": 1e-6, "neighboring_relation": "record_replace", "clip_norm": 1.0}
@@ -114,6 +115,7 @@ def test_no_more_components_of_a_protected_run(tables: tuple[str, ...], stored: 
         find_start(store, None)
 
 
+@needs("formats")
 def test_an_unprotected_run_is_deflated_and_begun_with(tmp_path: Path) -> None:
     np.save(tmp_path / "rows.npy", ROWS)
     npmdask.top_k(tmp_path / "rows.npy", 2, kind="samples", algorithm="krylov", store=tmp_path / "run")

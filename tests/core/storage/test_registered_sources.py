@@ -24,7 +24,7 @@ from npmdask.core.runs.solution import Step
 from npmdask.core.storage import source as sources
 from npmdask.core.storage.source import open_source, register_source
 from npmdask.errors import BadInputError, MemoryRefusedError, RefusedError
-from tests.conftest import same_bytes, write_zarr
+from tests.conftest import needs, same_bytes, write_zarr
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -144,6 +144,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Toy]]:
     yield there
 
 
+@needs("containers")
 def test_the_answer_has_the_bits_of_the_same_rows_in_a_zarr_array(toy: dict[str, Toy], tmp_path: Path) -> None:
     x = toy["here"].values
     asked: dict[str, Any] = {"center": True, "scale": True, "kind": "matrix"}
@@ -179,6 +180,7 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(toy: dict[str, Toy], tmp_pa
     np.testing.assert_array_equal(resumed.basis, whole.basis)
 
 
+@needs("containers")
 def test_a_source_whose_identity_changes_is_refused_at_resume(toy: dict[str, Toy], tmp_path: Path) -> None:
     begun(tmp_path / "run")
     toy["here"] = replace(toy["here"], identity="toy 2")
@@ -187,6 +189,7 @@ def test_a_source_whose_identity_changes_is_refused_at_resume(toy: dict[str, Toy
     assert RunStore(tmp_path / "run").read_part("result") is None
 
 
+@needs("containers")
 def test_other_values_under_the_same_identity_are_refused(toy: dict[str, Toy], tmp_path: Path) -> None:
     """The checksums of the first pass find what the identity hides."""
     begun(tmp_path / "run")
@@ -224,6 +227,7 @@ def test_what_a_source_gives_that_it_should_not_is_refused_and_named(
         assert RunStore(tmp_path / f"run{len(options)}").last_step() is None
 
 
+@needs("containers")
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
@@ -246,6 +250,7 @@ def test_what_a_source_says_of_itself_is_checked_when_it_is_opened(
         open_source("odd://odd")
 
 
+@needs("containers")
 def test_openers_that_fail_and_schemes_that_cannot_be_registered(toy: dict[str, Toy]) -> None:
     with pytest.raises(BadInputError, match=r"toy://gone cannot be opened by its registered source \(KeyError"):
         open_source("toy://gone")
@@ -261,6 +266,7 @@ def test_openers_that_fail_and_schemes_that_cannot_be_registered(toy: dict[str, 
         open_source("unknown://here")
 
 
+@needs("containers")
 def test_an_installed_package_is_found_by_the_scheme_of_its_urls(
     toy: dict[str, Toy], lab: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -271,6 +277,7 @@ def test_an_installed_package_is_found_by_the_scheme_of_its_urls(
         open_source("lab2://300x4")
 
 
+@needs("containers")
 def test_the_memory_that_a_source_needs_is_planned(toy: dict[str, Toy]) -> None:
     before = open_source("toy://here").reader.buffer_bytes
     toy["here"] = Hungry(toy["here"].values)

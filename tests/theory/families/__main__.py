@@ -7,14 +7,12 @@ crashes, and with the call that shows the smallest such problem of each family.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from datetime import UTC, datetime
 from multiprocessing import get_context
 
-from tests.theory.families.catalogue import NIGHTLY, Case, run, run_some
+from tests.theory.families.catalogue import NIGHTLY, Case, run, run_some, seed_of_today
 from tests.theory.families.report import report
 
 TOGETHER = 10  # problems that a process takes at once
@@ -40,7 +38,7 @@ def main() -> int:
     families = asked.families or list(NIGHTLY)
     if unknown := set(families) - set(NIGHTLY):
         parser.error(f"no family is called {', '.join(sorted(unknown))}")
-    seed = int(os.environ.get("SEED") or datetime.now(UTC).strftime("%Y%m%d"))
+    seed = seed_of_today()
     if asked.case is not None:
         case = run(families[0], seed, asked.case)
         print(f"{case.problem}\n{case.became}", *case.said.split("; "), sep="\n  ")

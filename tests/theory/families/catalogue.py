@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import warnings
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -82,3 +84,8 @@ def run(name: str, seed: int, number: int) -> Case:
 
 def run_some(name: str, seed: int, numbers: range) -> list[Case]:
     return [run(name, seed, number) for number in numbers]
+
+
+def seed_of_today() -> int:
+    """SEED of the environment, or the date: every day other problems, and within a day the same ones."""
+    return int(os.environ.get("SEED") or datetime.now(UTC).strftime("%Y%m%d"))
