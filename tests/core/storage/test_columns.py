@@ -26,6 +26,7 @@ from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError
 from npmdask.formats.ingest import ingest
 from npmdask.formats.tables import is_header
+from tests.conftest import needs
 
 pytestmark = pytest.mark.filterwarnings("ignore::npmdask.errors.DataWarning")  # which say what was left out
 RNG = np.random.default_rng(7)
@@ -68,6 +69,7 @@ def test_a_choice_is_part_of_an_address_and_comes_back(columns: Any, said: str) 
     assert place == "d/x.csv" and choice == addressed("x.csv", columns)[1]
 
 
+@needs("containers")
 @pytest.mark.parametrize("columns", ["a", [], [1], {"without": ["a"]}, {"leave_out": "a"}, 3])
 def test_what_is_no_choice_is_refused(columns: Any) -> None:
     with pytest.raises(BadInputError, match="give names in a list, 'numeric', or a mapping"):
