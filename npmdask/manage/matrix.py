@@ -14,7 +14,7 @@ import numpy as np
 from npmdask.core import features
 from npmdask.core.algorithms.stopping import Outcome, default_tol
 from npmdask.core.aspects import Reading, kept_aspects, reading_of
-from npmdask.core.checkpoint.schema import is_of_rows, is_public
+from npmdask.core.checkpoint.schema import is_of_rows, is_protected, is_public
 from npmdask.core.checkpoint.store import RunStore, not_finished
 from npmdask.core.numerics.units import attributes
 from npmdask.core.runs.kinds import PRESENTED, StoredRun
@@ -184,12 +184,12 @@ class MatrixKind(StoredRun, RunKind):
         )
 
     def status(self, run: RunStore, spec: Spec, state: str) -> dict[str, Any]:
-        """Say how far it came; of a private run how many releases are made, and no time: that follows its rows."""
+        """Say how far it came; of a private run how many releases are made. Nodes' times follow rows, too."""
         found = super().status(run, spec, state) | {"what": str(spec["algorithm"]["name"])}
         if "privacy" in spec:
             steps = len(run.history()) or len(list((run.path / "releases").glob("[0-9]*")))
             return found | {"step": steps, "max_steps": spec["stop"].get("max_steps"), "timeless": True, "error": ""}
-        return found | progress(run, spec, found["state"], self.folders)
+        return found | progress(run, spec, found["state"], self.folders) | {"timeless": is_protected(spec)}
 
     def report(self, run: RunStore, spec: Spec) -> Report:
         return self.report_with(run, spec, PageOptions())
